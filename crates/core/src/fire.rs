@@ -1,0 +1,199 @@
+//! Fires: one due moment of one task, the attempts to get it done, and the record of how it ended.
+//!
+//! In: a task whose time has come. Out: what a courier reports of each attempt, what history keeps,
+//! and what a dead letter says. Not here: what follows from an outcome (`settle`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits::REASON_BYTES_MAX;
+use crate::{FireId, Namespace, Task, TaskKey, Timestamp};
+
+/// One due moment of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fire {
+    /// The same for every attempt.
+    pub id: FireId,
+    /// When this attempt of it is due.
+    pub fire_at: Timestamp,
+}
+
+/// Which try of a fire, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptNo(u16);
+
+impl AttemptNo {
+    /// The first.
+    pub const FIRST: Self = Self(1);
+
+    /// By its number.
+    #[must_use]
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// What a courier reports of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done.
+    Acked,
+    /// Not done; worth another try.
+    Failed {
+        /// Why.
+        reason: Reason,
+        /// When the receiver wants to be asked again, if it said.
+        retry_in: Option<Duration>,
+    },
+    /// Never to be tried again.
+    Refused {
+        /// Why.
+        reason: Reason,
+    },
+    /// No answer in time: whether it was done is not known.
+    Expired,
+}
+
+/// A receiver's words or an error's, cut to what is worth keeping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(Arc<str>);
+
+impl Reason {
+    /// Keeps the beginning of a text, in one line.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut end = text.len().min(REASON_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = &text[..end];
+        if text.chars().any(char::is_control) {
+            return Self(text.replace(char::is_control, " ").into());
+        }
+        Self(text.into())
+    }
+
+    /// The words.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One attempt, as it went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptRecord {
+    /// When it was sent.
+    pub fired_at: Timestamp,
+    /// When its outcome was known.
+    pub ended_at: Timestamp,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// How a fire ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FireEnd {
+    /// An attempt was acked.
+    Done,
+    /// It is a dead letter.
+    Dead(DeadReason),
+    /// The task was cancelled before it.
+    Cancelled,
+    /// The task was replaced under its key before it.
+    Replaced,
+}
+
+/// Why a fire is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeadReason {
+    /// No attempt is left.
+    Exhausted,
+    /// The receiver does not want it.
+    Refused,
+    /// It no longer makes sense.
+    Expired,
+    /// At most once: it was sent, and nobody knows whether it arrived.
+    Unknown,
+}
+
+/// What history keeps of a fire; the record that settles it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FireRecord {
+    /// Which.
+    pub fire_id: FireId,
+    /// Whose.
+    pub namespace: Namespace,
+    /// The task's name, if it has one.
+    pub key: Option<TaskKey>,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// How.
+    pub end: FireEnd,
+    /// The attempts made, in order. None if it never came to one.
+    pub attempts: Vec<AttemptRecord>,
+}
+
+impl FireRecord {
+    /// The record of a task's present fire that ends now.
+    #[must_use]
+    pub fn of(task: &Task, end: FireEnd, ended_at: Timestamp) -> Self {
+        Self {
+            fire_id: task.fire().id,
+            namespace: task.definition.namespace.clone(),
+            key: task.definition.key.clone(),
+            ended_at,
+            end,
+            attempts: task.attempts.clone(),
+        }
+    }
+
+    /// How late the first attempt was, if there was one.
+    #[must_use]
+    pub fn lag(&self) -> Option<Duration> {
+        self.attempts
+            .first()
+            .map(|first| first.fired_at.since(self.fire_id.nominal_at))
+    }
+}
+
+/// A fire with no attempt left, or refused, kept to be looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The task as it stood before this fire, attempts included.
+    pub task: Task,
+    /// Since when.
+    pub died_at: Timestamp,
+    /// Why.
+    pub reason: DeadReason,
+}
+
+impl DeadLetter {
+    /// Which fire.
+    #[must_use]
+    pub const fn fire_id(&self) -> FireId {
+        self.task.fire().id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_short_line() {
+        assert_eq!(Reason::new("HTTP 500").as_str(), "HTTP 500");
+        assert_eq!(Reason::new("a\r\nb\u{1b}[31m").as_str(), "a  b [31m");
+        assert_eq!(Reason::new(&"ä".repeat(400)).as_str(), "ä".repeat(256));
+        assert_eq!(
+            Reason::new(&format!("x{}", "ä".repeat(400))).as_str().len(),
+            511
+        );
+    }
+}

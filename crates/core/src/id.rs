@@ -1,0 +1,332 @@
+//! Ids that say where a task is.
+//!
+//! A [`TaskId`] packs due time, partition, epoch and sequence into 128 bits, so that get and cancel
+//! by id need no index, ids sort by due time, and two owners can never make the same one: the epoch
+//! grows with each owner and is in it. Printed in 26 letters of Crockford's base 32, in lower case,
+//! which sort like the ids themselves.
+//!
+//! A [`FireId`] is the task and one nominal time: the same over attempts, brokers and restarts.
+//! Not here: how ids are laid out on disk (the stores' codecs).
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Epoch, PartitionId, Timestamp};
+
+const DUE_BITS: u32 = 48;
+const PARTITION_BITS: u32 = 12;
+const EPOCH_BITS: u32 = 26;
+const SEQUENCE_BITS: u32 = 42;
+const _: () = assert!(DUE_BITS + PARTITION_BITS + EPOCH_BITS + SEQUENCE_BITS == 128);
+const _: () = assert!(Timestamp::MAX.as_millis() < 1 << DUE_BITS);
+const _: () = assert!(crate::limits::PARTITIONS_MAX as u32 == 1 << PARTITION_BITS);
+
+/// Without i, l, o and u, which people misread.
+const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const TASK_LETTERS: usize = 26;
+const NOMINAL_LETTERS: usize = 10;
+
+/// The number of a task among those that one owner made in one epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(u64);
+
+impl Sequence {
+    /// The first of an epoch.
+    pub const FIRST: Self = Self(0);
+    /// The last: at a million tasks a second, fifty days without a restart. An owner that
+    /// gets there takes a new epoch.
+    pub const MAX: Self = Self((1 << SEQUENCE_BITS) - 1);
+
+    /// From a number, if there are so many.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        if number > Self::MAX.0 {
+            None
+        } else {
+            Some(Self(number))
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The one after, unless the epoch is used up.
+    #[must_use]
+    pub const fn next(self) -> Option<Self> {
+        Self::new(self.0 + 1)
+    }
+}
+
+/// Which task, and where it was first filed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(u128);
+
+impl TaskId {
+    /// Below every id of a task that is due at `due` or later, above all that are due before: a bound for
+    /// ranges, not the id of a task.
+    #[must_use]
+    pub const fn floor(due: Timestamp) -> Self {
+        Self((due.as_millis() as u128) << (128 - DUE_BITS))
+    }
+
+    /// The id of a task that `partition`'s owner files at `due`.
+    #[must_use]
+    pub const fn new(
+        due: Timestamp,
+        partition: PartitionId,
+        epoch: Epoch,
+        sequence: Sequence,
+    ) -> Self {
+        let due = due.as_millis() as u128;
+        let partition = partition.get() as u128;
+        let epoch = epoch.get() as u128;
+        Self(
+            (((due << PARTITION_BITS | partition) << EPOCH_BITS | epoch) << SEQUENCE_BITS)
+                | sequence.get() as u128,
+        )
+    }
+
+    /// When it was due when it was made. Its present `fire_at` may be another.
+    #[must_use]
+    pub const fn due(self) -> Timestamp {
+        Timestamp::from_millis(self.bits(PARTITION_BITS + EPOCH_BITS + SEQUENCE_BITS, DUE_BITS))
+    }
+
+    /// Whose it is.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "twelve bits")]
+    pub const fn partition(self) -> PartitionId {
+        PartitionId::from_bits(self.bits(EPOCH_BITS + SEQUENCE_BITS, PARTITION_BITS) as u16)
+    }
+
+    /// In which epoch of the partition it was made.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "twenty-six bits")]
+    pub const fn epoch(self) -> Epoch {
+        Epoch::from_bits(self.bits(SEQUENCE_BITS, EPOCH_BITS) as u32)
+    }
+
+    /// Its number in that epoch.
+    #[must_use]
+    pub const fn sequence(self) -> Sequence {
+        Sequence(self.bits(0, SEQUENCE_BITS))
+    }
+
+    /// As a number, for codecs.
+    #[must_use]
+    pub const fn as_u128(self) -> u128 {
+        self.0
+    }
+
+    /// From a number that a codec read; refused when no owner can have made it.
+    pub const fn try_from_u128(bits: u128) -> Result<Self, IdError> {
+        if bits >> (128 - DUE_BITS) > Timestamp::MAX.as_millis() as u128 {
+            return Err(IdError::TaskForm);
+        }
+        Ok(Self(bits))
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "no field is wider than 48 bits"
+    )]
+    const fn bits(self, shift: u32, width: u32) -> u64 {
+        (self.0 >> shift) as u64 & ((1 << width) - 1)
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_letters(f, self.0, TASK_LETTERS)
+    }
+}
+
+impl fmt::Debug for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = IdError;
+
+    /// Only the spelling that is printed: an id in capitals is somebody's key, not ours.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let bits = read_letters(text, TASK_LETTERS).ok_or(IdError::TaskForm)?;
+        Self::try_from_u128(bits)
+    }
+}
+
+/// One due moment of one task.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FireId {
+    /// Whose.
+    pub task: TaskId,
+    /// When it was due by the schedule, before any retry.
+    pub nominal_at: Timestamp,
+}
+
+impl FireId {
+    /// A number that is the same for the same attempt of the same fire, and spread evenly over all others.
+    #[must_use]
+    pub fn entropy(self, attempt: crate::AttemptNo) -> u64 {
+        let mut bytes = [0; 26];
+        bytes[..16].copy_from_slice(&self.task.0.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.nominal_at.as_millis().to_be_bytes());
+        bytes[24..].copy_from_slice(&attempt.get().to_be_bytes());
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+}
+
+impl fmt::Display for FireId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-", self.task)?;
+        write_letters(f, u128::from(self.nominal_at.as_millis()), NOMINAL_LETTERS)
+    }
+}
+
+impl fmt::Debug for FireId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for FireId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let (task, nominal) = text.split_once('-').ok_or(IdError::FireForm)?;
+        let task = task.parse().map_err(|_| IdError::FireForm)?;
+        let millis = read_letters(nominal, NOMINAL_LETTERS).ok_or(IdError::FireForm)?;
+        let millis = i128::try_from(millis).map_err(|_| IdError::FireForm)?;
+        let nominal_at = Timestamp::try_from_millis(millis).map_err(|_| IdError::FireForm)?;
+        Ok(Self { task, nominal_at })
+    }
+}
+
+/// Why a text or a number is not an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// Not a task's.
+    #[error("must be a task id: 26 lower-case letters and digits")]
+    TaskForm,
+    /// Not a fire's.
+    #[error("must be a fire id: a task id, a hyphen and 10 lower-case letters and digits")]
+    FireForm,
+}
+
+fn write_letters(f: &mut fmt::Formatter<'_>, bits: u128, count: usize) -> fmt::Result {
+    for place in (0..count).rev() {
+        let index = usize::try_from(bits >> (5 * place) & 31).expect("five bits");
+        fmt::Write::write_char(f, char::from(LETTERS[index]))?;
+    }
+    Ok(())
+}
+
+fn read_letters(text: &str, count: usize) -> Option<u128> {
+    if text.len() != count {
+        return None;
+    }
+    let mut bits: u128 = 0;
+    for letter in text.bytes() {
+        let value = LETTERS.iter().position(|l| *l == letter)? as u128;
+        // Twenty-six letters hold 130 bits: a first letter above 7 would lose some.
+        bits = bits.checked_mul(32)?.checked_add(value)?;
+    }
+    Some(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::AttemptNo;
+
+    fn any_id() -> impl Strategy<Value = TaskId> {
+        let due = 0..=Timestamp::MAX.as_millis();
+        (due, 0..4096u16, 0..1u32 << 26, 0..1u64 << 42).prop_map(|(due, partition, epoch, seq)| {
+            TaskId::new(
+                Timestamp::from_millis(due),
+                PartitionId::from_bits(partition),
+                Epoch::from_bits(epoch),
+                Sequence::new(seq).unwrap(),
+            )
+        })
+    }
+
+    #[test]
+    fn the_spelling_of_an_id_never_changes() {
+        let id = TaskId::new(
+            Timestamp::from_millis(1_893_456_000_000),
+            PartitionId::from_bits(7),
+            Epoch::from_bits(3),
+            Sequence::new(42).unwrap(),
+        );
+        assert_eq!(id.to_string(), "01q3dcbd0001r0000c0000001a");
+        let fire = FireId {
+            task: id,
+            nominal_at: id.due(),
+        };
+        assert_eq!(fire.to_string(), "01q3dcbd0001r0000c0000001a-01q3dcbd00");
+    }
+
+    #[test]
+    fn what_is_not_an_id_is_refused() {
+        for text in [
+            "",
+            "order-42",
+            "01Q3DCBD0001R0000C0000001A",
+            "01q3dcbd0001r0000c0000001",
+            "01q3dcbd0001r0000c0000001u",
+            "zzzzzzzzzzzzzzzzzzzzzzzzzz",
+            "7zzzzzzzzzzzzzzzzzzzzzzzzz",
+            "01q3dcbd0001r0000c000000é",
+        ] {
+            assert_eq!(text.parse::<TaskId>(), Err(IdError::TaskForm), "{text:?}");
+            assert_eq!(text.parse::<FireId>(), Err(IdError::FireForm), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_ends_instead_of_starting_over() {
+        assert_eq!(Sequence::FIRST.next(), Sequence::new(1));
+        assert_eq!(Sequence::MAX.next(), None);
+    }
+
+    #[test]
+    fn entropy_depends_on_the_fire_and_the_attempt_alone() {
+        let task = TaskId::floor(Timestamp::from_millis(5));
+        let fire = |millis| FireId {
+            task,
+            nominal_at: Timestamp::from_millis(millis),
+        };
+        let (first, second) = (AttemptNo::new(1), AttemptNo::new(2));
+        assert_eq!(fire(1).entropy(first), fire(1).entropy(first));
+        assert_ne!(fire(1).entropy(first), fire(1).entropy(second));
+        assert_ne!(fire(1).entropy(first), fire(2).entropy(first));
+    }
+
+    proptest! {
+        #[test]
+        fn an_id_reads_back_and_keeps_its_parts(id in any_id(), nominal in 0..1u64 << 47) {
+            prop_assert_eq!(id.to_string().parse::<TaskId>(), Ok(id));
+            prop_assert_eq!(TaskId::try_from_u128(id.as_u128()), Ok(id));
+            prop_assert_eq!(TaskId::new(id.due(), id.partition(), id.epoch(), id.sequence()), id);
+            prop_assert!(TaskId::floor(id.due()) <= id);
+            let fire = FireId { task: id, nominal_at: Timestamp::from_millis(nominal) };
+            prop_assert_eq!(fire.to_string().parse::<FireId>(), Ok(fire));
+        }
+
+        #[test]
+        fn ids_and_their_spellings_sort_by_due_time(a in any_id(), b in any_id()) {
+            prop_assert_eq!(a.cmp(&b), a.to_string().cmp(&b.to_string()));
+            if a.due() != b.due() {
+                prop_assert_eq!(a.cmp(&b), a.due().cmp(&b.due()));
+            }
+        }
+    }
+}

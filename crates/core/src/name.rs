@@ -1,0 +1,188 @@
+//! Names that callers choose: namespaces, keys, queues, labels.
+//!
+//! In: text. Out: a name that is safe in a path, a metric label and a store key, or an [`Invalid`]
+//! that says the rule. Names are shared, not copied: a clone is a reference count.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::Invalid;
+use crate::limits::{
+    KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX,
+    QUEUE_BYTES_MAX,
+};
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $field:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes the text if it keeps the rules.
+            pub fn new(text: &str) -> Result<Self, Invalid> {
+                let check: fn(&str) -> Result<(), String> = $check;
+                check(text).map_err(|problem| Invalid::new($field, problem))?;
+                Ok(Self(text.into()))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// The boundary between tenants: names, quotas and rights are kept apart by it.
+    Namespace,
+    "namespace",
+    |text| check_word(text, NAMESPACE_BYTES_MAX)
+);
+name!(
+    /// The caller's own unique name of a task within a namespace: the same key is the same task.
+    TaskKey,
+    "key",
+    |text| check_text(text, 1, KEY_BYTES_MAX)
+);
+name!(
+    /// A named line that workers subscribe to.
+    Queue,
+    "target.queue",
+    |text| check_word(text, QUEUE_BYTES_MAX)
+);
+
+/// Names and values that a caller hangs on a task to find it by.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Labels(BTreeMap<String, String>);
+
+impl Labels {
+    /// Takes the pairs if their number, names and values keep the limits.
+    pub fn new(pairs: BTreeMap<String, String>) -> Result<Self, Invalid> {
+        if pairs.len() > LABELS_MAX {
+            let problem = format!("must have at most {LABELS_MAX} labels, has {}", pairs.len());
+            return Err(Invalid::new("labels", problem));
+        }
+        for (name, value) in &pairs {
+            check_word(name, LABEL_NAME_BYTES_MAX)
+                .map_err(|problem| Invalid::new("labels", format!("name {name:?} {problem}")))?;
+            check_text(value, 0, LABEL_VALUE_BYTES_MAX)
+                .map_err(|problem| Invalid::new(format!("labels.{name}"), problem))?;
+        }
+        Ok(Self(pairs))
+    }
+
+    /// The pairs, by name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of one label.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// ASCII letters, digits, `.`, `_` and `-`, beginning with a letter or a digit: what paths, metrics
+/// and store keys all take as it is.
+fn check_word(text: &str, bytes_max: usize) -> Result<(), String> {
+    let fits = (1..=bytes_max).contains(&text.len());
+    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if fits && starts && plain {
+        return Ok(());
+    }
+    Err(format!(
+        "must be 1 to {bytes_max} letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    ))
+}
+
+/// Any text without control characters, which would break headers, logs and terminals.
+fn check_text(text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
+    if !(bytes_min..=bytes_max).contains(&text.len()) {
+        return Err(format!(
+            "must have {bytes_min} to {bytes_max} bytes, has {}",
+            text.len()
+        ));
+    }
+    if text.chars().any(char::is_control) {
+        return Err("must not contain control characters".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_a_plain_word() {
+        for (text, taken) in [
+            ("shop", true),
+            ("shop-1.eu_west", true),
+            ("7", true),
+            ("", false),
+            ("-shop", false),
+            ("shop/eu", false),
+            ("shöp", false),
+            ("a b", false),
+            (&"x".repeat(64), true),
+            (&"x".repeat(65), false),
+        ] {
+            assert_eq!(Namespace::new(text).is_ok(), taken, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_any_text_without_control_characters() {
+        for (text, taken) in [
+            ("order-42", true),
+            ("geräte/halle 3/Ω", true),
+            ("01HF7YAT00TESTKEY0000000AB", true),
+            ("", false),
+            ("a\nb", false),
+            ("a\u{7f}b", false),
+            (&"x".repeat(256), true),
+            (&"x".repeat(257), false),
+        ] {
+            assert_eq!(TaskKey::new(text).is_ok(), taken, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_name_says_the_field_and_the_limit() {
+        let error = TaskKey::new(&"x".repeat(300)).unwrap_err();
+        assert_eq!(error.to_string(), "key: must have 1 to 256 bytes, has 300");
+    }
+
+    #[test]
+    fn labels_are_few_and_short() {
+        let many = |n: usize| (0..n).map(|i| (format!("l{i}"), String::new())).collect();
+        assert!(Labels::new(many(16)).is_ok());
+        assert_eq!(Labels::new(many(17)).unwrap_err().field, "labels");
+        let long = BTreeMap::from([("a".to_owned(), "x".repeat(257))]);
+        assert_eq!(Labels::new(long).unwrap_err().field, "labels.a");
+        let odd = BTreeMap::from([("a b".to_owned(), String::new())]);
+        assert_eq!(Labels::new(odd).unwrap_err().field, "labels");
+    }
+}
