@@ -1,0 +1,196 @@
+//! Timers: the record of each pending timer, and the ids that stay good for one timer only.
+//!
+//! In: due time and value. Out: a `TimerId`, and by it the record while the timer is live.
+//! Invariant: a generation is odd while its index is in use and grows with each change of hands,
+//! so an id matches at most one timer for ever. An index whose generations are used up is retired.
+//! Not here: where in time a timer lies (`place`), the lists that name it (`slot`).
+//!
+//! Generations lie apart from the records: reading a slot asks for many generations and wants them
+//! dense.
+
+use crate::pages::Pages;
+
+/// Names one timer of one wheel, for ever: once the timer is given or cancelled, its id matches
+/// nothing. It says nothing to any other wheel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimerId {
+    index: u32,
+    generation: u32,
+}
+
+impl TimerId {
+    /// Fills the unused places of a chunk. Matches nothing, because its generation is even.
+    pub(crate) const NONE: TimerId = TimerId { index: 0, generation: 0 };
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Record<T> {
+    /// The due time; of a free record, the index of the next free one.
+    due: u64,
+    value: T,
+}
+
+/// End of the list of free records.
+const NO_INDEX: u32 = u32::MAX;
+
+/// The last even generation. One who has come here is not used again, or an id from its first life
+/// could match.
+const RETIRED: u32 = u32::MAX - 1;
+
+/// Records in a page: 64 KiB with `T = u64`, so that a small wheel stays small.
+const PAGE_LEN: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Timers<T> {
+    generations: Pages<u32, PAGE_LEN>,
+    records: Pages<Record<T>, PAGE_LEN>,
+    /// The record freed last is used first: it is still in the cache.
+    first_free: u32,
+    live: u32,
+}
+
+impl<T: Copy> Timers<T> {
+    pub(crate) const fn new() -> Self {
+        Timers { generations: Pages::new(), records: Pages::new(), first_free: NO_INDEX, live: 0 }
+    }
+
+    pub(crate) fn live(&self) -> u32 {
+        self.live
+    }
+
+    /// A new live timer, or `None` when every index is in use or retired.
+    #[inline]
+    pub(crate) fn insert(&mut self, due: u64, value: T) -> Option<TimerId> {
+        let index = self.first_free;
+        let id = if index == NO_INDEX {
+            let index = self.records.len();
+            if index == NO_INDEX {
+                return None;
+            }
+            self.records.push(Record { due, value });
+            // First 0, which fills the page and matches nothing.
+            self.generations.push(0);
+            *self.generations.get_mut(index) = 1;
+            TimerId { index, generation: 1 }
+        } else {
+            let record = self.records.get_mut(index);
+            self.first_free = index_of(record.due);
+            *record = Record { due, value };
+            let generation = self.generations.get_mut(index);
+            *generation += 1;
+            TimerId { index, generation: *generation }
+        };
+        self.live += 1;
+        Some(id)
+    }
+
+    /// Ends a timer: gives due time and value if the id is live, and frees the record.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: TimerId) -> Option<(u64, T)> {
+        // An id that was given is odd, so a record that is free, being even, differs from all.
+        let generation = self.generations.get_checked_mut(id.index)?;
+        if *generation != id.generation {
+            return None;
+        }
+        *generation += 1;
+        let retired = *generation == RETIRED;
+        let record = self.records.get_mut(id.index);
+        let (due, value) = (record.due, record.value);
+        if !retired {
+            record.due = u64::from(self.first_free);
+            self.first_free = id.index;
+        }
+        self.live -= 1;
+        Some((due, value))
+    }
+
+    /// Puts the live ids among `ids`, with their due times and in their order, at the beginning of
+    /// `out`, and says how many there are.
+    ///
+    /// In two passes, neither of which branches on what it reads: most of the generations and due
+    /// times are not in the cache, all that helps is to have many of them under way at once, and a
+    /// branch guessed wrong would stop that.
+    #[inline]
+    pub(crate) fn live_among<const N: usize>(
+        &self,
+        ids: &[TimerId],
+        out: &mut [(u64, TimerId); N],
+    ) -> usize {
+        let mut live = 0;
+        for id in ids.iter().take(N) {
+            out[live].1 = *id;
+            live += usize::from(*self.generations.get(id.index) == id.generation);
+        }
+        for (due, id) in &mut out[..live] {
+            *due = self.records.get(id.index).due;
+        }
+        live
+    }
+
+    /// Ends every timer. Their ids match nothing from now on.
+    pub(crate) fn clear(&mut self) {
+        for index in 0..self.generations.len() {
+            let generation = *self.generations.get(index);
+            if generation % 2 == 1 {
+                self.remove(TimerId { index, generation });
+            }
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.generations.memory_bytes() + self.records.memory_bytes()
+    }
+}
+
+/// The index that a free record keeps in place of its due time.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "written as a u32 by `remove`")]
+fn index_of(link: u64) -> u32 {
+    link as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_eight_bytes() {
+        assert_eq!(size_of::<TimerId>(), 8);
+    }
+
+    #[test]
+    fn an_index_is_used_again_under_another_id() {
+        let mut timers = Timers::new();
+        let first = timers.insert(5, 'a').unwrap();
+        assert_eq!(timers.remove(first), Some((5, 'a')));
+        let second = timers.insert(6, 'b').unwrap();
+        assert_eq!(first.index, second.index);
+        assert_ne!(first, second);
+        assert_eq!(timers.remove(first), None);
+        assert_eq!(timers.remove(second), Some((6, 'b')));
+        assert_eq!(timers.records.len(), 1);
+    }
+
+    #[test]
+    fn an_index_that_has_used_up_its_generations_is_retired() {
+        let mut timers = Timers::new();
+        let id = timers.insert(1, 'a').unwrap();
+        *timers.generations.get_mut(id.index) = RETIRED - 1;
+        let last = TimerId { index: id.index, generation: RETIRED - 1 };
+        assert_eq!(timers.remove(last), Some((1, 'a')));
+        assert_eq!(timers.remove(last), None);
+        let next = timers.insert(2, 'b').unwrap();
+        assert_ne!(next.index, id.index, "a stale id could match otherwise");
+    }
+
+    #[test]
+    fn ids_that_were_never_given_match_nothing() {
+        let mut timers = Timers::new();
+        assert_eq!(timers.remove(TimerId { index: 0, generation: 1 }), None);
+        timers.insert(1, 'a').unwrap();
+        for (index, generation) in [(0, 3), (1, 1), (5_000, 1), (u32::MAX, 1)] {
+            assert_eq!(timers.remove(TimerId { index, generation }), None);
+        }
+        assert_eq!(timers.live(), 1);
+    }
+}
