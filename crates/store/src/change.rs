@@ -1,0 +1,169 @@
+//! Changes: the only way in which a partition's tasks change.
+//!
+//! In: decisions of the owner. Out: what each means for a store, in prose that the conformance suite
+//! follows word for word. Not here: deciding (`core`, `engine`), counting (`counts`).
+
+use punctual_core::{DeadLetter, FireId, FireRecord, Task, TaskId, TaskState, Timestamp, Version};
+
+/// What happens to one task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A task is filed under a new id. If it has a key, the key names it from now on; whoever
+    /// the key named before is settled as replaced earlier in the same batch.
+    Put(Task),
+
+    /// A task stands differently from now on, under its old id: another `fire_at` (earlier or later),
+    /// attempt, state or version. Its definition is as it was, unless it was edited, which the version says.
+    Refile {
+        /// As it stands from now on.
+        task: Task,
+        /// `Scheduled` or `Paused`: how it stood before.
+        was: TaskState,
+    },
+
+    /// A scheduled task is due later than before, and nothing else about it but its version changes. Small: a
+    /// store writes some tens of bytes, whatever the payload and however far the time.
+    Postpone {
+        /// Which.
+        id: TaskId,
+        /// When it is due from now on, by schedule and in fact; later than before.
+        fire_at: Timestamp,
+        /// Its version from now on.
+        version: Version,
+    },
+
+    /// A fire of a task has ended other than dead. Its record is kept as history. The task ends with it, and
+    /// its key is free again, unless `next` says how it goes on.
+    Settle {
+        /// How the fire ended.
+        record: FireRecord,
+        /// The task as it stands from now on, under the same id, if it goes on.
+        next: Option<Task>,
+        /// `Scheduled` or `Paused`: how it stood before. `Dead` if it had ended as a dead letter whose outcome was
+        /// not known and now is; the letter is forgotten earlier in the same batch.
+        was: TaskState,
+    },
+
+    /// A fire of a task is dead. The letter is kept until it is redriven, deleted or past its retention, and its
+    /// record ([`FireRecord::of`] the letter's task, at `died_at`) is kept as history. The task ends with it, and its key is free again, unless `next` says how it
+    /// goes on.
+    Dead {
+        /// What is kept.
+        letter: DeadLetter,
+        /// The task as it stands from now on, under the same id, if it goes on.
+        next: Option<Task>,
+        /// `Scheduled` or `Paused`: how it stood before. `Dead` if it had ended as a dead letter whose outcome was
+        /// not known and now is; the letter is forgotten earlier in the same batch.
+        was: TaskState,
+    },
+
+    /// A dead letter whose task ended with it goes back to be fired: the letter is gone, the task is filed as it
+    /// stands here. If it has a key, the key names it again.
+    Redrive {
+        /// Which letter.
+        fire_id: FireId,
+        /// As it stands from now on, under the id of the letter's task.
+        task: Task,
+    },
+
+    /// A dead letter is deleted: nobody wants it, or it was of a task that went on and is redriven as a task of its own.
+    Forget {
+        /// Which letter.
+        fire_id: FireId,
+        /// Whose, for the counts.
+        namespace: punctual_core::Namespace,
+    },
+}
+
+impl Change {
+    /// The task that it is about.
+    #[must_use]
+    pub const fn task_id(&self) -> TaskId {
+        match self {
+            Self::Put(task) | Self::Refile { task, .. } => task.id,
+            Self::Postpone { id, .. } => *id,
+            Self::Settle { record, .. } => record.fire_id.task,
+            Self::Dead { letter, .. } => letter.task.id,
+            Self::Redrive { fire_id, .. } | Self::Forget { fire_id, .. } => fire_id.task,
+        }
+    }
+}
+
+/// The number of a batch among those of one epoch of one partition, from 1, without gaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchNo(u64);
+
+impl BatchNo {
+    /// The first of an epoch.
+    pub const FIRST: Self = Self(1);
+
+    /// By its number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The one after.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// Changes that are made together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Tells a batch that is sent again from a new one.
+    pub number: BatchNo,
+    /// In the order in which they take effect.
+    pub changes: Vec<Change>,
+}
+
+impl Batch {
+    /// Changes in one batch: a store writes them as one piece, and a piece must fit memory
+    /// several times over.
+    pub const CHANGES_MAX: usize = 16_384;
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::FireEnd;
+
+    use super::*;
+    use crate::conformance::fixtures::{
+        NOW, at, die, epoch, id, partition, postpone, refile, settle, shop, task,
+    };
+
+    #[test]
+    fn every_change_is_about_one_task() {
+        let task = task(id(at(1), partition(3), epoch(2), 7)).build();
+        let fire_id = task.fire().id;
+        let namespace = shop();
+        for change in [
+            Change::Put(task.clone()),
+            refile(&task, &task),
+            postpone(&task, at(9)).1,
+            settle(&task, FireEnd::Done, NOW),
+            die(&task, NOW, None),
+            Change::Redrive {
+                fire_id,
+                task: task.clone(),
+            },
+            Change::Forget { fire_id, namespace },
+        ] {
+            assert_eq!(change.task_id(), task.id, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn batches_are_numbered_from_one() {
+        assert_eq!(BatchNo::FIRST, BatchNo::new(1));
+        assert_eq!(BatchNo::FIRST.next().get(), 2);
+    }
+}

@@ -1,0 +1,293 @@
+//! Durability: what was answered `Ok` is there after closing and opening again, and after a crash.
+//!
+//! Each clause makes a partition, looks at everything, opens the store again and finds the same.
+
+use std::time::Duration;
+
+use punctual_core::{
+    DeadLetter, FireEnd, FireRecord, Lease, Payload, Seat, Task, TaskId, TaskState,
+};
+
+use super::Subject;
+use super::fixtures::{
+    NOW, TTL, at, broker, die, due_at, in_state, next_fire, partition, postpone, refile, rich_task,
+    settle, settle_with_next,
+};
+use super::owner::{Owner, Standing};
+use crate::change::{BatchNo, Change};
+use crate::counts::Counts;
+use crate::error::StoreError;
+use crate::query::{Head, Retention};
+use crate::{LeaseStore, TaskStore};
+
+/// How a test leaves the store.
+#[derive(Debug, Clone, Copy)]
+enum Leaving {
+    Close,
+    Crash,
+}
+
+const BOTH: [Leaving; 2] = [Leaving::Close, Leaving::Crash];
+
+async fn again<S: Subject>(subject: &S, store: S::Store, leaving: Leaving) -> S::Store {
+    assert!(S::DURABLE, "these clauses are for durable stores");
+    match leaving {
+        Leaving::Close => subject.close(store).await,
+        Leaving::Crash => subject.crash(store, 0).await,
+    }
+    subject.open().await
+}
+
+/// All that can be read of a partition whose tasks had these ids.
+#[derive(Debug, PartialEq)]
+struct View {
+    loaded: Vec<Task>,
+    listed: Vec<Task>,
+    got: Vec<Option<Task>>,
+    found: Vec<Option<Head>>,
+    dead: Vec<DeadLetter>,
+    history: Vec<Vec<FireRecord>>,
+    counts: Counts,
+    holder: Option<Lease>,
+}
+
+const KEYS: [&str; 4] = ["a", "b", "c", "geräte/halle 3/Ω"];
+
+async fn view<S: TaskStore + LeaseStore>(store: &S, standing: &Standing, ids: &[TaskId]) -> View {
+    let owner = Owner::resume(store, standing.clone());
+    let mut found = Vec::new();
+    for key in KEYS {
+        found.push(owner.find(key).await);
+    }
+    let mut got = Vec::new();
+    let mut history = Vec::new();
+    for id in ids {
+        got.push(owner.get(*id).await);
+        history.push(owner.history(*id).await);
+    }
+    View {
+        loaded: owner.load().await,
+        listed: owner.list().await,
+        got,
+        found,
+        dead: owner.dead().await,
+        history,
+        counts: owner.counts().await,
+        holder: store
+            .holder(Seat::Partition(standing.partition))
+            .await
+            .expect("anybody may ask"),
+    }
+}
+
+/// A partition in which everything has happened.
+async fn eventful<S: TaskStore + LeaseStore>(owner: &mut Owner<'_, S>) -> Vec<TaskId> {
+    let rich = rich_task(owner.id(at(1)));
+    let watch = owner.task(at(2)).key("a").build();
+    let paused = owner.task(at(3)).key("b").build();
+    let every = owner.task(at(4)).key("c").build();
+    let [retried, done, dead, redriven, cancelled] =
+        [5, 6, 7, 8, 9].map(|second| owner.task(at(second)).build());
+    let all = [
+        &rich, &watch, &paused, &every, &retried, &done, &dead, &redriven, &cancelled,
+    ];
+    owner.put(all).await;
+    let (late, first) = postpone(&watch, at(60));
+    owner.apply(vec![first, postpone(&late, at(90)).1]).await;
+    let resumed = next_fire(&every, at(40));
+    owner
+        .apply(vec![
+            refile(&paused, &in_state(&paused, TaskState::Paused)),
+            settle_with_next(&every, at(5), &resumed),
+            refile(&retried, &due_at(&retried, at(1))),
+            settle(&done, FireEnd::Done, at(7)),
+            die(&dead, at(8), None),
+            die(&redriven, at(9), None),
+            settle(&cancelled, FireEnd::Cancelled, at(9)),
+        ])
+        .await;
+    let fire_id = redriven.fire().id;
+    let task = due_at(&redriven, at(33));
+    owner.apply(vec![Change::Redrive { fire_id, task }]).await;
+    all.map(|task| task.id).to_vec()
+}
+
+pub async fn all_that_was_answered_is_there_after_opening_again<S: Subject>(subject: &S) {
+    let mut store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let ids = eventful(&mut owner).await;
+    let standing = owner.standing();
+    let before = view(&store, &standing, &ids).await;
+    assert_eq!(before.loaded.len(), 5);
+    for leaving in [
+        Leaving::Crash,
+        Leaving::Close,
+        Leaving::Close,
+        Leaving::Crash,
+    ] {
+        store = again(subject, store, leaving).await;
+        assert_eq!(view(&store, &standing, &ids).await, before, "{leaving:?}");
+    }
+}
+
+pub async fn an_owner_goes_on_after_opening_again<S: Subject>(subject: &S) {
+    let mut store = subject.open().await;
+    let mut standing = Owner::first(&store).await.standing();
+    let mut tasks = Vec::new();
+    for round in 0..10 {
+        let mut owner = Owner::resume(&store, standing);
+        let task = owner.task(at(10 - round)).build();
+        owner.put([&task]).await;
+        tasks.insert(0, task);
+        assert_eq!(owner.load().await, tasks);
+        standing = owner.standing();
+        store = again(subject, store, BOTH[usize::from(round % 2 == 0)]).await;
+    }
+    assert_eq!(Owner::resume(&store, standing).load().await, tasks);
+}
+
+pub async fn numbers_of_batches_are_remembered<S: Subject>(subject: &S) {
+    for leaving in BOTH {
+        let store = subject.open().await;
+        let mut owner = Owner::first(&store).await;
+        let task = owner.task(at(1)).build();
+        owner.apply(Vec::new()).await;
+        owner.put([&task]).await;
+        let standing = owner.standing();
+        let scheduled = owner.counts().await.scheduled;
+        let store = again(subject, store, leaving).await;
+        let mut owner = Owner::resume(&store, standing);
+        // The last again, whose answer may have been lost with the process.
+        let repeated = owner.send(BatchNo::new(2), vec![Change::Put(task.clone())]);
+        repeated.await.expect("was made");
+        assert_eq!(owner.counts().await.scheduled, scheduled);
+        for number in [1, 4] {
+            let answer = owner.send(BatchNo::new(number), Vec::new()).await;
+            assert!(matches!(answer, Err(StoreError::Gap { .. })), "{answer:?}");
+        }
+        owner.apply(vec![settle(&task, FireEnd::Done, NOW)]).await;
+        subject.close(store).await;
+    }
+}
+
+pub async fn epochs_grow_over_restarts_and_fences_stay<S: Subject>(subject: &S) {
+    let mut store = subject.open().await;
+    let mut last: Option<Standing> = None;
+    for leaving in [Leaving::Crash, Leaving::Close, Leaving::Crash] {
+        let owner = Owner::first(&store).await;
+        let standing = owner.standing();
+        if let Some(last) = &last {
+            assert!(standing.lease.epoch > last.lease.epoch);
+        }
+        store = again(subject, store, leaving).await;
+        if let Some(last) = last {
+            let old = Owner::resume(&store, last);
+            let answer = old.send(BatchNo::FIRST, Vec::new()).await;
+            assert!(
+                matches!(answer, Err(StoreError::Fenced { .. })),
+                "{answer:?}"
+            );
+        }
+        let mut owner = Owner::resume(&store, standing);
+        owner.apply(Vec::new()).await;
+        last = Some(owner.standing());
+    }
+}
+
+pub async fn leases_are_remembered<S: Subject>(subject: &S) {
+    let mut store = subject.open().await;
+    let taken = store.acquire(Seat::Leader, &broker("a:1"), TTL, NOW).await;
+    let lease = taken.expect("is free");
+    for leaving in BOTH {
+        store = again(subject, store, leaving).await;
+        let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
+        assert_eq!(holder, Some(lease.clone()));
+        let refused = store
+            .acquire(Seat::Leader, &broker("b:1"), TTL, at(9))
+            .await;
+        assert!(
+            matches!(refused, Err(StoreError::Held { .. })),
+            "{refused:?}"
+        );
+    }
+    let renewed = store
+        .renew(&lease, TTL, at(5))
+        .await
+        .expect("is the holder");
+    store = again(subject, store, Leaving::Crash).await;
+    let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
+    assert_eq!(holder, Some(renewed.clone()));
+    store.release(&renewed).await.expect("is the holder");
+    store = again(subject, store, Leaving::Crash).await;
+    let next = store
+        .acquire(Seat::Leader, &broker("b:1"), TTL, at(6))
+        .await;
+    assert!(next.expect("was released").epoch > lease.epoch);
+}
+
+pub async fn many_postponements_are_remembered<S: Subject>(subject: &S) {
+    let mut store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut watches: Vec<_> = (0..20)
+        .map(|second| owner.task(at(second)).build())
+        .collect();
+    owner.put(&watches).await;
+    let mut standing = owner.standing();
+    for round in 1..20 {
+        let mut owner = Owner::resume(&store, standing);
+        let mut changes = Vec::new();
+        for (step, watch) in (1..).zip(&mut watches) {
+            let later = watch
+                .fire_at
+                .after(Duration::from_secs(round * step % 7 + 1));
+            let (postponed, change) = postpone(watch, later);
+            *watch = postponed;
+            changes.push(change);
+        }
+        owner.apply(changes).await;
+        standing = owner.standing();
+        if round % 6 == 0 {
+            store = again(subject, store, BOTH[usize::from(round == 6)]).await;
+        }
+    }
+    watches.sort_by_key(crate::query::Position::of);
+    store = again(subject, store, Leaving::Crash).await;
+    let owner = Owner::resume(&store, standing);
+    assert_eq!(owner.load().await, watches);
+    assert_eq!(owner.list().await, watches);
+}
+
+pub async fn what_was_swept_stays_counted_and_the_living_stay<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let ids = eventful(&mut owner).await;
+    let standing = owner.standing();
+    let all = Retention {
+        history_age: Duration::from_secs(60),
+        history_bytes: u64::MAX,
+        dead_age: Duration::from_secs(60),
+    };
+    let (epoch, now) = (standing.lease.epoch, at(1_000_000));
+    let swept = store.sweep(standing.partition, epoch, all, now).await;
+    swept.expect("the owner may sweep");
+    let before = view(&store, &standing, &ids).await;
+    let store = again(subject, store, Leaving::Close).await;
+    assert_eq!(view(&store, &standing, &ids).await, before);
+}
+
+pub async fn large_batches_are_remembered<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::take(&store, partition(2)).await;
+    let mut tasks = Vec::new();
+    for number in 0..3000u64 {
+        let size = if number % 500 == 0 { 200_000 } else { 10 };
+        let payload = Payload::Json(vec![b'7'; size].into());
+        tasks.push(owner.task(at(number)).payload(payload).build());
+    }
+    owner.put(&tasks).await;
+    let standing = owner.standing();
+    let store = again(subject, store, Leaving::Crash).await;
+    let owner = Owner::resume(&store, standing);
+    assert_eq!(owner.load().await, tasks);
+    assert_eq!(owner.counts().await.scheduled, 3000);
+}

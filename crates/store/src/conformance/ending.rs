@@ -1,0 +1,300 @@
+//! Ending: settling, cancelling, replacing, dying, and coming back from the dead.
+
+use punctual_core::{DeadReason, FireEnd, FireRecord, Task, TaskState};
+
+use super::Subject;
+use super::fixtures::{
+    NOW, at, attempts, die, in_state, letter, namespace, next_fire, rich_task, settle,
+    settle_with_next, shop,
+};
+use super::owner::Owner;
+use crate::change::Change;
+use crate::query::Head;
+
+pub async fn a_settled_task_is_gone_and_its_key_is_free<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    for end in [FireEnd::Done, FireEnd::Cancelled] {
+        for state in [TaskState::Scheduled, TaskState::Paused] {
+            let task = in_state(&owner.task(at(1)).key("a").build(), state);
+            owner.put([&task]).await;
+            owner.apply(vec![settle(&task, end, at(2))]).await;
+            assert_eq!(owner.get(task.id).await, None);
+            assert_eq!(owner.find("a").await, None);
+            assert_eq!(owner.load().await, []);
+            assert_eq!(owner.list().await, []);
+            let record = FireRecord::of(&task, end, at(2));
+            assert_eq!(owner.history(task.id).await, [record]);
+        }
+    }
+    let counts = owner.counts().await;
+    assert_eq!(
+        (counts.done, counts.cancelled, counts.accepted()),
+        (2, 2, 4)
+    );
+}
+
+pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut task = owner.task(at(10)).key("a").build();
+    let between = owner.task(at(15)).build();
+    owner.put([&task, &between]).await;
+    for second in [20, 30, 40] {
+        let next = next_fire(&task, at(second));
+        owner
+            .apply(vec![settle_with_next(&task, at(second - 9), &next)])
+            .await;
+        task = next;
+        assert_eq!(owner.load().await, [between.clone(), task.clone()]);
+        assert_eq!(owner.find("a").await, Some(Head::of(&task)));
+        assert_eq!(owner.get(task.id).await, Some(task.clone()));
+    }
+    assert_eq!(owner.history(task.id).await.len(), 3);
+    assert_eq!(owner.counts().await.scheduled, 2);
+    assert_eq!(owner.counts().await.done, 0);
+}
+
+pub async fn a_task_may_go_on_paused<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let task = owner.task(at(10)).key("a").build();
+    owner.put([&task]).await;
+    let next = in_state(&next_fire(&task, at(20)), TaskState::Paused);
+    owner
+        .apply(vec![settle_with_next(&task, at(11), &next)])
+        .await;
+    assert_eq!(owner.load().await, []);
+    assert_eq!(owner.list().await, [next]);
+    assert_eq!(owner.counts().await.paused, 1);
+}
+
+pub async fn history_is_newest_first_and_bounded<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut task = owner.task(at(0)).build();
+    let other = owner.task(at(0)).build();
+    owner.put([&task, &other]).await;
+    owner
+        .apply(vec![settle(&other, FireEnd::Done, at(3))])
+        .await;
+    let mut records = Vec::new();
+    for second in 1..20 {
+        // By nominal time, whenever it ended.
+        let ended_at = at(1000 - second);
+        records.insert(0, FireRecord::of(&task, FireEnd::Done, ended_at));
+        let next = next_fire(&task, at(second));
+        owner
+            .apply(vec![settle_with_next(&task, ended_at, &next)])
+            .await;
+        task = next;
+    }
+    for limit in [0, 1, 5, 19, 100] {
+        let kept = owner.history_of(task.id, limit).await;
+        assert_eq!(kept, records[..limit.min(19)], "limit {limit}");
+    }
+    let never = owner.id(at(0));
+    assert_eq!(owner.history(never).await, []);
+}
+
+pub async fn a_record_keeps_every_end_and_outcome<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    for end in [FireEnd::Done, FireEnd::Cancelled, FireEnd::Replaced] {
+        let id = owner.id(at(1));
+        let task = rich_task(id);
+        owner.put([&task]).await;
+        owner.apply(vec![settle(&task, end, at(9))]).await;
+        let record = FireRecord::of(&task, end, at(9));
+        assert_eq!(record.attempts, attempts());
+        assert_eq!(owner.history(id).await, [record]);
+    }
+}
+
+pub async fn a_replaced_task_is_gone_and_its_key_names_the_new_one<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut old = owner.task(at(10)).key("a").build();
+    owner.put([&old]).await;
+    for second in [20, 5, 20] {
+        let new = owner.task(at(second)).key("a").build();
+        let replaced = settle(&old, FireEnd::Replaced, NOW);
+        owner.apply(vec![replaced, Change::Put(new.clone())]).await;
+        assert_eq!(owner.find("a").await, Some(Head::of(&new)));
+        assert_eq!(owner.get(old.id).await, None);
+        assert_eq!(owner.load().await, [new.clone()]);
+        let record = FireRecord::of(&old, FireEnd::Replaced, NOW);
+        assert_eq!(owner.history(old.id).await, [record]);
+        let counts = owner.counts().await;
+        assert_eq!((counts.scheduled, counts.accepted()), (1, 1));
+        old = new;
+    }
+}
+
+pub async fn a_cancelled_task_may_be_put_anew_in_the_same_batch<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let [old, new] = [at(10), at(20)].map(|due| owner.task(due).key("a").build());
+    owner.put([&old]).await;
+    let cancelled = settle(&old, FireEnd::Cancelled, NOW);
+    owner.apply(vec![cancelled, Change::Put(new.clone())]).await;
+    assert_eq!(owner.find("a").await, Some(Head::of(&new)));
+    assert_eq!(owner.get(old.id).await, None);
+    let counts = owner.counts().await;
+    assert_eq!((counts.scheduled, counts.cancelled), (1, 1));
+}
+
+pub async fn a_dead_task_leaves_a_letter_and_a_record<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    for reason in [
+        DeadReason::Exhausted,
+        DeadReason::Refused,
+        DeadReason::Expired,
+        DeadReason::Unknown,
+    ] {
+        let id = owner.id(at(1));
+        let task = rich_task(id);
+        owner.put([&task]).await;
+        let mut letter = letter(&task, at(5));
+        letter.reason = reason;
+        let change = Change::Dead {
+            letter: letter.clone(),
+            next: None,
+            was: task.state,
+        };
+        owner.apply(vec![change]).await;
+        assert_eq!(owner.dead_letter(letter.fire_id()).await, Some(letter));
+        let record = FireRecord::of(&task, FireEnd::Dead(reason), at(5));
+        assert_eq!(owner.history(id).await, [record]);
+        assert_eq!(owner.get(id).await, None);
+        assert_eq!(owner.find("geräte/halle 3/Ω").await, None);
+    }
+    assert_eq!(owner.load().await, []);
+    let counts = owner.counts().await;
+    assert_eq!(
+        (counts.dead, counts.dead_letters, counts.accepted()),
+        (4, 4, 4)
+    );
+}
+
+pub async fn a_task_whose_fire_is_dead_may_go_on<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let task = owner.task(at(10)).key("a").build();
+    owner.put([&task]).await;
+    let next = next_fire(&task, at(20));
+    let last = next_fire(&task, at(30));
+    owner.apply(vec![die(&task, at(11), Some(&next))]).await;
+    owner.apply(vec![die(&next, at(21), Some(&last))]).await;
+    assert_eq!(owner.load().await, [last.clone()]);
+    assert_eq!(owner.find("a").await, Some(Head::of(&last)));
+    let letters = [letter(&task, at(11)), letter(&next, at(21))];
+    assert_eq!(owner.dead().await, letters);
+    let counts = owner.counts().await;
+    assert_eq!((counts.scheduled, counts.dead), (1, 0));
+    assert_eq!(counts.dead_letters, 2);
+}
+
+pub async fn dead_letters_are_listed_in_pages_by_fire_id<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut letters = Vec::new();
+    for number in 0..25u64 {
+        let name = if number % 3 == 0 { "shop" } else { "other" };
+        let task = owner.task(at(40 - number)).namespace(name).build();
+        let next = next_fire(&task, at(100));
+        owner.put([&task]).await;
+        owner.apply(vec![die(&task, NOW, Some(&next))]).await;
+        owner.apply(vec![die(&next, NOW, None)]).await;
+        letters.extend([letter(&task, NOW), letter(&next, NOW)]);
+    }
+    letters.sort_by_key(punctual_core::DeadLetter::fire_id);
+    for name in ["shop", "other"] {
+        let namespace = namespace(name);
+        let mut want = letters.clone();
+        want.retain(|letter| letter.task.definition.namespace == namespace);
+        for limit in [1, 2, 7, 17, 18, 100] {
+            assert_eq!(owner.dead_of(&namespace, limit).await, want, "by {limit}");
+        }
+    }
+    assert_eq!(owner.dead_of(&namespace("nobody"), 9).await, []);
+}
+
+pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let [task, other] = [at(10), at(11)].map(|due| owner.task(due).key("a").build());
+    let task = Task {
+        attempts: attempts(),
+        ..task
+    };
+    owner.put([&task]).await;
+    owner.apply(vec![die(&task, at(11), None)]).await;
+    // Others may have had the key since.
+    owner
+        .apply(vec![
+            Change::Put(other.clone()),
+            settle(&other, FireEnd::Done, NOW),
+        ])
+        .await;
+    let back = Task {
+        fire_at: at(99),
+        attempts: Vec::new(),
+        version: task.version.next(),
+        ..task.clone()
+    };
+    let fire_id = task.fire().id;
+    let redrive = Change::Redrive {
+        fire_id,
+        task: back.clone(),
+    };
+    owner.apply(vec![redrive]).await;
+    assert_eq!(owner.dead().await, []);
+    assert_eq!(owner.dead_letter(fire_id).await, None);
+    assert_eq!(owner.load().await, [back.clone()]);
+    assert_eq!(owner.get(task.id).await, Some(back.clone()));
+    assert_eq!(owner.find("a").await, Some(Head::of(&back)));
+    let counts = owner.counts().await;
+    assert_eq!((counts.scheduled, counts.done, counts.dead), (1, 1, 0));
+    assert_eq!(counts.dead_letters, 0);
+}
+
+/// A redriven fire is the same fire: history says how it ended at last.
+pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let task = owner.task(at(10)).build();
+    owner.put([&task]).await;
+    owner.apply(vec![die(&task, at(11), None)]).await;
+    let redrive = Change::Redrive {
+        fire_id: task.fire().id,
+        task: task.clone(),
+    };
+    owner.apply(vec![redrive]).await;
+    owner
+        .apply(vec![settle(&task, FireEnd::Done, at(12))])
+        .await;
+    let record = FireRecord::of(&task, FireEnd::Done, at(12));
+    assert_eq!(owner.history(task.id).await, [record]);
+}
+
+pub async fn a_forgotten_letter_is_gone_and_nothing_else<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let task = owner.task(at(10)).key("a").build();
+    let next = next_fire(&task, at(20));
+    owner.put([&task]).await;
+    owner.apply(vec![die(&task, at(11), Some(&next))]).await;
+    owner.apply(vec![die(&next, at(21), None)]).await;
+    let forget = Change::Forget {
+        fire_id: task.fire().id,
+        namespace: shop(),
+    };
+    owner.apply(vec![forget]).await;
+    assert_eq!(owner.dead().await, [letter(&next, at(21))]);
+    assert_eq!(owner.dead_letter(task.fire().id).await, None);
+    assert_eq!(owner.history(task.id).await.len(), 2);
+    let counts = owner.counts().await;
+    assert_eq!((counts.dead, counts.dead_letters), (1, 1));
+}

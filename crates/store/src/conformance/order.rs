@@ -1,0 +1,187 @@
+//! Order: what `load` gives, from where, until when, and how much.
+
+use std::time::Duration;
+
+use punctual_core::{FireEnd, TaskState, Timestamp};
+
+use super::Subject;
+use super::fixtures::{NOW, at, due_at, in_state, postpone, refile, settle};
+use super::owner::{Owner, ids};
+use crate::LeaseStore;
+use crate::TaskStore;
+use crate::query::Position;
+
+pub async fn an_empty_partition_loads_nothing<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    assert_eq!(Owner::first(&store).await.load().await, []);
+}
+
+pub async fn tasks_load_by_time_then_by_id<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let seconds = [5, 1, 3, 1, 9, 5, 0, 5];
+    let mut tasks: Vec<_> = seconds.map(|second| owner.task(at(second)).build()).into();
+    // An id says when its task was due first, which is not when it is due now.
+    tasks.push(due_at(&owner.task(at(100)).build(), at(5)));
+    tasks.push(due_at(&owner.task(at(0)).build(), at(5)));
+    owner.put(&tasks).await;
+    tasks.sort_by_key(Position::of);
+    assert_eq!(owner.load().await, tasks);
+}
+
+pub async fn order_does_not_depend_on_the_batches<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut tasks = Vec::new();
+    for second in [7, 2, 9, 2, 4] {
+        let task = owner.task(at(second)).build();
+        owner.put([&task]).await;
+        tasks.push(task);
+    }
+    tasks.sort_by_key(Position::of);
+    assert_eq!(owner.load().await, tasks);
+}
+
+pub async fn loading_goes_on_after_the_last_task_that_was_loaded<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    // Three due at each second, so that chunks end within a time as well as between two.
+    let mut tasks = Vec::new();
+    for number in 0..30 {
+        tasks.push(owner.task(at(number / 3)).build());
+    }
+    owner.put(&tasks).await;
+    for limit in [1, 2, 3, 7, 29, 30, 31] {
+        let (mut loaded, mut after) = (Vec::new(), Position::START);
+        loop {
+            let chunk = owner.load_between(after, Timestamp::MAX, limit).await;
+            assert!(chunk.len() <= limit);
+            let full = chunk.len() == limit;
+            loaded.extend(chunk);
+            match loaded.last() {
+                Some(last) if full => after = Position::of(last),
+                // Fewer than the limit means that there are no more.
+                _ => break,
+            }
+        }
+        assert_eq!(loaded, tasks, "by {limit}");
+    }
+}
+
+pub async fn a_position_is_exclusive_and_need_not_be_a_task<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let tasks = [1, 2, 2, 3].map(|second| owner.task(at(second)).build());
+    owner.put(&tasks).await;
+    let of = |index: usize| Position::of(&tasks[index]);
+    for (after, first) in [
+        (Position::START, 0),
+        (Position::before(at(1)), 0),
+        (of(0), 1),
+        (Position::before(at(2)), 1),
+        (of(1), 2),
+        (of(2), 3),
+        (Position::before(at(3)), 3),
+        (of(3), 4),
+        (Position::before(at(4)), 4),
+    ] {
+        let loaded = owner.load_between(after, Timestamp::MAX, 9).await;
+        assert_eq!(loaded, tasks[first..], "after {after:?}");
+    }
+}
+
+pub async fn until_is_exclusive<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let tasks = [1, 2, 3].map(|second| owner.task(at(second)).build());
+    owner.put(&tasks).await;
+    let milli = Duration::from_millis(1);
+    for (until, count) in [
+        (NOW, 0),
+        (at(1), 0),
+        (at(1).after(milli), 1),
+        (at(2), 1),
+        (at(3), 2),
+        (at(3).after(milli), 3),
+    ] {
+        let loaded = owner.load_between(Position::START, until, 9).await;
+        assert_eq!(loaded, tasks[..count], "until {until}");
+    }
+}
+
+pub async fn a_limit_bounds_what_is_loaded<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let tasks = [1, 2, 3].map(|second| owner.task(at(second)).build());
+    owner.put(&tasks).await;
+    for (limit, count) in [(0, 0), (1, 1), (3, 3), (4, 3), (usize::MAX, 3)] {
+        let loaded = owner.load_between(Position::START, Timestamp::MAX, limit);
+        assert_eq!(loaded.await, tasks[..count], "limit {limit}");
+    }
+}
+
+/// Whatever a store leaves out while it looks for more must not make the answer short.
+pub async fn fewer_than_the_limit_means_no_more_also_among_tasks_that_are_left_out<S: Subject>(
+    subject: &S,
+) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let mut waiting = Vec::new();
+    for round in 0..50 {
+        let [paused, ended, moved, stays] = [0, 1, 2, 3].map(|_| owner.task(at(round)).build());
+        owner.put([&paused, &ended, &moved, &stays]).await;
+        let (moved, postponement) = postpone(&moved, at(1000 + round));
+        let changes = vec![
+            refile(&paused, &in_state(&paused, TaskState::Paused)),
+            settle(&ended, FireEnd::Cancelled, NOW),
+            postponement,
+        ];
+        owner.apply(changes).await;
+        waiting.extend([stays, moved]);
+    }
+    waiting.sort_by_key(Position::of);
+    let first = owner.load_between(Position::START, at(1000), 50).await;
+    assert_eq!(first, waiting[..50]);
+    let rest = owner.load_between(Position::of(&first[49]), Timestamp::MAX, 50);
+    assert_eq!(rest.await, waiting[50..]);
+    let none = owner.load_between(Position::of(&first[49]), at(1000), 50);
+    assert_eq!(none.await, []);
+}
+
+pub async fn a_paused_task_is_never_loaded<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let paused = owner.task(at(1)).paused().build();
+    let waits = owner.task(at(2)).build();
+    owner.put([&paused, &waits]).await;
+    assert_eq!(owner.load().await, [waits.clone()]);
+    assert_eq!(owner.list().await, [paused, waits]);
+}
+
+pub async fn a_read_sees_the_writes_before_it<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    for second in 1..50 {
+        let task = owner.task(at(second)).key("a").build();
+        owner.put([&task]).await;
+        assert_eq!(owner.load().await, [task.clone()]);
+        assert_eq!(owner.get(task.id).await, Some(task.clone()));
+        assert_eq!(owner.find("a").await.map(|head| head.id), Some(task.id));
+        owner.apply(vec![settle(&task, FireEnd::Done, NOW)]).await;
+        assert_eq!(owner.load().await, []);
+        assert_eq!(owner.get(task.id).await, None);
+        assert_eq!(owner.find("a").await, None);
+    }
+}
+
+pub async fn anybody_may_read<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let task = owner.task(at(1)).build();
+    owner.put([&task]).await;
+    let partition = owner.standing().partition;
+    let lease = owner.standing().lease;
+    store.release(&lease).await.expect("may be released");
+    let loaded = store.load(partition, Position::START, at(9), 9).await;
+    assert_eq!(ids(&loaded.expect("anybody may load")), [task.id]);
+}

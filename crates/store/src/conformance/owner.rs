@@ -1,0 +1,246 @@
+//! An owner of a partition, as the tests play it.
+//!
+//! In: what a clause is about. Out: batches under the right epoch and number, fresh ids, and whole answers
+//! gathered from pages. What a test does not expect fails it here.
+
+use std::collections::BTreeSet;
+
+use punctual_core::{
+    DeadLetter, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task, TaskId, Timestamp,
+};
+
+use super::fixtures::{self, NOW, TTL, TaskBuilder, broker, shop};
+use crate::change::{Batch, BatchNo, Change};
+use crate::counts::Counts;
+use crate::error::StoreError;
+use crate::lease_store::LeaseStore;
+use crate::query::{Filter, Head, Position};
+use crate::task_store::TaskStore;
+
+/// Pages that a walk takes, at most: a cursor that does not move must not hang the tests.
+const PAGES_MAX: usize = 100_000;
+
+/// Holds one partition of a store.
+#[derive(Debug)]
+pub struct Owner<'a, S> {
+    store: &'a S,
+    standing: Standing,
+}
+
+/// What an owner knows, apart from the store: enough to go on with a store that was opened again.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// What was acquired.
+    pub lease: Lease,
+    /// Whose owner.
+    pub partition: PartitionId,
+    /// The number of the next batch.
+    pub number: BatchNo,
+    /// Tasks made so far.
+    pub made: u64,
+}
+
+impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
+    /// Takes a partition, as one and the same broker each time.
+    pub async fn take(store: &'a S, partition: PartitionId) -> Self {
+        let seat = Seat::Partition(partition);
+        let lease = store.acquire(seat, &broker("owner:1"), TTL, NOW).await;
+        let standing = Standing {
+            lease: lease.expect("the partition is free"),
+            partition,
+            number: BatchNo::FIRST,
+            made: 0,
+        };
+        Self { store, standing }
+    }
+
+    /// Takes the first partition.
+    pub async fn first(store: &'a S) -> Self {
+        Self::take(store, PartitionId::FIRST).await
+    }
+
+    /// Goes on where an owner stood.
+    pub const fn resume(store: &'a S, standing: Standing) -> Self {
+        Self { store, standing }
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        self.standing.clone()
+    }
+
+    /// Begins a task under a new id.
+    pub fn task(&mut self, due: Timestamp) -> TaskBuilder {
+        fixtures::task(self.id(due))
+    }
+
+    /// A new id.
+    pub fn id(&mut self, due: Timestamp) -> TaskId {
+        self.standing.made += 1;
+        let standing = &self.standing;
+        fixtures::id(due, standing.partition, standing.lease.epoch, standing.made)
+    }
+
+    /// Files tasks.
+    pub async fn put(&mut self, tasks: impl IntoIterator<Item = &Task>) {
+        let changes = tasks.into_iter().cloned().map(Change::Put).collect();
+        self.apply(changes).await;
+    }
+
+    /// Makes changes as one batch.
+    pub async fn apply(&mut self, changes: Vec<Change>) {
+        let answer = self.send(self.standing.number, changes).await;
+        answer.expect("the owner's next batch is made");
+        self.standing.number = self.standing.number.next();
+    }
+
+    /// Sends a batch under a number, and counts nothing.
+    pub async fn send(&self, number: BatchNo, changes: Vec<Change>) -> Result<(), StoreError> {
+        let Standing {
+            partition, lease, ..
+        } = &self.standing;
+        let batch = Batch { number, changes };
+        self.store.apply(*partition, lease.epoch, batch).await
+    }
+
+    /// Everything that can be loaded.
+    pub async fn load(&self) -> Vec<Task> {
+        self.load_between(Position::START, Timestamp::MAX, usize::MAX)
+            .await
+    }
+
+    /// The ids of everything that can be loaded.
+    pub async fn loaded_ids(&self) -> Vec<TaskId> {
+        ids(&self.load().await)
+    }
+
+    /// Some of what can be loaded.
+    pub async fn load_between(&self, after: Position, until: Timestamp, limit: usize) -> Vec<Task> {
+        let partition = self.standing.partition;
+        let tasks = self.store.load(partition, after, until, limit).await;
+        tasks.expect("anybody may load")
+    }
+
+    /// One task by id.
+    pub async fn get(&self, id: TaskId) -> Option<Task> {
+        let tasks = self.store.get(self.standing.partition, &[id]).await;
+        let tasks = tasks.expect("anybody may get");
+        assert_eq!(tasks.len(), 1, "one answer for one id");
+        tasks.into_iter().next().flatten()
+    }
+
+    /// What a key of [`shop`] leads to.
+    pub async fn find(&self, key: &str) -> Option<Head> {
+        self.find_in(&shop(), key).await
+    }
+
+    /// What a key leads to.
+    pub async fn find_in(&self, namespace: &Namespace, key: &str) -> Option<Head> {
+        let keys = [fixtures::key(key)];
+        let found = self.store.find(self.standing.partition, namespace, &keys);
+        let heads = found.await.expect("anybody may find");
+        assert_eq!(heads.len(), 1, "one answer for one key");
+        heads.into_iter().next().flatten()
+    }
+
+    /// All living tasks of [`shop`].
+    pub async fn list(&self) -> Vec<Task> {
+        self.list_by(&Filter::all(shop()), 100).await
+    }
+
+    /// All tasks that pass, gathered from pages.
+    pub async fn list_by(&self, filter: &Filter, limit: usize) -> Vec<Task> {
+        self.list_after(filter, Position::START, limit).await
+    }
+
+    /// All tasks that pass and come after a position, gathered from pages.
+    pub async fn list_after(
+        &self,
+        filter: &Filter,
+        mut after: Position,
+        limit: usize,
+    ) -> Vec<Task> {
+        let partition = self.standing.partition;
+        let mut tasks = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let page = self.store.list(partition, filter, after, limit).await;
+            let page = page.expect("anybody may list");
+            assert!(page.items.len() <= limit, "a page has at most its limit");
+            tasks.extend(page.items);
+            let Some(next) = page.next else {
+                assert_once(tasks.iter().map(|task| task.id));
+                return tasks;
+            };
+            assert!(next > after, "a page ends after it begins");
+            after = next;
+        }
+        unreachable!("the pages have an end")
+    }
+
+    /// All dead letters of [`shop`].
+    pub async fn dead(&self) -> Vec<DeadLetter> {
+        self.dead_of(&shop(), 100).await
+    }
+
+    /// All dead letters, gathered from pages.
+    pub async fn dead_of(&self, namespace: &Namespace, limit: usize) -> Vec<DeadLetter> {
+        let partition = self.standing.partition;
+        let (mut letters, mut after) = (Vec::new(), None);
+        for _ in 0..PAGES_MAX {
+            let page = self.store.dead(partition, namespace, after, limit).await;
+            let page = page.expect("anybody may look at dead letters");
+            assert!(page.items.len() <= limit, "a page has at most its limit");
+            letters.extend(page.items);
+            let Some(next) = page.next else {
+                assert_once(letters.iter().map(DeadLetter::fire_id));
+                return letters;
+            };
+            assert!(Some(next) > after, "a page ends after it begins");
+            after = Some(next);
+        }
+        unreachable!("the pages have an end")
+    }
+
+    /// One dead letter.
+    pub async fn dead_letter(&self, fire_id: FireId) -> Option<DeadLetter> {
+        let letter = self.store.dead_letter(self.standing.partition, fire_id);
+        letter.await.expect("anybody may look at a dead letter")
+    }
+
+    /// All that is kept of the fires of a task.
+    pub async fn history(&self, id: TaskId) -> Vec<FireRecord> {
+        self.history_of(id, usize::MAX).await
+    }
+
+    /// The newest of what is kept of the fires of a task.
+    pub async fn history_of(&self, id: TaskId, limit: usize) -> Vec<FireRecord> {
+        let records = self.store.history(self.standing.partition, id, limit);
+        records.await.expect("anybody may read history")
+    }
+
+    /// The counts of [`shop`].
+    pub async fn counts(&self) -> Counts {
+        self.counts_of(&shop()).await
+    }
+
+    /// The counts of a namespace.
+    pub async fn counts_of(&self, namespace: &Namespace) -> Counts {
+        let counts = self.store.counts(self.standing.partition, namespace);
+        counts.await.expect("anybody may count")
+    }
+}
+
+/// The ids of tasks, in their order.
+#[must_use]
+pub fn ids(tasks: &[Task]) -> Vec<TaskId> {
+    tasks.iter().map(|task| task.id).collect()
+}
+
+fn assert_once<T: Ord + Copy>(items: impl Iterator<Item = T> + Clone) {
+    let different: BTreeSet<T> = items.clone().collect();
+    assert_eq!(
+        different.len(),
+        items.count(),
+        "pages visit everything exactly once"
+    );
+}

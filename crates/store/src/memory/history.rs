@@ -1,0 +1,164 @@
+//! History in memory: how fires ended, until retention lets them go.
+//!
+//! In: records, in any order of time. Out: those of one task, newest first. Kept for all partitions together,
+//! because the bound on its bytes is.
+//! Invariant: `ages` has an entry for every record, and `bytes` is the sum of their sizes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual_core::{FireId, FireRecord, Outcome, PartitionId, TaskId, Timestamp};
+
+use crate::query::Retention;
+
+#[derive(Debug, Default)]
+pub(super) struct History {
+    records: BTreeMap<(PartitionId, FireId), FireRecord>,
+    ages: BTreeSet<(Timestamp, PartitionId, FireId)>,
+    bytes: u64,
+}
+
+impl History {
+    /// Keeps a record, in the place of an earlier one of the same fire.
+    pub(super) fn keep(&mut self, partition: PartitionId, record: FireRecord) {
+        let fire_id = record.fire_id;
+        self.delete(partition, fire_id);
+        self.ages.insert((record.ended_at, partition, fire_id));
+        self.bytes += size_of(&record);
+        self.records.insert((partition, fire_id), record);
+    }
+
+    /// Fire ids sort by task, then by nominal time.
+    pub(super) fn of_task(
+        &self,
+        partition: PartitionId,
+        task: TaskId,
+        limit: usize,
+    ) -> Vec<FireRecord> {
+        let fire = |nominal_at| (partition, FireId { task, nominal_at });
+        self.records
+            .range(fire(Timestamp::EPOCH)..=fire(Timestamp::MAX))
+            .rev()
+            .take(limit)
+            .map(|(_, record)| record.clone())
+            .collect()
+    }
+
+    /// Deletes what is past its retention, and says how many. Of the oldest that are too much for the bytes of all
+    /// partitions, those of other partitions stay until these are swept.
+    pub(super) fn sweep(
+        &mut self,
+        partition: PartitionId,
+        retention: Retention,
+        now: Timestamp,
+    ) -> u64 {
+        let mut excess = self.bytes.saturating_sub(retention.history_bytes);
+        let mut past = Vec::new();
+        for (ended_at, owner, fire_id) in &self.ages {
+            if excess == 0 && now.since(*ended_at) < retention.history_age {
+                break;
+            }
+            excess = excess.saturating_sub(size_of(&self.records[&(*owner, *fire_id)]));
+            if *owner == partition {
+                past.push(*fire_id);
+            }
+        }
+        for fire_id in &past {
+            self.delete(partition, *fire_id);
+        }
+        past.len() as u64
+    }
+
+    fn delete(&mut self, partition: PartitionId, fire_id: FireId) {
+        if let Some(record) = self.records.remove(&(partition, fire_id)) {
+            self.ages.remove(&(record.ended_at, partition, fire_id));
+            self.bytes -= size_of(&record);
+        }
+    }
+}
+
+/// About what a record takes: its fixed parts and its words. Allocations and the trees around it are not counted.
+fn size_of(record: &FireRecord) -> u64 {
+    let words =
+        record.namespace.as_str().len() + record.key.as_ref().map_or(0, |key| key.as_str().len());
+    let attempts: usize = record
+        .attempts
+        .iter()
+        .map(|attempt| {
+            let words = match &attempt.outcome {
+                Outcome::Acked | Outcome::Expired => 0,
+                Outcome::Failed { reason, .. } | Outcome::Refused { reason } => {
+                    reason.as_str().len()
+                }
+            };
+            size_of_val(attempt) + words
+        })
+        .sum();
+    (size_of_val(record) + words + attempts) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use punctual_core::{Epoch, FireEnd, Namespace, Sequence};
+
+    use super::*;
+
+    fn record(partition: PartitionId, second: u64) -> FireRecord {
+        let ended_at = Timestamp::from_millis(second * 1000);
+        let epoch = Epoch::new(1).unwrap();
+        let task = TaskId::new(ended_at, partition, epoch, Sequence::FIRST);
+        FireRecord {
+            fire_id: FireId {
+                task,
+                nominal_at: ended_at,
+            },
+            namespace: Namespace::new("shop").unwrap(),
+            key: None,
+            ended_at,
+            end: FireEnd::Done,
+            attempts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_oldest_of_all_partitions_go_when_there_are_too_many_bytes() {
+        let [a, b] = [0, 1].map(|number| PartitionId::new(number).unwrap());
+        let mut history = History::default();
+        for second in 0..3 {
+            history.keep(a, record(a, second * 2));
+            history.keep(b, record(b, second * 2 + 1));
+        }
+        let half = Retention {
+            history_age: Duration::MAX,
+            history_bytes: history.bytes / 2,
+            dead_age: Duration::MAX,
+        };
+        let now = Timestamp::from_millis(6000);
+        // The three oldest are at 0 s, 1 s and 2 s: two of a's, one of b's.
+        assert_eq!(history.sweep(a, half, now), 2);
+        assert_eq!(history.sweep(b, half, now), 1);
+        assert_eq!(history.sweep(a, half, now), 0);
+        assert_eq!(history.records.len(), 3);
+        assert_eq!(history.bytes, half.history_bytes);
+        assert_eq!(
+            history.ages.first().unwrap().0,
+            Timestamp::from_millis(3000)
+        );
+    }
+
+    #[test]
+    fn a_record_in_the_place_of_another_is_counted_once() {
+        let a = PartitionId::FIRST;
+        let mut history = History::default();
+        history.keep(a, record(a, 1));
+        let bytes = history.bytes;
+        let again = FireRecord {
+            ended_at: Timestamp::from_millis(9000),
+            ..record(a, 1)
+        };
+        history.keep(a, again);
+        assert_eq!(history.bytes, bytes);
+        assert_eq!(history.ages.len(), 1);
+    }
+}

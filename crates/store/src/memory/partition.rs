@@ -1,0 +1,202 @@
+//! One partition in memory: its living tasks, names, dead letters and counts.
+//!
+//! In: changes, one by one, under the store's lock. Out: tasks in their order, and the record of a fire
+//! that has ended, which `history` keeps.
+//! Invariant: `order` has a place for every task, `due` for every scheduled one, and a name leads to a living
+//! task or does not exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Duration;
+
+use punctual_core::{
+    DeadLetter, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, TaskState, Timestamp,
+};
+
+use crate::change::Change;
+use crate::counts::{Counts, count};
+use crate::query::{Filter, Page, Position};
+
+/// What one page looks at, at most: a filter that hardly anything passes must not hold the lock for
+/// long.
+const LOOKED_AT_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Partition {
+    tasks: BTreeMap<TaskId, Task>,
+    order: BTreeSet<Position>,
+    due: BTreeSet<Position>,
+    names: BTreeMap<(Namespace, TaskKey), TaskId>,
+    letters: BTreeMap<FireId, DeadLetter>,
+    counts: BTreeMap<Namespace, Counts>,
+}
+
+impl Partition {
+    /// Makes one change. A fire that ended with it leaves its record.
+    pub(super) fn apply(&mut self, change: Change) -> Option<FireRecord> {
+        if let Some((namespace, moved)) = count(&change) {
+            self.counts.entry(namespace.clone()).or_default().add(moved);
+        }
+        match change {
+            Change::Put(task) => self.file(task),
+            Change::Refile { task, .. } => self.go_on(task.id, Some(task)),
+            Change::Postpone {
+                id,
+                fire_at,
+                version,
+            } => self.postpone(id, fire_at, version),
+            Change::Settle { record, next, .. } => {
+                self.go_on(record.fire_id.task, next);
+                return Some(record);
+            }
+            Change::Dead { letter, next, .. } => {
+                let end = FireEnd::Dead(letter.reason);
+                let record = FireRecord::of(&letter.task, end, letter.died_at);
+                self.go_on(letter.task.id, next);
+                self.letters.insert(letter.fire_id(), letter);
+                return Some(record);
+            }
+            Change::Redrive { fire_id, task } => {
+                self.letters.remove(&fire_id);
+                self.file(task);
+            }
+            Change::Forget { fire_id, .. } => {
+                self.letters.remove(&fire_id);
+            }
+        }
+        None
+    }
+
+    pub(super) fn task(&self, id: TaskId) -> Option<&Task> {
+        self.tasks.get(&id)
+    }
+
+    pub(super) fn named(&self, namespace: &Namespace, key: &TaskKey) -> Option<&Task> {
+        let name = (namespace.clone(), key.clone());
+        self.task(*self.names.get(&name)?)
+    }
+
+    pub(super) fn letter(&self, fire_id: FireId) -> Option<&DeadLetter> {
+        self.letters.get(&fire_id)
+    }
+
+    pub(super) fn counts(&self, namespace: &Namespace) -> Counts {
+        self.counts.get(namespace).copied().unwrap_or_default()
+    }
+
+    pub(super) fn load(&self, after: Position, until: Timestamp, limit: usize) -> Vec<Task> {
+        self.due
+            .range((Bound::Excluded(after), Bound::Unbounded))
+            .take_while(|position| position.fire_at < until)
+            .take(limit)
+            .map(|position| self.tasks[&position.id].clone())
+            .collect()
+    }
+
+    pub(super) fn list(
+        &self,
+        filter: &Filter,
+        after: Position,
+        limit: usize,
+    ) -> Page<Task, Position> {
+        let after = after.max(Position::before(filter.from));
+        let places = self.order.range((Bound::Excluded(after), Bound::Unbounded));
+        let tasks = places.map(|position| (*position, &self.tasks[&position.id]));
+        page(tasks, limit, |task| filter.matches(task))
+    }
+
+    pub(super) fn dead(
+        &self,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Page<DeadLetter, FireId> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let letters = self.letters.range((after, Bound::Unbounded));
+        let letters = letters.map(|(fire_id, letter)| (*fire_id, letter));
+        page(letters, limit, |letter| {
+            letter.task.definition.namespace == *namespace
+        })
+    }
+
+    /// Deletes the dead letters that are past their age, and says how many.
+    pub(super) fn sweep(&mut self, dead_age: Duration, now: Timestamp) -> u64 {
+        let past = |letter: &DeadLetter| now.since(letter.died_at) >= dead_age;
+        let mut swept = 0;
+        for (_, letter) in self.letters.extract_if(.., |_, letter| past(letter)) {
+            let namespace = letter.task.definition.namespace.clone();
+            self.counts.entry(namespace).or_default().dead_letters -= 1;
+            swept += 1;
+        }
+        swept
+    }
+
+    fn file(&mut self, task: Task) {
+        self.unfile(task.id);
+        self.order.insert(Position::of(&task));
+        if task.state == TaskState::Scheduled {
+            self.due.insert(Position::of(&task));
+        }
+        if let Some(name) = name_of(&task) {
+            self.names.insert(name, task.id);
+        }
+        self.tasks.insert(task.id, task);
+    }
+
+    fn unfile(&mut self, id: TaskId) -> Option<Task> {
+        let task = self.tasks.remove(&id)?;
+        self.order.remove(&Position::of(&task));
+        self.due.remove(&Position::of(&task));
+        // The key may name another by now.
+        if let Some(name) = name_of(&task)
+            && self.names.get(&name) == Some(&id)
+        {
+            self.names.remove(&name);
+        }
+        Some(task)
+    }
+
+    /// Ends a task, or files it as it goes on. One that is not here does neither.
+    fn go_on(&mut self, id: TaskId, next: Option<Task>) {
+        let was = self.unfile(id);
+        if let (Some(_), Some(next)) = (was, next) {
+            self.file(next);
+        }
+    }
+
+    fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: punctual_core::Version) {
+        if let Some(task) = self.unfile(id) {
+            self.file(Task {
+                fire_at,
+                nominal_at: fire_at,
+                version,
+                ..task
+            });
+        }
+    }
+}
+
+fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
+    let definition = &task.definition;
+    let key = definition.key.clone()?;
+    Some((definition.namespace.clone(), key))
+}
+
+/// The next page of what passes: full, or as much as was found among what one page looks at.
+fn page<'a, T: Clone + 'a, C: Copy>(
+    places: impl Iterator<Item = (C, &'a T)>,
+    limit: usize,
+    passes: impl Fn(&T) -> bool,
+) -> Page<T, C> {
+    let mut items = Vec::new();
+    for (looked_at, (cursor, item)) in places.enumerate() {
+        if passes(item) {
+            items.push(item.clone());
+        }
+        if items.len() >= limit || looked_at + 1 == LOOKED_AT_MAX {
+            let next = Some(cursor);
+            return Page { items, next };
+        }
+    }
+    Page { items, next: None }
+}
