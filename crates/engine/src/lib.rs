@@ -1,0 +1,48 @@
+//! The engine: one owner per partition, which decides everything about its tasks.
+//!
+//! In: commands from the API, outcomes from couriers, answers of the store, and the time. Out: batches
+//! of changes for the store, deliveries for couriers, answers for callers.
+//!
+//! # How it is built
+//!
+//! The [`Owner`] is a plain value that runs nothing: [`Owner::on`] takes an [`Event`] and `now`,
+//! changes its memory and leaves [`Action`]s to be done. So every race is an order of events that a
+//! test can write down, and time is moved, not slept. A thin shell ([`spawn`]) runs an owner on a
+//! thread of its own, which does nothing but decide and wait for time; reads, writes and
+//! deliveries are done by tasks on the runtime, which come back as events.
+//!
+//! # The life of a task here
+//!
+//! `command` (schedule) → `write` (durable, then the caller is answered) → `load` (up to the horizon) →
+//! `memory` (the loaded copy and its timer) → `fire` → `deliver` → `settle` → `write`. `recover` says why
+//! nothing more is needed after a crash.
+//!
+//! # What always holds
+//!
+//! - A task stays in the store until it is settled. Memory holds copies.
+//! - Nothing is answered before it is durable, and nothing that was decided is undone.
+//! - What a read brought is believed only if nothing about that task was decided since (`recent`).
+//! - No attempt starts before `fire_at`.
+//!
+//! Not here: HTTP, gRPC, Redis, files, the machine's clock; other brokers.
+
+mod command;
+mod deliver;
+mod event;
+mod fire;
+mod load;
+mod memory;
+mod owner;
+mod recent;
+mod recover;
+mod run;
+mod settle;
+mod sweep;
+mod write;
+
+pub use command::{Cancelled, Command, Condition, EngineError, Reply, Scheduled, Subject};
+pub use deliver::{Courier, Delivery};
+pub use event::{Action, Event, Sight};
+pub use owner::Owner;
+pub use recover::{Possession, take};
+pub use run::{COMMANDS_MAX, Handle, spawn};
