@@ -64,28 +64,18 @@ fn parse_units(text: &str) -> Result<u64, DurationError> {
     let mut sum: u64 = 0;
     while !rest.is_empty() {
         let (number, after) = split_number(rest)?;
-        let unit_len = after
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(after.len());
+        let unit_len = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, after) = after.split_at(unit_len);
-        let (_, millis) = units
-            .find(|(name, _)| *name == unit)
-            .ok_or(DurationError::Form)?;
+        let (_, millis) = units.find(|(name, _)| *name == unit).ok_or(DurationError::Form)?;
         sum = add(sum, number, *millis)?;
         rest = after;
     }
-    if text.is_empty() {
-        Err(DurationError::Form)
-    } else {
-        Ok(sum)
-    }
+    if text.is_empty() { Err(DurationError::Form) } else { Ok(sum) }
 }
 
 /// `P1DT2H30M0.5S` without its `P`. Only the seconds may have a fraction, which rounds up.
 fn parse_iso(text: &str) -> Result<u64, DurationError> {
-    let (date, time) = text
-        .split_once('T')
-        .map_or((text, None), |(date, time)| (date, Some(time)));
+    let (date, time) = text.split_once('T').map_or((text, None), |(date, time)| (date, Some(time)));
     if time == Some("") || (date.is_empty() && time.is_none()) {
         return Err(DurationError::Form);
     }
@@ -127,9 +117,7 @@ fn add(sum: u64, number: u64, unit_millis: u64) -> Result<u64, DurationError> {
 }
 
 fn split_number(text: &str) -> Result<(u64, &str), DurationError> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     if digits == 0 {
         return Err(DurationError::Form);
     }
@@ -142,16 +130,12 @@ fn split_fraction(text: &str) -> Result<(Option<u64>, &str), DurationError> {
     let Some(after) = text.strip_prefix('.') else {
         return Ok((None, text));
     };
-    let digits = after
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(after.len());
+    let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
     if digits == 0 {
         return Err(DurationError::Form);
     }
     let (kept, cut) = after[..digits].split_at(digits.min(3));
-    let mut millis: u64 = format!("{kept:0<3}")
-        .parse()
-        .map_err(|_| DurationError::Form)?;
+    let mut millis: u64 = format!("{kept:0<3}").parse().map_err(|_| DurationError::Form)?;
     if cut.bytes().any(|b| b != b'0') {
         millis += 1;
     }
@@ -203,11 +187,7 @@ mod tests {
             ("99999999999999999999s", Err(DurationError::TooLong)),
             ("18446744073709551615d", Err(DurationError::TooLong)),
         ] {
-            assert_eq!(
-                parse_duration(text),
-                want.map(Duration::from_millis),
-                "{text:?}"
-            );
+            assert_eq!(parse_duration(text), want.map(Duration::from_millis), "{text:?}");
         }
     }
 

@@ -157,9 +157,7 @@ impl FireRecord {
     /// How late the first attempt was, if there was one.
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {
-        self.attempts
-            .first()
-            .map(|first| first.fired_at.since(self.fire_id.nominal_at))
+        self.attempts.first().map(|first| first.fired_at.since(self.fire_id.nominal_at))
     }
 }
 
@@ -191,9 +189,6 @@ mod tests {
         assert_eq!(Reason::new("HTTP 500").as_str(), "HTTP 500");
         assert_eq!(Reason::new("a\r\nb\u{1b}[31m").as_str(), "a  b [31m");
         assert_eq!(Reason::new(&"ä".repeat(400)).as_str(), "ä".repeat(256));
-        assert_eq!(
-            Reason::new(&format!("x{}", "ä".repeat(400))).as_str().len(),
-            511
-        );
+        assert_eq!(Reason::new(&format!("x{}", "ä".repeat(400))).as_str().len(), 511);
     }
 }

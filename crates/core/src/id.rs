@@ -40,11 +40,7 @@ impl Sequence {
     /// From a number, if there are so many.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
-        if number > Self::MAX.0 {
-            None
-        } else {
-            Some(Self(number))
-        }
+        if number > Self::MAX.0 { None } else { Some(Self(number)) }
     }
 
     /// The number.
@@ -129,10 +125,7 @@ impl TaskId {
         Ok(Self(bits))
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "no field is wider than 48 bits"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "no field is wider than 48 bits")]
     const fn bits(self, shift: u32, width: u32) -> u64 {
         (self.0 >> shift) as u64 & ((1 << width) - 1)
     }
@@ -267,10 +260,7 @@ mod tests {
             Sequence::new(42).unwrap(),
         );
         assert_eq!(id.to_string(), "01q3dcbd0001r0000c0000001a");
-        let fire = FireId {
-            task: id,
-            nominal_at: id.due(),
-        };
+        let fire = FireId { task: id, nominal_at: id.due() };
         assert_eq!(fire.to_string(), "01q3dcbd0001r0000c0000001a-01q3dcbd00");
     }
 
@@ -300,10 +290,7 @@ mod tests {
     #[test]
     fn entropy_depends_on_the_fire_and_the_attempt_alone() {
         let task = TaskId::floor(Timestamp::from_millis(5));
-        let fire = |millis| FireId {
-            task,
-            nominal_at: Timestamp::from_millis(millis),
-        };
+        let fire = |millis| FireId { task, nominal_at: Timestamp::from_millis(millis) };
         let (first, second) = (AttemptNo::new(1), AttemptNo::new(2));
         assert_eq!(fire(1).entropy(first), fire(1).entropy(first));
         assert_ne!(fire(1).entropy(first), fire(1).entropy(second));

@@ -22,11 +22,7 @@ impl Epoch {
     /// From a number, if there can be so many.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
-        if number > Self::MAX.0 {
-            None
-        } else {
-            Some(Self(number))
-        }
+        if number > Self::MAX.0 { None } else { Some(Self(number)) }
     }
 
     pub(crate) const fn from_bits(bits: u32) -> Self {

@@ -57,18 +57,12 @@ pub struct Invalid {
 impl Invalid {
     /// Blames one field.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            problem: problem.into(),
-        }
+        Self { field: field.into(), problem: problem.into() }
     }
 
     /// The same complaint about a field one level further out: `url` within `target.http`.
     #[must_use]
     pub fn within(self, outer: &str) -> Self {
-        Self {
-            field: format!("{outer}.{}", self.field),
-            problem: self.problem,
-        }
+        Self { field: format!("{outer}.{}", self.field), problem: self.problem }
     }
 }

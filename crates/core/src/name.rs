@@ -83,9 +83,7 @@ impl Labels {
 
     /// The pairs, by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// The value of one label.
@@ -106,9 +104,7 @@ impl Labels {
 fn check_word(text: &str, bytes_max: usize) -> Result<(), String> {
     let fits = (1..=bytes_max).contains(&text.len());
     let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-    let plain = text
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if fits && starts && plain {
         return Ok(());
     }
@@ -120,10 +116,7 @@ fn check_word(text: &str, bytes_max: usize) -> Result<(), String> {
 /// Any text without control characters, which would break headers, logs and terminals.
 fn check_text(text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
     if !(bytes_min..=bytes_max).contains(&text.len()) {
-        return Err(format!(
-            "must have {bytes_min} to {bytes_max} bytes, has {}",
-            text.len()
-        ));
+        return Err(format!("must have {bytes_min} to {bytes_max} bytes, has {}", text.len()));
     }
     if text.chars().any(char::is_control) {
         return Err("must not contain control characters".to_owned());

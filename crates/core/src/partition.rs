@@ -21,11 +21,7 @@ impl PartitionId {
     /// From a number, if there can be so many.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
-        if number < PARTITIONS_MAX {
-            Some(Self(number))
-        } else {
-            None
-        }
+        if number < PARTITIONS_MAX { Some(Self(number)) } else { None }
     }
 
     pub(crate) const fn from_bits(bits: u16) -> Self {
@@ -91,10 +87,7 @@ mod tests {
     use super::*;
 
     fn partition(namespace: &str, key: &str, count: u16) -> u16 {
-        let (namespace, key) = (
-            Namespace::new(namespace).unwrap(),
-            TaskKey::new(key).unwrap(),
-        );
+        let (namespace, key) = (Namespace::new(namespace).unwrap(), TaskKey::new(key).unwrap());
         partition_of(&namespace, &key, Partitions::new(count).unwrap()).get()
     }
 
@@ -104,11 +97,7 @@ mod tests {
     fn the_partition_of_a_name_never_changes() {
         for (namespace, key, of_64, of_4096) in GOLDEN {
             assert_eq!(partition(namespace, key, 64), of_64, "{namespace}/{key}");
-            assert_eq!(
-                partition(namespace, key, 4096),
-                of_4096,
-                "{namespace}/{key}"
-            );
+            assert_eq!(partition(namespace, key, 4096), of_4096, "{namespace}/{key}");
             assert_eq!(partition(namespace, key, 1), 0);
         }
     }
@@ -126,10 +115,7 @@ mod tests {
         for i in 0..16_000 {
             counts[usize::from(partition("shop", &format!("order-{i}"), 16))] += 1;
         }
-        assert!(
-            counts.iter().all(|count| (800..1200).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
     }
 
     #[test]

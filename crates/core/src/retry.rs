@@ -49,16 +49,9 @@ impl Jitter {
     /// From a share between 0 and 1.
     pub fn from_share(share: f64) -> Result<Self, Invalid> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Invalid::new(
-                "jitter",
-                format!("must be from 0 to 1, is {share}"),
-            ));
+            return Err(Invalid::new("jitter", format!("must be from 0 to 1, is {share}")));
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "0 to 1000"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
         Ok(Self((share * 1000.0).round() as u16))
     }
 
@@ -99,9 +92,7 @@ impl RetryPolicy {
             let problem = format!("must be from 1 to {ATTEMPTS_MAX}, is {}", self.attempts_max);
             return Err(Invalid::new("attempts_max", problem));
         }
-        self.backoff
-            .check()
-            .map_err(|invalid| invalid.within("backoff"))
+        self.backoff.check().map_err(|invalid| invalid.within("backoff"))
     }
 
     /// The pause after `attempt` has failed. `entropy` decides the jitter: the same number, the same
@@ -119,11 +110,7 @@ impl Backoff {
     fn check(&self) -> Result<(), Invalid> {
         match self {
             Self::Fixed(pause) => check_pause("fixed", *pause),
-            Self::Exponential {
-                first,
-                factor_thousandths,
-                max,
-            } => {
+            Self::Exponential { first, factor_thousandths, max } => {
                 check_pause("exponential.first", *first)?;
                 check_pause("exponential.max", *max)?;
                 if !(1000..=BACKOFF_FACTOR_MAX * 1000).contains(factor_thousandths) {
@@ -138,9 +125,7 @@ impl Backoff {
                     let problem = format!("must have 1 to {BACKOFF_LIST_MAX} entries, has {count}");
                     return Err(Invalid::new("list", problem));
                 }
-                pauses
-                    .iter()
-                    .try_for_each(|pause| check_pause("list", *pause))
+                pauses.iter().try_for_each(|pause| check_pause("list", *pause))
             }
         }
     }
@@ -149,11 +134,7 @@ impl Backoff {
         let retries_before = usize::from(attempt.get()).saturating_sub(1);
         match self {
             Self::Fixed(pause) => *pause,
-            Self::Exponential {
-                first,
-                factor_thousandths,
-                max,
-            } => {
+            Self::Exponential { first, factor_thousandths, max } => {
                 let mut millis = first.as_millis();
                 for _ in 0..retries_before {
                     if millis >= max.as_millis() {
@@ -164,11 +145,9 @@ impl Backoff {
                 let millis = millis.min(max.as_millis());
                 Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
             }
-            Self::List(pauses) => pauses
-                .get(retries_before)
-                .or(pauses.last())
-                .copied()
-                .unwrap_or_default(),
+            Self::List(pauses) => {
+                pauses.get(retries_before).or(pauses.last()).copied().unwrap_or_default()
+            }
         }
     }
 }
@@ -176,10 +155,7 @@ impl Backoff {
 fn check_pause(field: &str, pause: Duration) -> Result<(), Invalid> {
     if pause > BACKOFF_MAX {
         let (max, given) = (format_duration(BACKOFF_MAX), format_duration(pause));
-        return Err(Invalid::new(
-            field,
-            format!("must be at most {max}, is {given}"),
-        ));
+        return Err(Invalid::new(field, format!("must be at most {max}, is {given}")));
     }
     Ok(())
 }
@@ -189,11 +165,7 @@ mod tests {
     use super::*;
 
     fn policy(backoff: Backoff, jitter: u16) -> RetryPolicy {
-        RetryPolicy {
-            attempts_max: 10,
-            backoff,
-            jitter: Jitter(jitter),
-        }
+        RetryPolicy { attempts_max: 10, backoff, jitter: Jitter(jitter) }
     }
 
     fn exponential(first: u64, factor_thousandths: u32, max: u64) -> Backoff {
@@ -206,20 +178,13 @@ mod tests {
 
     #[test]
     fn pauses_follow_the_backoff() {
-        let secs = |list: &[u64]| {
-            list.iter()
-                .map(|s| Duration::from_secs(*s))
-                .collect::<Vec<_>>()
-        };
+        let secs = |list: &[u64]| list.iter().map(|s| Duration::from_secs(*s)).collect::<Vec<_>>();
         for (backoff, want) in [
             (Backoff::Fixed(Duration::from_secs(3)), [3, 3, 3, 3, 3]),
             (exponential(1, 2000, 300), [1, 2, 4, 8, 16]),
             (exponential(2, 1500, 6), [2, 3, 4, 6, 6]),
             (exponential(10, 2000, 5), [5, 5, 5, 5, 5]),
-            (
-                Backoff::List(secs(&[120, 600, 3600])),
-                [120, 600, 3600, 3600, 3600],
-            ),
+            (Backoff::List(secs(&[120, 600, 3600])), [120, 600, 3600, 3600, 3600]),
         ] {
             let policy = policy(backoff, 0);
             let got: Vec<u64> = (1..=5)
@@ -250,20 +215,11 @@ mod tests {
         let day31 = Duration::from_secs(31 * 86_400);
         for (policy, want) in [
             (
-                RetryPolicy {
-                    attempts_max: 0,
-                    ..RetryPolicy::default()
-                },
+                RetryPolicy { attempts_max: 0, ..RetryPolicy::default() },
                 "attempts_max: must be from 1 to 100, is 0",
             ),
-            (
-                policy(Backoff::Fixed(day31), 0),
-                "backoff.fixed: must be at most 30d, is 31d",
-            ),
-            (
-                policy(Backoff::List(vec![]), 0),
-                "backoff.list: must have 1 to 99 entries, has 0",
-            ),
+            (policy(Backoff::Fixed(day31), 0), "backoff.fixed: must be at most 30d, is 31d"),
+            (policy(Backoff::List(vec![]), 0), "backoff.list: must have 1 to 99 entries, has 0"),
             (
                 policy(exponential(1, 999, 1), 0),
                 "backoff.exponential.factor: must be from 1 to 100",

@@ -83,10 +83,7 @@ fn check_between(field: &str, given: Duration, min: Duration) -> Result<(), Inva
     }
     let (min, max) = (format_duration(min), format_duration(DELAY_MAX));
     let given = format_duration(given);
-    Err(Invalid::new(
-        field,
-        format!("must be from {min} to {max}, is {given}"),
-    ))
+    Err(Invalid::new(field, format!("must be from {min} to {max}, is {given}")))
 }
 
 #[cfg(test)]
@@ -123,18 +120,9 @@ mod tests {
         let long = Duration::from_secs(36_501 * 86_400);
         let short = Duration::from_millis(99);
         for (schedule, want) in [
-            (
-                Schedule::Once(Due::In(long)),
-                "in: must be from 0s to 36500d, is 36501d",
-            ),
-            (
-                Schedule::Every { interval: short },
-                "every: must be from 100ms to 36500d, is 99ms",
-            ),
-            (
-                Schedule::Watch { within: short },
-                "within: must be from 100ms to 36500d, is 99ms",
-            ),
+            (Schedule::Once(Due::In(long)), "in: must be from 0s to 36500d, is 36501d"),
+            (Schedule::Every { interval: short }, "every: must be from 100ms to 36500d, is 99ms"),
+            (Schedule::Watch { within: short }, "within: must be from 100ms to 36500d, is 99ms"),
         ] {
             assert_eq!(schedule.check().unwrap_err().to_string(), want);
         }

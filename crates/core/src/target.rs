@@ -89,11 +89,7 @@ impl HttpTarget {
     pub fn new(url: &str, method: Method, headers: Vec<(String, String)>) -> Result<Self, Invalid> {
         check_url(url).map_err(|problem| Invalid::new("url", problem))?;
         check_headers(&headers)?;
-        Ok(Self {
-            url: url.to_owned(),
-            method,
-            headers,
-        })
+        Ok(Self { url: url.to_owned(), method, headers })
     }
 
     /// Where to.
@@ -117,10 +113,7 @@ impl HttpTarget {
 
 fn check_url(url: &str) -> Result<(), String> {
     if url.len() > URL_BYTES_MAX {
-        return Err(format!(
-            "must have at most {URL_BYTES_MAX} bytes, has {}",
-            url.len()
-        ));
+        return Err(format!("must have at most {URL_BYTES_MAX} bytes, has {}", url.len()));
     }
     // A fragment never travels, so somebody who wrote one expects something that cannot happen.
     if url.contains('#') {
@@ -132,9 +125,7 @@ fn check_url(url: &str) -> Result<(), String> {
     if uri.scheme() != Some(&Scheme::HTTP) && uri.scheme() != Some(&Scheme::HTTPS) {
         return Err("must begin with http:// or https://".to_owned());
     }
-    let authority = uri
-        .authority()
-        .ok_or_else(|| "must name a host".to_owned())?;
+    let authority = uri.authority().ok_or_else(|| "must name a host".to_owned())?;
     if authority.as_str().contains('@') {
         return Err("must not carry a user or password; use a header".to_owned());
     }
@@ -150,16 +141,10 @@ fn check_url(url: &str) -> Result<(), String> {
 
 fn check_headers(headers: &[(String, String)]) -> Result<(), Invalid> {
     if headers.len() > HEADERS_MAX {
-        let problem = format!(
-            "must have at most {HEADERS_MAX} headers, has {}",
-            headers.len()
-        );
+        let problem = format!("must have at most {HEADERS_MAX} headers, has {}", headers.len());
         return Err(Invalid::new("headers", problem));
     }
-    let bytes: usize = headers
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum();
+    let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > HEADERS_BYTES_MAX {
         let problem = format!("must have at most {HEADERS_BYTES_MAX} bytes, has {bytes}");
         return Err(Invalid::new("headers", problem));
@@ -169,14 +154,9 @@ fn check_headers(headers: &[(String, String)]) -> Result<(), Invalid> {
             .map_err(|_| Invalid::new("headers", format!("{name:?} is not a header name")))?;
         let name = parsed.as_str();
         if HEADERS_RESERVED.contains(&name)
-            || HEADERS_RESERVED_PREFIXES
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
+            || HEADERS_RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         {
-            return Err(Invalid::new(
-                "headers",
-                format!("{name:?} is set by Punctual itself"),
-            ));
+            return Err(Invalid::new("headers", format!("{name:?} is set by Punctual itself")));
         }
         if HeaderValue::from_str(value).is_err() {
             let problem = "must be visible ASCII in one line";
@@ -215,10 +195,7 @@ mod tests {
         }
         let long = format!("http://example.org/{}", "x".repeat(2048));
         let error = HttpTarget::new(&long, Method::Post, vec![]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "url: must have at most 2048 bytes, has 2067"
-        );
+        assert_eq!(error.to_string(), "url: must have at most 2048 bytes, has 2067");
     }
 
     #[test]

@@ -69,17 +69,10 @@ impl NewTask {
     pub fn check(&self) -> Result<(), Invalid> {
         self.schedule.check()?;
         self.payload.check()?;
-        self.retry
-            .check()
-            .map_err(|invalid| invalid.within("retry"))?;
+        self.retry.check().map_err(|invalid| invalid.within("retry"))?;
         check_between("timeout", self.timeout, TIMEOUT_MIN, TIMEOUT_MAX)?;
         let expires_after = self.expires_after.unwrap_or(DELAY_MAX);
-        check_between(
-            "expires_after",
-            expires_after,
-            Duration::from_millis(1),
-            DELAY_MAX,
-        )
+        check_between("expires_after", expires_after, Duration::from_millis(1), DELAY_MAX)
     }
 }
 
@@ -250,14 +243,8 @@ impl Task {
     /// The fire that it stands before.
     #[must_use]
     pub const fn fire(&self) -> Fire {
-        let id = FireId {
-            task: self.id,
-            nominal_at: self.nominal_at,
-        };
-        Fire {
-            id,
-            fire_at: self.fire_at,
-        }
+        let id = FireId { task: self.id, nominal_at: self.nominal_at };
+        Fire { id, fire_at: self.fire_at }
     }
 
     /// The number of the attempt that comes next.
@@ -270,9 +257,7 @@ impl Task {
     /// When its present fire no longer makes sense.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
-        self.definition
-            .expires_after
-            .map(|after| self.nominal_at.after(after))
+        self.definition.expires_after.map(|after| self.nominal_at.after(after))
     }
 }
 
@@ -285,15 +270,8 @@ fn check_between(
     if (min..=max).contains(&given) {
         return Ok(());
     }
-    let (min, max, given) = (
-        format_duration(min),
-        format_duration(max),
-        format_duration(given),
-    );
-    Err(Invalid::new(
-        field,
-        format!("must be from {min} to {max}, is {given}"),
-    ))
+    let (min, max, given) = (format_duration(min), format_duration(max), format_duration(given));
+    Err(Invalid::new(field, format!("must be from {min} to {max}, is {given}")))
 }
 
 #[cfg(test)]
@@ -324,69 +302,33 @@ mod tests {
         let content_type = "content_type: must be visible ASCII in one line of at most 128 bytes";
         for (task, want) in [
             (
-                NewTask {
-                    payload: Payload::Json(vec![b' '; 262_145].into()),
-                    ..new_task()
-                },
+                NewTask { payload: Payload::Json(vec![b' '; 262_145].into()), ..new_task() },
                 "payload: must have at most 262144 bytes, has 262145",
             ),
             (
-                NewTask {
-                    payload: binary(262_145, "a/b"),
-                    ..new_task()
-                },
+                NewTask { payload: binary(262_145, "a/b"), ..new_task() },
                 "payload_base64: must have at most 262144 bytes, has 262145",
             ),
+            (NewTask { payload: binary(1, "a\r\nb"), ..new_task() }, content_type),
+            (NewTask { payload: binary(1, &"x".repeat(129)), ..new_task() }, content_type),
             (
-                NewTask {
-                    payload: binary(1, "a\r\nb"),
-                    ..new_task()
-                },
-                content_type,
-            ),
-            (
-                NewTask {
-                    payload: binary(1, &"x".repeat(129)),
-                    ..new_task()
-                },
-                content_type,
-            ),
-            (
-                NewTask {
-                    timeout: Duration::ZERO,
-                    ..new_task()
-                },
+                NewTask { timeout: Duration::ZERO, ..new_task() },
                 "timeout: must be from 10ms to 15m, is 0s",
             ),
+            (NewTask { timeout: day, ..new_task() }, "timeout: must be from 10ms to 15m, is 1d"),
             (
-                NewTask {
-                    timeout: day,
-                    ..new_task()
-                },
-                "timeout: must be from 10ms to 15m, is 1d",
-            ),
-            (
-                NewTask {
-                    expires_after: Some(Duration::ZERO),
-                    ..new_task()
-                },
+                NewTask { expires_after: Some(Duration::ZERO), ..new_task() },
                 "expires_after: must be from 1ms to 36500d, is 0s",
             ),
             (
                 NewTask {
-                    retry: RetryPolicy {
-                        attempts_max: 101,
-                        ..RetryPolicy::default()
-                    },
+                    retry: RetryPolicy { attempts_max: 101, ..RetryPolicy::default() },
                     ..new_task()
                 },
                 "retry.attempts_max: must be from 1 to 100, is 101",
             ),
             (
-                NewTask {
-                    schedule: Schedule::Once(Due::In(Duration::MAX)),
-                    ..new_task()
-                },
+                NewTask { schedule: Schedule::Once(Due::In(Duration::MAX)), ..new_task() },
                 "in: must be from 0s to 36500d, is 213503982334d14h25m51s615ms",
             ),
         ] {

@@ -35,11 +35,7 @@ impl Timestamp {
     /// From a number that the code itself made. Beyond [`Timestamp::MAX`] it stays there.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
-        if millis > Self::MAX.0 {
-            Self::MAX
-        } else {
-            Self(millis)
-        }
+        if millis > Self::MAX.0 { Self::MAX } else { Self(millis) }
     }
 
     /// From a number that somebody else made.
@@ -110,10 +106,7 @@ mod tests {
         for (text, want) in [
             ("1970-01-01T00:00:00Z", Ok(0)),
             ("1970-01-01T00:00:00.001Z", Ok(1)),
-            (
-                "1970-01-01T00:00:00.0010000001Z",
-                Err(TimestampError::NotRfc3339),
-            ),
+            ("1970-01-01T00:00:00.0010000001Z", Err(TimestampError::NotRfc3339)),
             ("1970-01-01T00:00:00.001000001Z", Ok(2)),
             ("1970-01-01T01:00:00+01:00", Ok(0)),
             ("9999-12-30T22:00:00Z", Ok(Timestamp::MAX.as_millis())),
@@ -143,14 +136,8 @@ mod tests {
     #[test]
     fn a_delay_rounds_up_and_stops_at_the_end_of_time() {
         let start = Timestamp::from_millis(10);
-        assert_eq!(
-            start.after(Duration::from_micros(1)),
-            Timestamp::from_millis(11)
-        );
-        assert_eq!(
-            start.after(Duration::from_millis(5)),
-            Timestamp::from_millis(15)
-        );
+        assert_eq!(start.after(Duration::from_micros(1)), Timestamp::from_millis(11));
+        assert_eq!(start.after(Duration::from_millis(5)), Timestamp::from_millis(15));
         assert_eq!(start.after(Duration::MAX), Timestamp::MAX);
     }
 

@@ -28,10 +28,7 @@ impl Topology {
     /// Nobody holds anything yet.
     #[must_use]
     pub fn vacant(partitions: Partitions) -> Self {
-        Self {
-            leader: None,
-            owners: vec![None; usize::from(partitions.count())],
-        }
+        Self { leader: None, owners: vec![None; usize::from(partitions.count())] }
     }
 
     /// Who holds a partition.
@@ -52,13 +49,10 @@ impl Topology {
 
     /// The partitions of one broker.
     pub fn partitions_of(&self, broker: &BrokerId) -> impl Iterator<Item = PartitionId> {
-        self.owners
-            .iter()
-            .zip(0u16..)
-            .filter_map(move |(owner, number)| {
-                owner.as_ref().filter(|owner| owner.broker == *broker)?;
-                PartitionId::new(number)
-            })
+        self.owners.iter().zip(0u16..).filter_map(move |(owner, number)| {
+            owner.as_ref().filter(|owner| owner.broker == *broker)?;
+            PartitionId::new(number)
+        })
     }
 }
 
@@ -75,10 +69,7 @@ mod tests {
         topology.note(PartitionId::FIRST, a.clone(), epoch(1));
         assert_eq!(topology.owner(PartitionId::FIRST).unwrap().broker, b);
         topology.note(PartitionId::FIRST, a.clone(), epoch(3));
-        assert_eq!(
-            topology.partitions_of(&a).collect::<Vec<_>>(),
-            [PartitionId::FIRST]
-        );
+        assert_eq!(topology.partitions_of(&a).collect::<Vec<_>>(), [PartitionId::FIRST]);
         assert_eq!(topology.partitions_of(&b).count(), 0);
         assert_eq!(topology.owner(PartitionId::new(1).unwrap()), None);
     }
