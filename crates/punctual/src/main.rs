@@ -1,0 +1,41 @@
+//! The binary: what each command of `punctual` does, one file a command.
+//!
+//! In: the command line. Out: an exit code. Only here is anything printed.
+
+mod serve;
+mod store;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+/// Tell it when; it calls you back on time.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Runs a broker.
+    Serve(serve::Serve),
+    /// Looks at the store of a broker that is not running.
+    #[command(subcommand)]
+    Store(store::Store),
+}
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    // One provider for everything that speaks TLS; a second attempt is refused, and harmless.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match cli.verb {
+        Verb::Serve(flags) => runtime()?.block_on(serve::serve(flags)),
+        Verb::Store(verb) => store::run(verb, &runtime()?),
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().build().context("cannot start the runtime")
+}

@@ -1,0 +1,5 @@
+//! Couriers: how deliveries travel. One file per way.
+
+mod http;
+
+pub(crate) use http::HttpCourier;

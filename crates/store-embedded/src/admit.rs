@@ -1,0 +1,181 @@
+//! Admission: what is settled about a batch before it is written.
+//!
+//! In: a batch of the owner. Out: a frame, in which nothing depends any more on what the store holds: a change about a task
+//! that is not here has become none. So the state takes commits in without asking the disk, and a replay does what was done.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use punctual_core::{
+    FireEnd, FireRecord, PartitionId, Task, TaskId, TaskState, Timestamp, Version,
+};
+use punctual_store::{Batch, Change, Counts, count};
+
+use crate::fault::Fault;
+use crate::fetch::{Found, Want};
+use crate::frame::FrameWriter;
+use crate::inner::Inner;
+use crate::journal::Class;
+use crate::layers::IdHash;
+
+/// About what a change takes in a frame, beside its payload.
+const CHANGE_BYTES: usize = 192;
+
+/// Whether a task is here, where that matters.
+enum Presence {
+    Absent,
+    Scheduled,
+    Paused(Task),
+}
+
+type Known = HashMap<TaskId, Presence, IdHash>;
+
+/// Tasks of which a batch does not say by itself whether they are here. With `paused`, also those that are postponed: a paused
+/// one has no entry to postpone.
+pub(crate) fn doubts(batch: &Batch, paused: bool) -> Vec<TaskId> {
+    let doubtful = |change: &&Change| match change {
+        Change::Refile { .. } => true,
+        Change::Settle { next, .. } | Change::Dead { next, .. } => next.is_some(),
+        Change::Postpone { .. } => paused,
+        Change::Put(_) | Change::Redrive { .. } | Change::Forget { .. } => false,
+    };
+    batch.changes.iter().filter(doubtful).map(Change::task_id).collect()
+}
+
+/// Whether a batch asks for room that it does not give back soon.
+pub(crate) fn class_of(batch: &Batch) -> Class {
+    let grows = |change: &Change| matches!(change, Change::Put(_) | Change::Redrive { .. });
+    if batch.changes.iter().any(grows) { Class::Grow } else { Class::Shrink }
+}
+
+impl Inner {
+    /// The frame of a batch.
+    pub(crate) fn encode(
+        &self,
+        partition: PartitionId,
+        batch: &Batch,
+        doubts: &[TaskId],
+    ) -> Result<Bytes, Fault> {
+        let mut known = Known::default();
+        let found = self.fetch(partition, doubts, Want::Presence)?;
+        for (id, found) in doubts.iter().zip(found) {
+            let presence = match found {
+                None => Presence::Absent,
+                Some(Found::Scheduled { .. }) => Presence::Scheduled,
+                Some(Found::Paused(paused)) => Presence::Paused(self.paused_task(*id, &paused)?),
+            };
+            known.insert(*id, presence);
+        }
+        let counts = counts_of(batch);
+        let bytes = batch.changes.iter().map(bytes_of).sum();
+        let mut frame = FrameWriter::batch(partition, batch.number, &counts, bytes);
+        for change in &batch.changes {
+            encode_change(&mut frame, &mut known, change);
+        }
+        Ok(frame.finish())
+    }
+}
+
+fn encode_change(frame: &mut FrameWriter, known: &mut Known, change: &Change) {
+    match change {
+        Change::Put(task) => {
+            frame.file_new(task);
+            note(known, task.id, Some(task));
+        }
+        Change::Refile { task, .. } => {
+            go_on(frame, known, task.id, Some(task));
+        }
+        Change::Postpone { id, fire_at, version } => {
+            postpone(frame, known, *id, *fire_at, *version)
+        }
+        Change::Settle { record, next, .. } => {
+            let goes_on = go_on(frame, known, record.fire_id.task, next.as_ref());
+            frame.record(record, !goes_on);
+        }
+        Change::Dead { letter, next, .. } => {
+            let goes_on = go_on(frame, known, letter.task.id, next.as_ref());
+            frame.letter(letter);
+            let end = FireEnd::Dead(letter.reason);
+            frame.record(&FireRecord::of(&letter.task, end, letter.died_at), !goes_on);
+        }
+        Change::Redrive { fire_id, task } => {
+            frame.forget(*fire_id);
+            frame.file(task);
+            note(known, task.id, Some(task));
+        }
+        Change::Forget { fire_id, .. } => frame.forget(*fire_id),
+    }
+}
+
+/// Ends a task, or files it as it goes on; true if it does. One that is not here does neither.
+fn go_on(frame: &mut FrameWriter, known: &mut Known, id: TaskId, next: Option<&Task>) -> bool {
+    let Some(next) = next else {
+        frame.end(id);
+        note(known, id, None);
+        return false;
+    };
+    if matches!(known.get(&id), Some(Presence::Absent)) {
+        return false;
+    }
+    frame.file(next);
+    note(known, id, Some(next));
+    true
+}
+
+fn postpone(
+    frame: &mut FrameWriter,
+    known: &mut Known,
+    id: TaskId,
+    fire_at: Timestamp,
+    version: Version,
+) {
+    match known.get(&id) {
+        Some(Presence::Absent) => {}
+        Some(Presence::Paused(task)) => {
+            let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
+            frame.file(&task);
+            note(known, id, Some(&task));
+        }
+        Some(Presence::Scheduled) | None => frame.postpone(id, fire_at, version),
+    }
+}
+
+/// Later changes of the same batch see the earlier ones.
+fn note(known: &mut Known, id: TaskId, now: Option<&Task>) {
+    let presence = match now {
+        None => Presence::Absent,
+        Some(task) if task.state == TaskState::Paused => Presence::Paused(task.clone()),
+        Some(_) => Presence::Scheduled,
+    };
+    // Nobody asks about a task that was not doubted, but one that is paused must be found again.
+    if known.contains_key(&id) || matches!(presence, Presence::Paused(_)) {
+        known.insert(id, presence);
+    }
+}
+
+fn counts_of(batch: &Batch) -> Vec<(&str, Counts)> {
+    let mut all: Vec<(&str, Counts)> = Vec::new();
+    for (namespace, moved) in batch.changes.iter().filter_map(count) {
+        let namespace = namespace.as_str();
+        match all.iter_mut().rev().find(|(other, _)| *other == namespace) {
+            Some((_, counts)) => counts.add(moved),
+            None => all.push((namespace, moved)),
+        }
+    }
+    all
+}
+
+fn bytes_of(change: &Change) -> usize {
+    let payload = |task: &Task| task.definition.payload.bytes().len();
+    CHANGE_BYTES
+        + match change {
+            Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
+                payload(task)
+            }
+            Change::Settle { next, .. } => next.as_ref().map_or(0, payload),
+            Change::Dead { letter, next, .. } => {
+                payload(&letter.task) + next.as_ref().map_or(0, payload)
+            }
+            Change::Postpone { .. } | Change::Forget { .. } => 0,
+        }
+}

@@ -1,0 +1,60 @@
+//! Buffers: entries in memory, in order, until they are written as runs.
+//!
+//! In: entries with bodies that are slices of the frame they came in. Out: the same in the order of their keys.
+//! Invariant: `bytes` never shrinks, because a slice keeps its whole frame in memory.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::key::Key;
+
+/// What an entry costs beside its body: its place in the tree.
+const ENTRY_BYTES: usize = 96;
+
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    entries: BTreeMap<Key, Bytes>,
+    bytes: usize,
+}
+
+impl Buffer {
+    pub(crate) fn insert(&mut self, key: Key, body: Bytes) {
+        self.bytes += body.len() + ENTRY_BYTES;
+        self.entries.insert(key, body);
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> bool {
+        self.entries.remove(&key).is_some()
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&Bytes> {
+        self.entries.get(&key)
+    }
+
+    pub(crate) fn range(
+        &self,
+        range: (Bound<Key>, Bound<Key>),
+    ) -> impl Iterator<Item = (Key, &Bytes)> {
+        // The standard map panics on a range that excludes one key at both ends.
+        let empty = matches!(range, (Bound::Excluded(a), Bound::Excluded(b)) if a >= b);
+        (!empty)
+            .then(|| self.entries.range(range))
+            .into_iter()
+            .flatten()
+            .map(|(key, body)| (*key, body))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Bytes)> {
+        self.entries.iter().map(|(key, body)| (*key, body))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}

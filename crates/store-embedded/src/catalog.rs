@@ -1,0 +1,548 @@
+//! The catalog: everything that has a key of its own, and the list of what there is. On fjall.
+//!
+//! In: at each checkpoint one batch. Out: rows. The only file that spells the catalog's keys and knows fjall.
+//! Invariant: a batch is whole or not there, and `Meta` in it says up to which commit everything on disk is true; so
+//! the catalog is the manifest of the store.
+//! fjall takes damage within its journal for a torn tail and cuts it off in silence (fjall #311). That is a step back of
+//! `Meta`, which the journal of the store then no longer joins up with, and opening refuses.
+
+use std::path::Path;
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use punctual_core::{BrokerId, Epoch, FireId, Lease, PartitionId, Seat, TaskId, Timestamp};
+use punctual_store::codec::{
+    CodecError, Reader, put_bytes, put_signed, put_timestamp, put_varint, read_head,
+};
+use punctual_store::{BatchNo, Counts, Head};
+
+use crate::fault::{Fault, Reading};
+use crate::journal::CommitNo;
+use crate::names::Name;
+use crate::options::Options;
+use crate::run::{Birth, RunNo};
+use crate::standing::Standing;
+
+/// Memtables are kept small: the layers above hold what is hot.
+const MEMTABLE_BYTES: u64 = 8 << 20;
+/// The least that fjall takes.
+const JOURNAL_BYTES: u64 = 64 << 20;
+
+const META: &[u8] = b"m";
+const RUN: u8 = b'r';
+const BITS: u8 = b'b';
+const COUNTS: u8 = b'c';
+const SEAT: u8 = b's';
+const BATCH: u8 = b'n';
+
+/// The tables.
+#[derive(Clone)]
+pub(crate) struct Catalog {
+    database: Database,
+    pub(crate) names: Keyspace,
+    pub(crate) standings: Keyspace,
+    pub(crate) paused: Keyspace,
+    pub(crate) dead: Keyspace,
+    rest: Keyspace,
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Catalog")
+    }
+}
+
+/// Up to where everything is true, and the numbers that go on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Meta {
+    pub(crate) commit: CommitNo,
+    pub(crate) birth: Birth,
+    pub(crate) run_next: u64,
+    /// The latest time that anybody has told the store.
+    pub(crate) now: u64,
+}
+
+/// What kind of run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunKind {
+    /// Of tasks, in a near slice or a far one.
+    Near,
+    Far,
+    History,
+}
+
+/// A run in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) no: RunNo,
+    pub(crate) birth: Birth,
+    pub(crate) kind: RunKind,
+    pub(crate) file_bytes: u64,
+}
+
+/// Everything that is read into memory at opening.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) meta: Option<Meta>,
+    pub(crate) runs: Vec<Listed>,
+    pub(crate) bits: Vec<(RunNo, u32, Vec<u8>)>,
+    pub(crate) counts: Vec<(PartitionId, String, Counts)>,
+    pub(crate) leases: Vec<Lease>,
+        pub(crate) owned: Vec<(PartitionId, Owned)>,
+}
+
+/// What is kept of a partition as such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owned {
+    /// The batch that its owner made last.
+    pub(crate) batch: Option<BatchNo>,
+    /// Records of fires that ended before this are gone.
+    pub(crate) history_before: Timestamp,
+}
+
+impl Catalog {
+    pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Fault> {
+        let database = Database::builder(dir)
+            .cache_size(options.catalog_cache_bytes)
+            .worker_threads(1)
+            .max_cached_files(Some(64))
+            .max_journaling_size(JOURNAL_BYTES)
+            .open()?;
+        let table = |name| {
+            database.keyspace(name, || {
+                KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES)
+            })
+        };
+        Ok(Self {
+            names: table("names")?,
+            standings: table("standings")?,
+            paused: table("paused")?,
+            dead: table("dead")?,
+            rest: table("rest")?,
+            database,
+        })
+    }
+
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        Batch { catalog: self, batch: self.database.batch().durability(Some(PersistMode::SyncAll)) }
+    }
+
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.database.disk_space().unwrap_or(0)
+    }
+
+    pub(crate) fn head(&self, name: &[u8]) -> Result<Option<Head>, Fault> {
+        let row = self.names.get(name)?;
+        row.map(|row| read_head(&row).reading("name")).transpose()
+    }
+
+        pub(crate) fn all_names(&self, mut each: impl FnMut(Name, Head)) -> Result<(), Fault> {
+        for row in self.names.iter() {
+            let (name, row) = row.into_inner()?;
+            each(name.to_vec().into_boxed_slice(), read_head(&row).reading("name")?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn standing(&self, id: TaskId) -> Result<Option<Standing>, Fault> {
+        let row = self.standings.get(standing_key(id))?;
+        row.map(|row| Standing::read(&row).reading("standing")).transpose()
+    }
+
+    /// Standings of ids from one to another, both included, of the same partition.
+    pub(crate) fn standings_between(
+        &self,
+        first: TaskId,
+        last: TaskId,
+        mut each: impl FnMut(TaskId, Standing),
+    ) -> Result<(), Fault> {
+        for row in self.standings.range(standing_key(first)..=standing_key(last)) {
+            let (key, row) = row.into_inner()?;
+            let id = Reader::new(key.get(2..).unwrap_or_default()).task_id().reading("standing")?;
+            each(id, Standing::read(&row).reading("standing")?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn paused(&self, id: TaskId) -> Result<Option<Paused>, Fault> {
+        let row = self.paused.get(standing_key(id))?;
+        row.map(|row| Paused::read(&row).reading("paused task")).transpose()
+    }
+
+    pub(crate) fn paused_of(
+        &self,
+        partition: PartitionId,
+        mut each: impl FnMut(TaskId, Paused),
+    ) -> Result<(), Fault> {
+        for row in self.paused.prefix(partition.get().to_be_bytes()) {
+            let (key, row) = row.into_inner()?;
+            let id =
+                Reader::new(key.get(2..).unwrap_or_default()).task_id().reading("paused task")?;
+            each(id, Paused::read(&row).reading("paused task")?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn letter(&self, fire_id: FireId) -> Result<Option<Vec<u8>>, Fault> {
+        Ok(self.dead.get(dead_key(fire_id))?.map(|row| row.to_vec()))
+    }
+
+    /// Letters of a partition after one, in order, until `each` says that it has enough.
+    pub(crate) fn letters_after(
+        &self,
+        partition: PartitionId,
+        after: Option<FireId>,
+        mut each: impl FnMut(FireId, &[u8]) -> bool,
+    ) -> Result<(), Fault> {
+        let start = after.map_or_else(
+            || partition.get().to_be_bytes().to_vec(),
+            |id| {
+                let mut key = dead_key(id);
+                key.push(0);
+                key
+            },
+        );
+        for row in self.dead.range(start..) {
+            let (key, row) = row.into_inner()?;
+            if key.get(..2) != Some(&partition.get().to_be_bytes()) {
+                break;
+            }
+            let fire_id = read_dead_key(&key).reading("dead letter")?;
+            if !each(fire_id, &row) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether tables have rows: standings, names, paused, dead.
+    pub(crate) fn filled(&self) -> Result<[bool; 4], Fault> {
+        let mut filled = [false; 4];
+        let tables = [&self.standings, &self.names, &self.paused, &self.dead];
+        for (filled, table) in filled.iter_mut().zip(tables) {
+            *filled = !table.is_empty()?;
+        }
+        Ok(filled)
+    }
+
+    /// Reads what is held in memory.
+    pub(crate) fn contents(&self) -> Result<Contents, Fault> {
+        let mut contents = Contents::default();
+        for row in self.rest.iter() {
+            let (key, row) = row.into_inner()?;
+            contents.take(&key, &row).reading("row of the catalog")?;
+        }
+        Ok(contents)
+    }
+}
+
+impl Contents {
+    fn take(&mut self, key: &[u8], row: &[u8]) -> Result<(), CodecError> {
+        if key == META {
+            self.meta = Some(Meta::read(row)?);
+            return Ok(());
+        }
+        let (tag, rest) = key.split_first().ok_or(CodecError::Short("key"))?;
+        let mut key = Reader::new(rest);
+        match *tag {
+            RUN => {
+                let no = RunNo(read_word(&mut key)?);
+                self.runs.push(Listed::read(no, row)?);
+            }
+            BITS => {
+                let no = RunNo(read_word(&mut key)?);
+                let chunk = key.take(4)?.try_into().map_err(|_| CodecError::Short("key"))?;
+                self.bits.push((no, u32::from_be_bytes(chunk), row.to_vec()));
+            }
+            COUNTS => {
+                let partition = read_partition(&mut key)?;
+                let namespace = std::str::from_utf8(key.rest());
+                let namespace = namespace.map_err(|_| CodecError::Invalid("namespace"))?;
+                let counts = read_counts(&mut Reader::new(row))?;
+                self.counts.push((partition, namespace.to_owned(), counts));
+            }
+            SEAT => self.leases.push(read_lease(&mut Reader::new(row))?),
+            BATCH => {
+                let partition = read_partition(&mut key)?;
+                                let mut row = Reader::new(row);
+                let number = row.varint()?;
+                let owned = Owned {
+                    batch: (number > 0).then_some(BatchNo::new(number)),
+                    history_before: row.timestamp()?,
+                };
+                self.owned.push((partition, owned));
+            }
+            _ => return Err(CodecError::Invalid("key")),
+        }
+        Ok(())
+    }
+}
+
+/// What one checkpoint writes, together or not at all.
+pub(crate) struct Batch<'a> {
+    catalog: &'a Catalog,
+    batch: fjall::OwnedWriteBatch,
+}
+
+impl Batch<'_> {
+    pub(crate) fn meta(&mut self, meta: Meta) {
+        self.batch.insert(&self.catalog.rest, META, meta.to_bytes());
+    }
+
+    pub(crate) fn run(&mut self, listed: Listed) {
+        let key = numbered(RUN, listed.no);
+        self.batch.insert(&self.catalog.rest, key, listed.to_bytes());
+    }
+
+    /// Takes a run off the list, with its bits.
+    pub(crate) fn drop_run(&mut self, no: RunNo, chunks: u32) {
+        self.batch.remove(&self.catalog.rest, numbered(RUN, no));
+        for chunk in 0..chunks {
+            self.batch.remove(&self.catalog.rest, bits_key(no, chunk));
+        }
+    }
+
+    pub(crate) fn bits(&mut self, no: RunNo, chunk: u32, bytes: Vec<u8>) {
+        self.batch.insert(&self.catalog.rest, bits_key(no, chunk), bytes);
+    }
+
+    pub(crate) fn counts(&mut self, partition: PartitionId, namespace: &str, counts: &Counts) {
+        let mut key = vec![COUNTS];
+        key.extend_from_slice(&partition.get().to_be_bytes());
+        key.extend_from_slice(namespace.as_bytes());
+        let mut row = Vec::new();
+        put_counts(&mut row, counts);
+        self.batch.insert(&self.catalog.rest, key, row);
+    }
+
+    pub(crate) fn lease(&mut self, lease: &Lease) {
+        let mut key = vec![SEAT];
+        put_seat(&mut key, lease.seat);
+        let mut row = Vec::new();
+        put_lease(&mut row, lease);
+        self.batch.insert(&self.catalog.rest, key, row);
+    }
+
+        pub(crate) fn owned(&mut self, partition: PartitionId, owned: Owned) {
+        let mut key = vec![BATCH];
+        key.extend_from_slice(&partition.get().to_be_bytes());
+        let mut row = Vec::new();
+        put_varint(&mut row, owned.batch.map_or(0, BatchNo::get));
+        put_timestamp(&mut row, owned.history_before);
+        self.batch.insert(&self.catalog.rest, key, row);
+    }
+
+    pub(crate) fn name(&mut self, name: &[u8], head: Option<&Head>) {
+        match head {
+            Some(head) => {
+                let mut row = Vec::with_capacity(48);
+                punctual_store::codec::put_head(&mut row, head);
+                self.batch.insert(&self.catalog.names, name, row);
+            }
+            None => self.batch.remove(&self.catalog.names, name),
+        }
+    }
+
+    pub(crate) fn standing(&mut self, id: TaskId, standing: Option<Standing>) {
+        let key = standing_key(id);
+        match standing {
+            Some(standing) => {
+                self.batch.insert(&self.catalog.standings, key, standing.to_bytes());
+            }
+            None => self.batch.remove(&self.catalog.standings, key),
+        }
+    }
+
+    pub(crate) fn paused(&mut self, id: TaskId, paused: Option<&Paused>) {
+        let key = standing_key(id);
+        match paused {
+            Some(paused) => self.batch.insert(&self.catalog.paused, key, paused.to_bytes()),
+            None => self.batch.remove(&self.catalog.paused, key),
+        }
+    }
+
+    pub(crate) fn letter(&mut self, fire_id: FireId, letter: Option<&[u8]>) {
+        let key = dead_key(fire_id);
+        match letter {
+            Some(letter) => self.batch.insert(&self.catalog.dead, key, letter),
+            None => self.batch.remove(&self.catalog.dead, key),
+        }
+    }
+
+    /// Makes it durable.
+    pub(crate) fn commit(self) -> Result<(), Fault> {
+        Ok(self.batch.commit()?)
+    }
+}
+
+/// A paused task: the whole record, because the slice that it stood in goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paused {
+    pub(crate) fire_at: Timestamp,
+    pub(crate) body: bytes::Bytes,
+}
+
+impl Paused {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(8 + self.body.len());
+        put_timestamp(&mut out, self.fire_at);
+        out.extend_from_slice(&self.body);
+        out
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        Ok(Self {
+            fire_at: reader.timestamp()?,
+            body: bytes::Bytes::copy_from_slice(reader.rest()),
+        })
+    }
+}
+
+impl Meta {
+    fn to_bytes(self) -> Vec<u8> {
+        let mut out = vec![1];
+        for number in [self.commit.0, self.birth.0, self.run_next, self.now] {
+            put_varint(&mut out, number);
+        }
+        out
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        match reader.byte()? {
+            1 => {}
+            other => return Err(CodecError::Format(other)),
+        }
+        Ok(Self {
+            commit: CommitNo(reader.varint()?),
+            birth: Birth(reader.varint()?),
+            run_next: reader.varint()?,
+            now: reader.varint()?,
+        })
+    }
+}
+
+impl Listed {
+    fn to_bytes(self) -> Vec<u8> {
+        let mut out = vec![match self.kind {
+            RunKind::Near => 0,
+            RunKind::Far => 1,
+            RunKind::History => 2,
+        }];
+        put_varint(&mut out, self.birth.0);
+        put_varint(&mut out, self.file_bytes);
+        out
+    }
+
+    fn read(no: RunNo, bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        let kind = match reader.byte()? {
+            0 => RunKind::Near,
+            1 => RunKind::Far,
+            2 => RunKind::History,
+            _ => return Err(CodecError::Invalid("kind of run")),
+        };
+        Ok(Self { no, kind, birth: Birth(reader.varint()?), file_bytes: reader.varint()? })
+    }
+}
+
+/// Partition first, so that what one owner reads stands together; then the id, which begins with a time.
+fn standing_key(id: TaskId) -> [u8; 18] {
+    let mut key = [0; 18];
+    key[..2].copy_from_slice(&id.partition().get().to_be_bytes());
+    key[2..].copy_from_slice(&id.as_u128().to_be_bytes());
+    key
+}
+
+fn dead_key(fire_id: FireId) -> Vec<u8> {
+    let mut key = standing_key(fire_id.task).to_vec();
+    key.extend_from_slice(&fire_id.nominal_at.as_millis().to_be_bytes());
+    key
+}
+
+fn read_dead_key(key: &[u8]) -> Result<FireId, CodecError> {
+    let mut reader = Reader::new(key.get(2..).unwrap_or_default());
+    let task = reader.task_id()?;
+    let millis = i128::from(read_word(&mut reader)?);
+    let nominal_at = Timestamp::try_from_millis(millis);
+    let nominal_at = nominal_at.map_err(|_| CodecError::Invalid("timestamp"))?;
+    Ok(FireId { task, nominal_at })
+}
+
+fn numbered(tag: u8, no: RunNo) -> Vec<u8> {
+    let mut key = vec![tag];
+    key.extend_from_slice(&no.0.to_be_bytes());
+    key
+}
+
+fn bits_key(no: RunNo, chunk: u32) -> Vec<u8> {
+    let mut key = numbered(BITS, no);
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
+}
+
+fn read_word(reader: &mut Reader<'_>) -> Result<u64, CodecError> {
+    let bytes = reader.take(8)?.try_into().map_err(|_| CodecError::Short("key"))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, CodecError> {
+    let bytes = reader.take(2)?.try_into().map_err(|_| CodecError::Short("key"))?;
+    PartitionId::new(u16::from_be_bytes(bytes)).ok_or(CodecError::Invalid("partition"))
+}
+
+/// Writes counts, also for frames of the journal.
+pub(crate) fn put_counts(out: &mut Vec<u8>, counts: &Counts) {
+    for count in [
+        counts.scheduled,
+        counts.paused,
+        counts.done,
+        counts.dead,
+        counts.cancelled,
+        counts.dead_letters,
+    ] {
+        put_signed(out, count);
+    }
+}
+
+/// Reads counts.
+pub(crate) fn read_counts(reader: &mut Reader<'_>) -> Result<Counts, CodecError> {
+    Ok(Counts {
+        scheduled: reader.signed()?,
+        paused: reader.signed()?,
+        done: reader.signed()?,
+        dead: reader.signed()?,
+        cancelled: reader.signed()?,
+        dead_letters: reader.signed()?,
+    })
+}
+
+fn put_seat(out: &mut Vec<u8>, seat: Seat) {
+    match seat {
+        Seat::Leader => out.push(0),
+        Seat::Partition(partition) => {
+            out.push(1);
+            out.extend_from_slice(&partition.get().to_be_bytes());
+        }
+    }
+}
+
+/// Writes a lease, also for frames of the journal.
+pub(crate) fn put_lease(out: &mut Vec<u8>, lease: &Lease) {
+    put_seat(out, lease.seat);
+    put_bytes(out, lease.broker.as_str().as_bytes());
+    put_varint(out, u64::from(lease.epoch.get()));
+    put_timestamp(out, lease.until);
+}
+
+/// Reads a lease.
+pub(crate) fn read_lease(reader: &mut Reader<'_>) -> Result<Lease, CodecError> {
+    let seat = match reader.byte()? {
+        0 => Seat::Leader,
+        1 => Seat::Partition(read_partition(reader)?),
+        _ => return Err(CodecError::Invalid("seat")),
+    };
+    let broker = BrokerId::new(reader.text()?);
+    let epoch = Epoch::new(reader.small("epoch")?).ok_or(CodecError::Invalid("epoch"))?;
+    Ok(Lease { seat, broker, epoch, until: reader.timestamp()? })
+}

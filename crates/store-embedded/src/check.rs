@@ -1,0 +1,237 @@
+//! Checking: everything in a directory is read, verified and counted, and nothing is changed.
+//!
+//! In: the directory of a store that nobody has open. Out: a [`CheckReport`]: what there is, and every problem that was found. Damage that keeps a
+//! store from opening is an error; the rest is a list, because whoever checks wants to know all of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::{PartitionId, TaskId};
+use punctual_store::codec::{read_letter, read_record, read_summary};
+use punctual_store::Position;
+
+use crate::catalog::Catalog;
+use crate::directory::{Directory, OpenError};
+use crate::fault::{Fault, Reading};
+use crate::fetch::{Found, Want};
+use crate::inner::Inner;
+use crate::journal::{self, ReplayError};
+use crate::key::Key;
+use crate::list::end_of;
+use crate::load::Postponed;
+use crate::open::restore;
+use crate::options::Options;
+use crate::run::{Files, Run};
+
+/// Entries that are looked at together.
+const TOGETHER: usize = 4096;
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckReport {
+    /// Scheduled tasks.
+    pub scheduled: u64,
+    /// Paused tasks.
+    pub paused: u64,
+    /// Names.
+    pub names: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Records of fires in runs.
+    pub records: u64,
+    /// Runs, of tasks and of history.
+    pub runs: u64,
+    /// Bytes of all runs.
+    pub run_bytes: u64,
+    /// Commits that are only in the journal.
+    pub replayed: u64,
+    /// What is wrong, in words.
+    pub problems: Vec<String>,
+}
+
+/// Reads and verifies everything in the directory of a store that nobody has open.
+pub fn check(dir: &Path) -> Result<CheckReport, OpenError> {
+    let directory = Directory::take_existing(dir)?;
+    let mut options = Options::new(directory.partitions);
+    options.slice = std::time::Duration::from_millis(directory.slice_millis);
+    let files = Files::new(directory.runs(), options.files_open_max);
+    let catalog = Catalog::open(&directory.catalog(), &options)?;
+    let restored = restore(&directory, &options, &catalog, &files)?;
+    let inner = Inner::new(options, files, catalog, restored.state);
+    let mut replay = |commit, frame: Bytes| {
+        inner.apply(commit, &frame).map_err(|fault| Arc::new(fault) as ReplayError)
+    };
+    let after = restored.meta.commit;
+    let opened = journal::check(&directory.journal(), directory.store, after, &mut replay)?;
+    let mut report = CheckReport { replayed: opened.replayed, ..CheckReport::default() };
+    inner.check_runs(&mut report)?;
+    inner.check_names(&mut report)?;
+    for partition in inner.options.partitions.iter() {
+        inner.check_partition_of(partition, &mut report)?;
+    }
+    Ok(report)
+}
+
+impl CheckReport {
+    fn note(&mut self, outcome: Result<(), Fault>) {
+        if let Err(fault) = outcome {
+            self.problems.push(fault.to_string());
+        }
+    }
+}
+
+impl Inner {
+    /// Every block of every run: sums, order, and that each body can be read.
+    fn check_runs(&self, report: &mut CheckReport) -> Result<(), Fault> {
+        let (tasks, history): (Vec<Arc<Run>>, Vec<Arc<Run>>) = {
+            let state = self.state()?;
+            let history = state.history.runs.iter().map(|history| Arc::clone(&history.run));
+            (state.timeline.runs().cloned().collect(), history.collect())
+        };
+        for run in &tasks {
+            report.runs += 1;
+            report.run_bytes += run.file_bytes;
+            let outcome = self.check_run(run, |key, body| {
+                read_summary(key.id, key.at, body).reading("task").map(|_| ())
+            });
+            report.note(outcome);
+        }
+        for run in &history {
+            report.runs += 1;
+            report.run_bytes += run.file_bytes;
+            report.records += u64::from(run.count());
+            let outcome = self.check_run(run, |_, body| {
+                read_record(body, &self.interner).reading("record of a fire").map(|_| ())
+            });
+            report.note(outcome);
+        }
+        Ok(())
+    }
+
+    fn check_run(
+        &self,
+        run: &Run,
+        mut each: impl FnMut(Key, &[u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut last: Option<Key> = None;
+        for block_no in 0..run.footer.fences.len() {
+            let block = run.read_block(&self.files, block_no)?;
+            let damaged = |what| run.damaged(&self.files, block_no, what);
+            for index in 0..block.keys.len() {
+                let key = block.keys.key(index).map_err(damaged)?;
+                if last.is_some_and(|last| last > key) {
+                    return Err(damaged("its entries are out of order"));
+                }
+                last = Some(key);
+                each(key, &block.body(index).map_err(damaged)?)?;
+            }
+        }
+        if last != Some(run.last()) {
+            return Err(Fault::damaged(&self.files.path(run.no), 0, "it ends with another entry"));
+        }
+        Ok(())
+    }
+
+    /// Every name leads to a living task of that name.
+    fn check_names(&self, report: &mut CheckReport) -> Result<(), Fault> {
+        let mut rows = BTreeMap::new();
+        self.catalog.all_names(|name, head| {
+            rows.insert(name, Some(head.id));
+        })?;
+        {
+            let state = self.state()?;
+            let mut known = std::collections::HashSet::new();
+            for (name, named) in state.names.iter() {
+                if known.insert(name.clone()) {
+                    let beneath = self.catalog.head(name)?;
+                    let head = named.clone().resolve(beneath);
+                    rows.insert(name.clone(), head.map(|head| head.id));
+                }
+            }
+        }
+        let named: Vec<TaskId> = rows.into_values().flatten().collect();
+        report.names = named.len() as u64;
+        for chunk in named.chunks(TOGETHER) {
+            for id in chunk {
+                let found = self.fetch(id.partition(), &[*id], Want::Presence)?;
+                if matches!(found.as_slice(), [None]) {
+                    report.problems.push(format!("a name leads to {id}, which is not there"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is living, counted, against the counts that are kept.
+    fn check_partition_of(
+        &self,
+        partition: PartitionId,
+        report: &mut CheckReport,
+    ) -> Result<(), Fault> {
+        let mut living: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
+        let mut after = Key::after(partition, Position::START);
+        let end = end_of(partition, punctual_core::Timestamp::MAX);
+        let mut loading = None;
+        loop {
+            let stretch =
+                self.stretch(&mut loading, (after, end), TOGETHER, Postponed::LeaveOut)?;
+            for entry in &stretch.living {
+                let task = self.task(entry.key, &entry.body, entry.moved)?;
+                let namespace = task.definition.namespace.as_str().to_owned();
+                living.entry(namespace).or_default().0 += 1;
+            }
+            let Some(last) = stretch.living.last().filter(|_| !stretch.whole) else { break };
+            after = last.key;
+            // Where to go on is found anew: a check reads every entry once.
+            loading = None;
+        }
+        let away: Vec<TaskId> =
+            self.postponed_of(partition)?.into_iter().map(|(id, _)| id).collect();
+        for found in self.fetch(partition, &away, Want::Bodies)?.into_iter().flatten() {
+            if let Found::Scheduled { key, body, .. } = found {
+                let task = self.task(key, &body, None)?;
+                let namespace = task.definition.namespace.as_str().to_owned();
+                living.entry(namespace).or_default().0 += 1;
+            }
+        }
+        for task in self.paused_within(partition, |_| true)? {
+            let namespace = task.definition.namespace.as_str().to_owned();
+            living.entry(namespace).or_default().1 += 1;
+        }
+        for (_, letter) in self.all_letters(partition)? {
+            let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
+            let namespace = letter.task.definition.namespace.as_str().to_owned();
+            living.entry(namespace).or_default().2 += 1;
+        }
+        self.compare_counts(partition, living, report)
+    }
+
+    fn compare_counts(
+        &self,
+        partition: PartitionId,
+        mut living: BTreeMap<String, (i64, i64, i64)>,
+        report: &mut CheckReport,
+    ) -> Result<(), Fault> {
+        let state = self.state()?;
+        let counts = &state.partition(partition).counts;
+        for namespace in counts.keys() {
+            living.entry(namespace.clone()).or_default();
+        }
+        for (namespace, found) in living {
+            report.scheduled += u64::try_from(found.0).unwrap_or(0);
+            report.paused += u64::try_from(found.1).unwrap_or(0);
+            report.dead_letters += u64::try_from(found.2).unwrap_or(0);
+            let kept = counts.get(&namespace).map(|tally| tally.counts).unwrap_or_default();
+            let kept = (kept.scheduled, kept.paused, kept.dead_letters);
+            if kept != found {
+                report.problems.push(format!(
+                    "{partition}, namespace {namespace}: the counts of scheduled, paused and dead \
+                     letters are {kept:?}, found were {found:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,397 @@
+//! Checkpoints: memory goes to disk, and the journal up to it may go.
+//!
+//! In: the state at one moment, frozen under the lock. Out: run files, synced; then one batch of the catalog, which makes them
+//! count; then, and only then, the journal is told and dropped files are removed. A crash at any point
+//! leaves either the old list or the new one, and files that no list names are leftovers.
+//! One thread does this, and merging and resolving with it, so that none of them sees another half-way.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
+use punctual_store::codec::read_record_id;
+use punctual_store::Counts;
+
+use crate::buffer::Buffer;
+use crate::catalog::{Batch, Listed, Meta, Owned, Paused, RunKind};
+use crate::fault::{Fault, Reading};
+use crate::history::HistoryBuffer;
+use crate::inner::Inner;
+use crate::journal::CommitNo;
+use crate::key::Key;
+use crate::layers::{IdHash, Rows};
+use crate::names::{Name, NameHash, Named};
+use crate::run::{Birth, Run, RunNo, RunWriter};
+use crate::standing::Standing;
+use crate::state::{Endings, State};
+use crate::timeline::{Slice, Timeline};
+
+/// What is written by one checkpoint.
+pub(crate) struct Frozen {
+    pub(crate) commit: CommitNo,
+    birth: Birth,
+    buffer: Arc<Buffer>,
+    history: Arc<HistoryBuffer>,
+    endings: Arc<Endings>,
+    timeline: Arc<Timeline>,
+    standings: Arc<Rows<TaskId, Option<Standing>, IdHash>>,
+    names: Arc<Rows<Name, Named, NameHash>>,
+    paused: Arc<Rows<TaskId, Option<Paused>, IdHash>>,
+    dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
+    counts: Vec<(PartitionId, String, Counts)>,
+    leases: Vec<Lease>,
+        owned: Vec<(PartitionId, Owned)>,
+    history_finished: Vec<Arc<Run>>,
+    now: Timestamp,
+}
+
+/// Numbers of runs to come.
+#[derive(Debug)]
+pub(crate) struct RunNumbers(pub(crate) u64);
+
+impl RunNumbers {
+    pub(crate) fn take(&mut self) -> RunNo {
+        self.0 += 1;
+        RunNo(self.0 - 1)
+    }
+}
+
+/// Runs that a checkpoint adds and drops.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    pub(crate) added: Vec<(RunKind, Arc<Run>)>,
+    pub(crate) dropped: Vec<Arc<Run>>,
+}
+
+impl Inner {
+    /// Takes everything that changed out of the way of writers, to be written. None if nothing did since `unless`.
+    pub(crate) fn freeze(&self, unless: Option<CommitNo>) -> Result<Option<Frozen>, Fault> {
+        let mut state = self.state()?;
+        let idle = unless == Some(state.commit)
+            && state.buffered() == 0
+            && state.changed() == 0
+            && state.ended.len() == 0
+            && state.history.finished().is_empty();
+        if idle {
+            return Ok(None);
+        }
+        Ok(Some(self.freeze_state(&mut state)))
+    }
+
+    /// Writes what was frozen, and what merging exchanges with it, and gives the runs that are no longer needed. After an
+    /// error that passes it can be called again.
+    pub(crate) fn checkpoint(
+        &self,
+        frozen: &Frozen,
+        mut exchange: Exchange,
+        numbers: &mut RunNumbers,
+    ) -> Result<Vec<Arc<Run>>, Fault> {
+        if let Err(fault) = self.write(frozen, &mut exchange, numbers) {
+            if !fault.means_full() {
+                return Err(fault);
+            }
+            for (_, run) in &exchange.added {
+                self.files.remove(run.no)?;
+            }
+            return Err(fault);
+        }
+        self.thaw(frozen, &exchange)?;
+        self.step()?;
+        Ok(exchange.dropped)
+    }
+
+    fn freeze_state(&self, state: &mut State) -> Frozen {
+        let birth = state.birth;
+        state.birth = Birth(birth.0 + 1);
+        let buffer = Arc::new(std::mem::take(&mut state.buffer));
+        state.frozen = Some((birth, Arc::clone(&buffer)));
+        let history = Arc::new(std::mem::take(&mut state.history.buffer));
+        state.history.frozen = Some(Arc::clone(&history));
+        let endings = Arc::new(std::mem::take(&mut state.ended));
+        state.resolving = Some(Arc::clone(&endings));
+        state.journal_bytes = 0;
+        Frozen {
+            commit: state.commit,
+            birth,
+            buffer,
+            history,
+            endings,
+            timeline: Arc::clone(&state.timeline),
+            standings: state.standings.freeze(),
+            names: state.names.freeze(),
+            paused: state.paused.freeze(),
+            dead: state.dead.freeze(),
+            counts: take_counts(state),
+            leases: state.leases.values().cloned().collect(),
+                        owned: self.options.partitions.iter().map(|id| (id, owned_of(state, id))).collect(),
+            history_finished: state.history.finished(),
+            now: state.now,
+        }
+    }
+
+    fn write(
+        &self,
+        frozen: &Frozen,
+        exchange: &mut Exchange,
+        numbers: &mut RunNumbers,
+    ) -> Result<(), Fault> {
+        self.step()?;
+        let stale = self.set_bits(&frozen.endings, &frozen.timeline)?;
+        for (_, run) in &exchange.added {
+            // Runs that were merged meanwhile are not on the timeline yet.
+            self.set_bits_of_merged(frozen, run)?;
+        }
+        self.write_tasks(frozen, exchange, numbers)?;
+        let history = self.write_history(frozen, numbers)?;
+        self.step()?;
+        self.files.sync_dir()?;
+        self.check_room()?;
+
+        let mut batch = self.catalog.batch();
+        let finished: Vec<Arc<Run>> = frozen
+            .timeline
+            .runs()
+            .filter(|run| run.ended.count() == run.count())
+            .filter(|run| !exchange.dropped.iter().any(|dropped| dropped.no == run.no))
+            .cloned()
+            .collect();
+        exchange.dropped.extend(finished);
+        exchange.dropped.extend(frozen.history_finished.iter().cloned());
+        if let Some(run) = history {
+            exchange.added.push((RunKind::History, run));
+        }
+        self.write_runs(&mut batch, frozen, exchange);
+        self.write_rows(&mut batch, frozen, &stale)?;
+        batch.meta(Meta {
+            commit: frozen.commit,
+            birth: Birth(frozen.birth.0 + 1),
+            run_next: numbers.0,
+            now: frozen.now.as_millis(),
+        });
+        self.step()?;
+        batch.commit()?;
+        self.step()
+    }
+
+    /// A catalog that runs out of room half-way cannot be used until it is opened anew, so it is not begun then.
+    fn check_room(&self) -> Result<(), Fault> {
+        let dir = self.files.dir();
+        let free = rustix::fs::statvfs(dir)
+            .map_err(|errno| Fault::io("ask for room in", dir, errno.into()))?;
+        if free.f_bavail.saturating_mul(free.f_frsize) >= self.options.room_bytes_min {
+            return Ok(());
+        }
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        Err(Fault::io("checkpoint in", dir, full))
+    }
+
+    /// What ended after the merge began stands in the merged runs as living.
+    fn set_bits_of_merged(&self, frozen: &Frozen, run: &Arc<Run>) -> Result<(), Fault> {
+        for (id, ending) in frozen.endings.iter() {
+            let filed_at = match ending.filed_at {
+                Some(at) => at,
+                None => {
+                    let standing = self.catalog.standing(id)?;
+                    standing.and_then(|standing| standing.filed_at()).unwrap_or(id.due())
+                }
+            };
+            let key = Key::new(filed_at, id);
+            if run.birth < ending.before
+                && run.may_have(key)
+                && let Some(ordinal) = run.ordinal_of(&self.files, key)?
+            {
+                run.ended.set(ordinal);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_tasks(
+        &self,
+        frozen: &Frozen,
+        exchange: &mut Exchange,
+        numbers: &mut RunNumbers,
+    ) -> Result<(), Fault> {
+        let mut writers: BTreeMap<Slice, RunWriter> = BTreeMap::new();
+        for (key, body) in frozen.buffer.iter() {
+            let slice = Slice::of(key.at, frozen.now, &self.options);
+            let writer = match writers.entry(slice) {
+                std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    let no = numbers.take();
+                    entry.insert(RunWriter::new(&self.files, no, self.options.block_bytes)?)
+                }
+            };
+            writer.push(key, body)?;
+        }
+        for (slice, writer) in writers {
+            if let Some(written) = writer.finish()? {
+                let run = Arc::new(Run::new(written, frozen.birth));
+                exchange.added.push((slice.kind(), run));
+            }
+            self.step()?;
+            self.relief.notify_one();
+        }
+        Ok(())
+    }
+
+    fn write_history(
+        &self,
+        frozen: &Frozen,
+        numbers: &mut RunNumbers,
+    ) -> Result<Option<Arc<Run>>, Fault> {
+        if frozen.history.records.is_empty() {
+            return Ok(None);
+        }
+        let no = numbers.take();
+        let mut writer = RunWriter::new(&self.files, no, self.options.block_bytes)?;
+        for ((_, fire_id), record) in &frozen.history.records {
+            let (_, ended_at) = read_record_id(record).reading("record of a fire")?;
+            writer.note_newest(ended_at);
+            writer.push(Key::home(fire_id.task), record)?;
+        }
+        let written = writer.finish()?;
+        Ok(written.map(|written| Arc::new(Run::new(written, frozen.birth))))
+    }
+
+    fn write_runs(&self, batch: &mut Batch<'_>, frozen: &Frozen, exchange: &Exchange) {
+        for (kind, run) in &exchange.added {
+            batch.run(Listed {
+                no: run.no,
+                birth: run.birth,
+                kind: *kind,
+                file_bytes: run.file_bytes,
+            });
+        }
+        let is_dropped = |run: &Run| exchange.dropped.iter().any(|dropped| dropped.no == run.no);
+        let added = exchange.added.iter().map(|(_, run)| run);
+        for run in frozen.timeline.runs().chain(added).filter(|run| !is_dropped(run)) {
+            for (chunk, bytes) in run.ended.take_changed() {
+                batch.bits(run.no, chunk, bytes);
+            }
+        }
+        for run in &exchange.dropped {
+            batch.drop_run(run.no, run.ended.chunks());
+        }
+    }
+
+    fn write_rows(
+        &self,
+        batch: &mut Batch<'_>,
+        frozen: &Frozen,
+        stale: &[TaskId],
+    ) -> Result<(), Fault> {
+        for id in stale {
+            batch.standing(*id, None);
+        }
+        for (id, standing) in frozen.standings.iter() {
+            let standing = match standing {
+                Some(standing) => self.standing_of(*id, Some(Some(*standing)))?,
+                None => None,
+            };
+            batch.standing(*id, standing);
+        }
+        for (name, named) in frozen.names.iter() {
+            match named {
+                Named::Is(head) => batch.name(name, Some(head)),
+                Named::Gone => batch.name(name, None),
+                Named::GoneIf(ids) => {
+                    let head = self.catalog.head(name)?;
+                    if head.is_some_and(|head| ids.contains(&head.id)) {
+                        batch.name(name, None);
+                    }
+                }
+            }
+        }
+        for (id, paused) in frozen.paused.iter() {
+            batch.paused(*id, paused.as_ref());
+        }
+        for (fire_id, letter) in frozen.dead.iter() {
+            batch.letter(*fire_id, letter.as_deref());
+        }
+        for (partition, namespace, counts) in &frozen.counts {
+            batch.counts(*partition, namespace, counts);
+        }
+        for lease in &frozen.leases {
+            batch.lease(lease);
+        }
+                for (partition, owned) in &frozen.owned {
+            batch.owned(*partition, *owned);
+        }
+        Ok(())
+    }
+
+    fn thaw(&self, frozen: &Frozen, exchange: &Exchange) -> Result<(), Fault> {
+        let [standings, names, paused, dead] = self.catalog.filled()?;
+        let dropped: Vec<RunNo> = exchange.dropped.iter().map(|run| run.no).collect();
+        let is_history = |kind: &RunKind| *kind == RunKind::History;
+        let (history, tasks): (Vec<_>, Vec<_>) =
+            exchange.added.iter().cloned().partition(|(kind, _)| is_history(kind));
+        let timeline = Arc::new(frozen.timeline.with(tasks, &dropped));
+
+        let mut state = self.state()?;
+        state.timeline = timeline;
+        state.history.remove(&dropped);
+        for (_, run) in history {
+            state.history.add(run);
+        }
+        // Taken out here, freed after the lock: a buffer is hundreds of thousands of entries.
+        let spent = (
+            state.frozen.take(),
+            state.history.frozen.take(),
+            state.resolving.take(),
+            state.standings.thaw(standings),
+            state.names.thaw(names),
+            state.paused.thaw(paused),
+            state.dead.thaw(dead),
+        );
+        state.checkpoints += 1;
+        drop(state);
+        drop(spent);
+        self.forget_loadings();
+        self.pressed.store(false, Ordering::Release);
+        self.relief.notify_waiters();
+        Ok(())
+    }
+
+    /// Where loading goes on is found anew on the new timeline; the old one keeps files that may go.
+    fn forget_loadings(&self) {
+        for loading in &self.loadings {
+            let loading = loading.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(loading);
+        }
+    }
+
+    /// Waits until the background has done a whole round, begun after this.
+    pub(crate) fn wait_for_round(&self) {
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let round = work.rounds + 1;
+        work.checkpoint = true;
+        self.work_come.notify_all();
+        while work.rounds < round && !work.stop && self.broken().is_none() {
+            work = self.work_come.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn owned_of(state: &State, id: PartitionId) -> Owned {
+    let own = state.partition(id);
+    Owned { batch: own.batch, history_before: own.history_before }
+}
+
+fn take_counts(state: &mut State) -> Vec<(PartitionId, String, Counts)> {
+    let mut changed = Vec::new();
+    for (own, number) in state.partitions.iter_mut().zip(0u16..) {
+        let Some(partition) = PartitionId::new(number) else {
+            continue;
+        };
+        for (namespace, tally) in &mut own.counts {
+            if std::mem::take(&mut tally.changed) {
+                changed.push((partition, namespace.clone(), tally.counts));
+            }
+        }
+    }
+    changed
+}

@@ -1,0 +1,246 @@
+//! The directory of a store: what it is, and that it is ours alone.
+//!
+//! In: a path. Out: a [`Directory`] that is held until it is dropped, or the reason why it cannot be. `FORMAT` says what the directory
+//! is and never changes; `LOCK` is held by an open store, and says by whom.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use punctual_core::Partitions;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::fault::Fault;
+use crate::journal::{JournalError, StoreId};
+use crate::options::Options;
+
+/// The only format that there is so far.
+const FORMAT_VERSION: u32 = 1;
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it, or this one has already.
+    #[error("{} is held by {holder}", dir.display())]
+    Held {
+        /// Which directory.
+        dir: PathBuf,
+        /// Who, as far as it said.
+        holder: String,
+    },
+    /// A newer or older version made it.
+    #[error("{} has format {found}, this version reads {FORMAT_VERSION}", dir.display())]
+    Format {
+        /// Which directory.
+        dir: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// There is something in it that is not a store.
+    #[error("{} is not a store: {what}", dir.display())]
+    NotAStore {
+        /// Which directory.
+        dir: PathBuf,
+        /// How that shows.
+        what: String,
+    },
+    /// It was made with another number of partitions.
+    #[error("{} has {found} partitions, {asked} were asked for", dir.display())]
+    Partitions {
+        /// Which directory.
+        dir: PathBuf,
+        /// How many it has.
+        found: u16,
+        /// How many were asked for.
+        asked: u16,
+    },
+    /// Its journal cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Something in it is damaged or missing, or the file system said no.
+    #[error("{0}")]
+    Damaged(String),
+}
+
+impl From<Fault> for OpenError {
+    fn from(fault: Fault) -> Self {
+        Self::Damaged(fault.to_string())
+    }
+}
+
+/// A directory that is held.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+    pub(crate) store: StoreId,
+    pub(crate) partitions: Partitions,
+    /// How long a near slice is: runs are found by it, so it stays as it was.
+    pub(crate) slice_millis: u64,
+    _lock: File,
+}
+
+impl Directory {
+    /// Takes the directory, and makes a store of it if it is empty or not there.
+    pub(crate) fn take(path: &Path, options: &Options) -> Result<Self, OpenError> {
+        make(path)?;
+        let lock = lock(path)?;
+        let format = path.join("FORMAT");
+        if !format.exists() {
+            check_empty(path)?;
+            let text = format!(
+                "punctual-store {FORMAT_VERSION}\nid {}\npartitions {}\nslice {}\n",
+                hex(new_id()?),
+                options.partitions.count(),
+                options.slice_millis(),
+            );
+            write_new(path, &format, text.as_bytes())
+                .map_err(|e| Fault::io("write", &format, e))?;
+        }
+        let directory = Self::read(path, lock)?;
+        let (found, asked) = (directory.partitions.count(), options.partitions.count());
+        if found != asked {
+            let dir = path.to_owned();
+            return Err(OpenError::Partitions { dir, found, asked });
+        }
+        Ok(directory)
+    }
+
+    /// Takes the directory of a store that is there, as it is.
+    pub(crate) fn take_existing(path: &Path) -> Result<Self, OpenError> {
+        if !path.join("FORMAT").exists() {
+            let what = "it has no FORMAT file".to_owned();
+            let dir = path.to_owned();
+            return Err(OpenError::NotAStore { dir, what });
+        }
+        Self::read(path, lock(path)?)
+    }
+
+    fn read(path: &Path, lock: File) -> Result<Self, OpenError> {
+        let format = path.join("FORMAT");
+        let text = fs::read_to_string(&format).map_err(|e| Fault::io("read", &format, e))?;
+        let not_a_store = |what: &str| OpenError::NotAStore {
+            dir: path.to_owned(),
+            what: format!("its FORMAT file {what}"),
+        };
+        let field = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+        };
+        let version = field("punctual-store").and_then(|text| text.parse().ok());
+        match version {
+            Some(FORMAT_VERSION) => {}
+            Some(found) => {
+                let dir = path.to_owned();
+                return Err(OpenError::Format { dir, found });
+            }
+            None => return Err(not_a_store("names no format")),
+        }
+        let store = field("id").and_then(unhex).ok_or_else(|| not_a_store("has no id"))?;
+        let partitions = field("partitions")
+            .and_then(|text| Partitions::new(text.parse().ok()?).ok())
+            .ok_or_else(|| not_a_store("has no number of partitions"))?;
+        let slice_millis = field("slice")
+            .and_then(|text| text.parse().ok())
+            .filter(|millis| *millis > 0)
+            .ok_or_else(|| not_a_store("has no length of a slice"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            store: StoreId(store),
+            partitions,
+            slice_millis,
+            _lock: lock,
+        })
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+
+    pub(crate) fn runs(&self) -> PathBuf {
+        self.path.join("runs")
+    }
+
+    pub(crate) fn catalog(&self) -> PathBuf {
+        self.path.join("catalog")
+    }
+}
+
+fn make(path: &Path) -> Result<(), OpenError> {
+    fs::create_dir_all(path).map_err(|source| Fault::io("create", path, source))?;
+    Ok(())
+}
+
+/// Takes the lock of a directory and says in it who has it. A killed process leaves no lock: the system lets go of it.
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let name = path.join("LOCK");
+    let io = |source| Fault::io("open", &name, source);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&name)
+        .map_err(io)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut holder = String::new();
+            // What cannot be read is not known; the refusal stands.
+            let _ = file.read_to_string(&mut holder);
+            let holder = match holder.trim() {
+                "" => "another process".to_owned(),
+                holder => holder.to_owned(),
+            };
+            let dir = path.to_owned();
+            return Err(OpenError::Held { dir, holder });
+        }
+        Err(errno) => return Err(io(errno.into()).into()),
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let holder = format!("process {} on {}\n", std::process::id(), host.trim());
+    file.set_len(0).map_err(io)?;
+    file.write_all(holder.as_bytes()).map_err(io)?;
+    Ok(file)
+}
+
+/// A store is not made among other things: whoever mistypes a path should hear of it.
+fn check_empty(path: &Path) -> Result<(), OpenError> {
+    let entries = fs::read_dir(path).map_err(|source| Fault::io("read", path, source))?;
+    for entry in entries {
+        let entry = entry.map_err(|source| Fault::io("read", path, source))?;
+        let name = entry.file_name();
+        if name != "LOCK" && name != "FORMAT.new" && name != "lost+found" {
+            let what = format!("it has no FORMAT file, but {}", name.display());
+            let dir = path.to_owned();
+            return Err(OpenError::NotAStore { dir, what });
+        }
+    }
+    Ok(())
+}
+
+fn write_new(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let unfinished = path.with_extension("new");
+    let mut file = File::create(&unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)?;
+    File::open(dir)?.sync_all()
+}
+
+fn new_id() -> Result<[u8; 16], Fault> {
+    let path = Path::new("/dev/urandom");
+    let mut id = [0; 16];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(&mut id))
+        .map_err(|source| Fault::io("read", path, source))?;
+    Ok(id)
+}
+
+fn hex(id: [u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(id))
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let number = u128::from_str_radix(text, 16).ok()?;
+    (text.len() == 32).then_some(number.to_be_bytes())
+}

@@ -1,0 +1,292 @@
+//! Frames: one commit as bytes in the journal.
+//!
+//! In: a batch whose doubts are settled (`admit`), a lease, or a sweep. Out: bytes; and from them, once they are durable or
+//! replayed, the steps that `state` takes. Both ways go through these bytes, so that a replay cannot
+//! differ from what happened.
+//! Bodies of tasks are slices of the frame: what was encoded once is never copied until it is written to a run.
+
+use bytes::Bytes;
+use punctual_core::{FireId, FireRecord, Lease, PartitionId, Task, TaskId, Timestamp, Version};
+use punctual_store::codec::{
+    CodecError, Reader, put_body, put_bytes, put_fire_id, put_letter, put_record, put_task_id,
+    put_timestamp, put_varint,
+};
+use punctual_store::{BatchNo, Counts};
+
+use crate::catalog::{put_counts, put_lease, read_counts, read_lease};
+
+const BATCH: u8 = 1;
+const LEASE: u8 = 2;
+const SWEEP: u8 = 3;
+const NOTHING: u8 = 4;
+
+const FILE: u8 = 1;
+const FILE_NEW: u8 = 2;
+const POSTPONE: u8 = 3;
+const END: u8 = 4;
+const RECORD: u8 = 5;
+const LETTER: u8 = 6;
+const FORGET: u8 = 7;
+
+/// One thing that happens to the state. A change of the contract is one or several of these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A task is filed, in the place of what stood under its id.
+    File {
+        id: TaskId,
+        fire_at: Timestamp,
+        body: Bytes,
+        /// Whether nothing can stand under its id yet.
+        new: bool,
+    },
+    Postpone {
+        id: TaskId,
+        fire_at: Timestamp,
+        version: Version,
+    },
+    /// A task ends. The record that follows names its key.
+    End {
+        id: TaskId,
+    },
+    /// A fire has ended; `frees` its key if its task ended with it.
+    Record {
+        record: Bytes,
+        frees: bool,
+    },
+    Letter {
+        fire_id: FireId,
+        letter: Bytes,
+    },
+    Forget {
+        fire_id: FireId,
+    },
+}
+
+/// A commit.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Batch {
+        partition: PartitionId,
+        number: BatchNo,
+        counts: Vec<(String, Counts)>,
+        steps: Vec<Step>,
+    },
+    Lease {
+        lease: Lease,
+        /// Whether it was taken, so that batches are numbered anew.
+        acquired: bool,
+        now: Timestamp,
+    },
+    Sweep {
+        partition: PartitionId,
+        counts: Vec<(String, Counts)>,
+                forgotten: Vec<FireId>,
+        /// Records that ended before this are gone.
+        history_before: Timestamp,
+        now: Timestamp,
+    },
+    /// To wait for what was committed before it.
+    Nothing,
+}
+
+/// Writes the steps of a batch.
+#[derive(Debug)]
+pub(crate) struct FrameWriter {
+    out: Vec<u8>,
+}
+
+impl FrameWriter {
+    pub(crate) fn batch(
+        partition: PartitionId,
+        number: BatchNo,
+        counts: &[(&str, Counts)],
+        bytes_expected: usize,
+    ) -> Self {
+        let mut out = Vec::with_capacity(bytes_expected);
+        out.push(BATCH);
+        put_varint(&mut out, u64::from(partition.get()));
+        put_varint(&mut out, number.get());
+        put_all_counts(&mut out, counts);
+        Self { out }
+    }
+
+    pub(crate) fn file(&mut self, task: &Task) {
+        self.out.push(FILE);
+        self.task(task);
+    }
+
+    pub(crate) fn file_new(&mut self, task: &Task) {
+        self.out.push(FILE_NEW);
+        self.task(task);
+    }
+
+    fn task(&mut self, task: &Task) {
+        put_task_id(&mut self.out, task.id);
+        put_timestamp(&mut self.out, task.fire_at);
+        self.sized(|out| put_body(out, task));
+    }
+
+    /// Writes something after its length. The length has a fixed width, so that nothing is encoded twice or moved.
+    fn sized(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.out.len();
+        self.out.extend_from_slice(&[0; 4]);
+        write(&mut self.out);
+        let length = u32::try_from(self.out.len() - at - 4).expect("a task is far smaller");
+        self.out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    pub(crate) fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
+        self.out.push(POSTPONE);
+        put_task_id(&mut self.out, id);
+        put_timestamp(&mut self.out, fire_at);
+        put_varint(&mut self.out, version.get());
+    }
+
+    pub(crate) fn end(&mut self, id: TaskId) {
+        self.out.push(END);
+        put_task_id(&mut self.out, id);
+    }
+
+    pub(crate) fn record(&mut self, record: &FireRecord, frees: bool) {
+        self.out.extend_from_slice(&[RECORD, u8::from(frees)]);
+        self.sized(|out| put_record(out, record));
+    }
+
+    pub(crate) fn letter(&mut self, letter: &punctual_core::DeadLetter) {
+        self.out.push(LETTER);
+        put_fire_id(&mut self.out, letter.fire_id());
+        self.sized(|out| put_letter(out, letter));
+    }
+
+    pub(crate) fn forget(&mut self, fire_id: FireId) {
+        self.out.push(FORGET);
+        put_fire_id(&mut self.out, fire_id);
+    }
+
+    pub(crate) fn finish(self) -> Bytes {
+        self.out.into()
+    }
+}
+
+/// A lease that was taken, extended or given back.
+pub(crate) fn lease_frame(lease: &Lease, acquired: bool, now: Timestamp) -> Bytes {
+    let mut out = vec![LEASE, u8::from(acquired)];
+    put_timestamp(&mut out, now);
+    put_lease(&mut out, lease);
+    out.into()
+}
+
+/// What is past its age.
+pub(crate) fn sweep_frame(
+    partition: PartitionId,
+    counts: &[(&str, Counts)],
+        forgotten: &[FireId],
+    history_before: Timestamp,
+    now: Timestamp,
+) -> Bytes {
+    let mut out = vec![SWEEP];
+    put_varint(&mut out, u64::from(partition.get()));
+    put_timestamp(&mut out, now);
+    put_timestamp(&mut out, history_before);
+    put_all_counts(&mut out, counts);
+    put_varint(&mut out, forgotten.len() as u64);
+    for fire_id in forgotten {
+        put_fire_id(&mut out, *fire_id);
+    }
+    out.into()
+}
+
+/// A commit that does nothing.
+pub(crate) fn nothing_frame() -> Bytes {
+    Bytes::from_static(&[NOTHING])
+}
+
+fn put_all_counts(out: &mut Vec<u8>, counts: &[(&str, Counts)]) {
+    put_varint(out, counts.len() as u64);
+    for (namespace, counts) in counts {
+        put_bytes(out, namespace.as_bytes());
+        put_counts(out, counts);
+    }
+}
+
+impl Frame {
+    /// Reads a commit.
+    pub(crate) fn read(bytes: &Bytes) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        match reader.byte()? {
+            BATCH => {
+                let partition = read_partition(&mut reader)?;
+                let number = BatchNo::new(reader.varint()?);
+                let counts = read_all_counts(&mut reader)?;
+                let steps = read_steps(bytes, &mut reader)?;
+                Ok(Self::Batch { partition, number, counts, steps })
+            }
+            LEASE => Ok(Self::Lease {
+                acquired: reader.byte()? != 0,
+                now: reader.timestamp()?,
+                lease: read_lease(&mut reader)?,
+            }),
+            SWEEP => {
+                let partition = read_partition(&mut reader)?;
+                                let now = reader.timestamp()?;
+                let history_before = reader.timestamp()?;
+                let counts = read_all_counts(&mut reader)?;
+                let mut forgotten = Vec::new();
+                for _ in 0..reader.varint()? {
+                    forgotten.push(reader.fire_id()?);
+                }
+                Ok(Self::Sweep { partition, counts, forgotten, history_before, now })
+            }
+            NOTHING => Ok(Self::Nothing),
+            _ => Err(CodecError::Invalid("frame")),
+        }
+    }
+}
+
+fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<Step>, CodecError> {
+    let mut steps = Vec::with_capacity(1024);
+    while !reader.rest().is_empty() {
+        steps.push(match reader.byte()? {
+            tag @ (FILE | FILE_NEW) => Step::File {
+                id: reader.task_id()?,
+                fire_at: reader.timestamp()?,
+                body: read_sized(bytes, reader)?,
+                new: tag == FILE_NEW,
+            },
+            POSTPONE => Step::Postpone {
+                id: reader.task_id()?,
+                fire_at: reader.timestamp()?,
+                version: Version::new(reader.varint()?),
+            },
+            END => Step::End { id: reader.task_id()? },
+            RECORD => {
+                Step::Record { frees: reader.byte()? != 0, record: read_sized(bytes, reader)? }
+            }
+            LETTER => {
+                Step::Letter { fire_id: reader.fire_id()?, letter: read_sized(bytes, reader)? }
+            }
+            FORGET => Step::Forget { fire_id: reader.fire_id()? },
+            _ => return Err(CodecError::Invalid("step")),
+        });
+    }
+    Ok(steps)
+}
+
+fn read_sized(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
+    let length = reader.take(4)?.try_into().map_err(|_| CodecError::Short("length"))?;
+    let slice = reader.take(u32::from_le_bytes(length) as usize)?;
+    Ok(frame.slice_ref(slice))
+}
+
+fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, CodecError> {
+    PartitionId::new(reader.small("partition")?).ok_or(CodecError::Invalid("partition"))
+}
+
+fn read_all_counts(reader: &mut Reader<'_>) -> Result<Vec<(String, Counts)>, CodecError> {
+    let mut counts = Vec::new();
+    for _ in 0..reader.varint()? {
+        let namespace = reader.text()?.to_owned();
+        counts.push((namespace, read_counts(reader)?));
+    }
+    Ok(counts)
+}

@@ -1,0 +1,191 @@
+//! What the parts of a store share: the state behind its lock, the files, the catalog.
+//!
+//! Invariant: the lock is never held over a read or write of the disk. Once broken, a store stays so.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use punctual_core::{PartitionId, Task, TaskId, TaskState};
+use punctual_store::StoreError;
+use punctual_store::codec::{Interner, read_body};
+use tokio::sync::Notify;
+
+use crate::catalog::Catalog;
+use crate::fault::{Fault, Reading};
+use crate::journal::CommitNo;
+use crate::key::Key;
+use crate::load::Loading;
+use crate::options::Options;
+use crate::run::Files;
+use crate::standing::Moved;
+use crate::state::State;
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    pub(crate) files: Files,
+    pub(crate) catalog: Catalog,
+    pub(crate) interner: Interner,
+    /// Where each partition's owner goes on loading.
+    pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
+    state: Mutex<State>,
+    broken: OnceLock<String>,
+    /// What the background has to do.
+    pub(crate) work: Mutex<Work>,
+    pub(crate) work_come: Condvar,
+    /// Told when the background has freed memory.
+    pub(crate) relief: Notify,
+    /// Whether writers wait for it.
+    pub(crate) pressed: AtomicBool,
+    /// Why the last checkpoint had no room.
+    full: Mutex<Option<String>>,
+    /// For tests: how many steps of a checkpoint are made before it stops as a crash would.
+    fuse: AtomicI64,
+}
+
+/// What the background is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) stop: bool,
+    pub(crate) checkpoint: bool,
+    pub(crate) resolve: bool,
+    /// Rounds done, for whoever waits for one.
+    pub(crate) rounds: u64,
+}
+
+impl Inner {
+    pub(crate) fn new(options: Options, files: Files, catalog: Catalog, state: State) -> Self {
+        let loadings = options.partitions.iter().map(|_| Mutex::default()).collect();
+        Self {
+            options,
+            files,
+            catalog,
+            interner: Interner::default(),
+            loadings,
+            state: Mutex::new(state),
+            broken: OnceLock::new(),
+            work: Mutex::default(),
+            work_come: Condvar::new(),
+            relief: Notify::new(),
+            pressed: AtomicBool::new(false),
+            full: Mutex::default(),
+            fuse: AtomicI64::new(-1),
+        }
+    }
+
+    /// The state; a panic under its lock may have left half a commit in it, so it is broken then.
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>, Fault> {
+        if let Some(why) = self.broken.get() {
+            return Err(Fault::Broken(why.as_str().into()));
+        }
+        self.state.lock().map_err(|_| {
+            self.break_with("a commit has panicked half-way");
+            Fault::Broken("a commit has panicked half-way".into())
+        })
+    }
+
+    /// Nothing is answered any more but that the store is broken.
+    pub(crate) fn break_with(&self, why: &str) {
+        if self.broken.set(why.to_owned()).is_ok() {
+            tracing::error!(why, "store: broken");
+        }
+        // Nobody waits for what will not come.
+        self.relief.notify_waiters();
+        self.ask(|_| {});
+    }
+
+    pub(crate) fn broken(&self) -> Option<&str> {
+        self.broken.get().map(String::as_str)
+    }
+
+    /// A step of a checkpoint, after which a crash may come.
+    pub(crate) fn step(&self) -> Result<(), Fault> {
+        match self.fuse.load(Ordering::Acquire) {
+            ..0 => Ok(()),
+            0 => Err(Fault::Broken("a test stopped it here".into())),
+            left => {
+                self.fuse.store(left - 1, Ordering::Release);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn light_fuse(&self, steps: u64) {
+        let steps = i64::try_from(steps).unwrap_or(i64::MAX);
+        self.fuse.store(steps, Ordering::Release);
+    }
+
+    /// Notes that there is no room for a checkpoint, or that there is again.
+    pub(crate) fn set_full(&self, why: Option<String>) {
+        *self.full.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        self.relief.notify_waiters();
+    }
+
+    /// Why nothing may be added.
+    pub(crate) fn full(&self) -> Option<String> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a durable commit in.
+    pub(crate) fn apply(&self, commit: CommitNo, frame: &Bytes) -> Result<(), Fault> {
+        let mut state = self.state()?;
+        state.apply(commit, frame).inspect_err(|fault| self.break_with(&fault.to_string()))?;
+        let (buffered, ended) = (state.buffered(), state.ended.len());
+        let full = buffered >= self.options.buffer_bytes_max
+            || state.journal_bytes >= self.options.journal_bytes_max
+            || state.changed() >= self.options.rows_changed_max;
+        let busy = state.frozen.is_some();
+        drop(state);
+        if full {
+            self.ask(|work| work.checkpoint = true);
+            if busy && buffered >= self.options.buffer_bytes_max * 2 {
+                self.pressed.store(true, Ordering::Release);
+            }
+        } else if ended >= self.options.ended_max {
+            self.ask(|work| work.resolve = true);
+        }
+        Ok(())
+    }
+
+    /// Asks the background for something.
+    pub(crate) fn ask(&self, ask: impl FnOnce(&mut Work)) {
+        ask(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner));
+        self.work_come.notify_all();
+    }
+
+    pub(crate) fn check_partition(&self, partition: PartitionId) -> Result<(), StoreError> {
+        if partition.get() < self.options.partitions.count() {
+            return Ok(());
+        }
+        Err(StoreError::Outside { partition })
+    }
+
+    /// Whether any task may be paused.
+    pub(crate) fn may_have_paused(&self) -> Result<bool, Fault> {
+        let state = self.state()?;
+        Ok(state.paused.beneath() || state.paused.len() > 0)
+    }
+
+    /// A task from its entry.
+    pub(crate) fn task(&self, key: Key, body: &[u8], moved: Option<Moved>) -> Result<Task, Fault> {
+        let mut task = read_body(key.id, key.at, body, &self.interner).reading("task")?;
+        if let Some(Moved { fire_at, version }) = moved {
+            task.fire_at = fire_at;
+            task.nominal_at = fire_at;
+            task.version = version;
+        }
+        Ok(task)
+    }
+
+    /// A paused task from its record.
+    pub(crate) fn paused_task(
+        &self,
+        id: TaskId,
+        paused: &crate::catalog::Paused,
+    ) -> Result<Task, Fault> {
+        let task = read_body(id, paused.fire_at, &paused.body, &self.interner).reading("task")?;
+        debug_assert_eq!(task.state, TaskState::Paused);
+        Ok(task)
+    }
+}

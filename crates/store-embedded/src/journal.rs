@@ -1,0 +1,715 @@
+//! The journal: what makes the embedded store durable.
+//!
+//! In: a [`Entry`] per batch of changes, from any number of callers. Out: the same entries, in
+//! commit order, once they are on disk; and after a restart, the bytes of every commit since the
+//! checkpoint. It knows nothing of tasks: a commit is bytes to it.
+//!
+//! # How it works
+//! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
+//! next group: one write, one fdatasync, one frame and one commit number each. A second thread
+//! hands the durable entries to the store (`on_durable`), while the first is already writing the
+//! next group. A third keeps the next file ready, filled with zeros or recycled, because a commit
+//! into blocks that were written before costs half of one into new blocks (`shelf`).
+//!
+//! # What always holds
+//! - A group is written only when the one before it is durable; `scan` builds on that to tell a
+//!   torn tail, which is cut off and reported, from damage, which refuses to open.
+//! - Commit numbers start at 1, grow by one, and are never used for two commits that anyone heard of.
+//! - `on_durable` is called exactly once for every accepted entry: for durable ones in commit
+//!   order, which is the order of acceptance. (Only a panic in it ends that, and breaks the journal.)
+//! - A failed fsync breaks the journal for good: nothing is acknowledged after it, nothing retried.
+//! - Memory is bounded: what waits by [`JournalOptions::queue_bytes_max`] and `queue_commits_max`,
+//!   and as much again in each of three stages: being written, waiting to be handed over, and
+//!   being handed over.
+//! - A full disk refuses [`Class::Grow`] while at least [`JournalOptions::reserve_bytes`] are left
+//!   for [`Class::Shrink`].
+//!
+//! Not here: the lock on the directory and the second place of the commit number (`after` comes
+//! from the store's checkpoint), what the bytes mean (`codec`).
+
+mod disk;
+mod frame;
+mod scan;
+mod shelf;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::error::Error;
+use std::fmt;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+
+use bytes::Bytes;
+
+pub(crate) use frame::StoreId;
+pub use stats::JournalStats;
+
+use disk::Disk;
+use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, Closed, END, FRAMES_AT, frame_bytes, spare_name};
+use scan::Scan;
+use shelf::{LiveFile, Sealed, Shelf, ShelfStart};
+use writer::{Queued, Shared, Writer};
+
+/// The number of a commit. The first is 1; 0 stands before all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct CommitNo(pub u64);
+
+impl fmt::Display for CommitNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "commit {}", self.0)
+    }
+}
+
+/// Smallest file: a header and a little room. For tests.
+pub(crate) const FILE_BYTES_MIN: u64 = 8 * 1024;
+/// Largest file: opening reads one whole.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 30;
+/// Largest payload of one commit, if the file is not smaller still: so that one caller cannot
+/// keep all others waiting for long.
+pub(crate) const COMMIT_BYTES_MAX: u64 = 16 << 20;
+
+/// How a journal is kept. All files of one directory belong to one store.
+#[derive(Debug, Clone)]
+pub(crate) struct JournalOptions {
+    /// The store that the directory belongs to.
+    pub(crate) store: StoreId,
+    /// Bytes of one file: the unit in which room is reserved and given back. The directory
+    /// holds the files since the checkpoint, one ready file and `spares_max` more.
+    pub(crate) file_bytes: u64,
+    /// Recycled files that are kept besides the ready one, instead of being deleted, at most. As
+    /// many are kept as were begun between the last two checkpoints, so a quiet store has none.
+    pub(crate) spares_max: usize,
+    /// Bytes that may wait to be written. A caller beyond that waits or is told `Busy`.
+    pub(crate) queue_bytes_max: usize,
+    /// Commits that may wait to be written.
+    pub(crate) queue_commits_max: usize,
+}
+
+impl JournalOptions {
+    /// The defaults for a store: files of 64 MiB, up to 8 spares, 16 MiB or 4,096 commits waiting.
+    pub(crate) fn new(store: StoreId) -> Self {
+        Self {
+            store,
+            file_bytes: 64 << 20,
+            spares_max: 8,
+            queue_bytes_max: 16 << 20,
+            queue_commits_max: 4096,
+        }
+    }
+
+    /// The largest payload that one commit may have.
+    pub(crate) fn commit_bytes_max(&self) -> u64 {
+        (self.file_bytes - FRAMES_AT - frame_bytes(0)).min(COMMIT_BYTES_MAX)
+    }
+
+    /// What `Grow` leaves to `Shrink` when no further file can be made: a quarter of a file.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.file_bytes / 4
+    }
+}
+
+/// What a commit does to the room on disk in the long run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Adds tasks. Refused as `Full` as soon as no further file could be made.
+    Grow,
+    /// Settles, cancels, touches: goes on in the reserve when the disk is full.
+    Shrink,
+}
+
+/// One commit, and what the store wants back when it is durable.
+#[derive(Debug)]
+pub(crate) struct Entry<T> {
+    /// What is kept, and read back by `open`. May be empty.
+    pub(crate) bytes: Bytes,
+    /// Whether it is refused early on a full disk.
+    pub(crate) class: Class,
+    /// Handed to `on_durable`: decoded changes, the waiter, whatever the store needs.
+    pub(crate) item: T,
+}
+
+/// An entry that was not taken, given back with the reason.
+#[derive(Debug)]
+pub(crate) struct Refused<T> {
+    /// `Busy`, `Full`, `TooLarge`, `Closed` or `Broken`.
+    pub(crate) why: JournalError,
+    /// The entry as it was.
+    pub(crate) entry: Entry<T>,
+}
+
+/// What a reopened journal holds.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// The last commit. The next will be one more.
+    pub(crate) last: CommitNo,
+    /// How many commits were replayed.
+    pub(crate) replayed: u64,
+    /// Whether it had been closed, or was left by a crash (or is new).
+    pub(crate) closed_cleanly: bool,
+    /// The torn tail that was cut off. Nobody had been told that it was durable.
+    pub(crate) dropped: Option<Dropped>,
+}
+
+/// A torn tail: where it was and how much of it was recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// The file it was in.
+    pub file: PathBuf,
+    /// Where in the file it began.
+    pub offset: u64,
+    /// The first commit that is not there.
+    pub commit: CommitNo,
+    /// Bytes from the first bad one to the end of the last frame that could be recognised.
+    pub bytes: u64,
+    /// Frames that could be recognised, whole or not.
+    pub commits: u64,
+    /// How it shows.
+    pub why: DroppedWhy,
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, offset, commit, bytes, commits, why } = self;
+        let file = file.display();
+        write!(f, "{why}: {file} ends before {commit} at byte {offset}; ")?;
+        write!(f, "{bytes} bytes with {commits} recognisable commits dropped")
+    }
+}
+
+/// How a torn tail shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DroppedWhy {
+    /// Frames of the last group are there, but not all of them are whole.
+    TornGroup,
+    /// Where the end should be stands something that is no frame.
+    BadBytes,
+    /// The file is shorter than it was made.
+    FileCut {
+        /// By how much.
+        bytes_missing: u64,
+    },
+}
+
+impl fmt::Display for DroppedWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TornGroup => write!(f, "the last group is torn"),
+            Self::BadBytes => write!(f, "bad bytes at the end"),
+            Self::FileCut { bytes_missing } => write!(f, "file cut short by {bytes_missing} bytes"),
+        }
+    }
+}
+
+/// How much can still be written without asking the disk for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bytes left in the current file and in the ready one.
+    pub(crate) bytes_preallocated_left: u64,
+    /// Whether the last try to make a further file failed. While it did, `Grow` is refused; each
+    /// refusal and each checkpoint starts another try.
+    pub(crate) preallocation_failed: bool,
+}
+
+/// Why the journal does not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// The file system said no while opening or closing.
+    #[error("cannot {action} {}: {source}", file.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        file: PathBuf,
+        /// What it said.
+        source: Arc<io::Error>,
+    },
+    /// Something that was durable is not as it was. Never repaired, never skipped.
+    #[error(
+        "{} is damaged at byte {offset}{}: {what}; restore it from a copy",
+        file.display(),
+        commit.map_or(String::new(), |commit| format!(" ({commit})"))
+    )]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Where the good part ends.
+        offset: u64,
+        /// The first commit that cannot be read, if that is known.
+        commit: Option<CommitNo>,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file between two others is not there.
+    #[error("{} is missing, though later files are there", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The journal begins after the checkpoint ends.
+    #[error("the checkpoint ends with {checkpoint}, but the journal begins with {first}")]
+    Gap {
+        /// Where the checkpoint ends.
+        checkpoint: CommitNo,
+        /// Where the journal begins.
+        first: CommitNo,
+    },
+    /// The journal ends before a commit that was durable once.
+    #[error("the journal stepped back: it ends with {last}, but {checkpoint} was durable")]
+    SteppedBack {
+        /// What was durable, by the checkpoint or the closing mark.
+        checkpoint: CommitNo,
+        /// The last commit that is there.
+        last: CommitNo,
+    },
+    /// A file that is not this journal's.
+    #[error("{} does not belong here: {what}", file.display())]
+    Foreign {
+        /// The file.
+        file: PathBuf,
+        /// How that shows.
+        what: String,
+    },
+    /// A file of a format that this version does not read.
+    #[error("{} has format {found}, this version reads {supported}", file.display())]
+    Version {
+        /// The file.
+        file: PathBuf,
+        /// Its format.
+        found: u32,
+        /// Ours.
+        supported: u32,
+    },
+    /// Options out of bounds.
+    #[error(
+        "journal files of {file_bytes} bytes: allowed is {FILE_BYTES_MIN} to {FILE_BYTES_MAX}, in steps of 8"
+    )]
+    Options {
+        /// What was asked for.
+        file_bytes: u64,
+    },
+    /// The store could not take a commit back.
+    #[error("{commit} cannot be replayed: {source}")]
+    Replay {
+        /// Which.
+        commit: CommitNo,
+        /// Why.
+        source: Arc<dyn Error + Send + Sync>,
+    },
+    /// No room. Not written; try again when there is room.
+    #[error("no room for the journal: {why}")]
+    Full {
+        /// What the file system said.
+        why: Arc<str>,
+    },
+    /// Not durable and never will be: the process has to end and open the journal anew.
+    #[error("the journal is broken: {why}")]
+    Broken {
+        /// What happened.
+        why: Arc<str>,
+    },
+    /// The queue is full (only from `try_append`).
+    #[error("too many commits are waiting for the journal")]
+    Busy,
+    /// More than a commit may have.
+    #[error("a commit of {bytes} bytes: at most {bytes_max} are allowed")]
+    TooLarge {
+        /// What was asked for.
+        bytes: u64,
+        /// The bound.
+        bytes_max: u64,
+    },
+    /// Closed, or about to be.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+impl JournalError {
+    fn io(action: &'static str, file: &Path, source: io::Error) -> Self {
+        Self::Io { action, file: file.to_owned(), source: Arc::new(source) }
+    }
+}
+
+/// What a callback of `open` may fail with.
+pub(crate) type ReplayError = Arc<dyn Error + Send + Sync>;
+/// Takes back one commit at opening.
+pub(crate) type Replay<'a> = dyn FnMut(CommitNo, Bytes) -> Result<(), ReplayError> + 'a;
+
+/// An open journal. Dropping it without [`close`](Self::close) writes what was accepted, but
+/// leaves no closing mark, as after a crash.
+#[derive(Debug)]
+pub(crate) struct Journal<T> {
+    dir: PathBuf,
+    options: JournalOptions,
+    disk: Disk,
+    shared: Arc<Shared<T>>,
+    shelf: Arc<Shelf>,
+    threads: Mutex<Option<Threads>>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    write: JoinHandle<()>,
+    hand_over: JoinHandle<()>,
+    shelf: JoinHandle<()>,
+}
+
+impl Threads {
+    fn ids(&self) -> [ThreadId; 3] {
+        [self.write.thread().id(), self.hand_over.thread().id(), self.shelf.thread().id()]
+    }
+}
+
+/// Reads everything and changes nothing: for `punctual store check`.
+///
+/// What `dropped` names is still there. The caller holds the store's lock.
+pub(crate) fn check(
+    dir: &Path,
+    store: StoreId,
+    after: CommitNo,
+    replay: &mut Replay<'_>,
+) -> Result<Opened, JournalError> {
+    let scan = scan::scan(&Disk::default(), dir, store, after, replay)?;
+    Ok(scan.map_or_else(Opened::new, |scan| Opened::from(&scan)))
+}
+
+impl Opened {
+    fn new() -> Self {
+        Self { last: CommitNo(0), replayed: 0, closed_cleanly: false, dropped: None }
+    }
+
+    fn from(scan: &Scan) -> Self {
+        Self {
+            last: scan.last,
+            replayed: scan.replayed,
+            closed_cleanly: scan.closed,
+            dropped: scan.dropped.clone(),
+        }
+    }
+}
+
+impl<T: Send + 'static> Journal<T> {
+    /// Opens the journal in `dir`, or makes one if `after` is 0 and there is none.
+    ///
+    /// Calls `replay` for every commit after `after`, in order. After an error the store has to
+    /// throw away what was replayed. `on_durable` runs on a thread of the journal; it gets every
+    /// accepted item back, with its commit number once it is durable, or with the reason why it
+    /// never will be. It must not wait for the journal's queue, and it holds up all later answers
+    /// while it runs (but not the disk, for about two groups).
+    pub(crate) fn open(
+        dir: &Path,
+        options: JournalOptions,
+        after: CommitNo,
+        replay: &mut Replay<'_>,
+        on_durable: impl FnMut(Result<CommitNo, &JournalError>, T) + Send + 'static,
+    ) -> Result<(Self, Opened), JournalError> {
+        Self::open_on(Disk::default(), dir, options, after, replay, on_durable)
+    }
+
+    fn open_on(
+        disk: Disk,
+        dir: &Path,
+        options: JournalOptions,
+        after: CommitNo,
+        replay: &mut Replay<'_>,
+        on_durable: impl FnMut(Result<CommitNo, &JournalError>, T) + Send + 'static,
+    ) -> Result<(Self, Opened), JournalError> {
+        let file_bytes = options.file_bytes;
+        if !(FILE_BYTES_MIN..=FILE_BYTES_MAX).contains(&file_bytes) || !file_bytes.is_multiple_of(8)
+        {
+            return Err(JournalError::Options { file_bytes });
+        }
+        let mut bytes_total = 0;
+        let mut marks = stats::Marks::default();
+        let mut counted = |commit: CommitNo, payload: Bytes| {
+            bytes_total += frame_bytes(payload.len());
+            marks.note(commit, bytes_total);
+            replay(commit, payload)
+        };
+        let scan = scan::scan(&disk, dir, options.store, after, &mut counted)?;
+        let opened = scan.as_ref().map_or_else(Opened::new, Opened::from);
+        if let Some(dropped) = &opened.dropped {
+            tracing::warn!(%dropped, "journal: torn tail cut off");
+        }
+        let (active, start) = match scan {
+            Some(scan) => go_on(&disk, dir, &options, scan)?,
+            None => begin(&disk, dir, &options)?,
+        };
+
+        let shelf = Arc::new(Shelf::new(disk.clone(), dir, &options, start));
+        let shared = Arc::new(Shared::new(opened.last, &active, marks));
+        let writer = Writer::new(disk.clone(), &options, &shared, &shelf, active, opened.last);
+        let (hand_over, outcomes) = writer::hand_over(Arc::clone(&shared), on_durable);
+        let threads = Threads {
+            write: spawn("journal-write", move || writer.run(&outcomes))?,
+            hand_over: spawn("journal-hand-over", hand_over)?,
+            shelf: spawn("journal-shelf", {
+                let (shelf, shared) = (Arc::clone(&shelf), Arc::clone(&shared));
+                move || shelf.run(&|why| shared.break_with(why))
+            })?,
+        };
+        let threads = Mutex::new(Some(threads));
+        let dir = dir.to_owned();
+        Ok((Self { dir, options, disk, shared, shelf, threads }, opened))
+    }
+
+    /// Hands an entry over and returns before it is durable. Waits while the queue is full.
+    #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
+    pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), Refused<T>> {
+        let mut queued = self.admit(entry)?;
+        loop {
+            match self.shared.offer(queued, &self.options) {
+                Ok(()) => return Ok(()),
+                Err((JournalError::Busy, back)) => {
+                    queued = back;
+                    self.shared.wait_for_room(&self.options, queued.bytes.len());
+                }
+                Err((why, back)) => return Err(back.refused(why)),
+            }
+        }
+    }
+
+    /// Like [`append`](Self::append), for async callers.
+    pub(crate) async fn append_async(&self, entry: Entry<T>) -> Result<(), Refused<T>> {
+        let mut queued = self.admit(entry)?;
+        loop {
+            let mut room = pin!(self.shared.room_async.notified());
+            // From here on no wake-up is missed.
+            room.as_mut().enable();
+            match self.shared.offer(queued, &self.options) {
+                Ok(()) => return Ok(()),
+                Err((JournalError::Busy, back)) => queued = back,
+                Err((why, back)) => return Err(back.refused(why)),
+            }
+            room.await;
+        }
+    }
+
+    /// Like [`append`](Self::append), but answers `Busy` instead of waiting.
+    #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
+    pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), Refused<T>> {
+        let queued = self.admit(entry)?;
+        self.shared.offer(queued, &self.options).map_err(|(why, back)| back.refused(why))
+    }
+
+    /// What can be refused without the writer, and the sum, which is better computed here.
+    fn admit(&self, entry: Entry<T>) -> Result<Queued<T>, Refused<T>> {
+        let bytes = entry.bytes.len() as u64;
+        let bytes_max = self.options.commit_bytes_max();
+        if bytes > bytes_max {
+            return Err(Refused { why: JournalError::TooLarge { bytes, bytes_max }, entry });
+        }
+        if entry.class == Class::Grow
+            && let Some(why) = self.shelf.refuses_growth()
+        {
+            return Err(Refused { why: JournalError::Full { why }, entry });
+        }
+        Ok(Queued::new(entry))
+    }
+
+    /// The last durable commit.
+    pub(crate) fn last(&self) -> CommitNo {
+        self.shared.last()
+    }
+
+    /// Everything up to `up_to` is durable elsewhere: files with nothing later are recycled or
+    /// deleted, in the background. The newest file with a commit in it always stays.
+    pub(crate) fn checkpointed(&self, up_to: CommitNo) {
+        self.shared.checkpointed(up_to);
+        self.shelf.checkpointed(up_to);
+    }
+
+    /// Bytes that opening would replay with a checkpoint at `commit`; up to 64 KiB (and a
+    /// group) too many.
+    pub(crate) fn bytes_since(&self, commit: CommitNo) -> u64 {
+        self.shared.bytes_since(commit)
+    }
+
+    /// What is left without asking the disk for more.
+    pub(crate) fn room(&self) -> Room {
+        let (ready, preallocation_failed) = self.shelf.room();
+        let left = self.shared.file_left();
+        Room { bytes_preallocated_left: left + ready, preallocation_failed }
+    }
+
+    /// Figures since opening.
+    pub(crate) fn stats(&self) -> JournalStats {
+        let mut stats = self.shared.stats();
+        self.shelf.count(&mut stats);
+        stats
+    }
+
+    /// Writes what was accepted, hands it over, and leaves a mark that says where the journal
+    /// ends, so that a loss after this is noticed. Later calls do nothing.
+    pub(crate) fn close(&self) -> Result<(), JournalError> {
+        if !self.stop() {
+            return Ok(());
+        }
+        if let Some(why) = self.shared.broken() {
+            return Err(JournalError::Broken { why });
+        }
+        let closed = Closed { store: self.options.store, last: self.shared.last() };
+        let unfinished = self.dir.join(CLOSED_UNFINISHED_NAME);
+        let path = self.dir.join(CLOSED_NAME);
+        let file = self
+            .disk
+            .create(&unfinished)
+            .map_err(|source| JournalError::io("create", &unfinished, source))?;
+        self.disk
+            .write_at(&file, &mut [IoSlice::new(&closed.to_bytes())], 0)
+            .and_then(|()| self.disk.sync_data(&file))
+            .and_then(|()| self.disk.rename(&unfinished, &path))
+            .and_then(|()| self.disk.sync_dir(&self.dir))
+            .map_err(|source| JournalError::io("write", &path, source))
+    }
+}
+
+impl<T> Journal<T> {
+    /// Ends the threads, once what was accepted has been handed over. False if they had ended.
+    fn stop(&self) -> bool {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(running) = threads.take() else {
+            return false;
+        };
+        self.shared.stop();
+        if running.ids().contains(&thread::current().id()) {
+            // Dropped inside `on_durable`: these threads end by themselves, but not before us.
+            self.shelf.stop();
+            return true;
+        }
+        // In this order, because each may still need the next. A panic has already broken the
+        // journal, see `writer`.
+        drop(running.write.join());
+        drop(running.hand_over.join());
+        self.shelf.stop();
+        drop(running.shelf.join());
+        true
+    }
+}
+
+impl<T> Drop for Journal<T> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, JournalError> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|source| JournalError::io("start", Path::new(name), source))
+}
+
+/// A journal where there was none. The first file is filled before anything is accepted.
+fn begin(
+    disk: &Disk,
+    dir: &Path,
+    options: &JournalOptions,
+) -> Result<(LiveFile, ShelfStart), JournalError> {
+    fs::create_dir_all(dir).map_err(|source| JournalError::io("create", dir, source))?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        disk.sync_dir(parent).map_err(|source| JournalError::io("sync", parent, source))?;
+    }
+    let active = shelf::make(disk, dir, options, 1, None)
+        .map_err(|source| JournalError::io("create", dir, source))?;
+    let start = ShelfStart { number_last: 1, active_is_empty: true, ..ShelfStart::default() };
+    Ok((active, start))
+}
+
+/// A journal that was read: cuts the tail off, durably, before anything can be appended.
+fn go_on(
+    disk: &Disk,
+    dir: &Path,
+    options: &JournalOptions,
+    scan: Scan,
+) -> Result<(LiveFile, ShelfStart), JournalError> {
+    let Scan { obsolete, files, active: index, stale, closed, spares, unfinished, .. } = scan;
+    let (spares, unfit): (Vec<u64>, Vec<u64>) = spares.into_iter().partition(|number| {
+        let length = fs::metadata(dir.join(spare_name(*number))).map(|found| found.len());
+        length.is_ok_and(|length| length == options.file_bytes)
+    });
+    for path in unfit.iter().map(|number| dir.join(spare_name(*number))).chain(unfinished) {
+        disk.remove(&path).map_err(|source| JournalError::io("remove", &path, source))?;
+    }
+    let mut start = ShelfStart {
+        active_is_empty: files[index].last.is_none(),
+        number_last: files.last().map_or(0, |file| file.header.number),
+        spares,
+        retired: obsolete.iter().map(|file| file.header.number).collect(),
+        ..ShelfStart::default()
+    };
+    let mut active = None;
+    let mut unfit = Vec::new();
+    for (at, file) in files.iter().enumerate() {
+        let io = |source| JournalError::io("open", &file.path, source);
+        let header = file.header;
+        if at < index {
+            let last = file.last.unwrap_or_default();
+            start.sealed.push(Sealed { number: header.number, last, bytes: header.file_bytes });
+            continue;
+        }
+        let open = disk.open(&file.path).map_err(io)?;
+        let live = LiveFile { file: open, header, at: file.end };
+        if at == index {
+            mend(disk, file, &live, &stale).map_err(io)?;
+            active = Some(live);
+        } else if header.file_bytes == options.file_bytes && file.length == header.file_bytes {
+            start.ready.push_back(live);
+        } else {
+            unfit.push(file);
+        }
+    }
+    // From the end, so that a crash in between leaves no gap; and all after the first unfit one.
+    if let Some(first) = unfit.first().map(|file| file.header.number) {
+        start.ready.retain(|live| live.header.number < first);
+        for file in files.iter().rev().take_while(|file| file.header.number >= first) {
+            disk.remove(&file.path)
+                .and_then(|()| disk.sync_dir(dir))
+                .map_err(|source| JournalError::io("remove", &file.path, source))?;
+        }
+        start.number_last = first - 1;
+    }
+    if closed {
+        let path = dir.join(CLOSED_NAME);
+        disk.remove(&path)
+            .and_then(|()| disk.sync_dir(dir))
+            .map_err(|source| JournalError::io("remove", &path, source))?;
+    }
+    let active = active.expect("the scan found an active file");
+    Ok((active, start))
+}
+
+/// Makes the end of the active file as if the last good commit had just been written.
+///
+/// The last group is written again before it is synced: if its fsync failed in the process
+/// before us, its pages count as clean, and a sync alone would not bring them to disk.
+fn mend(disk: &Disk, found: &scan::Found, live: &LiveFile, stale: &[u64]) -> io::Result<()> {
+    let length = usize::try_from(found.end - found.group_at).expect("a group fits in memory");
+    let group = disk.read_at(&live.file, found.group_at, length)?;
+    disk.write_at(&live.file, &mut [IoSlice::new(&group)], found.group_at)?;
+    if found.length < found.header.file_bytes {
+        disk.fill(&live.file, found.length, found.header.file_bytes)?;
+    }
+    for &at in stale.iter().chain([&found.end]) {
+        live.erase_head(disk, at)?;
+    }
+    disk.sync_data(&live.file)
+}
+
+impl LiveFile {
+    /// Where a frame was or might be, there is none.
+    fn erase_head(&self, disk: &Disk, at: u64) -> io::Result<()> {
+        disk.write_at(&self.file, &mut [IoSlice::new(self.end_at(at))], at)
+    }
+
+    /// The end, as far as it fits in the file at `at`.
+    fn end_at(&self, at: u64) -> &'static [u8] {
+        let left = self.header.file_bytes.saturating_sub(at);
+        &END[..usize::try_from(left).map_or(END.len(), |left| left.min(END.len()))]
+    }
+}

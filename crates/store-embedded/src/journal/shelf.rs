@@ -1,0 +1,384 @@
+//! The shelf: files before and after their use.
+//!
+//! In: "take the next file", "this one is full", "the checkpoint has come this far". Out: a file
+//! that is ready to be written, or the news that there is no room for one.
+//! One thread does the slow part ahead of time: it fills files with zeros, recycles those that the
+//! checkpoint made superfluous, and gives each a header with a new salt.
+//! Invariant: a file has its name in the chain only when its header and its length are durable.
+//! Invariant: files leave the chain from its old end only, and the newest one with a commit stays.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::disk::{Disk, means_full};
+use super::frame::{FRAMES_AT, Header, UNFINISHED_NAME, file_name, spare_name};
+use super::{CommitNo, JournalOptions, JournalStats};
+
+/// A file that is being written, or is ready to be.
+#[derive(Debug)]
+pub(super) struct LiveFile {
+    pub(super) file: File,
+    pub(super) header: Header,
+    /// Where the next frame goes.
+    pub(super) at: u64,
+}
+
+impl LiveFile {
+    pub(super) fn left(&self) -> u64 {
+        self.header.file_bytes - self.at
+    }
+}
+
+/// A full file, kept until the checkpoint has passed its last commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sealed {
+    pub(super) number: u64,
+    pub(super) last: CommitNo,
+    pub(super) bytes: u64,
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(super) struct ShelfStart {
+    pub(super) number_last: u64,
+    pub(super) sealed: Vec<Sealed>,
+    pub(super) retired: Vec<u64>,
+    pub(super) spares: Vec<u64>,
+    pub(super) ready: VecDeque<LiveFile>,
+    pub(super) active_is_empty: bool,
+}
+
+/// Whether there is a next file.
+#[derive(Debug, Clone)]
+pub(super) enum Next {
+    Ready,
+    /// It is being made: wait, and ask again.
+    Coming,
+    /// It could not be made.
+    Failed(Arc<str>),
+}
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    disk: Disk,
+    dir: PathBuf,
+    options: JournalOptions,
+    books: Mutex<Books>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Books {
+    number_last: u64,
+    sealed: VecDeque<Sealed>,
+    /// Out of use, but still under their name in the chain.
+    retired: VecDeque<u64>,
+    spares: VecDeque<u64>,
+    ready: VecDeque<LiveFile>,
+    /// No commit in the file that is being written: the newest sealed one still has the last.
+    active_is_empty: bool,
+    failed: Option<Arc<str>>,
+    /// Whether to try again although the last try failed.
+    try_again: bool,
+    stopping: bool,
+    /// The thread is gone: nothing will come any more.
+    ended: bool,
+    begun: u64,
+    /// Files begun when the last checkpoint came, and how many the one before it had made
+    /// necessary: as many spares are of use, no more.
+    begun_at_checkpoint: u64,
+    spares_wanted: usize,
+    filled: u64,
+    recycled: u64,
+}
+
+/// What the thread of the shelf does next.
+enum Chore {
+    Retire(u64),
+    Remove(u64),
+    Make { number: u64, spare: Option<u64> },
+    Stop,
+}
+
+impl Shelf {
+    pub(super) fn new(disk: Disk, dir: &Path, options: &JournalOptions, start: ShelfStart) -> Self {
+        let books = Books {
+            number_last: start.number_last,
+            sealed: start.sealed.into(),
+            retired: start.retired.into(),
+            spares: start.spares.into(),
+            ready: start.ready,
+            active_is_empty: start.active_is_empty,
+            failed: None,
+            try_again: false,
+            stopping: false,
+            ended: false,
+            begun: 0,
+            begun_at_checkpoint: 0,
+            spares_wanted: options.spares_max,
+            filled: 0,
+            recycled: 0,
+        };
+        Self {
+            disk,
+            dir: dir.to_owned(),
+            options: options.clone(),
+            books: Mutex::new(books),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn next(&self) -> Next {
+        self.books().next()
+    }
+
+    /// Waits until the next file is ready or could not be made.
+    pub(super) fn wait(&self) -> Next {
+        let mut books = self.books();
+        loop {
+            match books.next() {
+                Next::Coming => {
+                    books = self.changed.wait(books).unwrap_or_else(PoisonError::into_inner);
+                }
+                next => return next,
+            }
+        }
+    }
+
+    /// Takes the next file if it is ready, and keeps the full one until the checkpoint passes it.
+    pub(super) fn rotate(&self, full: &LiveFile, last: CommitNo) -> Option<LiveFile> {
+        let mut books = self.books();
+        let next = books.ready.pop_front()?;
+        let Header { number, file_bytes, .. } = full.header;
+        books.sealed.push_back(Sealed { number, last, bytes: file_bytes });
+        books.begun += 1;
+        books.active_is_empty = true;
+        self.changed.notify_all();
+        Some(next)
+    }
+
+    /// The file that was taken last has a durable commit now.
+    pub(super) fn wrote_first(&self) {
+        self.books().active_is_empty = false;
+    }
+
+    /// Why growth is refused, if it is. Starts another try.
+    pub(super) fn refuses_growth(&self) -> Option<Arc<str>> {
+        let mut books = self.books();
+        let why = books.failed.clone()?;
+        books.try_again = true;
+        self.changed.notify_all();
+        Some(why)
+    }
+
+    pub(super) fn checkpointed(&self, up_to: CommitNo) {
+        let mut books = self.books();
+        while let Some(sealed) = books.sealed.front().copied() {
+            let newest_with_commit = books.active_is_empty && books.sealed.len() == 1;
+            if sealed.last > up_to || newest_with_commit {
+                break;
+            }
+            books.sealed.pop_front();
+            books.retired.push_back(sealed.number);
+        }
+        let begun = books.begun - books.begun_at_checkpoint;
+        books.begun_at_checkpoint = books.begun;
+        books.spares_wanted =
+            usize::try_from(begun).unwrap_or(usize::MAX).min(self.options.spares_max);
+        books.try_again = true;
+        self.changed.notify_all();
+    }
+
+    /// Bytes in ready files, and whether the last try to make one failed.
+    pub(super) fn room(&self) -> (u64, bool) {
+        let books = self.books();
+        (books.ready.iter().map(LiveFile::left).sum(), books.failed.is_some())
+    }
+
+    pub(super) fn count(&self, stats: &mut JournalStats) {
+        let books = self.books();
+        let others = books.retired.len() + books.spares.len() + books.ready.len() + 1;
+        stats.files = (others + books.sealed.len()) as u64;
+        stats.disk_bytes = books.sealed.iter().map(|sealed| sealed.bytes).sum::<u64>()
+            + others as u64 * self.options.file_bytes;
+        stats.files_begun = books.begun;
+        stats.files_filled = books.filled;
+        stats.files_recycled = books.recycled;
+    }
+
+    pub(super) fn stop(&self) {
+        self.books().stopping = true;
+        self.changed.notify_all();
+    }
+
+    /// The thread. `broken` is told of a sync that failed: no name can be trusted after it.
+    pub(super) fn run(&self, broken: &dyn Fn(String)) {
+        let _guard = EndOnDrop(self);
+        loop {
+            let done = match self.next_chore() {
+                Chore::Stop => return,
+                Chore::Retire(number) => self.retire(number),
+                Chore::Remove(number) => self.disk.remove(&self.dir.join(spare_name(number))),
+                Chore::Make { number, spare } => self.make_next(number, spare),
+            };
+            if let Err(error) = done {
+                broken(format!("cannot keep the files in {}: {error}", self.dir.display()));
+                return;
+            }
+        }
+    }
+
+    fn next_chore(&self) -> Chore {
+        let mut books = self.books();
+        loop {
+            if let Some(chore) = books.next_chore() {
+                return chore;
+            }
+            books = self.changed.wait(books).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes the oldest file out of the chain. Only then may its bytes be changed.
+    fn retire(&self, number: u64) -> io::Result<()> {
+        let from = self.dir.join(file_name(number));
+        let to = self.dir.join(spare_name(number));
+        self.disk.rename(&from, &to)?;
+        self.disk.sync_dir(&self.dir)?;
+        let fits = to.metadata()?.len() == self.options.file_bytes;
+        let keeps = {
+            let mut books = self.books();
+            books.retired.pop_front();
+            // One more than the spares may be, if the next file is about to be made of it.
+            let room = books.spares_wanted + usize::from(books.ready.is_empty());
+            let keeps = fits && books.spares.len() < room;
+            if keeps {
+                books.spares.push_back(number);
+            }
+            keeps
+        };
+        if keeps { Ok(()) } else { self.disk.remove(&to) }
+    }
+
+    /// An error is a failed sync; having no room is an outcome.
+    fn make_next(&self, number: u64, spare: Option<u64>) -> io::Result<()> {
+        let made = make(&self.disk, &self.dir, &self.options, number, spare);
+        let mut books = self.books();
+        let outcome = match made {
+            Ok(live) => {
+                books.number_last = number;
+                books.ready.push_back(live);
+                books.failed = None;
+                match spare {
+                    Some(_) => books.recycled += 1,
+                    None => books.filled += 1,
+                }
+                Ok(())
+            }
+            Err(error) if means_full(&error) => {
+                if books.failed.is_none() {
+                    tracing::warn!(%error, "journal: no room for the next file");
+                }
+                books.failed = Some(Arc::from(error.to_string()));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        self.changed.notify_all();
+        outcome
+    }
+}
+
+/// However the thread ends, the writer must not wait for it.
+struct EndOnDrop<'a>(&'a Shelf);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.books().ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Books {
+    fn next(&self) -> Next {
+        match &self.failed {
+            _ if !self.ready.is_empty() => Next::Ready,
+            _ if self.ended => Next::Failed(Arc::from("the journal is closing")),
+            Some(why) if !self.try_again => Next::Failed(Arc::clone(why)),
+            _ => Next::Coming,
+        }
+    }
+
+    fn next_chore(&mut self) -> Option<Chore> {
+        if self.stopping {
+            return Some(Chore::Stop);
+        }
+        if let Some(&number) = self.retired.front() {
+            return Some(Chore::Retire(number));
+        }
+        let wanted = self.ready.is_empty() && (self.failed.is_none() || self.try_again);
+        if wanted {
+            self.try_again = false;
+            let spare = self.spares.pop_front();
+            return Some(Chore::Make { number: self.number_last + 1, spare });
+        }
+        if self.spares.len() > self.spares_wanted {
+            return self.spares.pop_back().map(Chore::Remove);
+        }
+        None
+    }
+}
+
+/// Makes the file with this number: of a spare, or new and full of zeros.
+pub(super) fn make(
+    disk: &Disk,
+    dir: &Path,
+    options: &JournalOptions,
+    number: u64,
+    spare: Option<u64>,
+) -> io::Result<LiveFile> {
+    let file_bytes = options.file_bytes;
+    let unfinished = dir.join(UNFINISHED_NAME);
+    let path = dir.join(file_name(number));
+    let made = (|| {
+        let file = match spare {
+            Some(spare) => {
+                disk.rename(&dir.join(spare_name(spare)), &unfinished)?;
+                disk.open(&unfinished)?
+            }
+            None => filled(disk, dir, &unfinished, file_bytes)?,
+        };
+        let header = Header { store: options.store, number, salt: new_salt(), file_bytes };
+        disk.write_at(&file, &mut [IoSlice::new(&header.to_page())], 0)?;
+        disk.sync_data(&file)?;
+        disk.rename(&unfinished, &path)?;
+        disk.sync_dir(dir)?;
+        Ok(LiveFile { file, header, at: FRAMES_AT })
+    })();
+    if made.as_ref().is_err_and(means_full) {
+        disk.remove(&unfinished)?;
+    }
+    made
+}
+
+fn filled(disk: &Disk, dir: &Path, path: &Path, file_bytes: u64) -> io::Result<File> {
+    // Asked first, because filling a disk to its last block to find out would hurt everyone else.
+    if disk.free_bytes(dir)? < file_bytes {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    let file = disk.create(path)?;
+    disk.fill(&file, 0, file_bytes)?;
+    Ok(file)
+}
+
+/// Different at each life of each file, and not to be guessed by who chooses payloads.
+fn new_salt() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

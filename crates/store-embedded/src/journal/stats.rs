@@ -1,0 +1,130 @@
+//! Figures of the journal, for metrics and the bench. Nothing here decides anything.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::CommitNo;
+
+/// Number of buckets of the fsync histogram.
+const FSYNC_BUCKETS: usize = 16;
+
+/// How exactly `bytes_since` knows: one mark is kept per so many bytes.
+pub(super) const MARK_BYTES: u64 = 64 << 10;
+
+/// Figures since opening.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Commits made durable.
+    pub commits: u64,
+    /// Groups made durable, each with one fdatasync.
+    pub groups: u64,
+    /// Bytes written for them, heads and padding included.
+    pub bytes: u64,
+    /// Most commits in one group.
+    pub group_commits_max: u64,
+    /// Most bytes in one group.
+    pub group_bytes_max: u64,
+    /// Time spent in write, all groups.
+    pub write_micros_total: u64,
+    /// Time spent in fdatasync, all groups.
+    pub fsync_micros_total: u64,
+    /// The longest fdatasync.
+    pub fsync_micros_max: u64,
+    /// The last fdatasync.
+    pub fsync_micros_last: u64,
+    /// How many took how long: bucket `i` counts those under `64 << i` microseconds that no
+    /// earlier one counts, the last bucket all others.
+    pub fsync_micros_buckets: [u64; FSYNC_BUCKETS],
+    /// Times that the writer had to wait for the next file.
+    pub file_waits: u64,
+    /// Commits refused as `Full` after they were accepted.
+    pub refused_full: u64,
+    /// Files begun since opening.
+    pub files_begun: u64,
+    /// Files made by writing zeros since opening.
+    pub files_filled: u64,
+    /// Files recycled since opening.
+    pub files_recycled: u64,
+    /// Files on disk now, spares included.
+    pub files: u64,
+    /// Their bytes.
+    pub disk_bytes: u64,
+}
+
+impl JournalStats {
+    pub(super) fn count_group(
+        &mut self,
+        commits: u64,
+        bytes: u64,
+        write: Duration,
+        sync: Duration,
+    ) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let fsync = micros(sync);
+        self.commits += commits;
+        self.groups += 1;
+        self.bytes += bytes;
+        self.group_commits_max = self.group_commits_max.max(commits);
+        self.group_bytes_max = self.group_bytes_max.max(bytes);
+        self.write_micros_total += micros(write);
+        self.fsync_micros_total += fsync;
+        self.fsync_micros_max = self.fsync_micros_max.max(fsync);
+        self.fsync_micros_last = fsync;
+        let bucket = (0..FSYNC_BUCKETS - 1).find(|i| fsync < 64 << i).unwrap_or(FSYNC_BUCKETS - 1);
+        self.fsync_micros_buckets[bucket] += 1;
+    }
+}
+
+/// How long something took. A measurement: it is shown, and decides nothing, so it needs no
+/// `Clock` that tests can move.
+#[derive(Debug)]
+pub(super) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "a duration that is only shown, never acted on")]
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Where in the stream of bytes which commit ends, to within `MARK_BYTES`. Bounded by the bytes
+/// since the checkpoint.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    marks: VecDeque<(CommitNo, u64)>,
+    /// Bytes up to the last commit that the checkpoint covers, as far as marks know.
+    base: u64,
+    total: u64,
+}
+
+impl Marks {
+    /// The bytes up to the end of `commit` are `total`.
+    pub(super) fn note(&mut self, commit: CommitNo, total: u64) {
+        self.total = total;
+        if self.marks.back().is_none_or(|&(_, at)| total - at >= MARK_BYTES) {
+            self.marks.push_back((commit, total));
+        }
+    }
+
+    pub(super) fn advance(&mut self, commit: CommitNo, bytes: u64) {
+        self.note(commit, self.total + bytes);
+    }
+
+    pub(super) fn since(&self, commit: CommitNo) -> u64 {
+        let covered = self.marks.partition_point(|&(marked, _)| marked <= commit);
+        let at = covered.checked_sub(1).map_or(self.base, |index| self.marks[index].1);
+        self.total - at
+    }
+
+    pub(super) fn forget(&mut self, up_to: CommitNo) {
+        while let Some(&(marked, at)) = self.marks.front().filter(|(marked, _)| *marked <= up_to) {
+            debug_assert!(marked <= up_to);
+            self.base = at;
+            self.marks.pop_front();
+        }
+    }
+}

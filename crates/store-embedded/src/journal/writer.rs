@@ -1,0 +1,458 @@
+//! The writer: turns what waits into groups, and groups into durable bytes.
+//!
+//! In: the queue that callers fill. Out: outcomes, in order, to the thread that hands them over.
+//! Invariant: a group is written only when the one before it is durable, and lies in one file.
+//! Invariant: bytes of a group that failed cannot be read as frames later; if that cannot be made
+//! sure of, the journal is broken.
+//! Next door: `shelf` has the next file ready; `scan` reads what is written here.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::disk::{Disk, means_full};
+use super::frame::{Head, frame_bytes, padding, payload_sum};
+use super::shelf::{LiveFile, Next, Shelf};
+use super::stats::{Marks, Stopwatch};
+use super::{Class, CommitNo, Entry, JournalError, JournalOptions, JournalStats, Refused};
+
+/// Payloads up to this length are copied next to their heads; longer ones are written from where
+/// they are.
+const COPY_BYTES_MAX: usize = 4096;
+/// Groups that may wait to be handed over while one is: more would only hide a slow store.
+const GROUPS_WAITING_MAX: usize = 1;
+
+/// What callers, the writer and the hand-over share.
+#[derive(Debug)]
+pub(super) struct Shared<T> {
+    state: Mutex<State<T>>,
+    /// Something to write, or time to stop.
+    work: Condvar,
+    /// The queue was emptied, or the journal ended.
+    room: Condvar,
+    pub(super) room_async: Notify,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    queue: VecDeque<Queued<T>>,
+    queue_bytes: usize,
+    stopping: bool,
+    broken: Option<Arc<str>>,
+    last: CommitNo,
+    file_left: u64,
+    marks: Marks,
+    stats: JournalStats,
+}
+
+/// An entry in the queue, with what its head needs.
+#[derive(Debug)]
+pub(super) struct Queued<T> {
+    pub(super) bytes: Bytes,
+    class: Class,
+    item: T,
+    sum: u64,
+}
+
+impl<T> Queued<T> {
+    pub(super) fn new(entry: Entry<T>) -> Self {
+        let Entry { bytes, class, item } = entry;
+        let sum = payload_sum(&bytes);
+        Self { bytes, class, item, sum }
+    }
+
+    pub(super) fn refused(self, why: JournalError) -> Refused<T> {
+        let Self { bytes, class, item, .. } = self;
+        Refused { why, entry: Entry { bytes, class, item } }
+    }
+
+    fn frame_bytes(&self) -> u64 {
+        frame_bytes(self.bytes.len())
+    }
+}
+
+impl<T> Shared<T> {
+    pub(super) fn new(last: CommitNo, active: &LiveFile, marks: Marks) -> Self {
+        Self {
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                queue_bytes: 0,
+                stopping: false,
+                broken: None,
+                last,
+                file_left: active.left(),
+                marks,
+                stats: JournalStats::default(),
+            }),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            room_async: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an entry in the queue, or gives it back.
+    pub(super) fn offer(
+        &self,
+        queued: Queued<T>,
+        options: &JournalOptions,
+    ) -> Result<(), (JournalError, Queued<T>)> {
+        let mut state = self.state();
+        if let Some(why) = &state.broken {
+            return Err((JournalError::Broken { why: Arc::clone(why) }, queued));
+        }
+        if state.stopping {
+            return Err((JournalError::Closed, queued));
+        }
+        if !state.has_room(options, queued.bytes.len()) {
+            return Err((JournalError::Busy, queued));
+        }
+        state.queue_bytes += queued.bytes.len();
+        state.queue.push_back(queued);
+        if state.queue.len() == 1 {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    pub(super) fn wait_for_room(&self, options: &JournalOptions, bytes: usize) {
+        let mut state = self.state();
+        while !state.has_room(options, bytes) && !state.stopping && state.broken.is_none() {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// All that waits. `None` when the journal is to stop and nothing waits.
+    fn take(&self) -> Option<VecDeque<Queued<T>>> {
+        let mut state = self.state();
+        loop {
+            if !state.queue.is_empty() {
+                state.queue_bytes = 0;
+                let taken = std::mem::take(&mut state.queue);
+                drop(state);
+                self.wake_callers();
+                return Some(taken);
+            }
+            if state.stopping {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn wake_callers(&self) {
+        self.room.notify_all();
+        self.room_async.notify_waiters();
+    }
+
+    pub(super) fn stop(&self) {
+        self.state().stopping = true;
+        self.work.notify_all();
+        self.wake_callers();
+    }
+
+    /// For good. The first reason stays.
+    pub(super) fn break_with(&self, why: String) {
+        tracing::error!(why, "journal: broken, nothing more is acknowledged");
+        self.state().broken.get_or_insert_with(|| Arc::from(why));
+        self.wake_callers();
+    }
+
+    pub(super) fn broken(&self) -> Option<Arc<str>> {
+        self.state().broken.clone()
+    }
+
+    pub(super) fn last(&self) -> CommitNo {
+        self.state().last
+    }
+
+    pub(super) fn file_left(&self) -> u64 {
+        self.state().file_left
+    }
+
+    pub(super) fn bytes_since(&self, commit: CommitNo) -> u64 {
+        self.state().marks.since(commit)
+    }
+
+    pub(super) fn checkpointed(&self, up_to: CommitNo) {
+        self.state().marks.forget(up_to);
+    }
+
+    pub(super) fn stats(&self) -> JournalStats {
+        self.state().stats.clone()
+    }
+}
+
+impl<T> State<T> {
+    fn has_room(&self, options: &JournalOptions, bytes: usize) -> bool {
+        // One that is larger than the whole bound goes alone.
+        self.queue.is_empty()
+            || (self.queue.len() < options.queue_commits_max
+                && self.queue_bytes + bytes <= options.queue_bytes_max)
+    }
+}
+
+/// One accepted entry and what became of it.
+type Outcome<T> = (Result<CommitNo, JournalError>, T);
+
+/// The thread that hands outcomes to the store, and the way to it.
+pub(super) fn hand_over<T>(
+    shared: Arc<Shared<T>>,
+    mut on_durable: impl FnMut(Result<CommitNo, &JournalError>, T),
+) -> (impl FnOnce(), SyncSender<Vec<Outcome<T>>>) {
+    let (sender, receiver): (_, Receiver<Vec<Outcome<T>>>) = sync_channel(GROUPS_WAITING_MAX);
+    let run = move || {
+        let _guard = BreakOnPanic(&shared);
+        for outcomes in receiver {
+            for (outcome, item) in outcomes {
+                on_durable(outcome.as_ref().copied(), item);
+            }
+        }
+    };
+    (run, sender)
+}
+
+/// A thread that panics must not leave callers waiting for ever.
+struct BreakOnPanic<'a, T>(&'a Shared<T>);
+
+impl<T> Drop for BreakOnPanic<'_, T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let name = thread::current().name().unwrap_or("a thread").to_owned();
+            self.0.break_with(format!("{name} panicked"));
+            // Nobody is left to answer these; dropping an item is all the answer there is.
+            let waiting = std::mem::take(&mut self.0.state().queue);
+            drop(waiting);
+        }
+    }
+}
+
+/// The owner of the file.
+pub(super) struct Writer<T> {
+    disk: Disk,
+    reserve_bytes: u64,
+    shared: Arc<Shared<T>>,
+    shelf: Arc<Shelf>,
+    active: LiveFile,
+    active_is_empty: bool,
+    last: CommitNo,
+    /// Heads and short payloads of the group being written; kept to be used again.
+    staging: Vec<u8>,
+}
+
+/// What to do with the entry that comes next.
+enum Step {
+    Take,
+    /// Write what was taken so far, then wait for the next file.
+    Wait,
+    /// Write what was taken so far, then go on in the next file.
+    Rotate,
+    Refuse(JournalError),
+}
+
+impl<T> Writer<T> {
+    pub(super) fn new(
+        disk: Disk,
+        options: &JournalOptions,
+        shared: &Arc<Shared<T>>,
+        shelf: &Arc<Shelf>,
+        active: LiveFile,
+        last: CommitNo,
+    ) -> Self {
+        Self {
+            disk,
+            reserve_bytes: options.reserve_bytes(),
+            shared: Arc::clone(shared),
+            shelf: Arc::clone(shelf),
+            active,
+            // If it is not, saying so once too often does no harm.
+            active_is_empty: true,
+            last,
+            staging: Vec::new(),
+        }
+    }
+
+    /// The thread: until the journal is stopped and the queue is empty.
+    pub(super) fn run(mut self, outcomes: &SyncSender<Vec<Outcome<T>>>) {
+        let shared = Arc::clone(&self.shared);
+        let _guard = BreakOnPanic(&shared);
+        while let Some(mut waiting) = shared.take() {
+            while !waiting.is_empty() {
+                let group = self.next_group(&mut waiting);
+                if !group.is_empty() && outcomes.send(group).is_err() {
+                    // The hand-over panicked, and has broken the journal: see there.
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes entries off the front, as many as go in one group, and makes them durable.
+    fn next_group(&mut self, waiting: &mut VecDeque<Queued<T>>) -> Vec<Outcome<T>> {
+        let mut group = Vec::with_capacity(waiting.len());
+        let mut refused = Vec::new();
+        let mut bytes = 0;
+        let step = loop {
+            let Some(queued) = waiting.front() else {
+                break Step::Take;
+            };
+            match self.step(queued, bytes) {
+                Step::Take => {
+                    bytes += queued.frame_bytes();
+                    group.extend(waiting.pop_front());
+                }
+                Step::Refuse(why) => {
+                    refused.extend(waiting.pop_front().map(|queued| (Err(why), queued.item)));
+                }
+                other => break other,
+            }
+        };
+        let mut outcomes = if group.is_empty() { Vec::new() } else { self.commit(group, bytes) };
+        outcomes.extend(refused);
+        match step {
+            Step::Wait => drop(self.wait_for_file()),
+            Step::Rotate => self.rotate(),
+            Step::Take | Step::Refuse(_) => {}
+        }
+        outcomes
+    }
+
+    /// Decides on one entry, when `taken` bytes stand before it in the group.
+    fn step(&self, queued: &Queued<T>, taken: u64) -> Step {
+        if let Some(why) = self.shared.broken() {
+            return Step::Refuse(JournalError::Broken { why });
+        }
+        let left = self.active.left() - taken;
+        let need = queued.frame_bytes();
+        let grows = queued.class == Class::Grow;
+        match self.shelf.next() {
+            Next::Ready if need <= left => Step::Take,
+            Next::Ready => Step::Rotate,
+            Next::Failed(why) if grows || need > left => Step::Refuse(JournalError::Full { why }),
+            // What is reserved is not given away before it is known whether more is to come.
+            Next::Coming if need > left || (grows && left - need < self.reserve_bytes) => {
+                Step::Wait
+            }
+            Next::Failed(_) | Next::Coming => Step::Take,
+        }
+    }
+
+    fn wait_for_file(&self) -> Next {
+        self.shared.state().stats.file_waits += 1;
+        self.shelf.wait()
+    }
+
+    fn rotate(&mut self) {
+        if let Some(next) = self.shelf.rotate(&self.active, self.last) {
+            self.active = next;
+            self.active_is_empty = true;
+            self.shared.state().file_left = self.active.left();
+        }
+    }
+
+    /// Writes a group and makes it durable, or makes sure that nothing of it can be read.
+    fn commit(&mut self, group: Vec<Queued<T>>, bytes: u64) -> Vec<Outcome<T>> {
+        let first = CommitNo(self.last.0 + 1);
+        let watch = Stopwatch::start();
+        if let Err(error) = self.write(&group, first) {
+            let why = self.undo(&group, error);
+            return failed(group, &why);
+        }
+        let written = watch.elapsed();
+        if let Err(error) = self.disk.sync_data(&self.active.file) {
+            let why = self.broken("fsync failed", &error);
+            return failed(group, &why);
+        }
+        let synced = watch.elapsed() - written;
+
+        self.last = CommitNo(self.last.0 + group.len() as u64);
+        self.active.at += bytes;
+        if std::mem::take(&mut self.active_is_empty) {
+            self.shelf.wrote_first();
+        }
+        let mut state = self.shared.state();
+        state.last = self.last;
+        state.file_left = self.active.left();
+        state.marks.advance(self.last, bytes);
+        state.stats.count_group(group.len() as u64, bytes, written, synced);
+        drop(state);
+        (first.0..).zip(group).map(|(commit, queued)| (Ok(CommitNo(commit)), queued.item)).collect()
+    }
+
+    /// One write for the whole group and the end after it.
+    fn write(&mut self, group: &[Queued<T>], first: CommitNo) -> io::Result<()> {
+        let mut staging = std::mem::take(&mut self.staging);
+        staging.clear();
+        // Where the staged bytes are interrupted by a payload that is written from its own place.
+        let mut cuts = Vec::new();
+        for (commit, queued) in (first.0..).zip(group) {
+            let length = queued.bytes.len();
+            let head = Head {
+                length: u32::try_from(length).expect("bounded by COMMIT_BYTES_MAX"),
+                commit: CommitNo(commit),
+                group: first,
+                payload_sum: queued.sum,
+            };
+            staging.extend_from_slice(&head.to_bytes(self.active.header.salt));
+            if length > COPY_BYTES_MAX {
+                cuts.push((staging.len(), &queued.bytes));
+            } else {
+                staging.extend_from_slice(&queued.bytes);
+            }
+            staging.resize(staging.len() + padding(length), 0);
+        }
+        let bytes: u64 = group.iter().map(Queued::frame_bytes).sum();
+        let end = self.active.end_at(self.active.at + bytes);
+
+        let mut slices = Vec::with_capacity(2 * cuts.len() + 2);
+        let mut from = 0;
+        for (cut, payload) in cuts {
+            slices.push(IoSlice::new(&staging[from..cut]));
+            slices.push(IoSlice::new(payload));
+            from = cut;
+        }
+        slices.push(IoSlice::new(&staging[from..]));
+        slices.push(IoSlice::new(end));
+        let written = self.disk.write_at(&self.active.file, &mut slices, self.active.at);
+        self.staging = staging;
+        written
+    }
+
+    /// A write failed half-way: nothing of it may be read as a frame, not even after a crash.
+    fn undo(&mut self, group: &[Queued<T>], error: io::Error) -> JournalError {
+        if !means_full(&error) {
+            return self.broken("write failed", &error);
+        }
+        let mut at = self.active.at;
+        for queued in group {
+            if let Err(error) = self.active.erase_head(&self.disk, at) {
+                return self.broken("a half-written group cannot be erased", &error);
+            }
+            at += queued.frame_bytes();
+        }
+        if let Err(error) = self.disk.sync_data(&self.active.file) {
+            return self.broken("fsync failed", &error);
+        }
+        self.shared.state().stats.refused_full += group.len() as u64;
+        JournalError::Full { why: Arc::from(error.to_string()) }
+    }
+
+    fn broken(&self, what: &str, error: &io::Error) -> JournalError {
+        let file = super::frame::file_name(self.active.header.number);
+        self.shared.break_with(format!("{what} on {file}: {error}"));
+        let why = self.shared.broken().expect("broken a line ago");
+        JournalError::Broken { why }
+    }
+}
+
+fn failed<T>(group: Vec<Queued<T>>, why: &JournalError) -> Vec<Outcome<T>> {
+    group.into_iter().map(|queued| (Err(why.clone()), queued.item)).collect()
+}

@@ -1,0 +1,48 @@
+//! Keys: the order in which everything on the timeline stands.
+//!
+//! Partition first, so that what one owner loads stands together; then time, then id, as the contract says.
+
+use std::ops::Bound;
+
+use punctual_core::{PartitionId, TaskId, Timestamp};
+use punctual_store::Position;
+
+/// The place of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) partition: PartitionId,
+    pub(crate) at: Timestamp,
+    pub(crate) id: TaskId,
+}
+
+impl Key {
+    pub(crate) const fn new(at: Timestamp, id: TaskId) -> Self {
+        Self { partition: id.partition(), at, id }
+    }
+
+    /// Where a task is filed unless something else is known of it.
+    pub(crate) const fn home(id: TaskId) -> Self {
+        Self::new(id.due(), id)
+    }
+
+    pub(crate) const fn after(partition: PartitionId, position: Position) -> Self {
+        Self { partition, at: position.fire_at, id: position.id }
+    }
+
+    pub(crate) const fn position(self) -> Position {
+        Position { fire_at: self.at, id: self.id }
+    }
+
+    /// Everything of a partition after a position and before a time. The end of all time excludes only the
+    /// next partition.
+    pub(crate) fn range(
+        partition: PartitionId,
+        after: Position,
+        until: Timestamp,
+    ) -> (Bound<Self>, Bound<Self>) {
+        let after = Self::after(partition, after);
+        let until = Self::after(partition, Position::before(until));
+        // A range that ends before it begins is empty, not an error.
+        (Bound::Excluded(after), Bound::Excluded(until.max(after)))
+    }
+}

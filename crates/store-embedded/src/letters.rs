@@ -1,0 +1,164 @@
+//! Dead letters and history: reading them, and sweeping what is past its retention.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, PartitionId, TaskId, Timestamp};
+use punctual_store::codec::{read_letter, read_record};
+use punctual_store::{Page, Retention};
+
+use crate::fault::{Fault, Reading};
+use crate::history::read_of_task;
+use crate::inner::Inner;
+
+/// Letters that one page looks at, at most.
+const LOOKED_AT_MAX: usize = 4096;
+
+impl Inner {
+    /// Letters of a partition after one, in order, and whether there are no more.
+    fn letters(
+        &self,
+        partition: PartitionId,
+        after: Option<FireId>,
+    ) -> Result<(Vec<(FireId, Bytes)>, bool), Fault> {
+        loop {
+            let (beneath, checkpoints) = {
+                let state = self.state()?;
+                (state.dead.beneath(), state.checkpoints)
+            };
+            let mut rows: BTreeMap<FireId, Option<Bytes>> = BTreeMap::new();
+            let mut more = false;
+            if beneath {
+                self.catalog.letters_after(partition, after, |fire_id, letter| {
+                    rows.insert(fire_id, Some(Bytes::copy_from_slice(letter)));
+                    more = rows.len() >= LOOKED_AT_MAX;
+                    !more
+                })?;
+            }
+            let covered = rows.last_key_value().map(|(fire_id, _)| *fire_id).filter(|_| more);
+            let state = self.state()?;
+            if state.checkpoints != checkpoints {
+                continue;
+            }
+            let mut known = std::collections::HashSet::new();
+            for (fire_id, letter) in state.dead.iter() {
+                let ours = fire_id.task.partition() == partition
+                    && after.is_none_or(|after| *fire_id > after)
+                    && covered.is_none_or(|covered| *fire_id <= covered);
+                if ours && known.insert(*fire_id) {
+                    rows.insert(*fire_id, letter.clone());
+                }
+            }
+            drop(state);
+            let mut letters: Vec<(FireId, Bytes)> =
+                rows.into_iter().filter_map(|(fire_id, letter)| Some((fire_id, letter?))).collect();
+            // A page needs somewhere to go on from, also if all that was looked at is forgotten by now.
+            if more && letters.is_empty() {
+                return self.letters(partition, covered);
+            }
+            if letters.len() > LOOKED_AT_MAX {
+                letters.truncate(LOOKED_AT_MAX);
+                more = true;
+            }
+            return Ok((letters, !more));
+        }
+    }
+
+        /// All letters of a partition.
+    pub(crate) fn all_letters(
+        &self,
+        partition: PartitionId,
+    ) -> Result<Vec<(FireId, Bytes)>, Fault> {
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().map(|(fire_id, _)| *fire_id);
+            let (letters, whole) = self.letters(partition, after)?;
+            all.extend(letters);
+            if whole {
+                return Ok(all);
+            }
+        }
+    }
+
+    pub(crate) fn dead(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter, FireId>, Fault> {
+        let (letters, whole) = self.letters(partition, after)?;
+        let mut items = Vec::new();
+        let mut last = None;
+        for (fire_id, letter) in letters {
+            let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
+            last = Some(fire_id);
+            if letter.task.definition.namespace == *namespace {
+                items.push(letter);
+            }
+            if items.len() >= limit {
+                return Ok(Page { items, next: last });
+            }
+        }
+        let next = last.filter(|_| !whole);
+        Ok(Page { items, next })
+    }
+
+    pub(crate) fn dead_letter(&self, fire_id: FireId) -> Result<Option<DeadLetter>, Fault> {
+        let (known, beneath) = {
+            let state = self.state()?;
+            (state.dead.get(&fire_id).cloned(), state.dead.beneath())
+        };
+        let letter = match known {
+            Some(letter) => letter,
+            None if beneath => self.catalog.letter(fire_id)?.map(Bytes::from),
+            None => None,
+        };
+        letter.map(|letter| read_letter(&letter, &self.interner).reading("dead letter")).transpose()
+    }
+
+    /// Letters that are past their age, with whose they are.
+    pub(crate) fn letters_past(
+        &self,
+        partition: PartitionId,
+        retention: Retention,
+        now: Timestamp,
+    ) -> Result<Vec<(FireId, Namespace)>, Fault> {
+        let mut past = Vec::new();
+        let mut after = None;
+        loop {
+            let (letters, whole) = self.letters(partition, after)?;
+            after = letters.last().map(|(fire_id, _)| *fire_id);
+            for (fire_id, letter) in letters {
+                let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
+                if now.since(letter.died_at) >= retention.dead_age {
+                    past.push((fire_id, letter.task.definition.namespace.clone()));
+                }
+            }
+            if whole {
+                return Ok(past);
+            }
+        }
+    }
+
+    pub(crate) fn history(&self, id: TaskId, limit: usize) -> Result<Vec<FireRecord>, Fault> {
+                let (mut found, runs, before) = {
+            let state = self.state()?;
+            let (found, runs) = state.history.look(id);
+            (found, runs, state.partition(id.partition()).history_before)
+        };
+        for run in runs {
+            for (nominal_at, record) in read_of_task(&self.files, &run, id)? {
+                found.entry(nominal_at).or_insert(record);
+            }
+        }
+                let mut records = Vec::new();
+        for record in found.into_values().rev() {
+            let record = read_record(&record, &self.interner).reading("record of a fire")?;
+            if record.ended_at >= before && records.len() < limit {
+                records.push(record);
+            }
+        }
+        Ok(records)
+    }
+}

@@ -1,0 +1,41 @@
+//! The embedded store: a journal, a timeline kept in sorted runs, and a catalog.
+
+mod admit;
+mod background;
+mod buffer;
+mod catalog;
+mod check;
+mod checkpoint;
+mod directory;
+mod fault;
+mod fetch;
+mod find;
+mod frame;
+mod history;
+mod inner;
+mod journal;
+mod key;
+mod layers;
+mod letters;
+mod list;
+mod load;
+mod merge;
+mod names;
+mod open;
+mod options;
+mod resolve;
+mod rewrite;
+mod run;
+mod standing;
+mod state;
+mod stats;
+mod store;
+mod timeline;
+
+pub use check::{CheckReport, check};
+pub use directory::OpenError;
+pub use journal::{CommitNo, Dropped, DroppedWhy, JournalError, JournalStats};
+pub use open::OpenReport;
+pub use options::Options;
+pub use stats::{StoreStats, stats};
+pub use store::EmbeddedStore;

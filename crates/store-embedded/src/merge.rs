@@ -1,0 +1,114 @@
+//! Merging: the entries of one partition over all runs, in order.
+//!
+//! In: a timeline and a key to begin after. Out: entries that have not ended. A run is opened only when its
+//! first entry is next, so that what lies far ahead costs nothing.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use crate::fault::Fault;
+use crate::key::Key;
+use crate::run::{Cursor, Entry, Files, Run};
+use crate::timeline::Timeline;
+
+#[derive(Debug)]
+pub(crate) struct Merge {
+    after: Key,
+    /// Runs that are not open yet, by their first key of the partition, the next one last.
+    waiting: Vec<(Key, Arc<Run>)>,
+    open: Vec<Cursor>,
+    heads: BinaryHeap<Reverse<Head>>,
+}
+
+/// The next entry of an open run.
+#[derive(Debug)]
+struct Head {
+    entry: Entry,
+    cursor: usize,
+}
+
+impl PartialEq for Head {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Head {}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.entry.key, self.cursor).cmp(&(other.entry.key, other.cursor))
+    }
+}
+
+/// An entry and the run that it stands in.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    pub(crate) entry: Entry,
+    pub(crate) run: Arc<Run>,
+}
+
+impl Merge {
+    /// Everything of the partition of `after` that comes after it.
+    pub(crate) fn after(timeline: &Timeline, after: Key) -> Self {
+        Self::of(timeline.after(after.at).cloned(), after)
+    }
+
+    /// The same over some runs.
+    pub(crate) fn of(runs: impl Iterator<Item = Arc<Run>>, after: Key) -> Self {
+        let mut waiting: Vec<_> = runs
+            .filter_map(|run| {
+                let blocks = run.blocks_of(after.partition);
+                let first = (!blocks.is_empty()).then(|| run.footer.fences[blocks.start].first)?;
+                Some((first, run))
+            })
+            .collect();
+        waiting.sort_unstable_by_key(|(first, run)| Reverse((*first, run.no)));
+        Self { after, waiting, open: Vec::new(), heads: BinaryHeap::new() }
+    }
+
+    pub(crate) fn next(&mut self, files: &Files) -> Result<Option<Candidate>, Fault> {
+        self.open_due(files)?;
+        let Some(mut top) = self.heads.peek_mut() else {
+            return Ok(None);
+        };
+        let cursor = &mut self.open[top.0.cursor];
+        let run = Arc::clone(cursor.run());
+        let entry = match cursor.next(files)? {
+            Some(next) => std::mem::replace(&mut top.0.entry, next),
+            None => std::collections::binary_heap::PeekMut::pop(top).0.entry,
+        };
+        Ok(Some(Candidate { entry, run }))
+    }
+
+    /// Opens the runs whose first entry may be next.
+    fn open_due(&mut self, files: &Files) -> Result<(), Fault> {
+        while let Some((first, _)) = self.waiting.last() {
+            let due = self.heads.peek().is_none_or(|head| *first <= head.0.entry.key);
+            if !due {
+                break;
+            }
+            let Some((first, run)) = self.waiting.pop() else {
+                break;
+            };
+            let mut cursor = if first > self.after {
+                Cursor::start(run, self.after.partition)
+            } else {
+                Cursor::after(files, run, self.after)?
+            };
+            if let Some(entry) = cursor.next(files)? {
+                let cursor_no = self.open.len();
+                self.open.push(cursor);
+                self.heads.push(Reverse(Head { entry, cursor: cursor_no }));
+            }
+        }
+        Ok(())
+    }
+}

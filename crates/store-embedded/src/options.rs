@@ -1,0 +1,96 @@
+//! How a store is kept: budgets of memory and disk, each with its reason.
+//!
+//! Not here: what is kept for how long (`Retention`, an argument of every sweep).
+
+use std::time::Duration;
+
+use punctual_core::Partitions;
+
+use crate::journal::FILE_BYTES_MAX;
+
+/// How an embedded store is kept. All but the partitions may differ from one opening to the next.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Fixed when the store is first made.
+    pub partitions: Partitions,
+    /// Bytes of tasks and records that are held in memory before they are written as runs. More
+    /// means fewer, larger files and a longer opening.
+    pub buffer_bytes_max: usize,
+    /// Bytes of journal after which a checkpoint is made, so that opening stays short.
+    pub journal_bytes_max: u64,
+    /// Bytes of one journal file.
+    pub journal_file_bytes: u64,
+    /// Changed rows of the catalog that are held in memory before a checkpoint.
+    pub rows_changed_max: usize,
+    /// Rows of the catalog that are remembered after they were read.
+    pub rows_cached_max: usize,
+    /// Ended tasks whose place in a run is not looked up yet.
+    pub ended_max: usize,
+    /// Bytes of one block of a run: what one read brings in.
+    pub block_bytes: usize,
+    /// The span of time that one near slice covers.
+    pub slice: Duration,
+    /// How many near slices there are; beyond them slices are [`Options::FAR_SLICES`] times as long.
+    pub near_slices: u64,
+    /// Open run files, at most: systems commonly allow a process 1,024.
+    pub files_open_max: usize,
+    /// Runs of a slice above which they are merged.
+    pub runs_per_slice_max: usize,
+    /// Cache of the catalog.
+    pub catalog_cache_bytes: u64,
+    /// Bytes that must be free on the disk for a checkpoint to be made.
+    pub room_bytes_min: u64,
+}
+
+impl Options {
+    /// A far slice is as long as so many near ones.
+    pub const FAR_SLICES: u64 = 32;
+
+    /// The defaults for a store of so many partitions.
+    #[must_use]
+    pub const fn new(partitions: Partitions) -> Self {
+        Self {
+            partitions,
+            buffer_bytes_max: 64 << 20,
+            journal_bytes_max: 256 << 20,
+            journal_file_bytes: 64 << 20,
+            rows_changed_max: 1_500_000,
+            rows_cached_max: 1_200_000,
+            ended_max: 1_000_000,
+            block_bytes: 16 << 10,
+            slice: Duration::from_secs(86_400),
+            near_slices: 40,
+            files_open_max: 512,
+            runs_per_slice_max: 256,
+            catalog_cache_bytes: 16 << 20,
+            room_bytes_min: 256 << 20,
+        }
+    }
+
+    /// Budgets so small that everything that happens to large stores happens to a few hundred tasks.
+    #[must_use]
+    pub const fn tiny(partitions: Partitions) -> Self {
+        Self {
+            partitions,
+            buffer_bytes_max: 4 << 10,
+            journal_bytes_max: 16 << 10,
+            journal_file_bytes: 4 << 20,
+            rows_changed_max: 24,
+            rows_cached_max: 8,
+            ended_max: 6,
+            block_bytes: 256,
+            slice: Duration::from_secs(30),
+            near_slices: 4,
+            files_open_max: 4,
+            runs_per_slice_max: 3,
+            catalog_cache_bytes: 1 << 20,
+            room_bytes_min: 1 << 20,
+        }
+    }
+
+    pub(crate) fn slice_millis(&self) -> u64 {
+        u64::try_from(self.slice.as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+}
+
+const _: () = assert!(Options::new(Partitions::ONE).journal_file_bytes <= FILE_BYTES_MAX);

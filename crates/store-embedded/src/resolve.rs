@@ -1,0 +1,94 @@
+//! Resolving: finding in the runs what has ended, and setting its bit.
+//!
+//! In: endings that the state noted. Out: bits. Runs on the background thread alone, which is the only one to set bits; so while it
+//! merges or writes, no bit changes under it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use punctual_core::TaskId;
+
+use crate::fault::Fault;
+use crate::fetch::Want;
+use crate::inner::Inner;
+use crate::key::Key;
+use crate::run::{Birth, Run, RunNo};
+use crate::state::Endings;
+use crate::timeline::Timeline;
+
+/// Endings that are looked up together: enough to share blocks, few enough to stay small.
+const TOGETHER: usize = 65_536;
+
+impl Inner {
+    /// Finds what has ended so far.
+    pub(crate) fn resolve(&self) -> Result<(), Fault> {
+        let (endings, timeline) = {
+            let mut state = self.state()?;
+            if state.ended.len() == 0 || state.resolving.is_some() {
+                return Ok(());
+            }
+            // What is in the frozen buffer has no bits yet: its endings stay until it is a run.
+            let endings = Arc::new(std::mem::take(&mut state.ended));
+            state.resolving = Some(Arc::clone(&endings));
+            (endings, Arc::clone(&state.timeline))
+        };
+                let stale = self.set_bits(&endings, &timeline)?;
+        let mut state = self.state()?;
+        for id in stale {
+            // Unless the task was filed again meanwhile.
+            if state.standings.get(&id).is_none() {
+                state.standings.set(id, None);
+            }
+        }
+        let done = state.resolving.take();
+        drop(state);
+        drop(done);
+        Ok(())
+    }
+
+    /// Sets the bits of endings, and gives the ids whose standing is in the catalog and no longer holds.
+    pub(crate) fn set_bits(
+        &self,
+        endings: &Endings,
+        timeline: &Timeline,
+    ) -> Result<Vec<TaskId>, Fault> {
+        let mut stale = Vec::new();
+        if timeline.is_empty() {
+            return Ok(stale);
+        }
+                let runs: HashMap<RunNo, &Arc<Run>> = timeline.runs().map(|run| (run.no, run)).collect();
+        let mut all: Vec<(Key, Birth)> = Vec::new();
+        for (id, ending) in endings.iter() {
+            let known = ending.place.and_then(|(no, ordinal)| Some((*runs.get(&no)?, ordinal)));
+                        if let Some((run, ordinal)) = known {
+                run.ended.set(ordinal);
+                if ending.filed_at.is_none() && self.catalog.standing(id)?.is_some() {
+                    stale.push(id);
+                }
+                continue;
+            }
+            let filed_at = match ending.filed_at {
+                Some(at) => at,
+                None => match self.catalog.standing(id)? {
+                    Some(standing) => {
+                        stale.push(id);
+                        standing.filed_at().unwrap_or(id.due())
+                    }
+                    None => id.due(),
+                },
+            };
+            all.push((Key::new(filed_at, id), ending.before));
+        }
+        all.sort_unstable();
+        for chunk in all.chunks(TOGETHER) {
+            let keys: Vec<(usize, Key)> =
+                chunk.iter().enumerate().map(|(index, (key, _))| (index, *key)).collect();
+            for hit in self.search(timeline, &keys, Want::Presence)? {
+                if hit.run.birth < chunk[hit.wanted].1 {
+                    hit.run.ended.set(hit.ordinal);
+                }
+            }
+        }
+        Ok(stale)
+    }
+}

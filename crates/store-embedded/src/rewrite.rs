@@ -1,0 +1,114 @@
+//! Rewriting: runs of a slice become fewer, smaller or nearer ones.
+//!
+//! In: a timeline. Out: runs to exchange at the next checkpoint. Three reasons, one way: a far slice comes near and is split; a slice has
+//! too many runs to load well; most of a future slice was cancelled and its room is wanted back. What has ended is left out.
+//! One slice at a time, and no more than [`INPUT_BYTES_MAX`] of it, because writers wait if it takes long.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use punctual_core::{PartitionId, Timestamp};
+use punctual_store::Position;
+
+use crate::checkpoint::{Exchange, RunNumbers};
+use crate::fault::Fault;
+use crate::inner::Inner;
+use crate::key::Key;
+use crate::merge::Merge;
+use crate::run::{Birth, Run, RunWriter};
+use crate::timeline::{Slice, Timeline};
+
+/// Bytes that one rewriting reads, at most.
+const INPUT_BYTES_MAX: u64 = 256 << 20;
+
+impl Inner {
+    /// Rewrites the slice that needs it most, if any does. All endings so far must have been resolved.
+    pub(crate) fn rewrite(&self, numbers: &mut RunNumbers) -> Result<Exchange, Fault> {
+        let (timeline, now) = {
+            let state = self.state()?;
+            (Arc::clone(&state.timeline), state.now)
+        };
+        let Some(runs) = self.choose(&timeline, now) else {
+            return Ok(Exchange::default());
+        };
+        let birth = runs.iter().map(|run| run.birth).max().unwrap_or(Birth(0));
+        let mut writers: BTreeMap<Slice, RunWriter> = BTreeMap::new();
+        for partition in partitions_of(&runs) {
+            let start = Key::after(partition, Position::START);
+            let mut merge = Merge::of(runs.iter().cloned(), start);
+            while let Some(candidate) = merge.next(&self.files)? {
+                let key = candidate.entry.key;
+                let slice = Slice::of(key.at, now, &self.options);
+                let writer = match writers.entry(slice) {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
+                        let no = numbers.take();
+                        entry.insert(RunWriter::new(&self.files, no, self.options.block_bytes)?)
+                    }
+                };
+                writer.push(key, &candidate.entry.body)?;
+            }
+        }
+        let mut exchange = Exchange::default();
+        for (slice, writer) in writers {
+            if let Some(written) = writer.finish()? {
+                let run = Arc::new(Run::new(written, birth));
+                exchange.added.push((slice.kind(), run));
+            }
+        }
+        exchange.dropped = runs;
+        Ok(exchange)
+    }
+
+    fn choose(&self, timeline: &Timeline, now: Timestamp) -> Option<Vec<Arc<Run>>> {
+        let near = self.options.slice_millis();
+        let now = now.as_millis();
+        let soon = now.saturating_add(near.saturating_mul(self.options.near_slices / 2));
+        timeline.slices().find_map(|(slice, runs)| {
+            let bytes: u64 = runs.iter().map(|run| run.file_bytes).sum();
+            let comes_near = slice.far
+                && slice.start <= soon
+                && slice.end(near) <= now + near * self.options.near_slices;
+            let current = !slice.far && slice.start <= now + near;
+            let too_many = current && runs.len() > self.options.runs_per_slice_max;
+            let mostly_ended =
+                slice.start > now + near && bytes as usize >= self.options.buffer_bytes_max / 2;
+            if comes_near || too_many {
+                return Some(within_bound(runs.to_vec()));
+            }
+            if mostly_ended {
+                let half_ended = |run: &&Arc<Run>| {
+                    let left = run.count() - run.ended.count();
+                    left > 0 && left < run.count() / 2
+                };
+                let runs: Vec<Arc<Run>> = runs.iter().filter(half_ended).cloned().collect();
+                let worth: u64 = runs.iter().map(|run| run.file_bytes).sum();
+                if worth >= bytes / 4 && !runs.is_empty() {
+                    return Some(within_bound(runs));
+                }
+            }
+            None
+        })
+    }
+}
+
+/// The smallest, as many as may be read at once; at least two, so that there is progress.
+fn within_bound(mut runs: Vec<Arc<Run>>) -> Vec<Arc<Run>> {
+    runs.sort_by_key(|run| run.file_bytes);
+    let mut bytes = 0;
+    let mut count = 0;
+    for run in &runs {
+        bytes += run.file_bytes;
+        if bytes > INPUT_BYTES_MAX && count >= 2 {
+            break;
+        }
+        count += 1;
+    }
+    runs.truncate(count);
+    runs
+}
+
+fn partitions_of(runs: &[Arc<Run>]) -> BTreeSet<PartitionId> {
+    let sections = runs.iter().flat_map(|run| &run.footer.sections);
+    sections.map(|section| section.partition).collect()
+}

@@ -1,0 +1,101 @@
+//! A cursor: the entries of one partition of a run, in order, from a key on.
+//!
+//! One block is held at a time. Entries that have ended are left out.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::PartitionId;
+
+use super::reader::Block;
+use super::{Files, Run};
+use crate::fault::Fault;
+use crate::key::Key;
+
+/// One entry of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: Key,
+    pub(crate) ordinal: u32,
+    pub(crate) body: Bytes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    run: Arc<Run>,
+    blocks: std::ops::Range<usize>,
+    block: Option<Block>,
+    index: usize,
+}
+
+impl Cursor {
+    /// Before the first entry of a partition that is greater than `after`.
+    pub(crate) fn after(files: &Files, run: Arc<Run>, after: Key) -> Result<Self, Fault> {
+        let mut blocks = run.blocks_of(after.partition);
+        let start = run.block_of(after).unwrap_or(blocks.start).max(blocks.start);
+        blocks.start = start.min(blocks.end);
+        let mut cursor = Self { run, blocks, block: None, index: 0 };
+        cursor.skip_to(files, after)?;
+        Ok(cursor)
+    }
+
+    /// Before the first entry of a partition.
+    pub(crate) fn start(run: Arc<Run>, partition: PartitionId) -> Self {
+        let blocks = run.blocks_of(partition);
+        Self { run, blocks, block: None, index: 0 }
+    }
+
+    pub(crate) const fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    fn skip_to(&mut self, files: &Files, after: Key) -> Result<(), Fault> {
+        if !self.read_on(files)? {
+            return Ok(());
+        }
+        let block_no = self.blocks.start - 1;
+        let block = self.block.as_ref().expect("just read");
+        let damaged = |what| self.run.damaged(files, block_no, what);
+        let mut index = block.keys.lower_bound(after).map_err(damaged)?;
+        while index < block.keys.len() && block.keys.key(index).map_err(damaged)? == after {
+            index += 1;
+        }
+        self.index = index;
+        Ok(())
+    }
+
+    /// Takes the next block; false if there is none.
+    fn read_on(&mut self, files: &Files) -> Result<bool, Fault> {
+        let Some(next) = self.blocks.next() else {
+            self.block = None;
+            return Ok(false);
+        };
+        self.block = Some(self.run.read_block(files, next)?);
+        self.index = 0;
+        Ok(true)
+    }
+
+    /// The next entry that has not ended.
+    pub(crate) fn next(&mut self, files: &Files) -> Result<Option<Entry>, Fault> {
+        loop {
+            if let Some(block) = &self.block {
+                while self.index < block.keys.len() {
+                    let index = self.index;
+                    self.index += 1;
+                    let ordinal = block.ordinal(index);
+                    if self.run.ended.get(ordinal) {
+                        continue;
+                    }
+                    let block_no = self.blocks.start - 1;
+                    let damaged = |what| self.run.damaged(files, block_no, what);
+                    let key = block.keys.key(index).map_err(damaged)?;
+                    let body = block.body(index).map_err(damaged)?;
+                    return Ok(Some(Entry { key, ordinal, body }));
+                }
+            }
+            if !self.read_on(files)? {
+                return Ok(None);
+            }
+        }
+    }
+}

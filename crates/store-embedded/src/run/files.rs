@@ -1,0 +1,124 @@
+//! The files of runs: open ones are kept, within a bound.
+//!
+//! In: a run's number. Out: its open file. A system allows a process some thousand open files at most, and a
+//! large store has more runs than that, so what was not used lately is closed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::RunNo;
+use crate::fault::Fault;
+
+/// The directory of runs.
+#[derive(Debug)]
+pub(crate) struct Files {
+    dir: PathBuf,
+    open_max: usize,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    files: HashMap<RunNo, (Arc<File>, u64)>,
+    uses: u64,
+}
+
+impl Files {
+    pub(crate) fn new(dir: PathBuf, open_max: usize) -> Self {
+        Self { dir, open_max: open_max.max(1), open: Mutex::default() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn path(&self, no: RunNo) -> PathBuf {
+        self.dir.join(run_name(no))
+    }
+
+    /// The open file of a run.
+    pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, Fault> {
+        if let Some(file) = self.known(no) {
+            return Ok(file);
+        }
+        let path = self.path(no);
+        let file = File::open(&path).map_err(|source| Fault::io("open", &path, source))?;
+        let file = Arc::new(file);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.files.len() >= self.open_max {
+            open.close_half();
+        }
+        let used = open.uses;
+        open.files.insert(no, (Arc::clone(&file), used));
+        Ok(file)
+    }
+
+    fn known(&self, no: RunNo) -> Option<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.uses += 1;
+        let uses = open.uses;
+        let (file, used) = open.files.get_mut(&no)?;
+        *used = uses;
+        Some(Arc::clone(file))
+    }
+
+    /// Reads bytes of a run; fewer than there should be is damage.
+    pub(crate) fn read(&self, no: RunNo, offset: u64, length: usize) -> Result<Vec<u8>, Fault> {
+        let file = self.file(no)?;
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, offset).map_err(|source| {
+            let path = self.path(no);
+            if source.kind() == std::io::ErrorKind::UnexpectedEof {
+                Fault::damaged(&path, offset, "the file is cut short")
+            } else {
+                Fault::io("read", &path, source)
+            }
+        })?;
+        Ok(bytes)
+    }
+
+    /// Removes the file of a run. One that is not there is as good.
+    pub(crate) fn remove(&self, no: RunNo) -> Result<(), Fault> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.files.remove(&no);
+        drop(open);
+        let path = self.path(no);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Fault::io("remove", &path, source))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the names of new runs durable.
+    pub(crate) fn sync_dir(&self) -> Result<(), Fault> {
+        File::open(&self.dir)
+            .and_then(|dir| dir.sync_all())
+            .map_err(|source| Fault::io("sync", &self.dir, source))
+    }
+}
+
+impl Open {
+    fn close_half(&mut self) {
+        let mut uses: Vec<u64> = self.files.values().map(|(_, used)| *used).collect();
+        let middle = uses.len() / 2;
+        let (_, middle, _) = uses.select_nth_unstable(middle);
+        let middle = *middle;
+        self.files.retain(|_, (_, used)| *used > middle);
+    }
+}
+
+/// The name of a run's file.
+pub(crate) fn run_name(no: RunNo) -> String {
+    format!("{:016x}.run", no.0)
+}
+
+/// The number of a file that is named like a run.
+pub(crate) fn run_no_of(name: &str) -> Option<RunNo> {
+    let digits = name.strip_suffix(".run").filter(|digits| digits.len() == 16)?;
+    u64::from_str_radix(digits, 16).ok().map(RunNo)
+}

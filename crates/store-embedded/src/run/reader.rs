@@ -1,0 +1,247 @@
+//! A run that is there: what is held of it in memory, and how entries are found in its file.
+//!
+//! In: a key. Out: the entry, from one or two reads. Every byte that is used is checked against its sum; what
+//! does not fit is damage, named by file and offset, and never passed over.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use punctual_core::{PartitionId, TaskId, Timestamp};
+
+use super::format::{
+    ENTRY_BYTES, Fence, Footer, HEAD_BYTES, Keys, TRAILER_BYTES, body_sum, footer_is_sound,
+    number_of, read_trailer,
+};
+use super::{Bits, Files, RunNo, Written};
+use crate::fault::Fault;
+use crate::key::Key;
+
+/// When the entries of a run were filed, counted in checkpoints: those of a later one are newer. Merged
+/// runs are as young as the youngest of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Birth(pub(crate) u64);
+
+/// A run.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) no: RunNo,
+    pub(crate) birth: Birth,
+    pub(crate) footer: Footer,
+    pub(crate) file_bytes: u64,
+    /// What has ended.
+    pub(crate) ended: Bits,
+}
+
+/// A block that was read whole.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) keys: Keys<Bytes>,
+    bytes: Bytes,
+    bodies_at: usize,
+    ordinal: u32,
+    no: RunNo,
+}
+
+impl Block {
+    pub(crate) const fn ordinal(&self, index: usize) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "a block has fewer")]
+        let index = index as u32;
+        self.ordinal + index
+    }
+
+    pub(crate) fn body(&self, index: usize) -> Result<Bytes, &'static str> {
+        let (start, end, sum) = self.keys.body(index)?;
+        let (start, end) = (self.bodies_at + start, self.bodies_at + end);
+        if end > self.bytes.len() {
+            return Err("a body lies outside its block");
+        }
+        let body = self.bytes.slice(start..end);
+        if body_sum(self.no, &body) != sum {
+            return Err("the sum of a body is wrong");
+        }
+        Ok(body)
+    }
+}
+
+impl Run {
+    pub(crate) fn new(written: Written, birth: Birth) -> Self {
+        let Written { no, footer, file_bytes } = written;
+        let ended = Bits::new(footer.count);
+        Self { no, birth, footer, file_bytes, ended }
+    }
+
+    /// Opens the run that a file holds.
+    pub(crate) fn open(files: &Files, no: RunNo, birth: Birth) -> Result<Self, Fault> {
+        let path = files.path(no);
+        let io = |source| Fault::io("open", &path, source);
+        let file = File::open(&path).map_err(io)?;
+        let file_bytes = file.metadata().map_err(io)?.len();
+        let footer = read_footer(&file, no, file_bytes)
+            .map_err(|what| Fault::damaged(&path, file_bytes, what))?;
+        let ended = Bits::new(footer.count);
+        Ok(Self { no, birth, footer, file_bytes, ended })
+    }
+
+    pub(crate) fn first(&self) -> Key {
+        self.footer.fences[0].first
+    }
+
+    pub(crate) const fn last(&self) -> Key {
+        self.footer.last
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.footer.count
+    }
+
+    /// The blocks of a partition.
+    pub(crate) fn blocks_of(&self, partition: PartitionId) -> std::ops::Range<usize> {
+        let fences = &self.footer.fences;
+        let start = fences.partition_point(|fence| fence.first.partition < partition);
+        let end = fences.partition_point(|fence| fence.first.partition <= partition);
+        start..end
+    }
+
+    /// Whether an entry of this key can be in here, by what is in memory.
+    pub(crate) fn may_have(&self, key: Key) -> bool {
+        if key < self.first() || key > self.last() {
+            return false;
+        }
+        let section = self.footer.sections.iter().find(|s| s.partition == key.partition);
+        let Some(section) = section else { return false };
+        if key.at == key.id.due() {
+            let number = number_of(key.id);
+            (section.numbers.0..=section.numbers.1).contains(&number)
+        } else {
+            section.strays > 0
+        }
+    }
+
+    /// The block in which an entry of this key would stand, if any can.
+    pub(crate) fn block_of(&self, key: Key) -> Option<usize> {
+        let fences = &self.footer.fences;
+        fences.partition_point(|fence| fence.first <= key).checked_sub(1)
+    }
+
+    /// Reads the keys of a block.
+    pub(crate) fn read_keys(&self, files: &Files, block: usize) -> Result<Keys<Vec<u8>>, Fault> {
+        let fence = &self.footer.fences[block];
+        let length = HEAD_BYTES + fence.count as usize * ENTRY_BYTES;
+        let bytes = files.read(self.no, fence.offset, length)?;
+        Keys::read(self.no, fence, bytes).map_err(|what| self.damaged(files, block, what))
+    }
+
+    /// Reads one body of a block whose keys were read.
+    pub(crate) fn read_body(
+        &self,
+        files: &Files,
+        block: usize,
+        keys: &Keys<Vec<u8>>,
+        index: usize,
+    ) -> Result<Bytes, Fault> {
+        let fence = &self.footer.fences[block];
+        let damaged = |what| self.damaged(files, block, what);
+        let (start, end, sum) = keys.body(index).map_err(damaged)?;
+        if end > fence.bodies_bytes as usize {
+            return Err(damaged("a body lies outside its block"));
+        }
+        let at = fence.offset + bodies_at(fence) as u64 + start as u64;
+        let body = files.read(self.no, at, end - start)?;
+        if body_sum(self.no, &body) != sum {
+            return Err(damaged("the sum of a body is wrong"));
+        }
+        Ok(body.into())
+    }
+
+    /// Reads a block whole.
+    pub(crate) fn read_block(&self, files: &Files, block: usize) -> Result<Block, Fault> {
+        let fence = &self.footer.fences[block];
+        let bodies_at = bodies_at(fence);
+        let length = bodies_at + fence.bodies_bytes as usize;
+        let bytes = Bytes::from(files.read(self.no, fence.offset, length)?);
+        let keys = Keys::read(self.no, fence, bytes.clone())
+            .map_err(|what| self.damaged(files, block, what))?;
+        Ok(Block { keys, bytes, bodies_at, ordinal: fence.ordinal, no: self.no })
+    }
+
+    /// Finds the ordinal of an entry.
+    pub(crate) fn ordinal_of(&self, files: &Files, key: Key) -> Result<Option<u32>, Fault> {
+        let Some(block) = self.block_of(key) else {
+            return Ok(None);
+        };
+        let keys = self.read_keys(files, block)?;
+        let index = self.index_of(files, block, &keys, key)?;
+        Ok(index.map(|index| self.ordinal_at(block, index)))
+    }
+
+    /// The place of a key among the keys of a block.
+    pub(crate) fn index_of<B: AsRef<[u8]>>(
+        &self,
+        files: &Files,
+        block: usize,
+        keys: &Keys<B>,
+        key: Key,
+    ) -> Result<Option<usize>, Fault> {
+        let damaged = |what| self.damaged(files, block, what);
+        let index = keys.lower_bound(key).map_err(damaged)?;
+        if index < keys.len() && keys.key(index).map_err(damaged)? == key {
+            return Ok(Some(index));
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn ordinal_at(&self, block: usize, index: usize) -> u32 {
+        let index = u32::try_from(index).expect("a block has fewer");
+        self.footer.fences[block].ordinal + index
+    }
+
+    pub(crate) fn damaged(&self, files: &Files, block: usize, what: &'static str) -> Fault {
+        Fault::damaged(&files.path(self.no), self.footer.fences[block].offset, what)
+    }
+
+    /// The newest end of a fire in a run of history.
+    pub(crate) const fn newest(&self) -> Timestamp {
+        self.footer.newest
+    }
+
+    /// Entries of a partition.
+    pub(crate) fn count_of(&self, partition: PartitionId) -> u32 {
+        let sections = self.footer.sections.iter();
+        let own = sections.filter(|section| section.partition == partition);
+        own.map(|section| section.count).sum()
+    }
+
+    /// Whether ids of this task may have entries, in a run of history.
+    pub(crate) fn may_have_history_of(&self, id: TaskId) -> bool {
+        self.may_have(Key::home(id))
+    }
+}
+
+fn bodies_at(fence: &Fence) -> usize {
+    HEAD_BYTES + fence.count as usize * ENTRY_BYTES
+}
+
+fn read_footer(file: &File, no: RunNo, file_bytes: u64) -> Result<Footer, String> {
+    let trailer_at =
+        file_bytes.checked_sub(TRAILER_BYTES as u64).ok_or("it is too short for a run")?;
+    let mut trailer = [0; TRAILER_BYTES];
+    let failed = |error: std::io::Error| error.to_string();
+    file.read_exact_at(&mut trailer, trailer_at).map_err(failed)?;
+    let (offset, length, sum) = read_trailer(&trailer)?;
+    if offset.checked_add(u64::from(length)) != Some(trailer_at) {
+        return Err("its footer is not where its trailer says".to_owned());
+    }
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, offset).map_err(failed)?;
+    if !footer_is_sound(no, offset, &bytes, sum) {
+        return Err("the sum of its footer is wrong".to_owned());
+    }
+    Ok(Footer::read(&bytes)?)
+}
+
+/// Whether a file is there at all, for a message that says so.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    !path.exists()
+}

@@ -1,0 +1,180 @@
+//! Writing a run: entries in, a durable file out.
+//!
+//! Invariant: when `finish` has answered, every byte of the file is on disk; its name is once the directory is synced,
+//! which the caller does for all new files together.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+use punctual_core::Timestamp;
+
+use super::format::{BlockKeys, Fence, Footer, HEADER_BYTES, Section, header, number_of};
+use super::{Files, RunNo, format};
+use crate::fault::Fault;
+use crate::key::Key;
+
+/// Bytes that are collected before the file is written to.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// A run that is being written.
+#[derive(Debug)]
+pub(crate) struct RunWriter {
+    no: RunNo,
+    path: std::path::PathBuf,
+    file: BufWriter<File>,
+    offset: u64,
+    block_bytes: usize,
+    block: Option<Block>,
+    fences: Vec<Fence>,
+    sections: Vec<Section>,
+    last: Option<Key>,
+    count: u32,
+    newest: Timestamp,
+    bodies_bytes: u64,
+}
+
+struct Block {
+    first: Key,
+    keys: BlockKeys,
+    bodies: Vec<u8>,
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.first.fmt(f)
+    }
+}
+
+/// A run that was written.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) no: RunNo,
+    pub(crate) footer: Footer,
+    pub(crate) file_bytes: u64,
+}
+
+impl RunWriter {
+    pub(crate) fn new(files: &Files, no: RunNo, block_bytes: usize) -> Result<Self, Fault> {
+        let path = files.path(no);
+        let file = File::create(&path).map_err(|source| Fault::io("create", &path, source))?;
+        let mut writer = Self {
+            no,
+            path,
+            file: BufWriter::with_capacity(WRITE_BYTES, file),
+            offset: 0,
+            block_bytes,
+            block: None,
+            fences: Vec::new(),
+            sections: Vec::new(),
+            last: None,
+            count: 0,
+            newest: Timestamp::EPOCH,
+            bodies_bytes: 0,
+        };
+        writer.write(&header(no))?;
+        debug_assert_eq!(writer.offset, HEADER_BYTES);
+        Ok(writer)
+    }
+
+    /// Adds an entry. Keys must not go back.
+    pub(crate) fn push(&mut self, key: Key, body: &[u8]) -> Result<(), Fault> {
+        debug_assert!(self.last.is_none_or(|last| last <= key), "keys go back");
+        let full = self.block.as_ref().is_some_and(|block| {
+            let bytes = block.bodies.len() + block.keys.count() as usize * format::ENTRY_BYTES;
+            !block.keys.takes(key) || bytes >= self.block_bytes
+        });
+        if full {
+            self.flush_block()?;
+        }
+        let block = self.block.get_or_insert_with(|| Block {
+            first: key,
+            keys: BlockKeys::new(key),
+            bodies: Vec::new(),
+        });
+        block.bodies.extend_from_slice(body);
+        let end = u32::try_from(block.bodies.len()).expect("a block ends at its bound");
+        block.keys.push(key, end, format::body_sum(self.no, body));
+        self.last = Some(key);
+        self.count += 1;
+        self.bodies_bytes += body.len() as u64;
+        self.note_section(key);
+        Ok(())
+    }
+
+    /// Notes when a fire ended, for a run of history.
+    pub(crate) fn note_newest(&mut self, ended_at: Timestamp) {
+        self.newest = self.newest.max(ended_at);
+    }
+
+    fn note_section(&mut self, key: Key) {
+        let section = match self.sections.last_mut() {
+            Some(section) if section.partition == key.partition => section,
+            _ => {
+                self.sections.push(Section {
+                    partition: key.partition,
+                    count: 0,
+                    strays: 0,
+                    numbers: (u128::MAX, 0),
+                });
+                self.sections.last_mut().expect("just pushed")
+            }
+        };
+        section.count += 1;
+        if key.at == key.id.due() {
+            let number = number_of(key.id);
+            let (low, high) = section.numbers;
+            section.numbers = (low.min(number), high.max(number));
+        } else {
+            section.strays += 1;
+        }
+    }
+
+    fn flush_block(&mut self) -> Result<(), Fault> {
+        let Some(Block { first, keys, bodies }) = self.block.take() else {
+            return Ok(());
+        };
+        let bodies_bytes = u32::try_from(bodies.len()).expect("a block ends at its bound");
+        let offset = self.offset;
+        self.fences.push(Fence {
+            first,
+            offset,
+            count: keys.count(),
+            bodies_bytes,
+            ordinal: self.count - keys.count(),
+        });
+        let front = keys.finish(self.no, offset, bodies_bytes);
+        self.write(&front)?;
+        self.write(&bodies)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.offset += bytes.len() as u64;
+        self.file.write_all(bytes).map_err(|source| Fault::io("write", &self.path, source))
+    }
+
+    /// Makes the file durable. None if nothing was pushed: then there is no file either.
+    pub(crate) fn finish(mut self) -> Result<Option<Written>, Fault> {
+        self.flush_block()?;
+        let Some(last) = self.last else {
+            drop(self.file);
+            std::fs::remove_file(&self.path)
+                .map_err(|source| Fault::io("remove", &self.path, source))?;
+            return Ok(None);
+        };
+        let footer = Footer {
+            fences: std::mem::take(&mut self.fences),
+            sections: std::mem::take(&mut self.sections),
+            last,
+            count: self.count,
+            newest: self.newest,
+            bodies_bytes: self.bodies_bytes,
+        };
+        let bytes = footer.to_bytes(self.no, self.offset);
+        self.write(&bytes)?;
+        let Self { no, path, file, offset: file_bytes, .. } = self;
+        let file =
+            file.into_inner().map_err(|error| Fault::io("write", &path, error.into_error()))?;
+        file.sync_data().map_err(|source| Fault::io("sync", &path, source))?;
+        Ok(Some(Written { no, footer, file_bytes }))
+    }
+}

@@ -1,0 +1,142 @@
+//! Standings: where tasks are that are not where their id says, and when they are due.
+//!
+//! In: postponements and re-filings. Out: for an id, where its entry stands on the timeline, and the time and
+//! version that hold instead of those in its record.
+//! Invariant: a task without a standing is filed at the time in its id, and its record is true as it stands.
+
+use punctual_core::{TaskId, Timestamp, Version};
+use punctual_store::codec::{CodecError, Reader, put_timestamp, put_varint};
+
+use crate::key::Key;
+use crate::layers::Layers;
+
+/// No time: above every `Timestamp`.
+const NONE: u64 = u64::MAX;
+
+/// How a task stands that is not at home. Packed, because a million watches have a million of these in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standing {
+    filed_at: u64,
+    fire_at: u64,
+    version: u64,
+}
+
+/// `None`: at home.
+pub(crate) type Standings = Layers<TaskId, Option<Standing>>;
+
+impl Standing {
+    /// Filed at a time, where its record is true.
+    pub(crate) const fn filed(at: Timestamp) -> Self {
+        Self { filed_at: at.as_millis(), fire_at: NONE, version: 0 }
+    }
+
+    /// Postponed. Where it is filed may not be known without asking the catalog.
+    pub(crate) const fn postponed(
+        filed_at: Option<Timestamp>,
+        fire_at: Timestamp,
+        version: Version,
+    ) -> Self {
+        Self {
+            filed_at: match filed_at {
+                Some(at) => at.as_millis(),
+                None => NONE,
+            },
+            fire_at: fire_at.as_millis(),
+            version: version.get(),
+        }
+    }
+
+    /// Where its entry stands; `None` if only the catalog knows.
+    pub(crate) const fn filed_at(&self) -> Option<Timestamp> {
+        match self.filed_at {
+            NONE => None,
+            millis => Some(Timestamp::from_millis(millis)),
+        }
+    }
+
+    /// The time and version that hold instead of the record's.
+    pub(crate) const fn moved(&self) -> Option<Moved> {
+        match self.fire_at {
+            NONE => None,
+            millis => Some(Moved {
+                fire_at: Timestamp::from_millis(millis),
+                version: Version::new(self.version),
+            }),
+        }
+    }
+
+    /// The same, its entry at another place.
+    pub(crate) const fn filed_anew(self, at: Timestamp) -> Self {
+        Self { filed_at: at.as_millis(), ..self }
+    }
+
+    /// With the place from the catalog, where it was not known.
+    pub(crate) fn completed(self, id: TaskId, beneath: Option<Self>) -> Self {
+        if self.filed_at != NONE {
+            return self;
+        }
+        let filed_at = beneath.and_then(|row| row.filed_at()).unwrap_or(id.due());
+        self.filed_anew(filed_at)
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(20);
+        put_varint(&mut out, self.filed_at);
+        if let Some(moved) = self.moved() {
+            put_timestamp(&mut out, moved.fire_at);
+            put_varint(&mut out, moved.version.get());
+        }
+        out
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        let filed_at = reader.timestamp()?;
+        if reader.rest().is_empty() {
+            return Ok(Self::filed(filed_at));
+        }
+        let (fire_at, version) = (reader.timestamp()?, reader.varint()?);
+        reader.end()?;
+        Ok(Self::postponed(Some(filed_at), fire_at, Version::new(version)))
+    }
+}
+
+/// What a postponement changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) fire_at: Timestamp,
+    pub(crate) version: Version,
+}
+
+/// Where the entry of a task stands, given its standing.
+pub(crate) fn key_of(id: TaskId, standing: Option<Standing>) -> Key {
+    let filed_at = standing.and_then(|standing| standing.filed_at());
+    Key::new(filed_at.unwrap_or(id.due()), id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standing_reads_back() {
+        let at = Timestamp::from_millis;
+        for standing in [
+            Standing::filed(at(5)),
+            Standing::postponed(Some(at(5)), at(9), Version::new(u64::MAX)),
+        ] {
+            assert_eq!(Standing::read(&standing.to_bytes()), Ok(standing));
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_not_known_comes_from_the_catalog_or_the_id() {
+        let at = Timestamp::from_millis;
+        let id = TaskId::floor(at(3));
+        let standing = Standing::postponed(None, at(9), Version::FIRST);
+        let known = Standing::filed(at(7));
+        assert_eq!(standing.completed(id, Some(known)).filed_at(), Some(at(7)));
+        assert_eq!(standing.completed(id, None).filed_at(), Some(at(3)));
+        assert_eq!(known.completed(id, None), known);
+    }
+}

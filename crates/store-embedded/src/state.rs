@@ -1,0 +1,418 @@
+//! State: everything that is in memory, and the one function that changes it.
+//!
+//! In: commits, in their order, once they are durable: from the journal's thread, or from its replay at opening. Out: what
+//! readers see. [`State::apply`] touches no disk: what it does not know (where an ended task stood, whom a key named) it
+//! notes as a question, which `resolve` answers in the background.
+//!
+//! Invariants:
+//! - Memory is always a prefix of what is durable.
+//! - A scheduled task has exactly one entry that has not ended: in the buffer, in the frozen buffer or in a run.
+//! - An id among `ended` has ended in everything that was filed before that, and in nothing filed since.
+//!
+//! Not here: deciding (`admit`), reading (`fetch`, `load`, `list`), writing to disk (`checkpoint`).
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::{
+    Epoch, FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
+};
+use punctual_store::codec::{CodecError, read_named, read_record_name, read_state, read_summary};
+use punctual_store::{BatchNo, Counts};
+
+use crate::buffer::Buffer;
+use crate::catalog::Paused;
+use crate::fault::{Fault, Reading};
+use crate::frame::{Frame, Step};
+use crate::history::History;
+use crate::journal::CommitNo;
+use crate::key::Key;
+use crate::layers::{IdHash, Layers};
+use crate::names::{Named, Names, free, name};
+use crate::run::{Birth, RunNo};
+use crate::standing::{Moved, Standing, Standings, key_of};
+use crate::timeline::Timeline;
+
+/// Tasks that have ended, whose entries in runs are still to be found.
+#[derive(Debug, Default)]
+pub(crate) struct Endings {
+    by_id: HashMap<TaskId, Ending, IdHash>,
+    /// Earlier endings of tasks that were filed again elsewhere, and ended again.
+    earlier: Vec<(TaskId, Ending)>,
+}
+
+/// That a task has ended in what was filed before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ending {
+    /// Where its entry stands; `None` if only the catalog knows.
+    pub(crate) filed_at: Option<Timestamp>,
+        /// Entries older than this are meant.
+    pub(crate) before: Birth,
+    /// Its entry, if somebody has read it lately: then nobody has to look for it.
+    pub(crate) place: Option<(RunNo, u32)>,
+}
+
+/// Where living entries were read lately, so that what is loaded or got and then ends is not looked for again.
+/// Bounded: of two halves the older goes.
+#[derive(Debug, Default)]
+pub(crate) struct Located {
+    young: HashMap<TaskId, (RunNo, u32), IdHash>,
+    old: HashMap<TaskId, (RunNo, u32), IdHash>,
+}
+
+impl Located {
+    /// Of each half: what is loaded ahead by a busy owner, at 32 bytes each.
+    const HALF_MAX: usize = 131_072;
+
+    pub(crate) fn note(&mut self, id: TaskId, run: RunNo, ordinal: u32) {
+        if self.young.len() >= Self::HALF_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(id, (run, ordinal));
+    }
+
+    fn take(&mut self, id: TaskId) -> Option<(RunNo, u32)> {
+        let young = self.young.remove(&id);
+        if self.old.is_empty() {
+            return young;
+        }
+        let old = self.old.remove(&id);
+        young.or(old)
+    }
+}
+
+impl Endings {
+    fn insert(&mut self, id: TaskId, ending: Ending) {
+        let earlier = self.by_id.insert(id, ending);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.filed_at != ending.filed_at) {
+            self.earlier.push((id, earlier));
+        }
+    }
+
+    fn has(&self, id: TaskId, birth: Birth) -> bool {
+        !self.by_id.is_empty() && self.by_id.get(&id).is_some_and(|ending| birth < ending.before)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len() + self.earlier.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, Ending)> {
+        let latest = self.by_id.iter().map(|(id, ending)| (*id, *ending));
+        latest.chain(self.earlier.iter().copied())
+    }
+}
+
+/// What is known of one partition.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    /// The batch that its owner made last.
+    pub(crate) batch: Option<BatchNo>,
+    /// Up to where loading has come: postponed entries before it have been filed anew.
+    pub(crate) frontier: Key,
+    /// Postponed tasks whose entries stand before the frontier, or may.
+    pub(crate) strays: HashSet<TaskId, IdHash>,
+        /// Records of fires that ended before this are gone, wherever they still stand.
+    pub(crate) history_before: Timestamp,
+    /// Records that sweeps have taken out of the buffer.
+    pub(crate) history_swept: u64,
+    /// Commits that were applied to it.
+    pub(crate) version: u64,
+    pub(crate) counts: HashMap<String, Tally>,
+}
+
+/// Counts, and whether they changed since the last checkpoint.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) counts: Counts,
+    pub(crate) changed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The last commit that is in here.
+    pub(crate) commit: CommitNo,
+    /// Of what is in the buffer.
+    pub(crate) birth: Birth,
+    pub(crate) buffer: Buffer,
+    pub(crate) frozen: Option<(Birth, Arc<Buffer>)>,
+    pub(crate) timeline: Arc<Timeline>,
+    pub(crate) ended: Endings,
+        pub(crate) resolving: Option<Arc<Endings>>,
+    pub(crate) located: Located,
+    pub(crate) standings: Standings,
+    pub(crate) names: Names,
+    pub(crate) paused: Layers<TaskId, Option<Paused>>,
+    pub(crate) dead: Layers<FireId, Option<Bytes>>,
+    pub(crate) history: History,
+    pub(crate) leases: BTreeMap<Seat, Lease>,
+    pub(crate) partitions: Vec<Partition>,
+    /// The latest time that anybody has told the store.
+    pub(crate) now: Timestamp,
+    /// Bytes of the commits since the last checkpoint.
+    pub(crate) journal_bytes: u64,
+    /// Checkpoints made: what was read from the catalog before one may be old after it.
+    pub(crate) checkpoints: u64,
+}
+
+impl Partition {
+    pub(crate) fn new(id: PartitionId) -> Self {
+        Self {
+            batch: None,
+            frontier: Key::after(id, punctual_store::Position::START),
+            strays: HashSet::default(),
+                        history_before: Timestamp::EPOCH,
+            history_swept: 0,
+            version: 0,
+            counts: HashMap::new(),
+        }
+    }
+
+    fn count(&mut self, counts: Vec<(String, Counts)>) {
+        for (namespace, moved) in counts {
+            let tally = self.counts.entry(namespace).or_default();
+            tally.counts.add(moved);
+            tally.changed = true;
+        }
+    }
+}
+
+impl State {
+    /// An empty one.
+    pub(crate) fn new(partitions: Partitions, slice_millis: u64, read_max: usize) -> Self {
+        Self {
+            commit: CommitNo(0),
+            birth: Birth(1),
+            buffer: Buffer::default(),
+            frozen: None,
+            timeline: Arc::new(Timeline::new(slice_millis)),
+            ended: Endings::default(),
+                        resolving: None,
+            located: Located::default(),
+            standings: Layers::new(false, read_max),
+            names: Layers::new(false, read_max),
+            paused: Layers::new(false, read_max),
+            dead: Layers::new(false, read_max),
+            history: History::default(),
+            leases: BTreeMap::new(),
+            partitions: partitions.iter().map(Partition::new).collect(),
+            now: Timestamp::EPOCH,
+            journal_bytes: 0,
+            checkpoints: 0,
+        }
+    }
+
+    pub(crate) fn partition(&self, id: PartitionId) -> &Partition {
+        &self.partitions[usize::from(id.get())]
+    }
+
+    pub(crate) fn partition_mut(&mut self, id: PartitionId) -> &mut Partition {
+        &mut self.partitions[usize::from(id.get())]
+    }
+
+    /// The epoch of the present owner.
+    pub(crate) fn epoch(&self, partition: PartitionId) -> Epoch {
+        let lease = self.leases.get(&Seat::Partition(partition));
+        lease.map_or(Epoch::NONE, |lease| lease.epoch)
+    }
+
+    /// Takes one commit in.
+    pub(crate) fn apply(&mut self, commit: CommitNo, frame: &Bytes) -> Result<(), Fault> {
+        self.journal_bytes += frame.len() as u64;
+        match Frame::read(frame).reading("commit")? {
+            Frame::Batch { partition, number, counts, steps } => {
+                self.check_partition(partition)?;
+                for step in steps {
+                    self.step(step).reading("commit")?;
+                }
+                let own = self.partition_mut(partition);
+                own.count(counts);
+                own.batch = Some(number);
+                own.version += 1;
+            }
+            Frame::Lease { lease, acquired, now } => {
+                if let Seat::Partition(partition) = lease.seat {
+                    self.check_partition(partition)?;
+                    if acquired {
+                        self.partition_mut(partition).batch = None;
+                    }
+                }
+                self.leases.insert(lease.seat, lease);
+                self.now = self.now.max(now);
+            }
+            Frame::Sweep { partition, counts, forgotten, history_before, now } => {
+                self.check_partition(partition)?;
+                for fire_id in forgotten {
+                    self.dead.set(fire_id, None);
+                }
+                                let swept = self.history.buffer.sweep(partition, history_before);
+                let own = self.partition_mut(partition);
+                own.history_before = history_before.max(own.history_before);
+                own.history_swept += swept;
+                own.count(counts);
+                own.version += 1;
+                self.now = self.now.max(now);
+            }
+            Frame::Nothing => {}
+        }
+        self.commit = commit;
+        Ok(())
+    }
+
+    /// A frame of ours names a partition that we have; another is damage.
+    fn check_partition(&self, partition: PartitionId) -> Result<(), Fault> {
+        if usize::from(partition.get()) < self.partitions.len() {
+            return Ok(());
+        }
+        Err(CodecError::Invalid("partition")).reading("commit")
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), CodecError> {
+        match step {
+            Step::File { id, fire_at, body, new } => self.file(id, fire_at, body, new),
+            Step::Postpone { id, fire_at, version } => {
+                self.postpone(id, fire_at, version);
+                Ok(())
+            }
+            Step::End { id } => {
+                self.end(id);
+                Ok(())
+            }
+            Step::Record { record, frees } => self.keep(record, frees),
+            Step::Letter { fire_id, letter } => {
+                self.dead.set(fire_id, Some(letter));
+                Ok(())
+            }
+            Step::Forget { fire_id } => {
+                self.dead.set(fire_id, None);
+                Ok(())
+            }
+        }
+    }
+
+    fn file(
+        &mut self,
+        id: TaskId,
+        fire_at: Timestamp,
+        body: Bytes,
+        new: bool,
+    ) -> Result<(), CodecError> {
+        if !new {
+            self.end(id);
+        }
+        if read_named(&body)? {
+            let summary = read_summary(id, fire_at, &body)?;
+            let key = summary.key.unwrap_or_default();
+            let name = name(id.partition(), summary.namespace, key);
+            self.names.set(name, Named::Is(summary.head));
+        }
+        if read_state(&body)? == TaskState::Paused {
+            // By itself it would keep the whole frame in memory for as long as it is paused.
+            let body = Bytes::copy_from_slice(&body);
+            self.paused.set(id, Some(Paused { fire_at, body }));
+            return Ok(());
+        }
+        if fire_at != id.due() {
+            self.standings.set(id, Some(Standing::filed(fire_at)));
+        } else if !new && self.may_stand(id) {
+            self.standings.set(id, None);
+        }
+        self.buffer.insert(Key::new(fire_at, id), body);
+        Ok(())
+    }
+
+    fn may_stand(&self, id: TaskId) -> bool {
+        match self.standings.get(&id) {
+            Some(standing) => standing.is_some(),
+            None => self.standings.beneath(),
+        }
+    }
+
+    fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
+        let filed_at = match self.standings.get(&id) {
+            Some(Some(standing)) => standing.filed_at(),
+            Some(None) => Some(id.due()),
+            None if self.standings.beneath() && self.buffer.get(Key::home(id)).is_none() => None,
+            None => Some(id.due()),
+        };
+        let standing = Standing::postponed(filed_at, fire_at, version);
+        self.standings.set(id, Some(standing));
+        let own = self.partition_mut(id.partition());
+        let ahead = filed_at.is_some_and(|at| Key::new(at, id) > own.frontier && at <= fire_at);
+        if !ahead {
+            own.strays.insert(id);
+        }
+    }
+
+    /// Ends whatever stands under an id.
+    pub(crate) fn end(&mut self, id: TaskId) {
+        let known = self.standings.get(&id).copied();
+        let filed_at = match known {
+            Some(Some(standing)) => standing.filed_at(),
+            Some(None) => Some(id.due()),
+            None if self.standings.beneath() => None,
+            None => Some(id.due()),
+        };
+        // What is in the buffer and not at home has a standing in memory.
+        let in_buffer = self.buffer.remove(key_of(id, known.flatten()));
+        if !in_buffer && self.has_older() {
+                        let (before, place) = (self.birth, self.located.take(id));
+            self.ended.insert(id, Ending { filed_at, before, place });
+        }
+        if matches!(known, Some(Some(_))) {
+            self.standings.set(id, None);
+        }
+        if self.paused.beneath() || self.paused.get(&id).is_some_and(Option::is_some) {
+            self.paused.set(id, None);
+        }
+    }
+
+    fn has_older(&self) -> bool {
+        self.frozen.is_some() || !self.timeline.is_empty()
+    }
+
+    fn keep(&mut self, record: Bytes, frees: bool) -> Result<(), CodecError> {
+        let (fire_id, namespace, key) = read_record_name(&record)?;
+        if frees && let Some(key) = key {
+            let name = name(fire_id.task.partition(), namespace, key);
+            free(&mut self.names, name, fire_id.task);
+        }
+        self.history.keep(fire_id, record);
+        Ok(())
+    }
+
+    /// Files a postponed entry anew, at its time. Follows from its standing, so it needs no commit: after a crash the
+    /// entry is where it was, and surfaces again.
+    pub(crate) fn surface(&mut self, key: Key, body: &Bytes, standing: Standing, moved: Moved) {
+        if !self.buffer.remove(key) {
+                        let place = self.located.take(key.id);
+            let ending = Ending { filed_at: Some(key.at), before: self.birth, place };
+            self.ended.insert(key.id, ending);
+        }
+        let body = Bytes::copy_from_slice(body);
+        self.buffer.insert(Key::new(moved.fire_at, key.id), body);
+        let standing = standing.filed_anew(moved.fire_at);
+        self.standings.set(key.id, Some(standing));
+        self.partition_mut(key.partition).version += 1;
+    }
+
+    /// Whether an entry of a run or of the frozen buffer has ended, as far as its bit does not say it.
+    pub(crate) fn has_ended(&self, id: TaskId, birth: Birth) -> bool {
+        let resolving = self.resolving.as_ref();
+        self.ended.has(id, birth) || resolving.is_some_and(|endings| endings.has(id, birth))
+    }
+
+    /// Bytes that wait to be written as runs.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffer.bytes() + self.history.buffer.bytes
+    }
+
+    /// Rows that wait to be written to the catalog.
+    pub(crate) fn changed(&self) -> usize {
+        self.standings.changed()
+            + self.names.changed()
+            + self.paused.changed()
+            + self.dead.changed()
+    }
+}

@@ -1,0 +1,99 @@
+//! Figures of an open store: what there is, what it takes on disk and in memory.
+
+use std::path::Path;
+
+use punctual_store::StoreError;
+
+use crate::directory::OpenError;
+use crate::journal::JournalStats;
+use crate::options::Options;
+use crate::store::EmbeddedStore;
+
+/// Figures of a store at one moment.
+#[derive(Debug, Clone)]
+pub struct StoreStats {
+    /// Tasks in buffers.
+    pub tasks_buffered: u64,
+    /// Tasks in runs that have not ended.
+    pub tasks_in_runs: u64,
+    /// Tasks in runs that have ended, whose room is not given back yet.
+    pub tasks_ended: u64,
+    /// Slices of time that have runs.
+    pub slices: u64,
+    /// Runs of tasks.
+    pub runs: u64,
+    /// Their bytes.
+    pub run_bytes: u64,
+    /// Runs of history.
+    pub history_runs: u64,
+    /// Their bytes.
+    pub history_bytes: u64,
+    /// Bytes of the catalog.
+    pub catalog_bytes: u64,
+    /// Bytes of commits since the last checkpoint.
+    pub journal_bytes: u64,
+    /// Rows of the catalog in memory: standings, names, paused tasks, dead letters.
+    pub rows_in_memory: [u64; 4],
+    /// Bytes in buffers.
+    pub buffer_bytes: u64,
+    /// Bytes of fences and bits in memory.
+    pub index_bytes: u64,
+    /// Checkpoints since opening.
+    pub checkpoints: u64,
+    /// The journal's own.
+    pub journal: JournalStats,
+}
+
+/// Bytes of one fence in memory.
+const FENCE_BYTES: u64 = size_of::<crate::run::format::Fence>() as u64;
+
+impl EmbeddedStore {
+    /// Figures of this moment.
+    pub fn stats(&self) -> Result<StoreStats, StoreError> {
+        let journal = self.journal.stats();
+        let catalog_bytes = self.inner.catalog.disk_bytes();
+        let state = self.inner.state()?;
+        let frozen = state.frozen.as_ref().map(|(_, buffer)| buffer);
+        let frozen_tasks = frozen.map_or(0, |buffer| buffer.len());
+        let frozen_bytes = frozen.map_or(0, |buffer| buffer.bytes());
+        let mut stats = StoreStats {
+            tasks_buffered: (state.buffer.len() + frozen_tasks) as u64,
+            tasks_in_runs: 0,
+            tasks_ended: 0,
+            slices: state.timeline.slices().count() as u64,
+            runs: 0,
+            run_bytes: 0,
+            history_runs: state.history.runs.len() as u64,
+            history_bytes: state.history.runs.iter().map(|history| history.run.file_bytes).sum(),
+            catalog_bytes,
+            journal_bytes: state.journal_bytes,
+            rows_in_memory: [
+                state.standings.len() as u64,
+                state.names.len() as u64,
+                state.paused.len() as u64,
+                state.dead.len() as u64,
+            ],
+            buffer_bytes: (state.buffered() + frozen_bytes) as u64,
+            index_bytes: 0,
+            checkpoints: state.checkpoints,
+            journal,
+        };
+        for run in state.timeline.runs() {
+            let ended = u64::from(run.ended.count());
+            stats.runs += 1;
+            stats.run_bytes += run.file_bytes;
+            stats.tasks_ended += ended;
+            stats.tasks_in_runs += u64::from(run.count()) - ended;
+            let bits = u64::from(run.count()) / 8;
+            stats.index_bytes += run.footer.fences.len() as u64 * FENCE_BYTES + bits;
+        }
+        Ok(stats)
+    }
+}
+
+/// Figures of a store that nobody has open. Opens it, as a broker would.
+pub fn stats(dir: &Path) -> Result<StoreStats, OpenError> {
+    let partitions = crate::directory::Directory::take_existing(dir)?.partitions;
+    let (store, _) = EmbeddedStore::open(dir, Options::new(partitions))?;
+    store.stats().map_err(|error| OpenError::Damaged(error.to_string()))
+}

@@ -1,0 +1,567 @@
+//! The embedded store: the contracts, over everything else in here.
+//!
+//! In: calls of the owner and of readers. Out: their answers. A write is fenced and numbered against what was *admitted*, which may be
+//! ahead of what is durable; it is answered when the journal has made it durable and the state has taken it in. So whoever reads after
+//! an answer sees it.
+//! Reads that memory can answer are answered at once; those that touch the disk run on a blocking thread.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_core::{
+    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task,
+    TaskId, TaskKey, Timestamp,
+};
+use punctual_store::{
+    Batch, BatchNo, Counts, Filter, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
+    TaskStore,
+};
+use tokio::sync::{Mutex, oneshot};
+
+use crate::admit::{class_of, doubts};
+use crate::background::Background;
+use crate::catalog::Catalog;
+use crate::checkpoint::RunNumbers;
+use crate::directory::{Directory, OpenError};
+use crate::fault::Fault;
+use crate::fetch::{Found, Want, moved_of};
+use crate::find::names_of;
+use crate::frame::{lease_frame, nothing_frame, sweep_frame};
+use crate::inner::Inner;
+use crate::journal::{Class, Entry, Journal, JournalError, JournalOptions, ReplayError};
+use crate::open::{OpenReport, remove_leftovers, restore};
+use crate::options::Options;
+use crate::run::Files;
+
+/// Tasks kept in a directory, by one process.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    admission: Mutex<Admission>,
+    // Ends before the journal that it tells of checkpoints, and both before the directory is let go.
+    background: std::sync::Mutex<Background>,
+    pub(crate) journal: Arc<Journal<Item>>,
+    pub(crate) inner: Arc<Inner>,
+    _directory: Directory,
+}
+
+/// What waits in the journal.
+#[derive(Debug)]
+pub(crate) struct Item {
+    frame: Bytes,
+    answer: oneshot::Sender<Result<(), StoreError>>,
+}
+
+/// What was let into the journal, durable or not yet.
+#[derive(Debug)]
+struct Admission {
+    seats: BTreeMap<Seat, Lease>,
+    batches: Vec<Option<BatchNo>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in a directory, or makes one there.
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, OpenReport), OpenError> {
+        let directory = Directory::take(dir, &options)?;
+        let mut options = options;
+        options.slice = Duration::from_millis(directory.slice_millis);
+        let runs = directory.runs();
+        std::fs::create_dir_all(&runs).map_err(|source| Fault::io("create", &runs, source))?;
+        let files = Files::new(runs, options.files_open_max);
+        let catalog = Catalog::open(&directory.catalog(), &options)?;
+        let restored = restore(&directory, &options, &catalog, &files)?;
+        let leftovers = remove_leftovers(&files, &restored.state)?;
+        let (meta, state) = (restored.meta, restored.state);
+
+        let mut journal_options = JournalOptions::new(directory.store);
+        journal_options.file_bytes = options.journal_file_bytes;
+        let inner = Arc::new(Inner::new(options, files, catalog, state));
+        let mut replay = |commit, frame: Bytes| {
+            let taken = inner.apply(commit, &frame);
+            taken.map_err(|fault| Arc::new(fault) as ReplayError)
+        };
+        let on_durable = {
+            let inner = Arc::clone(&inner);
+            move |commit: Result<_, &JournalError>, item: Item| {
+                let outcome = match commit {
+                    Ok(commit) => inner.apply(commit, &item.frame).map_err(StoreError::from),
+                    Err(error) => Err(refusal(&inner, error)),
+                };
+                // Whoever asked may have stopped waiting.
+                let _ = item.answer.send(outcome);
+            }
+        };
+        let (journal, opened) = Journal::open(
+            &directory.journal(),
+            journal_options,
+            meta.commit,
+            &mut replay,
+            on_durable,
+        )?;
+        let journal = Arc::new(journal);
+        let admission = {
+            let state = inner.state()?;
+            Admission {
+                seats: state.leases.clone(),
+                batches: state.partitions.iter().map(|own| own.batch).collect(),
+            }
+        };
+        let numbers = RunNumbers(meta.run_next);
+        let background =
+            Background::start(Arc::clone(&inner), Arc::clone(&journal), numbers, meta.commit)?;
+        let report = OpenReport {
+            replayed: opened.replayed,
+            closed_cleanly: opened.closed_cleanly,
+            dropped: opened.dropped,
+            leftovers,
+        };
+        let store = Self {
+            admission: Mutex::new(admission),
+            background: std::sync::Mutex::new(background),
+            journal,
+            inner,
+            _directory: directory,
+        };
+        Ok((store, report))
+    }
+
+    /// Writes everything that is in memory, so that opening has nothing to replay.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        self.blocking(|inner| {
+            inner.wait_for_round();
+            match inner.broken() {
+                Some(why) => Err(Fault::Broken(why.into())),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Ends it: what was accepted is made durable, everything is written, and the journal gets its closing mark.
+    /// Dropping it instead is like a crash.
+    pub async fn close(self) -> Result<(), StoreError> {
+        self.checkpoint().await?;
+        let closing = tokio::task::spawn_blocking(move || {
+            match self.background.lock() {
+                Ok(mut background) => background.stop(),
+                Err(poisoned) => poisoned.into_inner().stop(),
+            }
+            self.journal.close().map_err(|error| refusal(&self.inner, &error))
+        });
+        closing.await.map_err(panicked)?
+    }
+
+    /// For tests: begins a checkpoint, stops it after so many steps, and leaves everything as it is then.
+    #[doc(hidden)]
+    pub fn crash_after(self, steps: u64) {
+        self.inner.light_fuse(steps);
+        self.inner.wait_for_round();
+        drop(self);
+    }
+
+    /// Runs what may read the disk where it holds up nobody.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        let work = tokio::task::spawn_blocking(move || {
+            // Damage that a reader finds is damage to all.
+            work(&inner).inspect_err(|fault| inner.break_with(&fault.to_string()))
+        });
+        Ok(work.await.map_err(panicked)??)
+    }
+
+    /// Lets a frame into the journal. The lock on admission is what keeps frames in the order in which they were admitted.
+    async fn append(
+        &self,
+        frame: Bytes,
+        class: Class,
+    ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
+        if let Some(why) = self.inner.broken() {
+            return Err(StoreError::Broken(why.to_owned()));
+        }
+        if class == Class::Grow
+            && let Some(why) = self.inner.full()
+        {
+            return Err(StoreError::Full(why));
+        }
+        let (answer, answered) = oneshot::channel();
+        let bytes = frame.clone();
+        let item = Item { frame, answer };
+        let entry = Entry { bytes, class, item };
+        match self.journal.append_async(entry).await {
+            Ok(()) => Ok(answered),
+            Err(refused) => Err(refusal(&self.inner, &refused.why)),
+        }
+    }
+
+    /// Waits for everything that was admitted before.
+    async fn settle_admitted(&self) -> Result<(), StoreError> {
+        let answered = self.append(nothing_frame(), Class::Shrink).await?;
+        answered.await.map_err(|_| unanswered())?
+    }
+
+    /// Slows a writer down while the background is behind: for as long as it takes to write one more file.
+    async fn slow_down(&self) {
+        let relief = self.inner.relief.notified();
+        if self.inner.pressed.load(Ordering::Acquire) && self.inner.broken().is_none() {
+            relief.await;
+        }
+    }
+
+    async fn commit_lease(
+        &self,
+        mut admission: tokio::sync::MutexGuard<'_, Admission>,
+        lease: Lease,
+        acquired: bool,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        let frame = lease_frame(&lease, acquired, now);
+        let answered = self.append(frame, Class::Shrink).await?;
+        if let (Seat::Partition(partition), true) = (lease.seat, acquired) {
+            admission.batches[usize::from(partition.get())] = None;
+        }
+        admission.seats.insert(lease.seat, lease.clone());
+        drop(admission);
+        // If it cannot be made durable, the store is broken and nothing admitted after it counts either.
+        answered.await.map_err(|_| unanswered())??;
+        Ok(lease)
+    }
+
+    /// Whether a number says "again": then it was made, or will be.
+    async fn admit_again(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        number: BatchNo,
+    ) -> Result<bool, StoreError> {
+        let admission = self.admission.lock().await;
+        let last = admission.check(partition, epoch, number)?;
+        if last != Some(number) {
+            let applied = self.inner.state()?.partition(partition).batch;
+            if applied != last {
+                // An earlier call was given up by its caller, but not by the journal.
+                self.settle_admitted().await?;
+            }
+            return Ok(false);
+        }
+        self.settle_admitted().await?;
+        Ok(true)
+    }
+}
+
+impl Admission {
+    /// Fences and numbers a batch; gives the number that was admitted last.
+    fn check(
+        &self,
+        partition: PartitionId,
+        ours: Epoch,
+        given: BatchNo,
+    ) -> Result<Option<BatchNo>, StoreError> {
+        self.fence(partition, ours)?;
+        let last = self.batches[usize::from(partition.get())];
+        let expected = last.map_or(BatchNo::FIRST, BatchNo::next);
+        if last == Some(given) || expected == given {
+            return Ok(last);
+        }
+        Err(StoreError::Gap { partition, expected, given })
+    }
+
+    fn fence(&self, partition: PartitionId, ours: Epoch) -> Result<(), StoreError> {
+        let seat = self.seats.get(&Seat::Partition(partition));
+        let current = seat.map_or(Epoch::NONE, |lease| lease.epoch);
+        if ours == current && current != Epoch::NONE {
+            return Ok(());
+        }
+        Err(StoreError::Fenced { partition, ours, current })
+    }
+}
+
+impl TaskStore for EmbeddedStore {
+    async fn apply(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+    ) -> Result<(), StoreError> {
+        self.inner.check_partition(partition)?;
+        let number = batch.number;
+        if self.admit_again(partition, epoch, number).await? {
+            return Ok(());
+        }
+        let class = class_of(&batch);
+        let paused = self.inner.may_have_paused()?;
+        let doubts = doubts(&batch, paused);
+        let frame = if doubts.is_empty() {
+            self.inner.encode(partition, &batch, &doubts)?
+        } else {
+            self.blocking(move |inner| inner.encode(partition, &batch, &doubts)).await?
+        };
+        if class == Class::Grow {
+            self.slow_down().await;
+        }
+        let mut admission = self.admission.lock().await;
+        let last = admission.check(partition, epoch, number)?;
+        if last == Some(number) {
+            drop(admission);
+            return self.settle_admitted().await;
+        }
+        let answered = self.append(frame, class).await?;
+        admission.batches[usize::from(partition.get())] = Some(number);
+        drop(admission);
+        let outcome = answered.await.map_err(|_| unanswered())?;
+        if outcome.is_err() {
+            let mut admission = self.admission.lock().await;
+            let admitted = &mut admission.batches[usize::from(partition.get())];
+            if *admitted == Some(number) {
+                *admitted = last;
+            }
+        }
+        outcome
+    }
+
+    async fn load(
+        &self,
+        partition: PartitionId,
+        after: Position,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Task>, StoreError> {
+        self.inner.check_partition(partition)?;
+        self.blocking(move |inner| inner.load(partition, after, until, limit)).await
+    }
+
+    async fn find(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<Head>>, StoreError> {
+        self.inner.check_partition(partition)?;
+        let names = names_of(partition, namespace, keys);
+        if let Some(heads) = self.inner.find_in_memory(&names)? {
+            return Ok(heads);
+        }
+        self.blocking(move |inner| inner.find(&names)).await
+    }
+
+    async fn get(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, StoreError> {
+        self.inner.check_partition(partition)?;
+        let ids = ids.to_vec();
+        self.blocking(move |inner| {
+            let found = inner.fetch(partition, &ids, Want::Bodies)?;
+            let task = |(id, found): (&TaskId, Option<Found>)| match found {
+                None => Ok(None),
+                Some(Found::Paused(paused)) => inner.paused_task(*id, &paused).map(Some),
+                Some(Found::Scheduled { key, body, standing, .. }) => {
+                    inner.task(key, &body, moved_of(standing)).map(Some)
+                }
+            };
+            ids.iter().zip(found).map(task).collect()
+        })
+        .await
+    }
+
+    async fn list(
+        &self,
+        partition: PartitionId,
+        filter: &Filter,
+        after: Position,
+        limit: usize,
+    ) -> Result<Page<Task, Position>, StoreError> {
+        self.inner.check_partition(partition)?;
+        let filter = filter.clone();
+        self.blocking(move |inner| inner.list(partition, &filter, after, limit)).await
+    }
+
+    async fn dead(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter, FireId>, StoreError> {
+        self.inner.check_partition(partition)?;
+        let namespace = namespace.clone();
+        self.blocking(move |inner| inner.dead(partition, &namespace, after, limit)).await
+    }
+
+    async fn dead_letter(
+        &self,
+        partition: PartitionId,
+        fire_id: FireId,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        self.inner.check_partition(partition)?;
+        if fire_id.task.partition() != partition {
+            return Ok(None);
+        }
+        self.blocking(move |inner| inner.dead_letter(fire_id)).await
+    }
+
+    async fn history(
+        &self,
+        partition: PartitionId,
+        id: TaskId,
+        limit: usize,
+    ) -> Result<Vec<FireRecord>, StoreError> {
+        self.inner.check_partition(partition)?;
+        if id.partition() != partition {
+            return Ok(Vec::new());
+        }
+        self.blocking(move |inner| inner.history(id, limit)).await
+    }
+
+    async fn counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Counts, StoreError> {
+        self.inner.check_partition(partition)?;
+        let state = self.inner.state()?;
+        let tally = state.partition(partition).counts.get(namespace.as_str());
+        Ok(tally.map_or_else(Counts::default, |tally| tally.counts))
+    }
+
+    async fn sweep(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        retention: Retention,
+        now: Timestamp,
+    ) -> Result<Swept, StoreError> {
+        self.inner.check_partition(partition)?;
+        self.admission.lock().await.fence(partition, epoch)?;
+        let past =
+            self.blocking(move |inner| inner.letters_past(partition, retention, now)).await?;
+        let mut counts: Vec<(&str, Counts)> = Vec::new();
+        for (_, namespace) in &past {
+            let mut moved = Counts::default();
+            moved.dead_letters = -1;
+            match counts.iter_mut().find(|(other, _)| *other == namespace.as_str()) {
+                Some((_, counts)) => counts.add(moved),
+                None => counts.push((namespace.as_str(), moved)),
+            }
+        }
+        let forgotten: Vec<FireId> = past.iter().map(|(fire_id, _)| *fire_id).collect();
+                let before = history_before(retention, now);
+        let frame = sweep_frame(partition, &counts, &forgotten, before, now);
+                // What is just being written can be dropped only when it is.
+        let writing = self.inner.state()?.history.frozen.is_some();
+        if writing {
+            self.checkpoint().await?;
+        }
+        let swept_before = self.inner.state()?.partition(partition).history_swept;
+        let admission = self.admission.lock().await;
+        admission.fence(partition, epoch)?;
+        let answered = self.append(frame, Class::Shrink).await?;
+        drop(admission);
+        answered.await.map_err(|_| unanswered())??;
+                let mut state = self.inner.state()?;
+        let in_memory = state.partition(partition).history_swept - swept_before;
+        let history = in_memory + state.history.sweep(partition, retention, now);
+        let finished = !state.history.finished().is_empty();
+        drop(state);
+        if finished {
+            self.inner.ask(|work| work.checkpoint = true);
+        }
+        let dead = forgotten.len() as u64;
+        Ok(Swept { history, dead })
+    }
+}
+
+impl LeaseStore for EmbeddedStore {
+    async fn acquire(
+        &self,
+        seat: Seat,
+        broker: &BrokerId,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        if let Seat::Partition(partition) = seat {
+            self.inner.check_partition(partition)?;
+        }
+        let admission = self.admission.lock().await;
+        let last = admission.seats.get(&seat);
+        if last.is_some_and(|last| last.broker != *broker && last.holds_at(now)) {
+            return Err(StoreError::Held { seat });
+        }
+        let epoch = last.map_or(Epoch::NONE, |last| last.epoch).next();
+        let epoch =
+            epoch.ok_or_else(|| StoreError::Broken(format!("the epochs of {seat} are used up")))?;
+        let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
+        self.commit_lease(admission, lease, true, now).await
+    }
+
+    async fn renew(
+        &self,
+        lease: &Lease,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        let admission = self.admission.lock().await;
+        let seat = lease.seat;
+        match admission.seats.get(&seat) {
+            Some(last) if last.epoch == lease.epoch => {
+                let until = now.after(ttl);
+                let lease = Lease { until, ..last.clone() };
+                self.commit_lease(admission, lease, false, now).await
+            }
+            _ => Err(StoreError::Held { seat }),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
+        let admission = self.admission.lock().await;
+        let now = self.inner.state()?.now;
+        match admission.seats.get(&lease.seat) {
+            Some(last) if last.epoch == lease.epoch => {
+                let until = Timestamp::EPOCH;
+                let lease = Lease { until, ..last.clone() };
+                self.commit_lease(admission, lease, false, now).await?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
+        Ok(self.inner.state()?.leases.get(&seat).cloned())
+    }
+}
+
+/// Fires that ended before this are past their age.
+fn history_before(retention: Retention, now: Timestamp) -> Timestamp {
+    let age = u64::try_from(retention.history_age.as_millis()).unwrap_or(u64::MAX);
+    let last = now.as_millis().checked_sub(age);
+    Timestamp::from_millis(last.map_or(0, |last| last + 1))
+}
+
+/// What a refusal of the journal means to a caller.
+fn refusal(inner: &Inner, error: &JournalError) -> StoreError {
+    match error {
+        JournalError::Full { .. } | JournalError::TooLarge { .. } => {
+            StoreError::Full(error.to_string())
+        }
+        JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),
+        _ => {
+            inner.break_with(&error.to_string());
+            StoreError::Broken(error.to_string())
+        }
+    }
+}
+
+fn unanswered() -> StoreError {
+    StoreError::Broken("the journal ended without an answer".to_owned())
+}
+
+fn panicked(error: tokio::task::JoinError) -> StoreError {
+    StoreError::Broken(format!("a reader has panicked: {error}"))
+}

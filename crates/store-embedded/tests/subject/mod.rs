@@ -1,0 +1,51 @@
+//! How the suite comes by an embedded store: a directory that goes when the test does.
+
+use punctual_core::Partitions;
+use punctual_store::conformance::{PARTITIONS, Subject};
+use punctual_store_embedded::{EmbeddedStore, Options};
+use tempfile::TempDir;
+
+pub struct Dir {
+    dir: TempDir,
+    options: Options,
+}
+
+impl Dir {
+    pub fn usual() -> Self {
+        Self::with(Options::new(partitions()))
+    }
+
+    pub fn tiny() -> Self {
+        Self::with(Options::tiny(partitions()))
+    }
+
+    fn with(options: Options) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        // The suite makes many stores: what is reserved ahead of use must be little.
+        let options =
+            Options { journal_file_bytes: options.journal_file_bytes.min(4 << 20), ..options };
+        Self { dir, options }
+    }
+}
+
+fn partitions() -> Partitions {
+    Partitions::new(PARTITIONS).expect("a few partitions")
+}
+
+impl Subject for Dir {
+    type Store = EmbeddedStore;
+    const DURABLE: bool = true;
+
+    async fn open(&self) -> EmbeddedStore {
+        let opened = EmbeddedStore::open(self.dir.path(), self.options.clone());
+        opened.expect("the store opens").0
+    }
+
+    async fn close(&self, store: EmbeddedStore) {
+        store.close().await.expect("the store closes");
+    }
+
+    async fn crash(&self, store: EmbeddedStore, entropy: u64) {
+        store.crash_after(entropy % 12);
+    }
+}

@@ -1,0 +1,213 @@
+//! The codec, against values of every shape and bytes of no shape.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use punctual_core::*;
+use punctual_store::Head;
+use punctual_store::codec::*;
+
+fn instant() -> impl Strategy<Value = Timestamp> {
+    (0..=Timestamp::MAX.as_millis()).prop_map(Timestamp::from_millis)
+}
+
+fn span() -> impl Strategy<Value = Duration> {
+    (any::<u64>(), 0..1_000_000_000u32).prop_map(|(secs, nanos)| Duration::new(secs, nanos))
+}
+
+fn task_id() -> impl Strategy<Value = TaskId> {
+    (instant(), 0..4096u16, 0..1u32 << 26, 0..1u64 << 42).prop_map(|(due, p, epoch, sequence)| {
+        let partition = PartitionId::new(p).unwrap();
+        TaskId::new(due, partition, Epoch::new(epoch).unwrap(), Sequence::new(sequence).unwrap())
+    })
+}
+
+fn schedule() -> impl Strategy<Value = Schedule> {
+    prop_oneof![
+        instant().prop_map(|at| Schedule::Once(Due::At(at))),
+        span().prop_map(|delay| Schedule::Once(Due::In(delay))),
+        span().prop_map(|interval| Schedule::Every { interval }),
+        span().prop_map(|within| Schedule::Watch { within }),
+    ]
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    let http = (0..5usize, vec(("x-[a-z]{1,8}", "[ -~]{0,20}"), 0..4)).prop_map(|(method, all)| {
+        let url = "https://example.org/hook?a=b";
+        let headers = all.into_iter().map(|(name, value)| (name, value.trim().to_owned()));
+        Target::Http(HttpTarget::new(url, Method::ALL[method], headers.collect()).unwrap())
+    });
+    let queue = "[a-z][a-z0-9._-]{0,20}".prop_map(|name| Target::Queue(Queue::new(&name).unwrap()));
+    prop_oneof![queue, http]
+}
+
+fn payload() -> impl Strategy<Value = Payload> {
+    let bytes = || vec(any::<u8>(), 0..300).prop_map(Bytes::from);
+    prop_oneof![
+        Just(Payload::Empty),
+        bytes().prop_map(Payload::Json),
+        (bytes(), "[a-z/]{0,20}").prop_map(|(bytes, content_type)| Payload::Binary {
+            bytes,
+            content_type: content_type.into()
+        }),
+    ]
+}
+
+fn retry() -> impl Strategy<Value = RetryPolicy> {
+    let backoff = prop_oneof![
+        span().prop_map(Backoff::Fixed),
+        (span(), any::<u32>(), span()).prop_map(|(first, factor_thousandths, max)| {
+            Backoff::Exponential { first, factor_thousandths, max }
+        }),
+        vec(span(), 0..5).prop_map(Backoff::List),
+    ];
+    let policy = (any::<u16>(), backoff, 0..=1000u16).prop_map(|(attempts_max, backoff, jitter)| {
+        RetryPolicy { attempts_max, backoff, jitter: Jitter::from_thousandths(jitter).unwrap() }
+    });
+    prop_oneof![Just(RetryPolicy::default()), policy]
+}
+
+fn attempts() -> impl Strategy<Value = Vec<AttemptRecord>> {
+    let reason = || "[ -~äΩ]{0,40}".prop_map(|text| Reason::new(&text));
+    let outcome = prop_oneof![
+        Just(Outcome::Acked),
+        Just(Outcome::Expired),
+        reason().prop_map(|reason| Outcome::Refused { reason }),
+        (reason(), option::of(span()))
+            .prop_map(|(reason, retry_in)| Outcome::Failed { reason, retry_in }),
+    ];
+    let attempt = (instant(), instant(), outcome);
+    let attempt = attempt
+        .prop_map(|(fired_at, ended_at, outcome)| AttemptRecord { fired_at, ended_at, outcome });
+    vec(attempt, 0..4)
+}
+
+fn new_task() -> impl Strategy<Value = NewTask> {
+    let names = ("[a-z][a-z0-9]{0,10}", option::of("[ -~äΩ]{1,30}"));
+    let labels = btree_map("[a-z]{1,8}", "[ -~]{0,10}", 0..3);
+    let rest = (target(), payload(), retry(), span(), option::of(span()), labels, 0..3u8);
+    (names, schedule(), rest).prop_map(|((namespace, key), schedule, rest)| {
+        let (target, payload, retry, timeout, expires_after, labels, guarantee) = rest;
+        let labels: BTreeMap<String, String> = labels;
+        NewTask {
+            namespace: Namespace::new(&namespace).unwrap(),
+            key: key.map(|key| TaskKey::new(&key).unwrap()),
+            schedule,
+            target,
+            payload,
+            guarantee: [Guarantee::AtMostOnce, Guarantee::AtLeastOnce, Guarantee::ExactlyOnce]
+                [usize::from(guarantee)],
+            retry,
+            timeout,
+            expires_after,
+            labels: Labels::new(labels).unwrap(),
+        }
+    })
+}
+
+fn any_task() -> impl Strategy<Value = Task> {
+    let times = (instant(), instant(), instant());
+    (task_id(), new_task(), times, any::<u64>(), attempts(), any::<bool>()).prop_map(
+        |(id, definition, (created_at, fire_at, nominal_at), version, attempts, paused)| Task {
+            id,
+            definition: Arc::new(definition),
+            created_at,
+            state: if paused { TaskState::Paused } else { TaskState::Scheduled },
+            fire_at,
+            nominal_at,
+            version: Version::new(version),
+            attempts,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_reads_back(task in any_task(), ended_at in instant(), end in 0..7u8) {
+        let interner = Interner::default();
+        let mut bytes = Vec::new();
+        put_task(&mut bytes, &task);
+        prop_assert_eq!(&read_task(&bytes, &interner).unwrap(), &task);
+
+        let mut body = Vec::new();
+        put_body(&mut body, &task);
+        let summary = read_summary(task.id, task.fire_at, &body).unwrap();
+        prop_assert_eq!(summary.head, Head::of(&task));
+        prop_assert_eq!(summary.key, task.definition.key.as_ref().map(TaskKey::as_str));
+        prop_assert_eq!(read_named(&body).unwrap(), task.definition.key.is_some());
+        prop_assert_eq!(read_state(&body).unwrap(), task.state);
+
+        let mut bytes = Vec::new();
+        put_head(&mut bytes, &Head::of(&task));
+        prop_assert_eq!(read_head(&bytes).unwrap(), Head::of(&task));
+
+        let reasons =
+            [DeadReason::Exhausted, DeadReason::Refused, DeadReason::Expired, DeadReason::Unknown];
+        let end = match end {
+            0 => FireEnd::Done,
+            1 => FireEnd::Cancelled,
+            2 => FireEnd::Replaced,
+            other => FireEnd::Dead(reasons[usize::from(other) - 3]),
+        };
+        let record = FireRecord::of(&task, end, ended_at);
+        let mut bytes = Vec::new();
+        put_record(&mut bytes, &record);
+        prop_assert_eq!(&read_record(&bytes, &interner).unwrap(), &record);
+        prop_assert_eq!(read_record_id(&bytes).unwrap(), (record.fire_id, ended_at));
+
+        let letter = DeadLetter { task, died_at: ended_at, reason: DeadReason::Unknown };
+        let mut bytes = Vec::new();
+        put_letter(&mut bytes, &letter);
+        prop_assert_eq!(&read_letter(&bytes, &interner).unwrap(), &letter);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200)) {
+        read_anything(&bytes);
+        // With a format that is known they get further.
+        read_anything(&[&[1], bytes.as_slice()].concat());
+    }
+
+    #[test]
+    fn a_task_that_was_cut_or_flipped_is_refused_or_another(
+        task in any_task(), place in any::<prop::sample::Index>(), flip in 1..=255u8,
+    ) {
+        let interner = Interner::default();
+        let mut bytes = Vec::new();
+        put_task(&mut bytes, &task);
+        let place = place.index(bytes.len());
+        prop_assert!(read_task(&bytes[..place], &interner).is_err());
+        bytes[place] ^= flip;
+        read_anything(&bytes);
+    }
+
+    #[test]
+    fn numbers_read_back(value: u64, signed: i64) {
+        let mut bytes = Vec::new();
+        put_varint(&mut bytes, value);
+        put_signed(&mut bytes, signed);
+        let mut reader = Reader::new(&bytes);
+        prop_assert_eq!(reader.varint(), Ok(value));
+        prop_assert_eq!(reader.signed(), Ok(signed));
+        prop_assert_eq!(reader.end(), Ok(()));
+    }
+}
+
+fn read_anything(bytes: &[u8]) {
+    let interner = Interner::default();
+    let id = TaskId::floor(Timestamp::EPOCH);
+    let _ = read_task(bytes, &interner);
+    let _ = read_body(id, Timestamp::EPOCH, bytes, &interner);
+    let _ = read_summary(id, Timestamp::EPOCH, bytes);
+    let _ = read_head(bytes);
+    let _ = read_record(bytes, &interner);
+    let _ = read_record_id(bytes);
+    let _ = read_record_name(bytes);
+    let _ = read_letter(bytes, &interner);
+    let _ = (read_state(bytes), read_named(bytes));
+}
