@@ -1,0 +1,134 @@
+//! Any bytes at all, read as lives of a journal: groups written, then bytes of its files harmed.
+//!
+//! In: bytes of libFuzzer. Out: a panic where a reopened journal holds anything but a prefix of
+//! what was written, is shorter without saying so, or refuses though nothing was harmed.
+//! Not here: damage of a known shape, byte by byte (`journal/tests.rs` in the store).
+//!
+//! The journal is no part of the store's public face, so its source is taken in here.
+
+#![no_main]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+
+use source::journal::{
+    Class, CommitNo, Entry, FILE_BYTES_MIN, Journal, JournalError, JournalOptions, Opened,
+    ReplayError, StoreId, check,
+};
+
+#[path = "../../crates/store-embedded/src"]
+#[allow(dead_code, unreachable_pub, reason = "written for the crate, of which this uses a part")]
+mod source {
+    pub(crate) mod journal;
+}
+
+const STORE: StoreId = StoreId(*b"store under fuzz");
+const LIVES_MAX: u8 = 4;
+/// Few enough that no group can be turned into zeros, which would be an end like any other.
+const HARMS_MAX: u8 = 3;
+
+/// The bytes of libFuzzer, taken from the front; zeros when they are used up.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((byte, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *byte
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        let wide =
+            u64::from_le_bytes(std::array::from_fn(|at| if at < 3 { self.byte() } else { 0 }));
+        wide % bound.max(1)
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut input = Input(bytes);
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let mut written: Vec<Bytes> = Vec::new();
+    for _ in 0..input.byte() % LIVES_MAX + 1 {
+        live(dir.path(), &mut input, &mut written);
+        let harms = input.byte() % (HARMS_MAX + 1);
+        for _ in 0..harms {
+            harm(dir.path(), &mut input);
+        }
+        match read(dir.path()) {
+            Ok((opened, commits)) => {
+                assert!(commits.len() <= written.len() && commits[..] == written[..commits.len()]);
+                assert!(commits.len() == written.len() || opened.dropped.is_some());
+                assert_eq!(opened.last, CommitNo(commits.len() as u64));
+                written = commits;
+            }
+            Err(_) if harms > 0 => return,
+            Err(error) => panic!("refused without harm: {error}"),
+        }
+    }
+});
+
+/// Opens, appends some groups, and closes or not.
+fn live(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
+    let options = JournalOptions { file_bytes: FILE_BYTES_MIN, ..JournalOptions::new(STORE) };
+    let mut replayed = 0;
+    let (journal, _) = Journal::open(
+        dir,
+        options,
+        CommitNo(0),
+        &mut |_, _| {
+            replayed += 1;
+            Ok(())
+        },
+        |outcome, answer: mpsc::Sender<bool>| answer.send(outcome.is_ok()).expect("we wait"),
+    )
+    .expect("what can be read can be opened");
+    assert_eq!(replayed, written.len());
+    for _ in 0..input.byte() % 16 {
+        let (answer, answers) = mpsc::channel();
+        for _ in 0..input.byte() % 4 {
+            let length = input.byte();
+            let bytes = Bytes::from(vec![input.byte(); usize::from(length)]);
+            written.push(bytes.clone());
+            let entry = Entry { bytes, class: Class::Grow, item: answer.clone() };
+            journal.append(entry).expect("accepted");
+        }
+        drop(answer);
+        assert!(answers.iter().all(|durable| durable));
+    }
+    if input.byte() % 2 == 0 {
+        journal.close().expect("closes");
+    }
+}
+
+/// Flips bits of one byte of one file, or cuts the file there.
+fn harm(dir: &Path, input: &mut Input<'_>) {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(dir).expect("lists").map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    let path = &files[usize::from(input.byte()) % files.len()];
+    let mut bytes = fs::read(path).expect("reads");
+    let at = usize::try_from(input.below(bytes.len() as u64)).expect("small");
+    match input.byte() {
+        0 => bytes.truncate(at),
+        bits => {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= bits;
+            }
+        }
+    }
+    fs::write(path, bytes).expect("writes");
+}
+
+fn read(dir: &Path) -> Result<(Opened, Vec<Bytes>), JournalError> {
+    let mut commits = Vec::new();
+    let opened = check(dir, STORE, CommitNo(0), &mut |commit, bytes| {
+        commits.push(bytes);
+        assert_eq!(commit, CommitNo(commits.len() as u64));
+        Ok::<(), ReplayError>(())
+    })?;
+    Ok((opened, commits))
+}
