@@ -79,6 +79,8 @@ fn run_stats(place: &Where) -> anyhow::Result<()> {
             "journal_bytes": stats.journal_bytes,
             "buffer_bytes": stats.buffer_bytes,
             "index_bytes": stats.index_bytes,
+            "journal_room_bytes": stats.journal_room_bytes,
+            "journal_room_refused": stats.journal_room_refused,
         }),
     );
     Ok(())

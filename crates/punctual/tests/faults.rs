@@ -4,6 +4,7 @@
 //! says so when something is missing. What was seen stands in `docs/faults.md`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+#![allow(clippy::print_stdout, reason = "a long run says what it did")]
 
 #[path = "faults/disk.rs"]
 mod disk;

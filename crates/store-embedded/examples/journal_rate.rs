@@ -93,8 +93,8 @@ fn journal(
                         let bytes = payload.clone();
                         journal.append(Entry { bytes, class: Class::Grow, item }).expect("taken");
                         let commit = answer.recv().expect("durable");
-                        let since = CommitNo(checkpoint.load(Ordering::Relaxed));
-                        if journal.bytes_since(since) > CHECKPOINT_BYTES {
+                        let commits = commit.0.saturating_sub(checkpoint.load(Ordering::Relaxed));
+                        if commits * (TASK_BYTES * TASKS) as u64 > CHECKPOINT_BYTES {
                             checkpoint.store(commit.0, Ordering::Relaxed);
                             journal.checkpointed(commit);
                         }
@@ -170,7 +170,7 @@ fn report(callers: u64, what: &str, took: Duration, cpu: Duration, stats: &Journ
         write / groups,
         fsync / groups,
         (seconds * 1e6 - write - fsync) / groups,
-        cpu.as_secs_f64() * 1e6 / stats.commits as f64 * TASKS as f64,
+        cpu.as_secs_f64() * 1e6 / (stats.commits as f64 * TASKS as f64),
     );
 }
 

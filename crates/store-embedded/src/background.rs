@@ -30,6 +30,8 @@ struct Loop {
     last: CommitNo,
     /// A checkpoint that had no room.
     unwritten: Option<Frozen>,
+    /// Whether the last round found the disk full, and is to be tried again.
+    no_room: bool,
     /// Runs that are off the list, whose files go when nobody reads them any more.
     doomed: Vec<Arc<Run>>,
 }
@@ -47,6 +49,7 @@ impl Background {
             numbers,
             last,
             unwritten: None,
+            no_room: false,
             doomed: Vec::new(),
         };
         let thread = std::thread::Builder::new()
@@ -80,7 +83,7 @@ impl Loop {
             let (checkpoint, resolve) = {
                 let mut work = inner.work.lock().unwrap_or_else(PoisonError::into_inner);
                 while !work.stop && !work.checkpoint && !work.resolve {
-                    work = if self.unwritten.is_some() {
+                    work = if self.no_room {
                         let waited = inner.work_come.wait_timeout(work, FULL_RETRY);
                         let (mut work, _) = waited.unwrap_or_else(PoisonError::into_inner);
                         work.checkpoint = true;
@@ -92,6 +95,7 @@ impl Loop {
                 if work.stop {
                     return;
                 }
+                work.busy = true;
                 (std::mem::take(&mut work.checkpoint), std::mem::take(&mut work.resolve))
             };
             let outcome = match (checkpoint, resolve) {
@@ -99,11 +103,17 @@ impl Loop {
                 (false, _) => inner.resolve(),
             };
             match outcome {
-                Err(fault) if fault.means_full() => inner.set_full(Some(fault.to_string())),
+                Err(fault) if fault.means_full() => {
+                    self.no_room = true;
+                    inner.set_full(Some(fault.to_string()));
+                }
                 Err(fault) => return inner.break_with(&fault.to_string()),
-                Ok(()) => {}
+                Ok(()) => self.no_room = false,
             }
-            inner.ask(|work| work.rounds += 1);
+            inner.ask(|work| {
+                work.rounds += 1;
+                work.busy = false;
+            });
         }
     }
 

@@ -71,12 +71,14 @@ pub(crate) enum RunKind {
 }
 
 /// A run in the list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) no: RunNo,
     pub(crate) birth: Birth,
     pub(crate) kind: RunKind,
     pub(crate) file_bytes: u64,
+    /// Partitions to which it is gone, in a run of history.
+    pub(crate) swept: Vec<PartitionId>,
 }
 
 /// Everything that is read into memory at opening.
@@ -87,7 +89,7 @@ pub(crate) struct Contents {
     pub(crate) bits: Vec<(RunNo, u32, Vec<u8>)>,
     pub(crate) counts: Vec<(PartitionId, String, Counts)>,
     pub(crate) leases: Vec<Lease>,
-        pub(crate) owned: Vec<(PartitionId, Owned)>,
+    pub(crate) owned: Vec<(PartitionId, Owned)>,
 }
 
 /// What is kept of a partition as such.
@@ -95,8 +97,6 @@ pub(crate) struct Contents {
 pub(crate) struct Owned {
     /// The batch that its owner made last.
     pub(crate) batch: Option<BatchNo>,
-    /// Records of fires that ended before this are gone.
-    pub(crate) history_before: Timestamp,
 }
 
 impl Catalog {
@@ -135,7 +135,7 @@ impl Catalog {
         row.map(|row| read_head(&row).reading("name")).transpose()
     }
 
-        pub(crate) fn all_names(&self, mut each: impl FnMut(Name, Head)) -> Result<(), Fault> {
+    pub(crate) fn all_names(&self, mut each: impl FnMut(Name, Head)) -> Result<(), Fault> {
         for row in self.names.iter() {
             let (name, row) = row.into_inner()?;
             each(name.to_vec().into_boxed_slice(), read_head(&row).reading("name")?);
@@ -263,12 +263,8 @@ impl Contents {
             SEAT => self.leases.push(read_lease(&mut Reader::new(row))?),
             BATCH => {
                 let partition = read_partition(&mut key)?;
-                                let mut row = Reader::new(row);
-                let number = row.varint()?;
-                let owned = Owned {
-                    batch: (number > 0).then_some(BatchNo::new(number)),
-                    history_before: row.timestamp()?,
-                };
+                let number = Reader::new(row).varint()?;
+                let owned = Owned { batch: (number > 0).then_some(BatchNo::new(number)) };
                 self.owned.push((partition, owned));
             }
             _ => return Err(CodecError::Invalid("key")),
@@ -288,7 +284,7 @@ impl Batch<'_> {
         self.batch.insert(&self.catalog.rest, META, meta.to_bytes());
     }
 
-    pub(crate) fn run(&mut self, listed: Listed) {
+    pub(crate) fn run(&mut self, listed: &Listed) {
         let key = numbered(RUN, listed.no);
         self.batch.insert(&self.catalog.rest, key, listed.to_bytes());
     }
@@ -322,12 +318,12 @@ impl Batch<'_> {
         self.batch.insert(&self.catalog.rest, key, row);
     }
 
-        pub(crate) fn owned(&mut self, partition: PartitionId, owned: Owned) {
+    pub(crate) fn owned(&mut self, partition: PartitionId, owned: Owned) {
         let mut key = vec![BATCH];
         key.extend_from_slice(&partition.get().to_be_bytes());
         let mut row = Vec::new();
         put_varint(&mut row, owned.batch.map_or(0, BatchNo::get));
-        put_timestamp(&mut row, owned.history_before);
+
         self.batch.insert(&self.catalog.rest, key, row);
     }
 
@@ -423,7 +419,7 @@ impl Meta {
 }
 
 impl Listed {
-    fn to_bytes(self) -> Vec<u8> {
+    fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![match self.kind {
             RunKind::Near => 0,
             RunKind::Far => 1,
@@ -431,6 +427,9 @@ impl Listed {
         }];
         put_varint(&mut out, self.birth.0);
         put_varint(&mut out, self.file_bytes);
+        for partition in &self.swept {
+            out.extend_from_slice(&partition.get().to_be_bytes());
+        }
         out
     }
 
@@ -442,7 +441,12 @@ impl Listed {
             2 => RunKind::History,
             _ => return Err(CodecError::Invalid("kind of run")),
         };
-        Ok(Self { no, kind, birth: Birth(reader.varint()?), file_bytes: reader.varint()? })
+        let (birth, file_bytes) = (Birth(reader.varint()?), reader.varint()?);
+        let mut swept = Vec::new();
+        while !reader.rest().is_empty() {
+            swept.push(read_partition(&mut reader)?);
+        }
+        Ok(Self { no, birth, kind, file_bytes, swept })
     }
 }
 

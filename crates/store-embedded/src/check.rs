@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{PartitionId, TaskId};
-use punctual_store::codec::{read_letter, read_record, read_summary};
 use punctual_store::Position;
+use punctual_store::codec::{read_letter, read_record, read_summary};
 
 use crate::catalog::Catalog;
 use crate::directory::{Directory, OpenError};

@@ -11,8 +11,8 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
-use punctual_store::codec::read_record_id;
 use punctual_store::Counts;
+use punctual_store::codec::read_record_id;
 
 use crate::buffer::Buffer;
 use crate::catalog::{Batch, Listed, Meta, Owned, Paused, RunKind};
@@ -42,8 +42,9 @@ pub(crate) struct Frozen {
     dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
     leases: Vec<Lease>,
-        owned: Vec<(PartitionId, Owned)>,
+    owned: Vec<(PartitionId, Owned)>,
     history_finished: Vec<Arc<Run>>,
+    history_swept: Vec<Listed>,
     now: Timestamp,
 }
 
@@ -125,8 +126,9 @@ impl Inner {
             dead: state.dead.freeze(),
             counts: take_counts(state),
             leases: state.leases.values().cloned().collect(),
-                        owned: self.options.partitions.iter().map(|id| (id, owned_of(state, id))).collect(),
+            owned: self.options.partitions.iter().map(|id| (id, owned_of(state, id))).collect(),
             history_finished: state.history.finished(),
+            history_swept: state.history.take_changed(),
             now: state.now,
         }
     }
@@ -258,12 +260,18 @@ impl Inner {
 
     fn write_runs(&self, batch: &mut Batch<'_>, frozen: &Frozen, exchange: &Exchange) {
         for (kind, run) in &exchange.added {
-            batch.run(Listed {
+            batch.run(&Listed {
                 no: run.no,
                 birth: run.birth,
                 kind: *kind,
                 file_bytes: run.file_bytes,
+                swept: Vec::new(),
             });
+        }
+        // A batch must not both write and remove a row: it has no order within.
+        let stays = |no| !exchange.dropped.iter().any(|dropped| dropped.no == no);
+        for listed in frozen.history_swept.iter().filter(|listed| stays(listed.no)) {
+            batch.run(listed);
         }
         let is_dropped = |run: &Run| exchange.dropped.iter().any(|dropped| dropped.no == run.no);
         let added = exchange.added.iter().map(|(_, run)| run);
@@ -283,7 +291,7 @@ impl Inner {
         frozen: &Frozen,
         stale: &[TaskId],
     ) -> Result<(), Fault> {
-        for id in stale {
+        for id in stale.iter().filter(|id| !frozen.standings.contains_key(*id)) {
             batch.standing(*id, None);
         }
         for (id, standing) in frozen.standings.iter() {
@@ -317,7 +325,7 @@ impl Inner {
         for lease in &frozen.leases {
             batch.lease(lease);
         }
-                for (partition, owned) in &frozen.owned {
+        for (partition, owned) in &frozen.owned {
             batch.owned(*partition, *owned);
         }
         Ok(())
@@ -335,7 +343,7 @@ impl Inner {
         state.timeline = timeline;
         state.history.remove(&dropped);
         for (_, run) in history {
-            state.history.add(run);
+            state.history.add(run, &[]);
         }
         // Taken out here, freed after the lock: a buffer is hundreds of thousands of entries.
         let spent = (
@@ -367,7 +375,8 @@ impl Inner {
     /// Waits until the background has done a whole round, begun after this.
     pub(crate) fn wait_for_round(&self) {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        let round = work.rounds + 1;
+        // The round under way may have begun before what it is wanted for.
+        let round = work.rounds + 1 + u64::from(work.busy);
         work.checkpoint = true;
         self.work_come.notify_all();
         while work.rounds < round && !work.stop && self.broken().is_none() {
@@ -378,7 +387,7 @@ impl Inner {
 
 fn owned_of(state: &State, id: PartitionId) -> Owned {
     let own = state.partition(id);
-    Owned { batch: own.batch, history_before: own.history_before }
+    Owned { batch: own.batch }
 }
 
 fn take_counts(state: &mut State) -> Vec<(PartitionId, String, Counts)> {

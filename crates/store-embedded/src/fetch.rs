@@ -125,18 +125,10 @@ impl Inner {
                 found.push(None);
                 match look {
                     Look::Known(known) => found[wanted] = known,
-                    Look::Sought {
-                        standing,
-                        may_be_paused,
-                    } => {
+                    Look::Sought { standing, may_be_paused } => {
                         let standing = self.standing_of(*id, standing)?;
                         let key = key_of(*id, standing);
-                        sought.push(Sought {
-                            wanted,
-                            key,
-                            standing,
-                            may_be_paused,
-                        });
+                        sought.push(Sought { wanted, key, standing, may_be_paused });
                     }
                 }
             }
@@ -174,14 +166,14 @@ impl Inner {
         sought: &[Sought],
         found: &mut [Option<Found>],
     ) -> Result<(), Fault> {
-                let mut state = self.state()?;
+        let mut state = self.state()?;
         for hit in hits {
             let at = sought.partition_point(|sought| sought.wanted < hit.wanted);
             let Sought { key, standing, .. } = sought[at];
             if hit.run.ended.get(hit.ordinal) || state.has_ended(key.id, hit.run.birth) {
                 continue;
             }
-                        state.located.note(key.id, hit.run.no, hit.ordinal);
+            state.located.note(key.id, hit.run.no, hit.ordinal);
             found[hit.wanted] = Some(Found::Scheduled {
                 key,
                 body: hit.body.clone(),
@@ -247,11 +239,8 @@ fn look(state: &State, partition: PartitionId, id: TaskId) -> Look {
         return Look::Known(None);
     }
     let in_memory = state.standings.get(&id).copied();
-    let standing = match in_memory {
-        Some(standing) => standing,
-        // In the buffers only what has a standing in memory is away from home.
-        None => None,
-    };
+    // In the buffers only what has a standing in memory is away from home.
+    let standing = in_memory.unwrap_or_default();
     let key = key_of(id, standing);
     let in_buffer = state.buffer.get(key).map(|body| (body, Place::Buffer));
     let in_frozen = || {

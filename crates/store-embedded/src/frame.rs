@@ -80,9 +80,7 @@ pub(crate) enum Frame {
     Sweep {
         partition: PartitionId,
         counts: Vec<(String, Counts)>,
-                forgotten: Vec<FireId>,
-        /// Records that ended before this are gone.
-        history_before: Timestamp,
+        forgotten: Vec<FireId>,
         now: Timestamp,
     },
     /// To wait for what was committed before it.
@@ -176,18 +174,17 @@ pub(crate) fn lease_frame(lease: &Lease, acquired: bool, now: Timestamp) -> Byte
     out.into()
 }
 
-/// What is past its age.
+/// Dead letters that are past their age.
 pub(crate) fn sweep_frame(
     partition: PartitionId,
     counts: &[(&str, Counts)],
-        forgotten: &[FireId],
-    history_before: Timestamp,
+    forgotten: &[FireId],
     now: Timestamp,
 ) -> Bytes {
     let mut out = vec![SWEEP];
     put_varint(&mut out, u64::from(partition.get()));
     put_timestamp(&mut out, now);
-    put_timestamp(&mut out, history_before);
+
     put_all_counts(&mut out, counts);
     put_varint(&mut out, forgotten.len() as u64);
     for fire_id in forgotten {
@@ -228,14 +225,14 @@ impl Frame {
             }),
             SWEEP => {
                 let partition = read_partition(&mut reader)?;
-                                let now = reader.timestamp()?;
-                let history_before = reader.timestamp()?;
+                let now = reader.timestamp()?;
+
                 let counts = read_all_counts(&mut reader)?;
                 let mut forgotten = Vec::new();
                 for _ in 0..reader.varint()? {
                     forgotten.push(reader.fire_id()?);
                 }
-                Ok(Self::Sweep { partition, counts, forgotten, history_before, now })
+                Ok(Self::Sweep { partition, counts, forgotten, now })
             }
             NOTHING => Ok(Self::Nothing),
             _ => Err(CodecError::Invalid("frame")),

@@ -4,7 +4,7 @@
 //! an earlier one, so newer runs are asked first.
 //! Dropped whole: a run goes when every partition in it has been swept of it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use punctual_core::{FireId, PartitionId, TaskId, Timestamp};
 use punctual_store::Retention;
 use punctual_store::codec::read_record_id;
 
+use crate::catalog::{Listed, RunKind};
 use crate::fault::{Fault, Reading};
 use crate::key::Key;
 use crate::run::{Files, Run, RunNo};
@@ -29,8 +30,11 @@ pub(crate) struct HistoryBuffer {
 #[derive(Debug, Clone)]
 pub(crate) struct HistoryRun {
     pub(crate) run: Arc<Run>,
-    /// Partitions to which it is gone.
-    swept: HashSet<PartitionId>,
+    /// Partitions to which it is gone. Kept in the list of runs: it must not come back while what took the place of its
+    /// records is gone.
+    swept: BTreeSet<PartitionId>,
+    /// Whether that changed since the last checkpoint.
+    changed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -42,14 +46,14 @@ pub(crate) struct History {
 }
 
 impl HistoryBuffer {
-        /// Forgets what is past its age.
-        pub(crate) fn sweep(&mut self, partition: PartitionId, before: Timestamp) -> u64 {
-        let past = |owner: PartitionId, record: &[u8]| {
-            let ended = read_record_id(record);
-            owner == partition && ended.is_ok_and(|(_, ended_at)| ended_at < before)
-        };
+    /// Forgets what is past its age, but for what `keep` says. Not a commit: after a crash it is there again, until the
+    /// next sweep.
+    fn sweep(&mut self, past: impl Fn(Timestamp) -> bool, keep: impl Fn(FireId) -> bool) -> u64 {
         let before = self.records.len();
-        self.records.retain(|(owner, _), record| !past(*owner, record));
+        self.records.retain(|(_, fire_id), record| {
+            let ended = read_record_id(record);
+            !ended.is_ok_and(|(_, ended_at)| past(ended_at)) || keep(*fire_id)
+        });
         (before - self.records.len()) as u64
     }
 
@@ -82,12 +86,32 @@ impl History {
         (found, runs.map(|history| Arc::clone(&history.run)).collect())
     }
 
-    pub(crate) fn add(&mut self, run: Arc<Run>) {
-        let swept = HashSet::new();
-        self.runs.push(HistoryRun { run, swept });
+    pub(crate) fn add(&mut self, run: Arc<Run>, swept: &[PartitionId]) {
+        let swept = swept.iter().copied().collect();
+        self.runs.push(HistoryRun { run, swept, changed: false });
+    }
+
+    /// Runs to which something was swept since this was last asked, as they are to be listed.
+    pub(crate) fn take_changed(&mut self) -> Vec<Listed> {
+        let mut taken = Vec::new();
+        for HistoryRun { run, swept, changed } in &mut self.runs {
+            if std::mem::take(changed) {
+                taken.push(Listed {
+                    no: run.no,
+                    birth: run.birth,
+                    kind: RunKind::History,
+                    file_bytes: run.file_bytes,
+                    swept: swept.iter().copied().collect(),
+                });
+            }
+        }
+        taken
     }
 
     /// Marks what is past its retention for a partition as gone, and says how many records that were.
+    ///
+    /// A record in the place of an earlier one must not bring that back when it goes. So runs go in the order in which they were
+    /// written, and what is in memory stays as long as a run may have an earlier one.
     pub(crate) fn sweep(
         &mut self,
         partition: PartitionId,
@@ -97,20 +121,37 @@ impl History {
         let mut total: u64 = self.runs.iter().map(|history| history.run.file_bytes).sum();
         total += self.buffer.bytes as u64;
         total += self.frozen.as_ref().map_or(0, |frozen| frozen.bytes as u64);
-                let mut gone = 0;
+        let past = |ended_at| now.since(ended_at) >= retention.history_age;
+        let mut gone = 0;
         for history in &mut self.runs {
             let bytes = history.run.file_bytes;
-            let old = now.since(history.run.newest()) >= retention.history_age;
             // Whole, only if what is left is still more than may be kept.
             let excess = total.saturating_sub(bytes) >= retention.history_bytes;
-            if old || excess {
-                total = total.saturating_sub(bytes);
-                if history.swept.insert(partition) {
-                    gone += u64::from(history.run.count_of(partition));
-                }
+            if history.run.count_of(partition) == 0 {
+                continue;
+            }
+            if !past(history.run.newest()) && !excess {
+                break;
+            }
+            total = total.saturating_sub(bytes);
+            if history.swept.insert(partition) {
+                history.changed = true;
+                gone += u64::from(history.run.count_of(partition));
             }
         }
-        gone
+        let kept: Vec<&Arc<Run>> = self
+            .runs
+            .iter()
+            .filter(|history| !history.swept.contains(&partition))
+            .map(|history| &history.run)
+            .collect();
+        let earlier = |id: TaskId| kept.iter().any(|run| run.may_have_history_of(id));
+        let frozen = self.frozen.as_ref();
+        let writing = |fire| frozen.is_some_and(|f| f.records.contains_key(&(partition, fire)));
+        let stays = |fire: FireId| {
+            fire.task.partition() != partition || writing(fire) || earlier(fire.task)
+        };
+        gone + self.buffer.sweep(past, stays)
     }
 
     /// Runs that no partition has anything in any more.

@@ -52,6 +52,8 @@ pub(crate) struct Work {
     pub(crate) resolve: bool,
     /// Rounds done, for whoever waits for one.
     pub(crate) rounds: u64,
+    /// Whether a round is under way.
+    pub(crate) busy: bool,
 }
 
 impl Inner {

@@ -39,7 +39,7 @@ mod writer;
 use std::error::Error;
 use std::fmt;
 use std::fs;
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -132,15 +132,6 @@ pub(crate) struct Entry<T> {
     pub(crate) class: Class,
     /// Handed to `on_durable`: decoded changes, the waiter, whatever the store needs.
     pub(crate) item: T,
-}
-
-/// An entry that was not taken, given back with the reason.
-#[derive(Debug)]
-pub(crate) struct Refused<T> {
-    /// `Busy`, `Full`, `TooLarge`, `Closed` or `Broken`.
-    pub(crate) why: JournalError,
-    /// The entry as it was.
-    pub(crate) entry: Entry<T>,
 }
 
 /// What a reopened journal holds.
@@ -424,14 +415,7 @@ impl<T: Send + 'static> Journal<T> {
         {
             return Err(JournalError::Options { file_bytes });
         }
-        let mut bytes_total = 0;
-        let mut marks = stats::Marks::default();
-        let mut counted = |commit: CommitNo, payload: Bytes| {
-            bytes_total += frame_bytes(payload.len());
-            marks.note(commit, bytes_total);
-            replay(commit, payload)
-        };
-        let scan = scan::scan(&disk, dir, options.store, after, &mut counted)?;
+        let scan = scan::scan(&disk, dir, options.store, after, replay)?;
         let opened = scan.as_ref().map_or_else(Opened::new, Opened::from);
         if let Some(dropped) = &opened.dropped {
             tracing::warn!(%dropped, "journal: torn tail cut off");
@@ -442,7 +426,7 @@ impl<T: Send + 'static> Journal<T> {
         };
 
         let shelf = Arc::new(Shelf::new(disk.clone(), dir, &options, start));
-        let shared = Arc::new(Shared::new(opened.last, &active, marks));
+        let shared = Arc::new(Shared::new(opened.last, &active));
         let writer = Writer::new(disk.clone(), &options, &shared, &shelf, active, opened.last);
         let (hand_over, outcomes) = writer::hand_over(Arc::clone(&shared), on_durable);
         let threads = Threads {
@@ -460,7 +444,7 @@ impl<T: Send + 'static> Journal<T> {
 
     /// Hands an entry over and returns before it is durable. Waits while the queue is full.
     #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
-    pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), Refused<T>> {
+    pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
             match self.shared.offer(queued, &self.options) {
@@ -469,13 +453,13 @@ impl<T: Send + 'static> Journal<T> {
                     queued = back;
                     self.shared.wait_for_room(&self.options, queued.bytes.len());
                 }
-                Err((why, back)) => return Err(back.refused(why)),
+                Err((why, _)) => return Err(why),
             }
         }
     }
 
     /// Like [`append`](Self::append), for async callers.
-    pub(crate) async fn append_async(&self, entry: Entry<T>) -> Result<(), Refused<T>> {
+    pub(crate) async fn append_async(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
             let mut room = pin!(self.shared.room_async.notified());
@@ -484,7 +468,7 @@ impl<T: Send + 'static> Journal<T> {
             match self.shared.offer(queued, &self.options) {
                 Ok(()) => return Ok(()),
                 Err((JournalError::Busy, back)) => queued = back,
-                Err((why, back)) => return Err(back.refused(why)),
+                Err((why, _)) => return Err(why),
             }
             room.await;
         }
@@ -492,27 +476,28 @@ impl<T: Send + 'static> Journal<T> {
 
     /// Like [`append`](Self::append), but answers `Busy` instead of waiting.
     #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
-    pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), Refused<T>> {
+    pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let queued = self.admit(entry)?;
-        self.shared.offer(queued, &self.options).map_err(|(why, back)| back.refused(why))
+        self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
     }
 
     /// What can be refused without the writer, and the sum, which is better computed here.
-    fn admit(&self, entry: Entry<T>) -> Result<Queued<T>, Refused<T>> {
+    fn admit(&self, entry: Entry<T>) -> Result<Queued<T>, JournalError> {
         let bytes = entry.bytes.len() as u64;
         let bytes_max = self.options.commit_bytes_max();
         if bytes > bytes_max {
-            return Err(Refused { why: JournalError::TooLarge { bytes, bytes_max }, entry });
+            return Err(JournalError::TooLarge { bytes, bytes_max });
         }
         if entry.class == Class::Grow
             && let Some(why) = self.shelf.refuses_growth()
         {
-            return Err(Refused { why: JournalError::Full { why }, entry });
+            return Err(JournalError::Full { why });
         }
         Ok(Queued::new(entry))
     }
 
     /// The last durable commit.
+    #[allow(dead_code, reason = "for tests and the rate example")]
     pub(crate) fn last(&self) -> CommitNo {
         self.shared.last()
     }
@@ -520,14 +505,7 @@ impl<T: Send + 'static> Journal<T> {
     /// Everything up to `up_to` is durable elsewhere: files with nothing later are recycled or
     /// deleted, in the background. The newest file with a commit in it always stays.
     pub(crate) fn checkpointed(&self, up_to: CommitNo) {
-        self.shared.checkpointed(up_to);
         self.shelf.checkpointed(up_to);
-    }
-
-    /// Bytes that opening would replay with a checkpoint at `commit`; up to 64 KiB (and a
-    /// group) too many.
-    pub(crate) fn bytes_since(&self, commit: CommitNo) -> u64 {
-        self.shared.bytes_since(commit)
     }
 
     /// What is left without asking the disk for more.
@@ -565,7 +543,14 @@ impl<T: Send + 'static> Journal<T> {
             .and_then(|()| self.disk.sync_data(&file))
             .and_then(|()| self.disk.rename(&unfinished, &path))
             .and_then(|()| self.disk.sync_dir(&self.dir))
-            .map_err(|source| JournalError::io("write", &path, source))
+            .or_else(|source| match source.kind() {
+                // Without its mark the journal opens as after a crash, which loses nothing.
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    tracing::warn!("no room for the closing mark of the journal");
+                    Ok(())
+                }
+                _ => Err(JournalError::io("write", &path, source)),
+            })
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! Partition first, so that what one owner loads stands together; then time, then id, as the contract says.
 
-use std::ops::Bound;
-
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use punctual_store::Position;
 
@@ -31,18 +29,5 @@ impl Key {
 
     pub(crate) const fn position(self) -> Position {
         Position { fire_at: self.at, id: self.id }
-    }
-
-    /// Everything of a partition after a position and before a time. The end of all time excludes only the
-    /// next partition.
-    pub(crate) fn range(
-        partition: PartitionId,
-        after: Position,
-        until: Timestamp,
-    ) -> (Bound<Self>, Bound<Self>) {
-        let after = Self::after(partition, after);
-        let until = Self::after(partition, Position::before(until));
-        // A range that ends before it begins is empty, not an error.
-        (Bound::Excluded(after), Bound::Excluded(until.max(after)))
     }
 }

@@ -64,7 +64,7 @@ impl Inner {
         }
     }
 
-        /// All letters of a partition.
+    /// All letters of a partition.
     pub(crate) fn all_letters(
         &self,
         partition: PartitionId,
@@ -142,23 +142,15 @@ impl Inner {
     }
 
     pub(crate) fn history(&self, id: TaskId, limit: usize) -> Result<Vec<FireRecord>, Fault> {
-                let (mut found, runs, before) = {
-            let state = self.state()?;
-            let (found, runs) = state.history.look(id);
-            (found, runs, state.partition(id.partition()).history_before)
-        };
+        let (mut found, runs) = self.state()?.history.look(id);
         for run in runs {
             for (nominal_at, record) in read_of_task(&self.files, &run, id)? {
                 found.entry(nominal_at).or_insert(record);
             }
         }
-                let mut records = Vec::new();
-        for record in found.into_values().rev() {
-            let record = read_record(&record, &self.interner).reading("record of a fire")?;
-            if record.ended_at >= before && records.len() < limit {
-                records.push(record);
-            }
-        }
-        Ok(records)
+        let newest = found.into_values().rev().take(limit);
+        newest
+            .map(|record| read_record(&record, &self.interner).reading("record of a fire"))
+            .collect()
     }
 }

@@ -109,25 +109,26 @@ impl Inner {
         Ok(tasks)
     }
 
-        pub(crate) fn paused_within(
+    pub(crate) fn paused_within(
         &self,
         partition: PartitionId,
         within: impl Fn(Key) -> bool,
     ) -> Result<Vec<Task>, Fault> {
         let mut rows = std::collections::HashMap::new();
-        if self.state()?.paused.beneath() {
-            self.catalog.paused_of(partition, |id, paused| {
-                rows.insert(id, Some(paused));
-            })?;
-        }
-        {
+        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
+        let beneath = {
             let state = self.state()?;
-            let mut known = std::collections::HashSet::new();
             for (id, paused) in state.paused.iter() {
-                if id.partition() == partition && known.insert(*id) {
-                    rows.insert(*id, paused.clone());
+                if id.partition() == partition {
+                    rows.entry(*id).or_insert_with(|| paused.clone());
                 }
             }
+            state.paused.beneath()
+        };
+        if beneath {
+            self.catalog.paused_of(partition, |id, paused| {
+                rows.entry(id).or_insert(Some(paused));
+            })?;
         }
         let mut tasks = Vec::new();
         for (id, paused) in rows {

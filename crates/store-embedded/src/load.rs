@@ -43,7 +43,7 @@ pub(crate) struct Loading {
 pub(crate) struct Living {
     pub(crate) key: Key,
     pub(crate) body: Bytes,
-        pub(crate) moved: Option<Moved>,
+    pub(crate) moved: Option<Moved>,
     /// Where it stands, if in a run.
     place: Option<(RunNo, u32)>,
 }
@@ -146,7 +146,7 @@ impl Inner {
                     state.surface(key, &body, standing, moved);
                 }
             };
-                        if postponed == Postponed::FileAnew {
+            if postponed == Postponed::FileAnew {
                 for entry in &living {
                     if let Some((run, ordinal)) = entry.place {
                         state.located.note(entry.key.id, run, ordinal);
@@ -225,18 +225,15 @@ impl Inner {
             punctual_core::Epoch::MAX,
             punctual_core::Sequence::MAX,
         );
-        self.catalog.standings_between(first, last, |id, standing| {
-            rows.insert(id, Some(standing));
-        })?;
-        {
-            let state = self.state()?;
-            let mut known = std::collections::HashSet::with_hasher(IdHash::default());
-            for (id, standing) in state.standings.iter() {
-                if id.partition() == partition && known.insert(*id) {
-                    rows.insert(*id, *standing);
-                }
+        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
+        for (id, standing) in self.state()?.standings.iter() {
+            if id.partition() == partition {
+                rows.entry(*id).or_insert(*standing);
             }
         }
+        self.catalog.standings_between(first, last, |id, standing| {
+            rows.entry(id).or_insert(Some(standing));
+        })?;
         let away = |(id, standing): (TaskId, Option<Standing>)| {
             let standing = standing?;
             let moved = standing.moved()?;
@@ -350,7 +347,7 @@ fn pick(
     });
     let mut buffer = state.buffer.range(range).peekable();
     let mut frozen = frozen.peekable();
-        let mut runs = runs.peekable();
+    let mut runs = runs.peekable();
     while picked.living.len() < limit {
         let heads = [
             buffer.peek().map(|(key, _)| *key),
@@ -360,7 +357,7 @@ fn pick(
         let Some(least) = heads.iter().flatten().min().copied() else {
             break;
         };
-                let next = if heads[0] == Some(least) {
+        let next = if heads[0] == Some(least) {
             buffer.next().map(|(key, body)| (key, body, None))
         } else if heads[1] == Some(least) {
             frozen.next().map(|(key, body)| (key, body, None))

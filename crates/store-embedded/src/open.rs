@@ -74,10 +74,9 @@ fn restore_rows(state: &mut State, contents: &Contents) -> Result<(), OpenError>
         let tally = Tally { counts: *counts, changed: false };
         own.counts.insert(namespace.clone(), tally);
     }
-        for (partition, owned) in &contents.owned {
+    for (partition, owned) in &contents.owned {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
         own.batch = owned.batch;
-        own.history_before = owned.history_before;
     }
     for lease in &contents.leases {
         state.leases.insert(lease.seat, lease.clone());
@@ -99,7 +98,7 @@ fn restore_runs(
     let mut listed = contents.runs;
     listed.sort_by_key(|listed| (listed.birth, listed.no));
     for entry in listed {
-        let run = open_run(files, entry)?;
+        let run = open_run(files, &entry)?;
         for (chunk, bytes) in bits.remove(&entry.no).unwrap_or_default() {
             if !run.ended.restore(chunk, &bytes) {
                 let fault = Fault::damaged(&files.path(entry.no), 0, "its bits do not fit it");
@@ -107,7 +106,7 @@ fn restore_runs(
             }
         }
         match entry.kind {
-            RunKind::History => state.history.add(Arc::new(run)),
+            RunKind::History => state.history.add(Arc::new(run), &entry.swept),
             kind => timeline.add(run, kind),
         }
     }
@@ -115,7 +114,7 @@ fn restore_runs(
     Ok(())
 }
 
-fn open_run(files: &Files, listed: Listed) -> Result<Run, OpenError> {
+fn open_run(files: &Files, listed: &Listed) -> Result<Run, OpenError> {
     let path = files.path(listed.no);
     if !path.exists() {
         let what = format!("{} is missing, though the catalog lists it", path.display());

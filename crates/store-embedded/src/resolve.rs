@@ -32,7 +32,7 @@ impl Inner {
             state.resolving = Some(Arc::clone(&endings));
             (endings, Arc::clone(&state.timeline))
         };
-                let stale = self.set_bits(&endings, &timeline)?;
+        let stale = self.set_bits(&endings, &timeline)?;
         let mut state = self.state()?;
         for id in stale {
             // Unless the task was filed again meanwhile.
@@ -56,11 +56,11 @@ impl Inner {
         if timeline.is_empty() {
             return Ok(stale);
         }
-                let runs: HashMap<RunNo, &Arc<Run>> = timeline.runs().map(|run| (run.no, run)).collect();
+        let runs: HashMap<RunNo, &Arc<Run>> = timeline.runs().map(|run| (run.no, run)).collect();
         let mut all: Vec<(Key, Birth)> = Vec::new();
         for (id, ending) in endings.iter() {
             let known = ending.place.and_then(|(no, ordinal)| Some((*runs.get(&no)?, ordinal)));
-                        if let Some((run, ordinal)) = known {
+            if let Some((run, ordinal)) = known {
                 run.ended.set(ordinal);
                 if ending.filed_at.is_none() && self.catalog.standing(id)?.is_some() {
                     stale.push(id);

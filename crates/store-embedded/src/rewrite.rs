@@ -72,7 +72,7 @@ impl Inner {
             let current = !slice.far && slice.start <= now + near;
             let too_many = current && runs.len() > self.options.runs_per_slice_max;
             let mostly_ended =
-                slice.start > now + near && bytes as usize >= self.options.buffer_bytes_max / 2;
+                slice.start > now + near && bytes >= self.options.buffer_bytes_max as u64 / 2;
             if comes_near || too_many {
                 return Some(within_bound(runs.to_vec()));
             }

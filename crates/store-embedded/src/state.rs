@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{
-    Epoch, FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
+    FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::codec::{CodecError, read_named, read_record_name, read_state, read_summary};
 use punctual_store::{BatchNo, Counts};
@@ -47,7 +47,7 @@ pub(crate) struct Endings {
 pub(crate) struct Ending {
     /// Where its entry stands; `None` if only the catalog knows.
     pub(crate) filed_at: Option<Timestamp>,
-        /// Entries older than this are meant.
+    /// Entries older than this are meant.
     pub(crate) before: Birth,
     /// Its entry, if somebody has read it lately: then nobody has to look for it.
     pub(crate) place: Option<(RunNo, u32)>,
@@ -113,10 +113,7 @@ pub(crate) struct Partition {
     pub(crate) frontier: Key,
     /// Postponed tasks whose entries stand before the frontier, or may.
     pub(crate) strays: HashSet<TaskId, IdHash>,
-        /// Records of fires that ended before this are gone, wherever they still stand.
-    pub(crate) history_before: Timestamp,
-    /// Records that sweeps have taken out of the buffer.
-    pub(crate) history_swept: u64,
+
     /// Commits that were applied to it.
     pub(crate) version: u64,
     pub(crate) counts: HashMap<String, Tally>,
@@ -139,7 +136,7 @@ pub(crate) struct State {
     pub(crate) frozen: Option<(Birth, Arc<Buffer>)>,
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) ended: Endings,
-        pub(crate) resolving: Option<Arc<Endings>>,
+    pub(crate) resolving: Option<Arc<Endings>>,
     pub(crate) located: Located,
     pub(crate) standings: Standings,
     pub(crate) names: Names,
@@ -162,8 +159,7 @@ impl Partition {
             batch: None,
             frontier: Key::after(id, punctual_store::Position::START),
             strays: HashSet::default(),
-                        history_before: Timestamp::EPOCH,
-            history_swept: 0,
+
             version: 0,
             counts: HashMap::new(),
         }
@@ -188,7 +184,7 @@ impl State {
             frozen: None,
             timeline: Arc::new(Timeline::new(slice_millis)),
             ended: Endings::default(),
-                        resolving: None,
+            resolving: None,
             located: Located::default(),
             standings: Layers::new(false, read_max),
             names: Layers::new(false, read_max),
@@ -209,12 +205,6 @@ impl State {
 
     pub(crate) fn partition_mut(&mut self, id: PartitionId) -> &mut Partition {
         &mut self.partitions[usize::from(id.get())]
-    }
-
-    /// The epoch of the present owner.
-    pub(crate) fn epoch(&self, partition: PartitionId) -> Epoch {
-        let lease = self.leases.get(&Seat::Partition(partition));
-        lease.map_or(Epoch::NONE, |lease| lease.epoch)
     }
 
     /// Takes one commit in.
@@ -241,15 +231,13 @@ impl State {
                 self.leases.insert(lease.seat, lease);
                 self.now = self.now.max(now);
             }
-            Frame::Sweep { partition, counts, forgotten, history_before, now } => {
+            Frame::Sweep { partition, counts, forgotten, now } => {
                 self.check_partition(partition)?;
                 for fire_id in forgotten {
                     self.dead.set(fire_id, None);
                 }
-                                let swept = self.history.buffer.sweep(partition, history_before);
                 let own = self.partition_mut(partition);
-                own.history_before = history_before.max(own.history_before);
-                own.history_swept += swept;
+
                 own.count(counts);
                 own.version += 1;
                 self.now = self.now.max(now);
@@ -357,7 +345,7 @@ impl State {
         // What is in the buffer and not at home has a standing in memory.
         let in_buffer = self.buffer.remove(key_of(id, known.flatten()));
         if !in_buffer && self.has_older() {
-                        let (before, place) = (self.birth, self.located.take(id));
+            let (before, place) = (self.birth, self.located.take(id));
             self.ended.insert(id, Ending { filed_at, before, place });
         }
         if matches!(known, Some(Some(_))) {
@@ -386,7 +374,7 @@ impl State {
     /// entry is where it was, and surfaces again.
     pub(crate) fn surface(&mut self, key: Key, body: &Bytes, standing: Standing, moved: Moved) {
         if !self.buffer.remove(key) {
-                        let place = self.located.take(key.id);
+            let place = self.located.take(key.id);
             let ending = Ending { filed_at: Some(key.at), before: self.birth, place };
             self.ended.insert(key.id, ending);
         }

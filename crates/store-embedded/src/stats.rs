@@ -40,6 +40,10 @@ pub struct StoreStats {
     pub index_bytes: u64,
     /// Checkpoints since opening.
     pub checkpoints: u64,
+    /// Bytes of journal that can be written without asking the disk for more.
+    pub journal_room_bytes: u64,
+    /// Whether the disk refused more when it was last asked.
+    pub journal_room_refused: bool,
     /// The journal's own.
     pub journal: JournalStats,
 }
@@ -50,7 +54,7 @@ const FENCE_BYTES: u64 = size_of::<crate::run::format::Fence>() as u64;
 impl EmbeddedStore {
     /// Figures of this moment.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
-        let journal = self.journal.stats();
+        let (journal, room) = (self.journal.stats(), self.journal.room());
         let catalog_bytes = self.inner.catalog.disk_bytes();
         let state = self.inner.state()?;
         let frozen = state.frozen.as_ref().map(|(_, buffer)| buffer);
@@ -76,6 +80,8 @@ impl EmbeddedStore {
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,
             checkpoints: state.checkpoints,
+            journal_room_bytes: room.bytes_preallocated_left,
+            journal_room_refused: room.preallocation_failed,
             journal,
         };
         for run in state.timeline.runs() {

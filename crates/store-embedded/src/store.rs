@@ -195,7 +195,7 @@ impl EmbeddedStore {
         let entry = Entry { bytes, class, item };
         match self.journal.append_async(entry).await {
             Ok(()) => Ok(answered),
-            Err(refused) => Err(refusal(&self.inner, &refused.why)),
+            Err(why) => Err(refusal(&self.inner, &why)),
         }
     }
 
@@ -443,30 +443,27 @@ impl TaskStore for EmbeddedStore {
             self.blocking(move |inner| inner.letters_past(partition, retention, now)).await?;
         let mut counts: Vec<(&str, Counts)> = Vec::new();
         for (_, namespace) in &past {
-            let mut moved = Counts::default();
-            moved.dead_letters = -1;
+            let moved = Counts { dead_letters: -1, ..Counts::default() };
             match counts.iter_mut().find(|(other, _)| *other == namespace.as_str()) {
                 Some((_, counts)) => counts.add(moved),
                 None => counts.push((namespace.as_str(), moved)),
             }
         }
         let forgotten: Vec<FireId> = past.iter().map(|(fire_id, _)| *fire_id).collect();
-                let before = history_before(retention, now);
-        let frame = sweep_frame(partition, &counts, &forgotten, before, now);
-                // What is just being written can be dropped only when it is.
+        let frame = sweep_frame(partition, &counts, &forgotten, now);
+        // What is just being written can be dropped only when it is.
         let writing = self.inner.state()?.history.frozen.is_some();
         if writing {
             self.checkpoint().await?;
         }
-        let swept_before = self.inner.state()?.partition(partition).history_swept;
+
         let admission = self.admission.lock().await;
         admission.fence(partition, epoch)?;
         let answered = self.append(frame, Class::Shrink).await?;
         drop(admission);
         answered.await.map_err(|_| unanswered())??;
-                let mut state = self.inner.state()?;
-        let in_memory = state.partition(partition).history_swept - swept_before;
-        let history = in_memory + state.history.sweep(partition, retention, now);
+        let mut state = self.inner.state()?;
+        let history = state.history.sweep(partition, retention, now);
         let finished = !state.history.finished().is_empty();
         drop(state);
         if finished {
@@ -535,13 +532,6 @@ impl LeaseStore for EmbeddedStore {
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
         Ok(self.inner.state()?.leases.get(&seat).cloned())
     }
-}
-
-/// Fires that ended before this are past their age.
-fn history_before(retention: Retention, now: Timestamp) -> Timestamp {
-    let age = u64::try_from(retention.history_age.as_millis()).unwrap_or(u64::MAX);
-    let last = now.as_millis().checked_sub(age);
-    Timestamp::from_millis(last.map_or(0, |last| last + 1))
 }
 
 /// What a refusal of the journal means to a caller.

@@ -8,6 +8,9 @@
 //! Longer: `tools/crash`, or `PUNCTUAL_CRASH_CYCLES=1000 cargo test --release -p punctual-store-embedded --test crash`.
 //! Not here: losing what the kernel had not written (`docs/faults.md` says what a killed process does not show).
 
+#![allow(clippy::panic, reason = "a test that is surprised should stop")]
+#![allow(clippy::print_stdout, reason = "a long run says what it did")]
+
 #[path = "crash/cycles.rs"]
 mod cycles;
 #[path = "crash/plan.rs"]

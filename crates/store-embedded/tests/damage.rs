@@ -1,5 +1,11 @@
 //! What a store does about a directory that is not as it left it: refuses, or finds out when it reads; never answers wrongly.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy knows helpers of integration tests for tests only if they are inside one"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -151,10 +151,7 @@ mod tests {
             postpone(&task, at(9)).1,
             settle(&task, FireEnd::Done, NOW),
             die(&task, NOW, None),
-            Change::Redrive {
-                fire_id,
-                task: task.clone(),
-            },
+            Change::Redrive { fire_id, task: task.clone() },
             Change::Forget { fire_id, namespace },
         ] {
             assert_eq!(change.task_id(), task.id, "{change:?}");

@@ -122,11 +122,7 @@ impl<'a> Reader<'a> {
 
     /// That everything was read.
     pub const fn end(&self) -> Result<()> {
-        if self.bytes.is_empty() {
-            Ok(())
-        } else {
-            Err(CodecError::Invalid("end"))
-        }
+        if self.bytes.is_empty() { Ok(()) } else { Err(CodecError::Invalid("end")) }
     }
 
     /// One byte.
@@ -166,10 +162,8 @@ impl<'a> Reader<'a> {
 
     /// So many bytes.
     pub fn take(&mut self, length: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self
-            .bytes
-            .split_at_checked(length)
-            .ok_or(CodecError::Short("bytes"))?;
+        let (taken, rest) =
+            self.bytes.split_at_checked(length).ok_or(CodecError::Short("bytes"))?;
         self.bytes = rest;
         Ok(taken)
     }
@@ -203,19 +197,13 @@ impl<'a> Reader<'a> {
 
     /// A task's id.
     pub fn task_id(&mut self) -> Result<TaskId> {
-        let bytes = self
-            .take(16)?
-            .try_into()
-            .map_err(|_| CodecError::Short("id"))?;
+        let bytes = self.take(16)?.try_into().map_err(|_| CodecError::Short("id"))?;
         TaskId::try_from_u128(u128::from_be_bytes(bytes)).map_err(|_| CodecError::Invalid("id"))
     }
 
     /// A fire's id.
     pub fn fire_id(&mut self) -> Result<FireId> {
-        Ok(FireId {
-            task: self.task_id()?,
-            nominal_at: self.timestamp()?,
-        })
+        Ok(FireId { task: self.task_id()?, nominal_at: self.timestamp()? })
     }
 }
 
@@ -230,10 +218,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 
 /// Writes a number with a sign.
 pub fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put_varint(
-        out,
-        (value << 1).cast_unsigned() ^ (value >> 63).cast_unsigned(),
-    );
+    put_varint(out, (value << 1).cast_unsigned() ^ (value >> 63).cast_unsigned());
 }
 
 /// Writes bytes with their length before them.
@@ -366,11 +351,7 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
     };
     let attempts = read_attempts(&mut reader)?;
     reader.end()?;
-    let Summary {
-        namespace,
-        key,
-        head,
-    } = summary;
+    let Summary { namespace, key, head } = summary;
     let definition = NewTask {
         namespace: interner.namespace(namespace)?,
         key: key.map(read_key).transpose()?,
@@ -417,19 +398,9 @@ fn read_front(
         _ => Some(reader.text()?),
     };
     let schedule = read_schedule(&mut reader)?;
-    let head = Head {
-        id,
-        state: state_of(flags & FLAG_STATE)?,
-        fire_at,
-        nominal_at,
-        version,
-        schedule,
-    };
-    let summary = Summary {
-        namespace,
-        key,
-        head,
-    };
+    let head =
+        Head { id, state: state_of(flags & FLAG_STATE)?, fire_at, nominal_at, version, schedule };
+    let summary = Summary { namespace, key, head };
     Ok((summary, flags, reader))
 }
 
@@ -515,14 +486,7 @@ pub fn read_record(bytes: &[u8], interner: &Interner) -> Result<FireRecord> {
     };
     let attempts = read_attempts(&mut reader)?;
     reader.end()?;
-    Ok(FireRecord {
-        fire_id,
-        namespace,
-        key,
-        ended_at,
-        end,
-        attempts,
-    })
+    Ok(FireRecord { fire_id, namespace, key, ended_at, end, attempts })
 }
 
 /// Writes a dead letter.
@@ -572,12 +536,8 @@ fn read_schedule(reader: &mut Reader<'_>) -> Result<Schedule> {
     Ok(match reader.byte()? {
         0 => Schedule::Once(Due::At(reader.timestamp()?)),
         1 => Schedule::Once(Due::In(reader.duration()?)),
-        2 => Schedule::Every {
-            interval: reader.duration()?,
-        },
-        3 => Schedule::Watch {
-            within: reader.duration()?,
-        },
+        2 => Schedule::Every { interval: reader.duration()? },
+        3 => Schedule::Watch { within: reader.duration()? },
         _ => return Err(CodecError::Invalid("schedule")),
     })
 }
@@ -589,9 +549,7 @@ fn put_target(out: &mut Vec<u8>, target: &Target) {
             put_bytes(out, queue.as_str().as_bytes());
         }
         Target::Http(http) => {
-            let method = Method::ALL
-                .iter()
-                .position(|method| *method == http.method());
+            let method = Method::ALL.iter().position(|method| *method == http.method());
             let method = u8::try_from(method.unwrap_or_default()).unwrap_or_default();
             out.extend_from_slice(&[1, method]);
             put_bytes(out, http.url().as_bytes());
@@ -617,9 +575,7 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Result<Target> {
                 headers.push((reader.text()?.to_owned(), reader.text()?.to_owned()));
             }
             let target = HttpTarget::new(url, method, headers);
-            Ok(Target::Http(
-                target.map_err(|_| CodecError::Invalid("webhook"))?,
-            ))
+            Ok(Target::Http(target.map_err(|_| CodecError::Invalid("webhook"))?))
         }
         _ => Err(CodecError::Invalid("target")),
     }
@@ -632,10 +588,7 @@ fn put_payload(out: &mut Vec<u8>, payload: &Payload) {
             out.push(1);
             put_bytes(out, bytes);
         }
-        Payload::Binary {
-            bytes,
-            content_type,
-        } => {
+        Payload::Binary { bytes, content_type } => {
             out.push(2);
             put_bytes(out, bytes);
             put_bytes(out, content_type.as_bytes());
@@ -664,11 +617,7 @@ fn put_retry(out: &mut Vec<u8>, retry: &RetryPolicy) {
             out.push(0);
             put_duration(out, *pause);
         }
-        Backoff::Exponential {
-            first,
-            factor_thousandths,
-            max,
-        } => {
+        Backoff::Exponential { first, factor_thousandths, max } => {
             out.push(1);
             put_duration(out, *first);
             put_varint(out, u64::from(*factor_thousandths));
@@ -705,11 +654,7 @@ fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
         }
         _ => return Err(CodecError::Invalid("backoff")),
     };
-    Ok(RetryPolicy {
-        attempts_max,
-        backoff,
-        jitter,
-    })
+    Ok(RetryPolicy { attempts_max, backoff, jitter })
 }
 
 fn read_labels(reader: &mut Reader<'_>) -> Result<Labels> {
@@ -727,17 +672,11 @@ fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptRecord]) {
         put_timestamp(out, attempt.ended_at);
         match &attempt.outcome {
             Outcome::Acked => out.push(0),
-            Outcome::Failed {
-                reason,
-                retry_in: None,
-            } => {
+            Outcome::Failed { reason, retry_in: None } => {
                 out.push(1);
                 put_bytes(out, reason.as_str().as_bytes());
             }
-            Outcome::Failed {
-                reason,
-                retry_in: Some(retry_in),
-            } => {
+            Outcome::Failed { reason, retry_in: Some(retry_in) } => {
                 out.push(2);
                 put_bytes(out, reason.as_str().as_bytes());
                 put_duration(out, *retry_in);
@@ -767,17 +706,12 @@ fn read_attempts(reader: &mut Reader<'_>) -> Result<Vec<AttemptRecord>> {
 fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome> {
     Ok(match reader.byte()? {
         0 => Outcome::Acked,
-        1 => Outcome::Failed {
-            reason: Reason::new(reader.text()?),
-            retry_in: None,
-        },
+        1 => Outcome::Failed { reason: Reason::new(reader.text()?), retry_in: None },
         2 => Outcome::Failed {
             reason: Reason::new(reader.text()?),
             retry_in: Some(reader.duration()?),
         },
-        3 => Outcome::Refused {
-            reason: Reason::new(reader.text()?),
-        },
+        3 => Outcome::Refused { reason: Reason::new(reader.text()?) },
         4 => Outcome::Expired,
         _ => return Err(CodecError::Invalid("outcome")),
     })

@@ -26,14 +26,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    const ZERO: Self = Self {
-        scheduled: 0,
-        paused: 0,
-        done: 0,
-        dead: 0,
-        cancelled: 0,
-        dead_letters: 0,
-    };
+    const ZERO: Self =
+        Self { scheduled: 0, paused: 0, done: 0, dead: 0, cancelled: 0, dead_letters: 0 };
 
     /// Tasks ever accepted.
     #[must_use]
@@ -86,26 +80,16 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
         }
         Change::Dead { letter, next, was } => {
             let to = next.as_ref().map_or(TaskState::Dead, |task| task.state);
-            let counts = Counts {
-                dead_letters: 1,
-                ..moved(*was, Some(to))
-            };
+            let counts = Counts { dead_letters: 1, ..moved(*was, Some(to)) };
             (&letter.task.definition.namespace, counts)
         }
         Change::Redrive { task, .. } => {
-            let counts = Counts {
-                dead_letters: -1,
-                ..moved(TaskState::Dead, Some(task.state))
-            };
+            let counts = Counts { dead_letters: -1, ..moved(TaskState::Dead, Some(task.state)) };
             (&task.definition.namespace, counts)
         }
-        Change::Forget { namespace, .. } => (
-            namespace,
-            Counts {
-                dead_letters: -1,
-                ..Counts::ZERO
-            },
-        ),
+        Change::Forget { namespace, .. } => {
+            (namespace, Counts { dead_letters: -1, ..Counts::ZERO })
+        }
     };
     (counts != Counts::ZERO).then_some((namespace, counts))
 }
@@ -129,10 +113,7 @@ mod tests {
     };
 
     fn counts(moves: &[(TaskState, i64)], dead_letters: i64) -> Option<Counts> {
-        let mut counts = Counts {
-            dead_letters,
-            ..Counts::ZERO
-        };
+        let mut counts = Counts { dead_letters, ..Counts::ZERO };
         for (state, by) in moves {
             counts.add(Counts::of(*state, *by));
         }
@@ -146,51 +127,25 @@ mod tests {
         let waits = task(id).namespace("other").build();
         let paused = in_state(&waits, Paused);
         let next = next_fire(&waits, at(2));
-        let redrive = |task: &Task| Change::Redrive {
-            fire_id: waits.fire().id,
-            task: task.clone(),
-        };
-        let forget = Change::Forget {
-            fire_id: waits.fire().id,
-            namespace: namespace("other"),
-        };
+        let redrive =
+            |task: &Task| Change::Redrive { fire_id: waits.fire().id, task: task.clone() };
+        let forget = Change::Forget { fire_id: waits.fire().id, namespace: namespace("other") };
         let gone_on_paused = settle_with_next(&waits, NOW, &in_state(&next, Paused));
         let dead = FireEnd::Dead(DeadReason::Refused);
         for (change, want) in [
             (Change::Put(waits.clone()), counts(&[(Scheduled, 1)], 0)),
             (Change::Put(paused.clone()), counts(&[(Paused, 1)], 0)),
             (refile(&waits, &next), None),
-            (
-                refile(&waits, &paused),
-                counts(&[(Scheduled, -1), (Paused, 1)], 0),
-            ),
-            (
-                refile(&paused, &waits),
-                counts(&[(Scheduled, 1), (Paused, -1)], 0),
-            ),
+            (refile(&waits, &paused), counts(&[(Scheduled, -1), (Paused, 1)], 0)),
+            (refile(&paused, &waits), counts(&[(Scheduled, 1), (Paused, -1)], 0)),
             (postpone(&waits, at(9)).1, None),
-            (
-                settle(&waits, FireEnd::Done, NOW),
-                counts(&[(Scheduled, -1), (Done, 1)], 0),
-            ),
-            (
-                settle(&paused, FireEnd::Cancelled, NOW),
-                counts(&[(Paused, -1), (Cancelled, 1)], 0),
-            ),
-            (
-                settle(&waits, FireEnd::Replaced, NOW),
-                counts(&[(Scheduled, -1)], 0),
-            ),
-            (
-                settle(&waits, dead, NOW),
-                counts(&[(Scheduled, -1), (Dead, 1)], 0),
-            ),
+            (settle(&waits, FireEnd::Done, NOW), counts(&[(Scheduled, -1), (Done, 1)], 0)),
+            (settle(&paused, FireEnd::Cancelled, NOW), counts(&[(Paused, -1), (Cancelled, 1)], 0)),
+            (settle(&waits, FireEnd::Replaced, NOW), counts(&[(Scheduled, -1)], 0)),
+            (settle(&waits, dead, NOW), counts(&[(Scheduled, -1), (Dead, 1)], 0)),
             (settle_with_next(&waits, NOW, &next), None),
             (gone_on_paused, counts(&[(Scheduled, -1), (Paused, 1)], 0)),
-            (
-                die(&waits, NOW, None),
-                counts(&[(Scheduled, -1), (Dead, 1)], 1),
-            ),
+            (die(&waits, NOW, None), counts(&[(Scheduled, -1), (Dead, 1)], 1)),
             (die(&waits, NOW, Some(&next)), counts(&[], 1)),
             (redrive(&waits), counts(&[(Scheduled, 1), (Dead, -1)], -1)),
             (redrive(&paused), counts(&[(Paused, 1), (Dead, -1)], -1)),
@@ -206,10 +161,7 @@ mod tests {
 
     #[test]
     fn a_firing_task_counts_as_scheduled() {
-        assert_eq!(
-            Counts::of(TaskState::Firing, 1),
-            Counts::of(TaskState::Scheduled, 1)
-        );
+        assert_eq!(Counts::of(TaskState::Firing, 1), Counts::of(TaskState::Scheduled, 1));
     }
 
     #[test]

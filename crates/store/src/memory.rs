@@ -56,9 +56,7 @@ impl MemoryStore {
             history: History::default(),
             seats: BTreeMap::new(),
         };
-        Self {
-            state: Mutex::new(state),
-        }
+        Self { state: Mutex::new(state) }
     }
 
     /// A panic under the lock may have left half a batch, and nothing durable to go back to.
@@ -85,9 +83,7 @@ impl State {
     }
 
     fn owned(&mut self, id: PartitionId) -> Result<&mut Owned, StoreError> {
-        self.partitions
-            .get_mut(usize::from(id.get()))
-            .ok_or(StoreError::Outside { partition: id })
+        self.partitions.get_mut(usize::from(id.get())).ok_or(StoreError::Outside { partition: id })
     }
 
     /// Only the present owner passes.
@@ -97,11 +93,7 @@ impl State {
         if ours == current && current != Epoch::NONE {
             return Ok(());
         }
-        Err(StoreError::Fenced {
-            partition,
-            ours,
-            current,
-        })
+        Err(StoreError::Fenced { partition, ours, current })
     }
 
     fn epoch(&self, seat: Seat) -> Epoch {
@@ -118,22 +110,14 @@ impl TaskStore for MemoryStore {
     ) -> Result<(), StoreError> {
         let mut state = self.state()?;
         state.fence(partition, epoch)?;
-        let State {
-            partitions,
-            history,
-            ..
-        } = &mut *state;
+        let State { partitions, history, .. } = &mut *state;
         let owned = &mut partitions[usize::from(partition.get())];
         if owned.last == Some(batch.number) {
             return Ok(());
         }
         let expected = owned.last.map_or(BatchNo::FIRST, BatchNo::next);
         if batch.number != expected {
-            return Err(StoreError::Gap {
-                partition,
-                expected,
-                given: batch.number,
-            });
+            return Err(StoreError::Gap { partition, expected, given: batch.number });
         }
         for change in batch.changes {
             if let Some(record) = owned.partition.apply(change) {
@@ -151,10 +135,7 @@ impl TaskStore for MemoryStore {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Task>, StoreError> {
-        Ok(self
-            .state()?
-            .partition(partition)?
-            .load(after, until, limit))
+        Ok(self.state()?.partition(partition)?.load(after, until, limit))
     }
 
     async fn find(
@@ -186,10 +167,7 @@ impl TaskStore for MemoryStore {
         after: Position,
         limit: usize,
     ) -> Result<Page<Task, Position>, StoreError> {
-        Ok(self
-            .state()?
-            .partition(partition)?
-            .list(filter, after, limit))
+        Ok(self.state()?.partition(partition)?.list(filter, after, limit))
     }
 
     async fn dead(
@@ -199,10 +177,7 @@ impl TaskStore for MemoryStore {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        Ok(self
-            .state()?
-            .partition(partition)?
-            .dead(namespace, after, limit))
+        Ok(self.state()?.partition(partition)?.dead(namespace, after, limit))
     }
 
     async fn dead_letter(
@@ -268,12 +243,7 @@ impl LeaseStore for MemoryStore {
         if let Seat::Partition(partition) = seat {
             state.owned(partition)?.last = None;
         }
-        let lease = Lease {
-            seat,
-            broker: broker.clone(),
-            epoch,
-            until: now.after(ttl),
-        };
+        let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
         state.seats.insert(seat, lease.clone());
         Ok(lease)
     }
@@ -318,10 +288,7 @@ mod tests {
         run(async {
             let store = MemoryStore::default();
             let outside = partition(1);
-            let batch = Batch {
-                number: BatchNo::FIRST,
-                changes: Vec::new(),
-            };
+            let batch = Batch { number: BatchNo::FIRST, changes: Vec::new() };
             let seat = Seat::Partition(outside);
             let (broker, retention) = (broker("a:1"), Retention::default());
             for error in [
@@ -329,10 +296,7 @@ mod tests {
                 store.apply(outside, Epoch::NONE, batch).await,
                 store.counts(outside, &shop()).await.map(drop),
                 store.get(outside, &[]).await.map(drop),
-                store
-                    .sweep(outside, Epoch::NONE, retention, NOW)
-                    .await
-                    .map(drop),
+                store.sweep(outside, Epoch::NONE, retention, NOW).await.map(drop),
             ] {
                 assert!(matches!(error, Err(StoreError::Outside { .. })));
             }

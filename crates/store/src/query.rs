@@ -23,19 +23,13 @@ impl Position {
     #[must_use]
     pub const fn before(fire_at: Timestamp) -> Self {
         // No owner makes an id with epoch 0, so this one is below all ids of tasks.
-        Self {
-            fire_at,
-            id: TaskId::floor(Timestamp::EPOCH),
-        }
+        Self { fire_at, id: TaskId::floor(Timestamp::EPOCH) }
     }
 
     /// Where a task stands.
     #[must_use]
     pub const fn of(task: &Task) -> Self {
-        Self {
-            fire_at: task.fire_at,
-            id: task.id,
-        }
+        Self { fire_at: task.fire_at, id: task.id }
     }
 }
 
@@ -115,14 +109,11 @@ impl Filter {
     }
 
     fn matches_key(&self, key: Option<&TaskKey>) -> bool {
-        key.map_or("", TaskKey::as_str)
-            .starts_with(&self.key_prefix)
+        key.map_or("", TaskKey::as_str).starts_with(&self.key_prefix)
     }
 
     fn matches_label(&self, labels: &Labels) -> bool {
-        self.label
-            .as_ref()
-            .is_none_or(|(name, value)| labels.get(name) == Some(value))
+        self.label.as_ref().is_none_or(|(name, value)| labels.get(name) == Some(value))
     }
 }
 
@@ -174,23 +165,15 @@ mod tests {
 
     #[test]
     fn a_task_passes_a_filter_when_all_that_is_set_holds() {
-        let task = task(id(at(10), partition(0), epoch(1), 1))
-            .key("order/42")
-            .label("zone", "eu")
-            .build();
+        let task =
+            task(id(at(10), partition(0), epoch(1), 1)).key("order/42").label("zone", "eu").build();
         let all = || Filter::all(shop());
         let label = |name: &str, value: &str| Filter {
             label: Some((name.to_owned(), value.to_owned())),
             ..all()
         };
-        let prefix = |key_prefix: &str| Filter {
-            key_prefix: key_prefix.to_owned(),
-            ..all()
-        };
-        let state = |state| Filter {
-            state: Some(state),
-            ..all()
-        };
+        let prefix = |key_prefix: &str| Filter { key_prefix: key_prefix.to_owned(), ..all() };
+        let state = |state| Filter { state: Some(state), ..all() };
         let due = |from, to| Filter { from, to, ..all() };
         for (filter, passes) in [
             (all(), true),
@@ -207,13 +190,7 @@ mod tests {
             (due(at(10), at(11)), true),
             (due(at(9), at(10)), false),
             (due(at(11), Timestamp::MAX), false),
-            (
-                Filter {
-                    state: Some(TaskState::Paused),
-                    ..prefix("order")
-                },
-                false,
-            ),
+            (Filter { state: Some(TaskState::Paused), ..prefix("order") }, false),
         ] {
             assert_eq!(filter.matches(&task), passes, "{filter:?}");
         }
@@ -249,10 +226,7 @@ mod tests {
     #[test]
     fn positions_sort_by_time_then_by_id() {
         let [a, b] = [1, 2].map(|number| id(at(1), partition(0), epoch(1), number));
-        let position = |second, id| Position {
-            fire_at: at(second),
-            id,
-        };
+        let position = |second, id| Position { fire_at: at(second), id };
         assert!(position(1, a) < position(1, b));
         assert!(position(1, b) < position(2, a));
     }

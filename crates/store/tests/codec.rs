@@ -1,5 +1,7 @@
 //! The codec, against values of every shape and bytes of no shape.
 
+#![allow(clippy::unwrap_used, reason = "strategies are helpers of tests")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,9 +68,10 @@ fn retry() -> impl Strategy<Value = RetryPolicy> {
         }),
         vec(span(), 0..5).prop_map(Backoff::List),
     ];
-    let policy = (any::<u16>(), backoff, 0..=1000u16).prop_map(|(attempts_max, backoff, jitter)| {
-        RetryPolicy { attempts_max, backoff, jitter: Jitter::from_thousandths(jitter).unwrap() }
-    });
+    let policy =
+        (any::<u16>(), backoff, 0..=1000u16).prop_map(|(attempts_max, backoff, jitter)| {
+            RetryPolicy { attempts_max, backoff, jitter: Jitter::from_thousandths(jitter).unwrap() }
+        });
     prop_oneof![Just(RetryPolicy::default()), policy]
 }
 
@@ -82,8 +85,11 @@ fn attempts() -> impl Strategy<Value = Vec<AttemptRecord>> {
             .prop_map(|(reason, retry_in)| Outcome::Failed { reason, retry_in }),
     ];
     let attempt = (instant(), instant(), outcome);
-    let attempt = attempt
-        .prop_map(|(fired_at, ended_at, outcome)| AttemptRecord { fired_at, ended_at, outcome });
+    let attempt = attempt.prop_map(|(fired_at, ended_at, outcome)| AttemptRecord {
+        fired_at,
+        ended_at,
+        outcome,
+    });
     vec(attempt, 0..4)
 }
 

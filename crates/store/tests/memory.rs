@@ -68,10 +68,7 @@ mod drawer {
     #[test]
     #[should_panic(expected = "p0: ")]
     fn a_walk_notices_a_store_that_forgets() {
-        let walk = Walk {
-            seed: 1,
-            steps: 500,
-        };
+        let walk = Walk { seed: 1, steps: 500 };
         run(same_as_memory(&Forgetful, walk));
     }
 

@@ -1,15 +1,9 @@
 //! Figures of the journal, for metrics and the bench. Nothing here decides anything.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-
-use super::CommitNo;
 
 /// Number of buckets of the fsync histogram.
 const FSYNC_BUCKETS: usize = 16;
-
-/// How exactly `bytes_since` knows: one mark is kept per so many bytes.
-pub(super) const MARK_BYTES: u64 = 64 << 10;
 
 /// Figures since opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,43 +82,5 @@ impl Stopwatch {
 
     pub(super) fn elapsed(&self) -> Duration {
         self.0.elapsed()
-    }
-}
-
-/// Where in the stream of bytes which commit ends, to within `MARK_BYTES`. Bounded by the bytes
-/// since the checkpoint.
-#[derive(Debug, Default)]
-pub(super) struct Marks {
-    marks: VecDeque<(CommitNo, u64)>,
-    /// Bytes up to the last commit that the checkpoint covers, as far as marks know.
-    base: u64,
-    total: u64,
-}
-
-impl Marks {
-    /// The bytes up to the end of `commit` are `total`.
-    pub(super) fn note(&mut self, commit: CommitNo, total: u64) {
-        self.total = total;
-        if self.marks.back().is_none_or(|&(_, at)| total - at >= MARK_BYTES) {
-            self.marks.push_back((commit, total));
-        }
-    }
-
-    pub(super) fn advance(&mut self, commit: CommitNo, bytes: u64) {
-        self.note(commit, self.total + bytes);
-    }
-
-    pub(super) fn since(&self, commit: CommitNo) -> u64 {
-        let covered = self.marks.partition_point(|&(marked, _)| marked <= commit);
-        let at = covered.checked_sub(1).map_or(self.base, |index| self.marks[index].1);
-        self.total - at
-    }
-
-    pub(super) fn forget(&mut self, up_to: CommitNo) {
-        while let Some(&(marked, at)) = self.marks.front().filter(|(marked, _)| *marked <= up_to) {
-            debug_assert!(marked <= up_to);
-            self.base = at;
-            self.marks.pop_front();
-        }
     }
 }

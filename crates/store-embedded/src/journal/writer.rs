@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use super::disk::{Disk, means_full};
 use super::frame::{Head, frame_bytes, padding, payload_sum};
 use super::shelf::{LiveFile, Next, Shelf};
-use super::stats::{Marks, Stopwatch};
-use super::{Class, CommitNo, Entry, JournalError, JournalOptions, JournalStats, Refused};
+use super::stats::Stopwatch;
+use super::{Class, CommitNo, Entry, JournalError, JournalOptions, JournalStats};
 
 /// Payloads up to this length are copied next to their heads; longer ones are written from where
 /// they are.
@@ -46,7 +46,6 @@ struct State<T> {
     broken: Option<Arc<str>>,
     last: CommitNo,
     file_left: u64,
-    marks: Marks,
     stats: JournalStats,
 }
 
@@ -66,18 +65,13 @@ impl<T> Queued<T> {
         Self { bytes, class, item, sum }
     }
 
-    pub(super) fn refused(self, why: JournalError) -> Refused<T> {
-        let Self { bytes, class, item, .. } = self;
-        Refused { why, entry: Entry { bytes, class, item } }
-    }
-
     fn frame_bytes(&self) -> u64 {
         frame_bytes(self.bytes.len())
     }
 }
 
 impl<T> Shared<T> {
-    pub(super) fn new(last: CommitNo, active: &LiveFile, marks: Marks) -> Self {
+    pub(super) fn new(last: CommitNo, active: &LiveFile) -> Self {
         Self {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
@@ -86,7 +80,6 @@ impl<T> Shared<T> {
                 broken: None,
                 last,
                 file_left: active.left(),
-                marks,
                 stats: JournalStats::default(),
             }),
             work: Condvar::new(),
@@ -176,14 +169,6 @@ impl<T> Shared<T> {
 
     pub(super) fn file_left(&self) -> u64 {
         self.state().file_left
-    }
-
-    pub(super) fn bytes_since(&self, commit: CommitNo) -> u64 {
-        self.state().marks.since(commit)
-    }
-
-    pub(super) fn checkpointed(&self, up_to: CommitNo) {
-        self.state().marks.forget(up_to);
     }
 
     pub(super) fn stats(&self) -> JournalStats {
@@ -381,7 +366,6 @@ impl<T> Writer<T> {
         let mut state = self.shared.state();
         state.last = self.last;
         state.file_left = self.active.left();
-        state.marks.advance(self.last, bytes);
         state.stats.count_group(group.len() as u64, bytes, written, synced);
         drop(state);
         (first.0..).zip(group).map(|(commit, queued)| (Ok(CommitNo(commit)), queued.item)).collect()

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of one chunk: small enough that one ended task rewrites little, large enough that there are few.
-pub(crate) const CHUNK_BYTES: usize = 512;
+const CHUNK_BYTES: usize = 512;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
 #[derive(Debug)]

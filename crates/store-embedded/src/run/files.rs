@@ -113,7 +113,7 @@ impl Open {
 }
 
 /// The name of a run's file.
-pub(crate) fn run_name(no: RunNo) -> String {
+fn run_name(no: RunNo) -> String {
     format!("{:016x}.run", no.0)
 }
 

@@ -12,9 +12,9 @@ pub(crate) mod format;
 mod reader;
 mod writer;
 
-pub(crate) use bits::{Bits, CHUNK_BYTES};
+pub(crate) use bits::Bits;
 pub(crate) use cursor::{Cursor, Entry};
-pub(crate) use files::{Files, run_name, run_no_of};
+pub(crate) use files::{Files, run_no_of};
 pub(crate) use format::RunNo;
 pub(crate) use reader::{Birth, Run};
 pub(crate) use writer::{RunWriter, Written};

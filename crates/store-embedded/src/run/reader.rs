@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use bytes::Bytes;
 use punctual_core::{PartitionId, TaskId, Timestamp};
@@ -239,9 +238,4 @@ fn read_footer(file: &File, no: RunNo, file_bytes: u64) -> Result<Footer, String
         return Err("the sum of its footer is wrong".to_owned());
     }
     Ok(Footer::read(&bytes)?)
-}
-
-/// Whether a file is there at all, for a message that says so.
-pub(crate) fn is_missing(path: &Path) -> bool {
-    !path.exists()
 }

@@ -20,7 +20,7 @@ pub(crate) const NAMESPACES: [&str; 2] = ["shop", "other"];
 /// Enough for an index of many rows, few enough to be taken over all the time.
 pub(crate) const KEYS: u64 = 200;
 /// Above so many living tasks ending them is more likely than filing new ones.
-const LIVING_MANY: usize = 1500;
+const LIVING_MANY: usize = 400;
 
 /// SplitMix64: a few lines, and every seed is a good one.
 #[derive(Debug, Clone)]

@@ -116,9 +116,12 @@ pub(crate) fn run_from_environment() {
 
 /// One line, whole, before anything that comes after it.
 fn say(text: &str) {
-    let line = format!("\n@{text}\n");
+    say_all(&format!("\n@{text}\n"));
+}
+
+fn say_all(lines: &str) {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).expect("somebody listens");
+    stdout.write_all(lines.as_bytes()).and_then(|()| stdout.flush()).expect("somebody listens");
 }
 
 async fn run(orders: Orders) {
@@ -131,9 +134,9 @@ async fn run(orders: Orders) {
     let asked: Vec<TaskId> = asked.lines().map(|line| line.parse().expect("an id")).collect();
     for partition in partitions().iter() {
         let own: Vec<_> = asked.iter().copied().filter(|id| id.partition() == partition).collect();
-        for line in sight::lines(store.as_ref(), partition, &own, orders.history_since).await {
-            say(&format!("see {} {line}", partition.get()));
-        }
+        let number = partition.get();
+        let lines = sight::lines(store.as_ref(), partition, &own, orders.history_since).await;
+        say_all(&lines.iter().map(|line| format!("\n@see {number} {line}\n")).collect::<String>());
     }
     say("seen");
     let mut writers = Vec::new();

@@ -5,17 +5,18 @@ use punctual_store::conformance::{PARTITIONS, Subject};
 use punctual_store_embedded::{EmbeddedStore, Options};
 use tempfile::TempDir;
 
-pub struct Dir {
+pub(crate) struct Dir {
     dir: TempDir,
     options: Options,
 }
 
 impl Dir {
-    pub fn usual() -> Self {
+    #[allow(dead_code, reason = "not every test that uses a subject needs the usual budgets")]
+    pub(crate) fn usual() -> Self {
         Self::with(Options::new(partitions()))
     }
 
-    pub fn tiny() -> Self {
+    pub(crate) fn tiny() -> Self {
         Self::with(Options::tiny(partitions()))
     }
 

@@ -73,10 +73,7 @@ async fn view<S: TaskStore + LeaseStore>(store: &S, standing: &Standing, ids: &[
         dead: owner.dead().await,
         history,
         counts: owner.counts().await,
-        holder: store
-            .holder(Seat::Partition(standing.partition))
-            .await
-            .expect("anybody may ask"),
+        holder: store.holder(Seat::Partition(standing.partition)).await.expect("anybody may ask"),
     }
 }
 
@@ -88,9 +85,7 @@ async fn eventful<S: TaskStore + LeaseStore>(owner: &mut Owner<'_, S>) -> Vec<Ta
     let every = owner.task(at(4)).key("c").build();
     let [retried, done, dead, redriven, cancelled] =
         [5, 6, 7, 8, 9].map(|second| owner.task(at(second)).build());
-    let all = [
-        &rich, &watch, &paused, &every, &retried, &done, &dead, &redriven, &cancelled,
-    ];
+    let all = [&rich, &watch, &paused, &every, &retried, &done, &dead, &redriven, &cancelled];
     owner.put(all).await;
     let (late, first) = postpone(&watch, at(60));
     owner.apply(vec![first, postpone(&late, at(90)).1]).await;
@@ -119,12 +114,7 @@ pub async fn all_that_was_answered_is_there_after_opening_again<S: Subject>(subj
     let standing = owner.standing();
     let before = view(&store, &standing, &ids).await;
     assert_eq!(before.loaded.len(), 5);
-    for leaving in [
-        Leaving::Crash,
-        Leaving::Close,
-        Leaving::Close,
-        Leaving::Crash,
-    ] {
+    for leaving in [Leaving::Crash, Leaving::Close, Leaving::Close, Leaving::Crash] {
         store = again(subject, store, leaving).await;
         assert_eq!(view(&store, &standing, &ids).await, before, "{leaving:?}");
     }
@@ -183,10 +173,7 @@ pub async fn epochs_grow_over_restarts_and_fences_stay<S: Subject>(subject: &S) 
         if let Some(last) = last {
             let old = Owner::resume(&store, last);
             let answer = old.send(BatchNo::FIRST, Vec::new()).await;
-            assert!(
-                matches!(answer, Err(StoreError::Fenced { .. })),
-                "{answer:?}"
-            );
+            assert!(matches!(answer, Err(StoreError::Fenced { .. })), "{answer:?}");
         }
         let mut owner = Owner::resume(&store, standing);
         owner.apply(Vec::new()).await;
@@ -202,44 +189,30 @@ pub async fn leases_are_remembered<S: Subject>(subject: &S) {
         store = again(subject, store, leaving).await;
         let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
         assert_eq!(holder, Some(lease.clone()));
-        let refused = store
-            .acquire(Seat::Leader, &broker("b:1"), TTL, at(9))
-            .await;
-        assert!(
-            matches!(refused, Err(StoreError::Held { .. })),
-            "{refused:?}"
-        );
+        let refused = store.acquire(Seat::Leader, &broker("b:1"), TTL, at(9)).await;
+        assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
     }
-    let renewed = store
-        .renew(&lease, TTL, at(5))
-        .await
-        .expect("is the holder");
+    let renewed = store.renew(&lease, TTL, at(5)).await.expect("is the holder");
     store = again(subject, store, Leaving::Crash).await;
     let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
     assert_eq!(holder, Some(renewed.clone()));
     store.release(&renewed).await.expect("is the holder");
     store = again(subject, store, Leaving::Crash).await;
-    let next = store
-        .acquire(Seat::Leader, &broker("b:1"), TTL, at(6))
-        .await;
+    let next = store.acquire(Seat::Leader, &broker("b:1"), TTL, at(6)).await;
     assert!(next.expect("was released").epoch > lease.epoch);
 }
 
 pub async fn many_postponements_are_remembered<S: Subject>(subject: &S) {
     let mut store = subject.open().await;
     let mut owner = Owner::first(&store).await;
-    let mut watches: Vec<_> = (0..20)
-        .map(|second| owner.task(at(second)).build())
-        .collect();
+    let mut watches: Vec<_> = (0..20).map(|second| owner.task(at(second)).build()).collect();
     owner.put(&watches).await;
     let mut standing = owner.standing();
     for round in 1..20 {
         let mut owner = Owner::resume(&store, standing);
         let mut changes = Vec::new();
         for (step, watch) in (1..).zip(&mut watches) {
-            let later = watch
-                .fire_at
-                .after(Duration::from_secs(round * step % 7 + 1));
+            let later = watch.fire_at.after(Duration::from_secs(round * step % 7 + 1));
             let (postponed, change) = postpone(watch, later);
             *watch = postponed;
             changes.push(change);

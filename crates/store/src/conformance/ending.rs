@@ -28,10 +28,7 @@ pub async fn a_settled_task_is_gone_and_its_key_is_free<S: Subject>(subject: &S)
         }
     }
     let counts = owner.counts().await;
-    assert_eq!(
-        (counts.done, counts.cancelled, counts.accepted()),
-        (2, 2, 4)
-    );
+    assert_eq!((counts.done, counts.cancelled, counts.accepted()), (2, 2, 4));
 }
 
 pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: Subject>(subject: &S) {
@@ -42,9 +39,7 @@ pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: Sub
     owner.put([&task, &between]).await;
     for second in [20, 30, 40] {
         let next = next_fire(&task, at(second));
-        owner
-            .apply(vec![settle_with_next(&task, at(second - 9), &next)])
-            .await;
+        owner.apply(vec![settle_with_next(&task, at(second - 9), &next)]).await;
         task = next;
         assert_eq!(owner.load().await, [between.clone(), task.clone()]);
         assert_eq!(owner.find("a").await, Some(Head::of(&task)));
@@ -61,9 +56,7 @@ pub async fn a_task_may_go_on_paused<S: Subject>(subject: &S) {
     let task = owner.task(at(10)).key("a").build();
     owner.put([&task]).await;
     let next = in_state(&next_fire(&task, at(20)), TaskState::Paused);
-    owner
-        .apply(vec![settle_with_next(&task, at(11), &next)])
-        .await;
+    owner.apply(vec![settle_with_next(&task, at(11), &next)]).await;
     assert_eq!(owner.load().await, []);
     assert_eq!(owner.list().await, [next]);
     assert_eq!(owner.counts().await.paused, 1);
@@ -75,18 +68,14 @@ pub async fn history_is_newest_first_and_bounded<S: Subject>(subject: &S) {
     let mut task = owner.task(at(0)).build();
     let other = owner.task(at(0)).build();
     owner.put([&task, &other]).await;
-    owner
-        .apply(vec![settle(&other, FireEnd::Done, at(3))])
-        .await;
+    owner.apply(vec![settle(&other, FireEnd::Done, at(3))]).await;
     let mut records = Vec::new();
     for second in 1..20 {
         // By nominal time, whenever it ended.
         let ended_at = at(1000 - second);
         records.insert(0, FireRecord::of(&task, FireEnd::Done, ended_at));
         let next = next_fire(&task, at(second));
-        owner
-            .apply(vec![settle_with_next(&task, ended_at, &next)])
-            .await;
+        owner.apply(vec![settle_with_next(&task, ended_at, &next)]).await;
         task = next;
     }
     for limit in [0, 1, 5, 19, 100] {
@@ -147,22 +136,15 @@ pub async fn a_cancelled_task_may_be_put_anew_in_the_same_batch<S: Subject>(subj
 pub async fn a_dead_task_leaves_a_letter_and_a_record<S: Subject>(subject: &S) {
     let store = subject.open().await;
     let mut owner = Owner::first(&store).await;
-    for reason in [
-        DeadReason::Exhausted,
-        DeadReason::Refused,
-        DeadReason::Expired,
-        DeadReason::Unknown,
-    ] {
+    for reason in
+        [DeadReason::Exhausted, DeadReason::Refused, DeadReason::Expired, DeadReason::Unknown]
+    {
         let id = owner.id(at(1));
         let task = rich_task(id);
         owner.put([&task]).await;
         let mut letter = letter(&task, at(5));
         letter.reason = reason;
-        let change = Change::Dead {
-            letter: letter.clone(),
-            next: None,
-            was: task.state,
-        };
+        let change = Change::Dead { letter: letter.clone(), next: None, was: task.state };
         owner.apply(vec![change]).await;
         assert_eq!(owner.dead_letter(letter.fire_id()).await, Some(letter));
         let record = FireRecord::of(&task, FireEnd::Dead(reason), at(5));
@@ -172,10 +154,7 @@ pub async fn a_dead_task_leaves_a_letter_and_a_record<S: Subject>(subject: &S) {
     }
     assert_eq!(owner.load().await, []);
     let counts = owner.counts().await;
-    assert_eq!(
-        (counts.dead, counts.dead_letters, counts.accepted()),
-        (4, 4, 4)
-    );
+    assert_eq!((counts.dead, counts.dead_letters, counts.accepted()), (4, 4, 4));
 }
 
 pub async fn a_task_whose_fire_is_dead_may_go_on<S: Subject>(subject: &S) {
@@ -225,19 +204,11 @@ pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Sub
     let store = subject.open().await;
     let mut owner = Owner::first(&store).await;
     let [task, other] = [at(10), at(11)].map(|due| owner.task(due).key("a").build());
-    let task = Task {
-        attempts: attempts(),
-        ..task
-    };
+    let task = Task { attempts: attempts(), ..task };
     owner.put([&task]).await;
     owner.apply(vec![die(&task, at(11), None)]).await;
     // Others may have had the key since.
-    owner
-        .apply(vec![
-            Change::Put(other.clone()),
-            settle(&other, FireEnd::Done, NOW),
-        ])
-        .await;
+    owner.apply(vec![Change::Put(other.clone()), settle(&other, FireEnd::Done, NOW)]).await;
     let back = Task {
         fire_at: at(99),
         attempts: Vec::new(),
@@ -245,10 +216,7 @@ pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Sub
         ..task.clone()
     };
     let fire_id = task.fire().id;
-    let redrive = Change::Redrive {
-        fire_id,
-        task: back.clone(),
-    };
+    let redrive = Change::Redrive { fire_id, task: back.clone() };
     owner.apply(vec![redrive]).await;
     assert_eq!(owner.dead().await, []);
     assert_eq!(owner.dead_letter(fire_id).await, None);
@@ -267,14 +235,9 @@ pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: Sub
     let task = owner.task(at(10)).build();
     owner.put([&task]).await;
     owner.apply(vec![die(&task, at(11), None)]).await;
-    let redrive = Change::Redrive {
-        fire_id: task.fire().id,
-        task: task.clone(),
-    };
+    let redrive = Change::Redrive { fire_id: task.fire().id, task: task.clone() };
     owner.apply(vec![redrive]).await;
-    owner
-        .apply(vec![settle(&task, FireEnd::Done, at(12))])
-        .await;
+    owner.apply(vec![settle(&task, FireEnd::Done, at(12))]).await;
     let record = FireRecord::of(&task, FireEnd::Done, at(12));
     assert_eq!(owner.history(task.id).await, [record]);
 }
@@ -287,10 +250,7 @@ pub async fn a_forgotten_letter_is_gone_and_nothing_else<S: Subject>(subject: &S
     owner.put([&task]).await;
     owner.apply(vec![die(&task, at(11), Some(&next))]).await;
     owner.apply(vec![die(&next, at(21), None)]).await;
-    let forget = Change::Forget {
-        fire_id: task.fire().id,
-        namespace: shop(),
-    };
+    let forget = Change::Forget { fire_id: task.fire().id, namespace: shop() };
     owner.apply(vec![forget]).await;
     assert_eq!(owner.dead().await, [letter(&next, at(21))]);
     assert_eq!(owner.dead_letter(task.fire().id).await, None);

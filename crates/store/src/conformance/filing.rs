@@ -79,10 +79,7 @@ pub async fn a_refiled_task_may_have_an_edited_definition<S: Subject>(subject: &
     let edited = edited.schedule(Schedule::Watch { within }).build();
     let task = built.build();
     owner.put([&task]).await;
-    let edited = Task {
-        version: task.version.next(),
-        ..edited
-    };
+    let edited = Task { version: task.version.next(), ..edited };
     owner.apply(vec![refile(&task, &edited)]).await;
     assert_stands(&owner, &edited).await;
     let by_label = |value: &str| Filter {
@@ -104,10 +101,7 @@ pub async fn a_task_is_paused_and_resumed<S: Subject>(subject: &S) {
         owner.apply(vec![refile(was, now)]).await;
         assert_stands(&owner, now).await;
         let counts = owner.counts().await;
-        assert_eq!(
-            (counts.scheduled, counts.paused),
-            (scheduled, 1 - scheduled)
-        );
+        assert_eq!((counts.scheduled, counts.paused), (scheduled, 1 - scheduled));
     }
 }
 
@@ -117,10 +111,7 @@ pub async fn a_postponed_task_moves_in_every_read_and_nothing_else_of_it_changes
     let store = subject.open().await;
     let mut owner = Owner::first(&store).await;
     let id = owner.id(at(1));
-    let task = Task {
-        version: Version::FIRST,
-        ..rich_task(id)
-    };
+    let task = Task { version: Version::FIRST, ..rich_task(id) };
     let between = owner.task(at(30)).build();
     owner.put([&task, &between]).await;
     let (postponed, change) = postpone(&task, at(60));
@@ -164,9 +155,7 @@ pub async fn a_postponed_task_settles_once<S: Subject>(subject: &S) {
     owner.put([&task]).await;
     let (task, change) = postpone(&task, at(60));
     owner.apply(vec![change]).await;
-    owner
-        .apply(vec![settle(&task, FireEnd::Done, at(60))])
-        .await;
+    owner.apply(vec![settle(&task, FireEnd::Done, at(60))]).await;
     assert_eq!(owner.load().await, []);
     assert_eq!(owner.list().await, []);
     assert_eq!(owner.find("a").await, None);
@@ -259,20 +248,13 @@ pub async fn ids_answer_in_the_order_asked<S: Subject>(subject: &S) {
     owner.put([&put, &moved, &late, &ended]).await;
     let refiled = due_at(&moved, at(77));
     let (postponed, postponement) = postpone(&late, at(66));
-    let changes = vec![
-        refile(&moved, &refiled),
-        postponement,
-        settle(&ended, FireEnd::Done, NOW),
-    ];
+    let changes = vec![refile(&moved, &refiled), postponement, settle(&ended, FireEnd::Done, NOW)];
     owner.apply(changes).await;
     let asked = [never.id, late.id, ended.id, put.id, moved.id, put.id];
     let got = crate::TaskStore::get(&store, owner.standing().partition, &asked).await;
     let got = got.expect("anybody may get");
     let put = Some(put);
-    assert_eq!(
-        got,
-        [None, Some(postponed), None, put.clone(), Some(refiled), put]
-    );
+    assert_eq!(got, [None, Some(postponed), None, put.clone(), Some(refiled), put]);
     let none = crate::TaskStore::get(&store, owner.standing().partition, &[]).await;
     assert_eq!(none.expect("anybody may get"), []);
 }

@@ -105,9 +105,8 @@ impl TaskBuilder {
     #[must_use]
     pub fn label(mut self, name: &str, value: &str) -> Self {
         let labels = self.definition.labels.iter();
-        let mut labels: BTreeMap<String, String> = labels
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect();
+        let mut labels: BTreeMap<String, String> =
+            labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         labels.insert(name.to_owned(), value.to_owned());
         self.definition.labels = Labels::new(labels).expect("tests use valid labels");
         self
@@ -144,10 +143,7 @@ impl TaskBuilder {
     /// The task.
     #[must_use]
     pub fn build(self) -> Task {
-        Task {
-            definition: Arc::new(self.definition),
-            ..self.task
-        }
+        Task { definition: Arc::new(self.definition), ..self.task }
     }
 
     /// The change that files it.
@@ -160,10 +156,8 @@ impl TaskBuilder {
 /// A task with something in every field, most of it at the edge of what is allowed.
 #[must_use]
 pub fn rich_task(id: TaskId) -> Task {
-    let headers = vec![
-        ("X-Tenant".to_owned(), "a, b".to_owned()),
-        ("x-empty".to_owned(), String::new()),
-    ];
+    let headers =
+        vec![("X-Tenant".to_owned(), "a, b".to_owned()), ("x-empty".to_owned(), String::new())];
     let target = HttpTarget::new("https://example.org/hook?a=b", Method::Patch, headers)
         .expect("a valid webhook");
     let built = task(id)
@@ -174,9 +168,7 @@ pub fn rich_task(id: TaskId) -> Task {
             bytes: (0..=255).collect::<Vec<u8>>().into(),
             content_type: "application/x-thing; v=2".into(),
         })
-        .schedule(Schedule::Every {
-            interval: Duration::from_millis(100),
-        })
+        .schedule(Schedule::Every { interval: Duration::from_millis(100) })
         .define(|definition| {
             definition.target = Target::Http(target);
             definition.guarantee = Guarantee::ExactlyOnce;
@@ -201,13 +193,8 @@ pub fn rich_task(id: TaskId) -> Task {
 /// One attempt of each outcome.
 #[must_use]
 pub fn attempts() -> Vec<AttemptRecord> {
-    let failed = |retry_in| Outcome::Failed {
-        reason: Reason::new("HTTP 503: später"),
-        retry_in,
-    };
-    let refused = Outcome::Refused {
-        reason: Reason::new(&"x".repeat(512)),
-    };
+    let failed = |retry_in| Outcome::Failed { reason: Reason::new("HTTP 503: später"), retry_in };
+    let refused = Outcome::Refused { reason: Reason::new(&"x".repeat(512)) };
     let outcomes = [
         failed(None),
         failed(Some(Duration::from_millis(1500))),
@@ -228,11 +215,7 @@ pub fn attempts() -> Vec<AttemptRecord> {
 /// The change that ends a task.
 #[must_use]
 pub fn settle(task: &Task, end: FireEnd, ended_at: Timestamp) -> Change {
-    Change::Settle {
-        record: FireRecord::of(task, end, ended_at),
-        next: None,
-        was: task.state,
-    }
+    Change::Settle { record: FireRecord::of(task, end, ended_at), next: None, was: task.state }
 }
 
 /// The change that ends a fire of a task that goes on as `next`.
@@ -248,76 +231,44 @@ pub fn settle_with_next(task: &Task, ended_at: Timestamp, next: &Task) -> Change
 /// The letter of a task whose present fire died.
 #[must_use]
 pub fn letter(task: &Task, died_at: Timestamp) -> DeadLetter {
-    DeadLetter {
-        task: task.clone(),
-        died_at,
-        reason: DeadReason::Exhausted,
-    }
+    DeadLetter { task: task.clone(), died_at, reason: DeadReason::Exhausted }
 }
 
 /// The change that makes a dead letter of a task's present fire, with or without going on.
 #[must_use]
 pub fn die(task: &Task, died_at: Timestamp, next: Option<&Task>) -> Change {
-    Change::Dead {
-        letter: letter(task, died_at),
-        next: next.cloned(),
-        was: task.state,
-    }
+    Change::Dead { letter: letter(task, died_at), next: next.cloned(), was: task.state }
 }
 
 /// The change that files a task differently.
 #[must_use]
 pub fn refile(was: &Task, task: &Task) -> Change {
-    Change::Refile {
-        task: task.clone(),
-        was: was.state,
-    }
+    Change::Refile { task: task.clone(), was: was.state }
 }
 
 /// A task postponed, and the change that does it.
 #[must_use]
 pub fn postpone(task: &Task, fire_at: Timestamp) -> (Task, Change) {
     let version = task.version.next();
-    let change = Change::Postpone {
-        id: task.id,
-        fire_at,
-        version,
-    };
-    let task = Task {
-        fire_at,
-        nominal_at: fire_at,
-        version,
-        ..task.clone()
-    };
+    let change = Change::Postpone { id: task.id, fire_at, version };
+    let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
     (task, change)
 }
 
 /// The same task, due at another time by retry: its fire stays the same.
 #[must_use]
 pub fn due_at(task: &Task, fire_at: Timestamp) -> Task {
-    Task {
-        fire_at,
-        ..task.clone()
-    }
+    Task { fire_at, ..task.clone() }
 }
 
 /// The same task before its next fire.
 #[must_use]
 pub fn next_fire(task: &Task, nominal_at: Timestamp) -> Task {
-    Task {
-        fire_at: nominal_at,
-        nominal_at,
-        attempts: Vec::new(),
-        ..task.clone()
-    }
+    Task { fire_at: nominal_at, nominal_at, attempts: Vec::new(), ..task.clone() }
 }
 
 /// The same task in another state, one version on.
 #[must_use]
 pub fn in_state(task: &Task, state: TaskState) -> Task {
-    Task {
-        state,
-        version: task.version.next(),
-        ..task.clone()
-    }
+    Task { state, version: task.version.next(), ..task.clone() }
 }

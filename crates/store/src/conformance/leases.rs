@@ -10,11 +10,7 @@ use crate::LeaseStore;
 use crate::error::StoreError;
 
 fn seats() -> [Seat; 3] {
-    [
-        Seat::Leader,
-        Seat::Partition(partition(0)),
-        Seat::Partition(partition(3)),
-    ]
+    [Seat::Leader, Seat::Partition(partition(0)), Seat::Partition(partition(3))]
 }
 
 async fn acquire<S: LeaseStore>(store: &S, seat: Seat, name: &str, now: Timestamp) -> Lease {
@@ -92,10 +88,7 @@ pub async fn renewing_extends_the_lease_and_keeps_its_epoch<S: Subject>(subject:
     for second in [0, 3, 9] {
         let now = at(second);
         let renewed = store.renew(&lease, TTL, now).await.expect("is the holder");
-        let want = Lease {
-            until: now.after(TTL),
-            ..lease.clone()
-        };
+        let want = Lease { until: now.after(TTL), ..lease.clone() };
         assert_eq!(renewed, want);
         let holder = store.holder(seat).await.expect("anybody may ask");
         assert_eq!(holder, Some(renewed));
@@ -140,12 +133,7 @@ pub async fn renewing_an_earlier_epoch_of_ones_own_is_refused<S: Subject>(subjec
 pub async fn a_lease_that_was_never_given_cannot_be_renewed<S: Subject>(subject: &S) {
     let store = subject.open().await;
     for (seat, epoch) in [(Seat::Leader, Epoch::NONE), (Seat::Leader, Epoch::MAX)] {
-        let forged = Lease {
-            seat,
-            broker: broker("a:1"),
-            epoch,
-            until: at(99),
-        };
+        let forged = Lease { seat, broker: broker("a:1"), epoch, until: at(99) };
         assert_refused(&store.renew(&forged, TTL, NOW).await);
         store.release(&forged).await.expect("nothing happens");
         assert_eq!(store.holder(seat).await.expect("anybody may ask"), None);

@@ -76,12 +76,7 @@ pub async fn namespaces_are_apart<S: Subject>(subject: &S) {
     let all = two_namespaces(&mut owner).await;
     let ended = &all[1].1[0];
     let dead = &all[2].1[0];
-    owner
-        .apply(vec![
-            settle(ended, FireEnd::Done, NOW),
-            die(dead, NOW, None),
-        ])
-        .await;
+    owner.apply(vec![settle(ended, FireEnd::Done, NOW), die(dead, NOW, None)]).await;
     for (number, (namespace, tasks)) in (0..).zip(&all) {
         let listed = owner.list_by(&Filter::all(namespace.clone()), 2).await;
         assert_eq!(listed, tasks[usize::from(number != 0)..]);
@@ -144,14 +139,8 @@ fn filters() -> Vec<Filter> {
         label: Some((name.to_owned(), value.to_owned())),
         ..all()
     };
-    let state = |state| Filter {
-        state: Some(state),
-        ..all()
-    };
-    let prefix = |prefix: &str| Filter {
-        key_prefix: prefix.to_owned(),
-        ..all()
-    };
+    let state = |state| Filter { state: Some(state), ..all() };
+    let prefix = |prefix: &str| Filter { key_prefix: prefix.to_owned(), ..all() };
     let due = |from, to| Filter { from, to, ..all() };
     vec![
         all(),
@@ -200,10 +189,7 @@ pub async fn a_list_begins_after_a_position<S: Subject>(subject: &S) {
     let mut owner = Owner::first(&store).await;
     let tasks = [1, 2, 2, 3].map(|second| owner.task(at(second)).build());
     owner.put(&tasks).await;
-    let from = Filter {
-        from: at(2),
-        ..Filter::all(shop())
-    };
+    let from = Filter { from: at(2), ..Filter::all(shop()) };
     for (filter, after, first) in [
         (&Filter::all(shop()), Position::of(&tasks[1]), 2),
         (&Filter::all(shop()), Position::before(at(2)), 1),

@@ -40,10 +40,7 @@ pub struct Walk {
 
 /// The walk that every store takes in the suite. Longer ones, and other seeds: [`same_as_memory`].
 pub async fn a_store_answers_like_the_memory_store<S: Subject>(subject: &S) {
-    let walk = Walk {
-        seed: 1,
-        steps: 1500,
-    };
+    let walk = Walk { seed: 1, steps: 1500 };
     same_as_memory(subject, walk).await;
 }
 
@@ -74,10 +71,7 @@ struct Trace {
 }
 
 impl Drop for Trace {
-    #[expect(
-        clippy::print_stderr,
-        reason = "test support: a seed that failed is for people"
-    )]
+    #[expect(clippy::print_stderr, reason = "test support: a seed that failed is for people")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { seed, step } = self;
@@ -147,16 +141,12 @@ impl<'a, S: Subject> Walker<'a, S> {
     }
 
     async fn send(&self, index: usize, batch: Batch) -> Result<(), StoreError> {
-        let Plan {
-            lease, partition, ..
-        } = &self.plans[index];
+        let Plan { lease, partition, .. } = &self.plans[index];
         self.store().apply(*partition, lease.epoch, batch).await
     }
 
     async fn remember(&self, index: usize, batch: Batch) {
-        let Plan {
-            lease, partition, ..
-        } = &self.plans[index];
+        let Plan { lease, partition, .. } = &self.plans[index];
         for memory in [&self.least, &self.most] {
             let made = memory.apply(*partition, lease.epoch, batch.clone()).await;
             made.expect("the memory store makes what is valid");
@@ -171,21 +161,12 @@ impl<'a, S: Subject> Walker<'a, S> {
     }
 
     async fn write_out_of_turn(&mut self, index: usize) {
-        let Plan {
-            lease,
-            partition,
-            number,
-            ..
-        } = &self.plans[index];
+        let Plan { lease, partition, number, .. } = &self.plans[index];
         let (partition, current, expected) = (*partition, lease.epoch, *number);
         let changes = self.plans[index].stray(&mut self.dice, self.now);
         let older = Epoch::new(current.get() - 1).expect("below one that is");
         let gap = BatchNo::new(expected.get() + 1);
-        let other = if self.dice.below(2) == 0 {
-            (older, expected)
-        } else {
-            (current, gap)
-        };
+        let other = if self.dice.below(2) == 0 { (older, expected) } else { (current, gap) };
         let (epoch, number) = other;
         let batch = Batch { number, changes };
         let answer = self.store().apply(partition, epoch, batch).await;
@@ -252,18 +233,10 @@ impl<'a, S: Subject> Walker<'a, S> {
             history_bytes: u64::MAX,
             dead_age: age(&mut self.dice),
         };
-        let Plan {
-            lease, partition, ..
-        } = &self.plans[index];
-        let ours = self
-            .store()
-            .sweep(*partition, lease.epoch, retention, self.now)
-            .await;
+        let Plan { lease, partition, .. } = &self.plans[index];
+        let ours = self.store().sweep(*partition, lease.epoch, retention, self.now).await;
         let _: Swept = ours.expect("the owner may sweep");
-        let theirs = self
-            .least
-            .sweep(*partition, lease.epoch, retention, self.now)
-            .await;
+        let theirs = self.least.sweep(*partition, lease.epoch, retention, self.now).await;
         let _: Swept = theirs.expect("the owner may sweep");
         self.plans[index].forget_older(retention.dead_age, self.now);
     }
@@ -329,11 +302,7 @@ impl<'a, S: Subject> Walker<'a, S> {
         let ours = store.holder(Seat::Leader).await;
         let theirs = self.least.holder(Seat::Leader).await;
         let [ours, theirs] = [ours, theirs].map(|lease| lease.expect("anybody may ask"));
-        view::alike(
-            "the leader",
-            &ours.map(view::standing),
-            &theirs.map(view::standing),
-        )
+        view::alike("the leader", &ours.map(view::standing), &theirs.map(view::standing))
     }
 }
 

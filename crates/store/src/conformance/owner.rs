@@ -96,17 +96,14 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// Sends a batch under a number, and counts nothing.
     pub async fn send(&self, number: BatchNo, changes: Vec<Change>) -> Result<(), StoreError> {
-        let Standing {
-            partition, lease, ..
-        } = &self.standing;
+        let Standing { partition, lease, .. } = &self.standing;
         let batch = Batch { number, changes };
         self.store.apply(*partition, lease.epoch, batch).await
     }
 
     /// Everything that can be loaded.
     pub async fn load(&self) -> Vec<Task> {
-        self.load_between(Position::START, Timestamp::MAX, usize::MAX)
-            .await
+        self.load_between(Position::START, Timestamp::MAX, usize::MAX).await
     }
 
     /// The ids of everything that can be loaded.
@@ -238,9 +235,5 @@ pub fn ids(tasks: &[Task]) -> Vec<TaskId> {
 
 fn assert_once<T: Ord + Copy>(items: impl Iterator<Item = T> + Clone) {
     let different: BTreeSet<T> = items.clone().collect();
-    assert_eq!(
-        different.len(),
-        items.count(),
-        "pages visit everything exactly once"
-    );
+    assert_eq!(different.len(), items.count(), "pages visit everything exactly once");
 }

@@ -16,10 +16,7 @@ use crate::query::{Retention, Swept};
 use crate::{LeaseStore, TaskStore};
 
 fn batch(changes: Vec<Change>) -> Batch {
-    Batch {
-        number: BatchNo::FIRST,
-        changes,
-    }
+    Batch { number: BatchNo::FIRST, changes }
 }
 
 /// Tries to write under each epoch and finds each refused, with nothing changed.
@@ -70,18 +67,14 @@ pub async fn a_fenced_batch_changes_none_of_what_it_names<S: Subject>(subject: &
     let store = subject.open().await;
     let mut old = Owner::first(&store).await;
     let [living, dead] = [at(5), at(6)].map(|due| old.task(due).key("a").build());
-    old.apply(vec![Change::Put(dead.clone()), die(&dead, NOW, None)])
-        .await;
+    old.apply(vec![Change::Put(dead.clone()), die(&dead, NOW, None)]).await;
     old.put([&living]).await;
     let new = Owner::first(&store).await;
     let counts = new.counts().await;
     let late = vec![
         postpone(&living, at(50)).1,
         settle(&living, FireEnd::Done, NOW),
-        Change::Forget {
-            fire_id: dead.fire().id,
-            namespace: shop(),
-        },
+        Change::Forget { fire_id: dead.fire().id, namespace: shop() },
     ];
     let answer = old.send(BatchNo::new(3), late).await;
     assert!(matches!(answer, Err(StoreError::Fenced { .. })));
@@ -114,9 +107,7 @@ pub async fn a_lease_that_ran_out_or_was_released_still_writes_until_another_tak
 
 pub async fn the_leader_seat_gives_no_right_to_a_partition<S: Subject>(subject: &S) {
     let store = subject.open().await;
-    let taken = store
-        .acquire(Seat::Leader, &broker("owner:1"), TTL, NOW)
-        .await;
+    let taken = store.acquire(Seat::Leader, &broker("owner:1"), TTL, NOW).await;
     let leader = taken.expect("is free").epoch;
     assert_fenced(&store, &[leader], Epoch::NONE).await;
 }
@@ -160,19 +151,14 @@ pub async fn changes_of_a_batch_are_made_in_their_order<S: Subject>(subject: &S)
     ];
     owner.apply(changes).await;
     assert_eq!(owner.load().await, [postponed.clone()]);
-    assert_eq!(
-        owner.find("a").await.map(|head| head.id),
-        Some(postponed.id)
-    );
+    assert_eq!(owner.find("a").await.map(|head| head.id), Some(postponed.id));
     assert_eq!(owner.counts().await.accepted(), 1);
 }
 
 pub async fn all_of_a_refused_batch_is_refused<S: Subject>(subject: &S) {
     let store = subject.open().await;
     let mut owner = Owner::first(&store).await;
-    let tasks: Vec<_> = (0..10)
-        .map(|second| owner.task(at(second)).build())
-        .collect();
+    let tasks: Vec<_> = (0..10).map(|second| owner.task(at(second)).build()).collect();
     let changes = || tasks.iter().cloned().map(Change::Put).collect();
     let answer = owner.send(BatchNo::new(2), changes()).await;
     assert!(matches!(answer, Err(StoreError::Gap { .. })), "{answer:?}");
@@ -251,11 +237,7 @@ pub async fn any_other_number_than_the_next_is_a_gap<S: Subject>(subject: &S) {
         for number in refused {
             let given = BatchNo::new(number);
             match owner.send(given, vec![Change::Put(task.clone())]).await {
-                Err(StoreError::Gap {
-                    expected,
-                    given: got,
-                    ..
-                }) => {
+                Err(StoreError::Gap { expected, given: got, .. }) => {
                     assert_eq!((expected, got), (BatchNo::new(made + 1), given));
                 }
                 other => unreachable!("{number} after {made} was answered {other:?}"),

@@ -21,11 +21,8 @@ const SWEEPS_MAX: usize = 1000;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Nothing goes by size, everything goes after an hour.
-const AFTER_AN_HOUR: Retention = Retention {
-    history_age: HOUR,
-    history_bytes: u64::MAX,
-    dead_age: HOUR,
-};
+const AFTER_AN_HOUR: Retention =
+    Retention { history_age: HOUR, history_bytes: u64::MAX, dead_age: HOUR };
 
 pub async fn a_namespace_that_nobody_used_counts_nothing<S: Subject>(subject: &S) {
     let store = subject.open().await;
@@ -36,22 +33,14 @@ pub async fn a_namespace_that_nobody_used_counts_nothing<S: Subject>(subject: &S
 pub async fn counts_add_up_after_a_mixture_of_changes<S: Subject>(subject: &S) {
     let store = subject.open().await;
     let mut owner = Owner::first(&store).await;
-    let tasks: Vec<_> = (0..20)
-        .map(|second| owner.task(at(second)).build())
-        .collect();
+    let tasks: Vec<_> = (0..20).map(|second| owner.task(at(second)).build()).collect();
     owner.put(&tasks).await;
     let paused = in_state(&tasks[0], TaskState::Paused);
     let next = next_fire(&tasks[1], at(50));
     let new = owner.task(at(60)).key("new").build();
     let back = next_fire(&tasks[2], at(70));
-    let redriven = Change::Redrive {
-        fire_id: tasks[2].fire().id,
-        task: back,
-    };
-    let forgotten = Change::Forget {
-        fire_id: tasks[3].fire().id,
-        namespace: shop(),
-    };
+    let redriven = Change::Redrive { fire_id: tasks[2].fire().id, task: back };
+    let forgotten = Change::Forget { fire_id: tasks[3].fire().id, namespace: shop() };
     let changes = vec![
         refile(&tasks[0], &paused),
         settle_with_next(&tasks[1], NOW, &next),
@@ -68,14 +57,7 @@ pub async fn counts_add_up_after_a_mixture_of_changes<S: Subject>(subject: &S) {
         postpone(&tasks[9], at(99)).1,
     ];
     owner.apply(changes).await;
-    let want = Counts {
-        scheduled: 15,
-        paused: 1,
-        done: 1,
-        dead: 2,
-        cancelled: 1,
-        dead_letters: 2,
-    };
+    let want = Counts { scheduled: 15, paused: 1, done: 1, dead: 2, cancelled: 1, dead_letters: 2 };
     assert_eq!(owner.counts().await, want);
     assert_eq!(want.accepted(), 20, "what was accepted is somewhere");
     assert_eq!(owner.list().await.len(), 16);
@@ -93,10 +75,7 @@ async fn ended<S: TaskStore + LeaseStore>(
         let [done, dead] = [0, 1].map(|second| owner.task(at(second)).build());
         owner.put([&done, &dead]).await;
         owner
-            .apply(vec![
-                settle(&done, FireEnd::Done, *ended_at),
-                die(&dead, *ended_at, None),
-            ])
+            .apply(vec![settle(&done, FireEnd::Done, *ended_at), die(&dead, *ended_at, None)])
             .await;
         tasks.push([done, dead]);
     }
@@ -148,10 +127,7 @@ pub async fn a_sweep_deletes_what_is_long_past<S: Subject>(subject: &S) {
     let mut owner = Owner::first(&store).await;
     let tasks = ended(&mut owner, &[at(1), at(2), at(3)]).await;
     let swept = sweep(&store, &owner, AFTER_AN_HOUR, at(100 * 3600)).await;
-    let all = Swept {
-        history: 6,
-        dead: 3,
-    };
+    let all = Swept { history: 6, dead: 3 };
     assert_eq!(swept, all);
     assert_eq!(owner.dead().await, []);
     for task in tasks.iter().flatten() {
@@ -184,17 +160,11 @@ pub async fn history_and_dead_letters_have_ages_of_their_own<S: Subject>(subject
     let mut owner = Owner::first(&store).await;
     ended(&mut owner, &[at(1)]).await;
     let now = at(100 * 3600);
-    let keep_dead = Retention {
-        dead_age: Duration::MAX,
-        ..AFTER_AN_HOUR
-    };
+    let keep_dead = Retention { dead_age: Duration::MAX, ..AFTER_AN_HOUR };
     assert_eq!(sweep(&store, &owner, keep_dead, now).await.dead, 0);
     assert_eq!(owner.dead().await.len(), 1);
     let [done, _] = ended(&mut owner, &[at(1)]).await[0].clone();
-    let keep_history = Retention {
-        history_age: Duration::MAX,
-        ..AFTER_AN_HOUR
-    };
+    let keep_history = Retention { history_age: Duration::MAX, ..AFTER_AN_HOUR };
     assert_eq!(sweep(&store, &owner, keep_history, now).await.history, 0);
     assert_eq!(owner.history(done.id).await.len(), 1);
 }
@@ -208,11 +178,7 @@ pub async fn a_sweep_never_touches_living_tasks<S: Subject>(subject: &S) {
     let other = owner.task(at(3)).namespace("other").build();
     owner.put([&task, &paused, &other]).await;
     owner.apply(vec![die(&task, NOW, Some(&next))]).await;
-    let all = Retention {
-        history_age: Duration::ZERO,
-        history_bytes: 0,
-        dead_age: Duration::ZERO,
-    };
+    let all = Retention { history_age: Duration::ZERO, history_bytes: 0, dead_age: Duration::ZERO };
     sweep(&store, &owner, all, Timestamp::MAX).await;
     assert_eq!(owner.load().await, [next.clone(), other]);
     assert_eq!(owner.get(paused.id).await, Some(paused));
@@ -225,11 +191,8 @@ pub async fn little_history_is_not_swept_for_its_size<S: Subject>(subject: &S) {
     let store = subject.open().await;
     let mut owner = Owner::first(&store).await;
     ended(&mut owner, &[at(1), at(2)]).await;
-    let retention = Retention {
-        history_age: Duration::MAX,
-        history_bytes: 1 << 30,
-        dead_age: Duration::MAX,
-    };
+    let retention =
+        Retention { history_age: Duration::MAX, history_bytes: 1 << 30, dead_age: Duration::MAX };
     let swept = sweep(&store, &owner, retention, Timestamp::MAX).await;
     assert_eq!(swept, Swept::default());
 }

@@ -30,36 +30,17 @@ pub async fn a_rich_task_comes_back_as_it_was<S: Subject>(subject: &S) {
 /// One definition for every value of every field that has several.
 fn definitions(base: &NewTask) -> Vec<NewTask> {
     let ms = Duration::from_millis;
-    let mut all = [
-        with_payloads(base),
-        with_schedules(base),
-        with_retries(base),
-    ]
-    .concat();
-    for guarantee in [
-        Guarantee::AtMostOnce,
-        Guarantee::AtLeastOnce,
-        Guarantee::ExactlyOnce,
-    ] {
-        all.push(NewTask {
-            guarantee,
-            ..base.clone()
-        });
+    let mut all = [with_payloads(base), with_schedules(base), with_retries(base)].concat();
+    for guarantee in [Guarantee::AtMostOnce, Guarantee::AtLeastOnce, Guarantee::ExactlyOnce] {
+        all.push(NewTask { guarantee, ..base.clone() });
     }
     for method in Method::ALL {
         let url = "http://127.0.0.1:8080/a?b=%20";
         let target = HttpTarget::new(url, method, Vec::new()).expect("a valid webhook");
-        all.push(NewTask {
-            target: Target::Http(target),
-            ..base.clone()
-        });
+        all.push(NewTask { target: Target::Http(target), ..base.clone() });
     }
     for expires_after in [None, Some(ms(1)), Some(DELAY_MAX)] {
-        all.push(NewTask {
-            expires_after,
-            timeout: ms(10),
-            ..base.clone()
-        });
+        all.push(NewTask { expires_after, timeout: ms(10), ..base.clone() });
     }
     let labels = (0..16).map(|number| (format!("l{number}"), "ä".repeat(128)));
     all.push(NewTask {
@@ -82,10 +63,7 @@ fn with_payloads(base: &NewTask) -> Vec<NewTask> {
         binary(b"", ""),
         binary(&[0, 255, 10, 13, 0], "text/plain"),
     ];
-    let with = |payload| NewTask {
-        payload,
-        ..base.clone()
-    };
+    let with = |payload| NewTask { payload, ..base.clone() };
     payloads.map(with).into()
 }
 
@@ -99,20 +77,13 @@ fn with_schedules(base: &NewTask) -> Vec<NewTask> {
         Schedule::Every { interval: ms(100) },
         Schedule::Watch { within: ms(90_000) },
     ];
-    let with = |schedule| NewTask {
-        schedule,
-        ..base.clone()
-    };
+    let with = |schedule| NewTask { schedule, ..base.clone() };
     schedules.map(with).into()
 }
 
 fn with_retries(base: &NewTask) -> Vec<NewTask> {
     let ms = Duration::from_millis;
-    let exponential = Backoff::Exponential {
-        first: ms(1),
-        factor_thousandths: 1500,
-        max: ms(99),
-    };
+    let exponential = Backoff::Exponential { first: ms(1), factor_thousandths: 1500, max: ms(99) };
     let policies = [
         (1, Backoff::Fixed(ms(7)), 0),
         (2, exponential, 1),
@@ -158,10 +129,8 @@ pub async fn a_large_payload_comes_back_as_it_was<S: Subject>(subject: &S) {
     let bytes: Vec<u8> = (0..PAYLOAD_BYTES_MAX as u64)
         .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).to_le_bytes()[0])
         .collect();
-    let payload = Payload::Binary {
-        bytes: bytes.into(),
-        content_type: "application/octet-stream".into(),
-    };
+    let payload =
+        Payload::Binary { bytes: bytes.into(), content_type: "application/octet-stream".into() };
     let mut tasks = Vec::new();
     for second in 0..12 {
         tasks.push(owner.task(at(second)).payload(payload.clone()).build());
@@ -202,11 +171,7 @@ pub async fn the_edges_of_time_are_times<S: Subject>(subject: &S) {
     let last_but_one = Timestamp::from_millis(Timestamp::MAX.as_millis() - 1);
     for due in [Timestamp::EPOCH, NOW, last_but_one, Timestamp::MAX] {
         let task = owner.task(due).key(&due.to_string()).build();
-        tasks.push(Task {
-            created_at: due,
-            version: Version::new(0),
-            ..task
-        });
+        tasks.push(Task { created_at: due, version: Version::new(0), ..task });
     }
     owner.put(&tasks).await;
     // Nothing comes before the first instant. Until the last one means before it, as always.
@@ -223,12 +188,8 @@ pub async fn the_edges_of_time_are_times<S: Subject>(subject: &S) {
     let (last, change) = postpone(&tasks[0], Timestamp::MAX);
     owner.apply(vec![change]).await;
     assert_eq!(owner.get(last.id).await, Some(last.clone()));
-    owner
-        .apply(vec![settle(&last, FireEnd::Done, Timestamp::MAX)])
-        .await;
-    owner
-        .apply(vec![die(&tasks[3], Timestamp::MAX, None)])
-        .await;
+    owner.apply(vec![settle(&last, FireEnd::Done, Timestamp::MAX)]).await;
+    owner.apply(vec![die(&tasks[3], Timestamp::MAX, None)]).await;
     assert_eq!(owner.history(last.id).await.len(), 1);
     assert_eq!(owner.history(tasks[3].id).await.len(), 1);
     assert_eq!(owner.dead().await, [letter(&tasks[3], Timestamp::MAX)]);

@@ -109,10 +109,7 @@ mod tests {
         let epoch = Epoch::new(1).unwrap();
         let task = TaskId::new(ended_at, partition, epoch, Sequence::FIRST);
         FireRecord {
-            fire_id: FireId {
-                task,
-                nominal_at: ended_at,
-            },
+            fire_id: FireId { task, nominal_at: ended_at },
             namespace: Namespace::new("shop").unwrap(),
             key: None,
             ended_at,
@@ -141,10 +138,7 @@ mod tests {
         assert_eq!(history.sweep(a, half, now), 0);
         assert_eq!(history.records.len(), 3);
         assert_eq!(history.bytes, half.history_bytes);
-        assert_eq!(
-            history.ages.first().unwrap().0,
-            Timestamp::from_millis(3000)
-        );
+        assert_eq!(history.ages.first().unwrap().0, Timestamp::from_millis(3000));
     }
 
     #[test]
@@ -153,10 +147,7 @@ mod tests {
         let mut history = History::default();
         history.keep(a, record(a, 1));
         let bytes = history.bytes;
-        let again = FireRecord {
-            ended_at: Timestamp::from_millis(9000),
-            ..record(a, 1)
-        };
+        let again = FireRecord { ended_at: Timestamp::from_millis(9000), ..record(a, 1) };
         history.keep(a, again);
         assert_eq!(history.bytes, bytes);
         assert_eq!(history.ages.len(), 1);

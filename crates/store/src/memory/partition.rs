@@ -40,11 +40,7 @@ impl Partition {
         match change {
             Change::Put(task) => self.file(task),
             Change::Refile { task, .. } => self.go_on(task.id, Some(task)),
-            Change::Postpone {
-                id,
-                fire_at,
-                version,
-            } => self.postpone(id, fire_at, version),
+            Change::Postpone { id, fire_at, version } => self.postpone(id, fire_at, version),
             Change::Settle { record, next, .. } => {
                 self.go_on(record.fire_id.task, next);
                 return Some(record);
@@ -114,9 +110,7 @@ impl Partition {
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
         let letters = self.letters.range((after, Bound::Unbounded));
         let letters = letters.map(|(fire_id, letter)| (*fire_id, letter));
-        page(letters, limit, |letter| {
-            letter.task.definition.namespace == *namespace
-        })
+        page(letters, limit, |letter| letter.task.definition.namespace == *namespace)
     }
 
     /// Deletes the dead letters that are past their age, and says how many.
@@ -166,12 +160,7 @@ impl Partition {
 
     fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: punctual_core::Version) {
         if let Some(task) = self.unfile(id) {
-            self.file(Task {
-                fire_at,
-                nominal_at: fire_at,
-                version,
-                ..task
-            });
+            self.file(Task { fire_at, nominal_at: fire_at, version, ..task });
         }
     }
 }

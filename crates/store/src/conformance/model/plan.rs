@@ -66,8 +66,7 @@ impl Plan {
 
     /// Letters that a sweep may have deleted are nobody's any more.
     pub(super) fn forget_older(&mut self, age: Duration, now: Timestamp) {
-        self.letters
-            .retain(|kept| now.since(kept.letter.died_at) < age);
+        self.letters.retain(|kept| now.since(kept.letter.died_at) < age);
     }
 
     /// The next batch, planned and counted as made.
@@ -167,17 +166,11 @@ impl Plan {
     fn retry(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
         let fire_at = soon(dice, now);
         let task = self.pick(dice)?;
-        let mut retried = Task {
-            fire_at,
-            ..task.clone()
-        };
+        let mut retried = Task { fire_at, ..task.clone() };
         retried.attempts.push(AttemptRecord {
             fired_at: now,
             ended_at: now,
-            outcome: Outcome::Failed {
-                reason: Reason::new("HTTP 503"),
-                retry_in: None,
-            },
+            outcome: Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None },
         });
         let change = refile(task, &retried);
         *task = retried;
@@ -222,15 +215,8 @@ impl Plan {
         self.living.extend(next.clone());
         let was = task.state;
         let reason = DeadReason::Exhausted;
-        let letter = DeadLetter {
-            task,
-            died_at: now,
-            reason,
-        };
-        self.letters.push(Letter {
-            letter: letter.clone(),
-            went_on,
-        });
+        let letter = DeadLetter { task, died_at: now, reason };
+        self.letters.push(Letter { letter: letter.clone(), went_on });
         Some(Change::Dead { letter, next, was })
     }
 

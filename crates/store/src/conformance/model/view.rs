@@ -42,11 +42,7 @@ impl Ways {
             }
             _ => {}
         }
-        Self {
-            limit,
-            until,
-            filter,
-        }
+        Self { limit, until, filter }
     }
 }
 
@@ -71,12 +67,7 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(store: &S, plan: &Plan, ways
     let partition = plan.partition;
     let owner = Owner::resume(
         store,
-        Standing {
-            lease: plan.lease.clone(),
-            partition,
-            number: plan.number,
-            made: 0,
-        },
+        Standing { lease: plan.lease.clone(), partition, number: plan.number, made: 0 },
     );
     let made: Vec<TaskId> = plan.made.iter().copied().collect();
     let (mut listed, mut found, mut history) = (Vec::new(), Vec::new(), Vec::new());
@@ -132,24 +123,13 @@ pub(super) fn compare(ours: &View, least: &View, most: &View) -> Result<(), Stri
         among("a letter that must be kept", &least.dead[index], letters)?;
         among("a letter that may be kept", letters, &most.dead[index])?;
         let kept = i64::try_from(letters.len()).expect("few");
-        let want = Counts {
-            dead_letters: kept,
-            ..least.counts[index]
-        };
+        let want = Counts { dead_letters: kept, ..least.counts[index] };
         alike("counts", &ours.counts[index], &want)?;
     }
     for (index, (id, records)) in ours.history.iter().enumerate() {
         let about = |what| format!("{what} of {id}");
-        among(
-            &about("a record that must be kept"),
-            &least.history[index].1,
-            records,
-        )?;
-        among(
-            &about("a record that may be kept"),
-            records,
-            &most.history[index].1,
-        )?;
+        among(&about("a record that must be kept"), &least.history[index].1, records)?;
+        among(&about("a record that may be kept"), records, &most.history[index].1)?;
     }
     Ok(())
 }
@@ -163,16 +143,9 @@ pub(super) fn alike<T: PartialEq + Debug>(what: &str, ours: &T, want: &T) -> Res
     let same = ours.bytes().zip(want.bytes()).take_while(|(a, b)| a == b);
     let from = same.count().saturating_sub(400);
     let near = |text: &str| {
-        String::from_utf8_lossy(&text.as_bytes()[from..])
-            .chars()
-            .take(800)
-            .collect::<String>()
+        String::from_utf8_lossy(&text.as_bytes()[from..]).chars().take(800).collect::<String>()
     };
-    Err(format!(
-        "{what}:\n  is …{}\n  not …{}",
-        near(&ours),
-        near(&want)
-    ))
+    Err(format!("{what}:\n  is …{}\n  not …{}", near(&ours), near(&want)))
 }
 
 /// Whether all of `some` are in `all`, in the same order.
