@@ -1,7 +1,7 @@
 //! The contenders: our wheel and five others, each behind the same few calls.
 //!
 //! In: calls of `work::measure`. Out: what each of them gives.
-//! Invariant: each is used in the way that is best for it, with a `u64` as value.
+//! Invariant: each is used in the way that is best for it, with a `u32` as value.
 //! Not here: the work (`work`).
 
 use std::cmp::Reverse;
@@ -19,15 +19,15 @@ use crate::work::{Contender, Figures, Work, measure};
 type Measure = fn(&Work) -> Figures;
 
 pub const CONTENDERS: &[(&str, Measure)] = &[
-    ("punctual-wheel", measure::<Wheel<u64>>),
+    ("punctual-wheel", measure::<Wheel<u32>>),
     ("tokio-util DelayQueue", measure::<Delays>),
     ("hierarchical_hash_wheel_timer", measure::<Plain>),
     ("the same, cancellable", measure::<Cancellable>),
-    ("std BinaryHeap", measure::<BinaryHeap<Reverse<(u64, u64)>>>),
-    ("std BTreeMap", measure::<BTreeMap<(u64, u64), ()>>),
+    ("std BinaryHeap", measure::<BinaryHeap<Reverse<(u64, u32)>>>),
+    ("std BTreeMap", measure::<BTreeMap<(u64, u32), ()>>),
 ];
 
-impl Contender for Wheel<u64> {
+impl Contender for Wheel<u32> {
     type Handle = TimerId;
     const CANCELS: bool = true;
 
@@ -35,7 +35,7 @@ impl Contender for Wheel<u64> {
         Wheel::new(0)
     }
 
-    fn insert(&mut self, due: u64, value: u64) -> TimerId {
+    fn insert(&mut self, due: u64, value: u32) -> TimerId {
         Wheel::insert(self, due, value).expect("a bench does not fill the wheel")
     }
 
@@ -43,7 +43,7 @@ impl Contender for Wheel<u64> {
         Wheel::cancel(self, *id).is_some()
     }
 
-    fn step(&mut self, now: u64, mut expired: impl FnMut(u64)) {
+    fn step(&mut self, now: u64, mut expired: impl FnMut(u32)) {
         self.advance(now, |_, value| expired(value));
     }
 
@@ -58,7 +58,7 @@ impl Contender for Wheel<u64> {
 struct Delays {
     runtime: tokio::runtime::Runtime,
     start: tokio::time::Instant,
-    queue: DelayQueue<u64>,
+    queue: DelayQueue<u32>,
 }
 
 const DELAYS_STEP_MS: u64 = 1_000;
@@ -78,7 +78,7 @@ impl Contender for Delays {
         Delays { runtime, start, queue: DelayQueue::new() }
     }
 
-    fn insert(&mut self, due: u64, value: u64) -> delay_queue::Key {
+    fn insert(&mut self, due: u64, value: u32) -> delay_queue::Key {
         let _entered = self.runtime.enter();
         self.queue.insert_at(value, self.start + Duration::from_millis(due))
     }
@@ -87,7 +87,7 @@ impl Contender for Delays {
         self.queue.try_remove(key).is_some()
     }
 
-    fn step(&mut self, now: u64, mut expired: impl FnMut(u64)) {
+    fn step(&mut self, now: u64, mut expired: impl FnMut(u32)) {
         if now == 0 || !now.is_multiple_of(DELAYS_STEP_MS) {
             return;
         }
@@ -100,7 +100,7 @@ impl Contender for Delays {
     }
 }
 
-struct Plain(quad_wheel::QuadWheelWithOverflow<u64>);
+struct Plain(quad_wheel::QuadWheelWithOverflow<u32>);
 
 impl Contender for Plain {
     type Handle = ();
@@ -110,7 +110,7 @@ impl Contender for Plain {
         Plain(quad_wheel::QuadWheelWithOverflow::default())
     }
 
-    fn insert(&mut self, due: u64, value: u64) {
+    fn insert(&mut self, due: u64, value: u32) {
         self.0
             .insert_with_delay(value, Duration::from_millis(due))
             .expect("no timer of the bench is late");
@@ -120,7 +120,7 @@ impl Contender for Plain {
         false
     }
 
-    fn step(&mut self, now: u64, expired: impl FnMut(u64)) {
+    fn step(&mut self, now: u64, expired: impl FnMut(u32)) {
         // Its time begins at 0 and the first tick is 1.
         if now > 0 {
             self.0.tick().into_iter().for_each(expired);
@@ -128,17 +128,17 @@ impl Contender for Plain {
     }
 }
 
-struct Cancellable(cancellable::QuadWheelWithOverflow<IdOnlyTimerEntry<u64>>);
+struct Cancellable(cancellable::QuadWheelWithOverflow<IdOnlyTimerEntry<u32>>);
 
 impl Contender for Cancellable {
-    type Handle = u64;
+    type Handle = u32;
     const CANCELS: bool = true;
 
     fn new() -> Self {
         Cancellable(cancellable::QuadWheelWithOverflow::new())
     }
 
-    fn insert(&mut self, due: u64, value: u64) -> u64 {
+    fn insert(&mut self, due: u64, value: u32) -> u32 {
         let delay = Duration::from_millis(due);
         self.0
             .insert(IdOnlyTimerEntry { id: value, delay })
@@ -146,18 +146,18 @@ impl Contender for Cancellable {
         value
     }
 
-    fn cancel(&mut self, id: &u64) -> bool {
+    fn cancel(&mut self, id: &u32) -> bool {
         self.0.cancel(id).is_ok()
     }
 
-    fn step(&mut self, now: u64, mut expired: impl FnMut(u64)) {
+    fn step(&mut self, now: u64, mut expired: impl FnMut(u32)) {
         if now > 0 {
             self.0.tick().into_iter().for_each(|entry| expired(entry.id));
         }
     }
 }
 
-impl Contender for BinaryHeap<Reverse<(u64, u64)>> {
+impl Contender for BinaryHeap<Reverse<(u64, u32)>> {
     type Handle = ();
     const CANCELS: bool = false;
 
@@ -165,7 +165,7 @@ impl Contender for BinaryHeap<Reverse<(u64, u64)>> {
         BinaryHeap::new()
     }
 
-    fn insert(&mut self, due: u64, value: u64) {
+    fn insert(&mut self, due: u64, value: u32) {
         self.push(Reverse((due, value)));
     }
 
@@ -173,7 +173,7 @@ impl Contender for BinaryHeap<Reverse<(u64, u64)>> {
         false
     }
 
-    fn step(&mut self, now: u64, mut expired: impl FnMut(u64)) {
+    fn step(&mut self, now: u64, mut expired: impl FnMut(u32)) {
         while self.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             if let Some(Reverse((_, value))) = self.pop() {
                 expired(value);
@@ -182,24 +182,24 @@ impl Contender for BinaryHeap<Reverse<(u64, u64)>> {
     }
 }
 
-impl Contender for BTreeMap<(u64, u64), ()> {
-    type Handle = (u64, u64);
+impl Contender for BTreeMap<(u64, u32), ()> {
+    type Handle = (u64, u32);
     const CANCELS: bool = true;
 
     fn new() -> Self {
         BTreeMap::new()
     }
 
-    fn insert(&mut self, due: u64, value: u64) -> (u64, u64) {
+    fn insert(&mut self, due: u64, value: u32) -> (u64, u32) {
         BTreeMap::insert(self, (due, value), ());
         (due, value)
     }
 
-    fn cancel(&mut self, key: &(u64, u64)) -> bool {
+    fn cancel(&mut self, key: &(u64, u32)) -> bool {
         self.remove(key).is_some()
     }
 
-    fn step(&mut self, now: u64, mut expired: impl FnMut(u64)) {
+    fn step(&mut self, now: u64, mut expired: impl FnMut(u32)) {
         while let Some(first) = self.first_entry() {
             if first.key().0 > now {
                 break;

@@ -30,11 +30,11 @@ pub trait Contender {
     const CANCELS: bool;
 
     fn new() -> Self;
-    fn insert(&mut self, due: u64, value: u64) -> Self::Handle;
+    fn insert(&mut self, due: u64, value: u32) -> Self::Handle;
     /// Whether the timer was pending.
     fn cancel(&mut self, handle: &Self::Handle) -> bool;
     /// Called for every millisecond of the hour. Gives the values that are due.
-    fn step(&mut self, now: u64, expired: impl FnMut(u64));
+    fn step(&mut self, now: u64, expired: impl FnMut(u32));
     /// What it says of its own memory, if it does.
     fn memory_bytes(&self) -> Option<usize> {
         None
@@ -64,7 +64,7 @@ pub fn measure<C: Contender>(work: &Work) -> Figures {
     let mut contender = C::new();
     let clock = start();
     for (value, due) in work.due.iter().enumerate() {
-        handles.push(contender.insert(u64::from(*due), value as u64));
+        handles.push(contender.insert(u64::from(*due), to_u32(value as u64)));
     }
     let insert_ns = per(clock, timers);
     let bytes = memory::held() - held_before;
@@ -89,7 +89,7 @@ pub fn measure<C: Contender>(work: &Work) -> Figures {
 
     let clock = start();
     for now in 0..=HOUR_MS + GRACE_MS {
-        contender.step(now, |value| expired.push((to_u32(now), to_u32(value))));
+        contender.step(now, |value| expired.push((to_u32(now), value)));
     }
     let expire_ns = per(clock, expired.len());
 

@@ -38,8 +38,8 @@
 //!
 //! # What it costs
 //!
-//! With `T = u64`, 28 bytes a timer: due time and value 16, generation 4, id in a slot 8. A dead id
-//! costs 8 bytes, and no slot holds more than 62 dead ids above the number of its live ones. Arrays
+//! With `T = u32`, 24 bytes a timer: due time 8, value 4, generation 4, id in a slot 8 (with `T = u64`,
+//! 32). A dead id costs 8 bytes, and no slot holds more than 62 dead ids above the number of its live ones. Arrays
 //! grow by pages, never by doubling; memory once taken is reused, and given back on drop.
 //!
 //! The pauses: entering a slot of a higher level deals out everything in it at once, at 40 to 70 ns

@@ -5,8 +5,8 @@
 //! so an id matches at most one timer for ever. An index whose generations are used up is retired.
 //! Not here: where in time a timer lies (`place`), the lists that name it (`slot`).
 //!
-//! Generations lie apart from the records: reading a slot asks for many generations and wants them
-//! dense.
+//! A generation lies in its record: whoever asks whether an id is live wants the due time next, and
+//! a second array would be a second cache miss.
 
 use crate::pages::Pages;
 
@@ -25,9 +25,25 @@ impl TimerId {
 
 #[derive(Debug, Clone, Copy)]
 struct Record<T> {
-    /// The due time; of a free record, the index of the next free one.
-    due: u64,
+    /// The due time; of a free record, the index of the next free one. In halves, so that a record
+    /// with a value of four bytes takes sixteen.
+    due: [u32; 2],
     value: T,
+    generation: u32,
+}
+
+impl<T> Record<T> {
+    #[inline]
+    fn due(&self) -> u64 {
+        u64::from(self.due[0]) << 32 | u64::from(self.due[1])
+    }
+}
+
+/// The halves of a due time.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is the other one")]
+fn halves(due: u64) -> [u32; 2] {
+    [(due >> 32) as u32, due as u32]
 }
 
 /// End of the list of free records.
@@ -37,12 +53,11 @@ const NO_INDEX: u32 = u32::MAX;
 /// could match.
 const RETIRED: u32 = u32::MAX - 1;
 
-/// Records in a page: 64 KiB with `T = u64`, so that a small wheel stays small.
+/// Records in a page: 64 KiB with `T = u32`, so that a small wheel stays small.
 const PAGE_LEN: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
-    generations: Pages<u32, PAGE_LEN>,
     records: Pages<Record<T>, PAGE_LEN>,
     /// The record freed last is used first: it is still in the cache.
     first_free: u32,
@@ -51,7 +66,7 @@ pub(crate) struct Timers<T> {
 
 impl<T: Copy> Timers<T> {
     pub(crate) const fn new() -> Self {
-        Timers { generations: Pages::new(), records: Pages::new(), first_free: NO_INDEX, live: 0 }
+        Timers { records: Pages::new(), first_free: NO_INDEX, live: 0 }
     }
 
     pub(crate) fn live(&self) -> u32 {
@@ -67,18 +82,16 @@ impl<T: Copy> Timers<T> {
             if index == NO_INDEX {
                 return None;
             }
-            self.records.push(Record { due, value });
             // First 0, which fills the page and matches nothing.
-            self.generations.push(0);
-            *self.generations.get_mut(index) = 1;
+            self.records.push(Record { due: halves(due), value, generation: 0 });
+            self.records.get_mut(index).generation = 1;
             TimerId { index, generation: 1 }
         } else {
             let record = self.records.get_mut(index);
-            self.first_free = index_of(record.due);
-            *record = Record { due, value };
-            let generation = self.generations.get_mut(index);
-            *generation += 1;
-            TimerId { index, generation: *generation }
+            self.first_free = record.due[1];
+            let generation = record.generation + 1;
+            *record = Record { due: halves(due), value, generation };
+            TimerId { index, generation }
         };
         self.live += 1;
         Some(id)
@@ -88,16 +101,14 @@ impl<T: Copy> Timers<T> {
     #[inline]
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<(u64, T)> {
         // An id that was given is odd, so a record that is free, being even, differs from all.
-        let generation = self.generations.get_checked_mut(id.index)?;
-        if *generation != id.generation {
+        let record = self.records.get_checked_mut(id.index)?;
+        if record.generation != id.generation {
             return None;
         }
-        *generation += 1;
-        let retired = *generation == RETIRED;
-        let record = self.records.get_mut(id.index);
-        let (due, value) = (record.due, record.value);
-        if !retired {
-            record.due = u64::from(self.first_free);
+        let (due, value) = (record.due(), record.value);
+        record.generation += 1;
+        if record.generation != RETIRED {
+            record.due[1] = self.first_free;
             self.first_free = id.index;
         }
         self.live -= 1;
@@ -107,9 +118,8 @@ impl<T: Copy> Timers<T> {
     /// Puts the live ids among `ids`, with their due times and in their order, at the beginning of
     /// `out`, and says how many there are.
     ///
-    /// In two passes, neither of which branches on what it reads: most of the generations and due
-    /// times are not in the cache, all that helps is to have many of them under way at once, and a
-    /// branch guessed wrong would stop that.
+    /// Without a branch on what it reads: most of the records are not in the cache, all that helps
+    /// is to have many of them under way at once, and a branch guessed wrong would stop that.
     #[inline]
     pub(crate) fn live_among<const N: usize>(
         &self,
@@ -118,19 +128,17 @@ impl<T: Copy> Timers<T> {
     ) -> usize {
         let mut live = 0;
         for id in ids.iter().take(N) {
-            out[live].1 = *id;
-            live += usize::from(*self.generations.get(id.index) == id.generation);
-        }
-        for (due, id) in &mut out[..live] {
-            *due = self.records.get(id.index).due;
+            let record = self.records.get(id.index);
+            out[live] = (record.due(), *id);
+            live += usize::from(record.generation == id.generation);
         }
         live
     }
 
     /// Ends every timer. Their ids match nothing from now on.
     pub(crate) fn clear(&mut self) {
-        for index in 0..self.generations.len() {
-            let generation = *self.generations.get(index);
+        for index in 0..self.records.len() {
+            let generation = self.records.get(index).generation;
             if generation % 2 == 1 {
                 self.remove(TimerId { index, generation });
             }
@@ -138,15 +146,8 @@ impl<T: Copy> Timers<T> {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.generations.memory_bytes() + self.records.memory_bytes()
+        self.records.memory_bytes()
     }
-}
-
-/// The index that a free record keeps in place of its due time.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "written as a u32 by `remove`")]
-fn index_of(link: u64) -> u32 {
-    link as u32
 }
 
 #[cfg(test)]
@@ -154,8 +155,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_eight_bytes() {
+    fn an_id_is_eight_bytes_and_a_record_sixteen() {
         assert_eq!(size_of::<TimerId>(), 8);
+        assert_eq!(size_of::<Record<u32>>(), 16);
     }
 
     #[test]
@@ -175,7 +177,7 @@ mod tests {
     fn an_index_that_has_used_up_its_generations_is_retired() {
         let mut timers = Timers::new();
         let id = timers.insert(1, 'a').unwrap();
-        *timers.generations.get_mut(id.index) = RETIRED - 1;
+        timers.records.get_mut(id.index).generation = RETIRED - 1;
         let last = TimerId { index: id.index, generation: RETIRED - 1 };
         assert_eq!(timers.remove(last), Some((1, 'a')));
         assert_eq!(timers.remove(last), None);
