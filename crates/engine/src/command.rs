@@ -15,7 +15,7 @@ use punctual_store::{Change, StoreError};
 use tokio::sync::oneshot;
 
 use crate::event::{Action, Sight};
-use crate::memory::{LOADED_MAX, Phase};
+use crate::memory::Phase;
 use crate::owner::{Owner, STORE_PAUSE};
 use crate::write::{Decision, Effect};
 
@@ -263,7 +263,7 @@ impl Owner {
             _ => None,
         };
         let fire_at = new_task.schedule.first_fire_at(now);
-        let crowded = self.memory.len() >= LOADED_MAX && self.covers(fire_at);
+        let crowded = self.memory.is_full() && self.covers(fire_at);
         if let Some(error) = refusal.or(crowded.then_some(EngineError::Busy)) {
             reply.send(Err(error));
             return self.answered(subject);

@@ -13,7 +13,6 @@ use punctual_core::{Task, TaskId, Timestamp};
 use punctual_store::{Position, StoreError};
 
 use crate::event::Action;
-use crate::memory::LOADED_MAX;
 use crate::owner::{Owner, STORE_PAUSE};
 use crate::recent::Issued;
 
@@ -72,7 +71,7 @@ impl Owner {
 
     fn next_page(&mut self, now: Timestamp) -> Option<Action> {
         let near = self.loader.cursor.fire_at <= now.after(AHEAD_MIN);
-        if self.loader.under_way.is_some() || !near || self.memory.len() >= LOADED_MAX {
+        if self.loader.under_way.is_some() || !near || self.memory.is_full() {
             return None;
         }
         let until = now.after(AHEAD);
@@ -114,7 +113,7 @@ impl Owner {
 
     /// When loading goes on by itself.
     pub(crate) fn next_load(&self) -> Option<Timestamp> {
-        let waits = self.loader.under_way.is_some() || self.memory.len() >= LOADED_MAX;
+        let waits = self.loader.under_way.is_some() || self.memory.is_full();
         let millis = self.loader.cursor.fire_at.as_millis();
         let ahead = u64::try_from(AHEAD_MIN.as_millis()).unwrap_or(u64::MAX);
         (!waits).then(|| Timestamp::from_millis(millis.saturating_sub(ahead)))

@@ -2,7 +2,7 @@
 //!
 //! In: tasks that were loaded or have just become durable. Out: those whose time has come.
 //! Invariant: every task here that waits has a timer at its `fire_at`; no other has one.
-//! Bound: [`LOADED_MAX`] tasks. Losing all of it loses nothing: the store has every task.
+//! Bound: a number of tasks and of bytes. Losing all of it loses nothing: the store has every task.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,9 @@ use crate::deliver::Delivery;
 
 /// Tasks held in memory. At a few hundred bytes each this is the memory of the engine; with more due than
 /// this, loading waits and new tasks for this very time are refused for a moment.
-pub(crate) const LOADED_MAX: usize = 1_000_000;
+const LOADED_MAX: usize = 1_000_000;
+/// Bytes of their payloads, for the same reason: a few thousand of the largest would be as much.
+const LOADED_BYTES_MAX: usize = 1 << 30;
 
 /// Where a task in memory is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,16 +48,27 @@ pub(crate) struct Loaded {
 pub(crate) struct Memory {
     tasks: Slab<Loaded>,
     by_id: HashMap<TaskId, usize>,
-    wheel: Wheel<u64>,
+    wheel: Wheel<u32>,
+    payload_bytes: usize,
 }
 
 impl Memory {
     pub(crate) fn new(now: Timestamp) -> Self {
-        Self { tasks: Slab::new(), by_id: HashMap::new(), wheel: Wheel::new(now.as_millis()) }
+        Self {
+            tasks: Slab::new(),
+            by_id: HashMap::new(),
+            wheel: Wheel::new(now.as_millis()),
+            payload_bytes: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Whether nothing more should come in.
+    pub(crate) fn is_full(&self) -> bool {
+        self.tasks.len() >= LOADED_MAX || self.payload_bytes >= LOADED_BYTES_MAX
     }
 
     pub(crate) fn contains(&self, id: TaskId) -> bool {
@@ -77,6 +90,7 @@ impl Memory {
     /// Holds a task as it stands now, with a timer, in place of an older copy.
     pub(crate) fn insert(&mut self, task: Task) {
         self.remove(task.id);
+        self.payload_bytes += task.definition.payload.bytes().len();
         let (id, due) = (task.id, task.fire_at.as_millis());
         let fired_at = Timestamp::EPOCH;
         let (phase, before) = (Phase::Waiting, Phase::Waiting);
@@ -84,7 +98,8 @@ impl Memory {
             self.tasks.insert(Loaded { task, phase, fired_at, timer: None, before, missed: None });
         self.by_id.insert(id, slot);
         // A wheel holds four thousand times as many timers as memory holds tasks.
-        let timer = self.wheel.insert(due, slot as u64).expect("LOADED_MAX is far below");
+        let number = u32::try_from(slot).expect("LOADED_MAX is far below");
+        let timer = self.wheel.insert(due, number).expect("LOADED_MAX is far below");
         self.tasks[slot].timer = Some(timer);
     }
 
@@ -92,7 +107,9 @@ impl Memory {
         let Some(slot) = self.by_id.remove(&id) else {
             return;
         };
-        if let Some(timer) = self.tasks.remove(slot).timer {
+        let loaded = self.tasks.remove(slot);
+        self.payload_bytes -= loaded.task.definition.payload.bytes().len();
+        if let Some(timer) = loaded.timer {
             self.wheel.cancel(timer);
         }
     }
@@ -133,8 +150,7 @@ impl Memory {
         let mut due = Vec::new();
         let tasks = &mut self.tasks;
         self.wheel.advance(now.as_millis(), |_, slot| {
-            let slot = usize::try_from(slot).expect("was a usize");
-            if let Some(loaded) = tasks.get_mut(slot) {
+            if let Some(loaded) = tasks.get_mut(slot as usize) {
                 loaded.timer = None;
                 due.push(loaded.task.id);
             }

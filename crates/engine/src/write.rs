@@ -59,12 +59,15 @@ impl Writer {
 
     /// Moves waiting decisions to `sent`, as many as fit a batch.
     fn fill(&mut self) {
-        let mut changes = 0;
+        let (mut changes, mut weight) = (0, 0);
         let fits = |decision: &Decision| {
             changes += decision.changes.len();
-            changes <= Batch::CHANGES_MAX
+            weight += decision.changes.iter().map(Change::weight).sum::<usize>();
+            changes <= Batch::CHANGES_MAX && weight <= Batch::WEIGHT_MAX
         };
         let count = self.waiting.iter().map(fits).take_while(|fits| *fits).count();
+        // One decision alone always goes, or nothing ever would.
+        let count = count.max(1).min(self.waiting.len());
         self.sent.extend(self.waiting.drain(..count));
     }
 

@@ -411,6 +411,30 @@ fn history_is_swept_when_its_retention_is_over_and_not_before() {
 }
 
 #[test]
+fn large_tasks_that_come_together_are_written_in_batches_that_a_store_can_take() {
+    let mut world = World::new();
+    world.settle();
+    let payload = punctual_core::Payload::Json(vec![b' '; 256 * 1024].into());
+    let mut answers: Vec<_> = (0..100)
+        .map(|_| {
+            let new_task = punctual_core::NewTask { payload: payload.clone(), ..once(secs(9)) };
+            world.send_schedule(new_task, Condition::Always)
+        })
+        .collect();
+    let mut batches = 0;
+    while let Some(Action::Apply(batch)) = world.wanted.first() {
+        let weight: usize = batch.changes.iter().map(punctual_store::Change::weight).sum();
+        assert!(weight <= punctual_store::Batch::WEIGHT_MAX, "{weight}");
+        batches += 1;
+        world.perform(0);
+    }
+    assert!(batches >= 7, "{batches}");
+    for answer in &mut answers {
+        assert!(matches!(answer.try_recv(), Ok(Ok(Scheduled::Created(_)))));
+    }
+}
+
+#[test]
 fn a_fenced_owner_stops_and_refuses_everything() {
     let mut world = World::new();
     world.settle();

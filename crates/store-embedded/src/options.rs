@@ -53,7 +53,7 @@ impl Options {
             partitions,
             buffer_bytes_max: 64 << 20,
             journal_bytes_max: 256 << 20,
-            journal_file_bytes: 64 << 20,
+            journal_file_bytes: 16 << 20,
             rows_changed_max: 1_500_000,
             rows_cached_max: 1_200_000,
             ended_max: 1_000_000,

@@ -3,7 +3,10 @@
 //! In: decisions of the owner. Out: what each means for a store, in prose that the conformance suite
 //! follows word for word. Not here: deciding (`core`, `engine`), counting (`counts`).
 
-use punctual_core::{DeadLetter, FireId, FireRecord, Task, TaskId, TaskState, Timestamp, Version};
+use punctual_core::{
+    Backoff, DeadLetter, FireId, FireRecord, REASON_BYTES_MAX, Target, Task, TaskId, TaskState,
+    Timestamp, Version,
+};
 
 /// What happens to one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +90,50 @@ impl Change {
             Self::Redrive { fire_id, .. } | Self::Forget { fire_id, .. } => fire_id.task,
         }
     }
+
+    /// About how many bytes it takes, rather too many than too few.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let weight_of = |next: &Option<Task>| next.as_ref().map_or(0, weigh);
+        match self {
+            Self::Put(task) | Self::Refile { task, .. } | Self::Redrive { task, .. } => weigh(task),
+            Self::Postpone { .. } | Self::Forget { .. } => WEIGHT_MIN,
+            Self::Settle { record, next, .. } => {
+                WEIGHT_MIN + record.attempts.len() * ATTEMPT_WEIGHT + weight_of(next)
+            }
+            // The letter, and the record of the same fire.
+            Self::Dead { letter, next, .. } => {
+                weigh(&letter.task) + letter.task.attempts.len() * ATTEMPT_WEIGHT + weight_of(next)
+            }
+        }
+    }
+}
+
+/// Ids, times, numbers and names.
+const WEIGHT_MIN: usize = 512;
+/// An attempt, with the longest reason.
+const ATTEMPT_WEIGHT: usize = REASON_BYTES_MAX + 64;
+
+fn weigh(task: &Task) -> usize {
+    let definition = &task.definition;
+    let target = match &definition.target {
+        Target::Queue(_) => 0,
+        Target::Http(http) => {
+            let headers = http.headers().iter().map(|(name, value)| name.len() + value.len() + 8);
+            http.url().len() + headers.sum::<usize>()
+        }
+    };
+    let labels = definition.labels.iter().map(|(name, value)| name.len() + value.len() + 8);
+    let backoff = match &definition.retry.backoff {
+        Backoff::List(pauses) => pauses.len() * 8,
+        Backoff::Fixed(_) | Backoff::Exponential { .. } => 0,
+    };
+    WEIGHT_MIN
+        + definition.payload.bytes().len()
+        + target
+        + labels.sum::<usize>()
+        + backoff
+        + task.attempts.len() * ATTEMPT_WEIGHT
 }
 
 /// The number of a batch among those of one epoch of one partition, from 1, without gaps.
@@ -129,6 +176,9 @@ impl Batch {
     /// Changes in one batch: a store writes them as one piece, and a piece must fit memory
     /// several times over.
     pub const CHANGES_MAX: usize = 16_384;
+
+    /// Weight of one batch, unless a single decision weighs more. Every store takes twice as much in one piece.
+    pub const WEIGHT_MAX: usize = 4 << 20;
 }
 
 #[cfg(test)]
@@ -137,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::conformance::fixtures::{
-        NOW, at, die, epoch, id, partition, postpone, refile, settle, shop, task,
+        NOW, at, die, epoch, id, partition, postpone, refile, rich_task, settle, shop, task,
     };
 
     #[test]
@@ -155,6 +205,17 @@ mod tests {
             Change::Forget { fire_id, namespace },
         ] {
             assert_eq!(change.task_id(), task.id, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_weighs_at_least_what_it_takes_to_write() {
+        let id = id(at(1), partition(3), epoch(2), 7);
+        for task in [task(id).build(), rich_task(id)] {
+            let mut bytes = Vec::new();
+            crate::codec::put_task(&mut bytes, &task);
+            assert!(Change::Put(task.clone()).weight() >= bytes.len(), "{task:?}");
+            assert!(die(&task, NOW, None).weight() >= bytes.len(), "{task:?}");
         }
     }
 
