@@ -1,11 +1,12 @@
 //! Fires: one due moment of one task, the attempts to get it done, and the record of how it ended.
 //!
-//! In: a task whose time has come. Out: what a courier reports of each attempt, what history keeps,
-//! and what a dead letter says. Not here: what follows from an outcome (`settle`).
+//! In: a task whose time has come. Out: what a courier reports of each attempt, and what history keeps.
+//! Not here: what follows from an outcome (`settle`), fires that came to nothing (`dead`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dead::DeadReason;
 use crate::limits::REASON_BYTES_MAX;
 use crate::{FireId, Namespace, Task, TaskKey, Timestamp};
 
@@ -110,19 +111,6 @@ pub enum FireEnd {
     Replaced,
 }
 
-/// Why a fire is dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DeadReason {
-    /// No attempt is left.
-    Exhausted,
-    /// The receiver does not want it.
-    Refused,
-    /// It no longer makes sense.
-    Expired,
-    /// At most once: it was sent, and nobody knows whether it arrived.
-    Unknown,
-}
-
 /// What history keeps of a fire; the record that settles it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FireRecord {
@@ -158,25 +146,6 @@ impl FireRecord {
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {
         self.attempts.first().map(|first| first.fired_at.since(self.fire_id.nominal_at))
-    }
-}
-
-/// A fire with no attempt left, or refused, kept to be looked at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// The task as it stood before this fire, attempts included.
-    pub task: Task,
-    /// Since when.
-    pub died_at: Timestamp,
-    /// Why.
-    pub reason: DeadReason,
-}
-
-impl DeadLetter {
-    /// Which fire.
-    #[must_use]
-    pub const fn fire_id(&self) -> FireId {
-        self.task.fire().id
     }
 }
 

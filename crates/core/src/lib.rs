@@ -10,6 +10,7 @@
 //!
 //! Next door: `wheel` waits for the time, `store` keeps the task, `engine` acts on the decisions.
 
+mod dead;
 mod duration;
 mod fire;
 mod id;
@@ -25,10 +26,9 @@ mod task;
 mod time;
 mod topology;
 
+pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use fire::{
-    AttemptNo, AttemptRecord, DeadLetter, DeadReason, Fire, FireEnd, FireRecord, Outcome, Reason,
-};
+pub use fire::{AttemptNo, AttemptRecord, Fire, FireEnd, FireRecord, Outcome, Reason};
 pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;

@@ -4,7 +4,8 @@
 //! Invariant: the same facts give the same verdict, on any broker, before and after a crash.
 //! Not here: carrying the delivery (`engine/deliver`), writing the verdict (`engine/settle`).
 
-use crate::fire::{AttemptNo, DeadReason, Outcome};
+use crate::dead::DeadReason;
+use crate::fire::{AttemptNo, Outcome};
 use crate::limits::BACKOFF_MAX;
 use crate::{FireId, Guarantee, RetryPolicy, Timestamp};
 

@@ -1,6 +1,6 @@
 //! Commands: what callers want of a partition, decided one at a time per task.
 //!
-//! In: a [`Command`]. Out: a decision for `write`, or an answer at once when nothing changes.
+//! In: a [`Command`]. Out: it is decided in its own room (`schedule`, `cancel`), or answered at once when nothing changes.
 //! Invariant: commands about one subject are decided in the order in which they came, each after the one
 //! before is durable, and against what the store holds then.
 //! Not here: checking what a caller sent (`server/api` and `core`).
@@ -8,16 +8,14 @@
 use std::collections::VecDeque;
 
 use punctual_core::{
-    AttemptNo, FireEnd, FireRecord, Guarantee, Namespace, NewTask, Sequence, Task, TaskId, TaskKey,
-    TaskState, Timestamp, Version,
+    AttemptNo, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
 };
-use punctual_store::{Change, StoreError};
+use punctual_store::StoreError;
 use tokio::sync::oneshot;
 
 use crate::event::{Action, Sight};
 use crate::memory::Phase;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::write::{Decision, Effect};
 
 /// Whom a command is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -243,120 +241,18 @@ impl Owner {
         }
     }
 
-    fn schedule(
-        &mut self,
-        new_task: NewTask,
-        condition: Condition,
-        reply: Reply<Scheduled>,
-        subject: Option<Subject>,
-        existing: Option<Task>,
-        now: Timestamp,
-    ) {
-        let refusal = match (condition, &existing) {
-            (Condition::Absent, Some(task)) => {
-                Some(EngineError::Exists(Box::new(self.as_it_stands(task.clone()))))
-            }
-            (Condition::Version(_), None) => Some(EngineError::NotFound),
-            (Condition::Version(wanted), Some(task)) if task.version != wanted => {
-                Some(EngineError::OtherVersion(task.version))
-            }
-            _ => None,
-        };
-        let fire_at = new_task.schedule.first_fire_at(now);
-        let crowded = self.memory.is_full() && self.covers(fire_at);
-        if let Some(error) = refusal.or(crowded.then_some(EngineError::Busy)) {
-            reply.send(Err(error));
-            return self.answered(subject);
-        }
-        let Some(id) = self.next_id(fire_at) else {
-            // The shell takes the partition anew, with a new epoch.
-            reply.send(Err(EngineError::Stopped));
-            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
-        };
-        let version = existing.as_ref().map_or(Version::FIRST, |task| task.version.next());
-        let task = Task::new(id, new_task.into(), now, version);
-        let mut decision = Decision::default();
-        let scheduled = match existing {
-            None => Scheduled::Created(task.clone()),
-            Some(old) => {
-                let record = FireRecord::of(&old, FireEnd::Replaced, now);
-                decision.changes.push(Change::Settle { record, next: None, was: old.state });
-                decision.effects.push(Effect::Leave(old.id));
-                Scheduled::Replaced(task.clone())
-            }
-        };
-        decision.changes.push(Change::Put(task.clone()));
-        decision.effects.push(Effect::File(task));
-        decision.effects.push(Effect::Scheduled(reply, Box::new(scheduled)));
-        decision.effects.extend(subject.map(Effect::Free));
-        self.write(decision);
-    }
-
-    fn cancel(
-        &mut self,
-        reply: Reply<Cancelled>,
-        subject: Option<Subject>,
-        sight: Sight,
-        now: Timestamp,
-    ) {
-        if let Some(attempt) = self.claimed(subject.as_ref()) {
-            reply.send(Ok(Cancelled::Firing(attempt)));
-            return self.answered(subject);
-        }
-        let Some(task) = sight.task else {
-            let answer = match sight.last {
-                Some(FireRecord { end: FireEnd::Cancelled, .. }) => Ok(Cancelled::Cancelled),
-                Some(record) => match record.attempts.last() {
-                    Some(attempt) => Ok(Cancelled::AlreadyFired(attempt.fired_at)),
-                    None => Err(EngineError::NotFound),
-                },
-                None => Err(EngineError::NotFound),
-            };
-            reply.send(answer);
-            return self.answered(subject);
-        };
-        if self.memory.phase(task.id) == Some(Phase::Firing) {
-            reply.send(Ok(Cancelled::Firing(task.attempt_next())));
-            return self.answered(subject);
-        }
-        let record = FireRecord::of(&task, FireEnd::Cancelled, now);
-        let changes = vec![Change::Settle { record, next: None, was: task.state }];
-        let mut effects = vec![Effect::Leave(task.id), Effect::Cancelled(reply)];
-        effects.extend(subject.map(Effect::Free));
-        self.write(Decision { changes, effects });
-    }
-
-    fn answered(&mut self, subject: Option<Subject>) {
+    pub(crate) fn answered(&mut self, subject: Option<Subject>) {
         if let Some(subject) = subject {
             self.free(subject);
         }
     }
 
-    /// The attempt under way of a task that may be received at most once: the store has it as a dead
-    /// letter already, whose outcome only memory waits for.
-    fn claimed(&self, subject: Option<&Subject>) -> Option<AttemptNo> {
-        let id = match subject? {
-            Subject::Id(id) => *id,
-            key @ Subject::Key(..) => *self.claims.get(key)?,
-        };
-        let loaded = self.memory.get(id)?;
-        let claims = loaded.task.definition.guarantee == Guarantee::AtMostOnce;
-        (claims && loaded.phase == Phase::Firing).then(|| loaded.task.attempt_next())
-    }
-
     /// A task as the store has it, with what only memory knows: whether it is firing.
-    fn as_it_stands(&self, mut task: Task) -> Task {
+    pub(crate) fn as_it_stands(&self, mut task: Task) -> Task {
         if self.memory.phase(task.id) == Some(Phase::Firing) {
             task.state = TaskState::Firing;
         }
         task
-    }
-
-    /// The next id of this epoch; `None` when the epoch is used up.
-    fn next_id(&mut self, due: Timestamp) -> Option<TaskId> {
-        let sequence: Sequence = self.sequence?;
-        self.sequence = sequence.next();
-        Some(TaskId::new(due, self.partition, self.epoch, sequence))
     }
 }
 

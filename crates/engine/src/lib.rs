@@ -13,7 +13,7 @@
 //!
 //! # The life of a task here
 //!
-//! `command` (schedule) → `write` (durable, then the caller is answered) → `load` (up to the horizon) →
+//! `command` (`schedule`, `cancel`) → `write` (durable, then the caller is answered) → `load` (up to the horizon) →
 //! `memory` (the loaded copy and its timer) → `fire` → `deliver` → `settle` → `write`. `recover` says why
 //! nothing more is needed after a crash.
 //!
@@ -26,6 +26,7 @@
 //!
 //! Not here: HTTP, gRPC, Redis, files, the machine's clock; other brokers.
 
+mod cancel;
 mod command;
 mod deliver;
 mod event;
@@ -36,6 +37,7 @@ mod owner;
 mod recent;
 mod recover;
 mod run;
+mod schedule;
 mod settle;
 mod sweep;
 mod write;

@@ -38,10 +38,6 @@ const SOLE_BROKER: &str = "sole";
 /// How long a listener that cannot accept (no file descriptors left) is left alone.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a broker needs of a store.
-pub trait Store: TaskStore + LeaseStore {}
-impl<S: TaskStore + LeaseStore> Store for S {}
-
 /// Why a broker could not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
@@ -85,7 +81,7 @@ impl Owners {
 }
 
 /// Runs a broker until `stop` says so, or until it cannot go on.
-pub async fn run<S: Store, C: Clock>(
+pub async fn run<S: TaskStore + LeaseStore, C: Clock>(
     listener: TcpListener,
     config: Config,
     store: Arc<S>,

@@ -13,7 +13,7 @@ mod config;
 mod courier;
 mod telemetry;
 
-pub use broker::{BrokerError, Store, run};
+pub use broker::{BrokerError, run};
 pub use clock::SystemClock;
 pub use config::{Config, ConfigError};
 pub use telemetry::{LogFormat, start_log};
