@@ -5,7 +5,7 @@
 //!
 //! # How it works
 //! A batch becomes one frame (`admit`, `frame`) and goes into the **journal**, where one fsync answers all who waited. Once
-//! durable, [`State::apply`](state) takes it in, and only then is the caller answered. Replay at opening is the same
+//! durable, `State::apply` takes it in, and only then is the caller answered. Replay at opening is the same
 //! function over the same bytes, so memory is always a prefix of what is durable.
 //!
 //! Tasks stand in the **buffer**, in the order in which they are due. When it is full, a **checkpoint** writes it as **runs**: sorted files, one per
