@@ -195,13 +195,15 @@ enum Wish {
     Caller(Command),
     /// Hold the task in memory if it belongs there.
     Hold,
+    /// A claimed fire was not sent: put its task back, unless its name was given to another meanwhile.
+    PutBack(FireId),
 }
 
 impl Queued {
     /// What must be read to decide it.
     fn look(&self, subject: &Subject) -> Look {
         let (depth, letter) = match &self.wish {
-            Wish::Caller(Command::Touch(..)) => (Depth::Head, None),
+            Wish::Caller(Command::Touch(..)) | Wish::PutBack(_) => (Depth::Head, None),
             Wish::Caller(Command::Redrive { fire_id, .. } | Command::Forget { fire_id, .. }) => {
                 (Depth::Task, Some(*fire_id))
             }
@@ -253,6 +255,11 @@ impl Owner {
         self.queue(Subject::Id(namespace, id), Queued { wish: Wish::Hold, reply: None });
     }
 
+    /// Has a claimed fire that was not sent put back, once it is known who bears its name now.
+    pub(crate) fn queue_put_back(&mut self, subject: Subject, fire_id: FireId) {
+        self.queue(subject, Queued { wish: Wish::PutBack(fire_id), reply: None });
+    }
+
     fn queue(&mut self, subject: Subject, queued: Queued) {
         if let Some(queue) = self.queues.get_mut(&subject) {
             return queue.push_back(queued);
@@ -266,17 +273,20 @@ impl Owner {
         let Some(queue) = self.queues.get_mut(&subject) else {
             return;
         };
-        match queue.pop_front() {
-            Some(Queued { wish: Wish::Caller(command), reply: Some(reply) }) => {
+        let Some(Queued { wish, reply }) = queue.pop_front() else {
+            return;
+        };
+        match (wish, reply) {
+            (Wish::Caller(command), Some(reply)) => {
                 self.decide(command, reply, Some(subject), sight, now);
             }
-            Some(_) => {
+            (Wish::PutBack(fire_id), _) => self.put_back(fire_id, Some(subject), sight.head, now),
+            (Wish::Hold | Wish::Caller(_), _) => {
                 if let Some(task) = sight.task.filter(|task| !self.memory.contains(task.id)) {
                     self.file(task);
                 }
                 self.free(subject);
             }
-            None => {}
         }
     }
 
@@ -288,10 +298,15 @@ impl Owner {
     }
 
     /// Puts a command back to where it was, to be decided when the whole task was read.
-    pub(crate) fn look_deeper(&mut self, command: Command, reply: ReplyTo, subject: Subject) {
+    pub(crate) fn look_deeper(
+        &mut self,
+        command: Command,
+        reply: Option<ReplyTo>,
+        subject: Subject,
+    ) {
         let look = Look { subject: subject.clone(), depth: Depth::Task, letter: None };
         let queue = self.queues.entry(subject).or_default();
-        queue.push_front(Queued { wish: Wish::Caller(command), reply: Some(reply) });
+        queue.push_front(Queued { wish: Wish::Caller(command), reply });
         self.look(look);
     }
 
@@ -314,7 +329,7 @@ impl Owner {
         sight: Sight,
         now: Timestamp,
     ) {
-        let asked = Asked { reply, subject };
+        let asked = Asked { reply: Some(reply), subject };
         match command {
             Command::Schedule(order) => self.schedule(order, asked, sight.task, now),
             Command::Cancel(_) => self.cancel(asked, sight, now),
@@ -332,7 +347,9 @@ impl Owner {
 
     /// Answers a command that changes nothing.
     pub(crate) fn answer(&mut self, asked: Asked, answer: Result<Answer, EngineError>) {
-        self.calls.answer(asked.reply, answer);
+        if let Some(reply) = asked.reply {
+            self.calls.answer(reply, answer);
+        }
         if let Some(subject) = asked.subject {
             self.free(subject);
         }
@@ -352,6 +369,7 @@ impl Owner {
 /// Who asked, and about whom.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    pub(crate) reply: ReplyTo,
+    /// Nobody, if the owner asked itself.
+    pub(crate) reply: Option<ReplyTo>,
     pub(crate) subject: Option<Subject>,
 }
