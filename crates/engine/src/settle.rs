@@ -52,17 +52,18 @@ impl Owner {
                 _ => self.enqueue(id, now),
             };
         };
+        let next = task.next();
+        let after = match &next {
+            Some(next) => Effect::File(next.clone()),
+            None => Effect::Leave(id),
+        };
         let decision = match judge(task, report.fired_at, outcome, now) {
-            Judged::Done(record) => {
-                Decision::own(Change::Settle { record, next: None, was }, Effect::Leave(id))
-            }
+            Judged::Done(record) => Decision::own(Change::Settle { record, next, was }, after),
             Judged::Again(task) => {
                 let change = Change::Refile { task: task.clone(), was };
                 Decision::own(change, Effect::File(task))
             }
-            Judged::Dead(letter) => {
-                Decision::own(Change::Dead { letter, next: None, was }, Effect::Leave(id))
-            }
+            Judged::Dead(letter) => Decision::own(Change::Dead { letter, next, was }, after),
         };
         self.write(decision);
     }

@@ -246,7 +246,11 @@ fn a_call_of_many_commands_is_answered_in_their_order() {
     let mut world = World::new();
     let order = |new_task: NewTask| {
         let condition = Condition::Always;
-        Command::Schedule(punctual_engine::Order { new_task: new_task.into(), condition })
+        Command::Schedule(punctual_engine::Order {
+            new_task: new_task.into(),
+            condition,
+            receipt: None,
+        })
     };
     let commands = vec![
         Command::Get(key("a")),
@@ -315,5 +319,116 @@ fn an_unsent_task_whose_name_was_given_to_another_does_not_come_back() {
         let want = if successor_is_over { vec![] } else { vec![successor.id] };
         assert_eq!(sent, want);
         assert_eq!(world.counts().dead_letters, 0);
+    }
+}
+
+#[test]
+fn a_task_fired_besides_its_schedule_fires_now_and_again_at_its_time() {
+    let mut world = World::new();
+    let task = world.schedule(named("order", secs(600)));
+    let besides = world.task(Command::Fire(key("order"))).unwrap();
+    assert_eq!(besides.fire_at, world.now);
+    assert_eq!(world.carried.len(), 1);
+    assert_ne!(world.carried[0].fire_id, task.fire().id, "another fire of the same task");
+    assert!(matches!(world.task(Command::Fire(key("order"))), Err(EngineError::Firing(_))));
+    world.crash();
+    world.settle();
+    assert_eq!(world.carried.len(), 1, "a crash forgets neither");
+    world.comes_back(Outcome::Acked);
+    world.pass(millis(599_999));
+    assert!(world.carried.is_empty());
+    world.pass(millis(1));
+    assert_eq!(world.carried.len(), 1);
+    assert_eq!(world.carried[0].fire_id, task.fire().id);
+    world.comes_back(Outcome::Acked);
+    world.settle();
+    assert_eq!(world.counts().done, 1);
+    let history = ready(world.store.history(PARTITION, task.id, 9)).unwrap();
+    assert_eq!(history.len(), 2);
+}
+
+#[test]
+fn a_fire_besides_the_schedule_that_dies_leaves_the_schedule_alone_and_is_redriven_on_its_own() {
+    let mut world = World::new();
+    let task = world.schedule(named("order", secs(600)));
+    world.task(Command::Fire(key("order"))).unwrap();
+    world.comes_back(Outcome::Refused { reason: punctual_core::Reason::new("no") });
+    world.settle();
+    let letter = ready(world.store.dead(PARTITION, &shop(), None, 9)).unwrap().items.remove(0);
+    let redrive = Command::Redrive { subject: key("order"), fire_id: letter.fire_id() };
+    let alone = world.task(redrive).unwrap();
+    assert_ne!(alone.id, task.id);
+    assert_eq!(alone.definition.key, None);
+    world.comes_back(Outcome::Acked);
+    world.pass(secs(600));
+    assert_eq!(world.carried.len(), 1);
+    assert_eq!(world.carried[0].fire_id, task.fire().id);
+    world.comes_back(Outcome::Acked);
+    world.settle();
+    let counts = world.counts();
+    assert_eq!((counts.done, counts.dead, counts.dead_letters), (2, 0, 0));
+}
+
+#[test]
+fn a_waiting_retry_that_is_fired_is_made_now() {
+    let mut world = World::new();
+    world.schedule(named("order", secs(1)));
+    world.pass(secs(1));
+    let first = world.comes_back(failed());
+    world.settle();
+    world.task(Command::Fire(key("order"))).unwrap();
+    assert_eq!(world.carried.len(), 1);
+    assert_eq!((world.carried[0].fire_id, world.carried[0].attempt.get()), (first.fire_id, 2));
+}
+
+#[test]
+fn what_cannot_be_fired_besides_says_why() {
+    let mut world = World::new();
+    assert_eq!(world.task(Command::Fire(key("a"))), Err(EngineError::NotFound));
+    world.schedule(named("a", secs(50)));
+    world.task(Command::Pause(key("a"))).unwrap();
+    assert_eq!(world.task(Command::Fire(key("a"))), Err(EngineError::Paused));
+    world.schedule(NewTask { guarantee: Guarantee::AtMostOnce, ..named("b", secs(50)) });
+    assert_eq!(world.task(Command::Fire(key("b"))), Err(EngineError::AtMostOnce));
+}
+
+#[test]
+fn a_task_is_created_once_under_an_idempotency_key_even_after_it_has_fired() {
+    use punctual_engine::{Answer, Order, Receipt, Scheduled};
+    for name in [None, Some("order")] {
+        let mut world = World::new();
+        let ask = |world: &mut World, digest: &str| {
+            let new_task = match name {
+                Some(name) => named(name, secs(1)),
+                None => once(secs(1)),
+            };
+            let key = punctual_core::TaskKey::new("idempotency").unwrap();
+            let receipt = Some(Receipt { key, digest: digest.to_owned() });
+            let (new_task, condition) = (new_task.into(), Condition::Always);
+            let order = Order { new_task, condition, receipt };
+            let mut answer = world.send(Command::Schedule(order), |told| match told {
+                Answer::Scheduled(scheduled) => Some(scheduled),
+                _ => None,
+            });
+            world.settle();
+            answer.try_recv().unwrap()
+        };
+        let Ok(Scheduled::Created(first)) = ask(&mut world, "same") else { panic!() };
+        assert_eq!(ask(&mut world, "same"), Ok(Scheduled::Created(first.clone())));
+        assert_eq!(ask(&mut world, "other"), Err(EngineError::OtherOrder));
+        world.pass(secs(1));
+        assert_eq!(world.carried.len(), 1, "created once");
+        world.comes_back(Outcome::Acked);
+        world.settle();
+        world.crash();
+        assert_eq!(ask(&mut world, "same"), Ok(Scheduled::Created(first.clone())));
+        world.pass(secs(60));
+        assert!(world.carried.is_empty());
+        assert_eq!(world.counts().accepted(), 1, "a receipt is nobody's task");
+        // A day later it is forgotten, without having been sent to anybody.
+        world.pass(secs(86_400));
+        assert!(world.carried.is_empty());
+        let Ok(Scheduled::Created(second)) = ask(&mut world, "same") else { panic!() };
+        assert_ne!(second.id, first.id);
     }
 }

@@ -90,6 +90,14 @@ impl From<EngineError> for Problem {
             EngineError::NoLetter => {
                 ("urn:punctual:no-such-dead-letter", "No such dead letter", StatusCode::NOT_FOUND)
             }
+            EngineError::OtherOrder => (
+                "urn:punctual:idempotency-conflict",
+                "The idempotency key was used for another task",
+                StatusCode::CONFLICT,
+            ),
+            EngineError::AtMostOnce => {
+                ("urn:punctual:at-most-once", "At most once", StatusCode::UNPROCESSABLE_ENTITY)
+            }
             EngineError::Firing(_) => {
                 ("urn:punctual:firing", "The task is firing", StatusCode::CONFLICT)
             }

@@ -34,7 +34,7 @@ pub(crate) async fn create(
         Some(key) => broker.owners.of_key(&new_task.namespace, key),
         None => broker.owners.any(),
     };
-    let order = Order { new_task: new_task.into(), condition: Condition::Always };
+    let order = Order { new_task: new_task.into(), condition: Condition::Always, receipt: None };
     Ok(scheduled_response(&owner.schedule(order).await?))
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn replace(
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, Some(key))?;
-    match owner.schedule(Order { new_task: new_task.into(), condition }).await {
+    match owner.schedule(Order { new_task: new_task.into(), condition, receipt: None }).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
         Err(EngineError::NotFound) => Err(EngineError::OtherVersion(Version::new(0)).into()),
