@@ -8,35 +8,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use punctual_core::{BrokerId, Clock, PartitionId, Partitions, TaskKey, partition_of};
 use punctual_engine::{Handle, spawn, take};
 use punctual_store::{LeaseStore, StoreError, TaskStore};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::api;
+use crate::api::{self, Gate};
+use crate::auth::Tokens;
 use crate::config::{Config, ConfigError};
-use crate::courier::HttpCourier;
+use crate::courier::{Guard, HttpCourier, Signer};
+use crate::listen;
+use crate::telemetry::Telemetry;
 
-/// Connections at once. Each costs some tens of kilobytes; beyond this they wait to be accepted.
-const CONNECTIONS_MAX: usize = 16_384;
-/// How long a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests under way on one HTTP/2 connection.
-const STREAMS_MAX: u32 = 256;
 /// The lease of a broker that shares its store with nobody: only its epoch matters.
 const SOLE_LEASE: Duration = Duration::from_secs(5);
 /// Whoever has the directory of an embedded store is the same broker as before, on whatever port: it need not wait for
 /// its own lease to run out.
 const SOLE_BROKER: &str = "sole";
-/// How long a listener that cannot accept (no file descriptors left) is left alone.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a broker could not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +82,10 @@ pub async fn run<S: TaskStore + LeaseStore, C: Clock>(
 ) -> Result<(), BrokerError> {
     config.check()?;
     let broker = BrokerId::new(SOLE_BROKER);
-    let courier = Arc::new(HttpCourier::new());
+    let telemetry = Telemetry::new();
+    let guard = Guard::new(config.reach(), listener.local_addr()?);
+    let signer = Signer::new(config.signing_secrets.clone());
+    let courier = Arc::new(HttpCourier::new(guard, signer, telemetry.clone()));
     let mut handles = HashMap::new();
     let mut ends = JoinSet::new();
     for partition in partitions.iter() {
@@ -110,10 +104,13 @@ pub async fn run<S: TaskStore + LeaseStore, C: Clock>(
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
+    let tokens = Tokens::new(config.tokens.clone());
+    let gate = Gate { tokens, guard, telemetry: telemetry.clone() };
+    let router = api::router(owners.clone(), gate);
     let failed = tokio::select! {
         () = stop => None,
         error = owner_failed(&mut ends) => Some(error),
-        () = accept(&listener, api::router(owners.clone()), &connections) => None,
+        () = listen::accept(&listener, config.tls.as_ref(), router, &connections, &telemetry) => None,
     };
     drop(listener);
     tracing::info!("draining");
@@ -139,56 +136,6 @@ async fn owner_failed(
             Some(Ok(Ok(error))) => return error,
             Some(_) => return StoreError::Broken("an owner ended unexpectedly".to_owned()),
             None => std::future::pending().await,
-        }
-    }
-}
-
-async fn accept(listener: &TcpListener, router: Router, connections: &GracefulShutdown) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut pause = tokio::time::interval(ACCEPT_PAUSE);
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let serving = serve(stream, router.clone(), connections);
-                tokio::spawn(async move {
-                    serving.await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                pause.reset();
-                pause.tick().await;
-            }
-        }
-    }
-}
-
-fn serve(
-    stream: TcpStream,
-    router: Router,
-    connections: &GracefulShutdown,
-) -> impl Future<Output = ()> + Send + 'static {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
-    let mut server = auto::Builder::new(TokioExecutor::new());
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    server
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .keep_alive_interval(Some(Duration::from_secs(30)));
-    let watcher = connections.watcher();
-    let service = TowerToHyperService::new(router);
-    async move {
-        let connection = server.serve_connection(TokioIo::new(stream), service).into_owned();
-        // A client that breaks off is its own business.
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(error, "a connection broke");
         }
     }
 }

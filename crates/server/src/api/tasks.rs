@@ -2,6 +2,7 @@
 //!
 //! In: requests, as untrusted as they come. Out: commands to the owner of the task, and its answers.
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -15,6 +16,7 @@ use serde_json::json;
 use super::error::Problem;
 use super::task::{self, TaskBody};
 use crate::broker::Owners;
+use crate::courier::Guard;
 
 type Answer = Result<Response, Problem>;
 type Body = Result<Bytes, BytesRejection>;
@@ -22,12 +24,14 @@ type Body = Result<Bytes, BytesRejection>;
 /// `POST /v1/{namespace}/tasks`
 pub(crate) async fn create(
     State(owners): State<Owners>,
+    Extension(guard): Extension<Guard>,
     path: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Answer {
     let Path(namespace) = path.map_err(bad_path)?;
     let namespace = Namespace::new(&namespace)?;
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, None)?;
+    guard.check_target(&new_task.target)?;
     let owner = match &new_task.key {
         Some(key) => owners.of_key(&new_task.namespace, key),
         None => owners.any(),
@@ -40,6 +44,7 @@ pub(crate) async fn create(
 /// `PUT /v1/{namespace}/tasks/{key}`
 pub(crate) async fn replace(
     State(owners): State<Owners>,
+    Extension(guard): Extension<Guard>,
     path: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
     body: Body,
@@ -49,6 +54,7 @@ pub(crate) async fn replace(
     let condition = condition(&headers)?;
     let owner = owners.of_key(&namespace, &key).ok_or(EngineError::Stopped)?;
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, Some(key))?;
+    guard.check_target(&new_task.target)?;
     match owner.schedule(new_task, condition).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
