@@ -30,6 +30,7 @@ pub(crate) async fn create(
     let Path(namespace) = path.map_err(bad_path)?;
     let namespace = Namespace::new(&namespace)?;
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, None)?;
+    broker.guard.check_target(&new_task.target)?;
     let owner = match &new_task.key {
         Some(key) => broker.owners.of_key(&new_task.namespace, key),
         None => broker.owners.any(),
@@ -50,6 +51,7 @@ pub(crate) async fn replace(
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, Some(key))?;
+    broker.guard.check_target(&new_task.target)?;
     match owner.schedule(Order { new_task: new_task.into(), condition, receipt: None }).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
