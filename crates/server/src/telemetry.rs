@@ -171,7 +171,6 @@ impl Telemetry {
     }
 
     /// The store has made a batch durable.
-    #[expect(dead_code, reason = "the owners' shell calls it, when it has a way to")]
     pub(crate) fn commit(&self, tasks: usize, took: Duration) {
         let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
         self.0.commit_tasks.observe(f64::from(tasks));
@@ -295,7 +294,7 @@ mod tests {
         }
         assert!(page.contains("punctual_build_info{version=\""), "{page}");
         drop(connected);
-        let page = telemetry.page(None);
+        let page = telemetry.page(None, Timestamp::EPOCH);
         assert!(page.contains("punctual_connections 0"), "{page}");
         assert!(!page.contains("punctual_backlog"), "{page}");
     }
@@ -305,6 +304,6 @@ mod tests {
         let telemetry = Telemetry::new();
         let (early, due) = (Timestamp::from_millis(999), Timestamp::from_millis(1000));
         telemetry.attempt(AttemptNo::FIRST, due, early, &Outcome::Acked);
-        assert!(telemetry.page(None).contains("punctual_early_total 1"));
+        assert!(telemetry.page(None, Timestamp::EPOCH).contains("punctual_early_total 1"));
     }
 }
