@@ -70,6 +70,10 @@ impl HttpCourier {
     /// Carries one delivery and says what came of it.
     pub(crate) async fn deliver(&self, delivery: &Delivery) -> Outcome {
         let outcome = self.send(delivery).await;
+        if outcome != Outcome::Acked {
+            let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
+            tracing::debug!(%fire_id, attempt, ?outcome, "an attempt came to nothing");
+        }
         self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, &outcome);
         outcome
     }
