@@ -4,6 +4,7 @@
 //! Start: take the partitions, then listen. Stop: listen no more, finish what is under way, then return.
 //! Invariant: a request is answered by the owner of its partition, after the store.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub(crate) struct Broker {
     pub(crate) store: Arc<Store>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
 }
 
 /// The owners of all partitions, by partition.
@@ -116,8 +119,9 @@ pub async fn run(
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
     hub.serve(handles.clone());
+    let address = listener.local_addr()?;
     let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
-    let broker = Arc::new(Broker { owners, store, hub: Arc::clone(&hub), clock });
+    let broker = Arc::new(Broker { owners, store, hub: Arc::clone(&hub), clock, address });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
