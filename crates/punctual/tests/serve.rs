@@ -63,7 +63,8 @@ fn a_task_can_be_found_and_cancelled_by_its_id() {
     assert_eq!(broker.call("GET", &format!("/v1/other/tasks/{id}"), &[], "").0, 404);
     assert_eq!(broker.call("DELETE", &format!("/v1/other/tasks/{id}"), &[], "").0, 404);
     assert_eq!(broker.delete(id), (200, json!({"result": "cancelled"})));
-    assert_eq!(broker.get(id).0, 404);
+    let (status, ended) = broker.get(id);
+    assert_eq!((status, &ended["state"]), (200, &json!("cancelled")), "{ended}");
 }
 
 #[test]

@@ -1,22 +1,45 @@
 //! The HTTP API: requests become commands, answers become JSON.
 //!
-//! In: HTTP. Out: HTTP. `tasks` holds the calls, `task` the wire form of a task, `error` every status code that is
-//! not a success. Invariant: whatever comes in, the answer is one of the API's own, and an error names what to change.
+//! In: HTTP. Out: HTTP. Invariant: whatever comes in, the answer is one of the API's own, and an error names what to change.
+//!
+//! `tasks` (one task), `batch` (many), `list`, `fires` (history), `dead`, `queues`, `stats`, `forecast` and `health` hold the
+//! calls; `task` the wire form of a task; `request` and `answer` what is common to all; `error` every status code that is not a
+//! success; `openapi` the document. `calls` and `merge` are how many owners and many partitions are asked at once.
 //! A new route declares its right in `auth`, or nobody may call it.
 
+mod answer;
 mod error;
+mod request;
 mod task;
+
+mod calls;
+mod cursor;
+mod idempotency;
+mod merge;
+
+mod batch;
+mod dead;
+mod fires;
+mod forecast;
+mod health;
+mod list;
+mod openapi;
+mod queues;
+mod stats;
 mod tasks;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state, map_request};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::auth;
 use crate::broker::Broker;
@@ -24,31 +47,19 @@ use crate::listen;
 use crate::telemetry::{PAGE_TYPE, Telemetry};
 pub(crate) use error::Problem;
 
-/// One request's body: a task with the largest payload, in base64, with room for the rest of it.
-pub(crate) const BODY_BYTES_MAX: usize = 512 * 1024;
-
 /// All routes, and what every request passes on its way to them.
 pub(crate) fn router(broker: Arc<Broker>) -> Router {
-    routes()
+    let (routes, document) = routes();
+    let document = openapi::whole(document);
+    routes
+        .route("/openapi.json", get(async move || openapi::response(document.clone())))
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         // Read from the last line up: a request comes in from below.
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_request(async |request: Request| request.map(listen::timely)))
         .layer(from_fn_with_state(broker.tokens.clone(), auth::check))
         .layer(from_fn_with_state(broker.telemetry.clone(), count))
         .with_state(broker)
-}
-
-/// All routes.
-pub(crate) fn routes() -> Router<Arc<Broker>> {
-    let task = put(tasks::replace).get(tasks::show).delete(tasks::cancel);
-    Router::new()
-        .route("/v1/{namespace}/tasks", post(tasks::create))
-        .route("/v1/{namespace}/tasks/{key}", task)
-        .route("/livez", get(async || "alive\n"))
-        .route("/readyz", get(async || "ready\n"))
-        .route("/metrics", get(metrics))
 }
 
 /// `GET /metrics`
@@ -63,4 +74,33 @@ async fn count(State(telemetry): State<Telemetry>, request: Request, next: Next)
     let response = next.run(request).await;
     telemetry.request(&method, route.as_ref().map(MatchedPath::as_str), response.status());
     response
+}
+
+/// All routes, and what they say of themselves.
+pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
+    let (routes, document) = OpenApiRouter::with_openapi(openapi::beginning())
+        .routes(routes!(batch::create, list::list))
+        .routes(routes!(tasks::replace, tasks::show, tasks::cancel))
+        .routes(routes!(tasks::touch))
+        .routes(routes!(tasks::pause))
+        .routes(routes!(tasks::resume))
+        .routes(routes!(tasks::fire))
+        .routes(routes!(fires::list))
+        .routes(routes!(batch::touch))
+        .routes(routes!(batch::cancel))
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::redrive))
+        .routes(routes!(dead::delete))
+        .routes(routes!(stats::stats))
+        .routes(routes!(forecast::forecast))
+        .routes(routes!(queues::lease))
+        .routes(routes!(queues::ack))
+        .routes(routes!(queues::fail))
+        .routes(routes!(queues::refuse))
+        .routes(routes!(queues::extend))
+        .routes(routes!(health::topology))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz))
+        .split_for_parts();
+    (routes.route("/metrics", get(metrics)), document)
 }

@@ -326,7 +326,7 @@ mod tests {
     /// The router shows its routes only to debuggers; that is enough to walk them all.
     #[test]
     fn every_route_has_a_right_for_every_method() {
-        let shown = format!("{:?}", crate::api::routes());
+        let shown = format!("{:?}", crate::api::routes().0);
         let (shown, _) = shown.split_once("fallback_router: ").expect("the routes, then the rest");
         let mut walked = 0;
         for entry in shown.split("RouteId(").skip(1) {

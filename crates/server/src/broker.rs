@@ -4,6 +4,7 @@
 //! Start: take the partitions, then listen. Stop: listen no more, finish what is under way, then return.
 //! Invariant: a request is answered by the owner of its partition, after the store.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -59,6 +60,8 @@ pub(crate) struct Broker {
     pub(crate) guard: Guard,
     /// and who counts them.
     pub(crate) telemetry: Telemetry,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
 }
 
 /// The owners of all partitions, by partition.
@@ -129,6 +132,7 @@ pub async fn run(
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
     hub.serve(handles.clone());
+    let address = listener.local_addr()?;
     let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
     let tokens = Tokens::new(config.tokens.clone());
     let broker = Arc::new(Broker {
@@ -139,6 +143,7 @@ pub async fn run(
         tokens,
         guard,
         telemetry: telemetry.clone(),
+        address,
     });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 

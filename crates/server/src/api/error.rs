@@ -9,10 +9,12 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use punctual_core::Invalid;
 use punctual_engine::EngineError;
+use punctual_store::StoreError;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
-use super::task;
+use super::task::TaskAnswer;
 
 /// When to try again after an answer that says so, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
@@ -21,27 +23,33 @@ const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 const SCHEME: HeaderValue = HeaderValue::from_static("Bearer realm=\"punctual\"");
 
 /// What went wrong, for the caller.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Problem {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
     #[serde(serialize_with = "as_number")]
+    #[schema(value_type = u16)]
     status: StatusCode,
-    detail: String,
+    detail: Box<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
+    field: Option<Box<str>>,
     /// The task that stands in the way.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TaskAnswer>)]
     existing: Option<Box<RawValue>>,
     /// Methods that would have been right.
     #[serde(skip)]
     allow: Option<Box<str>>,
+    /// Why the broker is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasons: Option<Box<[String]>>,
 }
 
 impl Problem {
     fn new(kind: &'static str, title: &'static str, status: StatusCode, detail: String) -> Self {
-        Self { kind, title, status, detail, field: None, existing: None, allow: None }
+        let (detail, field, existing) = (detail.into(), None, None);
+        Self { kind, title, status, detail, field, existing, allow: None, reasons: None }
     }
 
     pub(crate) fn no_such_route() -> Self {
@@ -78,17 +86,62 @@ impl Problem {
         Self::new("urn:punctual:method-not-allowed", "Method not allowed", status, detail)
     }
 
-    /// The body is not JSON, or not what was asked for, or too large: the status says which.
-    pub(crate) fn body(status: StatusCode, detail: String, field: Option<String>) -> Self {
+    /// The body is not JSON, or not what was asked for.
+    pub(crate) fn body(detail: String, field: Option<String>) -> Self {
+        let status = StatusCode::BAD_REQUEST;
         let problem = Self::new("urn:punctual:invalid-body", "Invalid body", status, detail);
-        Self { field, ..problem }
+        Self { field: field.map(Into::into), ..problem }
+    }
+
+    /// The same complaint about a field one level further out.
+    pub(crate) fn within(mut self, outer: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{outer}.{field}").into(),
+            None => outer.into(),
+        });
+        self
+    }
+
+    /// The body is larger than it may be.
+    pub(crate) fn too_large(bytes_max: usize) -> Self {
+        let detail = format!("a body must have at most {bytes_max} bytes here");
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Self::new("urn:punctual:too-large", "Too large", status, detail)
+    }
+
+    /// More in one call than there may be.
+    pub(crate) fn too_many(what: &str, count_max: usize) -> Self {
+        let detail = format!("one call must have at most {count_max} {what}");
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Self::new("urn:punctual:too-many", "Too many", status, detail)
+    }
+
+    /// The body is of a kind that is not read here.
+    pub(crate) fn media_type(taken: &str) -> Self {
+        let detail = format!("the body must be {taken}");
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        let title = "Unsupported media type";
+        let problem = Self::new("urn:punctual:unsupported-media-type", title, status, detail);
+        Self { field: Some("content-type".into()), ..problem }
+    }
+
+    /// The client stopped in the middle of the body, or took too long.
+    pub(crate) fn broken_off() -> Self {
+        Self::body("the body did not arrive whole".to_owned(), None)
+    }
+
+    /// The broker cannot do its work.
+    pub(crate) fn not_ready(reasons: &[String]) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let problem = Self::new("urn:punctual:not-ready", "Not ready", status, reasons.join("; "));
+        Self { reasons: Some(reasons.into()), ..problem }
     }
 
     /// A part of the path or a header is not what it must be.
     pub(crate) fn request(detail: String, field: Option<String>) -> Self {
         let status = StatusCode::BAD_REQUEST;
         let problem = Self::new("urn:punctual:invalid-request", "Invalid request", status, detail);
-        Self { field, ..problem }
+        Self { field: field.map(Into::into), ..problem }
     }
 }
 
@@ -97,7 +150,7 @@ impl From<Invalid> for Problem {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         let detail = invalid.to_string();
         let problem = Self::new("urn:punctual:invalid-field", "Invalid field", status, detail);
-        Self { field: Some(invalid.field), ..problem }
+        Self { field: Some(invalid.field.into()), ..problem }
     }
 }
 
@@ -145,10 +198,26 @@ impl From<EngineError> for Problem {
             }
         };
         let existing = match &error {
-            EngineError::Exists(task) => task::to_raw_json(task),
+            EngineError::Exists(task) => {
+                serde_json::value::to_raw_value(&TaskAnswer::of(task)).ok()
+            }
             _ => None,
         };
         Self { existing, ..Self::new(kind, title, status, detail) }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let status = match error {
+            StoreError::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
+            StoreError::Broken(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        // What it says in detail is for the operator.
+        tracing::warn!(%error, "the store did not answer a read");
+        let detail = "the store could not be read; try again later".to_owned();
+        Self::new("urn:punctual:store", "Store unavailable", status, detail)
     }
 }
 

@@ -1,57 +1,86 @@
-//! Calls about tasks: `/v1/{namespace}/tasks`.
+//! Calls about one task: `/v1/{namespace}/tasks/{key-or-id}`.
 //!
 //! In: requests, as untrusted as they come. Out: commands to the owner of the task, and its answers.
+//! Next door: `batch` (many tasks in one call), `list`, `fires` (history).
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH};
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use punctual_core::{Namespace, Task, TaskId, TaskKey, Version};
-use punctual_engine::{Cancelled, Condition, EngineError, Handle, Order, Scheduled, Subject};
-use serde_json::json;
+use axum::extract::State;
+use axum::response::Response;
+use http::header::{IF_MATCH, IF_NONE_MATCH};
+use http::{HeaderMap, StatusCode};
+use punctual_core::{
+    DeadLetter, FireEnd, FireRecord, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Version,
+};
+use punctual_engine::{
+    Answer as Told, Cancelled, Command, Condition, EngineError, Handle, Order, Push, Scheduled,
+    Subject,
+};
+use punctual_store::TaskStore as _;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
+use super::answer::{self, Answer};
 use super::error::Problem;
-use super::task::{self, TaskBody};
+use super::request::{self, BODY_BYTES_MAX, Named, Sent};
+use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, due};
 use crate::broker::{Broker, Owners};
+use crate::courier::Guard;
 
-type Answer = Result<Response, Problem>;
-type Body = Result<Bytes, BytesRejection>;
-
-/// `POST /v1/{namespace}/tasks`
-pub(crate) async fn create(
-    State(broker): State<Arc<Broker>>,
-    path: Result<Path<String>, PathRejection>,
-    body: Body,
-) -> Answer {
-    let Path(namespace) = path.map_err(bad_path)?;
-    let namespace = Namespace::new(&namespace)?;
-    let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, None)?;
-    broker.guard.check_target(&new_task.target)?;
-    let owner = match &new_task.key {
-        Some(key) => broker.owners.of_key(&new_task.namespace, key),
-        None => broker.owners.any(),
-    };
-    let order = Order { new_task: new_task.into(), condition: Condition::Always, receipt: None };
-    Ok(scheduled_response(&owner.schedule(order).await?))
+/// What came of a cancel.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub(crate) enum CancelAnswer {
+    /// It will never fire.
+    Cancelled,
+    /// Too late: this attempt is under way.
+    Firing { attempt: u16 },
+    /// Too late: it has fired, then.
+    AlreadyFired { fired_at: String },
+    /// In a list only: there is no such task.
+    NotFound,
 }
 
-/// `PUT /v1/{namespace}/tasks/{key}`
+/// To when a task is moved.
+#[derive(Debug, Deserialize, Default, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = Touch)]
+struct TouchBody {
+    r#in: Option<String>,
+    at: Option<Instant>,
+    #[schema(ignore)]
+    within: Option<serde::de::IgnoredAny>,
+}
+
+/// A task that was touched, and has fired since.
+#[derive(Debug, Serialize)]
+struct TouchedAnswer {
+    fire_at: String,
+    version: u64,
+}
+
+/// Creates a task, or replaces the one that the key names.
+#[utoipa::path(
+    put, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", request_body = TaskBody,
+    params(
+        ("if-none-match" = Option<String>, Header, description = "`*`: create only"),
+        ("if-match" = Option<String>, Header, description = "a version in quotes: replace only that"),
+    ),
+    responses(
+        (status = 201, description = "created", body = TaskAnswer),
+        (status = 200, description = "replaced", body = TaskAnswer),
+    )
+)]
 pub(crate) async fn replace(
     State(broker): State<Arc<Broker>>,
-    path: Result<Path<(String, String)>, PathRejection>,
+    Named(namespace, key): Named,
     headers: HeaderMap,
-    body: Body,
+    Sent(body): Sent<BODY_BYTES_MAX>,
 ) -> Answer {
-    let Path((namespace, key)) = path.map_err(bad_path)?;
-    let (namespace, key) = (Namespace::new(&namespace)?, TaskKey::new(&key)?);
+    let key = TaskKey::new(&key)?;
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
-    let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, Some(key))?;
-    broker.guard.check_target(&new_task.target)?;
+    let new_task = checked(&broker.guard, TaskBody::parse(&body)?, &namespace, Some(key))?;
     match owner.schedule(Order { new_task: new_task.into(), condition, receipt: None }).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
@@ -60,50 +89,147 @@ pub(crate) async fn replace(
     }
 }
 
-/// `GET /v1/{namespace}/tasks/{key-or-id}`
+/// Shows a task; by its id also one that has ended.
+#[utoipa::path(
+    get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks",
+    responses((status = 200, description = "the task", body = TaskAnswer))
+)]
 pub(crate) async fn show(
     State(broker): State<Arc<Broker>>,
-    path: Result<Path<(String, String)>, PathRejection>,
+    Named(namespace, name): Named,
 ) -> Answer {
-    let Path((namespace, name)) = path.map_err(bad_path)?;
-    let namespace = Namespace::new(&namespace)?;
     for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
         match owner.get(subject).await {
             Err(EngineError::NotFound) => {}
-            Ok(task) => return Ok(task_response(StatusCode::OK, &task)),
+            Ok(task) => return Ok(answer::task(StatusCode::OK, &task)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match ended(&broker, &namespace, &name).await? {
+        Some((_, Some(letter))) => answer::ok(&TaskAnswer::in_state(&letter.task, TaskState::Dead)),
+        Some((record, None)) => answer::ok(&EndedTask::of(&record)),
+        None => Err(EngineError::NotFound.into()),
+    }
+}
+
+/// Stops a task before its next fire.
+#[utoipa::path(
+    delete, path = "/v1/{namespace}/tasks/{key}", tag = "tasks",
+    responses((status = 200, description = "what came of it", body = CancelAnswer))
+)]
+pub(crate) async fn cancel(
+    State(broker): State<Arc<Broker>>,
+    Named(namespace, name): Named,
+) -> Answer {
+    for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
+        match owner.cancel(subject).await {
+            Err(EngineError::NotFound) => {}
+            Ok(cancelled) => return answer::ok(&CancelAnswer::of(cancelled)),
             Err(error) => return Err(error.into()),
         }
     }
     Err(EngineError::NotFound.into())
 }
 
-/// `DELETE /v1/{namespace}/tasks/{key-or-id}`
-pub(crate) async fn cancel(
+/// Moves the next fire of a task.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/touch", tag = "tasks", request_body = TouchBody,
+    responses((status = 200, description = "the task", body = TaskAnswer))
+)]
+pub(crate) async fn touch(
     State(broker): State<Arc<Broker>>,
-    path: Result<Path<(String, String)>, PathRejection>,
+    Named(namespace, name): Named,
+    Sent(body): Sent<BODY_BYTES_MAX>,
 ) -> Answer {
-    let Path((namespace, name)) = path.map_err(bad_path)?;
-    let namespace = Namespace::new(&namespace)?;
+    let body: TouchBody = request::json_or_default(&body, "a touch")?;
+    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.is_some())?;
     for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
-        let answer = match owner.cancel(subject).await {
-            Err(EngineError::NotFound) => continue,
-            Ok(Cancelled::Cancelled) => json!({ "result": "cancelled" }),
-            Ok(Cancelled::Firing(attempt)) => {
-                json!({ "result": "firing", "attempt": attempt.get() })
+        let commands = vec![Command::Touch(subject.clone(), push), Command::Get(subject)];
+        let mut told = owner.call(commands).await?.into_iter();
+        match (told.next(), told.next()) {
+            (Some(Err(EngineError::NotFound)), _) => {}
+            (Some(Err(error)), _) => return Err(error.into()),
+            (_, Some(Ok(Told::Task(task)))) => return Ok(answer::task(StatusCode::OK, &task)),
+            // Moved to a time that had come, it may be over before it could be looked at.
+            (Some(Ok(Told::Touched { fire_at, version })), _) => {
+                let (fire_at, version) = (fire_at.to_string(), version.get());
+                return answer::ok(&TouchedAnswer { fire_at, version });
             }
-            Ok(Cancelled::AlreadyFired(fired_at)) => {
-                json!({ "result": "already_fired", "fired_at": fired_at.to_string() })
-            }
-            Err(error) => return Err(error.into()),
-        };
-        return Ok(json_response(StatusCode::OK, answer.to_string().into()));
+            _ => return Err(EngineError::Stopped.into()),
+        }
     }
     Err(EngineError::NotFound.into())
 }
 
+/// Lets a task wait until it is resumed.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/pause", tag = "tasks",
+    responses((status = 200, description = "the task", body = TaskAnswer))
+)]
+pub(crate) async fn pause(State(broker): State<Arc<Broker>>, name: Named) -> Answer {
+    change(&broker, name, Command::Pause).await
+}
+
+/// Lets a paused task go on.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/resume", tag = "tasks",
+    responses((status = 200, description = "the task", body = TaskAnswer))
+)]
+pub(crate) async fn resume(State(broker): State<Arc<Broker>>, name: Named) -> Answer {
+    change(&broker, name, Command::Resume).await
+}
+
+/// Fires a task now, once, besides its schedule.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/fire", tag = "tasks",
+    responses((status = 200, description = "the task", body = TaskAnswer))
+)]
+pub(crate) async fn fire(State(broker): State<Arc<Broker>>, name: Named) -> Answer {
+    change(&broker, name, Command::Fire).await
+}
+
+async fn change(
+    broker: &Broker,
+    Named(namespace, name): Named,
+    command: fn(Subject) -> Command,
+) -> Answer {
+    for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
+        match owner.task(command(subject)).await {
+            Err(EngineError::NotFound) => {}
+            Ok(task) => return Ok(answer::task(StatusCode::OK, &task)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(EngineError::NotFound.into())
+}
+
+/// A task as sent, checked. Everything that is scheduled comes through here.
+pub(super) fn checked(
+    guard: &Guard,
+    body: TaskBody<'_>,
+    namespace: &Namespace,
+    key: Option<TaskKey>,
+) -> Result<NewTask, Problem> {
+    let new_task = body.into_new_task(namespace.clone(), key)?;
+    guard.check_target(&new_task.target)?;
+    Ok(new_task)
+}
+
+pub(super) fn push(
+    r#in: Option<&str>,
+    at: Option<&Instant>,
+    within: bool,
+) -> Result<Push, Problem> {
+    if within {
+        let problem = "is not served yet; use `in` or `at`";
+        return Err(punctual_core::Invalid::new("within", problem).into());
+    }
+    Ok(due(r#in, at)?.map_or(Push::Within, Push::To))
+}
+
 /// Whom a name in a path may mean: a key first, because keys are the caller's own and may look like
 /// anything, then an id.
-fn candidates<'a>(
+pub(super) fn candidates<'a>(
     owners: &'a Owners,
     namespace: &Namespace,
     name: &str,
@@ -119,10 +245,59 @@ fn candidates<'a>(
     Ok(candidates)
 }
 
+/// A living task by its name.
+pub(super) async fn living(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &str,
+) -> Result<Option<Task>, Problem> {
+    for (owner, subject) in candidates(&broker.owners, namespace, name)? {
+        match owner.get(subject).await {
+            Err(EngineError::NotFound) => {}
+            Ok(task) => return Ok(Some(task)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// How a task with an id ended, and its dead letter if that was its end.
+async fn ended(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &str,
+) -> Result<Option<(FireRecord, Option<DeadLetter>)>, Problem> {
+    let Ok(id) = name.parse::<TaskId>() else {
+        return Ok(None);
+    };
+    if broker.owners.of(id.partition()).is_none() {
+        return Ok(None);
+    }
+    let records = broker.store.history(id.partition(), id, 1).await?;
+    let Some(record) = records.into_iter().find(|record| record.namespace == *namespace) else {
+        return Ok(None);
+    };
+    let letter = match record.end {
+        FireEnd::Dead(_) => broker.store.dead_letter(id.partition(), record.fire_id).await?,
+        _ => None,
+    };
+    Ok(Some((record, letter)))
+}
+
+impl CancelAnswer {
+    pub(super) fn of(cancelled: Cancelled) -> Self {
+        match cancelled {
+            Cancelled::Cancelled => Self::Cancelled,
+            Cancelled::Firing(attempt) => Self::Firing { attempt: attempt.get() },
+            Cancelled::AlreadyFired(at) => Self::AlreadyFired { fired_at: at.to_string() },
+        }
+    }
+}
+
 /// `If-None-Match: *` creates only, `If-Match: "VERSION"` replaces only that version.
 fn condition(headers: &HeaderMap) -> Result<Condition, Problem> {
-    let none_match = header(headers, &IF_NONE_MATCH)?;
-    let matches = header(headers, &IF_MATCH)?;
+    let none_match = request::header(headers, &IF_NONE_MATCH)?;
+    let matches = request::header(headers, &IF_MATCH)?;
     match (none_match, matches) {
         (None, None) => Ok(Condition::Always),
         (Some("*"), None) => Ok(Condition::Absent),
@@ -145,51 +320,9 @@ fn condition(headers: &HeaderMap) -> Result<Condition, Problem> {
     }
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else {
-        return Ok(None);
-    };
-    match (value.to_str(), values.next()) {
-        (Ok(text), None) => Ok(Some(text.trim())),
-        _ => {
-            let detail = format!("{name} must be given once, in ASCII");
-            Err(Problem::request(detail, Some(name.to_string())))
-        }
-    }
-}
-
-fn scheduled_response(scheduled: &Scheduled) -> Response {
+pub(super) fn scheduled_response(scheduled: &Scheduled) -> Response {
     match scheduled {
-        Scheduled::Created(task) => task_response(StatusCode::CREATED, task),
-        Scheduled::Replaced(task) => task_response(StatusCode::OK, task),
+        Scheduled::Created(task) => answer::task(StatusCode::CREATED, task),
+        Scheduled::Replaced(task) => answer::task(StatusCode::OK, task),
     }
-}
-
-fn task_response(status: StatusCode, task: &Task) -> Response {
-    let mut response = json_response(status, task::to_json(task).into());
-    if let Ok(version) = HeaderValue::from_str(&format!("\"{}\"", task.version.get())) {
-        response.headers_mut().insert(ETAG, version);
-    }
-    response
-}
-
-fn json_response(status: StatusCode, json: Bytes) -> Response {
-    (status, [(CONTENT_TYPE, HeaderValue::from_static("application/json"))], json).into_response()
-}
-
-fn whole(body: Body) -> Result<Bytes, Problem> {
-    body.map_err(|rejection| {
-        let status = rejection.status();
-        let detail = if status == StatusCode::PAYLOAD_TOO_LARGE {
-            format!("a body must have at most {} bytes", super::BODY_BYTES_MAX)
-        } else {
-            "the body did not arrive whole".to_owned()
-        };
-        Problem::body(status, detail, None)
-    })
-}
-
-fn bad_path(_: PathRejection) -> Problem {
-    Problem::request("the path must be UTF-8, percent-encoded".to_owned(), None)
 }

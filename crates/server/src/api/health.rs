@@ -1,0 +1,78 @@
+//! Health and topology: whether this broker lives, whether it can do its work, and who has which partitions.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use punctual_core::Clock as _;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::answer::{self, Answer};
+use super::error::Problem;
+use crate::broker::Broker;
+
+/// Whether the process lives.
+#[utoipa::path(
+    get, path = "/livez", tag = "health",
+    responses((status = 200, description = "it does", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn livez() -> &'static str {
+    "alive\n"
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Ready {
+    ready: bool,
+    reasons: Vec<String>,
+}
+
+/// Whether the broker can do its work; if not, why.
+#[utoipa::path(
+    get, path = "/readyz", tag = "health",
+    responses((status = 200, description = "it can", body = Ready))
+)]
+pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
+    let mut reasons = Vec::new();
+    for (partition, owner) in broker.owners.partitions().iter().zip(broker.owners.all()) {
+        if let Err(error) = owner.gauges(None).await {
+            reasons.push(format!("{partition}: {error}"));
+        }
+    }
+    if reasons.is_empty() {
+        return answer::ok(&Ready { ready: true, reasons });
+    }
+    Err(Problem::not_ready(&reasons))
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Topology)]
+struct TopologyAnswer {
+    leader: Option<String>,
+    brokers: Vec<BrokerAnswer>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Broker)]
+struct BrokerAnswer {
+    address: String,
+    /// By their numbers.
+    partitions: Vec<u16>,
+    last_heartbeat: String,
+}
+
+/// Who has which partitions.
+#[utoipa::path(
+    get, path = "/v1/topology", tag = "health",
+    responses((status = 200, description = "all brokers", body = TopologyAnswer))
+)]
+pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
+    // One broker on its own store leads itself, and is as alive as this answer.
+    let address = broker.address.to_string();
+    let partitions = broker.owners.partitions().iter().map(|partition| partition.get());
+    let sole = BrokerAnswer {
+        address: address.clone(),
+        partitions: partitions.collect(),
+        last_heartbeat: broker.clock.now().to_string(),
+    };
+    answer::ok(&TopologyAnswer { leader: Some(address), brokers: vec![sole] })
+}

@@ -1,0 +1,75 @@
+//! The OpenAPI document, made from the same routes that are served.
+//!
+//! In: what the routes say of themselves. Out: `/openapi.json`. What holds for all routes is added here: the names in paths, and
+//! problems.
+
+use axum::body::Bytes;
+use axum::response::{IntoResponse, Response};
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use utoipa::OpenApi as _;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn, PathItem};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Required, Response as Said};
+
+use super::error::Problem;
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Punctual",
+        description = "A timer service: tell it when, it calls you back on time.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    components(schemas(Problem))
+)]
+struct Document;
+
+/// What the document says before any route.
+pub(super) fn beginning() -> OpenApi {
+    Document::openapi()
+}
+
+/// The document, whole, as it is served.
+pub(super) fn whole(mut document: OpenApi) -> Bytes {
+    for (path, item) in &mut document.paths.paths {
+        for operation in operations(item) {
+            complete(path, operation);
+        }
+    }
+    let json =
+        serde_json::to_vec(&document).expect("nothing in the document can fail to be written");
+    json.into()
+}
+
+/// `GET /openapi.json`
+pub(super) fn response(document: Bytes) -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    ([(CONTENT_TYPE, kind)], document).into_response()
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
+}
+
+fn complete(path: &str, operation: &mut Operation) {
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameters = names.map(|name| -> RefOr<_> {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        let described = if name == "key" { Some("the key of the task, or its id") } else { None };
+        ParameterBuilder::new()
+            .name(name)
+            .parameter_in(ParameterIn::Path)
+            .required(Required::True)
+            .description(described)
+            .schema(Some(text))
+            .build()
+            .into()
+    });
+    let given = operation.parameters.take().unwrap_or_default();
+    operation.parameters = Some(parameters.chain(given).collect());
+    let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+    let mut said = Said::new("what is wrong");
+    said.content.insert("application/problem+json".to_owned(), RefOr::T(problem));
+    operation.responses.responses.insert("default".to_owned(), RefOr::T(said));
+}

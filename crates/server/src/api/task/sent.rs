@@ -1,0 +1,254 @@
+//! A task as sent: JSON becomes a checked [`NewTask`], or a problem that names the field by its path (`retry.backoff.list`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use punctual_core::{
+    Backoff, Due, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask,
+    Payload, Queue, RetryPolicy, Schedule, Target, TaskKey, Timestamp, parse_duration,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
+use crate::api::error::Problem;
+use crate::api::request;
+
+/// Arrays and objects within each other in a payload: common parsers stop at 128.
+const PAYLOAD_DEPTH_MAX: usize = 100;
+
+/// A time: RFC 3339 text, or milliseconds since the Unix epoch.
+#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
+#[schema(as = Time)]
+#[serde(untagged, expecting = "a time must be RFC 3339 text or whole milliseconds since 1970")]
+pub(crate) enum Instant {
+    Millis(i64),
+    Text(String),
+}
+
+impl<'a> TaskBody<'a> {
+    /// Reads a body.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, Problem> {
+        request::json(body, "one task")
+    }
+
+    /// Checks everything. A key in the path wins over none in the body; two that differ are refused.
+    pub(crate) fn into_new_task(
+        self,
+        namespace: Namespace,
+        key: Option<TaskKey>,
+    ) -> Result<NewTask, Invalid> {
+        let named = self.key.as_deref().map(TaskKey::new).transpose()?;
+        if key.is_some() && named.is_some() && key != named {
+            return Err(Invalid::new("key", "must be left out or be the key in the path"));
+        }
+        let schedule = self.schedule()?;
+        let payload = self.payload()?;
+        let target = self.target.ok_or_else(|| Invalid::new("target", "must be given"))?;
+        let mut task = NewTask::new(namespace, schedule, target.into_target()?);
+        task.key = key.or(named);
+        task.payload = payload;
+        task.labels = Labels::new(self.labels)?;
+        if let Some(guarantee) = self.guarantee {
+            task.guarantee = guarantee.into();
+        }
+        if let Some(retry) = self.retry {
+            task.retry = retry.into_policy().map_err(|invalid| invalid.within("retry"))?;
+        }
+        if let Some(timeout) = &self.timeout {
+            task.timeout = duration("timeout", timeout)?;
+        }
+        if let Some(after) = &self.expires_after {
+            task.expires_after = Some(duration("expires_after", after)?);
+        }
+        task.check()?;
+        Ok(task)
+    }
+
+    fn schedule(&self) -> Result<Schedule, Invalid> {
+        for (field, given) in
+            [("every", &self.every), ("cron", &self.cron), ("within", &self.within)]
+        {
+            if given.is_some() {
+                return Err(Invalid::new(field, "is not served yet; use `in` or `at`"));
+            }
+        }
+        due(self.r#in.as_deref(), self.at.as_ref())?.map(Schedule::Once).ok_or_else(neither)
+    }
+
+    fn payload(&self) -> Result<Payload, Invalid> {
+        match (self.payload, &self.payload_base64, &self.content_type) {
+            (None, None, None) => Ok(Payload::Empty),
+            (Some(json), None, None) => {
+                check_depth(json.get())?;
+                Ok(Payload::Json(Bytes::copy_from_slice(json.get().as_bytes())))
+            }
+            (None, Some(text), content_type) => {
+                let bytes = STANDARD
+                    .decode(text)
+                    .map_err(|_| Invalid::new("payload_base64", "must be base64 with padding"))?;
+                let content_type = content_type.as_deref().unwrap_or("application/octet-stream");
+                Ok(Payload::Binary { bytes: bytes.into(), content_type: Arc::from(content_type) })
+            }
+            (Some(_), Some(_), _) => {
+                Err(Invalid::new("payload_base64", "must not be given beside `payload`"))
+            }
+            (_, None, Some(_)) => {
+                Err(Invalid::new("content_type", "must be given with `payload_base64` only"))
+            }
+        }
+    }
+}
+
+/// When, by `in` or `at`; `None` if neither is given.
+pub(crate) fn due(r#in: Option<&str>, at: Option<&Instant>) -> Result<Option<Due>, Invalid> {
+    match (r#in, at) {
+        (Some(delay), None) => {
+            let due = Due::In(duration("in", delay)?);
+            Schedule::Once(due).check()?;
+            Ok(Some(due))
+        }
+        (None, Some(at)) => Ok(Some(Due::At(at.to_timestamp("at")?))),
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(neither()),
+    }
+}
+
+fn neither() -> Invalid {
+    Invalid::new("in", "exactly one of `in` and `at` must be given")
+}
+
+impl Instant {
+    /// The time meant, or what is wrong with the field.
+    pub(crate) fn to_timestamp(&self, field: &str) -> Result<Timestamp, Invalid> {
+        let at = match self {
+            Self::Millis(millis) => Timestamp::try_from_millis(i128::from(*millis)),
+            Self::Text(text) => Timestamp::parse_rfc3339(text),
+        };
+        at.map_err(|error| Invalid::new(field, error.to_string()))
+    }
+}
+
+/// A time in a query: the same two forms, both as text.
+pub(crate) fn instant(field: &str, text: &str) -> Result<Timestamp, Invalid> {
+    let instant = match text.parse() {
+        Ok(millis) => Instant::Millis(millis),
+        Err(_) => Instant::Text(text.to_owned()),
+    };
+    instant.to_timestamp(field)
+}
+
+impl TargetBody {
+    fn into_target(self) -> Result<Target, Invalid> {
+        let http = match self {
+            Self::Http(http) => http,
+            Self::Queue(queue) => return Ok(Target::Queue(Queue::new(&queue)?)),
+        };
+        let method = http.method.as_deref().map(Method::parse).transpose();
+        let target = method.and_then(|method| {
+            let headers = http.headers.into_iter().collect();
+            HttpTarget::new(&http.url, method.unwrap_or_default(), headers)
+        });
+        Ok(Target::Http(target.map_err(|invalid| invalid.within("target.http"))?))
+    }
+}
+
+impl RetryBody {
+    fn into_policy(self) -> Result<RetryPolicy, Invalid> {
+        let default = RetryPolicy::default();
+        let backoff = match self.backoff {
+            Some(backoff) => backoff.into_backoff().map_err(|i| i.within("backoff"))?,
+            None => default.backoff,
+        };
+        Ok(RetryPolicy {
+            attempts_max: self.attempts_max.unwrap_or(default.attempts_max),
+            backoff,
+            jitter: self.jitter.map_or(Ok(default.jitter), Jitter::from_share)?,
+        })
+    }
+}
+
+impl BackoffBody {
+    fn into_backoff(self) -> Result<Backoff, Invalid> {
+        match self {
+            Self::Fixed(pause) => Ok(Backoff::Fixed(duration("fixed", &pause)?)),
+            Self::Exponential(body) => Ok(Backoff::Exponential {
+                first: duration("exponential.first", &body.first)?,
+                factor_thousandths: factor_thousandths(body.factor)?,
+                max: duration("exponential.max", &body.max)?,
+            }),
+            Self::List(pauses) => {
+                let pauses = pauses.iter().map(|pause| duration("list", pause));
+                Ok(Backoff::List(pauses.collect::<Result<_, _>>()?))
+            }
+        }
+    }
+}
+
+impl From<GuaranteeBody> for Guarantee {
+    fn from(body: GuaranteeBody) -> Self {
+        match body {
+            GuaranteeBody::AtMostOnce => Self::AtMostOnce,
+            GuaranteeBody::AtLeastOnce => Self::AtLeastOnce,
+            GuaranteeBody::ExactlyOnce => Self::ExactlyOnce,
+        }
+    }
+}
+
+/// Whole thousandths; what is out of range is refused here or by the policy's own check.
+fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
+    let thousandths = (factor * 1000.0).round();
+    if !(0.0..=f64::from(u32::MAX)).contains(&thousandths) {
+        return Err(Invalid::new("exponential.factor", "must be a number from 1 to 100"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
+    Ok(thousandths as u32)
+}
+
+/// A payload is kept as text and never parsed here, but whoever receives it parses it.
+fn check_depth(json: &str) -> Result<(), Invalid> {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > PAYLOAD_DEPTH_MAX {
+            let problem = format!("must be nested at most {PAYLOAD_DEPTH_MAX} deep");
+            return Err(Invalid::new("payload", problem));
+        }
+    }
+    Ok(())
+}
+
+/// A duration, or what is wrong with the field.
+pub(crate) fn duration(field: &str, text: &str) -> Result<Duration, Invalid> {
+    parse_duration(text).map_err(|error| Invalid::new(field, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_is_counted_outside_strings() {
+        let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        for (json, taken) in [
+            (nested(100), true),
+            (nested(101), false),
+            (format!("[{}]", vec!["[]"; 200].join(",")), true),
+            (format!("\"{}\"", "[".repeat(200)), true),
+            (format!("\"\\\"{}\"", "[".repeat(200)), true),
+            (format!("[\"\\\\\",{}]", nested(100)), false),
+        ] {
+            assert_eq!(check_depth(&json).is_ok(), taken, "{json}");
+        }
+    }
+}

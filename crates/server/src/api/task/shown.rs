@@ -1,0 +1,197 @@
+//! A task as answered: what is known of it, and all that was sent.
+//!
+//! A task that has ended is shown from its dead letter, which is whole, or from the last record of its history, which is not.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use punctual_core::{
+    Backoff, Due, FireEnd, FireRecord, Guarantee, NewTask, Payload, RetryPolicy, Schedule, Target,
+    Task, TaskState, format_duration,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, Instant, RetryBody, TargetBody, TaskBody,
+};
+
+/// A task as answered.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Task)]
+pub(crate) struct TaskAnswer<'a> {
+    id: String,
+    namespace: &'a str,
+    state: &'static str,
+    fire_at: String,
+    version: u64,
+    /// Attempts begun of the present fire.
+    attempt: usize,
+    created_at: String,
+    #[serde(flatten)]
+    sent: TaskBody<'a>,
+}
+
+impl<'a> TaskAnswer<'a> {
+    /// As it stands.
+    pub(crate) fn of(task: &'a Task) -> Self {
+        Self::in_state(task, task.state)
+    }
+
+    /// As it stands, but for its state.
+    pub(crate) fn in_state(task: &'a Task, state: TaskState) -> Self {
+        let firing = usize::from(state == TaskState::Firing);
+        Self {
+            id: task.id.to_string(),
+            namespace: task.definition.namespace.as_str(),
+            state: state_name(state),
+            fire_at: task.fire_at.to_string(),
+            version: task.version.get(),
+            attempt: task.attempts.len() + firing,
+            created_at: task.created_at.to_string(),
+            sent: TaskBody::of(&task.definition),
+        }
+    }
+}
+
+/// What history knows of a task that has ended and left no dead letter.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct EndedTask<'a> {
+    id: String,
+    namespace: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    state: &'static str,
+    /// `done`, `dead`, `cancelled`, or `replaced` by the task that its key names now.
+    end: &'static str,
+    fire_at: String,
+    fired_at: Option<String>,
+    ended_at: String,
+    attempt: usize,
+}
+
+impl<'a> EndedTask<'a> {
+    pub(crate) fn of(record: &'a FireRecord) -> Self {
+        let state = match record.end {
+            FireEnd::Done => TaskState::Done,
+            FireEnd::Dead(_) => TaskState::Dead,
+            // The key names another task now; this one was stopped before its fire, too.
+            FireEnd::Cancelled | FireEnd::Replaced => TaskState::Cancelled,
+        };
+        Self {
+            id: record.fire_id.task.to_string(),
+            namespace: record.namespace.as_str(),
+            key: record.key.as_ref().map(|key| key.as_str()),
+            state: state_name(state),
+            end: end_name(record.end),
+            fire_at: record.fire_id.nominal_at.to_string(),
+            fired_at: record.attempts.first().map(|attempt| attempt.fired_at.to_string()),
+            ended_at: record.ended_at.to_string(),
+            attempt: record.attempts.len(),
+        }
+    }
+}
+
+/// How a fire ended, as the wire spells it.
+pub(crate) const fn end_name(end: FireEnd) -> &'static str {
+    match end {
+        FireEnd::Done => "done",
+        FireEnd::Dead(_) => "dead",
+        FireEnd::Cancelled => "cancelled",
+        FireEnd::Replaced => "replaced",
+    }
+}
+
+fn state_name(state: TaskState) -> &'static str {
+    match state {
+        TaskState::Scheduled => "scheduled",
+        TaskState::Firing => "firing",
+        TaskState::Paused => "paused",
+        TaskState::Done => "done",
+        TaskState::Dead => "dead",
+        TaskState::Cancelled => "cancelled",
+    }
+}
+
+impl<'a> TaskBody<'a> {
+    /// What was sent, with defaults filled in.
+    fn of(task: &'a NewTask) -> Self {
+        let (r#in, at) = match task.schedule {
+            Schedule::Once(Due::In(delay)) => (Some(format_duration(delay)), None),
+            Schedule::Once(Due::At(at)) => (None, Some(Instant::Text(at.to_string()))),
+            // No way in makes these yet.
+            Schedule::Every { .. } | Schedule::Watch { .. } => (None, None),
+        };
+        let (payload, payload_base64, content_type) = match &task.payload {
+            Payload::Empty => (None, None, None),
+            Payload::Json(json) => (serde_json::from_slice(json).ok(), None, None),
+            Payload::Binary { bytes, content_type } => {
+                (None, Some(STANDARD.encode(bytes)), Some(Cow::Borrowed(&**content_type)))
+            }
+        };
+        Self {
+            key: task.key.as_ref().map(|key| key.as_str().to_owned()),
+            r#in,
+            at,
+            every: None,
+            cron: None,
+            within: None,
+            target: Some(TargetBody::of(&task.target)),
+            payload,
+            payload_base64,
+            content_type,
+            guarantee: Some(GuaranteeBody::of(task.guarantee)),
+            retry: Some(RetryBody::of(&task.retry)),
+            timeout: Some(format_duration(task.timeout)),
+            expires_after: task.expires_after.map(format_duration),
+            labels: task.labels.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+        }
+    }
+}
+
+impl TargetBody {
+    fn of(target: &Target) -> Self {
+        match target {
+            Target::Queue(queue) => Self::Queue(queue.as_str().to_owned()),
+            Target::Http(http) => Self::Http(HttpBody {
+                url: http.url().to_owned(),
+                method: Some(http.method().as_str().to_owned()),
+                headers: http.headers().iter().cloned().collect(),
+            }),
+        }
+    }
+}
+
+impl GuaranteeBody {
+    const fn of(guarantee: Guarantee) -> Self {
+        match guarantee {
+            Guarantee::AtMostOnce => Self::AtMostOnce,
+            Guarantee::AtLeastOnce => Self::AtLeastOnce,
+            Guarantee::ExactlyOnce => Self::ExactlyOnce,
+        }
+    }
+}
+
+impl RetryBody {
+    fn of(policy: &RetryPolicy) -> Self {
+        let backoff = match &policy.backoff {
+            Backoff::Fixed(pause) => BackoffBody::Fixed(format_duration(*pause)),
+            Backoff::Exponential { first, factor_thousandths, max } => {
+                BackoffBody::Exponential(ExponentialBody {
+                    first: format_duration(*first),
+                    factor: f64::from(*factor_thousandths) / 1000.0,
+                    max: format_duration(*max),
+                })
+            }
+            Backoff::List(pauses) => {
+                BackoffBody::List(pauses.iter().copied().map(format_duration).collect())
+            }
+        };
+        Self {
+            attempts_max: Some(policy.attempts_max),
+            backoff: Some(backoff),
+            jitter: Some(f64::from(policy.jitter.thousandths()) / 1000.0),
+        }
+    }
+}
