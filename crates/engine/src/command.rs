@@ -1,78 +1,81 @@
 //! Commands: what callers want of a partition, decided one at a time per task.
 //!
-//! In: a [`Command`]. Out: it is decided in its own room (`schedule`, `cancel`), or answered at once when nothing changes.
+//! In: [`Command`]s. Out: each is decided in its own room (`schedule`, `cancel`, `touch`, `pause`, `redrive`), or answered at once when
+//! nothing changes.
 //! Invariant: commands about one subject are decided in the order in which they came, each after the one
 //! before is durable, and against what the store holds then.
-//! Not here: checking what a caller sent (`server/api` and `core`).
+//! Not here: checking what a caller sent (`server/api` and `core`), reading the store (`look`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use punctual_core::{
-    AttemptNo, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
+    AttemptNo, Due, FireId, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Timestamp,
+    Version,
 };
-use punctual_store::StoreError;
-use tokio::sync::oneshot;
 
-use crate::event::{Action, Sight};
+use crate::call::{Call, ReplyTo};
+use crate::look::{Depth, Look, Sight};
 use crate::memory::Phase;
-use crate::owner::{Owner, STORE_PAUSE};
+use crate::owner::Owner;
 
 /// Whom a command is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// The task that a key names.
     Key(Namespace, TaskKey),
-    /// The task with an id.
-    Id(TaskId),
+    /// The task with an id, if it is of this namespace.
+    Id(Namespace, TaskId),
 }
 
-/// The way back to a caller. One who has gone away is no error.
-#[derive(Debug)]
-pub struct Reply<T>(oneshot::Sender<Result<T, EngineError>>);
-
-impl<T> Reply<T> {
-    /// A reply and where it arrives.
+impl Subject {
+    /// Whose.
     #[must_use]
-    pub fn new() -> (Self, oneshot::Receiver<Result<T, EngineError>>) {
-        let (sender, receiver) = oneshot::channel();
-        (Self(sender), receiver)
-    }
-
-    pub(crate) fn send(self, result: Result<T, EngineError>) {
-        let _ = self.0.send(result);
+    pub const fn namespace(&self) -> &Namespace {
+        match self {
+            Self::Key(namespace, _) | Self::Id(namespace, _) => namespace,
+        }
     }
 }
 
 /// What callers want.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Command {
     /// Create a task, or replace the one that its key names.
-    Schedule {
-        /// What, already checked.
-        new_task: Box<NewTask>,
-        /// Whether it may be created, replaced, or both.
-        condition: Condition,
-        /// To whom.
-        reply: Reply<Scheduled>,
-    },
+    Schedule(Order),
     /// Stop a task before its next fire.
-    Cancel {
-        /// Which.
+    Cancel(Subject),
+    /// Show a task.
+    Get(Subject),
+    /// Push the next fire of a task out, or bring it forward.
+    Touch(Subject, Push),
+    /// Let a task wait until it is resumed.
+    Pause(Subject),
+    /// Let a paused task go on.
+    Resume(Subject),
+    /// Send a dead letter back to be fired.
+    Redrive {
+        /// The key of its task, or its id if it has none.
         subject: Subject,
+        /// Which letter.
+        fire_id: FireId,
+    },
+    /// Delete a dead letter.
+    Forget {
         /// Whose it must be.
         namespace: Namespace,
-        /// To whom.
-        reply: Reply<Cancelled>,
+        /// Which letter.
+        fire_id: FireId,
     },
-    /// Show a living task.
-    Get {
-        /// Which.
-        subject: Subject,
-        /// Whose it must be.
-        namespace: Namespace,
-        /// To whom.
-        reply: Reply<Task>,
-    },
+}
+
+/// A task to be scheduled.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// What, already checked.
+    pub new_task: Arc<NewTask>,
+    /// Whether it may be created, replaced, or both.
+    pub condition: Condition,
 }
 
 /// What must hold for a task to be scheduled.
@@ -86,6 +89,35 @@ pub enum Condition {
     Version(Version),
 }
 
+/// To when a touch moves a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Push {
+    /// As the schedule of a watch says.
+    Within,
+    /// To a time of the caller's.
+    To(Due),
+}
+
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// To [`Command::Schedule`].
+    Scheduled(Scheduled),
+    /// To [`Command::Cancel`].
+    Cancelled(Cancelled),
+    /// To [`Command::Get`], [`Command::Pause`], [`Command::Resume`] and [`Command::Redrive`]: the task as it stands.
+    Task(Task),
+    /// To [`Command::Touch`].
+    Touched {
+        /// When it is due from now on.
+        fire_at: Timestamp,
+        /// Its version from now on.
+        version: Version,
+    },
+    /// To [`Command::Forget`].
+    Forgotten,
+}
+
 /// The answer to [`Command::Schedule`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scheduled {
@@ -93,6 +125,16 @@ pub enum Scheduled {
     Created(Task),
     /// A task in place of another.
     Replaced(Task),
+}
+
+impl Scheduled {
+    /// The task, new or in place of another.
+    #[must_use]
+    pub const fn task(&self) -> &Task {
+        match self {
+            Self::Created(task) | Self::Replaced(task) => task,
+        }
+    }
 }
 
 /// The answer to [`Command::Cancel`].
@@ -112,14 +154,26 @@ pub enum EngineError {
     /// There is no such living task.
     #[error("no such task")]
     NotFound,
+    /// There is no such dead letter.
+    #[error("no such dead letter")]
+    NoLetter,
     /// It was to be created only, and exists.
     #[error("the key names a task already")]
     Exists(Box<Task>),
     /// It was to be replaced at another version.
     #[error("the task is at version {}", .0.get())]
     OtherVersion(Version),
+    /// It cannot be changed while this attempt is under way.
+    #[error("attempt {} of the task is under way", .0.get())]
+    Firing(AttemptNo),
+    /// It cannot be moved while it is paused.
+    #[error("the task is paused")]
+    Paused,
+    /// A task that is due once can only be touched to a time.
+    #[error("the task is no watch: say `in` or `at`")]
+    NoWatch,
     /// Too much is under way; try again a little later.
-    #[error("too many tasks are due at once; try again later")]
+    #[error("too much is under way; try again later")]
     Busy,
     /// The store has no room.
     #[error("the store has no room left")]
@@ -129,139 +183,175 @@ pub enum EngineError {
     Stopped,
 }
 
+/// A command in line; one without a place for its answer is the owner's own.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    wish: Wish,
+    reply: Option<ReplyTo>,
+}
+
+#[derive(Debug)]
+enum Wish {
+    Caller(Command),
+    /// Hold the task in memory if it belongs there.
+    Hold,
+}
+
+impl Queued {
+    /// What must be read to decide it.
+    fn look(&self, subject: &Subject) -> Look {
+        let (depth, letter) = match &self.wish {
+            Wish::Caller(Command::Touch(..)) => (Depth::Head, None),
+            Wish::Caller(Command::Redrive { fire_id, .. } | Command::Forget { fire_id, .. }) => {
+                (Depth::Task, Some(*fire_id))
+            }
+            Wish::Caller(_) | Wish::Hold => (Depth::Task, None),
+        };
+        Look { subject: subject.clone(), depth, letter }
+    }
+}
+
 impl Command {
     fn subject(&self) -> Option<Subject> {
         match self {
-            Self::Schedule { new_task, .. } => {
-                let key = new_task.key.clone()?;
-                Some(Subject::Key(new_task.namespace.clone(), key))
+            Self::Schedule(order) => {
+                let key = order.new_task.key.clone()?;
+                Some(Subject::Key(order.new_task.namespace.clone(), key))
             }
-            Self::Cancel { subject, .. } | Self::Get { subject, .. } => Some(subject.clone()),
-        }
-    }
-
-    /// Answers that it will not be done.
-    pub(crate) fn refuse(self, error: EngineError) {
-        match self {
-            Self::Schedule { reply, .. } => reply.send(Err(error)),
-            Self::Cancel { reply, .. } => reply.send(Err(error)),
-            Self::Get { reply, .. } => reply.send(Err(error)),
+            Self::Cancel(subject)
+            | Self::Get(subject)
+            | Self::Touch(subject, _)
+            | Self::Pause(subject)
+            | Self::Resume(subject)
+            | Self::Redrive { subject, .. } => Some(subject.clone()),
+            Self::Forget { namespace, fire_id } => {
+                Some(Subject::Id(namespace.clone(), fire_id.task))
+            }
         }
     }
 }
 
 impl Owner {
-    pub(crate) fn on_command(&mut self, command: Command, now: Timestamp) {
-        let Some(subject) = command.subject() else {
-            return self.decide(command, None, Sight::default(), now);
-        };
-        if let Some(queue) = self.queues.get_mut(&subject) {
-            return queue.push_back(command);
+    pub(crate) fn on_call(&mut self, call: Call, now: Timestamp) {
+        if call.commands.is_empty() {
+            return call.refuse(&EngineError::NotFound);
         }
-        self.queues.insert(subject.clone(), VecDeque::from([command]));
-        self.look(subject);
+        for (command, reply) in self.calls.open(call) {
+            match command.subject() {
+                // A task without a name is about nobody else.
+                None => self.decide(command, reply, None, Sight::default(), now),
+                Some(subject) => {
+                    let wish = Wish::Caller(command);
+                    self.queue(subject, Queued { wish, reply: Some(reply) });
+                }
+            }
+        }
     }
 
-    /// Decides the first command that waits for a subject, now that the store has said what it knows.
-    pub(crate) fn on_looked(
-        &mut self,
-        subject: Subject,
-        result: Result<Sight, StoreError>,
-        now: Timestamp,
-    ) {
-        let Some(issued) = self.looks.remove(&subject) else {
-            return;
-        };
-        self.recent.close(issued);
-        let sight = match result {
-            Ok(sight) => sight,
-            Err(StoreError::Unavailable(_)) => return self.look_later(subject, now),
-            Err(error) => return self.stop(error),
-        };
-        if let Some(task) = &sight.task
-            && self.recent.changed_since(task.id, issued)
-        {
-            return self.look_when_durable(subject, task.id);
+    /// Has the store asked about a task, to hold it in memory if it belongs there.
+    pub(crate) fn hold(&mut self, namespace: Namespace, id: TaskId) {
+        self.queue(Subject::Id(namespace, id), Queued { wish: Wish::Hold, reply: None });
+    }
+
+    fn queue(&mut self, subject: Subject, queued: Queued) {
+        if let Some(queue) = self.queues.get_mut(&subject) {
+            return queue.push_back(queued);
         }
+        self.look(queued.look(&subject));
+        self.queues.insert(subject, VecDeque::from([queued]));
+    }
+
+    /// The store has said what it knows of a subject: the first command about it is decided.
+    pub(crate) fn sighted(&mut self, subject: Subject, sight: Sight, now: Timestamp) {
         let Some(queue) = self.queues.get_mut(&subject) else {
             return;
         };
-        let Some(command) = queue.pop_front() else {
-            return;
-        };
-        self.decide(command, Some(subject), sight, now);
-    }
-
-    /// Looks again: what the store said is already out of date. If the change is not durable yet, only
-    /// once it is.
-    fn look_when_durable(&mut self, subject: Subject, id: TaskId) {
-        if self.recent.is_undurable(id) {
-            self.watchers.entry(id).or_default().push(subject);
-        } else {
-            self.look(subject);
+        match queue.pop_front() {
+            Some(Queued { wish: Wish::Caller(command), reply: Some(reply) }) => {
+                self.decide(command, reply, Some(subject), sight, now);
+            }
+            Some(_) => {
+                if let Some(task) = sight.task.filter(|task| !self.memory.contains(task.id)) {
+                    self.file(task);
+                }
+                self.free(subject);
+            }
+            None => {}
         }
     }
 
-    pub(crate) fn look(&mut self, subject: Subject) {
-        self.looks.insert(subject.clone(), self.recent.open());
-        self.actions.push(Action::Look(subject));
+    /// What the store said is not enough or out of date: the first command about a subject is looked after again.
+    pub(crate) fn look_again(&mut self, subject: &Subject) {
+        if let Some(queued) = self.queues.get(subject).and_then(VecDeque::front) {
+            self.look(queued.look(subject));
+        }
     }
 
-    fn look_later(&mut self, subject: Subject, now: Timestamp) {
-        self.looks.insert(subject.clone(), self.recent.open());
-        self.later.push((now.after(STORE_PAUSE), Action::Look(subject)));
+    /// Puts a command back to where it was, to be decided when the whole task was read.
+    pub(crate) fn look_deeper(&mut self, command: Command, reply: ReplyTo, subject: Subject) {
+        let look = Look { subject: subject.clone(), depth: Depth::Task, letter: None };
+        let queue = self.queues.entry(subject).or_default();
+        queue.push_front(Queued { wish: Wish::Caller(command), reply: Some(reply) });
+        self.look(look);
     }
 
     /// The command before is done; the next one about the same subject may be decided.
     pub(crate) fn free(&mut self, subject: Subject) {
-        let Some(queue) = self.queues.get(&subject) else {
-            return;
-        };
-        if queue.is_empty() {
-            self.queues.remove(&subject);
-        } else {
-            self.look(subject);
+        match self.queues.get(&subject).map(VecDeque::is_empty) {
+            Some(true) => {
+                self.queues.remove(&subject);
+            }
+            Some(false) => self.look_again(&subject),
+            None => {}
         }
     }
 
-    fn decide(&mut self, command: Command, subject: Option<Subject>, sight: Sight, now: Timestamp) {
+    fn decide(
+        &mut self,
+        command: Command,
+        reply: ReplyTo,
+        subject: Option<Subject>,
+        sight: Sight,
+        now: Timestamp,
+    ) {
+        let asked = Asked { reply, subject };
         match command {
-            Command::Schedule { new_task, condition, reply } => {
-                self.schedule(*new_task, condition, reply, subject, sight.task, now);
+            Command::Schedule(order) => self.schedule(order, asked, sight.task, now),
+            Command::Cancel(_) => self.cancel(asked, sight, now),
+            Command::Get(_) => {
+                let shown = sight.task.map(|task| Answer::Task(self.as_it_stands(task)));
+                self.answer(asked, shown.ok_or(EngineError::NotFound));
             }
-            Command::Cancel { namespace, reply, .. } => {
-                let sight = sight.of(&namespace);
-                self.cancel(reply, subject, sight, now);
-            }
-            Command::Get { namespace, reply, .. } => {
-                let shown = sight.of(&namespace).task.map(|task| self.as_it_stands(task));
-                reply.send(shown.ok_or(EngineError::NotFound));
-                self.answered(subject);
-            }
+            Command::Touch(_, push) => self.touch(push, asked, sight, now),
+            Command::Pause(_) => self.pause(asked, sight.task),
+            Command::Resume(_) => self.resume(asked, sight.task),
+            Command::Redrive { .. } => self.redrive(asked, sight, now),
+            Command::Forget { .. } => self.forget(asked, sight),
         }
     }
 
-    pub(crate) fn answered(&mut self, subject: Option<Subject>) {
-        if let Some(subject) = subject {
+    /// Answers a command that changes nothing.
+    pub(crate) fn answer(&mut self, asked: Asked, answer: Result<Answer, EngineError>) {
+        self.calls.answer(asked.reply, answer);
+        if let Some(subject) = asked.subject {
             self.free(subject);
         }
     }
 
     /// A task as the store has it, with what only memory knows: whether it is firing.
     pub(crate) fn as_it_stands(&self, mut task: Task) -> Task {
-        if self.memory.phase(task.id) == Some(Phase::Firing) {
+        if task.state == TaskState::Scheduled
+            && self.memory.phase(task.id).is_some_and(Phase::is_firing)
+        {
             task.state = TaskState::Firing;
         }
         task
     }
 }
 
-impl Sight {
-    /// What one namespace may see of it.
-    fn of(self, namespace: &Namespace) -> Self {
-        Self {
-            task: self.task.filter(|task| task.definition.namespace == *namespace),
-            last: self.last.filter(|record| record.namespace == *namespace),
-        }
-    }
+/// Who asked, and about whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) reply: ReplyTo,
+    pub(crate) subject: Option<Subject>,
 }

@@ -1,34 +1,42 @@
 //! Delivering: tasks whose time has come are carried, lane by lane.
 //!
-//! In: tasks from `fire`. Out: [`Delivery`]s for a [`Courier`], and its [`Outcome`]s back as events.
-//! Invariant: nothing waits for a slow receiver but its own lane, because each lane has its own bound of
-//! deliveries under way.
+//! In: tasks from `fire`. Out: [`Delivery`]s for a [`Courier`], and its [`Report`]s back as events.
+//! Invariant: nothing waits for a slow receiver but its own lane, because each lane has its own room. What may be received at most
+//! once is claimed, durably, when its turn has come and before it is sent.
 //! Not here: how a delivery travels (`server/courier`), what follows from an outcome (`settle`).
 
-use std::collections::{HashMap, VecDeque};
-use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use punctual_core::{
-    AttemptNo, FireId, Namespace, NewTask, Outcome, Queue, Target, TaskId, Timestamp, Version,
+    AttemptNo, DeadLetter, DeadReason, FireId, Guarantee, NewTask, Outcome, Task, TaskId,
+    Timestamp, Version,
 };
+use punctual_store::{Change, Position};
 
 use crate::event::Action;
+use crate::lane::{LaneNo, Pace};
 use crate::memory::Phase;
 use crate::owner::Owner;
+use crate::run::Reports;
+use crate::write::{Decision, Effect};
 
-/// Deliveries of one lane that are under way at once: enough to keep a fast receiver busy, few enough
-/// that a slow one is not trampled.
-const INFLIGHT_MAX: usize = 256;
+/// A task that is fired later than this is late work: it stands behind what is on time.
+const LATE: Duration = Duration::from_secs(1);
+/// A lane without any room for this long parks: its tasks stay in the store, not in memory.
+const PARK_AFTER: Duration = Duration::from_secs(5);
+
+/// How often lanes are looked over for that.
+const PARK_EVERY: Duration = Duration::from_secs(1);
 
 /// Carries deliveries.
 ///
-/// Contract: `carry` answers within the delivery's timeout and a little, whatever the receiver does: an answer
-/// that does not come in time is [`Outcome::Expired`]. It sends the delivery at most once. If it is dropped, the
-/// outcome is not known.
+/// Contract: every delivery is reported exactly once, within its timeout and a little, whatever the receiver does: an answer
+/// that does not come in time is [`Outcome::Expired`]. It is sent at most once. One that was certainly not sent may be
+/// reported without an outcome.
 pub trait Courier: Send + Sync + 'static {
-    /// Carries one delivery to its target and says what came of it.
-    fn carry(&self, delivery: Delivery) -> impl Future<Output = Outcome> + Send;
+    /// Takes deliveries, without waiting for anything.
+    fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports);
 }
 
 /// What travels for one attempt.
@@ -40,129 +48,154 @@ pub struct Delivery {
     pub attempt: AttemptNo,
     /// When the fire was due by the schedule.
     pub fire_at: Timestamp,
-    /// When the attempt was sent.
+    /// When the attempt was sent; a courier that waits before it sends says when it did.
     pub fired_at: Timestamp,
     /// Which change of the task this is.
     pub version: Version,
     /// What was asked for: target, payload, timeout.
     pub definition: Arc<NewTask>,
+    pub(crate) lane: LaneNo,
 }
 
-/// Whom a slow receiver holds up: the deliveries of one namespace to one place.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct LaneId(Namespace, Place);
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Place {
-    /// Scheme, host and port of a webhook.
-    Origin(String),
-    Queue(Queue),
-}
-
-impl LaneId {
-    fn of(definition: &NewTask) -> Self {
-        let place = match &definition.target {
-            Target::Queue(queue) => Place::Queue(queue.clone()),
-            Target::Http(http) => {
-                let url = http.url();
-                // Behind the two slashes, the path begins at the next one.
-                let host = url.find("://").map_or(0, |at| at + 3);
-                let end = url[host..].find(['/', '?']).map_or(url.len(), |at| host + at);
-                Place::Origin(url[..end].to_owned())
-            }
-        };
-        Self(definition.namespace.clone(), place)
+impl Delivery {
+    /// What came of it; `None` if it was certainly not sent.
+    #[must_use]
+    pub fn report(&self, outcome: Option<Outcome>) -> Report {
+        let Self { fire_id, attempt, fired_at, lane, .. } = *self;
+        Report { fire_id, attempt, fired_at, outcome, lane }
     }
 }
 
-#[derive(Debug, Default)]
-struct Lane {
-    queued: VecDeque<TaskId>,
-    inflight: usize,
+/// What a courier reports of a delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub(crate) fire_id: FireId,
+    pub(crate) attempt: AttemptNo,
+    pub(crate) fired_at: Timestamp,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) lane: LaneNo,
 }
 
-/// All lanes that have something in them.
-#[derive(Debug, Default)]
-pub(crate) struct Lanes(HashMap<LaneId, Lane>);
-
 impl Owner {
-    /// Puts a task whose time has come into its lane.
+    /// Puts a task whose time has come into its lane, or lets go of it if there are too many before it.
     pub(crate) fn enqueue(&mut self, id: TaskId, now: Timestamp) {
         let Some(loaded) = self.memory.get_mut(id) else {
             return;
         };
+        let task = &loaded.task;
+        let position = Position::of(task);
+        let late = !task.attempts.is_empty() || now.since(task.fire_at) > LATE;
+        let lane = self.lanes.open(&task.definition, now);
+        if self.lanes.get_mut(lane).is_full() {
+            let behind = self.loader.behind();
+            self.lanes.spill(lane, position, behind);
+            return self.memory.remove(id);
+        }
         loaded.phase = Phase::Queued;
-        let lane_id = LaneId::of(&loaded.task.definition);
-        self.lanes.0.entry(lane_id.clone()).or_default().queued.push_back(id);
-        self.send(lane_id, now);
+        self.lanes.push(lane, id, if late { Pace::Late } else { Pace::OnTime });
     }
 
-    /// A courier has come back: its place in the lane is free.
-    pub(crate) fn came_back(&mut self, definition: &NewTask, now: Timestamp) {
-        let lane_id = LaneId::of(definition);
-        if let Some(lane) = self.lanes.0.get_mut(&lane_id) {
-            lane.inflight = lane.inflight.saturating_sub(1);
-            self.send(lane_id, now);
+    /// Serves all lanes that may have something to send.
+    pub(crate) fn deliver(&mut self, now: Timestamp) {
+        for lane in self.lanes.take_ready() {
+            while let Some(id) = self.lanes.get_mut(lane).take() {
+                self.start(id, lane, now);
+            }
+            if let Some(spilled) = self.lanes.start_feeding(lane) {
+                self.loader.feed(spilled);
+            }
+            self.lanes.close_if_over(lane);
         }
     }
 
-    /// Sends what a lane may send.
-    fn send(&mut self, lane_id: LaneId, now: Timestamp) {
-        let Some(lane) = self.lanes.0.get_mut(&lane_id) else {
+    /// Hands over what is to be carried.
+    pub(crate) fn send_outbox(&mut self) {
+        if !self.outbox.is_empty() {
+            self.actions.push(Action::Deliver(std::mem::take(&mut self.outbox)));
+        }
+    }
+
+    fn start(&mut self, id: TaskId, lane: LaneNo, now: Timestamp) {
+        // One that was cancelled, moved or let go of while it stood in line is passed over.
+        let Some(loaded) = self.memory.get_mut(id).filter(|loaded| loaded.phase == Phase::Queued)
+        else {
             return;
         };
-        while lane.inflight < INFLIGHT_MAX && !self.draining {
-            let Some(id) = lane.queued.pop_front() else {
-                break;
-            };
-            let Some(loaded) = self.memory.get_mut(id) else {
-                continue;
-            };
-            // It was cancelled or replaced while it stood in line.
-            if loaded.phase != Phase::Queued {
-                continue;
-            }
-            loaded.phase = Phase::Firing;
-            loaded.fired_at = now;
-            lane.inflight += 1;
-            let task = &loaded.task;
-            self.actions.push(Action::Deliver(Delivery {
-                fire_id: task.fire().id,
-                attempt: task.attempt_next(),
-                fire_at: task.nominal_at,
-                fired_at: now,
-                version: task.version,
-                definition: Arc::clone(&task.definition),
-            }));
+        if loaded.task.expires_at().is_some_and(|expires_at| expires_at <= now) {
+            let task = loaded.task.clone();
+            let was = task.state;
+            let letter = DeadLetter { died_at: now, reason: DeadReason::Expired, task };
+            let change = Change::Dead { letter, next: None, was };
+            return self.write(Decision::own(change, Effect::Leave(id)));
         }
-        if lane.queued.is_empty() && lane.inflight == 0 {
-            self.lanes.0.remove(&lane_id);
+        if loaded.task.definition.guarantee == Guarantee::AtMostOnce {
+            // Whatever happens from here on, it is known as a dead letter with an unknown outcome until
+            // its outcome is known. A crash leaves just that.
+            loaded.lane = Some(lane);
+            let task = loaded.task.clone();
+            let was = task.state;
+            let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task };
+            let change = Change::Dead { letter, next: None, was };
+            self.lanes.sent(lane);
+            return self.write(Decision::own(change, Effect::Send(id)));
+        }
+        loaded.phase = Phase::Firing;
+        let delivery = delivery(&loaded.task, lane, now);
+        self.lanes.sent(lane);
+        self.outbox.push(delivery);
+    }
+
+    /// A claim is durable: its task may be sent, and is in the store no more.
+    pub(crate) fn send_claimed(&mut self, id: TaskId, now: Timestamp) {
+        let Some(loaded) = self.memory.get(id) else {
+            return;
+        };
+        let lane = loaded.lane.expect("set when it was claimed");
+        let task = loaded.task.clone();
+        self.outbox.push(delivery(&task, lane, now));
+        self.memory.remove(id);
+        self.claims.insert(task);
+    }
+
+    /// Lets go of what stands in lanes that nobody has served for a while.
+    pub(crate) fn park(&mut self, now: Timestamp) {
+        if !self.lanes.starved || self.parks_at > now {
+            return;
+        }
+        self.parks_at = now.after(PARK_EVERY);
+        let in_line = self.lanes.iter().filter(|(_, lane)| lane.len() > 0);
+        let starved = in_line.filter_map(|(number, lane)| Some((number, lane.starved_since?)));
+        let starved: Vec<_> = starved.collect();
+        let (long, short): (Vec<_>, Vec<_>) =
+            starved.into_iter().partition(|(_, since)| since.after(PARK_AFTER) <= now);
+        self.lanes.starved = !short.is_empty();
+        for (lane, _) in long {
+            self.let_go(lane, 0);
         }
     }
 
-    /// Deliveries under way.
-    pub(crate) fn inflight(&self) -> usize {
-        self.lanes.0.values().map(|lane| lane.inflight).sum()
+    /// Keeps the first of a line in memory and lets go of the others: they stay in the store.
+    pub(crate) fn let_go(&mut self, lane: LaneNo, keep: usize) {
+        for id in self.lanes.get_mut(lane).shorten(keep) {
+            let Some(loaded) = self.memory.get(id).filter(|loaded| loaded.phase == Phase::Queued)
+            else {
+                continue;
+            };
+            let position = Position::of(&loaded.task);
+            self.lanes.spill(lane, position, self.loader.behind());
+            self.memory.remove(id);
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use punctual_core::{Due, HttpTarget, Method, Schedule};
-
-    use super::*;
-
-    #[test]
-    fn a_lane_is_a_namespace_and_a_place() {
-        let lane = |namespace: &str, url: &str| {
-            let target = Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
-            let schedule = Schedule::Once(Due::At(Timestamp::EPOCH));
-            LaneId::of(&NewTask::new(Namespace::new(namespace).unwrap(), schedule, target))
-        };
-        assert_eq!(lane("a", "http://h:1/x"), lane("a", "http://h:1/y?z=/"));
-        assert_eq!(lane("a", "http://h:1"), lane("a", "http://h:1?z"));
-        assert_ne!(lane("a", "http://h:1/x"), lane("a", "http://h:2/x"));
-        assert_ne!(lane("a", "http://h:1/x"), lane("a", "https://h:1/x"));
-        assert_ne!(lane("a", "http://h:1/x"), lane("b", "http://h:1/x"));
+fn delivery(task: &Task, lane: LaneNo, now: Timestamp) -> Delivery {
+    Delivery {
+        fire_id: task.fire().id,
+        attempt: task.attempt_next(),
+        fire_at: task.nominal_at,
+        fired_at: now,
+        version: task.version,
+        definition: Arc::clone(&task.definition),
+        lane,
     }
 }

@@ -13,8 +13,9 @@
 //!
 //! # The life of a task here
 //!
-//! `command` (`schedule`, `cancel`) → `write` (durable, then the caller is answered) → `load` (up to the horizon) →
-//! `memory` (the loaded copy and its timer) → `fire` → `deliver` → `settle` → `write`. `recover` says why
+//! `call` → `command` (`schedule`, `cancel`, `touch`, `pause`, `redrive`, each after a `look` at the store where it is about a task that
+//! may exist) → `write` (durable, then the caller is answered) → `load` (up to the horizon) → `memory` (the loaded copy and its
+//! timer) → `fire` → `lane` → `deliver` → `settle` → `write`. `recover` says why
 //! nothing more is needed after a crash.
 //!
 //! # What always holds
@@ -26,25 +27,47 @@
 //!
 //! Not here: HTTP, gRPC, Redis, files, the machine's clock; other brokers.
 
-mod cancel;
+mod call;
 mod command;
-mod deliver;
-mod event;
-mod fire;
-mod load;
-mod memory;
-mod owner;
-mod recent;
-mod recover;
-mod run;
+
+mod cancel;
+mod pause;
+mod redrive;
 mod schedule;
-mod settle;
-mod sweep;
+mod touch;
+
+mod look;
+mod recent;
 mod write;
 
-pub use command::{Cancelled, Command, Condition, EngineError, Reply, Scheduled, Subject};
-pub use deliver::{Courier, Delivery};
-pub use event::{Action, Event, Sight};
+mod load;
+mod memory;
+
+mod claim;
+mod deliver;
+mod fire;
+mod lane;
+mod settle;
+
+mod sweep;
+
+mod recover;
+
+mod gauges;
+
+mod event;
+mod owner;
+mod run;
+
+pub use call::{Answers, Call};
+pub use command::{
+    Answer, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled, Subject,
+};
+pub use deliver::{Courier, Delivery, Report};
+pub use event::{Action, Event};
+pub use gauges::Gauges;
+pub use look::{Depth, Look, Looked, Sight};
+pub use memory::Budget;
 pub use owner::Owner;
 pub use recover::{Possession, take};
-pub use run::{COMMANDS_MAX, Handle, spawn};
+pub use run::{COMMANDS_MAX, Handle, Reports, Terms, spawn};

@@ -1,26 +1,28 @@
 //! Loading: tasks come from the store into memory ahead of their time.
 //!
 //! In: the time. Out: reads of the store, page by page, so that everything before the horizon is in memory
-//! before it is due, and nothing on the way of a fire waits for a scan.
-//! Invariant: every scheduled task before the cursor is in memory, or something about it is on its way.
+//! before it is due, and nothing on the way of a fire waits for a scan. A second reading goes on *behind* the first: it brings
+//! back what full lanes let go of, as far as they have room again.
+//! Invariant: every scheduled task before the cursor is in memory, or a lane has let go of it, or something about it is on its way.
 //! The one race, a task that is filed while the page it belongs to is being read, is decided in [`Owner::file`]: it is
 //! held if it is before the cursor or within the page under way, and what the page brings of it is ignored.
+//! Bound: the budget of `memory`. When it is used up, the horizon comes nearer and the longest lanes let go of their ends.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use punctual_core::{Task, TaskId, Timestamp};
+use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp, Version};
 use punctual_store::{Position, StoreError};
 
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
 use crate::recent::Issued;
 
-/// How far ahead of the time memory is loaded: long enough that a slow disk or a failing-over Redis is
+/// How far ahead of the time memory is loaded, unless memory is short: long enough that a slow disk or a failing-over Redis is
 /// not noticed, short enough that memory holds what is near only.
 const AHEAD: Duration = Duration::from_secs(30);
-/// Loading starts again when less than this is left.
-const AHEAD_MIN: Duration = Duration::from_secs(15);
+/// And at least.
+const AHEAD_MIN: Duration = Duration::from_secs(1);
 /// Tasks in one page: a few milliseconds of reading.
 const PAGE_MAX: usize = 4096;
 
@@ -28,37 +30,104 @@ const PAGE_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Loader {
     cursor: Position,
+    /// How far ahead to load.
+    ahead: Duration,
+    /// How far the second reading has come, while there is one.
+    behind: Option<Position>,
+    /// It was sent back since its last page was wanted.
+    sent_back: bool,
     under_way: Option<UnderWay>,
     /// Loaded while a decision about them was on its way: should it be undone, they stand as they were.
-    pub(crate) aside: HashMap<TaskId, Task>,
+    aside: HashMap<TaskId, Task>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct UnderWay {
-    until: Timestamp,
+    page: Page,
     issued: Issued,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Page {
+    Ahead {
+        until: Timestamp,
+    },
+    /// The horizon came nearer after it was wanted: what it brings is ignored.
+    Void,
+    Behind,
 }
 
 impl Loader {
     pub(crate) fn new() -> Self {
-        Self { cursor: Position::START, under_way: None, aside: HashMap::new() }
+        let (cursor, aside) = (Position::START, HashMap::new());
+        Self { cursor, ahead: AHEAD, behind: None, sent_back: false, under_way: None, aside }
+    }
+
+    pub(crate) fn take_aside(&mut self, id: TaskId) -> Option<Task> {
+        self.aside.remove(&id)
+    }
+
+    pub(crate) fn forget_aside(&mut self, id: TaskId) {
+        if !self.aside.is_empty() {
+            self.aside.remove(&id);
+        }
+    }
+
+    /// How far the store was read.
+    pub(crate) const fn cursor(&self) -> Position {
+        self.cursor
+    }
+
+    /// Has what a lane let go of, from a place on, brought back.
+    pub(crate) fn feed(&mut self, spilled: Position) {
+        let from = Position::before(spilled.fire_at);
+        if self.behind.is_none_or(|behind| from < behind) {
+            self.behind = Some(from);
+            self.sent_back = true;
+        }
+    }
+
+    /// How far the second reading has come, while there is one.
+    pub(crate) const fn behind(&self) -> Option<Position> {
+        self.behind
+    }
+
+    /// Whether a task of this place is held in memory.
+    fn covers(&self, position: Position) -> bool {
+        let reading = match self.under_way {
+            Some(UnderWay { page: Page::Ahead { until }, .. }) => position.fire_at < until,
+            _ => false,
+        };
+        position <= self.cursor || reading
     }
 }
 
 impl Owner {
-    /// Whether a task due then is held in memory.
-    pub(crate) fn covers(&self, fire_at: Timestamp) -> bool {
-        let horizon = self.loader.cursor.fire_at;
-        let until = self.loader.under_way.map_or(horizon, |page| page.until.max(horizon));
-        fire_at < until
-    }
-
     /// Takes note of how a task stands, now that it is durable.
     pub(crate) fn file(&mut self, task: Task) {
-        if self.covers(task.fire_at) {
+        if self.memory.is_full() {
+            self.relieve();
+        }
+        if task.state == TaskState::Scheduled && self.loader.covers(Position::of(&task)) {
             self.memory.insert(task);
         } else {
             self.memory.remove(task.id);
+        }
+    }
+
+    /// The same when only the time and the version of a task have changed.
+    pub(crate) fn postponed(
+        &mut self,
+        namespace: Namespace,
+        id: TaskId,
+        fire_at: Timestamp,
+        version: Version,
+    ) {
+        if let Some(loaded) = self.memory.get(id) {
+            let task = Task { fire_at, nominal_at: fire_at, version, ..loaded.task.clone() };
+            self.file(task);
+        } else if self.loader.covers(Position { fire_at, id }) {
+            self.hold(namespace, id);
         }
     }
 
@@ -70,22 +139,35 @@ impl Owner {
     }
 
     fn next_page(&mut self, now: Timestamp) -> Option<Action> {
-        let near = self.loader.cursor.fire_at <= now.after(AHEAD_MIN);
-        if self.loader.under_way.is_some() || !near || self.memory.is_full() {
+        if self.loader.under_way.is_some() {
             return None;
         }
-        let until = now.after(AHEAD);
+        if self.memory.is_full() {
+            self.relieve();
+        }
+        let near = self.loader.cursor.fire_at <= now.after(self.loader.ahead / 2);
+        if self.memory.is_full() || !(near || self.loader.behind.is_some()) {
+            return None;
+        }
         let issued = self.recent.open();
-        self.loader.under_way = Some(UnderWay { until, issued });
-        let after = self.loader.cursor;
-        Some(Action::Load { after, until, limit: PAGE_MAX })
+        let limit = PAGE_MAX;
+        if near {
+            let until = now.after(self.loader.ahead);
+            self.loader.under_way = Some(UnderWay { page: Page::Ahead { until }, issued });
+            return Some(Action::Load { after: self.loader.cursor, until, limit });
+        }
+        let after = self.loader.behind?;
+        self.loader.sent_back = false;
+        let until = self.loader.cursor.fire_at.after(Duration::from_millis(1));
+        self.loader.under_way = Some(UnderWay { page: Page::Behind, issued });
+        Some(Action::Load { after, until, limit })
     }
 
     pub(crate) fn on_loaded(&mut self, result: Result<Vec<Task>, StoreError>, now: Timestamp) {
-        let Some(page) = self.loader.under_way.take() else {
+        let Some(UnderWay { page, issued }) = self.loader.under_way.take() else {
             return;
         };
-        self.recent.close(page.issued);
+        self.recent.close(issued);
         let tasks = match result {
             Ok(tasks) => tasks,
             Err(StoreError::Unavailable(_)) => {
@@ -95,18 +177,67 @@ impl Owner {
             }
             Err(error) => return self.stop(error),
         };
-        self.loader.cursor = match tasks.last() {
-            Some(last) if tasks.len() >= PAGE_MAX => Position::of(last),
-            _ => Position::before(page.until),
-        };
-        for task in tasks {
-            if self.memory.contains(task.id) {
-                continue;
+        let end = tasks.last().filter(|_| tasks.len() >= PAGE_MAX).map(Position::of);
+        match page {
+            Page::Void => {}
+            Page::Ahead { until } => {
+                self.loader.cursor = end.unwrap_or(Position::before(until));
+                if end.is_none() && self.memory.is_roomy() {
+                    self.loader.ahead = (self.loader.ahead * 2).min(AHEAD);
+                }
+                tasks.into_iter().for_each(|task| self.take_in(task, issued));
             }
-            if self.recent.is_undurable(task.id) {
-                self.loader.aside.insert(task.id, task);
-            } else if !self.recent.changed_since(task.id, page.issued) {
-                self.memory.insert(task);
+            Page::Behind => self.on_behind(tasks, end, issued),
+        }
+    }
+
+    /// Holds a task that a page brought, unless something about it was decided since.
+    fn take_in(&mut self, task: Task, issued: Issued) {
+        if self.memory.contains(task.id) {
+            return;
+        }
+        if self.recent.is_undurable(task.id) {
+            self.loader.aside.insert(task.id, task);
+        } else if !self.recent.changed_since(task.id, issued) {
+            self.memory.insert(task);
+        }
+    }
+
+    fn on_behind(&mut self, tasks: Vec<Task>, end: Option<Position>, issued: Issued) {
+        for task in tasks {
+            if self.lanes.takes(&task) {
+                self.take_in(task, issued);
+            }
+        }
+        // It may have been sent back to an earlier place meanwhile; then it goes on from there.
+        if self.loader.sent_back {
+            return;
+        }
+        self.loader.behind = end.filter(|_| self.lanes.is_feeding());
+        if self.loader.behind.is_none() {
+            self.lanes.fed();
+        }
+    }
+
+    /// Makes room: the longest lane lets go of its later half if lanes hold most of memory, otherwise the horizon comes nearer.
+    fn relieve(&mut self) {
+        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
+        if let Some((lane, len)) = longest.map(|(lane, line)| (lane, line.len()))
+            && len >= self.memory.len() / 4
+            && len > 1
+        {
+            return self.let_go(lane, len / 2);
+        }
+        let now = self.memory.time();
+        self.loader.ahead = (self.loader.ahead / 2).max(AHEAD_MIN);
+        let horizon = Position::before(now.after(self.loader.ahead));
+        if horizon < self.loader.cursor {
+            self.memory.drop_waiting_after(horizon);
+            self.loader.cursor = horizon;
+            if let Some(UnderWay { page: page @ Page::Ahead { .. }, .. }) =
+                &mut self.loader.under_way
+            {
+                *page = Page::Void;
             }
         }
     }
@@ -115,7 +246,7 @@ impl Owner {
     pub(crate) fn next_load(&self) -> Option<Timestamp> {
         let waits = self.loader.under_way.is_some() || self.memory.is_full();
         let millis = self.loader.cursor.fire_at.as_millis();
-        let ahead = u64::try_from(AHEAD_MIN.as_millis()).unwrap_or(u64::MAX);
+        let ahead = u64::try_from((self.loader.ahead / 2).as_millis()).unwrap_or(u64::MAX);
         (!waits).then(|| Timestamp::from_millis(millis.saturating_sub(ahead)))
     }
 }

@@ -6,17 +6,40 @@
 
 use std::collections::HashMap;
 
-use punctual_core::{Outcome, Task, TaskId, Timestamp};
+use punctual_core::{Task, TaskId, Timestamp};
+use punctual_store::Position;
 use punctual_wheel::{TimerId, Wheel};
+use rapidhash::fast::RandomState;
 use slab::Slab;
 
-use crate::deliver::Delivery;
+use crate::deliver::Report;
+use crate::lane::LaneNo;
 
-/// Tasks held in memory. At a few hundred bytes each this is the memory of the engine; with more due than
-/// this, loading waits and new tasks for this very time are refused for a moment.
-const LOADED_MAX: usize = 1_000_000;
-/// Bytes of their payloads, for the same reason: a few thousand of the largest would be as much.
-const LOADED_BYTES_MAX: usize = 1 << 30;
+/// What one owner may hold in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Tasks. At about half a kilobyte each this is most of the memory of an engine.
+    pub tasks: usize,
+    /// Bytes of their payloads, for the same reason: a few thousand of the largest would be as much.
+    pub payload_bytes: usize,
+}
+
+impl Budget {
+    /// What a broker may hold, shared among so many owners.
+    #[must_use]
+    pub fn shared_by(owners: u16) -> Self {
+        let owners = usize::from(owners.max(1));
+        let tasks = (BROKER_TASKS / owners).max(OWNER_TASKS_MIN);
+        Self { tasks, payload_bytes: (BROKER_PAYLOAD_BYTES / owners).max(OWNER_PAYLOAD_BYTES_MIN) }
+    }
+}
+
+/// Of one broker: with the rest of it well below half a gibibyte.
+const BROKER_TASKS: usize = 400_000;
+const BROKER_PAYLOAD_BYTES: usize = 128 << 20;
+/// However many owners there are: a page of loading must fit.
+const OWNER_TASKS_MIN: usize = 10_000;
+const OWNER_PAYLOAD_BYTES_MIN: usize = 4 << 20;
 
 /// Where a task in memory is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,35 +54,49 @@ pub(crate) enum Phase {
     Leaving,
 }
 
+impl Phase {
+    /// Whether an attempt is under way.
+    pub(crate) fn is_firing(self) -> bool {
+        self == Self::Firing
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) task: Task,
     pub(crate) phase: Phase,
-    /// When the attempt under way was sent.
-    pub(crate) fired_at: Timestamp,
     timer: Option<TimerId>,
     /// Where it was before a decision about it was made.
     before: Phase,
-    /// What the courier brought while a decision was on its way; counts only if that is undone.
-    pub(crate) missed: Option<(Delivery, Outcome)>,
+    /// Whose place it has while its claim is being written.
+    pub(crate) lane: Option<LaneNo>,
+    /// What the courier brought while a decision was on its way; counts only if the attempt goes on after all.
+    pub(crate) missed: Option<Report>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Memory {
     tasks: Slab<Loaded>,
-    by_id: HashMap<TaskId, usize>,
+    by_id: HashMap<TaskId, usize, RandomState>,
     wheel: Wheel<u32>,
     payload_bytes: usize,
+    budget: Budget,
 }
 
 impl Memory {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(budget: Budget, now: Timestamp) -> Self {
         Self {
             tasks: Slab::new(),
-            by_id: HashMap::new(),
+            by_id: HashMap::default(),
             wheel: Wheel::new(now.as_millis()),
             payload_bytes: 0,
+            budget,
         }
+    }
+
+    /// How far time has come here.
+    pub(crate) fn time(&self) -> Timestamp {
+        Timestamp::from_millis(self.wheel.time())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -68,7 +105,13 @@ impl Memory {
 
     /// Whether nothing more should come in.
     pub(crate) fn is_full(&self) -> bool {
-        self.tasks.len() >= LOADED_MAX || self.payload_bytes >= LOADED_BYTES_MAX
+        self.tasks.len() >= self.budget.tasks || self.payload_bytes >= self.budget.payload_bytes
+    }
+
+    /// Whether more than half of it is free.
+    pub(crate) fn is_roomy(&self) -> bool {
+        self.tasks.len() < self.budget.tasks / 2
+            && self.payload_bytes < self.budget.payload_bytes / 2
     }
 
     pub(crate) fn contains(&self, id: TaskId) -> bool {
@@ -92,14 +135,13 @@ impl Memory {
         self.remove(task.id);
         self.payload_bytes += task.definition.payload.bytes().len();
         let (id, due) = (task.id, task.fire_at.as_millis());
-        let fired_at = Timestamp::EPOCH;
         let (phase, before) = (Phase::Waiting, Phase::Waiting);
-        let slot =
-            self.tasks.insert(Loaded { task, phase, fired_at, timer: None, before, missed: None });
+        let (timer, lane, missed) = (None, None, None);
+        let slot = self.tasks.insert(Loaded { task, phase, timer, before, lane, missed });
         self.by_id.insert(id, slot);
         // A wheel holds four thousand times as many timers as memory holds tasks.
-        let number = u32::try_from(slot).expect("LOADED_MAX is far below");
-        let timer = self.wheel.insert(due, number).expect("LOADED_MAX is far below");
+        let number = u32::try_from(slot).expect("the budget is far below");
+        let timer = self.wheel.insert(due, number).expect("the budget is far below");
         self.tasks[slot].timer = Some(timer);
     }
 
@@ -131,7 +173,7 @@ impl Memory {
 
     /// The decision was undone: the task goes on as before. One that stood in line gets a timer that is
     /// due at once, because the line has passed it. Out: what its courier brought meanwhile.
-    pub(crate) fn staying(&mut self, id: TaskId) -> Option<(Delivery, Outcome)> {
+    pub(crate) fn staying(&mut self, id: TaskId) -> Option<Report> {
         let loaded = self.get_mut(id)?;
         if loaded.phase != Phase::Leaving {
             return None;
@@ -143,6 +185,30 @@ impl Memory {
         let task = loaded.task.clone();
         self.insert(task);
         None
+    }
+
+    /// The decision is durable, and the attempt that is under way goes on. Out: what its courier brought meanwhile.
+    pub(crate) fn stand(&mut self, task: Task) -> Option<Report> {
+        let loaded = self.get_mut(task.id)?;
+        loaded.task = task;
+        loaded.phase = loaded.before;
+        loaded.missed.take()
+    }
+
+    /// Lets go of the tasks that wait for a time behind a place: they stay in the store.
+    pub(crate) fn drop_waiting_after(&mut self, horizon: Position) {
+        let far = |loaded: &Loaded| {
+            loaded.phase == Phase::Waiting && Position::of(&loaded.task) > horizon
+        };
+        let ids: Vec<_> = self
+            .tasks
+            .iter()
+            .filter(|(_, loaded)| far(loaded))
+            .map(|(_, loaded)| loaded.task.id)
+            .collect();
+        for id in ids {
+            self.remove(id);
+        }
     }
 
     /// The tasks whose time has come, in order. Their timers are gone; they are queued or decided next.

@@ -2,19 +2,24 @@
 //!
 //! In: an [`Event`] and `now`. Out: [`Action`]s. Invariant: between two calls of [`Owner::on`] nothing is half done.
 //! The rooms are
-//! `command`, `write`, `load`, `fire`, `deliver`, `settle` and `sweep`, each with its part of the owner's methods.
+//! `command`, `look`, `write`, `load`, `fire`, `deliver`, `settle` and `sweep`, each with its part of the owner's methods.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
 use punctual_store::StoreError;
+use rapidhash::fast::RandomState;
 
-use crate::command::{Command, EngineError, Subject};
-use crate::deliver::Lanes;
+use crate::call::Calls;
+use crate::claim::Claims;
+use crate::command::{EngineError, Queued, Subject};
+use crate::deliver::Delivery;
 use crate::event::{Action, Event};
+use crate::lane::{LaneId, Lanes};
 use crate::load::Loader;
-use crate::memory::Memory;
+use crate::look::Look;
+use crate::memory::{Budget, Memory};
 use crate::recent::{Issued, Recent};
 use crate::recover::Possession;
 use crate::sweep::Sweeper;
@@ -36,16 +41,23 @@ pub struct Owner {
     pub(crate) sweeper: Sweeper,
     pub(crate) writer: Writer,
     pub(crate) recent: Recent,
+    /// What may be received at most once and is on its way.
+    pub(crate) claims: Claims,
+    /// Who waits for answers.
+    pub(crate) calls: Calls,
     /// Commands by whom they are about. The first of a queue is being decided, or is gone and its
     /// decision is on its way.
-    pub(crate) queues: HashMap<Subject, VecDeque<Command>>,
+    pub(crate) queues: HashMap<Subject, VecDeque<Queued>, RandomState>,
     /// Reads about subjects that are under way.
-    pub(crate) looks: HashMap<Subject, Issued>,
+    pub(crate) looks: HashMap<Subject, Issued, RandomState>,
+    /// Reads that go out at the end of this turn.
+    pub(crate) looks_wanted: Vec<Look>,
     /// Subjects to look at again when what is on its way about a task is durable.
-    pub(crate) watchers: HashMap<TaskId, Vec<Subject>>,
-    /// Tasks that may be received at most once, are named, and are firing. The store has let go of their
-    /// names.
-    pub(crate) claims: HashMap<Subject, TaskId>,
+    pub(crate) watchers: HashMap<TaskId, Vec<Subject>, RandomState>,
+    /// Deliveries that go out at the end of this turn.
+    pub(crate) outbox: Vec<Delivery>,
+    /// When lanes are looked over for such that nobody serves.
+    pub(crate) parks_at: Timestamp,
     pub(crate) actions: Vec<Action>,
     /// What a store that could not answer is asked again, and when.
     pub(crate) later: Vec<(Timestamp, Action)>,
@@ -56,21 +68,25 @@ pub struct Owner {
 impl Owner {
     /// An owner that has just taken its partition and knows nothing yet.
     #[must_use]
-    pub fn new(possession: Possession, now: Timestamp) -> Self {
+    pub fn new(possession: Possession, budget: Budget, now: Timestamp) -> Self {
         Self {
             partition: possession.partition,
             epoch: possession.epoch,
             sequence: Some(Sequence::FIRST),
-            memory: Memory::new(now),
+            memory: Memory::new(budget, now),
             loader: Loader::new(),
             lanes: Lanes::default(),
             sweeper: Sweeper::new(now),
             writer: Writer::new(),
             recent: Recent::default(),
-            queues: HashMap::new(),
-            looks: HashMap::new(),
-            watchers: HashMap::new(),
-            claims: HashMap::new(),
+            claims: Claims::default(),
+            calls: Calls::default(),
+            queues: HashMap::default(),
+            looks: HashMap::default(),
+            looks_wanted: Vec::new(),
+            watchers: HashMap::default(),
+            outbox: Vec::new(),
+            parks_at: now,
             actions: Vec::new(),
             later: Vec::new(),
             draining: false,
@@ -81,18 +97,25 @@ impl Owner {
     /// Takes in an event.
     pub fn on(&mut self, event: Event, now: Timestamp) {
         if self.stopped {
-            if let Event::Command(command) = event {
-                command.refuse(EngineError::Stopped);
+            if let Event::Call(call) = event {
+                call.refuse(&EngineError::Stopped);
             }
             return;
         }
         match event {
-            Event::Command(command) => self.on_command(command, now),
+            Event::Call(call) => self.on_call(call, now),
             Event::Applied(result) => self.on_applied(result, now),
             Event::Loaded(result) => self.on_loaded(result, now),
-            Event::Looked { subject, result } => self.on_looked(subject, result, now),
-            Event::Ended { delivery, outcome } => self.on_ended(delivery, outcome, now),
+            Event::Looked(looked) => self.on_looked(looked, now),
+            Event::Ended(reports) => self.on_ended(reports, now),
+            Event::Room { namespace, queue, room } => {
+                self.lanes.give_room(LaneId::of_queue(namespace, queue), room, now);
+            }
             Event::Swept(result) => self.on_swept(result, now),
+            Event::Gauge(namespace, reply) => {
+                // One who has gone away is no error.
+                let _ = reply.send(self.gauges(namespace.as_ref(), now));
+            }
             Event::Drain => self.draining = true,
         }
     }
@@ -102,9 +125,13 @@ impl Owner {
         if !self.stopped {
             if !self.draining {
                 self.fire(now);
+                self.deliver(now);
+                self.park(now);
                 self.load(now);
                 self.sweep(now);
             }
+            self.send_outbox();
+            self.send_looks();
             self.flush();
             let due = self.later.extract_if(.., |(at, _)| *at <= now);
             self.actions.extend(due.map(|(_, action)| action));
@@ -119,7 +146,8 @@ impl Owner {
             return None;
         }
         let later = self.later.iter().map(|(at, _)| *at).min();
-        let time = [self.memory.next_due(), self.next_load(), self.sweeper.due()]
+        let parks_at = self.lanes.starved.then_some(self.parks_at);
+        let time = [self.memory.next_due(), self.next_load(), self.sweeper.due(), parks_at]
             .into_iter()
             .flatten()
             .min();
@@ -130,7 +158,7 @@ impl Owner {
     /// Whether nothing is under way that somebody waits for: what was asked for when draining.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.stopped || (self.writer.is_idle() && self.queues.is_empty() && self.inflight() == 0)
+        self.stopped || (self.writer.is_idle() && self.calls.is_empty() && self.lanes.inflight == 0)
     }
 
     /// Tasks in memory.
@@ -143,9 +171,9 @@ impl Owner {
     pub(crate) fn stop(&mut self, error: StoreError) {
         self.stopped = true;
         tracing::error!(partition = %self.partition, %error, "the owner stops");
-        for command in self.queues.drain().flat_map(|(_, queue)| queue) {
-            command.refuse(EngineError::Stopped);
-        }
+        // Who waits learns it by the end of the way back: whether what was asked for is done is not known.
+        self.calls.clear();
+        self.queues.clear();
         self.actions.push(Action::Stop(error));
     }
 }

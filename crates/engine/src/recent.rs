@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use punctual_core::TaskId;
+use rapidhash::fast::RandomState;
 
 /// When a read was issued: how many batches had been made by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,9 +21,9 @@ pub(crate) struct Recent {
     /// Batches made so far.
     batches: u64,
     /// Decisions about a task that are not durable yet.
-    undurable: HashMap<TaskId, u32>,
+    undurable: HashMap<TaskId, u32, RandomState>,
     /// The batch that last changed a task, as long as a read is open that may have missed it.
-    changed: HashMap<TaskId, u64>,
+    changed: HashMap<TaskId, u64, RandomState>,
     /// The same by age, to forget them in order.
     by_age: VecDeque<(u64, TaskId)>,
     /// Open reads by when they were issued.

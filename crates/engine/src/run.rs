@@ -1,8 +1,8 @@
 //! The shell: runs an owner on a thread of its own and does what it wants done.
 //!
-//! In: commands through a [`Handle`]. Out: reads and writes of the store and deliveries, each a task on the runtime that
-//! comes back as an event. Invariant: the thread that waits for time does nothing but decide; whatever
-//! may take long happens elsewhere.
+//! In: calls through a [`Handle`]. Out: reads and writes of the store, each a task on the runtime that
+//! comes back as an event, and deliveries for couriers, who report as events. Invariant: the thread that waits for time does
+//! nothing but decide; whatever may take long happens elsewhere.
 //! Bound: [`COMMANDS_MAX`] commands at once. Everything else that can stand in the channel is the answer to one action
 //! that the owner itself has under way.
 
@@ -11,22 +11,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use punctual_core::{Clock, Epoch, Namespace, NewTask, PartitionId, Task};
-use punctual_store::{LeaseStore, Retention, StoreError, TaskStore};
+use punctual_core::{Clock, Epoch, Namespace, PartitionId, Queue, Task};
+use punctual_store::{Retention, StoreError, TaskStore};
 use tokio::runtime;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::command::{Cancelled, Command, Condition, EngineError, Reply, Scheduled, Subject};
-use crate::deliver::Courier;
-use crate::event::{Action, Event, Sight};
+use crate::call::{Answers, Call};
+use crate::command::{Answer, Cancelled, Command, EngineError, Order, Scheduled, Subject};
+use crate::deliver::{Courier, Report};
+use crate::event::{Action, Event};
+use crate::gauges::Gauges;
+use crate::look::Looked;
+use crate::memory::Budget;
 use crate::owner::Owner;
 use crate::recover::Possession;
 
 /// Commands that wait for their answer at once. Each holds one task; more means that the store cannot
 /// keep up, and waiting longer would help nobody.
-pub const COMMANDS_MAX: usize = 16_384;
+pub const COMMANDS_MAX: usize = 65_536;
 
-/// Events taken in before the next look at the time: some tens of microseconds of deciding.
+/// Events taken in before the next look at the time: some tens of microseconds of deciding, unless they are large calls.
 const EVENTS_MAX: usize = 256;
 
 /// How long the thread waits when nothing is due: it wakes by events, this is only a bound.
@@ -39,6 +43,36 @@ pub struct Handle {
     permits: Arc<Semaphore>,
 }
 
+/// The way back for couriers.
+#[derive(Debug, Clone)]
+pub struct Reports {
+    events: Sender<Event>,
+    /// Tells owners apart.
+    owner: (PartitionId, Epoch),
+}
+
+impl Reports {
+    /// Reports what came of deliveries. An owner that is gone wants to know nothing any more.
+    pub fn send(&self, reports: Vec<Report>) {
+        let _ = self.events.send(Event::Ended(reports));
+    }
+
+    /// Whether they lead to the same owner.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.owner == other.owner
+    }
+}
+
+/// How an owner is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// How long history and dead letters are kept.
+    pub retention: Retention,
+    /// What may be held in memory.
+    pub budget: Budget,
+}
+
 /// Starts an owner. The receiver yields why it stopped, if it did so by itself; it is closed without a value
 /// after a drain.
 pub fn spawn<S, K, C>(
@@ -46,10 +80,10 @@ pub fn spawn<S, K, C>(
     store: Arc<S>,
     courier: Arc<K>,
     clock: Arc<C>,
-    retention: Retention,
+    terms: Terms,
 ) -> std::io::Result<(Handle, oneshot::Receiver<StoreError>)>
 where
-    S: TaskStore + LeaseStore,
+    S: TaskStore,
     K: Courier,
     C: Clock,
 {
@@ -60,12 +94,13 @@ where
         epoch: possession.epoch,
         store,
         courier,
-        retention,
+        retention: terms.retention,
         runtime: runtime::Handle::current(),
         events: events.clone(),
     };
     thread::Builder::new().name(possession.partition.to_string()).spawn(move || {
-        if let Err(error) = run(possession, &received, &hands, clock.as_ref()) {
+        let owner = Owner::new(possession, terms.budget, clock.now());
+        if let Err(error) = run(owner, &received, &hands, clock.as_ref()) {
             let _ = stopped.send(error);
         }
     })?;
@@ -74,12 +109,11 @@ where
 
 /// Returns when a drain has come to its end; an error when the owner may not or cannot go on.
 fn run<S: TaskStore, K: Courier, C: Clock>(
-    possession: Possession,
+    mut owner: Owner,
     received: &Receiver<Event>,
     hands: &Hands<S, K>,
     clock: &C,
 ) -> Result<(), StoreError> {
-    let mut owner = Owner::new(possession, clock.now());
     let mut draining = false;
     loop {
         for action in owner.act(clock.now()) {
@@ -105,28 +139,54 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
 }
 
 impl Handle {
+    /// Asks for several things at once; one answer each, in order. At most [`COMMANDS_MAX`].
+    pub async fn call(&self, commands: Vec<Command>) -> Result<Answers, EngineError> {
+        let count = u32::try_from(commands.len()).map_err(|_| EngineError::Busy)?;
+        let _permit = self.permits.try_acquire_many(count).map_err(|_| EngineError::Busy)?;
+        let (call, answers) = Call::new(commands);
+        self.events.send(Event::Call(call)).map_err(|_| EngineError::Stopped)?;
+        answers.await.map_err(|_| EngineError::Stopped)
+    }
+
     /// Creates a task, or replaces the one that its key names.
-    pub async fn schedule(
-        &self,
-        new_task: NewTask,
-        condition: Condition,
-    ) -> Result<Scheduled, EngineError> {
-        let new_task = Box::new(new_task);
-        self.ask(|reply| Command::Schedule { new_task, condition, reply }).await
+    pub async fn schedule(&self, order: Order) -> Result<Scheduled, EngineError> {
+        match self.ask(Command::Schedule(order)).await? {
+            Answer::Scheduled(scheduled) => Ok(scheduled),
+            answer => unreachable!("another command's answer: {answer:?}"),
+        }
     }
 
     /// Stops a task before its next fire.
-    pub async fn cancel(
-        &self,
-        namespace: Namespace,
-        subject: Subject,
-    ) -> Result<Cancelled, EngineError> {
-        self.ask(|reply| Command::Cancel { subject, namespace, reply }).await
+    pub async fn cancel(&self, subject: Subject) -> Result<Cancelled, EngineError> {
+        match self.ask(Command::Cancel(subject)).await? {
+            Answer::Cancelled(cancelled) => Ok(cancelled),
+            answer => unreachable!("another command's answer: {answer:?}"),
+        }
     }
 
     /// Shows a living task.
-    pub async fn get(&self, namespace: Namespace, subject: Subject) -> Result<Task, EngineError> {
-        self.ask(|reply| Command::Get { subject, namespace, reply }).await
+    pub async fn get(&self, subject: Subject) -> Result<Task, EngineError> {
+        self.task(Command::Get(subject)).await
+    }
+
+    /// Does what is answered with a task: get, pause, resume, redrive.
+    pub async fn task(&self, command: Command) -> Result<Task, EngineError> {
+        match self.ask(command).await? {
+            Answer::Task(task) => Ok(task),
+            answer => unreachable!("another command's answer: {answer:?}"),
+        }
+    }
+
+    /// The workers of a queue want so many deliveries at once from now on, those under way included.
+    pub fn give_room(&self, namespace: Namespace, queue: Queue, room: usize) {
+        let _ = self.events.send(Event::Room { namespace, queue, room });
+    }
+
+    /// How much there is, of one namespace or of all.
+    pub async fn gauges(&self, namespace: Option<Namespace>) -> Result<Gauges, EngineError> {
+        let (reply, gauges) = oneshot::channel();
+        self.events.send(Event::Gauge(namespace, reply)).map_err(|_| EngineError::Stopped)?;
+        gauges.await.map_err(|_| EngineError::Stopped)
     }
 
     /// Starts nothing new from here on. The owner ends when what is under way is done.
@@ -134,12 +194,9 @@ impl Handle {
         let _ = self.events.send(Event::Drain);
     }
 
-    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
-        let _permit = self.permits.try_acquire().map_err(|_| EngineError::Busy)?;
-        let (reply, answer) = Reply::new();
-        let sent = self.events.send(Event::Command(command(reply)));
-        sent.map_err(|_| EngineError::Stopped)?;
-        answer.await.unwrap_or(Err(EngineError::Stopped))
+    async fn ask(&self, command: Command) -> Result<Answer, EngineError> {
+        let answers = self.call(vec![command]).await?;
+        answers.into_iter().next().unwrap_or(Err(EngineError::Stopped))
     }
 }
 
@@ -164,9 +221,8 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
             Action::Load { after, until, limit } => self.start(async move {
                 Event::Loaded(store.load(partition, after, until, limit).await)
             }),
-            Action::Look(subject) => self.start(async move {
-                let result = Sight::look(store.as_ref(), partition, &subject).await;
-                Event::Looked { subject, result }
+            Action::Look(looks) => self.start(async move {
+                Event::Looked(Looked::read(store.as_ref(), partition, looks).await)
             }),
             Action::Sweep(now) => {
                 let retention = self.retention;
@@ -174,12 +230,11 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
                     Event::Swept(store.sweep(partition, epoch, retention, now).await)
                 });
             }
-            Action::Deliver(delivery) => {
+            Action::Deliver(deliveries) => {
                 let courier = Arc::clone(&self.courier);
-                self.start(async move {
-                    let outcome = courier.carry(delivery.clone()).await;
-                    Event::Ended { delivery, outcome }
-                });
+                let reports = Reports { events: self.events.clone(), owner: (partition, epoch) };
+                // Handing over is quick, but not so quick that time should wait for it.
+                self.runtime.spawn(async move { courier.carry(deliveries, &reports) });
             }
             Action::Stop(error) => return Err(error),
         }

@@ -6,18 +6,35 @@
 //! Invariant: a batch that may or may not have been made is sent again under its number until the store
 //! says which.
 
-use punctual_core::{Task, TaskId, Timestamp};
+use punctual_core::{FireId, Namespace, Task, TaskId, Timestamp, Version};
 use punctual_store::{Batch, BatchNo, Change, StoreError};
+use smallvec::SmallVec;
 
-use crate::command::{Cancelled, EngineError, Reply, Scheduled, Subject};
+use crate::command::{Answer, Asked, EngineError};
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
 
 /// Changes that belong together, and what follows once they are durable.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
-    pub(crate) changes: Vec<Change>,
-    pub(crate) effects: Vec<Effect>,
+    pub(crate) changes: SmallVec<[Change; 1]>,
+    pub(crate) effects: SmallVec<[Effect; 1]>,
+    /// Who is answered, and with what.
+    pub(crate) asked: Option<Asked>,
+    pub(crate) answer: Option<Answer>,
+}
+
+impl Decision {
+    /// One that answers a command.
+    pub(crate) fn answering(asked: Asked) -> Self {
+        Self { asked: Some(asked), ..Self::default() }
+    }
+
+    /// One of the owner's own: a change, and what follows.
+    pub(crate) fn own(change: Change, effect: Effect) -> Self {
+        let (changes, effects) = (SmallVec::from([change]), SmallVec::from([effect]));
+        Self { changes, effects, ..Self::default() }
+    }
 }
 
 /// What follows from a decision once it is durable.
@@ -25,16 +42,16 @@ pub(crate) struct Decision {
 pub(crate) enum Effect {
     /// A task stands thus from now on: hold it if it is due before the horizon.
     File(Task),
+    /// A task stands thus from now on, and the attempt that is under way goes on.
+    Stand(Task),
+    /// A task is due later than before.
+    Postpone { namespace: Namespace, id: TaskId, fire_at: Timestamp, version: Version },
     /// A task has ended.
     Leave(TaskId),
     /// At most once: the claim is durable, the first byte may be sent.
-    Send(Task),
-    /// Answer.
-    Scheduled(Reply<Scheduled>, Box<Scheduled>),
-    /// Answer.
-    Cancelled(Reply<Cancelled>),
-    /// Decide the next command about this subject.
-    Free(Subject),
+    Send(TaskId),
+    /// At most once: the outcome is durable.
+    Unclaim(FireId),
 }
 
 /// What is decided and not yet durable.
@@ -68,7 +85,11 @@ impl Writer {
         let count = self.waiting.iter().map(fits).take_while(|fits| *fits).count();
         // One decision alone always goes, or nothing ever would.
         let count = count.max(1).min(self.waiting.len());
-        self.sent.extend(self.waiting.drain(..count));
+        if count == self.waiting.len() {
+            std::mem::swap(&mut self.sent, &mut self.waiting);
+        } else {
+            self.sent.extend(self.waiting.drain(..count));
+        }
     }
 
     fn batch(&self) -> Batch {
@@ -115,24 +136,27 @@ impl Owner {
         for change in &decision.changes {
             let id = change.task_id();
             self.recent.durable(id);
-            self.loader.aside.remove(&id);
+            self.loader.forget_aside(id);
             self.wake_watchers(id);
         }
         for effect in decision.effects {
             match effect {
                 Effect::File(task) => self.file(task),
-                Effect::Leave(id) => {
-                    self.unclaim(id);
-                    self.memory.remove(id);
+                Effect::Stand(task) => {
+                    if let Some(report) = self.memory.stand(task) {
+                        self.settle(report, now);
+                    }
                 }
-                Effect::Send(task) => {
-                    self.claim(&task);
-                    self.enqueue(task.id, now);
+                Effect::Postpone { namespace, id, fire_at, version } => {
+                    self.postponed(namespace, id, fire_at, version);
                 }
-                Effect::Scheduled(reply, scheduled) => reply.send(Ok(*scheduled)),
-                Effect::Cancelled(reply) => reply.send(Ok(Cancelled::Cancelled)),
-                Effect::Free(subject) => self.free(subject),
+                Effect::Leave(id) => self.memory.remove(id),
+                Effect::Send(id) => self.send_claimed(id, now),
+                Effect::Unclaim(fire_id) => self.claims.remove(fire_id),
             }
+        }
+        if let (Some(asked), Some(answer)) = (decision.asked, decision.answer) {
+            self.answer(asked, Ok(answer));
         }
     }
 
@@ -154,23 +178,18 @@ impl Owner {
         for change in &decision.changes {
             let id = change.task_id();
             self.recent.undone(id);
-            if let Some((delivery, outcome)) = self.memory.staying(id) {
-                self.settle(delivery, outcome, now);
+            if let Some(report) = self.memory.staying(id) {
+                self.settle(report, now);
             }
             if !self.recent.is_undurable(id)
-                && let Some(task) = self.loader.aside.remove(&id)
+                && let Some(task) = self.loader.take_aside(id)
             {
                 self.file(task);
             }
             self.wake_watchers(id);
         }
-        for effect in decision.effects {
-            match effect {
-                Effect::Scheduled(reply, _) => reply.send(Err(EngineError::Full)),
-                Effect::Cancelled(reply) => reply.send(Err(EngineError::Full)),
-                Effect::Free(subject) => self.free(subject),
-                Effect::File(_) | Effect::Leave(_) | Effect::Send(_) => {}
-            }
+        if let Some(asked) = decision.asked {
+            self.answer(asked, Err(EngineError::Full));
         }
     }
 
@@ -180,36 +199,5 @@ impl Owner {
         }
         let batch = self.writer.batch();
         self.later.push((now.after(STORE_PAUSE), Action::Apply(batch)));
-    }
-
-    /// Looks again for those who waited for a decision about a task, once none is on its way.
-    fn wake_watchers(&mut self, id: TaskId) {
-        if self.recent.is_undurable(id) {
-            return;
-        }
-        for subject in self.watchers.remove(&id).unwrap_or_default() {
-            self.look(subject);
-        }
-    }
-
-    fn claim(&mut self, task: &Task) {
-        let definition = &task.definition;
-        if let Some(key) = definition.key.clone() {
-            self.claims.insert(Subject::Key(definition.namespace.clone(), key), task.id);
-        }
-    }
-
-    fn unclaim(&mut self, id: TaskId) {
-        let Some(loaded) = self.memory.get(id) else {
-            return;
-        };
-        let definition = &loaded.task.definition;
-        let Some(key) = definition.key.clone() else {
-            return;
-        };
-        let subject = Subject::Key(definition.namespace.clone(), key);
-        if self.claims.get(&subject) == Some(&id) {
-            self.claims.remove(&subject);
-        }
     }
 }

@@ -9,7 +9,7 @@ use punctual_core::{
 };
 use punctual_engine::{Action, Cancelled, Condition, EngineError, Scheduled, Subject};
 use punctual_store::TaskStore;
-use world::{Weather, World, failed, key, millis, named, once, ready, secs, shop};
+use world::{Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
 
 const PARTITION: punctual_core::PartitionId = punctual_core::PartitionId::FIRST;
 
@@ -162,10 +162,10 @@ fn cancelling_a_task_that_is_firing_or_has_fired_says_so() {
     let mut world = World::new();
     let task = world.schedule(once(secs(1)));
     world.pass(secs(1));
-    let id = Subject::Id(task.id);
-    assert!(matches!(world.cancel(id.clone()), Ok(Cancelled::Firing(n)) if n.get() == 1));
+    let subject = id(&task);
+    assert!(matches!(world.cancel(subject.clone()), Ok(Cancelled::Firing(n)) if n.get() == 1));
     world.comes_back(Outcome::Acked);
-    assert_eq!(world.cancel(id), Ok(Cancelled::AlreadyFired(task.fire_at)));
+    assert_eq!(world.cancel(subject), Ok(Cancelled::AlreadyFired(task.fire_at)));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_cancel_that_crosses_the_settlement_of_its_task_waits_for_the_truth() {
     let mut world = World::new();
     let task = world.schedule(once(millis(5)));
     world.pass(millis(5));
-    let mut answer = world.send_cancel(Subject::Id(task.id));
+    let mut answer = world.send_cancel(id(&task));
     // The look has read the living task; before it is heard of, the task is done.
     world.comes_back(Outcome::Acked);
     world.perform(0);
@@ -255,10 +255,10 @@ fn a_task_of_another_namespace_is_not_there() {
     let mut world = World::new();
     let task = world.schedule(once(secs(9)));
     let other = punctual_core::Namespace::new("other").unwrap();
-    assert_eq!(world.get(other, Subject::Id(task.id)), Err(EngineError::NotFound));
-    assert_eq!(world.get(shop(), Subject::Id(task.id)).unwrap().state, TaskState::Scheduled);
+    assert_eq!(world.get(Subject::Id(other, task.id)), Err(EngineError::NotFound));
+    assert_eq!(world.get(id(&task)).unwrap().state, TaskState::Scheduled);
     world.pass(secs(9));
-    assert_eq!(world.get(shop(), Subject::Id(task.id)).unwrap().state, TaskState::Firing);
+    assert_eq!(world.get(id(&task)).unwrap().state, TaskState::Firing);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use punctual_core::{
 use punctual_engine::{Cancelled, Condition, Scheduled, Subject};
 use punctual_store::TaskStore;
 use tokio::sync::oneshot::error::TryRecvError;
-use world::{Answer, Weather, World, failed, key, millis, named, once, ready, secs};
+use world::{Answer, Weather, World, failed, key, millis, named, once, ready, secs, shop};
 
 const SEEDS_DEFAULT: u64 = 300;
 const STEPS: u32 = 400;
@@ -125,7 +125,7 @@ impl Life {
         } else {
             let mut ids: Vec<_> = self.promises.keys().copied().collect();
             ids.sort();
-            Subject::Id(ids[self.dice.index(ids.len())])
+            Subject::Id(shop(), ids[self.dice.index(ids.len())])
         };
         let answer = self.world.send_cancel(subject.clone());
         self.cancelling.push((subject, answer));
@@ -205,7 +205,7 @@ impl Life {
         for (subject, mut answer) in std::mem::take(&mut self.cancelling) {
             match answer.try_recv() {
                 Ok(Ok(Cancelled::Cancelled)) => {
-                    if let Subject::Id(id) = &subject
+                    if let Subject::Id(_, id) = &subject
                         && let Some(promise) = self.promises.get_mut(id)
                     {
                         promise.over = true;

@@ -11,7 +11,8 @@ use punctual_core::{
     Timestamp,
 };
 use punctual_engine::{
-    Cancelled, Condition, Courier, Delivery, EngineError, Handle, Scheduled, Subject, spawn, take,
+    Budget, Cancelled, Condition, Courier, Delivery, EngineError, Handle, Order, Reports,
+    Scheduled, Subject, Terms, spawn, take,
 };
 use punctual_store::{MemoryStore, Retention, StoreError};
 use tokio::sync::{mpsc, oneshot};
@@ -42,10 +43,16 @@ impl Clock for HandClock {
 struct Asking(mpsc::UnboundedSender<(Delivery, oneshot::Sender<Outcome>)>);
 
 impl Courier for Asking {
-    async fn carry(&self, delivery: Delivery) -> Outcome {
-        let (answer, outcome) = oneshot::channel();
-        self.0.send((delivery, answer)).unwrap();
-        outcome.await.unwrap_or(Outcome::Expired)
+    fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
+        for delivery in deliveries {
+            let (answer, outcome) = oneshot::channel();
+            self.0.send((delivery.clone(), answer)).unwrap();
+            let reports = reports.clone();
+            tokio::spawn(async move {
+                let outcome = outcome.await.unwrap_or(Outcome::Expired);
+                reports.send(vec![delivery.report(Some(outcome))]);
+            });
+        }
     }
 }
 
@@ -63,9 +70,10 @@ async fn stage() -> Stage {
     let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
     let (deliveries, carried) = mpsc::unbounded_channel();
     let courier = Arc::new(Asking(deliveries));
-    let retention = Retention::default();
+    let terms = Terms { retention: Retention::default(), budget: Budget::shared_by(1) };
     let (owner, stopped) =
-        spawn(taken.unwrap(), store, courier, Arc::clone(&clock), retention).unwrap();
+        spawn(taken.unwrap(), store, courier, Arc::clone(&clock), terms).unwrap();
+    owner.give_room(shop(), Queue::new("orders").unwrap(), 8);
     Stage { clock, owner, stopped, carried }
 }
 
@@ -73,27 +81,28 @@ fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
 }
 
-fn in_an_hour() -> NewTask {
+fn in_an_hour() -> Order {
     let target = Target::Queue(Queue::new("orders").unwrap());
-    NewTask::new(shop(), Schedule::Once(Due::In(HOUR)), target)
+    let new_task = NewTask::new(shop(), Schedule::Once(Due::In(HOUR)), target);
+    Order { new_task: new_task.into(), condition: Condition::Always }
 }
 
 #[tokio::test]
 async fn a_task_is_carried_when_the_clock_has_come_to_its_time() {
     let mut stage = stage().await;
-    let scheduled = stage.owner.schedule(in_an_hour(), Condition::Always).await.unwrap();
+    let scheduled = stage.owner.schedule(in_an_hour()).await.unwrap();
     let Scheduled::Created(task) = scheduled else { unreachable!("nothing was there before") };
     assert!(stage.carried.try_recv().is_err());
     stage.clock.pass(HOUR);
     // A command wakes the owner, which then looks at the time.
-    stage.owner.get(shop(), Subject::Id(task.id)).await.unwrap();
+    stage.owner.get(Subject::Id(shop(), task.id)).await.unwrap();
     let (delivery, answer) = stage.carried.recv().await.unwrap();
     assert_eq!(delivery.fire_id, task.fire().id);
-    let firing = stage.owner.cancel(shop(), Subject::Id(task.id)).await;
+    let firing = stage.owner.cancel(Subject::Id(shop(), task.id)).await;
     assert!(matches!(firing, Ok(Cancelled::Firing(_))), "{firing:?}");
     answer.send(Outcome::Acked).unwrap();
     stage.owner.drain();
     assert!(stage.stopped.await.is_err(), "it ended well, without a reason to give");
-    let refused = stage.owner.schedule(in_an_hour(), Condition::Always).await;
+    let refused = stage.owner.schedule(in_an_hour()).await;
     assert_eq!(refused, Err(EngineError::Stopped));
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use punctual_core::{Partitions, parse_duration};
-use punctual_server::{Config, LogFormat, SystemClock, start_log};
+use punctual_server::{Config, LogFormat, Store, start_log};
 use punctual_store::Retention;
 use punctual_store_embedded::{EmbeddedStore, Options};
 use tokio::net::TcpListener;
@@ -80,11 +80,9 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))?;
-    let store = Arc::new(open(&flags.data_dir, partitions).await?);
-    let clock = Arc::new(SystemClock::start());
+    let store = Arc::new(Store::Embedded(open(&flags.data_dir, partitions).await?));
     let stop = stop_signal()?;
-    let served =
-        punctual_server::run(listener, config, Arc::clone(&store), partitions, clock, stop).await;
+    let served = punctual_server::run(listener, config, Arc::clone(&store), partitions, stop).await;
     match Arc::try_unwrap(store) {
         Ok(store) if served.is_ok() => store.close().await.context("cannot close the store")?,
         // Something still holds it, or it broke: like a crash, which it is made for.

@@ -7,18 +7,20 @@ mod error;
 mod task;
 mod tasks;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post, put};
 
-use crate::broker::Owners;
+use crate::broker::Broker;
 use error::Problem;
 
 /// One request's body: a task with the largest payload, in base64, with room for the rest of it.
 pub(crate) const BODY_BYTES_MAX: usize = 512 * 1024;
 
 /// All routes.
-pub(crate) fn router(owners: Owners) -> Router {
+pub(crate) fn router(broker: Arc<Broker>) -> Router {
     let task = put(tasks::replace).get(tasks::show).delete(tasks::cancel);
     Router::new()
         .route("/v1/{namespace}/tasks", post(tasks::create))
@@ -28,5 +30,5 @@ pub(crate) fn router(owners: Owners) -> Router {
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(owners)
+        .with_state(broker)
 }

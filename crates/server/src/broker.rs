@@ -4,8 +4,8 @@
 //! Start: take the partitions, then listen. Stop: listen no more, finish what is under way, then return.
 //! Invariant: a request is answered by the owner of its partition, after the store.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,16 +13,18 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use punctual_core::{BrokerId, Clock, PartitionId, Partitions, TaskKey, partition_of};
-use punctual_engine::{Handle, spawn, take};
-use punctual_store::{LeaseStore, StoreError, TaskStore};
+use punctual_core::{BrokerId, Clock, Namespace, PartitionId, Partitions, TaskKey, partition_of};
+use punctual_engine::{Budget, Handle, Terms, spawn, take};
+use punctual_store::StoreError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use crate::api;
+use crate::clock::SystemClock;
 use crate::config::{Config, ConfigError};
-use crate::courier::HttpCourier;
+use crate::courier::{Couriers, HttpCourier, Hub};
+use crate::store::Store;
 
 /// Connections at once. Each costs some tens of kilobytes; beyond this they wait to be accepted.
 const CONNECTIONS_MAX: usize = 16_384;
@@ -52,88 +54,125 @@ pub enum BrokerError {
     Io(#[from] std::io::Error),
 }
 
+/// What the API works with.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    pub(crate) owners: Owners,
+    /// For reading only: whoever changes something asks an owner.
+    pub(crate) store: Arc<Store>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) clock: Arc<SystemClock>,
+}
+
 /// The owners of all partitions, by partition.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Owners {
     partitions: Partitions,
-    handles: Arc<HashMap<PartitionId, Handle>>,
+    handles: Vec<Handle>,
+    /// Tasks without a name go round.
+    next: AtomicUsize,
 }
 
 impl Owners {
-    /// The owner of a task, by its name or by the partition that its id says.
+    /// All partitions.
+    pub(crate) const fn partitions(&self) -> Partitions {
+        self.partitions
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[Handle] {
+        &self.handles
+    }
+
+    /// The owner of a partition; `None` if there is no such partition.
     pub(crate) fn of(&self, partition: PartitionId) -> Option<&Handle> {
-        self.handles.get(&partition)
+        self.handles.get(usize::from(partition.get()))
     }
 
     /// The owner of a named task.
-    pub(crate) fn of_key(
-        &self,
-        namespace: &punctual_core::Namespace,
-        key: &TaskKey,
-    ) -> Option<&Handle> {
-        self.of(partition_of(namespace, key, self.partitions))
+    pub(crate) fn of_key(&self, namespace: &Namespace, key: &TaskKey) -> &Handle {
+        let partition = partition_of(namespace, key, self.partitions);
+        &self.handles[usize::from(partition.get())]
     }
 
-    /// The owner of a task without a name: any will do, and the first is as good as another.
-    pub(crate) fn any(&self) -> Option<&Handle> {
-        self.of(PartitionId::FIRST)
+    /// The owner of a task without a name: any will do.
+    pub(crate) fn any(&self) -> &Handle {
+        &self.handles[self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len()]
     }
 }
 
 /// Runs a broker until `stop` says so, or until it cannot go on.
-pub async fn run<S: TaskStore + LeaseStore, C: Clock>(
+pub async fn run(
     listener: TcpListener,
     config: Config,
-    store: Arc<S>,
+    store: Arc<Store>,
     partitions: Partitions,
-    clock: Arc<C>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BrokerError> {
     config.check()?;
-    let broker = BrokerId::new(SOLE_BROKER);
-    let courier = Arc::new(HttpCourier::new());
-    let mut handles = HashMap::new();
-    let mut ends = JoinSet::new();
-    for partition in partitions.iter() {
-        let possession = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
-        let (handle, end) = spawn(
-            possession,
-            Arc::clone(&store),
-            Arc::clone(&courier),
-            Arc::clone(&clock),
-            config.retention,
-        )?;
-        handles.insert(partition, handle);
-        ends.spawn(end);
-    }
-    let owners = Owners { partitions, handles: Arc::new(handles) };
+    let clock = Arc::new(SystemClock::start());
+    let hub = Hub::new(Arc::clone(&clock));
+    let http = Arc::new(HttpCourier::new());
+    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
+    let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
+    hub.serve(handles.clone());
+    let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
+    let broker = Arc::new(Broker { owners, store, hub: Arc::clone(&hub), clock });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
     let failed = tokio::select! {
         () = stop => None,
         error = owner_failed(&mut ends) => Some(error),
-        () = accept(&listener, api::router(owners.clone()), &connections) => None,
+        () = accept(&listener, api::router(Arc::clone(&broker)), &connections) => None,
+        () = hub.watch() => None,
     };
     drop(listener);
     tracing::info!("draining");
-    for handle in owners.handles.values() {
+    for handle in broker.owners.all() {
         handle.drain();
     }
     let finish = async {
         connections.shutdown().await;
         while ends.join_next().await.is_some() {}
     };
-    if tokio::time::timeout(config.grace, finish).await.is_err() {
+    let finished = tokio::select! {
+        finished = tokio::time::timeout(config.grace, finish) => finished.is_ok(),
+        () = hub.watch() => false,
+    };
+    if !finished {
         tracing::warn!(grace = ?config.grace, "stopping with work under way; it will be done again");
     }
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
+type Ends = JoinSet<Result<StoreError, oneshot::error::RecvError>>;
+
+/// Takes all partitions and starts their owners.
+async fn take_all(
+    partitions: Partitions,
+    store: &Arc<Store>,
+    couriers: &Arc<Couriers>,
+    clock: &Arc<SystemClock>,
+    config: &Config,
+) -> Result<(Vec<Handle>, Ends), BrokerError> {
+    let broker = BrokerId::new(SOLE_BROKER);
+    let budget = Budget::shared_by(partitions.count());
+    let terms = Terms { retention: config.retention, budget };
+    let mut handles = Vec::new();
+    let mut ends = JoinSet::new();
+    for partition in partitions.iter() {
+        let possession = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
+        let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
+        let (handle, end) = spawn(possession, store, couriers, clock, terms)?;
+        handles.push(handle);
+        ends.spawn(end);
+    }
+    Ok((handles, ends))
+}
+
 /// Resolves when an owner has stopped by itself.
-async fn owner_failed(
-    ends: &mut JoinSet<Result<StoreError, oneshot::error::RecvError>>,
-) -> StoreError {
+async fn owner_failed(ends: &mut Ends) -> StoreError {
     loop {
         match ends.join_next().await {
             Some(Ok(Ok(error))) => return error,

@@ -12,7 +12,7 @@ use punctual_core::{Clock, Timestamp};
 
 /// The machine's time.
 #[derive(Debug, Clone)]
-pub struct SystemClock {
+pub(crate) struct SystemClock {
     /// The wall clock at the start, as time since the Unix epoch,
     wall: Duration,
     /// and the monotonic clock at the same moment.
@@ -22,7 +22,7 @@ pub struct SystemClock {
 impl SystemClock {
     /// Reads the wall clock; the only time that it is read.
     #[must_use]
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { wall, started: Instant::now() }
     }

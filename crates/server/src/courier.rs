@@ -1,5 +1,41 @@
-//! Couriers: how deliveries travel. One file per way.
+//! Couriers: how deliveries travel. One file per way: `http` calls webhooks, `hub` has workers come and take.
 
 mod http;
+pub(crate) mod hub;
+
+use std::sync::Arc;
+
+use punctual_core::Target;
+use punctual_engine::{Courier, Delivery, Reports};
 
 pub(crate) use http::HttpCourier;
+pub(crate) use hub::Hub;
+
+/// All couriers of a broker.
+#[derive(Debug)]
+pub(crate) struct Couriers {
+    pub(crate) http: Arc<HttpCourier>,
+    pub(crate) hub: Arc<Hub>,
+}
+
+impl Courier for Couriers {
+    fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
+        let by_queue = |delivery: &Delivery| matches!(delivery.definition.target, Target::Queue(_));
+        // Usually all are of one kind, and then nothing moves.
+        let (queued, webhooks): (Vec<_>, Vec<_>) = if deliveries.iter().all(by_queue) {
+            (deliveries, Vec::new())
+        } else {
+            deliveries.into_iter().partition(by_queue)
+        };
+        if !queued.is_empty() {
+            self.hub.carry(queued, reports);
+        }
+        for delivery in webhooks {
+            let (http, reports) = (Arc::clone(&self.http), reports.clone());
+            tokio::spawn(async move {
+                let outcome = http.carry(&delivery).await;
+                reports.send(vec![delivery.report(Some(outcome))]);
+            });
+        }
+    }
+}

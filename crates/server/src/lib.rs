@@ -11,9 +11,10 @@ mod broker;
 mod clock;
 mod config;
 mod courier;
+mod store;
 mod telemetry;
 
 pub use broker::{BrokerError, run};
-pub use clock::SystemClock;
 pub use config::{Config, ConfigError};
+pub use store::Store;
 pub use telemetry::{LogFormat, start_log};

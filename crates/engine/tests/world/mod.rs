@@ -14,11 +14,12 @@ use punctual_core::{
     Target, Task, TaskKey, Timestamp,
 };
 use punctual_engine::{
-    Action, Cancelled, Command, Condition, Delivery, EngineError, Event, Owner, Possession, Reply,
-    Scheduled, Sight, Subject, take,
+    Action, Answer as Told, Answers, Budget, Call, Cancelled, Command, Condition, Delivery,
+    EngineError, Event, Looked, Order, Owner, Possession, Push, Scheduled, Subject, take,
 };
 use punctual_store::{BatchNo, Counts, MemoryStore, Retention, StoreError, TaskStore};
 use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::error::TryRecvError;
 
 pub(crate) const START: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const PARTITION: PartitionId = PartitionId::FIRST;
@@ -50,19 +51,37 @@ pub(crate) struct World {
     pub(crate) sent: Vec<Delivery>,
     /// Why the owner stopped.
     pub(crate) stopped: Option<StoreError>,
+    /// What workers of the queue "orders" want at once.
+    pub(crate) room: usize,
 }
 
-pub(crate) type Answer<T> = Receiver<Result<T, EngineError>>;
+/// Where the answer to one command arrives.
+pub(crate) struct Answer<T>(Receiver<Answers>, fn(Told) -> Option<T>);
+
+impl<T> Answer<T> {
+    pub(crate) fn try_recv(&mut self) -> Result<Result<T, EngineError>, TryRecvError> {
+        let answers = self.0.try_recv()?;
+        let answer = answers.into_iter().next().unwrap();
+        Ok(answer.map(|told| (self.1)(told).expect("the answer to another command")))
+    }
+}
+
+const BUDGET: Budget = Budget { tasks: 1_000_000, payload_bytes: 1 << 30 };
+const ROOM: usize = 256;
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_budget(BUDGET)
+    }
+
+    pub(crate) fn with_budget(budget: Budget) -> Self {
         let store = MemoryStore::default();
         let possession = possess(&store, START);
-        let owner = Owner::new(possession, START);
+        let owner = Owner::new(possession, budget, START);
         let (wanted, carried, sent) = (Vec::new(), Vec::new(), Vec::new());
         let weather = Weather::Fair;
         let stopped = None;
-        Self {
+        let mut world = Self {
             store,
             owner,
             possession,
@@ -73,13 +92,26 @@ impl World {
             sent,
             made: None,
             stopped,
+            room: ROOM,
+        };
+        world.give_room(ROOM);
+        world
+    }
+
+    /// Workers of the queues that tests use want so much from now on.
+    pub(crate) fn give_room(&mut self, room: usize) {
+        self.room = room;
+        for queue in ["orders", "quick"] {
+            let queue = Queue::new(queue).unwrap();
+            self.owner.on(Event::Room { namespace: shop(), queue, room }, self.now);
         }
     }
 
     /// The owner is gone with all that it knew, and so is what it wanted done; another takes over.
     pub(crate) fn crash(&mut self) {
         self.possession = possess(&self.store, self.now);
-        self.owner = Owner::new(self.possession, self.now);
+        self.owner = Owner::new(self.possession, BUDGET, self.now);
+        self.give_room(self.room);
         self.wanted.clear();
         self.carried.clear();
     }
@@ -88,9 +120,9 @@ impl World {
     pub(crate) fn act(&mut self) {
         for action in self.owner.act(self.now) {
             match action {
-                Action::Deliver(delivery) => {
-                    self.sent.push(delivery.clone());
-                    self.carried.push(delivery);
+                Action::Deliver(deliveries) => {
+                    self.sent.extend(deliveries.iter().cloned());
+                    self.carried.extend(deliveries);
                 }
                 Action::Stop(error) => self.stopped = Some(error),
                 wanted => self.wanted.push(wanted),
@@ -136,7 +168,16 @@ impl World {
 
     pub(crate) fn comes_back_from(&mut self, index: usize, outcome: Outcome) -> Delivery {
         let delivery = self.carried.remove(index);
-        self.owner.on(Event::Ended { delivery: delivery.clone(), outcome }, self.now);
+        self.owner.on(Event::Ended(vec![delivery.report(Some(outcome))]), self.now);
+        self.act();
+        delivery
+    }
+
+    /// The oldest delivery was certainly not sent.
+    pub(crate) fn returned(&mut self) -> Delivery {
+        let delivery = self.carried.remove(0);
+        self.sent.retain(|sent| sent.fire_id != delivery.fire_id);
+        self.owner.on(Event::Ended(vec![delivery.report(None)]), self.now);
         self.act();
         delivery
     }
@@ -146,16 +187,33 @@ impl World {
         new_task: NewTask,
         condition: Condition,
     ) -> Answer<Scheduled> {
-        let (reply, answer) = Reply::new();
-        let new_task = Box::new(new_task);
-        self.command(Command::Schedule { new_task, condition, reply });
-        answer
+        let order = Order { new_task: new_task.into(), condition };
+        self.send(Command::Schedule(order), |told| match told {
+            Told::Scheduled(scheduled) => Some(scheduled),
+            _ => None,
+        })
     }
 
     pub(crate) fn send_cancel(&mut self, subject: Subject) -> Answer<Cancelled> {
-        let (reply, answer) = Reply::new();
-        self.command(Command::Cancel { subject, namespace: shop(), reply });
-        answer
+        self.send(Command::Cancel(subject), |told| match told {
+            Told::Cancelled(cancelled) => Some(cancelled),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn send_touch(&mut self, subject: Subject, push: Push) -> Answer<Timestamp> {
+        self.send(Command::Touch(subject, push), |told| match told {
+            Told::Touched { fire_at, .. } => Some(fire_at),
+            _ => None,
+        })
+    }
+
+    /// Something that is answered with a task.
+    pub(crate) fn send_for_task(&mut self, command: Command) -> Answer<Task> {
+        self.send(command, |told| match told {
+            Told::Task(task) => Some(task),
+            _ => None,
+        })
     }
 
     pub(crate) fn schedule(&mut self, new_task: NewTask) -> Task {
@@ -172,13 +230,19 @@ impl World {
         answer.try_recv().unwrap()
     }
 
-    pub(crate) fn get(
-        &mut self,
-        namespace: Namespace,
-        subject: Subject,
-    ) -> Result<Task, EngineError> {
-        let (reply, mut answer) = Reply::new();
-        self.command(Command::Get { subject, namespace, reply });
+    pub(crate) fn get(&mut self, subject: Subject) -> Result<Task, EngineError> {
+        self.task(Command::Get(subject))
+    }
+
+    /// Does something that is answered with a task.
+    pub(crate) fn task(&mut self, command: Command) -> Result<Task, EngineError> {
+        let mut answer = self.send_for_task(command);
+        self.settle();
+        answer.try_recv().unwrap()
+    }
+
+    pub(crate) fn touch(&mut self, subject: Subject, push: Push) -> Result<Timestamp, EngineError> {
+        let mut answer = self.send_touch(subject, push);
         self.settle();
         answer.try_recv().unwrap()
     }
@@ -187,9 +251,11 @@ impl World {
         ready(self.store.counts(PARTITION, &shop())).unwrap()
     }
 
-    fn command(&mut self, command: Command) {
-        self.owner.on(Event::Command(command), self.now);
+    pub(crate) fn send<T>(&mut self, command: Command, wanted: fn(Told) -> Option<T>) -> Answer<T> {
+        let (call, answers) = Call::new(vec![command]);
+        self.owner.on(Event::Call(call), self.now);
         self.act();
+        Answer(answers, wanted)
     }
 
     fn answer(&mut self, action: Action) -> Event {
@@ -214,13 +280,12 @@ impl World {
                 Weather::Away | Weather::AnswerLost => Err(away()),
                 _ => ready(self.store.load(PARTITION, after, until, limit)),
             }),
-            Action::Look(subject) => {
-                let result = match self.weather {
-                    Weather::Away | Weather::AnswerLost => Err(away()),
-                    _ => ready(Sight::look(&self.store, PARTITION, &subject)),
-                };
-                Event::Looked { subject, result }
-            }
+            Action::Look(looks) => Event::Looked(match self.weather {
+                Weather::Away | Weather::AnswerLost => {
+                    looks.into_iter().map(|look| Looked { look, result: Err(away()) }).collect()
+                }
+                _ => ready(Looked::read(&self.store, PARTITION, looks)),
+            }),
             Action::Sweep(now) => {
                 let (epoch, retention) = (self.possession.epoch, Retention::default());
                 Event::Swept(ready(self.store.sweep(PARTITION, epoch, retention, now)))
@@ -245,6 +310,10 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
 
 pub(crate) fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
+}
+
+pub(crate) fn id(task: &Task) -> Subject {
+    Subject::Id(shop(), task.id)
 }
 
 pub(crate) fn key(name: &str) -> Subject {

@@ -87,6 +87,18 @@ impl From<EngineError> for Problem {
                 "The task has another version",
                 StatusCode::PRECONDITION_FAILED,
             ),
+            EngineError::NoLetter => {
+                ("urn:punctual:no-such-dead-letter", "No such dead letter", StatusCode::NOT_FOUND)
+            }
+            EngineError::Firing(_) => {
+                ("urn:punctual:firing", "The task is firing", StatusCode::CONFLICT)
+            }
+            EngineError::Paused => {
+                ("urn:punctual:paused", "The task is paused", StatusCode::CONFLICT)
+            }
+            EngineError::NoWatch => {
+                ("urn:punctual:no-watch", "Not a watch", StatusCode::UNPROCESSABLE_ENTITY)
+            }
             EngineError::Busy => ("urn:punctual:busy", "Busy", StatusCode::SERVICE_UNAVAILABLE),
             EngineError::Full => {
                 ("urn:punctual:full", "No room left", StatusCode::INSUFFICIENT_STORAGE)

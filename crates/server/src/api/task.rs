@@ -14,8 +14,8 @@ use bytes::Bytes;
 use http::StatusCode;
 use punctual_core::{
     Backoff, Due, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask,
-    Payload, RetryPolicy, Schedule, Target, Task, TaskKey, TaskState, Timestamp, format_duration,
-    parse_duration,
+    Payload, Queue, RetryPolicy, Schedule, Target, Task, TaskKey, TaskState, Timestamp,
+    format_duration, parse_duration,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -242,10 +242,7 @@ impl TargetBody {
     fn into_target(self) -> Result<Target, Invalid> {
         let http = match self {
             Self::Http(http) => http,
-            Self::Queue(_) => {
-                let problem = "is not served by this version; use `target.http`";
-                return Err(Invalid::new("target.queue", problem));
-            }
+            Self::Queue(queue) => return Ok(Target::Queue(Queue::new(&queue)?)),
         };
         let method = http.method.as_deref().map(Method::parse).transpose();
         let target = method.and_then(|method| {

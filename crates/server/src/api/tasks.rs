@@ -2,6 +2,8 @@
 //!
 //! In: requests, as untrusted as they come. Out: commands to the owner of the task, and its answers.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -9,19 +11,19 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use punctual_core::{Namespace, Task, TaskId, TaskKey, Version};
-use punctual_engine::{Cancelled, Condition, EngineError, Handle, Scheduled, Subject};
+use punctual_engine::{Cancelled, Condition, EngineError, Handle, Order, Scheduled, Subject};
 use serde_json::json;
 
 use super::error::Problem;
 use super::task::{self, TaskBody};
-use crate::broker::Owners;
+use crate::broker::{Broker, Owners};
 
 type Answer = Result<Response, Problem>;
 type Body = Result<Bytes, BytesRejection>;
 
 /// `POST /v1/{namespace}/tasks`
 pub(crate) async fn create(
-    State(owners): State<Owners>,
+    State(broker): State<Arc<Broker>>,
     path: Result<Path<String>, PathRejection>,
     body: Body,
 ) -> Answer {
@@ -29,17 +31,16 @@ pub(crate) async fn create(
     let namespace = Namespace::new(&namespace)?;
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, None)?;
     let owner = match &new_task.key {
-        Some(key) => owners.of_key(&new_task.namespace, key),
-        None => owners.any(),
+        Some(key) => broker.owners.of_key(&new_task.namespace, key),
+        None => broker.owners.any(),
     };
-    let scheduled =
-        owner.ok_or(EngineError::Stopped)?.schedule(new_task, Condition::Always).await?;
-    Ok(scheduled_response(&scheduled))
+    let order = Order { new_task: new_task.into(), condition: Condition::Always };
+    Ok(scheduled_response(&owner.schedule(order).await?))
 }
 
 /// `PUT /v1/{namespace}/tasks/{key}`
 pub(crate) async fn replace(
-    State(owners): State<Owners>,
+    State(broker): State<Arc<Broker>>,
     path: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
     body: Body,
@@ -47,9 +48,9 @@ pub(crate) async fn replace(
     let Path((namespace, key)) = path.map_err(bad_path)?;
     let (namespace, key) = (Namespace::new(&namespace)?, TaskKey::new(&key)?);
     let condition = condition(&headers)?;
-    let owner = owners.of_key(&namespace, &key).ok_or(EngineError::Stopped)?;
+    let owner = broker.owners.of_key(&namespace, &key);
     let new_task = TaskBody::parse(&whole(body)?)?.into_new_task(namespace, Some(key))?;
-    match owner.schedule(new_task, condition).await {
+    match owner.schedule(Order { new_task: new_task.into(), condition }).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
         Err(EngineError::NotFound) => Err(EngineError::OtherVersion(Version::new(0)).into()),
@@ -59,13 +60,13 @@ pub(crate) async fn replace(
 
 /// `GET /v1/{namespace}/tasks/{key-or-id}`
 pub(crate) async fn show(
-    State(owners): State<Owners>,
+    State(broker): State<Arc<Broker>>,
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Answer {
     let Path((namespace, name)) = path.map_err(bad_path)?;
     let namespace = Namespace::new(&namespace)?;
-    for (owner, subject) in candidates(&owners, &namespace, &name)? {
-        match owner.get(namespace.clone(), subject).await {
+    for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
+        match owner.get(subject).await {
             Err(EngineError::NotFound) => {}
             Ok(task) => return Ok(task_response(StatusCode::OK, &task)),
             Err(error) => return Err(error.into()),
@@ -76,13 +77,13 @@ pub(crate) async fn show(
 
 /// `DELETE /v1/{namespace}/tasks/{key-or-id}`
 pub(crate) async fn cancel(
-    State(owners): State<Owners>,
+    State(broker): State<Arc<Broker>>,
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Answer {
     let Path((namespace, name)) = path.map_err(bad_path)?;
     let namespace = Namespace::new(&namespace)?;
-    for (owner, subject) in candidates(&owners, &namespace, &name)? {
-        let answer = match owner.cancel(namespace.clone(), subject).await {
+    for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
+        let answer = match owner.cancel(subject).await {
             Err(EngineError::NotFound) => continue,
             Ok(Cancelled::Cancelled) => json!({ "result": "cancelled" }),
             Ok(Cancelled::Firing(attempt)) => {
@@ -106,12 +107,12 @@ fn candidates<'a>(
     name: &str,
 ) -> Result<Vec<(&'a Handle, Subject)>, Problem> {
     let key = TaskKey::new(name)?;
-    let by_key = owners.of_key(namespace, &key).ok_or(EngineError::Stopped)?;
+    let by_key = owners.of_key(namespace, &key);
     let mut candidates = vec![(by_key, Subject::Key(namespace.clone(), key))];
     if let Ok(id) = name.parse::<TaskId>()
         && let Some(by_id) = owners.of(id.partition())
     {
-        candidates.push((by_id, Subject::Id(id)));
+        candidates.push((by_id, Subject::Id(namespace.clone(), id)));
     }
     Ok(candidates)
 }

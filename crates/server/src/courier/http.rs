@@ -17,7 +17,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use punctual_core::{HttpTarget, Method, Outcome, Reason, Target};
-use punctual_engine::{Courier, Delivery};
+use punctual_engine::Delivery;
 
 /// What is read of an answer: enough to keep the connection for the next delivery.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -69,13 +69,13 @@ impl HttpCourier {
     }
 }
 
-impl Courier for HttpCourier {
-    async fn carry(&self, delivery: Delivery) -> Outcome {
+impl HttpCourier {
+    /// Carries one delivery to its target and says what came of it.
+    pub(crate) async fn carry(&self, delivery: &Delivery) -> Outcome {
         let Target::Http(target) = &delivery.definition.target else {
-            let reason = Reason::new("this broker serves no workers");
-            return Outcome::Failed { reason, retry_in: None };
+            return Outcome::Refused { reason: Reason::new("not a webhook") };
         };
-        match request(&delivery, target) {
+        match request(delivery, target) {
             Ok(request) => {
                 let timeout = delivery.definition.timeout;
                 let answer = tokio::time::timeout(timeout, self.send(request)).await;

@@ -1,0 +1,62 @@
+//! Claims: fires that may be received at most once, from the moment their claim is durable until their outcome is known.
+//!
+//! In: tasks whose claim the store has; it knows them as dead letters whose outcome is unknown, and has let go of their names. Out: the
+//! task back, when its courier is. A crash loses all of this, and leaves just those letters.
+
+use std::collections::HashMap;
+
+use punctual_core::{AttemptNo, FireId, Task};
+use rapidhash::fast::RandomState;
+
+use crate::command::Subject;
+
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    fires: HashMap<FireId, Task, RandomState>,
+    /// The same by the names under which callers ask.
+    by_subject: HashMap<Subject, FireId, RandomState>,
+}
+
+impl Claims {
+    pub(crate) fn insert(&mut self, task: Task) {
+        let fire_id = task.fire().id;
+        for subject in subjects(&task) {
+            self.by_subject.insert(subject, fire_id);
+        }
+        self.fires.insert(fire_id, task);
+    }
+
+    pub(crate) fn get(&self, fire_id: FireId) -> Option<&Task> {
+        self.fires.get(&fire_id)
+    }
+
+    /// Its outcome is durable.
+    pub(crate) fn remove(&mut self, fire_id: FireId) {
+        let Some(task) = self.fires.remove(&fire_id) else {
+            return;
+        };
+        for subject in subjects(&task) {
+            // The name may have been given to another task, and that one claimed, meanwhile.
+            if self.by_subject.get(&subject) == Some(&fire_id) {
+                self.by_subject.remove(&subject);
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, fire_id: FireId) -> bool {
+        self.fires.contains_key(&fire_id)
+    }
+
+    /// The attempt under way of whom a caller asks for.
+    pub(crate) fn attempt(&self, subject: &Subject) -> Option<AttemptNo> {
+        let fire_id = self.by_subject.get(subject)?;
+        self.fires.get(fire_id).map(Task::attempt_next)
+    }
+}
+
+fn subjects(task: &Task) -> impl Iterator<Item = Subject> + use<> {
+    let namespace = &task.definition.namespace;
+    let key = task.definition.key.clone().map(|key| Subject::Key(namespace.clone(), key));
+    let id = Subject::Id(namespace.clone(), task.id);
+    key.into_iter().chain([id])
+}

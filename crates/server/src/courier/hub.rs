@@ -1,0 +1,443 @@
+//! The hub: workers come here for deliveries, on a stream with credit or by long poll.
+//!
+//! In: deliveries of owners to queues, and workers who want some. Out: each delivery is leased to one worker under a token; what the worker
+//! says of it, or the end of the lease, is reported to the owner. Least loaded workers are served first.
+//! Invariant: a delivery is reported exactly once. A token settles one lease, in its own namespace, while it lasts.
+//! Bound: owners send no more than they were told there is room for; what nobody takes within [`HOLD_MAX`] goes back unsent.
+//! No lock is held across an await, and nothing slow is done under it.
+//! Next door: `line` (one queue), `lease` (who has what until when); `api/queues` and `api/grpc` speak to workers.
+
+mod lease;
+mod line;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use punctual_core::{Clock, Namespace, Outcome, Queue, Reason, Target, Timestamp};
+use punctual_engine::{Delivery, Handle, Report, Reports};
+use rapidhash::fast::RandomState;
+use slab::Slab;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::SystemClock;
+use lease::Leases;
+pub(crate) use lease::Token;
+use line::{Line, Poll, Waiting};
+
+/// How long a delivery waits for a worker before it goes back to its owner unsent.
+const HOLD_MAX: Duration = Duration::from_secs(2);
+/// How often ends of leases are looked for.
+const TICK: Duration = Duration::from_millis(20);
+/// Unsettled deliveries that one worker may have.
+pub(crate) const CREDIT_MAX: usize = 65_536;
+/// Deliveries in one message to a worker: what fits a few hundred kilobytes if they are small.
+pub(crate) const MESSAGE_MAX: usize = 1024;
+
+/// A delivery in the hands of a worker.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    /// Settles it.
+    pub(crate) token: Token,
+    /// What travels.
+    pub(crate) delivery: Delivery,
+    /// For how long.
+    pub(crate) lease: Duration,
+}
+
+/// What a worker says of a delivery.
+#[derive(Debug)]
+pub(crate) enum Word {
+    Ack,
+    Fail { reason: Reason, retry_in: Option<Duration> },
+    Refuse { reason: Reason },
+    Extend { lease: Duration },
+}
+
+/// What came of a worker's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It counts.
+    Taken,
+    /// The attempt is over, or there is none: nothing was changed.
+    Stale,
+}
+
+/// Which line of deliveries.
+type LineId = (Namespace, Queue);
+/// Which worker on a stream.
+type WorkerNo = usize;
+
+#[derive(Debug)]
+pub(crate) struct Hub {
+    inner: Mutex<Inner>,
+    /// Who is told about room.
+    owners: OnceLock<Vec<Handle>>,
+    clock: Arc<SystemClock>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    lines: HashMap<LineId, Line, RandomState>,
+    workers: Slab<WorkerEntry>,
+    leases: Leases,
+}
+
+#[derive(Debug)]
+struct WorkerEntry {
+    lines: Vec<LineId>,
+    credit: usize,
+    unsettled: usize,
+    sender: mpsc::UnboundedSender<Vec<Leased>>,
+}
+
+/// Reports that go out once the lock is free.
+#[derive(Debug, Default)]
+struct Outgoing(Vec<(Reports, Vec<Report>)>);
+
+impl Outgoing {
+    fn push(&mut self, reports: &Reports, report: Report) {
+        match self.0.iter_mut().find(|(to, _)| to.same_as(reports)) {
+            Some((_, gathered)) => gathered.push(report),
+            None => self.0.push((reports.clone(), vec![report])),
+        }
+    }
+
+    fn send(self) {
+        for (reports, gathered) in self.0 {
+            reports.send(gathered);
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(clock: Arc<SystemClock>) -> Arc<Self> {
+        Arc::new(Self { inner: Mutex::default(), owners: OnceLock::new(), clock })
+    }
+
+    /// Says who owns partitions; from here on they are told about room.
+    pub(crate) fn serve(&self, owners: Vec<Handle>) {
+        let _ = self.owners.set(owners);
+    }
+
+    /// Ends leases whose time is over, for ever.
+    pub(crate) async fn watch(&self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.expire();
+        }
+    }
+
+    /// Takes deliveries to queues.
+    pub(crate) fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
+        let now = self.clock.now();
+        let mut touched: Vec<LineId> = Vec::new();
+        let mut inner = self.lock();
+        for delivery in deliveries {
+            let Target::Queue(queue) = &delivery.definition.target else {
+                continue;
+            };
+            let line_id = (delivery.definition.namespace.clone(), queue.clone());
+            let reports = reports.clone();
+            let line = inner.lines.entry(line_id.clone()).or_default();
+            line.waiting.push_back(Waiting { delivery, reports, since: now });
+            if touched.last() != Some(&line_id) && !touched.contains(&line_id) {
+                touched.push(line_id);
+            }
+        }
+        for line_id in touched {
+            inner.hand_out(&line_id, now);
+        }
+    }
+
+    /// A worker comes, and stays as long as it holds what it gets.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        queues: &[Queue],
+        credit: usize,
+    ) -> Worker {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let lines: Vec<_> = queues.iter().map(|queue| (namespace.clone(), queue.clone())).collect();
+        let number = {
+            let mut inner = self.lock();
+            let credit = credit.min(CREDIT_MAX);
+            let entry = WorkerEntry { lines: lines.clone(), credit, unsettled: 0, sender };
+            let number = inner.workers.insert(entry);
+            for line_id in &lines {
+                inner.lines.entry(line_id.clone()).or_default().workers.push(number);
+            }
+            number
+        };
+        self.tell_room(&lines);
+        self.hand_out_all(&lines);
+        Worker { hub: Arc::clone(self), number, receiver }
+    }
+
+    /// Waits up to `wait` for at most `max` deliveries of a queue.
+    pub(crate) async fn poll(
+        &self,
+        line_id: LineId,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> Vec<Leased> {
+        // Made first, so that it goes last: if the caller is gone, the line no longer counts this one then.
+        let lines = [line_id];
+        let _guard = PollGuard { hub: self, lines: &lines };
+        let (sender, mut receiver) = oneshot::channel();
+        let poll = Poll { max, lease, sender };
+        self.lock().lines.entry(lines[0].clone()).or_default().polls.push(poll);
+        self.tell_room(&lines);
+        self.hand_out_all(&lines);
+        let taken = tokio::time::timeout(wait, &mut receiver).await;
+        // It may have been answered in the very last moment: what was leased must not be dropped.
+        match taken {
+            Ok(leased) => leased.unwrap_or_default(),
+            Err(_) => {
+                receiver.close();
+                receiver.try_recv().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Takes a worker's words. Out: what came of each, in order.
+    pub(crate) fn settle(
+        &self,
+        namespace: &Namespace,
+        words: impl IntoIterator<Item = (Token, Word)>,
+    ) -> Vec<Heard> {
+        let now = self.clock.now();
+        let mut outgoing = Outgoing::default();
+        let mut lines: Vec<LineId> = Vec::new();
+        let mut polled = Vec::new();
+        let mut heard = Vec::new();
+        {
+            let mut inner = self.lock();
+            for (token, word) in words {
+                let outcome = match word {
+                    Word::Extend { lease } => {
+                        heard.push(inner.leases.extend(token, namespace, now.after(lease)));
+                        continue;
+                    }
+                    Word::Ack => Outcome::Acked,
+                    Word::Fail { reason, retry_in } => Outcome::Failed { reason, retry_in },
+                    Word::Refuse { reason } => Outcome::Refused { reason },
+                };
+                let Some(held) = inner.leases.end(token, namespace) else {
+                    heard.push(Heard::Stale);
+                    continue;
+                };
+                heard.push(Heard::Taken);
+                inner.let_down(&held, &mut lines, &mut polled);
+                outgoing.push(&held.reports, held.delivery.report(Some(outcome)));
+            }
+            for line_id in &lines {
+                inner.hand_out(line_id, now);
+            }
+        }
+        outgoing.send();
+        self.tell_room(&polled);
+        heard
+    }
+
+    /// Ends leases whose time is over, and gives back what nobody took.
+    fn expire(&self) {
+        let now = self.clock.now();
+        let mut outgoing = Outgoing::default();
+        let mut lines: Vec<LineId> = Vec::new();
+        let mut polled = Vec::new();
+        {
+            let mut inner = self.lock();
+            for held in inner.leases.expired(now) {
+                inner.let_down(&held, &mut lines, &mut polled);
+                outgoing.push(&held.reports, held.delivery.report(Some(Outcome::Expired)));
+            }
+            for line in inner.lines.values_mut() {
+                while let Some(first) = line.waiting.front()
+                    && first.since.after(HOLD_MAX) <= now
+                    && let Some(waiting) = line.waiting.pop_front()
+                {
+                    outgoing.push(&waiting.reports, waiting.delivery.report(None));
+                }
+            }
+            for line_id in &lines {
+                inner.hand_out(line_id, now);
+            }
+            inner.lines.retain(|_, line| !line.is_over());
+        }
+        outgoing.send();
+        self.tell_room(&polled);
+    }
+
+    fn hand_out_all(&self, lines: &[LineId]) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        for line_id in lines {
+            inner.hand_out(line_id, now);
+        }
+    }
+
+    /// Tells the owners how much the workers of these lines want.
+    fn tell_room(&self, lines: &[LineId]) {
+        for (namespace, queue) in lines {
+            let line_id = (namespace.clone(), queue.clone());
+            let inner = self.lock();
+            let room = inner.room(&line_id);
+            // Under the lock, so that no older number overtakes a newer one. It is a push into a channel.
+            for owner in self.owners.get().into_iter().flatten() {
+                owner.give_room(namespace.clone(), queue.clone(), room);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // What it guards is consistent between any two steps.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// How much the workers of a line want at once, what they have included.
+    fn room(&self, line_id: &LineId) -> usize {
+        let Some(line) = self.lines.get(line_id) else {
+            return 0;
+        };
+        let credit: usize = line.workers.iter().map(|number| self.workers[*number].credit).sum();
+        credit + line.wanted_by_polls() + line.polled
+    }
+
+    /// A lease is over: its worker may have another delivery.
+    fn let_down(&mut self, held: &lease::Held, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
+        let line_id = held.line();
+        match held.worker {
+            Some(number) => {
+                if let Some(worker) = self.workers.get_mut(number) {
+                    worker.unsettled = worker.unsettled.saturating_sub(1);
+                    for line_id in &worker.lines {
+                        if !lines.contains(line_id) {
+                            lines.push(line_id.clone());
+                        }
+                    }
+                }
+            }
+            None => {
+                if let Some(line) = self.lines.get_mut(&line_id) {
+                    line.polled = line.polled.saturating_sub(1);
+                }
+                if !polled.contains(&line_id) {
+                    polled.push(line_id);
+                }
+            }
+        }
+    }
+
+    /// Gives what waits in a line to those who want it: polls first, then the least loaded worker.
+    fn hand_out(&mut self, line_id: &LineId, now: Timestamp) {
+        let Self { lines, workers, leases } = self;
+        let Some(line) = lines.get_mut(line_id) else {
+            return;
+        };
+        line.serve_polls(leases, now);
+        let mut batches: Vec<(WorkerNo, Vec<Leased>)> = Vec::new();
+        while !line.waiting.is_empty() {
+            let with_credit = line.workers.iter().copied().filter(|number| {
+                let worker = &workers[*number];
+                worker.unsettled < worker.credit
+            });
+            let Some(number) = with_credit.min_by_key(|number| workers[*number].unsettled) else {
+                break;
+            };
+            // With one worker all goes there; with several, in small pieces, to the least loaded.
+            let worker = &mut workers[number];
+            let piece = if line.workers.len() == 1 { MESSAGE_MAX } else { 16 };
+            let count = piece.min(worker.credit - worker.unsettled).min(line.waiting.len());
+            worker.unsettled += count;
+            let leased = line.waiting.drain(..count).map(|waiting| {
+                let lease = waiting.delivery.definition.timeout;
+                leases.begin(waiting, Some(number), lease, now)
+            });
+            match batches.iter_mut().find(|(to, batch)| *to == number && batch.len() < MESSAGE_MAX)
+            {
+                Some((_, batch)) => batch.extend(leased),
+                None => batches.push((number, leased.collect())),
+            }
+        }
+        for (number, batch) in batches {
+            // A worker that is just leaving gives back what it did not get.
+            if let Err(unsent) = workers[number].sender.send(batch) {
+                for leased in unsent.0 {
+                    leases.give_back(leased, line);
+                }
+            }
+        }
+    }
+}
+
+/// A worker on a stream. When it is dropped, what it has goes on until its lease ends; what it was not yet given goes back.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    hub: Arc<Hub>,
+    number: WorkerNo,
+    receiver: mpsc::UnboundedReceiver<Vec<Leased>>,
+}
+
+impl Worker {
+    /// The next deliveries.
+    pub(crate) async fn next(&mut self) -> Option<Vec<Leased>> {
+        self.receiver.recv().await
+    }
+
+    /// From now on so many may be unsettled.
+    pub(crate) fn set_credit(&self, credit: usize) {
+        let lines = {
+            let mut inner = self.hub.lock();
+            let worker = &mut inner.workers[self.number];
+            worker.credit = credit.min(CREDIT_MAX);
+            worker.lines.clone()
+        };
+        self.hub.tell_room(&lines);
+        self.hub.hand_out_all(&lines);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.receiver.close();
+        let lines = {
+            let mut inner = self.hub.lock();
+            let entry = inner.workers.remove(self.number);
+            for line_id in &entry.lines {
+                if let Some(line) = inner.lines.get_mut(line_id) {
+                    line.workers.retain(|number| *number != self.number);
+                }
+            }
+            // Nobody has seen these.
+            while let Ok(batch) = self.receiver.try_recv() {
+                let Inner { lines, leases, .. } = &mut *inner;
+                for leased in batch {
+                    let Target::Queue(queue) = &leased.delivery.definition.target else { continue };
+                    let line_id = (leased.delivery.definition.namespace.clone(), queue.clone());
+                    leases.give_back(leased, lines.entry(line_id).or_default());
+                }
+            }
+            entry.lines
+        };
+        self.hub.tell_room(&lines);
+        self.hub.hand_out_all(&lines);
+    }
+}
+
+/// Says that there is one poll less, however it ended.
+struct PollGuard<'a> {
+    hub: &'a Hub,
+    lines: &'a [LineId],
+}
+
+impl Drop for PollGuard<'_> {
+    fn drop(&mut self) {
+        self.hub.tell_room(self.lines);
+    }
+}

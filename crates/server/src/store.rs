@@ -1,0 +1,164 @@
+//! The stores that a broker can run on: a closed set, so it is an enum and nothing behind it is generic.
+
+use std::time::Duration;
+
+use punctual_core::{
+    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task,
+    TaskId, TaskKey, Timestamp,
+};
+use punctual_store::{
+    Batch, Counts, Filter, Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError,
+    Swept, TaskStore,
+};
+use punctual_store_embedded::EmbeddedStore;
+
+/// Where tasks are kept.
+#[derive(Debug)]
+pub enum Store {
+    /// On this machine's disk.
+    Embedded(EmbeddedStore),
+    /// As long as the process lives: for tests and trials.
+    Memory(MemoryStore),
+}
+
+impl Store {
+    /// Leaves it so that the next start has nothing to replay.
+    pub async fn close(self) -> Result<(), StoreError> {
+        match self {
+            Self::Embedded(store) => store.close().await,
+            Self::Memory(_) => Ok(()),
+        }
+    }
+}
+
+/// Asks whichever store it is.
+macro_rules! ask {
+    ($self:ident, $store:ident => $call:expr) => {
+        match $self {
+            Self::Embedded($store) => $call,
+            Self::Memory($store) => $call,
+        }
+    };
+}
+
+impl TaskStore for Store {
+    async fn apply(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+    ) -> Result<(), StoreError> {
+        ask!(self, store => store.apply(partition, epoch, batch).await)
+    }
+
+    async fn load(
+        &self,
+        partition: PartitionId,
+        after: Position,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Task>, StoreError> {
+        ask!(self, store => store.load(partition, after, until, limit).await)
+    }
+
+    async fn find(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<Head>>, StoreError> {
+        ask!(self, store => store.find(partition, namespace, keys).await)
+    }
+
+    async fn get(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, StoreError> {
+        ask!(self, store => store.get(partition, ids).await)
+    }
+
+    async fn list(
+        &self,
+        partition: PartitionId,
+        filter: &Filter,
+        after: Position,
+        limit: usize,
+    ) -> Result<Page<Task, Position>, StoreError> {
+        ask!(self, store => store.list(partition, filter, after, limit).await)
+    }
+
+    async fn dead(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter, FireId>, StoreError> {
+        ask!(self, store => store.dead(partition, namespace, after, limit).await)
+    }
+
+    async fn dead_letter(
+        &self,
+        partition: PartitionId,
+        fire_id: FireId,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        ask!(self, store => store.dead_letter(partition, fire_id).await)
+    }
+
+    async fn history(
+        &self,
+        partition: PartitionId,
+        id: TaskId,
+        limit: usize,
+    ) -> Result<Vec<FireRecord>, StoreError> {
+        ask!(self, store => store.history(partition, id, limit).await)
+    }
+
+    async fn counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Counts, StoreError> {
+        ask!(self, store => store.counts(partition, namespace).await)
+    }
+
+    async fn sweep(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        retention: Retention,
+        now: Timestamp,
+    ) -> Result<Swept, StoreError> {
+        ask!(self, store => store.sweep(partition, epoch, retention, now).await)
+    }
+}
+
+impl LeaseStore for Store {
+    async fn acquire(
+        &self,
+        seat: Seat,
+        broker: &BrokerId,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        ask!(self, store => store.acquire(seat, broker, ttl, now).await)
+    }
+
+    async fn renew(
+        &self,
+        lease: &Lease,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        ask!(self, store => store.renew(lease, ttl, now).await)
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
+        ask!(self, store => store.release(lease).await)
+    }
+
+    async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
+        ask!(self, store => store.holder(seat).await)
+    }
+}
