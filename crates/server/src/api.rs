@@ -3,7 +3,9 @@
 //! In: HTTP. Out: HTTP. `tasks` holds the calls, `task` the wire form of a task, `error` every status code that is
 //! not a success. Invariant: whatever comes in, the answer is one of the API's own, and an error names what to change.
 
+mod calls;
 mod error;
+mod grpc;
 mod task;
 mod tasks;
 
@@ -30,5 +32,6 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .with_state(broker)
+        .with_state(Arc::clone(&broker))
+        .merge(grpc::routes(&broker))
 }

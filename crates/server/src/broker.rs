@@ -17,7 +17,7 @@ use punctual_core::{BrokerId, Clock, Namespace, PartitionId, Partitions, TaskKey
 use punctual_engine::{Budget, Handle, Terms, spawn, take};
 use punctual_store::StoreError;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::api;
@@ -62,6 +62,8 @@ pub(crate) struct Broker {
     pub(crate) store: Arc<Store>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
+    /// Becomes true when the broker stops taking: streams end what they have.
+    pub(crate) draining: watch::Receiver<bool>,
 }
 
 /// The owners of all partitions, by partition.
@@ -117,7 +119,8 @@ pub async fn run(
     let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
     hub.serve(handles.clone());
     let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
-    let broker = Arc::new(Broker { owners, store, hub: Arc::clone(&hub), clock });
+    let (drain, draining) = watch::channel(false);
+    let broker = Arc::new(Broker { owners, store, hub: Arc::clone(&hub), clock, draining });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
@@ -129,6 +132,7 @@ pub async fn run(
     };
     drop(listener);
     tracing::info!("draining");
+    drain.send_replace(true);
     for handle in broker.owners.all() {
         handle.drain();
     }
