@@ -14,7 +14,7 @@ use std::time::Duration;
 use punctual_core::{Clock, Epoch, Namespace, PartitionId, Queue, Task};
 use punctual_store::{Retention, StoreError, TaskStore};
 use tokio::runtime;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::call::{Answers, Call};
 use crate::command::{Answer, Cancelled, Command, EngineError, Order, Scheduled, Subject};
@@ -140,12 +140,29 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
 
 impl Handle {
     /// Asks for several things at once; one answer each, in order. At most [`COMMANDS_MAX`].
-    pub async fn call(&self, commands: Vec<Command>) -> Result<Answers, EngineError> {
+    ///
+    /// It is on its way when this returns, before anybody waits for the answers: what is asked first is decided first.
+    pub fn call(
+        &self,
+        commands: Vec<Command>,
+    ) -> impl Future<Output = Result<Answers, EngineError>> + Send + use<> {
+        let asked = self.send(commands);
+        async move {
+            let (answers, _permit) = asked?;
+            answers.await.map_err(|_| EngineError::Stopped)
+        }
+    }
+
+    fn send(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<(oneshot::Receiver<Answers>, OwnedSemaphorePermit), EngineError> {
         let count = u32::try_from(commands.len()).map_err(|_| EngineError::Busy)?;
-        let _permit = self.permits.try_acquire_many(count).map_err(|_| EngineError::Busy)?;
+        let permits = Arc::clone(&self.permits);
+        let permit = permits.try_acquire_many_owned(count).map_err(|_| EngineError::Busy)?;
         let (call, answers) = Call::new(commands);
         self.events.send(Event::Call(call)).map_err(|_| EngineError::Stopped)?;
-        answers.await.map_err(|_| EngineError::Stopped)
+        Ok((answers, permit))
     }
 
     /// Creates a task, or replaces the one that its key names.

@@ -9,6 +9,7 @@
 
 mod answer;
 mod error;
+mod grpc;
 mod request;
 mod task;
 
@@ -59,7 +60,9 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
         .layer(map_request(async |request: Request| request.map(listen::timely)))
         .layer(from_fn_with_state(broker.tokens.clone(), auth::check))
         .layer(from_fn_with_state(broker.telemetry.clone(), count))
-        .with_state(broker)
+        .with_state(Arc::clone(&broker))
+        // With limits, deadlines and rights of its own: a stream lasts.
+        .merge(grpc::routes(&broker))
 }
 
 /// `GET /metrics`

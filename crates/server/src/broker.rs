@@ -14,7 +14,7 @@ use punctual_core::{BrokerId, Clock, Namespace, PartitionId, Partitions, TaskKey
 use punctual_engine::{Budget, EngineError, Gauges, Handle, Terms, spawn, take};
 use punctual_store::StoreError;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::api;
@@ -62,6 +62,8 @@ pub(crate) struct Broker {
     pub(crate) telemetry: Telemetry,
     /// Where it listens.
     pub(crate) address: SocketAddr,
+    /// Becomes true when the broker stops taking: streams end what they have.
+    pub(crate) draining: watch::Receiver<bool>,
 }
 
 /// The owners of all partitions, by partition.
@@ -135,6 +137,7 @@ pub async fn run(
     let address = listener.local_addr()?;
     let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
     let tokens = Tokens::new(config.tokens.clone());
+    let (drain, draining) = watch::channel(false);
     let broker = Arc::new(Broker {
         owners,
         store,
@@ -144,6 +147,7 @@ pub async fn run(
         guard,
         telemetry: telemetry.clone(),
         address,
+        draining,
     });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
@@ -157,6 +161,7 @@ pub async fn run(
     };
     drop(listener);
     tracing::info!("draining");
+    drain.send_replace(true);
     for handle in broker.owners.all() {
         handle.drain();
     }

@@ -8,11 +8,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::HeaderMap;
 use punctual_core::{
-    Clock as _, Invalid, Namespace, NewTask, PartitionId, Partitions, TaskId, TaskKey, partition_of,
+    Clock as _, Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of,
 };
-use punctual_engine::{
-    Answer as Told, Command, Condition, EngineError, Order, Receipt, Scheduled, Subject,
-};
+use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
@@ -20,7 +18,7 @@ use utoipa::ToSchema;
 use super::answer::{self, Answer};
 use super::calls::Calls;
 use super::error::Problem;
-use super::idempotency::Idempotency;
+use super::idempotency::{Idempotency, place};
 use super::request::{self, BATCH_MAX, In, Load, NAMES_BYTES_MAX, Sent, check_count};
 use super::task::{Instant, TaskAnswer, TaskBody};
 use super::tasks::{CancelAnswer, checked, push, scheduled_response};
@@ -117,22 +115,6 @@ async fn create_one(
         .unwrap_or_else(|| broker.owners.any());
     let order = Order { new_task: new_task.into(), condition: Condition::Always, receipt };
     Ok(scheduled_response(&owner.schedule(order).await?))
-}
-
-/// Where a task lives that cannot live anywhere: by its key, or else by its receipt.
-fn place(
-    new_task: &NewTask,
-    receipt: Option<&Receipt>,
-    partitions: Partitions,
-) -> Option<PartitionId> {
-    let namespace = &new_task.namespace;
-    match (&new_task.key, receipt) {
-        (Some(key), _) => Some(partition_of(namespace, key, partitions)),
-        (None, Some(receipt)) => {
-            Some(partition_of(&namespace.of_receipts(), &receipt.key, partitions))
-        }
-        (None, None) => None,
-    }
 }
 
 fn schedule(new_task: NewTask, condition: Condition) -> Command {

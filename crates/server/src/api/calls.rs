@@ -4,9 +4,10 @@
 //! store answers many.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 
 use punctual_core::PartitionId;
-use punctual_engine::{Answer, Command, EngineError};
+use punctual_engine::{Answer, Answers, Command, EngineError};
 
 use crate::broker::Owners;
 
@@ -17,6 +18,14 @@ pub(crate) struct Calls {
     count: usize,
 }
 
+/// Commands that are with their owners.
+pub(crate) struct Asked {
+    answering: Vec<(Vec<usize>, Answering)>,
+    count: usize,
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Answers, EngineError>> + Send>>;
+
 impl Calls {
     /// One more.
     pub(crate) fn push(&mut self, partition: PartitionId, command: Command) {
@@ -26,22 +35,33 @@ impl Calls {
         self.count += 1;
     }
 
-    /// Asks all owners at once.
-    pub(crate) async fn ask(self, owners: &Owners) -> Vec<Result<Answer, EngineError>> {
-        let mut answers: Vec<_> = (0..self.count).map(|_| Err(EngineError::Stopped)).collect();
-        let mut asked = Vec::new();
-        for (partition, (places, commands)) in self.by_owner {
-            match owners.of(partition).cloned() {
-                Some(owner) => {
-                    asked.push((places, tokio::spawn(async move { owner.call(commands).await })));
-                }
+    /// Asks all owners at once. What is sent first is decided first.
+    pub(crate) fn send(self, owners: &Owners) -> Asked {
+        let answering = self.by_owner.into_iter().map(|(partition, (places, commands))| {
+            let answering: Answering = match owners.of(partition) {
+                Some(owner) => Box::pin(owner.call(commands)),
                 // An id that no owner made.
-                None => places.into_iter().for_each(|at| answers[at] = Err(EngineError::NotFound)),
-            }
-        }
-        for (places, answering) in asked {
-            match answering.await.unwrap_or(Err(EngineError::Stopped)) {
-                Ok(given) => places.into_iter().zip(given).for_each(|(at, a)| answers[at] = a),
+                None => Box::pin(std::future::ready(Err(EngineError::NotFound))),
+            };
+            (places, answering)
+        });
+        Asked { answering: answering.collect(), count: self.count }
+    }
+
+    /// Asks all owners at once, and waits for their answers.
+    pub(crate) async fn ask(self, owners: &Owners) -> Vec<Result<Answer, EngineError>> {
+        self.send(owners).answers().await
+    }
+}
+
+impl Asked {
+    /// One answer each, in order.
+    pub(crate) async fn answers(self) -> Vec<Result<Answer, EngineError>> {
+        let mut answers: Vec<_> = (0..self.count).map(|_| Err(EngineError::Stopped)).collect();
+        // One after the other: they are all under way.
+        for (places, answering) in self.answering {
+            match answering.await {
+                Ok(given) => places.into_iter().zip(given).for_each(|(at, it)| answers[at] = it),
                 Err(error) => places.into_iter().for_each(|at| answers[at] = Err(error.clone())),
             }
         }

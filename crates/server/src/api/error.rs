@@ -145,6 +145,13 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// What another form of the API tells: type, status, detail and field.
+    pub(crate) fn parts(&self) -> (&'static str, StatusCode, &str, Option<&str>) {
+        (self.kind, self.status, &self.detail, self.field.as_deref())
+    }
+}
+
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         let status = StatusCode::UNPROCESSABLE_ENTITY;

@@ -4,7 +4,9 @@
 //! its request and the key of the task, and a digest of what was sent. Both are hashes, so that neither can be too long.
 
 use http::{HeaderMap, HeaderName};
-use punctual_core::{IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, TaskKey};
+use punctual_core::{
+    IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
+};
 use punctual_engine::Receipt;
 
 use super::error::Problem;
@@ -45,6 +47,22 @@ impl Idempotency {
         let name = name.finalize().to_hex();
         let digest = blake3::hash(sent.trim_ascii()).to_hex().to_string();
         Receipt { key: TaskKey::new(&name).expect("letters and digits"), digest }
+    }
+}
+
+/// Where a task lives that cannot live anywhere: by its key, or else by its receipt.
+pub(crate) fn place(
+    new_task: &NewTask,
+    receipt: Option<&Receipt>,
+    partitions: Partitions,
+) -> Option<PartitionId> {
+    let namespace = &new_task.namespace;
+    match (&new_task.key, receipt) {
+        (Some(key), _) => Some(partition_of(namespace, key, partitions)),
+        (None, Some(receipt)) => {
+            Some(partition_of(&namespace.of_receipts(), &receipt.key, partitions))
+        }
+        (None, None) => None,
     }
 }
 

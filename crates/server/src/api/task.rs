@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-pub(crate) use sent::{Instant, due, duration, instant};
+pub(crate) use sent::{Instant, check_depth, due, duration, factor_thousandths, instant};
 pub(crate) use shown::{EndedTask, TaskAnswer, end_name};
 
 /// A task as sent.

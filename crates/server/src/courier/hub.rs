@@ -398,6 +398,11 @@ impl Worker {
         self.receiver.recv().await
     }
 
+    /// What is here already.
+    pub(crate) fn next_now(&mut self) -> Option<Vec<Leased>> {
+        self.receiver.try_recv().ok()
+    }
+
     /// From now on so many may be unsettled.
     pub(crate) fn set_credit(&self, credit: usize) {
         let lines = {

@@ -199,7 +199,7 @@ impl From<GuaranteeBody> for Guarantee {
 }
 
 /// Whole thousandths; what is out of range is refused here or by the policy's own check.
-fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
+pub(crate) fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
     let thousandths = (factor * 1000.0).round();
     if !(0.0..=f64::from(u32::MAX)).contains(&thousandths) {
         return Err(Invalid::new("exponential.factor", "must be a number from 1 to 100"));
@@ -209,7 +209,7 @@ fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
 }
 
 /// A payload is kept as text and never parsed here, but whoever receives it parses it.
-fn check_depth(json: &str) -> Result<(), Invalid> {
+pub(crate) fn check_depth(json: &str) -> Result<(), Invalid> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for byte in json.bytes() {
         match byte {

@@ -1,0 +1,376 @@
+//! Wire conversion of gRPC: the one file in which messages become tasks, and tasks messages.
+//!
+//! In: a message, as untrusted as it comes. Out: a checked value of the core, or an [`Invalid`] that names the field in the words of
+//! the HTTP API. And back.
+//! Invariant: nothing that is kept shares memory with the message that it came in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use prost::Message;
+use punctual_core::{
+    Backoff, Due, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask,
+    Payload, Queue, Reason, RetryPolicy, Schedule, TIMEOUT_MAX, Target, Task, TaskKey, TaskState,
+    Timestamp, Version,
+};
+use punctual_engine::{Cancelled, Condition, EngineError, Push, Scheduled};
+use punctual_proto::v1;
+use serde::de::IgnoredAny;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::api::error::Problem;
+use crate::api::task::{check_depth, factor_thousandths};
+use crate::courier::hub::{Leased, Token, Word};
+
+const JSON: &str = "application/json";
+const OCTETS: &str = "application/octet-stream";
+/// Where the whole problem stands beside a status.
+const PROBLEM_METADATA: &str = "punctual-problem-bin";
+
+/// Checks a task as it was sent.
+pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTask, Invalid> {
+    let schedule = schedule(sent.when)?;
+    let target = target(sent.target)?;
+    let guarantee = v1::Guarantee::try_from(sent.guarantee)
+        .map_err(|_| Invalid::new("guarantee", "is not known"))?;
+    let mut task = NewTask::new(namespace.clone(), schedule, target);
+    task.key = (!sent.key.is_empty()).then(|| TaskKey::new(&sent.key)).transpose()?;
+    task.payload = payload(&sent.payload, &sent.content_type)?;
+    task.labels = Labels::new(sent.labels.into_iter().collect::<BTreeMap<_, _>>())?;
+    task.guarantee = match guarantee {
+        v1::Guarantee::Unspecified => Guarantee::default(),
+        v1::Guarantee::AtLeastOnce => Guarantee::AtLeastOnce,
+        v1::Guarantee::AtMostOnce => Guarantee::AtMostOnce,
+        v1::Guarantee::ExactlyOnce => Guarantee::ExactlyOnce,
+    };
+    if let Some(sent) = sent.retry {
+        task.retry = retry(sent).map_err(|invalid| invalid.within("retry"))?;
+    }
+    if let Some(timeout) = given(sent.timeout_ms) {
+        task.timeout = timeout;
+    }
+    task.expires_after = given(sent.expires_after_ms);
+    task.check()?;
+    Ok(task)
+}
+
+fn schedule(when: Option<v1::new_task::When>) -> Result<Schedule, Invalid> {
+    use v1::new_task::When;
+    match when {
+        Some(When::InMs(delay)) => Ok(Schedule::Once(Due::In(millis(delay)))),
+        Some(When::AtMs(at)) => Ok(Schedule::Once(Due::At(timestamp("at", at)?))),
+        Some(When::EveryMs(_)) => Err(Invalid::new("every", "is not served yet")),
+        Some(When::WithinMs(_)) => Err(Invalid::new("within", "is not served yet")),
+        Some(When::Cron(_)) => Err(Invalid::new("cron", "is not served yet")),
+        None => Err(Invalid::new("in", "exactly one of `in` and `at` must be given")),
+    }
+}
+
+fn target(target: Option<v1::Target>) -> Result<Target, Invalid> {
+    match target.and_then(|target| target.to) {
+        None => Err(Invalid::new("target", "must be given")),
+        Some(v1::target::To::Queue(queue)) => Ok(Target::Queue(Queue::new(&queue)?)),
+        Some(v1::target::To::Http(http)) => {
+            let method = match http.method.as_str() {
+                "" => Ok(Method::default()),
+                method => Method::parse(method),
+            };
+            let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
+            let target = method.and_then(|method| {
+                HttpTarget::new(&http.url, method, headers.into_iter().collect())
+            });
+            Ok(Target::Http(target.map_err(|invalid| invalid.within("target.http"))?))
+        }
+    }
+}
+
+fn payload(payload: &Bytes, content_type: &str) -> Result<Payload, Invalid> {
+    if payload.is_empty() && content_type.is_empty() {
+        return Ok(Payload::Empty);
+    }
+    // A slice would keep the whole message in memory for as long as the task lives.
+    let bytes = Bytes::copy_from_slice(payload);
+    if content_type == JSON {
+        let json = std::str::from_utf8(&bytes)
+            .map_err(|_| Invalid::new("payload", "must be JSON, which is UTF-8"))?;
+        check_depth(json)?;
+        serde_json::from_str::<IgnoredAny>(json)
+            .map_err(|error| Invalid::new("payload", format!("must be JSON: {error}")))?;
+        return Ok(Payload::Json(bytes));
+    }
+    let content_type = if content_type.is_empty() { OCTETS } else { content_type };
+    Ok(Payload::Binary { bytes, content_type: Arc::from(content_type) })
+}
+
+fn retry(sent: v1::Retry) -> Result<RetryPolicy, Invalid> {
+    use v1::retry::Backoff as Sent;
+    let default = RetryPolicy::default();
+    let attempts_max = match sent.attempts_max {
+        0 => default.attempts_max,
+        count => u16::try_from(count).unwrap_or(u16::MAX),
+    };
+    let backoff = match sent.backoff {
+        None => default.backoff,
+        Some(Sent::FixedMs(pause)) => Backoff::Fixed(millis(pause)),
+        Some(Sent::List(list)) => Backoff::List(list.pauses_ms.into_iter().map(millis).collect()),
+        Some(Sent::Exponential(sent)) => {
+            let factor = if sent.factor == 0.0 { 2.0 } else { sent.factor };
+            let factor_thousandths =
+                factor_thousandths(factor).map_err(|invalid| invalid.within("backoff"))?;
+            let max = given(sent.max_ms).unwrap_or(Duration::from_secs(300));
+            Backoff::Exponential { first: millis(sent.first_ms), factor_thousandths, max }
+        }
+    };
+    let jitter = sent.jitter.map_or(Ok(default.jitter), Jitter::from_share)?;
+    Ok(RetryPolicy { attempts_max, backoff, jitter })
+}
+
+pub(super) fn condition(sent: Option<v1::schedule_request::Condition>) -> Condition {
+    match sent {
+        None | Some(v1::schedule_request::Condition::IfAbsent(false)) => Condition::Always,
+        Some(v1::schedule_request::Condition::IfAbsent(true)) => Condition::Absent,
+        Some(v1::schedule_request::Condition::IfVersion(version)) => {
+            Condition::Version(Version::new(version))
+        }
+    }
+}
+
+pub(super) fn push(to: Option<v1::touch_request::To>) -> Result<Push, Invalid> {
+    match to {
+        None => Ok(Push::Within),
+        Some(v1::touch_request::To::InMs(delay)) => {
+            Schedule::Once(Due::In(millis(delay))).check()?;
+            Ok(Push::To(Due::In(millis(delay))))
+        }
+        Some(v1::touch_request::To::AtMs(at)) => Ok(Push::To(Due::At(timestamp("at", at)?))),
+        Some(v1::touch_request::To::WithinMs(_)) => {
+            let problem = "cannot be changed by a touch; schedule the task again";
+            Err(Invalid::new("within", problem))
+        }
+    }
+}
+
+/// A time that was sent; zero is 1970.
+pub(super) fn timestamp(field: &str, millis: u64) -> Result<Timestamp, Invalid> {
+    Timestamp::try_from_millis(i128::from(millis))
+        .map_err(|error| Invalid::new(field, error.to_string()))
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Zero means "not given".
+fn given(millis: u64) -> Option<Duration> {
+    (millis != 0).then(|| Duration::from_millis(millis))
+}
+
+fn as_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A task as it stands.
+pub(super) fn task(task: &Task) -> v1::Task {
+    let firing = usize::from(task.state == TaskState::Firing);
+    v1::Task {
+        id: task.id.to_string(),
+        namespace: task.definition.namespace.as_str().to_owned(),
+        state: state(task.state).into(),
+        fire_at_ms: task.fire_at.as_millis(),
+        version: task.version.get(),
+        attempt: u32::try_from(task.attempts.len() + firing).unwrap_or(u32::MAX),
+        created_at_ms: task.created_at.as_millis(),
+        sent: Some(sent(&task.definition)),
+    }
+}
+
+fn state(state: TaskState) -> v1::TaskState {
+    match state {
+        TaskState::Scheduled => v1::TaskState::Scheduled,
+        TaskState::Firing => v1::TaskState::Firing,
+        TaskState::Paused => v1::TaskState::Paused,
+        TaskState::Done => v1::TaskState::Done,
+        TaskState::Dead => v1::TaskState::Dead,
+        TaskState::Cancelled => v1::TaskState::Cancelled,
+    }
+}
+
+/// What was sent, with defaults filled in.
+fn sent(task: &NewTask) -> v1::NewTask {
+    use v1::new_task::When;
+    let when = match task.schedule {
+        Schedule::Once(Due::In(delay)) => When::InMs(as_millis(delay)),
+        Schedule::Once(Due::At(at)) => When::AtMs(at.as_millis()),
+        Schedule::Every { interval } => When::EveryMs(as_millis(interval)),
+        Schedule::Watch { within } => When::WithinMs(as_millis(within)),
+    };
+    let to = match &task.target {
+        Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
+        Target::Http(http) => v1::target::To::Http(v1::HttpTarget {
+            url: http.url().to_owned(),
+            method: http.method().as_str().to_owned(),
+            headers: http.headers().iter().cloned().collect(),
+        }),
+    };
+    let guarantee = match task.guarantee {
+        Guarantee::AtLeastOnce => v1::Guarantee::AtLeastOnce,
+        Guarantee::AtMostOnce => v1::Guarantee::AtMostOnce,
+        Guarantee::ExactlyOnce => v1::Guarantee::ExactlyOnce,
+    };
+    let labels = task.labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    v1::NewTask {
+        key: task.key.as_ref().map_or_else(String::new, |key| key.as_str().to_owned()),
+        when: Some(when),
+        target: Some(v1::Target { to: Some(to) }),
+        payload: task.payload.bytes().clone(),
+        content_type: task.payload.content_type().unwrap_or_default().to_owned(),
+        guarantee: guarantee.into(),
+        retry: Some(sent_retry(&task.retry)),
+        timeout_ms: as_millis(task.timeout),
+        expires_after_ms: task.expires_after.map_or(0, as_millis),
+        labels: labels.collect(),
+    }
+}
+
+fn sent_retry(policy: &RetryPolicy) -> v1::Retry {
+    let backoff = match &policy.backoff {
+        Backoff::Fixed(pause) => v1::retry::Backoff::FixedMs(as_millis(*pause)),
+        Backoff::Exponential { first, factor_thousandths, max } => {
+            v1::retry::Backoff::Exponential(v1::Exponential {
+                first_ms: as_millis(*first),
+                factor: f64::from(*factor_thousandths) / 1000.0,
+                max_ms: as_millis(*max),
+            })
+        }
+        Backoff::List(pauses) => {
+            let pauses_ms = pauses.iter().copied().map(as_millis).collect();
+            v1::retry::Backoff::List(v1::BackoffList { pauses_ms })
+        }
+    };
+    v1::Retry {
+        attempts_max: u32::from(policy.attempts_max),
+        backoff: Some(backoff),
+        jitter: Some(f64::from(policy.jitter.thousandths()) / 1000.0),
+    }
+}
+
+/// The result of one task of a batch.
+pub(super) fn schedule_result(result: Result<Scheduled, Problem>) -> v1::ScheduleResult {
+    let result = match result {
+        Ok(scheduled) => v1::schedule_result::Result::Scheduled(v1::Scheduled {
+            id: scheduled.task().id.to_string(),
+            fire_at_ms: scheduled.task().fire_at.as_millis(),
+            version: scheduled.task().version.get(),
+            replaced: matches!(scheduled, Scheduled::Replaced(_)),
+        }),
+        Err(problem) => v1::schedule_result::Result::Problem(to_problem(&problem)),
+    };
+    v1::ScheduleResult { result: Some(result) }
+}
+
+pub(super) fn cancel_result(result: Result<Cancelled, Problem>) -> v1::CancelResult {
+    use v1::cancel_result::Result as Told;
+    let result = match result {
+        Ok(Cancelled::Cancelled) => Told::Cancelled(v1::Cancelled {}),
+        Ok(Cancelled::Firing(attempt)) => {
+            Told::Firing(v1::Firing { attempt: u32::from(attempt.get()) })
+        }
+        Ok(Cancelled::AlreadyFired(at)) => {
+            Told::AlreadyFired(v1::AlreadyFired { fired_at_ms: at.as_millis() })
+        }
+        Err(problem) => Told::Problem(to_problem(&problem)),
+    };
+    v1::CancelResult { result: Some(result) }
+}
+
+pub(super) fn to_problem(problem: &Problem) -> v1::Problem {
+    let (kind, status, detail, field) = problem.parts();
+    v1::Problem {
+        r#type: kind.to_owned(),
+        status: u32::from(status.as_u16()),
+        detail: detail.to_owned(),
+        field: field.unwrap_or_default().to_owned(),
+    }
+}
+
+/// A problem with a whole call.
+pub(super) fn to_status(problem: &Problem) -> Status {
+    let (_, status, detail, _) = problem.parts();
+    let code = match status {
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::CONFLICT => Code::AlreadyExists,
+        StatusCode::PRECONDITION_FAILED => Code::FailedPrecondition,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::OutOfRange,
+        StatusCode::INSUFFICIENT_STORAGE | StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+        status if status.is_client_error() => Code::InvalidArgument,
+        _ => Code::Internal,
+    };
+    let mut told = Status::new(code, detail);
+    let whole = MetadataValue::from_bytes(&to_problem(problem).encode_to_vec());
+    told.metadata_mut().insert_bin(PROBLEM_METADATA, whole);
+    told
+}
+
+pub(super) fn invalid(invalid: Invalid) -> Status {
+    to_status(&Problem::from(invalid))
+}
+
+pub(super) fn failed(error: EngineError) -> Status {
+    to_status(&Problem::from(error))
+}
+
+/// A delivery to a worker.
+pub(super) fn delivery(leased: Leased) -> v1::Delivery {
+    let Leased { token, delivery, lease } = leased;
+    let definition = &delivery.definition;
+    let queue = match &definition.target {
+        Target::Queue(queue) => queue.as_str().to_owned(),
+        Target::Http(_) => String::new(),
+    };
+    v1::Delivery {
+        token: token.0,
+        fire_id: delivery.fire_id.to_string(),
+        task: delivery.fire_id.task.to_string(),
+        key: definition.key.as_ref().map_or_else(String::new, |key| key.as_str().to_owned()),
+        queue,
+        attempt: u32::from(delivery.attempt.get()),
+        payload: definition.payload.bytes().clone(),
+        content_type: definition.payload.content_type().unwrap_or_default().to_owned(),
+        fire_at_ms: delivery.fire_at.as_millis(),
+        fired_at_ms: delivery.fired_at.as_millis(),
+        version: delivery.version.get(),
+        lease_ms: as_millis(lease),
+    }
+}
+
+/// What a worker says, word by word.
+pub(super) fn words(settle: v1::Settle) -> impl Iterator<Item = (Token, Word)> {
+    let acks = settle.ack.into_iter().map(|token| (Token(token), Word::Ack));
+    let fails = settle.fail.into_iter().map(|fail| {
+        let retry_in = fail.retry_in_ms.map(millis);
+        (Token(fail.token), Word::Fail { reason: Reason::new(&fail.reason), retry_in })
+    });
+    let refusals = settle
+        .refuse
+        .into_iter()
+        .map(|refuse| (Token(refuse.token), Word::Refuse { reason: Reason::new(&refuse.reason) }));
+    let extensions = settle.extend.into_iter().map(|extend| {
+        (Token(extend.token), Word::Extend { lease: millis(extend.lease_ms).min(TIMEOUT_MAX) })
+    });
+    acks.chain(fails).chain(refusals).chain(extensions)
+}
+
+/// All tokens of a message, in the order of [`words`].
+pub(super) fn tokens(settle: &v1::Settle) -> Vec<u64> {
+    let fails = settle.fail.iter().map(|fail| fail.token);
+    let refusals = settle.refuse.iter().map(|refuse| refuse.token);
+    let extensions = settle.extend.iter().map(|extend| extend.token);
+    settle.ack.iter().copied().chain(fails).chain(refusals).chain(extensions).collect()
+}
