@@ -2,6 +2,7 @@
 //!
 //! In: the command line. Out: an exit code. Only here is anything printed.
 
+mod cli;
 mod serve;
 mod store;
 
@@ -23,6 +24,8 @@ enum Verb {
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
+    #[command(flatten)]
+    Cli(cli::Verb),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -32,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     match cli.verb {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
+        Verb::Cli(verb) => cli::run(verb),
     }
 }
 

@@ -28,8 +28,7 @@ mod tasks;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::routing::get;
+use axum::{Extension, Router};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -40,15 +39,14 @@ use error::Problem;
 /// All routes, and what every request passes on its way to them.
 pub(crate) fn router(broker: Arc<Broker>) -> Router {
     let (routes, document) = routes();
-    let document = openapi::whole(document);
     routes
-        .route("/openapi.json", get(async move || openapi::response(document.clone())))
+        .layer(Extension(openapi::whole(document)))
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .with_state(broker)
 }
 
-/// All routes, and what they say of themselves.
+/// All routes, and what they say of themselves. A route that is not made here is not in the document.
 fn routes() -> (Router<Arc<Broker>>, OpenApi) {
     OpenApiRouter::with_openapi(openapi::beginning())
         .routes(routes!(batch::create, list::list))
@@ -72,5 +70,6 @@ fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(health::topology))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
+        .routes(routes!(openapi::show))
         .split_for_parts()
 }
