@@ -133,6 +133,7 @@ pub async fn run(
     };
     drop(listener);
     tracing::info!("draining");
+    hub.close();
     for handle in broker.owners.all() {
         handle.drain();
     }
