@@ -4,7 +4,7 @@
 
 mod field;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::thread;
 
@@ -144,6 +144,54 @@ fn a_worker_that_goes_away_while_it_waits_has_taken_nothing() {
     keys.sort();
     keys.dedup();
     assert_eq!(keys.len(), 20);
+}
+
+#[test]
+fn workers_that_leave_when_they_are_served_lose_nothing() {
+    let broker = Broker::start(&[]);
+    let head =
+        "POST /v1/shop/queues/mail/lease HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let body = r#"{"max": 100, "wait": "60s", "lease": "1s"}"#;
+    for n in 0..100 {
+        let mut stream = TcpStream::connect(broker.address).unwrap();
+        write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        put(&broker, &format!("k{n}"), r#""in": "1ms", "retry": {"backoff": {"fixed": "1ms"}}"#);
+    }
+    // Some were given to those who left, and come again when their lease is over.
+    let mut keys = std::collections::BTreeSet::new();
+    while keys.len() < 100 {
+        for delivery in lease(&broker, 50) {
+            keys.insert(delivery["key"].as_str().unwrap().to_owned());
+        }
+    }
+}
+
+#[test]
+fn a_poll_that_does_not_wait_gets_what_is_due() {
+    let broker = Broker::start(&[]);
+    put(&broker, "a", r#""in": "0s""#);
+    let got = eventually(|| {
+        let (_, answer) = queue(&broker, "lease", &json!({}));
+        answer["deliveries"].get(0).cloned()
+    });
+    assert_eq!((&got["key"], &got["attempt"]), (&json!("a"), &json!(1)));
+}
+
+#[test]
+fn a_broker_that_stops_lets_those_go_who_wait() {
+    let broker = Broker::start(&["--grace", "10m"]);
+    let body = r#"{"wait": "60s"}"#;
+    let mut stream = TcpStream::connect(broker.address).unwrap();
+    stream.set_read_timeout(Some(field::PATIENCE)).unwrap();
+    let head = "POST /v1/shop/queues/mail/lease HTTP/1.1\r\nhost: x\r\n";
+    // Once the first is answered the poll begins. Whichever comes before, it or the signal: nobody waits for a minute.
+    let first = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+    write!(stream, "{first}{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = [0; 4096];
+    assert!(stream.read(&mut answer).unwrap() > 0);
+    broker.signal("-TERM");
+    while stream.read(&mut answer).unwrap() > 0 {}
+    assert!(broker.end().success());
 }
 
 #[test]

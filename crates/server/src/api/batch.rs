@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::{HeaderMap, HeaderName};
 use punctual_core::{
-    Clock as _, Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of,
+    Clock as _, Invalid, Namespace, NewTask, PartitionId, Partitions, TaskId, TaskKey, partition_of,
 };
 use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
 use serde::{Deserialize, Serialize};
@@ -63,34 +63,29 @@ pub(crate) async fn create(
         let problem = "is not served yet; give the task a key, which makes creating it idempotent";
         return Err(Invalid::new(IDEMPOTENCY_KEY.as_str(), problem).into());
     }
-    let sent = match &load {
-        Load::One(body) => return create_one(&broker, &namespace, body).await,
-        Load::Array(body) => pieces_of_array(body)?,
-        Load::Lines(body) => pieces_of_lines(body),
+    let new_tasks = match load {
+        Load::One(body) => return create_one(&broker, &namespace, &body).await,
+        load => {
+            let namespace = namespace.clone();
+            // Reading some megabytes takes a while, and others want the thread.
+            let reading = tokio::task::spawn_blocking(move || read_all(&load, &namespace));
+            reading.await.map_err(|_| EngineError::Stopped)??
+        }
     };
-    if sent.len() > BATCH_MAX {
-        return Err(Problem::too_many("tasks", BATCH_MAX));
-    }
-    let mut problems = Vec::with_capacity(sent.len());
+    let mut problems = Vec::with_capacity(new_tasks.len());
     let mut calls = Calls::default();
     let partitions = broker.owners.partitions();
     // Tasks without a name go round, from a partition that the time chooses.
     let start = usize::try_from(broker.clock.now().as_millis()).unwrap_or(0);
-    for (index, piece) in sent.into_iter().enumerate() {
-        let new_task = TaskBody::parse(piece).and_then(|body| checked(body, &namespace, None));
+    for (index, new_task) in new_tasks.into_iter().enumerate() {
         problems.push(new_task.map(|new_task| {
-            let round = start.wrapping_add(index) % usize::from(partitions.count());
             let partition = match &new_task.key {
                 Some(key) => partition_of(&namespace, key, partitions),
-                None => u16::try_from(round)
-                    .ok()
-                    .and_then(PartitionId::new)
-                    .unwrap_or(PartitionId::FIRST),
+                None => any(partitions, start.wrapping_add(index)),
             };
             calls.push(partition, schedule(new_task, Condition::Always));
         }));
     }
-    drop(load);
     let mut told = calls.ask(&broker.owners).await.into_iter();
     let results = problems.into_iter().map(|problem| {
         let result = problem.and_then(|()| {
@@ -104,6 +99,24 @@ pub(crate) async fn create(
     });
     let results: Result<_, _> = results.collect();
     answer::ok(&Results { results: results.expect("nothing in it can fail to be written") })
+}
+
+/// Reads all tasks of a body; one that is wrong has its problem in its place.
+fn read_all(load: &Load, namespace: &Namespace) -> Result<Vec<Result<NewTask, Problem>>, Problem> {
+    let pieces = match load {
+        Load::Lines(body) => pieces_of_lines(body),
+        Load::One(body) | Load::Array(body) => pieces_of_array(body)?,
+    };
+    if pieces.len() > BATCH_MAX {
+        return Err(Problem::too_many("tasks", BATCH_MAX));
+    }
+    let read = |piece| TaskBody::parse(piece).and_then(|body| checked(body, namespace, None));
+    Ok(pieces.into_iter().map(read).collect())
+}
+
+fn any(partitions: Partitions, turn: usize) -> PartitionId {
+    let number = u16::try_from(turn % usize::from(partitions.count())).ok();
+    number.and_then(PartitionId::new).unwrap_or(PartitionId::FIRST)
 }
 
 async fn create_one(broker: &Broker, namespace: &Namespace, body: &[u8]) -> Answer {
