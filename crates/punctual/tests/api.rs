@@ -445,6 +445,145 @@ fn wrong_bodies_get_a_problem_that_names_the_limit() {
 }
 
 #[test]
+fn two_namespaces_never_see_each_other() {
+    let (broker, receiver) = (Broker::start(&["--partitions", "2"]), Receiver::start());
+    let (_, mine) = broker.put("a", task(r#""in": "1h""#, URL));
+    broker.put("gone", task(r#""in": "0s""#, &format!("{}/410", receiver.url)));
+    let letter = eventually(|| get(&broker, "/dead").1["dead"].get(0).cloned());
+    let (id, fire_id) = (mine["id"].as_str().unwrap(), letter["fire_id"].as_str().unwrap());
+    let there = |method: &str, path: &str, body: Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        broker.call(method, &format!("/v1/other{path}"), &[], body)
+    };
+    for name in ["a", id] {
+        let task = format!("/tasks/{name}");
+        for (method, path, body) in [
+            ("GET", task.clone(), Value::Null),
+            ("DELETE", task.clone(), Value::Null),
+            ("GET", format!("{task}/fires"), Value::Null),
+            ("POST", format!("{task}/pause"), Value::Null),
+            ("POST", format!("{task}/resume"), Value::Null),
+            ("POST", format!("{task}/touch"), json!({"in": "0s"})),
+        ] {
+            assert_eq!(there(method, &path, body).0, 404, "{method} {path}");
+        }
+    }
+    assert_eq!(
+        there("POST", "/cancel", json!({"keys": ["a"]})).1["results"][0]["result"],
+        "not_found"
+    );
+    assert_eq!(
+        there("POST", "/cancel", json!({"ids": [id]})).1["results"][0]["result"],
+        "not_found"
+    );
+    assert_eq!(
+        there("POST", "/touch", json!({"keys": ["a"], "in": "0s"})).1["missing"],
+        json!(["a"])
+    );
+    assert_eq!(there("GET", "/tasks", Value::Null).1, json!({"tasks": [], "next": null}));
+    assert_eq!(there("GET", "/tasks?state=dead", Value::Null).1["tasks"], json!([]));
+    assert_eq!(there("GET", "/dead", Value::Null).1["dead"], json!([]));
+    assert_eq!(there("DELETE", &format!("/dead/{fire_id}"), Value::Null).0, 404);
+    assert_eq!(there("POST", "/dead/redrive", json!({"ids": [fire_id]})).1["redriven"], 0);
+    let steps = there("GET", "/forecast", Value::Null).1;
+    assert!(steps["steps"].as_array().unwrap().iter().all(|step| step["fires"] == 0), "{steps}");
+    // The same key there is another task, and all this has changed nothing here.
+    let made = there("PUT", "/tasks/a", json!({"in": "2h", "target": {"queue": "q"}}));
+    assert_eq!((made.0, &made.1["version"]), (201, &json!(1)));
+    assert_eq!(broker.get("a"), (200, mine));
+}
+
+#[test]
+fn whatever_stands_in_a_body_the_answer_is_one_of_the_contract() {
+    let broker = Broker::start(&[]);
+    let long = "x".repeat(5000);
+    let nasty = [
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(1e308),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(""),
+        json!("\u{0}"),
+        json!("\r\nx: y"),
+        json!(long),
+        json!("💥"),
+        json!([]),
+        json!([null]),
+        json!([[]]),
+        json!({}),
+        json!({"": {}}),
+        json!("P999999999Y"),
+        json!("9223372036854775807d"),
+        json!("+275760-09-13T00:00:00Z"),
+        json!({"http": {"url": "http://[::1"}}),
+        json!({"queue": ".."}),
+        json!({"exponential": {"first": "0s", "factor": -0.0, "max": "0s"}}),
+    ];
+    let task = json!({"in": "1h", "target": {"queue": "q"}, "key": "k", "payload": 1, "labels": {},
+        "retry": {"attempts_max": 1, "backoff": {"fixed": "1s"}, "jitter": 0}, "timeout": "1s",
+        "expires_after": "1s", "guarantee": "at_least_once"});
+    let fields = |names: &'static [&'static str]| names.iter().copied();
+    let mut calls: Vec<(&str, Value)> = Vec::new();
+    for value in &nasty {
+        for name in fields(&[
+            "in",
+            "at",
+            "target",
+            "key",
+            "payload",
+            "payload_base64",
+            "content_type",
+            "labels",
+            "retry",
+            "timeout",
+            "expires_after",
+            "guarantee",
+            "every",
+            "cron",
+            "x",
+        ]) {
+            let mut body = task.clone();
+            body[name] = value.clone();
+            calls.push(("/tasks", body));
+        }
+        for name in fields(&["attempts_max", "backoff", "jitter"]) {
+            let mut body = task.clone();
+            body["retry"][name] = value.clone();
+            calls.push(("/tasks", json!([body])));
+        }
+        for (path, name) in [
+            ("/tasks/k/touch", "in"),
+            ("/tasks/k/touch", "at"),
+            ("/touch", "keys"),
+            ("/touch", "create"),
+            ("/cancel", "keys"),
+            ("/cancel", "ids"),
+            ("/dead/redrive", "ids"),
+            ("/dead/redrive", "all"),
+            ("/queues/q/lease", "max"),
+            ("/queues/q/lease", "lease"),
+            ("/queues/q/ack", "tokens"),
+            ("/queues/q/fail", "token"),
+            ("/queues/q/fail", "retry_in"),
+            ("/queues/q/extend", "lease"),
+        ] {
+            calls.push((path, json!({name: value})));
+            calls.push((path, json!({name: [value, value]})));
+        }
+        calls.push(("/tasks", value.clone()));
+        calls.push(("/cancel", value.clone()));
+    }
+    for (path, body) in calls {
+        let (status, answer) = post(&broker, path, &body);
+        assert!([200, 201, 400, 404, 409, 422].contains(&status), "{path} {body}: {answer}");
+    }
+    assert_eq!(broker.call("GET", "/readyz", &[], "").0, 200);
+}
+
+#[test]
 fn the_document_has_every_route_that_is_served_and_no_other() {
     let broker = Broker::start(&[]);
     let (status, document) = broker.call("GET", "/openapi.json", &[], "");

@@ -27,8 +27,8 @@ pub(crate) const NAMES_BYTES_MAX: usize = 8 << 20;
 /// What one call may be about: as many as owners decide in some tens of milliseconds.
 pub(crate) const BATCH_MAX: usize = 10_000;
 
-/// What is read of a body beyond its bound, and dropped.
-const PASSED_OVER_MAX: usize = 16 << 20;
+/// What is read of a body that is too large, and dropped: memory is not at stake, only the patience with it.
+const PASSED_OVER_MAX: usize = 256 << 20;
 
 /// Bodies larger than [`BODY_BYTES_MAX`] at once: with the largest, half a gibibyte. Others wait before they are read on.
 static LARGE_BODIES: Semaphore = Semaphore::const_new(8);
