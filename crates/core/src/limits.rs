@@ -20,6 +20,11 @@ pub const QUEUE_BYTES_MAX: usize = 128;
 /// digest with a prefix; short enough that a page of a thousand keys fits one request.
 pub const KEY_BYTES_MAX: usize = 256;
 
+/// An idempotency key is a random id or a digest of the caller's.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// How long it is known what was created under an idempotency key: longer than anybody goes on repeating a request.
+pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
+
 /// Content types in use are far shorter; this one is sent as a header with every attempt.
 pub const CONTENT_TYPE_BYTES_MAX: usize = 128;
 

@@ -61,6 +61,32 @@ name!(
     |text| check_word(text, QUEUE_BYTES_MAX)
 );
 
+/// What no caller can write in a namespace.
+const RECEIPTS_MARK: char = '~';
+
+impl Namespace {
+    /// Where the receipts of this namespace are kept: tasks of Punctual's own, which remember what was created under which
+    /// idempotency key and end by themselves. No caller can name it.
+    #[must_use]
+    pub fn of_receipts(&self) -> Self {
+        Self(format!("{}{RECEIPTS_MARK}", self.0).into())
+    }
+
+    /// Whether its tasks are receipts.
+    #[must_use]
+    pub fn is_of_receipts(&self) -> bool {
+        self.0.ends_with(RECEIPTS_MARK)
+    }
+
+    /// From a store, which keeps Punctual's own namespaces as well.
+    pub fn from_stored(text: &str) -> Result<Self, Invalid> {
+        match text.strip_suffix(RECEIPTS_MARK) {
+            Some(owner) => Ok(Self::new(owner)?.of_receipts()),
+            None => Self::new(text),
+        }
+    }
+}
+
 /// Names and values that a caller hangs on a task to find it by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(BTreeMap<String, String>);
@@ -144,6 +170,17 @@ mod tests {
         ] {
             assert_eq!(Namespace::new(text).is_ok(), taken, "{text:?}");
         }
+    }
+
+    #[test]
+    fn no_caller_can_name_the_namespace_of_receipts() {
+        let shop = Namespace::new("shop").unwrap();
+        let receipts = shop.of_receipts();
+        assert!(receipts.is_of_receipts() && !shop.is_of_receipts());
+        assert!(Namespace::new(receipts.as_str()).is_err());
+        assert_eq!(Namespace::from_stored(receipts.as_str()), Ok(receipts));
+        assert_eq!(Namespace::from_stored("shop"), Ok(shop));
+        assert!(Namespace::from_stored("a b~").is_err());
     }
 
     #[test]

@@ -211,6 +211,8 @@ pub struct Task {
     pub version: Version,
     /// The attempts already made of its present fire.
     pub attempts: Vec<AttemptRecord>,
+    /// When it is due by its schedule after its present fire, if that is one that somebody asked for besides.
+    pub resumes_at: Option<Timestamp>,
 }
 
 impl Task {
@@ -231,7 +233,23 @@ impl Task {
             nominal_at: id.due(),
             version,
             attempts: Vec::new(),
+            resumes_at: None,
         }
+    }
+
+    /// The same task with a fire at `now`, besides those of its schedule.
+    #[must_use]
+    pub fn fired_besides(self, now: Timestamp) -> Self {
+        let resumes_at = Some(self.nominal_at);
+        Self { fire_at: now, nominal_at: now, resumes_at, ..self }
+    }
+
+    /// The task as it goes on after its present fire has ended, if it does.
+    #[must_use]
+    pub fn next(&self) -> Option<Self> {
+        let fire_at = self.resumes_at?;
+        let attempts = Vec::new();
+        Some(Self { fire_at, nominal_at: fire_at, attempts, resumes_at: None, ..self.clone() })
     }
 
     /// Its place in the order in which tasks are due.
@@ -334,6 +352,17 @@ mod tests {
         ] {
             assert_eq!(task.check().unwrap_err().to_string(), want);
         }
+    }
+
+    #[test]
+    fn a_fire_besides_the_schedule_is_another_one_and_leaves_the_schedule_as_it_was() {
+        let id = TaskId::floor(Timestamp::from_millis(7000));
+        let task = Task::new(id, new_task().into(), Timestamp::EPOCH, Version::FIRST);
+        assert_eq!(task.next(), None, "due once");
+        let besides = task.clone().fired_besides(Timestamp::from_millis(5));
+        assert_ne!(besides.fire().id, task.fire().id);
+        assert_eq!(besides.fire_at, Timestamp::from_millis(5));
+        assert_eq!(besides.next(), Some(task));
     }
 
     #[test]

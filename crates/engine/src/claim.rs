@@ -3,7 +3,7 @@
 //! In: tasks whose claim the store has; it knows them as dead letters whose outcome is unknown, and has let go of their names. Out: the
 //! task back, when its courier is. A crash loses all of this, and leaves just those letters.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use punctual_core::{AttemptNo, FireId, Task};
 use rapidhash::fast::RandomState;
@@ -15,6 +15,8 @@ pub(crate) struct Claims {
     fires: HashMap<FireId, Task, RandomState>,
     /// The same by the names under which callers ask.
     by_subject: HashMap<Subject, FireId, RandomState>,
+    /// Those whose name was given to another task since.
+    succeeded: HashSet<FireId, RandomState>,
 }
 
 impl Claims {
@@ -35,12 +37,29 @@ impl Claims {
         let Some(task) = self.fires.remove(&fire_id) else {
             return;
         };
+        self.succeeded.remove(&fire_id);
         for subject in subjects(&task) {
             // The name may have been given to another task, and that one claimed, meanwhile.
             if self.by_subject.get(&subject) == Some(&fire_id) {
                 self.by_subject.remove(&subject);
             }
         }
+    }
+
+    /// A task was put under a name: a claimed one that bore it is as good as replaced, should it come back unsent.
+    pub(crate) fn named(&mut self, task: &Task) {
+        if self.fires.is_empty() {
+            return;
+        }
+        let definition = &task.definition;
+        if let Some(key) = definition.key.clone() {
+            let subject = Subject::Key(definition.namespace.clone(), key);
+            self.succeeded.extend(self.by_subject.get(&subject));
+        }
+    }
+
+    pub(crate) fn is_succeeded(&self, fire_id: FireId) -> bool {
+        self.succeeded.contains(&fire_id)
     }
 
     pub(crate) fn has(&self, fire_id: FireId) -> bool {

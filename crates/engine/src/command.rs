@@ -53,6 +53,8 @@ pub enum Command {
     Pause(Subject),
     /// Let a paused task go on.
     Resume(Subject),
+    /// Fire a task now, once, besides its schedule.
+    Fire(Subject),
     /// Send a dead letter back to be fired.
     Redrive {
         /// The key of its task, or its id if it has none.
@@ -76,6 +78,17 @@ pub struct Order {
     pub new_task: Arc<NewTask>,
     /// Whether it may be created, replaced, or both.
     pub condition: Condition,
+    /// What makes it be created once, however often it is asked for.
+    pub receipt: Option<Receipt>,
+}
+
+/// What is remembered of a task that was created under an idempotency key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Where it is kept: made of the caller's key and, if the task has one, of the key of the task.
+    pub key: TaskKey,
+    /// Of the task as it was sent: the same key with another one is a conflict.
+    pub digest: String,
 }
 
 /// What must hold for a task to be scheduled.
@@ -105,7 +118,8 @@ pub enum Answer {
     Scheduled(Scheduled),
     /// To [`Command::Cancel`].
     Cancelled(Cancelled),
-    /// To [`Command::Get`], [`Command::Pause`], [`Command::Resume`] and [`Command::Redrive`]: the task as it stands.
+    /// To [`Command::Get`], [`Command::Pause`], [`Command::Resume`], [`Command::Fire`] and [`Command::Redrive`]: the task as
+    /// it stands.
     Task(Task),
     /// To [`Command::Touch`].
     Touched {
@@ -163,6 +177,12 @@ pub enum EngineError {
     /// It was to be replaced at another version.
     #[error("the task is at version {}", .0.get())]
     OtherVersion(Version),
+    /// The idempotency key was used for another task.
+    #[error("the idempotency key was used for another task")]
+    OtherOrder,
+    /// A task that may be received at most once fires by its schedule alone.
+    #[error("a task with the guarantee at_most_once cannot be fired besides its schedule")]
+    AtMostOnce,
     /// It cannot be changed while this attempt is under way.
     #[error("attempt {} of the task is under way", .0.get())]
     Firing(AttemptNo),
@@ -195,34 +215,51 @@ enum Wish {
     Caller(Command),
     /// Hold the task in memory if it belongs there.
     Hold,
+    /// A claimed fire was not sent: put its task back, unless its name was given to another meanwhile.
+    PutBack(FireId),
 }
 
 impl Queued {
     /// What must be read to decide it.
     fn look(&self, subject: &Subject) -> Look {
+        let receipt = match &self.wish {
+            Wish::Caller(Command::Schedule(order)) => order.receipt_subject(),
+            _ => None,
+        };
         let (depth, letter) = match &self.wish {
-            Wish::Caller(Command::Touch(..)) => (Depth::Head, None),
+            Wish::Caller(Command::Touch(..)) | Wish::PutBack(_) => (Depth::Head, None),
             Wish::Caller(Command::Redrive { fire_id, .. } | Command::Forget { fire_id, .. }) => {
                 (Depth::Task, Some(*fire_id))
             }
             Wish::Caller(_) | Wish::Hold => (Depth::Task, None),
         };
-        Look { subject: subject.clone(), depth, letter }
+        // Without a name of its own the receipt is what the task is looked up by.
+        let receipt = receipt.filter(|receipt| receipt != subject);
+        Look { subject: subject.clone(), depth, letter, receipt }
+    }
+}
+
+impl Order {
+    /// Under which name the receipt is kept.
+    fn receipt_subject(&self) -> Option<Subject> {
+        let receipt = self.receipt.as_ref()?;
+        Some(Subject::Key(self.new_task.namespace.of_receipts(), receipt.key.clone()))
     }
 }
 
 impl Command {
     fn subject(&self) -> Option<Subject> {
         match self {
-            Self::Schedule(order) => {
-                let key = order.new_task.key.clone()?;
-                Some(Subject::Key(order.new_task.namespace.clone(), key))
-            }
+            Self::Schedule(order) => match order.new_task.key.clone() {
+                Some(key) => Some(Subject::Key(order.new_task.namespace.clone(), key)),
+                None => order.receipt_subject(),
+            },
             Self::Cancel(subject)
             | Self::Get(subject)
             | Self::Touch(subject, _)
             | Self::Pause(subject)
             | Self::Resume(subject)
+            | Self::Fire(subject)
             | Self::Redrive { subject, .. } => Some(subject.clone()),
             Self::Forget { namespace, fire_id } => {
                 Some(Subject::Id(namespace.clone(), fire_id.task))
@@ -253,6 +290,11 @@ impl Owner {
         self.queue(Subject::Id(namespace, id), Queued { wish: Wish::Hold, reply: None });
     }
 
+    /// Has a claimed fire that was not sent put back, once it is known who bears its name now.
+    pub(crate) fn queue_put_back(&mut self, subject: Subject, fire_id: FireId) {
+        self.queue(subject, Queued { wish: Wish::PutBack(fire_id), reply: None });
+    }
+
     fn queue(&mut self, subject: Subject, queued: Queued) {
         if let Some(queue) = self.queues.get_mut(&subject) {
             return queue.push_back(queued);
@@ -266,17 +308,20 @@ impl Owner {
         let Some(queue) = self.queues.get_mut(&subject) else {
             return;
         };
-        match queue.pop_front() {
-            Some(Queued { wish: Wish::Caller(command), reply: Some(reply) }) => {
+        let Some(Queued { wish, reply }) = queue.pop_front() else {
+            return;
+        };
+        match (wish, reply) {
+            (Wish::Caller(command), Some(reply)) => {
                 self.decide(command, reply, Some(subject), sight, now);
             }
-            Some(_) => {
+            (Wish::PutBack(fire_id), _) => self.put_back(fire_id, Some(subject), sight.head, now),
+            (Wish::Hold | Wish::Caller(_), _) => {
                 if let Some(task) = sight.task.filter(|task| !self.memory.contains(task.id)) {
                     self.file(task);
                 }
                 self.free(subject);
             }
-            None => {}
         }
     }
 
@@ -288,10 +333,16 @@ impl Owner {
     }
 
     /// Puts a command back to where it was, to be decided when the whole task was read.
-    pub(crate) fn look_deeper(&mut self, command: Command, reply: ReplyTo, subject: Subject) {
-        let look = Look { subject: subject.clone(), depth: Depth::Task, letter: None };
+    pub(crate) fn look_deeper(
+        &mut self,
+        command: Command,
+        reply: Option<ReplyTo>,
+        subject: Subject,
+    ) {
+        let (depth, letter, receipt) = (Depth::Task, None, None);
+        let look = Look { subject: subject.clone(), depth, letter, receipt };
         let queue = self.queues.entry(subject).or_default();
-        queue.push_front(Queued { wish: Wish::Caller(command), reply: Some(reply) });
+        queue.push_front(Queued { wish: Wish::Caller(command), reply });
         self.look(look);
     }
 
@@ -314,9 +365,12 @@ impl Owner {
         sight: Sight,
         now: Timestamp,
     ) {
-        let asked = Asked { reply, subject };
+        let asked = Asked { reply: Some(reply), subject };
         match command {
-            Command::Schedule(order) => self.schedule(order, asked, sight.task, now),
+            Command::Schedule(order) => match (&order.new_task.key, &order.receipt) {
+                (None, Some(_)) => self.schedule(order, asked, None, sight.task, now),
+                _ => self.schedule(order, asked, sight.task, sight.receipt, now),
+            },
             Command::Cancel(_) => self.cancel(asked, sight, now),
             Command::Get(_) => {
                 let shown = sight.task.map(|task| Answer::Task(self.as_it_stands(task)));
@@ -325,6 +379,7 @@ impl Owner {
             Command::Touch(_, push) => self.touch(push, asked, sight, now),
             Command::Pause(_) => self.pause(asked, sight.task),
             Command::Resume(_) => self.resume(asked, sight.task),
+            Command::Fire(_) => self.fire_besides(asked, sight.task, now),
             Command::Redrive { .. } => self.redrive(asked, sight, now),
             Command::Forget { .. } => self.forget(asked, sight),
         }
@@ -332,7 +387,9 @@ impl Owner {
 
     /// Answers a command that changes nothing.
     pub(crate) fn answer(&mut self, asked: Asked, answer: Result<Answer, EngineError>) {
-        self.calls.answer(asked.reply, answer);
+        if let Some(reply) = asked.reply {
+            self.calls.answer(reply, answer);
+        }
         if let Some(subject) = asked.subject {
             self.free(subject);
         }
@@ -352,6 +409,7 @@ impl Owner {
 /// Who asked, and about whom.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    pub(crate) reply: ReplyTo,
+    /// Nobody, if the owner asked itself.
+    pub(crate) reply: Option<ReplyTo>,
     pub(crate) subject: Option<Subject>,
 }

@@ -124,9 +124,10 @@ impl Owner {
         if loaded.task.expires_at().is_some_and(|expires_at| expires_at <= now) {
             let task = loaded.task.clone();
             let was = task.state;
+            let next = task.next();
+            let effect = next.clone().map_or(Effect::Leave(id), Effect::File);
             let letter = DeadLetter { died_at: now, reason: DeadReason::Expired, task };
-            let change = Change::Dead { letter, next: None, was };
-            return self.write(Decision::own(change, Effect::Leave(id)));
+            return self.write(Decision::own(Change::Dead { letter, next, was }, effect));
         }
         if loaded.task.definition.guarantee == Guarantee::AtMostOnce {
             // Whatever happens from here on, it is known as a dead letter with an unknown outcome until

@@ -1,11 +1,15 @@
 //! Firing: a task's time has come.
 //!
-//! In: the time. Out: tasks in their lanes, in the order of their times. Invariant: nothing passes here before its `fire_at`.
+//! In: the time, or somebody who wants a fire besides the schedule. Out: tasks in their lanes, in the order of their times.
+//! Invariant: nothing passes here before its `fire_at`.
 
-use punctual_core::Timestamp;
+use punctual_core::{FireEnd, FireRecord, Guarantee, Task, TaskState, Timestamp};
+use punctual_store::Change;
 
+use crate::command::{Answer, Asked, EngineError};
 use crate::memory::Phase;
 use crate::owner::Owner;
+use crate::write::{Decision, Effect};
 
 impl Owner {
     /// Fires all that is due.
@@ -16,7 +20,48 @@ impl Owner {
             };
             assert!(loaded.task.fire_at <= now, "a timer was early: {id}");
             assert!(loaded.phase == Phase::Waiting, "only a waiting task has a timer: {id}");
+            if loaded.task.definition.namespace.is_of_receipts() {
+                // Nobody waits for it: it has been kept long enough.
+                let record = FireRecord::of(&loaded.task, FireEnd::Done, now);
+                let was = loaded.task.state;
+                let change = Change::Settle { record, next: None, was };
+                self.write(Decision::own(change, Effect::Leave(id)));
+                continue;
+            }
             self.enqueue(id, now);
+        }
+    }
+
+    /// Fires a task now, once, besides its schedule. A retry that waits is made now.
+    pub(crate) fn fire_besides(&mut self, asked: Asked, task: Option<Task>, now: Timestamp) {
+        let task = match task.ok_or(EngineError::NotFound).and_then(|task| self.fireable(task)) {
+            Ok(task) => task,
+            Err(error) => return self.answer(asked, Err(error)),
+        };
+        let was = task.state;
+        let version = task.version.next();
+        let task = match (task.attempts.is_empty(), task.resumes_at) {
+            (true, None) => task.fired_besides(now),
+            _ => Task { fire_at: now.min(task.fire_at), ..task },
+        };
+        let task = Task { version, ..task };
+        let mut decision = Decision::answering(asked);
+        decision.changes.push(Change::Refile { task: task.clone(), was });
+        decision.effects.push(Effect::File(task.clone()));
+        decision.answer = Some(Answer::Task(task));
+        self.write(decision);
+    }
+
+    fn fireable(&self, task: Task) -> Result<Task, EngineError> {
+        if self.memory.phase(task.id).is_some_and(Phase::is_firing) {
+            return Err(EngineError::Firing(task.attempt_next()));
+        }
+        if task.definition.guarantee == Guarantee::AtMostOnce {
+            return Err(EngineError::AtMostOnce);
+        }
+        match task.state {
+            TaskState::Paused => Err(EngineError::Paused),
+            _ => Ok(task),
         }
     }
 }

@@ -32,6 +32,7 @@ mod command;
 
 mod cancel;
 mod pause;
+mod receipt;
 mod redrive;
 mod schedule;
 mod touch;
@@ -61,7 +62,7 @@ mod run;
 
 pub use call::{Answers, Call};
 pub use command::{
-    Answer, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled, Subject,
+    Answer, Cancelled, Command, Condition, EngineError, Order, Push, Receipt, Scheduled, Subject,
 };
 pub use deliver::{Courier, Delivery, Report};
 pub use event::{Action, Event};

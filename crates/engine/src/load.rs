@@ -81,10 +81,9 @@ impl Loader {
     /// Has what a lane let go of, from a place on, brought back.
     pub(crate) fn feed(&mut self, spilled: Position) {
         let from = Position::before(spilled.fire_at);
-        if self.behind.is_none_or(|behind| from < behind) {
-            self.behind = Some(from);
-            self.sent_back = true;
-        }
+        self.behind = Some(self.behind.map_or(from, |behind| behind.min(from)));
+        // A page that is under way may have missed what was let go of since it was wanted: it is read again.
+        self.sent_back = true;
     }
 
     /// How far the second reading has come, while there is one.

@@ -22,6 +22,8 @@ pub struct Look {
     pub depth: Depth,
     /// A dead letter that is wanted too.
     pub letter: Option<FireId>,
+    /// A receipt that is wanted too.
+    pub receipt: Option<Subject>,
 }
 
 /// How much of a task is wanted.
@@ -44,6 +46,8 @@ pub struct Sight {
     pub last: Option<FireRecord>,
     /// The dead letter that was asked for.
     pub letter: Option<DeadLetter>,
+    /// The receipt that was asked for.
+    pub receipt: Option<Task>,
 }
 
 /// What came of a look.
@@ -100,6 +104,13 @@ impl Sight {
                 let records = store.history(partition, id, 1).await?;
                 let namespace = look.subject.namespace();
                 sight.last = records.into_iter().find(|record| record.namespace == *namespace);
+            }
+            if let Some(Subject::Key(namespace, key)) = &look.receipt {
+                let heads = store.find(partition, namespace, std::slice::from_ref(key)).await?;
+                if let Some(head) = heads.into_iter().flatten().next() {
+                    let tasks = store.get(partition, &[head.id]).await?;
+                    sight.receipt = tasks.into_iter().flatten().next();
+                }
             }
             if let Some(fire_id) = look.letter {
                 let letter = store.dead_letter(partition, fire_id).await?;

@@ -4,8 +4,8 @@
 //! fire id, so that a receiver that dedups still has one effect.
 //! Invariant: a letter is redriven once; of two who ask, the second finds none.
 
-use punctual_core::{Task, TaskState, Timestamp};
-use punctual_store::Change;
+use punctual_core::{DeadLetter, Due, NewTask, Schedule, Task, TaskState, Timestamp, Version};
+use punctual_store::{Change, StoreError};
 
 use crate::command::{Answer, Asked, EngineError};
 use crate::look::Sight;
@@ -17,8 +17,11 @@ impl Owner {
         let Some(letter) = sight.letter.filter(|letter| !self.claims.has(letter.fire_id())) else {
             return self.answer(asked, Err(EngineError::NoLetter));
         };
+        if letter.task.next().is_some() {
+            return self.redrive_alone(letter, asked, now);
+        }
         if let Some(task) = sight.task {
-            // Its name, or its id, is in use: it cannot be a task again beside that one.
+            // Its name is in use: it cannot be a task again beside that one.
             let task = self.as_it_stands(task);
             return self.answer(asked, Err(EngineError::Exists(Box::new(task))));
         }
@@ -29,6 +32,24 @@ impl Owner {
         let task = Task { fire_at: now, state, version, attempts, ..letter.task };
         let mut decision = Decision::answering(asked);
         decision.changes.push(Change::Redrive { fire_id, task: task.clone() });
+        decision.effects.push(Effect::File(task.clone()));
+        decision.answer = Some(Answer::Task(task));
+        self.write(decision);
+    }
+
+    /// The task of the letter has gone on without that fire, so it fires as a task of its own, without a name.
+    fn redrive_alone(&mut self, letter: DeadLetter, asked: Asked, now: Timestamp) {
+        let Some(id) = self.next_id(now) else {
+            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+        };
+        let fire_id = letter.fire_id();
+        let namespace = letter.task.definition.namespace.clone();
+        let schedule = Schedule::Once(Due::At(now));
+        let definition = NewTask { key: None, schedule, ..NewTask::clone(&letter.task.definition) };
+        let task = Task::new(id, definition.into(), now, Version::FIRST);
+        let mut decision = Decision::answering(asked);
+        decision.changes.push(Change::Forget { fire_id, namespace });
+        decision.changes.push(Change::Put(task.clone()));
         decision.effects.push(Effect::File(task.clone()));
         decision.answer = Some(Answer::Task(task));
         self.write(decision);

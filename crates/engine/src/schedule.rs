@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
-use punctual_core::{FireEnd, FireRecord, Sequence, Task, TaskId, Timestamp, Version};
+use punctual_core::{
+    FireEnd, FireRecord, IDEMPOTENCY_KEPT, Sequence, Task, TaskId, Timestamp, Version,
+};
 use punctual_store::{Change, StoreError};
 
 use crate::command::{Answer, Asked, Condition, EngineError, Order, Scheduled};
 use crate::owner::Owner;
+use crate::receipt;
 use crate::write::{Decision, Effect};
 
 impl Owner {
@@ -18,8 +21,13 @@ impl Owner {
         order: Order,
         asked: Asked,
         existing: Option<Task>,
+        receipt: Option<Task>,
         now: Timestamp,
     ) {
+        if let (Some(ours), Some(kept)) = (&order.receipt, &receipt) {
+            let answer = receipt::recall(&order.new_task, ours, kept);
+            return self.answer(asked, answer.map(Answer::Scheduled));
+        }
         if let Some(error) = self.refusal(order.condition, existing.as_ref()) {
             return self.answer(asked, Err(error));
         }
@@ -40,6 +48,15 @@ impl Owner {
                 Scheduled::Replaced(task.clone())
             }
         };
+        if let Some(ours) = &order.receipt {
+            let fire_at = now.after(IDEMPOTENCY_KEPT);
+            let Some(id) = self.next_id(fire_at) else {
+                return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+            };
+            let kept = receipt::receipt(id, ours, &task);
+            decision.changes.push(Change::Put(kept.clone()));
+            decision.effects.push(Effect::File(kept));
+        }
         decision.changes.push(Change::Put(task.clone()));
         decision.effects.push(Effect::File(task));
         decision.answer = Some(Answer::Scheduled(scheduled));
@@ -60,7 +77,7 @@ impl Owner {
     }
 
     /// The next id of this epoch; `None` when the epoch is used up.
-    fn next_id(&mut self, due: Timestamp) -> Option<TaskId> {
+    pub(crate) fn next_id(&mut self, due: Timestamp) -> Option<TaskId> {
         let sequence: Sequence = self.sequence?;
         self.sequence = sequence.next();
         Some(TaskId::new(due, self.partition, self.epoch, sequence))

@@ -4,12 +4,13 @@
 //! most once per epoch; an outcome of an attempt that is over changes nothing.
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireRecord, Outcome, Task, TaskState, Terms,
-    Timestamp, Verdict, settle,
+    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, Outcome, Task, TaskState,
+    Terms, Timestamp, Verdict, settle,
 };
-use punctual_store::Change;
+use punctual_store::{Change, Head};
 use smallvec::SmallVec;
 
+use crate::command::{Asked, EngineError, Subject};
 use crate::deliver::Report;
 use crate::memory::Phase;
 use crate::owner::Owner;
@@ -45,20 +46,24 @@ impl Owner {
         let id = task.id;
         let was = task.state;
         let Some(outcome) = report.outcome else {
-            // It was not sent: no attempt was made, and it stands in line again.
-            return self.enqueue(id, now);
+            // It was not sent: no attempt was made, and it stands in line again, unless it was paused meanwhile.
+            return match was {
+                TaskState::Paused => self.memory.remove(id),
+                _ => self.enqueue(id, now),
+            };
+        };
+        let next = task.next();
+        let after = match &next {
+            Some(next) => Effect::File(next.clone()),
+            None => Effect::Leave(id),
         };
         let decision = match judge(task, report.fired_at, outcome, now) {
-            Judged::Done(record) => {
-                Decision::own(Change::Settle { record, next: None, was }, Effect::Leave(id))
-            }
+            Judged::Done(record) => Decision::own(Change::Settle { record, next, was }, after),
             Judged::Again(task) => {
                 let change = Change::Refile { task: task.clone(), was };
                 Decision::own(change, Effect::File(task))
             }
-            Judged::Dead(letter) => {
-                Decision::own(Change::Dead { letter, next: None, was }, Effect::Leave(id))
-            }
+            Judged::Dead(letter) => Decision::own(Change::Dead { letter, next, was }, after),
         };
         self.write(decision);
     }
@@ -68,27 +73,48 @@ impl Owner {
     fn settle_claimed(&mut self, task: Task, report: Report, now: Timestamp) {
         let fire_id = report.fire_id;
         let namespace = task.definition.namespace.clone();
-        let was = TaskState::Dead;
-        let mut effects = SmallVec::from([Effect::Unclaim(fire_id)]);
-        let judged = match report.outcome {
-            Some(outcome) => judge(task, report.fired_at, outcome, now),
-            // It was not sent, so it may be.
-            None => Judged::Again(task),
+        let Some(outcome) = report.outcome else {
+            return match task.definition.key.clone() {
+                Some(key) => self.queue_put_back(Subject::Key(namespace, key), fire_id),
+                None => self.put_back(fire_id, None, None, now),
+            };
         };
-        let change = match judged {
+        let was = TaskState::Dead;
+        let change = match judge(task, report.fired_at, outcome, now) {
             Judged::Done(record) => Change::Settle { record, next: None, was },
-            Judged::Again(task) => {
-                effects.push(Effect::File(task.clone()));
-                Change::Redrive { fire_id, task }
-            }
+            Judged::Again(_) => unreachable!("at most once is never tried again"),
             Judged::Dead(letter) => Change::Dead { letter, next: None, was },
         };
-        let mut changes = SmallVec::new();
-        if !matches!(change, Change::Redrive { .. }) {
-            changes.push(Change::Forget { fire_id, namespace });
-        }
-        changes.push(change);
+        let changes = SmallVec::from_iter([Change::Forget { fire_id, namespace }, change]);
+        let effects = SmallVec::from_iter([Effect::Unclaim(fire_id)]);
         self.write(Decision { changes, effects, ..Decision::default() });
+    }
+
+    /// A claimed fire was not sent, so it may be: its task is filed again, unless another was given its name, which is as if it
+    /// had been replaced before it fired.
+    pub(crate) fn put_back(
+        &mut self,
+        fire_id: FireId,
+        subject: Option<Subject>,
+        successor: Option<Head>,
+        now: Timestamp,
+    ) {
+        let asked = Asked { reply: None, subject };
+        let Some(task) = self.claims.get(fire_id).cloned() else {
+            return self.answer(asked, Err(EngineError::NotFound));
+        };
+        let mut decision = Decision::answering(asked);
+        decision.effects.push(Effect::Unclaim(fire_id));
+        if successor.is_some() || self.claims.is_succeeded(fire_id) {
+            let namespace = task.definition.namespace.clone();
+            let record = FireRecord::of(&task, FireEnd::Replaced, now);
+            decision.changes.push(Change::Forget { fire_id, namespace });
+            decision.changes.push(Change::Settle { record, next: None, was: TaskState::Dead });
+        } else {
+            decision.changes.push(Change::Redrive { fire_id, task: task.clone() });
+            decision.effects.push(Effect::File(task));
+        }
+        self.write(decision);
     }
 }
 

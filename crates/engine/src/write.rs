@@ -136,6 +136,9 @@ impl Owner {
         for change in &decision.changes {
             let id = change.task_id();
             self.recent.durable(id);
+            if let Change::Put(task) = change {
+                self.claims.named(task);
+            }
             self.loader.forget_aside(id);
             self.wake_watchers(id);
         }
@@ -155,8 +158,8 @@ impl Owner {
                 Effect::Unclaim(fire_id) => self.claims.remove(fire_id),
             }
         }
-        if let (Some(asked), Some(answer)) = (decision.asked, decision.answer) {
-            self.answer(asked, Ok(answer));
+        if let Some(asked) = decision.asked {
+            self.answer(asked, decision.answer.ok_or(EngineError::Stopped));
         }
     }
 

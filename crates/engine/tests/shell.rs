@@ -84,7 +84,7 @@ fn shop() -> Namespace {
 fn in_an_hour() -> Order {
     let target = Target::Queue(Queue::new("orders").unwrap());
     let new_task = NewTask::new(shop(), Schedule::Once(Due::In(HOUR)), target);
-    Order { new_task: new_task.into(), condition: Condition::Always }
+    Order { new_task: new_task.into(), condition: Condition::Always, receipt: None }
 }
 
 #[tokio::test]

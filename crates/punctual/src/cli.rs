@@ -29,6 +29,8 @@ pub(crate) enum Verb {
     Pause(tasks::One),
     /// Lets a paused task go on.
     Resume(tasks::One),
+    /// Fires a task now, once, besides its schedule.
+    Fire(tasks::One),
     /// Shows the fires of a task, newest first.
     History(tasks::One),
     /// Looks after dead letters.
@@ -54,6 +56,7 @@ pub(crate) fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::List(verb) => verb.run(),
         Verb::Pause(verb) => verb.change("pause"),
         Verb::Resume(verb) => verb.change("resume"),
+        Verb::Fire(verb) => verb.change("fire"),
         Verb::History(verb) => verb.history(),
         Verb::Dead(verb) => verb.run(),
         Verb::Stats(verb) => verb.run(),

@@ -4,6 +4,7 @@
 
 mod cli;
 mod serve;
+mod settings;
 mod store;
 
 use anyhow::Context as _;
@@ -20,7 +21,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Runs a broker.
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
@@ -33,7 +34,7 @@ fn main() -> anyhow::Result<()> {
     // One provider for everything that speaks TLS; a second attempt is refused, and harmless.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli.verb {
-        Verb::Serve(flags) => runtime()?.block_on(serve::serve(flags)),
+        Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
         Verb::Cli(verb) => cli::run(verb),
     }

@@ -1,86 +1,56 @@
 //! `punctual serve`: runs a broker on the embedded store.
 //!
-//! In: flags and the environment. Out: a running broker, until SIGTERM or SIGINT. It gathers and explains; what a broker is, is in
+//! In: [`Settings`]. Out: a running broker, until SIGTERM or SIGINT. It gathers and explains; what a broker is, is in
 //! `server`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
-use punctual_core::{Partitions, parse_duration};
-use punctual_server::{Config, LogFormat, Store, start_log};
+use punctual_core::Partitions;
+use punctual_server::config::{admin_token, signing_secret, tls, token};
+use punctual_server::{Config, ConfigError, LogFormat, Store, raise_file_limit, start_log};
 use punctual_store::Retention;
 use punctual_store_embedded::{EmbeddedStore, Options};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::settings::{Hidden, Settings};
+
+/// What a broker is told if nobody says otherwise.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
+const DATA_DIR: &str = "./punctual-data";
+const PARTITIONS: u16 = 1;
+const GRACE: Duration = Duration::from_secs(10);
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
-    /// Where to listen: HTTP/1.1 and HTTP/2 on one port.
-    #[arg(long, env = "PUNCTUAL_LISTEN", default_value = "127.0.0.1:7400")]
-    listen: SocketAddr,
+    /// Read what is not said otherwise from this file
+    #[arg(long, env = "PUNCTUAL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
 
-    /// Listen beyond loopback although nobody has to say who they are.
-    #[arg(long, env = "PUNCTUAL_INSECURE")]
-    insecure: bool,
-
-    /// Where tasks are kept. Made if it is not there.
-    #[arg(long, env = "PUNCTUAL_DATA_DIR", default_value = "./punctual-data")]
-    data_dir: PathBuf,
-
-    /// How many partitions the store has; fixed when it is first made.
-    #[arg(long, env = "PUNCTUAL_PARTITIONS", default_value_t = 1)]
-    partitions: u16,
-
-    /// Keep history for so long,
-    #[arg(long, env = "PUNCTUAL_HISTORY_AGE", default_value = "7d", value_parser = parse_duration)]
-    history_age: Duration,
-
-    /// and for so many bytes: above, the oldest goes.
-    #[arg(long, env = "PUNCTUAL_HISTORY_BYTES", default_value_t = Retention::default().history_bytes)]
-    history_bytes: u64,
-
-    /// Keep dead letters for so long.
-    #[arg(long, env = "PUNCTUAL_DEAD_AGE", default_value = "30d", value_parser = parse_duration)]
-    dead_age: Duration,
-
-    /// How long work under way may take to end when the broker stops.
-    #[arg(long, env = "PUNCTUAL_GRACE", default_value = "10s", value_parser = parse_duration)]
-    grace: Duration,
-
-    /// How log lines look.
-    #[arg(long, env = "PUNCTUAL_LOG_FORMAT", default_value = "pretty")]
-    log_format: Format,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    Pretty,
-    Json,
+    #[command(flatten)]
+    settings: Settings,
 }
 
 /// Runs a broker until it is told to stop.
 pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
-    start_log(match flags.log_format {
-        Format::Pretty => LogFormat::Pretty,
-        Format::Json => LogFormat::Json,
-    });
-    let retention = Retention {
-        history_age: flags.history_age,
-        history_bytes: flags.history_bytes,
-        dead_age: flags.dead_age,
+    let settings = match &flags.config {
+        Some(path) => flags.settings.or_file(path)?,
+        None => flags.settings,
     };
-    let (listen, insecure, grace) = (flags.listen, flags.insecure, flags.grace);
-    let config = Config { listen, insecure, retention, grace };
+    start_log(settings.log_format.map_or(LogFormat::Pretty, LogFormat::from));
+    raise_file_limit();
+    let config = config(&settings)?;
     config.check()?;
-    let partitions = Partitions::new(flags.partitions)?;
+    let partitions = Partitions::new(settings.partitions.unwrap_or(PARTITIONS))?;
+    let data_dir = settings.data_dir.unwrap_or_else(|| DATA_DIR.into());
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))?;
-    let store = Arc::new(Store::Embedded(open(&flags.data_dir, partitions).await?));
+    let store = Arc::new(Store::embedded(open(&data_dir, partitions).await?));
     let stop = stop_signal()?;
     let served = punctual_server::run(listener, config, Arc::clone(&store), partitions, stop).await;
     match Arc::try_unwrap(store) {
@@ -91,6 +61,34 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     served?;
     tracing::info!("stopped");
     Ok(())
+}
+
+fn config(settings: &Settings) -> anyhow::Result<Config> {
+    let default = Retention::default();
+    let retention = Retention {
+        history_age: settings.history_age.unwrap_or(default.history_age),
+        history_bytes: settings.history_bytes.unwrap_or(default.history_bytes),
+        dead_age: settings.dead_age.unwrap_or(default.dead_age),
+    };
+    let mut tokens = each(settings.tokens.as_deref(), token)?;
+    tokens.extend(each(settings.admin_tokens.as_deref(), admin_token)?);
+    Ok(Config {
+        listen: settings.listen.unwrap_or(LISTEN),
+        insecure: settings.insecure.unwrap_or(false),
+        tokens,
+        signing_secrets: each(settings.signing_secrets.as_deref(), signing_secret)?,
+        allow_private_targets: settings.allow_private_targets.unwrap_or(false),
+        tls: tls(settings.tls_cert.as_deref(), settings.tls_key.as_deref())?,
+        retention,
+        grace: settings.grace.unwrap_or(GRACE),
+    })
+}
+
+fn each<T>(
+    texts: Option<&[Hidden]>,
+    read: impl Fn(&str) -> Result<T, ConfigError>,
+) -> Result<Vec<T>, ConfigError> {
+    texts.unwrap_or_default().iter().map(|text| read(text.reveal())).collect()
 }
 
 /// Opens the store, off the runtime: a large one takes a second or two.

@@ -98,9 +98,45 @@ fn what_is_not_served_yet_is_refused_by_name() {
         assert_eq!((status, &problem["field"]), (422, &json!(field)), "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains("not served yet"), "{problem}");
     }
-    let key = [("idempotency-key", "7")];
-    let (status, problem) = broker.call("POST", "/v1/shop/tasks", &key, later("a", 1).to_string());
-    assert_eq!((status, &problem["field"]), (422, &json!("idempotency-key")), "{problem}");
+}
+
+#[test]
+fn a_request_sent_again_under_its_idempotency_key_creates_nothing_further() {
+    let broker = Broker::start(&["--partitions", "3"]);
+    let send = |key: &str, kind: &str, body: &str| {
+        let headers = [("idempotency-key", key), ("content-type", kind)];
+        broker.call("POST", "/v1/shop/tasks", &headers, body)
+    };
+    let body = json!({"in": "1h", "target": {"queue": "q"}}).to_string();
+    let (_, first) = send("7", "application/json", &body);
+    let (status, again) = send("7", "application/json", &body);
+    assert!(status == 200 || status == 201, "{again}");
+    assert_eq!(again["id"], first["id"]);
+    let other = json!({"in": "2h", "target": {"queue": "q"}}).to_string();
+    assert_eq!(send("7", "application/json", &other).0, 409);
+    let lines = [body.as_str(), "{", body.as_str()].join("\n");
+    let ids = |answer: &Value| {
+        let results = answer["results"].as_array().unwrap().iter();
+        results.map(|result| result["id"].clone()).collect::<Vec<_>>()
+    };
+    let (_, many) = send("8", "application/x-ndjson", &lines);
+    let (_, again) = send("8", "application/x-ndjson", &lines);
+    assert_eq!(ids(&many), ids(&again));
+    assert_ne!(ids(&many)[0], ids(&many)[2], "two lines are two tasks");
+    assert_eq!(get(&broker, "/stats").1["accepted"], 3);
+    let (status, problem) = send(&"x".repeat(5000), "application/json", &body);
+    assert_eq!((status, &problem["field"]), (422, &json!("idempotency-key")));
+}
+
+#[test]
+fn a_task_can_be_fired_now_besides_its_schedule() {
+    let (broker, receiver) = (Broker::start(&[]), Receiver::start());
+    broker.put("a", task(r#""in": "1h""#, &receiver.url));
+    let (status, answer) = post(&broker, "/tasks/a/fire", &json!({}));
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(receiver.next().header("punctual-key"), "a");
+    assert_eq!(broker.get("a").1["state"], "scheduled", "it waits for its time all the same");
+    assert_eq!(post(&broker, "/tasks/none/fire", &json!({})).0, 404);
 }
 
 #[test]
@@ -605,7 +641,7 @@ fn the_document_has_every_route_that_is_served_and_no_other() {
             assert_eq!(named, path.matches('{').count(), "{path}");
         }
     }
-    assert_eq!(calls, 25, "a call more or less: the contract should say so, too");
+    assert_eq!(calls, 27, "a call more or less: the contract should say so, too");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! `tasks` (one task), `batch` (many), `list`, `fires` (history), `dead`, `queues`, `stats`, `forecast` and `health` hold the
 //! calls; `task` the wire form of a task; `request` and `answer` what is common to all; `error` every status code that is not a
 //! success; `openapi` the document. `calls` and `merge` are how many owners and many partitions are asked at once.
+//! A new route declares its right in `auth`, or nobody may call it.
 
 mod answer;
 mod error;
@@ -13,6 +14,7 @@ mod task;
 
 mod calls;
 mod cursor;
+mod idempotency;
 mod merge;
 
 mod batch;
@@ -28,13 +30,21 @@ mod tasks;
 
 use std::sync::Arc;
 
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::{Next, from_fn_with_state, map_request};
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
+use http::header::CONTENT_TYPE;
+use punctual_core::Clock as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth;
 use crate::broker::Broker;
-use error::Problem;
+use crate::listen;
+use crate::telemetry::{PAGE_TYPE, Telemetry};
+pub(crate) use error::Problem;
 
 /// All routes, and what every request passes on its way to them.
 pub(crate) fn router(broker: Arc<Broker>) -> Router {
@@ -43,17 +53,40 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
         .layer(Extension(openapi::whole(document)))
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        // Read from the last line up: a request comes in from below.
+        .layer(map_request(async |request: Request| request.map(listen::timely)))
+        .layer(from_fn_with_state(broker.tokens.clone(), auth::check))
+        .layer(from_fn_with_state(broker.telemetry.clone(), count))
         .with_state(broker)
 }
 
+/// What Prometheus reads.
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((status = 200, description = "metrics", body = String, content_type = "text/plain"))
+)]
+async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
+    let gauges = broker.owners.gauges(None).await.ok();
+    ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
+}
+
+async fn count(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    telemetry.request(&method, route.as_ref().map(MatchedPath::as_str), response.status());
+    response
+}
+
 /// All routes, and what they say of themselves. A route that is not made here is not in the document.
-fn routes() -> (Router<Arc<Broker>>, OpenApi) {
+pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
     OpenApiRouter::with_openapi(openapi::beginning())
         .routes(routes!(batch::create, list::list))
         .routes(routes!(tasks::replace, tasks::show, tasks::cancel))
         .routes(routes!(tasks::touch))
         .routes(routes!(tasks::pause))
         .routes(routes!(tasks::resume))
+        .routes(routes!(tasks::fire))
         .routes(routes!(fires::list))
         .routes(routes!(batch::touch))
         .routes(routes!(batch::cancel))
@@ -71,5 +104,6 @@ fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi::show))
+        .routes(routes!(metrics))
         .split_for_parts()
 }

@@ -9,37 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use punctual_core::{BrokerId, Clock, Namespace, PartitionId, Partitions, TaskKey, partition_of};
-use punctual_engine::{Budget, Handle, Terms, spawn, take};
+use punctual_engine::{Budget, EngineError, Gauges, Handle, Terms, spawn, take};
 use punctual_store::StoreError;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::api;
+use crate::auth::Tokens;
 use crate::clock::SystemClock;
 use crate::config::{Config, ConfigError};
-use crate::courier::{Couriers, HttpCourier, Hub};
+use crate::courier::{Couriers, Guard, HttpCourier, Hub, Signer};
+use crate::listen;
 use crate::store::Store;
+use crate::telemetry::Telemetry;
 
-/// Connections at once. Each costs some tens of kilobytes; beyond this they wait to be accepted.
-const CONNECTIONS_MAX: usize = 16_384;
-/// How long a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests under way on one HTTP/2 connection.
-const STREAMS_MAX: u32 = 256;
 /// The lease of a broker that shares its store with nobody: only its epoch matters.
 const SOLE_LEASE: Duration = Duration::from_secs(5);
 /// Whoever has the directory of an embedded store is the same broker as before, on whatever port: it need not wait for
 /// its own lease to run out.
 const SOLE_BROKER: &str = "sole";
-/// How long a listener that cannot accept (no file descriptors left) is left alone.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a broker could not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +54,12 @@ pub(crate) struct Broker {
     pub(crate) store: Arc<Store>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
+    /// Who may come in,
+    pub(crate) tokens: Tokens,
+    /// what their tasks may call,
+    pub(crate) guard: Guard,
+    /// and who counts them.
+    pub(crate) telemetry: Telemetry,
     /// Where it listens.
     pub(crate) address: SocketAddr,
 }
@@ -98,6 +95,18 @@ impl Owners {
         &self.handles[usize::from(partition.get())]
     }
 
+    /// How much there is in all of them, of one namespace or of all.
+    pub(crate) async fn gauges(
+        &self,
+        namespace: Option<&Namespace>,
+    ) -> Result<Gauges, EngineError> {
+        let mut gauges = Gauges::default();
+        for handle in &self.handles {
+            gauges = gauges.and(handle.gauges(namespace.cloned()).await?);
+        }
+        Ok(gauges)
+    }
+
     /// The owner of a task without a name: any will do.
     pub(crate) fn any(&self) -> &Handle {
         &self.handles[self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len()]
@@ -114,21 +123,36 @@ pub async fn run(
 ) -> Result<(), BrokerError> {
     config.check()?;
     let clock = Arc::new(SystemClock::start());
-    let hub = Hub::new(Arc::clone(&clock));
-    let http = Arc::new(HttpCourier::new());
+    let telemetry = Telemetry::new();
+    let guard = Guard::new(config.reach(), listener.local_addr()?);
+    let signer = Signer::new(config.signing_secrets.clone());
+    let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
+    let http = Arc::new(HttpCourier::new(guard, signer, telemetry.clone()));
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
+    store.tell(telemetry.clone(), Arc::clone(&clock));
     let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
     hub.serve(handles.clone());
     let address = listener.local_addr()?;
     let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
-    let broker = Arc::new(Broker { owners, store, hub: Arc::clone(&hub), clock, address });
+    let tokens = Tokens::new(config.tokens.clone());
+    let broker = Arc::new(Broker {
+        owners,
+        store,
+        hub: Arc::clone(&hub),
+        clock,
+        tokens,
+        guard,
+        telemetry: telemetry.clone(),
+        address,
+    });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
+    let router = api::router(Arc::clone(&broker));
     let failed = tokio::select! {
         () = stop => None,
         error = owner_failed(&mut ends) => Some(error),
-        () = accept(&listener, api::router(Arc::clone(&broker)), &connections) => None,
+        () = listen::accept(&listener, config.tls.as_ref(), router, &connections, &telemetry) => None,
         () = hub.watch() => None,
     };
     drop(listener);
@@ -183,56 +207,6 @@ async fn owner_failed(ends: &mut Ends) -> StoreError {
             Some(Ok(Ok(error))) => return error,
             Some(_) => return StoreError::Broken("an owner ended unexpectedly".to_owned()),
             None => std::future::pending().await,
-        }
-    }
-}
-
-async fn accept(listener: &TcpListener, router: Router, connections: &GracefulShutdown) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut pause = tokio::time::interval(ACCEPT_PAUSE);
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let serving = serve(stream, router.clone(), connections);
-                tokio::spawn(async move {
-                    serving.await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                pause.reset();
-                pause.tick().await;
-            }
-        }
-    }
-}
-
-fn serve(
-    stream: TcpStream,
-    router: Router,
-    connections: &GracefulShutdown,
-) -> impl Future<Output = ()> + Send + 'static {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
-    }
-    let mut server = auto::Builder::new(TokioExecutor::new());
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    server
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .keep_alive_interval(Some(Duration::from_secs(30)));
-    let watcher = connections.watcher();
-    let service = TowerToHyperService::new(router);
-    async move {
-        let connection = server.serve_connection(TokioIo::new(stream), service).into_owned();
-        // A client that breaks off is its own business.
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(error, "a connection broke");
         }
     }
 }

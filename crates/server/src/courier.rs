@@ -1,15 +1,26 @@
-//! Couriers: how deliveries travel. One file per way: `http` calls webhooks, `hub` has workers come and take.
+//! Couriers: how deliveries travel. `http` calls webhooks, `hub` has workers come and take.
+//!
+//! A webhook's way: `http` makes the request and reads the answer, `sign` signs it, `dial` connects, and `guard` says
+//! whereto it may; `retry_after` reads when to come back.
 
+mod dial;
+mod guard;
 mod http;
 pub(crate) mod hub;
+mod retry_after;
+mod sign;
 
 use std::sync::Arc;
 
 use punctual_core::Target;
 use punctual_engine::{Courier, Delivery, Reports};
 
+pub(crate) use guard::Guard;
+pub use guard::Reach;
 pub(crate) use http::HttpCourier;
 pub(crate) use hub::Hub;
+pub(crate) use sign::Signer;
+pub use sign::{SecretError, SigningSecret, Signs};
 
 /// All couriers of a broker.
 #[derive(Debug)]
@@ -33,7 +44,7 @@ impl Courier for Couriers {
         for delivery in webhooks {
             let (http, reports) = (Arc::clone(&self.http), reports.clone());
             tokio::spawn(async move {
-                let outcome = http.carry(&delivery).await;
+                let outcome = http.deliver(&delivery).await;
                 reports.send(vec![delivery.report(Some(outcome))]);
             });
         }

@@ -3,18 +3,26 @@
 //! In: a listener, a [`Config`] and a store. Out: a running broker, until it is told to stop. Here and only here are HTTP,
 //! JSON, the machine's clock and the log.
 //!
-//! Read in this order: `broker` puts everything together; `api` turns requests into commands and answers into
-//! JSON; `courier` carries deliveries; `clock` is the machine's time.
+//! Read in this order: `broker` puts everything together; `listen` and `tls` let requests in, `auth` says whose they
+//! are; `api` turns requests into commands and answers into JSON; `courier` carries deliveries; `telemetry` tells about
+//! all of it; `clock` is the machine's time.
 
 mod api;
+mod auth;
 mod broker;
 mod clock;
-mod config;
+pub mod config;
 mod courier;
+mod listen;
 mod store;
 mod telemetry;
+mod tls;
 
+pub use auth::{Grant, Token, TokenError};
 pub use broker::{BrokerError, run};
 pub use config::{Config, ConfigError};
+pub use courier::{Reach, SecretError, SigningSecret, Signs};
+pub use listen::raise_file_limit;
 pub use store::Store;
 pub use telemetry::{LogFormat, start_log};
+pub use tls::{Tls, TlsError};

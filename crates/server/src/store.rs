@@ -1,5 +1,7 @@
 //! The stores that a broker can run on: a closed set, so it is an enum and nothing behind it is generic.
+//! Commits are timed here, for all of them.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use punctual_core::{
@@ -12,21 +14,54 @@ use punctual_store::{
 };
 use punctual_store_embedded::EmbeddedStore;
 
+use crate::clock::SystemClock;
+use crate::telemetry::Telemetry;
+
 /// Where tasks are kept.
 #[derive(Debug)]
-pub enum Store {
+pub struct Store {
+    kind: Kind,
+    /// Who is told how long commits take, once there is somebody.
+    meter: OnceLock<Meter>,
+}
+
+#[derive(Debug)]
+enum Kind {
     /// On this machine's disk.
     Embedded(EmbeddedStore),
     /// As long as the process lives: for tests and trials.
     Memory(MemoryStore),
 }
 
+#[derive(Debug)]
+struct Meter {
+    telemetry: Telemetry,
+    clock: Arc<SystemClock>,
+}
+
 impl Store {
+    /// On this machine's disk.
+    #[must_use]
+    pub const fn embedded(store: EmbeddedStore) -> Self {
+        Self { kind: Kind::Embedded(store), meter: OnceLock::new() }
+    }
+
+    /// As long as the process lives: for tests and trials.
+    #[must_use]
+    pub const fn memory(store: MemoryStore) -> Self {
+        Self { kind: Kind::Memory(store), meter: OnceLock::new() }
+    }
+
+    /// Tells about commits from here on.
+    pub(crate) fn tell(&self, telemetry: Telemetry, clock: Arc<SystemClock>) {
+        let _ = self.meter.set(Meter { telemetry, clock });
+    }
+
     /// Leaves it so that the next start has nothing to replay.
     pub async fn close(self) -> Result<(), StoreError> {
-        match self {
-            Self::Embedded(store) => store.close().await,
-            Self::Memory(_) => Ok(()),
+        match self.kind {
+            Kind::Embedded(store) => store.close().await,
+            Kind::Memory(_) => Ok(()),
         }
     }
 }
@@ -34,9 +69,9 @@ impl Store {
 /// Asks whichever store it is.
 macro_rules! ask {
     ($self:ident, $store:ident => $call:expr) => {
-        match $self {
-            Self::Embedded($store) => $call,
-            Self::Memory($store) => $call,
+        match &$self.kind {
+            Kind::Embedded($store) => $call,
+            Kind::Memory($store) => $call,
         }
     };
 }
@@ -48,7 +83,13 @@ impl TaskStore for Store {
         epoch: Epoch,
         batch: Batch,
     ) -> Result<(), StoreError> {
-        ask!(self, store => store.apply(partition, epoch, batch).await)
+        let changes = batch.changes.len();
+        let started = self.meter.get().map(|meter| meter.clock.reading());
+        let applied = ask!(self, store => store.apply(partition, epoch, batch).await);
+        if let (Some(meter), Some(started), Ok(())) = (self.meter.get(), started, &applied) {
+            meter.telemetry.commit(changes, meter.clock.reading().saturating_sub(started));
+        }
+        applied
     }
 
     async fn load(

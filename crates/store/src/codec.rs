@@ -23,8 +23,10 @@ use punctual_core::{
 
 use crate::query::Head;
 
-/// The format of bodies that is written.
+/// The format of bodies.
 const FORMAT: u8 = 1;
+/// The same with the time at which the schedule goes on at its end.
+const FORMAT_BESIDES: u8 = 2;
 /// Names that an [`Interner`] shares, at most; beyond it they are copied.
 const INTERNED_MAX: usize = 4096;
 
@@ -73,7 +75,7 @@ impl Interner {
     /// The namespace of this text.
     pub fn namespace(&self, text: &str) -> Result<Namespace> {
         intern(&self.namespaces, text, |text| {
-            Namespace::new(text).map_err(|_| CodecError::Invalid("namespace"))
+            Namespace::from_stored(text).map_err(|_| CodecError::Invalid("namespace"))
         })
     }
 
@@ -278,7 +280,8 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     ] {
         flags |= if set { flag } else { 0 };
     }
-    out.extend_from_slice(&[FORMAT, flags]);
+    let format = task.resumes_at.map_or(FORMAT, |_| FORMAT_BESIDES);
+    out.extend_from_slice(&[format, flags]);
     put_timestamp(out, task.nominal_at);
     put_varint(out, task.version.get());
     put_bytes(out, definition.namespace.as_str().as_bytes());
@@ -307,6 +310,9 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
         }
     }
     put_attempts(out, &task.attempts);
+    if let Some(resumes_at) = task.resumes_at {
+        put_timestamp(out, resumes_at);
+    }
 }
 
 /// Reads what a name leads to, and nothing further.
@@ -350,6 +356,10 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
         _ => read_labels(&mut reader)?,
     };
     let attempts = read_attempts(&mut reader)?;
+    let resumes_at = match body.first() {
+        Some(&FORMAT_BESIDES) => Some(reader.timestamp()?),
+        _ => None,
+    };
     reader.end()?;
     let Summary { namespace, key, head } = summary;
     let definition = NewTask {
@@ -373,12 +383,13 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
         nominal_at: head.nominal_at,
         version: head.version,
         attempts,
+        resumes_at,
     })
 }
 
 fn read_flags(reader: &mut Reader<'_>) -> Result<u8> {
     match reader.byte()? {
-        FORMAT => reader.byte(),
+        FORMAT | FORMAT_BESIDES => reader.byte(),
         other => Err(CodecError::Format(other)),
     }
 }

@@ -128,6 +128,7 @@ fn any_task() -> impl Strategy<Value = Task> {
             nominal_at,
             version: Version::new(version),
             attempts,
+            resumes_at: paused.then_some(created_at),
         },
     )
 }

@@ -187,7 +187,7 @@ impl World {
         new_task: NewTask,
         condition: Condition,
     ) -> Answer<Scheduled> {
-        let order = Order { new_task: new_task.into(), condition };
+        let order = Order { new_task: new_task.into(), condition, receipt: None };
         self.send(Command::Schedule(order), |told| match told {
             Told::Scheduled(scheduled) => Some(scheduled),
             _ => None,

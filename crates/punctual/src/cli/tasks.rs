@@ -1,4 +1,4 @@
-//! `punctual cancel`, `touch`, `show`, `list`, `pause`, `resume`, `history`: what is done with tasks that are there.
+//! `punctual cancel`, `touch`, `show`, `list`, `pause`, `resume`, `fire`, `history`: what is done with tasks that are there.
 
 use anyhow::bail;
 use serde_json::{Value, json};

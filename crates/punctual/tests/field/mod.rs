@@ -32,8 +32,13 @@ impl Broker {
 
     /// Starts the binary on a store that may be there already.
     pub(crate) fn start_on(dir: Arc<TempDir>, flags: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", dir, flags)
+    }
+
+    /// Starts the binary where it is told to listen.
+    pub(crate) fn start_at(listen: &str, dir: Arc<TempDir>, flags: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_punctual"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--data-dir"])
+            .args(["serve", "--listen", listen, "--log-format", "json", "--data-dir"])
             .arg(dir.path())
             .args(flags)
             .stdout(Stdio::null())

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 use punctual_core::{
     Clock as _, Invalid, Namespace, NewTask, PartitionId, Partitions, TaskId, TaskKey, partition_of,
 };
-use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
+use punctual_engine::{
+    Answer as Told, Command, Condition, EngineError, Order, Receipt, Scheduled, Subject,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
@@ -18,12 +20,12 @@ use utoipa::ToSchema;
 use super::answer::{self, Answer};
 use super::calls::Calls;
 use super::error::Problem;
+use super::idempotency::Idempotency;
 use super::request::{self, BATCH_MAX, In, Load, NAMES_BYTES_MAX, Sent, check_count};
 use super::task::{Instant, TaskAnswer, TaskBody};
 use super::tasks::{CancelAnswer, checked, push, scheduled_response};
 use crate::broker::Broker;
-
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+use crate::courier::Guard;
 
 /// One result for each task that was sent, in order.
 #[derive(Debug, Serialize, ToSchema)]
@@ -59,17 +61,14 @@ pub(crate) async fn create(
     headers: HeaderMap,
     load: Load,
 ) -> Answer {
-    if headers.contains_key(IDEMPOTENCY_KEY) {
-        let problem = "is not served yet; give the task a key, which makes creating it idempotent";
-        return Err(Invalid::new(IDEMPOTENCY_KEY.as_str(), problem).into());
-    }
+    let idempotency = Idempotency::of(&headers)?;
     let new_tasks = match load {
-        Load::One(body) => return create_one(&broker, &namespace, &body).await,
+        Load::One(body) => return create_one(&broker, &namespace, &body, idempotency).await,
         load => {
-            let namespace = namespace.clone();
+            let (broker, namespace) = (Arc::clone(&broker), namespace.clone());
             // Reading some megabytes takes a while, and others want the thread.
-            let reading = tokio::task::spawn_blocking(move || read_all(&load, &namespace));
-            reading.await.map_err(|_| EngineError::Stopped)??
+            let read = move || read_all(&load, &broker.guard, &namespace, idempotency.as_ref());
+            tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??
         }
     };
     let mut problems = Vec::with_capacity(new_tasks.len());
@@ -78,12 +77,11 @@ pub(crate) async fn create(
     // Tasks without a name go round, from a partition that the time chooses.
     let start = usize::try_from(broker.clock.now().as_millis()).unwrap_or(0);
     for (index, new_task) in new_tasks.into_iter().enumerate() {
-        problems.push(new_task.map(|new_task| {
-            let partition = match &new_task.key {
-                Some(key) => partition_of(&namespace, key, partitions),
-                None => any(partitions, start.wrapping_add(index)),
-            };
-            calls.push(partition, schedule(new_task, Condition::Always));
+        problems.push(new_task.map(|(new_task, receipt)| {
+            let partition = place(&new_task, receipt.as_ref(), partitions);
+            let partition = partition.unwrap_or_else(|| any(partitions, start.wrapping_add(index)));
+            let (new_task, condition) = (new_task.into(), Condition::Always);
+            calls.push(partition, Command::Schedule(Order { new_task, condition, receipt }));
         }));
     }
     let mut told = calls.ask(&broker.owners).await.into_iter();
@@ -101,8 +99,16 @@ pub(crate) async fn create(
     answer::ok(&Results { results: results.expect("nothing in it can fail to be written") })
 }
 
+/// A task, and its receipt if its creation is to be repeatable.
+type Created = (NewTask, Option<Receipt>);
+
 /// Reads all tasks of a body; one that is wrong has its problem in its place.
-fn read_all(load: &Load, namespace: &Namespace) -> Result<Vec<Result<NewTask, Problem>>, Problem> {
+fn read_all(
+    load: &Load,
+    guard: &Guard,
+    namespace: &Namespace,
+    idempotency: Option<&Idempotency>,
+) -> Result<Vec<Result<Created, Problem>>, Problem> {
     let pieces = match load {
         Load::Lines(body) => pieces_of_lines(body),
         Load::One(body) | Load::Array(body) => pieces_of_array(body)?,
@@ -110,8 +116,12 @@ fn read_all(load: &Load, namespace: &Namespace) -> Result<Vec<Result<NewTask, Pr
     if pieces.len() > BATCH_MAX {
         return Err(Problem::too_many("tasks", BATCH_MAX));
     }
-    let read = |piece| TaskBody::parse(piece).and_then(|body| checked(body, namespace, None));
-    Ok(pieces.into_iter().map(read).collect())
+    let created = pieces.into_iter().enumerate().map(|(index, piece)| {
+        let new_task = checked(guard, TaskBody::parse(piece)?, namespace, None)?;
+        let receipt = idempotency.map(|key| key.receipt(&new_task, index, piece));
+        Ok((new_task, receipt))
+    });
+    Ok(created.collect())
 }
 
 fn any(partitions: Partitions, turn: usize) -> PartitionId {
@@ -119,18 +129,39 @@ fn any(partitions: Partitions, turn: usize) -> PartitionId {
     number.and_then(PartitionId::new).unwrap_or(PartitionId::FIRST)
 }
 
-async fn create_one(broker: &Broker, namespace: &Namespace, body: &[u8]) -> Answer {
-    let new_task = checked(TaskBody::parse(body)?, namespace, None)?;
-    let owner = match &new_task.key {
-        Some(key) => broker.owners.of_key(namespace, key),
-        None => broker.owners.any(),
-    };
-    let order = Order { new_task: new_task.into(), condition: Condition::Always };
+async fn create_one(
+    broker: &Broker,
+    namespace: &Namespace,
+    body: &[u8],
+    idempotency: Option<Idempotency>,
+) -> Answer {
+    let new_task = checked(&broker.guard, TaskBody::parse(body)?, namespace, None)?;
+    let receipt = idempotency.map(|key| key.receipt(&new_task, 0, body));
+    let owner = place(&new_task, receipt.as_ref(), broker.owners.partitions())
+        .and_then(|partition| broker.owners.of(partition))
+        .unwrap_or_else(|| broker.owners.any());
+    let order = Order { new_task: new_task.into(), condition: Condition::Always, receipt };
     Ok(scheduled_response(&owner.schedule(order).await?))
 }
 
+/// Where a task lives that cannot live anywhere: by its key, or else by its receipt.
+fn place(
+    new_task: &NewTask,
+    receipt: Option<&Receipt>,
+    partitions: Partitions,
+) -> Option<PartitionId> {
+    let namespace = &new_task.namespace;
+    match (&new_task.key, receipt) {
+        (Some(key), _) => Some(partition_of(namespace, key, partitions)),
+        (None, Some(receipt)) => {
+            Some(partition_of(&namespace.of_receipts(), &receipt.key, partitions))
+        }
+        (None, None) => None,
+    }
+}
+
 fn schedule(new_task: NewTask, condition: Condition) -> Command {
-    Command::Schedule(Order { new_task: new_task.into(), condition })
+    Command::Schedule(Order { new_task: new_task.into(), condition, receipt: None })
 }
 
 fn pieces_of_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {
@@ -200,7 +231,10 @@ pub(crate) async fn touch(
         TaskKey::new(key).map_err(named)
     });
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let model = body.create.map(|create| Model::check(create.get(), &namespace)).transpose()?;
+    let model = body
+        .create
+        .map(|create| Model::check(&broker.guard, create.get(), &namespace))
+        .transpose()?;
     let mut answer =
         TouchManyAnswer { touched: 0, created: 0, missing: Vec::new(), problems: Vec::new() };
     let touch = |key: &TaskKey| Command::Touch(Subject::Key(namespace.clone(), key.clone()), push);
@@ -247,10 +281,10 @@ async fn ask_each(
 struct Model(NewTask);
 
 impl Model {
-    fn check(json: &str, namespace: &Namespace) -> Result<Self, Problem> {
+    fn check(guard: &Guard, json: &str, namespace: &Namespace) -> Result<Self, Problem> {
         let within = |problem: Problem| problem.within("create");
         let body = TaskBody::parse(json.as_bytes()).map_err(within)?;
-        let new_task = checked(body, namespace, None).map_err(within)?;
+        let new_task = checked(guard, body, namespace, None).map_err(within)?;
         if new_task.key.is_some() {
             return Err(Invalid::new("create.key", "must be left out; `keys` has them").into());
         }

@@ -5,7 +5,7 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use punctual_core::Invalid;
 use punctual_engine::EngineError;
@@ -18,6 +18,9 @@ use super::task::TaskAnswer;
 
 /// When to try again after an answer that says so, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// How to say who one is.
+const SCHEME: HeaderValue = HeaderValue::from_static("Bearer realm=\"punctual\"");
 
 /// What went wrong, for the caller.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,6 +38,9 @@ pub(crate) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TaskAnswer>)]
     existing: Option<Box<RawValue>>,
+    /// Methods that would have been right.
+    #[serde(skip)]
+    allow: Option<Box<str>>,
     /// Why the broker is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasons: Option<Box<[String]>>,
@@ -42,13 +48,36 @@ pub(crate) struct Problem {
 
 impl Problem {
     fn new(kind: &'static str, title: &'static str, status: StatusCode, detail: String) -> Self {
-        let detail = detail.into();
-        Self { kind, title, status, detail, field: None, existing: None, reasons: None }
+        let (detail, field, existing) = (detail.into(), None, None);
+        Self { kind, title, status, detail, field, existing, allow: None, reasons: None }
     }
 
     pub(crate) fn no_such_route() -> Self {
         let detail = "there is nothing at this path; see /v1/{namespace}/tasks".to_owned();
         Self::new("urn:punctual:no-such-path", "No such path", StatusCode::NOT_FOUND, detail)
+    }
+
+    /// Nobody that is known: no token, or a wrong one.
+    pub(crate) fn unknown_caller() -> Self {
+        let detail = "say who you are: Authorization: Bearer TOKEN".to_owned();
+        Self::new("urn:punctual:unknown-caller", "Unknown caller", StatusCode::UNAUTHORIZED, detail)
+    }
+
+    /// Somebody that is known, but not for this.
+    pub(crate) fn not_permitted() -> Self {
+        let detail = "this token is not for this namespace, or not for this call".to_owned();
+        Self::new("urn:punctual:not-permitted", "Not permitted", StatusCode::FORBIDDEN, detail)
+    }
+
+    /// Nobody has decided who may call this, so nobody may.
+    pub(crate) fn no_right_declared() -> Self {
+        let detail = "nobody may call this path: it declares no right".to_owned();
+        Self::new("urn:punctual:not-permitted", "Not permitted", StatusCode::FORBIDDEN, detail)
+    }
+
+    /// The path knows other methods.
+    pub(crate) fn method_not_allowed_but(allow: &str) -> Self {
+        Self { allow: Some(allow.into()), ..Self::method_not_allowed() }
     }
 
     pub(crate) fn method_not_allowed() -> Self {
@@ -143,6 +172,14 @@ impl From<EngineError> for Problem {
             EngineError::NoLetter => {
                 ("urn:punctual:no-such-dead-letter", "No such dead letter", StatusCode::NOT_FOUND)
             }
+            EngineError::OtherOrder => (
+                "urn:punctual:idempotency-conflict",
+                "The idempotency key was used for another task",
+                StatusCode::CONFLICT,
+            ),
+            EngineError::AtMostOnce => {
+                ("urn:punctual:at-most-once", "At most once", StatusCode::UNPROCESSABLE_ENTITY)
+            }
             EngineError::Firing(_) => {
                 ("urn:punctual:firing", "The task is firing", StatusCode::CONFLICT)
             }
@@ -193,6 +230,12 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, SCHEME);
+        }
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+            headers.insert(ALLOW, allow);
         }
         response
     }

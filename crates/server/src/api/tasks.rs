@@ -25,6 +25,7 @@ use super::error::Problem;
 use super::request::{self, BODY_BYTES_MAX, Named, Sent};
 use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, due};
 use crate::broker::{Broker, Owners};
+use crate::courier::Guard;
 
 /// What came of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
@@ -79,8 +80,8 @@ pub(crate) async fn replace(
     let key = TaskKey::new(&key)?;
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
-    let new_task = checked(TaskBody::parse(&body)?, &namespace, Some(key))?;
-    match owner.schedule(Order { new_task: new_task.into(), condition }).await {
+    let new_task = checked(&broker.guard, TaskBody::parse(&body)?, &namespace, Some(key))?;
+    match owner.schedule(Order { new_task: new_task.into(), condition, receipt: None }).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
         Err(EngineError::NotFound) => Err(EngineError::OtherVersion(Version::new(0)).into()),
@@ -178,6 +179,15 @@ pub(crate) async fn resume(State(broker): State<Arc<Broker>>, name: Named) -> An
     change(&broker, name, Command::Resume).await
 }
 
+/// Fires a task now, once, besides its schedule.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/fire", tag = "tasks",
+    responses((status = 200, description = "the task", body = TaskAnswer))
+)]
+pub(crate) async fn fire(State(broker): State<Arc<Broker>>, name: Named) -> Answer {
+    change(&broker, name, Command::Fire).await
+}
+
 async fn change(
     broker: &Broker,
     Named(namespace, name): Named,
@@ -195,11 +205,14 @@ async fn change(
 
 /// A task as sent, checked. Everything that is scheduled comes through here.
 pub(super) fn checked(
+    guard: &Guard,
     body: TaskBody<'_>,
     namespace: &Namespace,
     key: Option<TaskKey>,
 ) -> Result<NewTask, Problem> {
-    Ok(body.into_new_task(namespace.clone(), key)?)
+    let new_task = body.into_new_task(namespace.clone(), key)?;
+    guard.check_target(&new_task.target)?;
+    Ok(new_task)
 }
 
 pub(super) fn push(

@@ -21,6 +21,7 @@ use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::SystemClock;
+use crate::telemetry::Telemetry;
 use lease::Leases;
 pub(crate) use lease::Token;
 use line::{Line, Poll, Waiting};
@@ -74,6 +75,7 @@ pub(crate) struct Hub {
     /// Who is told about room.
     owners: OnceLock<Vec<Handle>>,
     clock: Arc<SystemClock>,
+    telemetry: Telemetry,
 }
 
 #[derive(Debug, Default)]
@@ -112,8 +114,8 @@ impl Outgoing {
 }
 
 impl Hub {
-    pub(crate) fn new(clock: Arc<SystemClock>) -> Arc<Self> {
-        Arc::new(Self { inner: Mutex::default(), owners: OnceLock::new(), clock })
+    pub(crate) fn new(clock: Arc<SystemClock>, telemetry: Telemetry) -> Arc<Self> {
+        Arc::new(Self { inner: Mutex::default(), owners: OnceLock::new(), clock, telemetry })
     }
 
     /// Says who owns partitions; from here on they are told about room.
@@ -244,6 +246,7 @@ impl Hub {
                 };
                 heard.push(Heard::Taken);
                 inner.let_down(&held, &mut lines, &mut polled);
+                self.count(&held.delivery, &outcome);
                 outgoing.push(&held.reports, held.delivery.report(Some(outcome)));
             }
             for line_id in &lines {
@@ -265,6 +268,7 @@ impl Hub {
             let mut inner = self.lock();
             for held in inner.leases.expired(now) {
                 inner.let_down(&held, &mut lines, &mut polled);
+                self.count(&held.delivery, &Outcome::Expired);
                 outgoing.push(&held.reports, held.delivery.report(Some(Outcome::Expired)));
             }
             for line in inner.lines.values_mut() {
@@ -282,6 +286,10 @@ impl Hub {
         }
         outgoing.send();
         self.tell_room(&polled);
+    }
+
+    fn count(&self, delivery: &Delivery, outcome: &Outcome) {
+        self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, outcome);
     }
 
     fn hand_out_all(&self, lines: &[LineId]) {

@@ -186,6 +186,7 @@ pub fn rich_task(id: TaskId) -> Task {
         fire_at: built.fire_at.after(Duration::from_millis(17)),
         version: Version::new(u64::MAX),
         attempts: attempts(),
+        resumes_at: Some(at(77)),
         ..built
     }
 }

@@ -1,0 +1,191 @@
+//! Batching: many calls under way at once travel together on one stream.
+//!
+//! In: [`Ask`]s, in a line with a bound. Out: to each caller its own answer.
+//! Invariants: batches of one namespace go in the order in which they were asked for; each is answered once; what may
+//! have been done and is not named is never sent twice.
+//! Next door: `batch/gather.rs` puts batches together and takes them apart, and knows no network.
+
+mod gather;
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_proto::v1;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Request, Status, Streaming};
+
+pub(crate) use self::gather::{Ask, TASKS_MAX, split};
+use self::gather::{Batch, Gathering};
+use crate::client::Link;
+use crate::clock::{self, Backoff, PAUSE_MIN};
+use crate::error::Failing;
+use crate::wire::{SCHEDULE_MANY, SharedBatchCodec};
+
+/// Asks in line before a caller waits: two batches, so that the next is ready when one has gone.
+const ASKS_MAX: usize = 2 * TASKS_MAX;
+/// Batches without an answer. A broker makes many durable together; more than this only grows its line.
+const IN_FLIGHT_MAX: usize = 16;
+/// While a batch is under way the next one waits this long for company: less than most writes take to be durable, and
+/// the shortest that the runtime can wait. A lone caller never waits.
+const LINGER: Duration = Duration::from_millis(1);
+
+/// Starts gathering. It stops when every sender is gone and the last batch is answered.
+///
+/// When the broker could not be reached for longer than `patience`, those who wait are told so.
+pub(crate) fn spawn(grpc: Grpc<Link>, patience: Duration) -> mpsc::Sender<Ask> {
+    let (asks, asked) = mpsc::channel(ASKS_MAX);
+    tokio::spawn(run(asked, grpc, patience));
+    asks
+}
+
+async fn run(mut asked: mpsc::Receiver<Ask>, mut grpc: Grpc<Link>, patience: Duration) {
+    let mut gathering = Gathering::default();
+    let mut backoff = Backoff::new();
+    let mut unreachable_since = None;
+    loop {
+        if gathering.is_empty() {
+            match asked.recv().await {
+                Some(ask) => gathering.push(ask),
+                None => return,
+            }
+        }
+        let mut stream =
+            Stream { gathering: &mut gathering, in_flight: VecDeque::new(), answers: 0 };
+        let Err(status) = stream.run(&mut asked, &mut grpc).await else { return };
+        let (in_flight, answers) = (stream.in_flight, stream.answers);
+        tracing::debug!(unanswered = in_flight.len(), %status, "the stream of batches ended");
+        gathering.return_unanswered(in_flight, &status);
+        if answers > 0 {
+            backoff.reset();
+        }
+        match Failing::of(&status) {
+            // It was told to whoever it was meant for; the next batch may be another's.
+            Failing::Refused => continue,
+            Failing::Lost | Failing::Busy => {
+                unreachable_since = None;
+                backoff.wait().await;
+            }
+            Failing::Unreachable => {
+                let since = *unreachable_since.get_or_insert_with(clock::now);
+                let left = patience.saturating_sub(clock::now() - since).max(PAUSE_MIN);
+                if timeout(left, backoff.wait()).await.is_err() {
+                    give_up(&mut gathering, &mut asked, &status);
+                }
+            }
+        }
+        gathering.forget_gone();
+    }
+}
+
+/// Tells all who wait, so that they need not find out by waiting longer.
+fn give_up(gathering: &mut Gathering, asked: &mut mpsc::Receiver<Ask>, status: &Status) {
+    gathering.fail_all(status);
+    for _ in 0..ASKS_MAX {
+        let Ok(ask) = asked.try_recv() else { break };
+        gathering.push(ask);
+    }
+    gathering.fail_all(status);
+}
+
+/// One stream of batches, from its opening until it breaks.
+struct Stream<'a> {
+    gathering: &'a mut Gathering,
+    /// Sent and not answered, in that order.
+    in_flight: VecDeque<Batch>,
+    answers: u64,
+}
+
+impl Stream<'_> {
+    /// Until all callers are gone and answered, or with why it broke.
+    async fn run(
+        &mut self,
+        asked: &mut mpsc::Receiver<Ask>,
+        grpc: &mut Grpc<Link>,
+    ) -> Result<(), Status> {
+        // A capacity of one: a batch goes when the one before is written, and grows until then.
+        let (outgoing, batches) = mpsc::channel(1);
+        self.take_waiting(asked);
+        // The first goes before there is an answer to the opening, which some servers give only then.
+        if let Some(first) = self.next() {
+            _ = outgoing.try_send(first);
+        }
+        let mut answers = open(grpc, batches).await?;
+        let mut linger = pin!(clock::after(LINGER));
+        let mut lingering = false;
+        let mut callers = true;
+        while callers || !self.gathering.is_empty() || !self.in_flight.is_empty() {
+            let room = !self.gathering.is_empty() && self.in_flight.len() < IN_FLIGHT_MAX;
+            let alone = self.in_flight.is_empty() || self.gathering.is_ready();
+            if room && !alone && !lingering {
+                linger.as_mut().reset(clock::now() + LINGER);
+                lingering = true;
+            }
+            let due = room && (alone || linger.is_elapsed());
+            tokio::select! {
+                biased;
+                answer = answers.message() => self.answer(answer?)?,
+                ask = asked.recv(), if callers && !self.gathering.is_full() => match ask {
+                    Some(ask) => {
+                        self.gathering.push(ask);
+                        self.take_waiting(asked);
+                    }
+                    None => callers = false,
+                },
+                permit = outgoing.reserve(), if due => {
+                    let permit = permit.map_err(|_| Status::cancelled("the stream is closed"))?;
+                    if let Some(batch) = self.next() {
+                        permit.send(batch);
+                    }
+                    lingering = false;
+                }
+                () = &mut linger, if room && !due => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that is in line already, up to a whole batch.
+    fn take_waiting(&mut self, asked: &mut mpsc::Receiver<Ask>) {
+        while !self.gathering.is_full() {
+            match asked.try_recv() {
+                Ok(ask) => self.gathering.push(ask),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The next batch, on its way from now on.
+    fn next(&mut self) -> Option<Arc<v1::ScheduleBatch>> {
+        let (batch, message) = self.gathering.pop()?;
+        self.in_flight.push_back(batch);
+        Some(message)
+    }
+
+    fn answer(&mut self, answer: Option<v1::ScheduledBatch>) -> Result<(), Status> {
+        let answer = answer.ok_or_else(|| Status::cancelled("the broker ended the stream"))?;
+        let Some(batch) = self.in_flight.pop_front_if(|batch| batch.number() == answer.number)
+        else {
+            return Err(Status::internal("the answer is to another batch"));
+        };
+        self.answers += 1;
+        batch.answer(answer.results);
+        Ok(())
+    }
+}
+
+async fn open(
+    grpc: &mut Grpc<Link>,
+    batches: mpsc::Receiver<Arc<v1::ScheduleBatch>>,
+) -> Result<Streaming<v1::ScheduledBatch>, Status> {
+    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+    let request = Request::new(ReceiverStream::new(batches));
+    let path = PathAndQuery::from_static(SCHEDULE_MANY);
+    let opened = grpc.streaming(request, path, SharedBatchCodec).await?;
+    Ok(opened.into_inner())
+}

@@ -1,0 +1,222 @@
+//! Wire conversion: the one file in which messages become the types of this crate.
+//!
+//! In: `punctual_proto::v1`. Out: ours, or an error that says what makes no sense.
+//! Not here: wishes for a new task, which are written straight into its message (`task`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use punctual_proto::v1;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::{Code, Status};
+
+use crate::error::Problem;
+use crate::namespace::{CancelResult, Touched};
+use crate::task::{Scheduled, Task, TaskId, TaskState};
+use crate::worker::{Delivery, FireId, Token};
+use crate::{Error, Timestamp};
+
+/// Where a broker puts the whole [`Problem`] beside a status.
+const PROBLEM_METADATA: &str = "punctual-problem-bin";
+
+/// The path of `Tasks.ScheduleMany`, which is called with a codec of our own.
+pub(crate) const SCHEDULE_MANY: &str = "/punctual.v1.Tasks/ScheduleMany";
+
+/// Encodes a batch that is kept until it is answered: sending it again needs no second copy.
+#[derive(Debug, Default)]
+pub(crate) struct SharedBatchCodec;
+
+impl Codec for SharedBatchCodec {
+    type Encode = Arc<v1::ScheduleBatch>;
+    type Decode = v1::ScheduledBatch;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for SharedBatchCodec {
+    type Item = Arc<v1::ScheduleBatch>;
+    type Error = Status;
+
+    fn encode(&mut self, batch: Self::Item, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        batch.encode(buffer).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl Decoder for SharedBatchCodec {
+    type Item = v1::ScheduledBatch;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
+        let batch = v1::ScheduledBatch::decode(buffer);
+        batch.map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// What a broker says of a refused call; one that says nothing more is told by its code.
+pub(crate) fn problem_of_status(status: &Status) -> Problem {
+    let told = status
+        .metadata()
+        .get_bin(PROBLEM_METADATA)
+        .and_then(|told| v1::Problem::decode(told.to_bytes().ok()?).ok());
+    match told {
+        Some(told) => problem(told),
+        None => Problem {
+            kind: "about:blank".to_owned(),
+            status: status_number(status.code()),
+            detail: status.message().to_owned(),
+            field: None,
+        },
+    }
+}
+
+fn status_number(code: Code) -> u16 {
+    match code {
+        Code::InvalidArgument | Code::OutOfRange => 400,
+        Code::Unauthenticated => 401,
+        Code::PermissionDenied => 403,
+        Code::NotFound => 404,
+        Code::AlreadyExists | Code::Aborted => 409,
+        Code::FailedPrecondition => 412,
+        Code::ResourceExhausted => 429,
+        Code::Unimplemented => 501,
+        Code::Unavailable => 503,
+        _ => 500,
+    }
+}
+
+fn problem(told: v1::Problem) -> Problem {
+    Problem {
+        kind: told.r#type,
+        status: u16::try_from(told.status).unwrap_or(500),
+        detail: told.detail,
+        field: named(told.field),
+    }
+}
+
+/// What the caller can do about a problem with one request of a batch.
+fn error(told: v1::Problem) -> Error {
+    match told.status {
+        // Too many, not now, no room: none of them is about the request.
+        429 | 503 | 507 => Error::Busy(told.detail),
+        _ => Error::Problem(problem(told)),
+    }
+}
+
+pub(crate) fn schedule_result(result: v1::ScheduleResult) -> Result<Scheduled, Error> {
+    match result.result {
+        Some(v1::schedule_result::Result::Scheduled(scheduled)) => Ok(Scheduled {
+            id: TaskId::new(scheduled.id),
+            fire_at: Timestamp::from_millis(scheduled.fire_at_ms),
+            version: scheduled.version,
+            replaced: scheduled.replaced,
+        }),
+        Some(v1::schedule_result::Result::Problem(told)) => Err(error(told)),
+        None => Err(Error::Answer("a result of schedule is empty")),
+    }
+}
+
+pub(crate) fn schedule_response(answer: v1::ScheduleResponse) -> Result<Scheduled, Error> {
+    let task = answer.task.ok_or(Error::Answer("the answer to schedule has no task"))?;
+    Ok(Scheduled {
+        id: TaskId::new(task.id),
+        fire_at: Timestamp::from_millis(task.fire_at_ms),
+        version: task.version,
+        replaced: answer.replaced,
+    })
+}
+
+pub(crate) fn cancel_result(result: v1::CancelResult) -> Result<CancelResult, Error> {
+    use v1::cancel_result::Result as Told;
+    match result.result {
+        Some(Told::Cancelled(_)) => Ok(CancelResult::Cancelled),
+        Some(Told::Firing(firing)) => Ok(CancelResult::Firing { attempt: firing.attempt }),
+        Some(Told::AlreadyFired(fired)) => {
+            Ok(CancelResult::AlreadyFired { fired_at: Timestamp::from_millis(fired.fired_at_ms) })
+        }
+        Some(Told::Problem(told)) if told.status == 404 => Ok(CancelResult::NotFound),
+        Some(Told::Problem(told)) => Err(error(told)),
+        None => Err(Error::Answer("a result of cancel is empty")),
+    }
+}
+
+pub(crate) fn touched(answer: v1::TouchResponse) -> Touched {
+    let problems = answer.problems.into_iter();
+    Touched {
+        touched: answer.touched,
+        created: answer.created,
+        missing: answer.missing,
+        problems: problems
+            .map(|of_key| (of_key.key, of_key.problem.map(error)))
+            .map(|(key, why)| (key, why.unwrap_or(Error::Answer("a problem is empty"))))
+            .collect(),
+    }
+}
+
+pub(crate) fn state_asked(state: Option<TaskState>) -> v1::TaskState {
+    match state {
+        None => v1::TaskState::Unspecified,
+        Some(TaskState::Scheduled) => v1::TaskState::Scheduled,
+        Some(TaskState::Firing) => v1::TaskState::Firing,
+        Some(TaskState::Paused) => v1::TaskState::Paused,
+        Some(TaskState::Done) => v1::TaskState::Done,
+        Some(TaskState::Dead) => v1::TaskState::Dead,
+        Some(TaskState::Cancelled) => v1::TaskState::Cancelled,
+    }
+}
+
+pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
+    let state = match task.state() {
+        v1::TaskState::Scheduled => TaskState::Scheduled,
+        v1::TaskState::Firing => TaskState::Firing,
+        v1::TaskState::Paused => TaskState::Paused,
+        v1::TaskState::Done => TaskState::Done,
+        v1::TaskState::Dead => TaskState::Dead,
+        v1::TaskState::Cancelled => TaskState::Cancelled,
+        v1::TaskState::Unspecified => return Err(Error::Answer("a task has no known state")),
+    };
+    let sent = task.sent.ok_or(Error::Answer("a task does not say what was asked for"))?;
+    Ok(Task {
+        id: TaskId::new(task.id),
+        namespace: task.namespace,
+        key: named(sent.key),
+        state,
+        fire_at: Timestamp::from_millis(task.fire_at_ms),
+        version: task.version,
+        attempt: task.attempt,
+        created_at: Timestamp::from_millis(task.created_at_ms),
+        payload: sent.payload,
+        content_type: sent.content_type,
+        labels: sent.labels,
+    })
+}
+
+pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
+    Delivery {
+        token: Token(delivery.token),
+        fire_id: FireId::new(delivery.fire_id),
+        task: TaskId::new(delivery.task),
+        key: named(delivery.key),
+        queue: delivery.queue,
+        attempt: delivery.attempt,
+        payload: delivery.payload,
+        content_type: delivery.content_type,
+        fire_at: Timestamp::from_millis(delivery.fire_at_ms),
+        fired_at: Timestamp::from_millis(delivery.fired_at_ms),
+        version: delivery.version,
+        lease: Duration::from_millis(delivery.lease_ms),
+    }
+}
+
+/// Empty means "not given".
+fn named(name: String) -> Option<String> {
+    if name.is_empty() { None } else { Some(name) }
+}

@@ -1,0 +1,178 @@
+//! Attempts: a handler runs, its lease is extended meanwhile, and what comes of it is a settlement.
+//!
+//! In: deliveries. Out: [`Done`], through a line with a bound.
+//! Invariant: each delivery has one outcome, also when the handler panics.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use punctual_proto::v1;
+use tokio::sync::mpsc;
+
+use super::{Delivery, Failure, Then};
+use crate::time::millis_up;
+
+/// What a broker keeps of a reason; more need not travel.
+const REASON_BYTES_MAX: usize = 512;
+
+/// Settles one attempt, for the run of the broker that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token(pub(crate) u64);
+
+type Outcome = Result<(), Failure>;
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The handler.
+#[derive(Clone)]
+pub(super) enum Work {
+    /// Called with each delivery.
+    Each(Arc<dyn Fn(Delivery) -> Boxed<Outcome> + Send + Sync>),
+    /// Called with all that came together.
+    Batch(Arc<dyn Fn(Vec<Delivery>) -> Boxed<Vec<Outcome>> + Send + Sync>),
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Each(_) => "Each",
+            Self::Batch(_) => "Batch",
+        })
+    }
+}
+
+/// Which stream a delivery came on, and which run of which broker sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) session: u64,
+    pub(super) run: u64,
+}
+
+/// What a handler has to tell.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) origin: Origin,
+    /// Deliveries that are no longer under way; none for an extension.
+    pub(super) count: usize,
+    pub(super) settle: v1::Settle,
+}
+
+/// Where attempts report to.
+#[derive(Debug, Clone)]
+pub(super) struct Report {
+    pub(super) origin: Origin,
+    pub(super) done: mpsc::Sender<Done>,
+    pub(super) extend_for: Duration,
+}
+
+impl Work {
+    /// Starts what is due.
+    pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &Report) {
+        match self {
+            Self::Each(each) => {
+                for delivery in deliveries {
+                    tokio::spawn(attempt(Arc::clone(each), delivery, report.clone()));
+                }
+            }
+            Self::Batch(batch) => {
+                tokio::spawn(attempt_batch(Arc::clone(batch), deliveries, report.clone()));
+            }
+        }
+    }
+}
+
+async fn attempt(
+    each: Arc<dyn Fn(Delivery) -> Boxed<Outcome> + Send + Sync>,
+    delivery: Delivery,
+    report: Report,
+) {
+    let (token, lease) = (delivery.token, delivery.lease);
+    let running = caught(move || each(delivery));
+    let outcome = report.extending(&[token], lease, running).await;
+    let mut settle = v1::Settle::default();
+    add(&mut settle, token, outcome.unwrap_or_else(Err));
+    report.send(1, settle).await;
+}
+
+async fn attempt_batch(
+    batch: Arc<dyn Fn(Vec<Delivery>) -> Boxed<Vec<Outcome>> + Send + Sync>,
+    deliveries: Vec<Delivery>,
+    report: Report,
+) {
+    let tokens: Vec<Token> = deliveries.iter().map(|delivery| delivery.token).collect();
+    let lease = deliveries.iter().map(|delivery| delivery.lease).min().unwrap_or_default();
+    let running = caught(move || batch(deliveries));
+    let outcomes = report.extending(&tokens, lease, running).await;
+    let (outcomes, missing) = match outcomes {
+        Ok(outcomes) => (outcomes, Failure::fail("the handler gave no outcome")),
+        Err(panic) => (Vec::new(), panic),
+    };
+    let mut settle = v1::Settle { ack: Vec::with_capacity(tokens.len()), ..v1::Settle::default() };
+    let mut outcomes = outcomes.into_iter();
+    for token in &tokens {
+        add(&mut settle, *token, outcomes.next().unwrap_or_else(|| Err(missing.clone())));
+    }
+    report.send(tokens.len(), settle).await;
+}
+
+impl Report {
+    /// Runs it, and asks for more time whenever two thirds of the lease are over.
+    async fn extending<T>(
+        &self,
+        tokens: &[Token],
+        lease: Duration,
+        running: impl Future<Output = T>,
+    ) -> T {
+        let mut running = pin!(running);
+        let pause = lease * 2 / 3;
+        let mut extended = Duration::ZERO;
+        while !pause.is_zero() && extended < self.extend_for {
+            if let Ok(outcome) = tokio::time::timeout(pause, running.as_mut()).await {
+                return outcome;
+            }
+            extended += pause;
+            let lease_ms = millis_up(lease);
+            let extend = tokens.iter().map(|token| v1::Extend { token: token.0, lease_ms });
+            self.send(0, v1::Settle { extend: extend.collect(), ..v1::Settle::default() }).await;
+        }
+        running.await
+    }
+
+    /// Whoever listened has gone if this fails, and with it the stream.
+    async fn send(&self, count: usize, settle: v1::Settle) {
+        _ = self.done.send(Done { origin: self.origin, count, settle }).await;
+    }
+}
+
+fn add(settle: &mut v1::Settle, token: Token, outcome: Outcome) {
+    let Err(Failure { mut reason, then }) = outcome else {
+        settle.ack.push(token.0);
+        return;
+    };
+    reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+    let token = token.0;
+    match then {
+        Then::Refuse => settle.refuse.push(v1::Refuse { token, reason }),
+        Then::Retry => settle.fail.push(v1::Fail { token, reason, retry_in_ms: None }),
+        Then::RetryIn(pause) => {
+            settle.fail.push(v1::Fail { token, reason, retry_in_ms: Some(millis_up(pause)) });
+        }
+    }
+}
+
+/// A panic of the caller's code is a failure of one attempt, not of the worker.
+async fn caught<T>(start: impl FnOnce() -> Boxed<T>) -> Result<T, Failure> {
+    let panicked = |_| Failure::fail("the handler panicked");
+    let mut running = catch_unwind(AssertUnwindSafe(start)).map_err(panicked)?;
+    std::future::poll_fn(|context| {
+        match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(outcome)) => Poll::Ready(Ok(outcome)),
+            Err(panic) => Poll::Ready(Err(panicked(panic))),
+        }
+    })
+    .await
+}

@@ -1,0 +1,154 @@
+//! The outbox: settlements that are to be told, and those told lately.
+//!
+//! In: what handlers have to tell. Out: one message at a time with all that is there.
+//! Invariants: a settlement goes only to the run of the broker that gave its token. What was told on a stream that
+//! broke is told again on the next one, because nobody knows whether it arrived; twice is `stale` and changes nothing.
+
+use std::collections::VecDeque;
+
+use punctual_proto::v1;
+
+/// Acks, or extensions, in one message: what a batch costs by itself is nothing beside so many.
+const ACKS_MAX: usize = 16_384;
+/// Failures, or refusals, in one message: with their reasons a megabyte, of the four that gRPC servers take by default.
+const FAILS_MAX: usize = 2_048;
+/// Settlements told lately that are kept to be told again: more than sockets hold between a worker and its broker.
+const TOLD_MAX: usize = 32_768;
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    pending: v1::Settle,
+    told: VecDeque<v1::Settle>,
+    told_count: usize,
+}
+
+impl Outbox {
+    pub(super) fn is_empty(&self) -> bool {
+        count(&self.pending) == 0
+    }
+
+    /// Whether no more should be added before some has gone.
+    pub(super) fn is_full(&self) -> bool {
+        count(&self.pending) >= ACKS_MAX
+    }
+
+    pub(super) fn add(&mut self, mut settle: v1::Settle) {
+        if self.is_empty() {
+            self.pending = settle;
+            return;
+        }
+        self.pending.ack.append(&mut settle.ack);
+        self.pending.fail.append(&mut settle.fail);
+        self.pending.refuse.append(&mut settle.refuse);
+        self.pending.extend.append(&mut settle.extend);
+    }
+
+    /// All that is there and fits one message.
+    pub(super) fn take(&mut self) -> v1::Settle {
+        let settle = v1::Settle {
+            ack: first(&mut self.pending.ack, ACKS_MAX),
+            fail: first(&mut self.pending.fail, FAILS_MAX),
+            refuse: first(&mut self.pending.refuse, FAILS_MAX),
+            extend: first(&mut self.pending.extend, ACKS_MAX),
+        };
+        let kept = v1::Settle { extend: Vec::new(), ..settle.clone() };
+        self.told_count += count(&kept);
+        self.told.push_back(kept);
+        while self.told_count > TOLD_MAX {
+            let Some(oldest) = self.told.pop_front() else { break };
+            self.told_count -= count(&oldest);
+        }
+        settle
+    }
+
+    /// A new stream to the same run of the broker: what was told lately is told again.
+    pub(super) fn tell_again(&mut self) {
+        let later = std::mem::take(&mut self.pending);
+        self.told_count = 0;
+        for settle in std::mem::take(&mut self.told) {
+            self.add(settle);
+        }
+        self.add(later);
+    }
+
+    /// Another run of the broker: nothing here means anything to it. Says how many it would have told.
+    pub(super) fn forget(&mut self) -> usize {
+        let untold = settled(&self.pending);
+        *self = Self::default();
+        untold
+    }
+
+    /// The stream ended well: the broker has read all.
+    pub(super) fn all_arrived(&mut self) {
+        self.told.clear();
+        self.told_count = 0;
+    }
+
+    /// Whether something may not have arrived.
+    pub(super) fn is_owed(&self) -> bool {
+        self.told_count > 0 || settled(&self.pending) > 0
+    }
+
+    /// How many have not been told at all.
+    pub(super) fn untold(&self) -> usize {
+        settled(&self.pending)
+    }
+}
+
+fn first<T>(all: &mut Vec<T>, max: usize) -> Vec<T> {
+    if all.len() <= max { std::mem::take(all) } else { all.drain(..max).collect() }
+}
+
+fn count(settle: &v1::Settle) -> usize {
+    settled(settle) + settle.extend.len()
+}
+
+fn settled(settle: &v1::Settle) -> usize {
+    settle.ack.len() + settle.fail.len() + settle.refuse.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acks(tokens: impl IntoIterator<Item = u64>) -> v1::Settle {
+        v1::Settle { ack: tokens.into_iter().collect(), ..v1::Settle::default() }
+    }
+
+    #[test]
+    fn what_was_told_on_a_broken_stream_is_told_again_before_the_rest() {
+        let mut outbox = Outbox::default();
+        outbox.add(acks([1, 2]));
+        assert_eq!(outbox.take().ack, [1, 2]);
+        outbox.add(acks([3]));
+        outbox.tell_again();
+        assert_eq!(outbox.take().ack, [1, 2, 3]);
+        outbox.all_arrived();
+        assert!(!outbox.is_owed());
+    }
+
+    #[test]
+    fn another_run_of_the_broker_is_told_nothing_of_the_one_before() {
+        let mut outbox = Outbox::default();
+        outbox.add(acks([1]));
+        outbox.take();
+        outbox.add(acks([2, 3]));
+        assert_eq!(outbox.forget(), 2);
+        assert!(outbox.is_empty() && !outbox.is_owed());
+    }
+
+    #[test]
+    fn messages_and_memory_have_a_bound() {
+        let mut outbox = Outbox::default();
+        outbox.add(acks(0..100_000));
+        assert!(outbox.is_full());
+        let mut told = Vec::new();
+        while !outbox.is_empty() {
+            let settle = outbox.take();
+            assert!(settle.ack.len() <= ACKS_MAX);
+            told.extend(settle.ack);
+        }
+        assert!(told.into_iter().eq(0..100_000));
+        assert!(outbox.told_count <= TOLD_MAX);
+    }
+}

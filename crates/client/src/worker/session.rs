@@ -1,0 +1,294 @@
+//! A session: one stream of deliveries, from hello until it ends.
+//!
+//! In: deliveries, and what handlers have to tell. Out: settlements, credit, and why the stream ended.
+//! Invariants: reading goes on while writing waits, so neither side can hold the other; a token goes to the run of the
+//! broker that gave it; a stream is left only when nothing is under way and nothing more comes.
+//! Next door: when to open another one (`worker`).
+
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use punctual_proto::v1;
+use punctual_proto::v1::broker_message::Message as Told;
+use punctual_proto::v1::worker_message::Message as Tell;
+use punctual_proto::v1::workers_client::WorkersClient;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::attempt::{Done, Origin, Report};
+use super::outbox::Outbox;
+use super::{Worked, Worker};
+use crate::client::Link;
+use crate::{clock, wire};
+
+/// Messages on their way to the transport: one that is written and one that is ready.
+const OUTGOING_MAX: usize = 2;
+/// What is taken from handlers at a time; the line itself is as long as the worker's concurrency.
+const DONE_MAX: usize = 1024;
+/// How long a broker may take to welcome a worker. It has nothing to look up.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a broker may take to say that nothing more comes; afterwards that is taken for granted.
+const ZERO_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a broker may take to read the last settlements and end the stream.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a stream ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// As the worker wished, and the broker has read all.
+    Left,
+    /// As the broker wished, and it has read all.
+    Drained,
+    /// Otherwise.
+    Broken(Status),
+}
+
+/// What outlives a stream.
+#[derive(Debug)]
+pub(super) struct Sessions<'a> {
+    worker: &'a Worker,
+    done: mpsc::Sender<Done>,
+    finished: mpsc::Receiver<Done>,
+    outbox: Outbox,
+    /// Deliveries under way.
+    running: usize,
+    /// Of these, deliveries of earlier streams, which the broker does not count on this one.
+    running_before: usize,
+    session: u64,
+    /// Counts the runs of brokers that were met.
+    run: u64,
+    run_name: Option<String>,
+    welcomed: bool,
+    stopping: bool,
+    worked: Worked,
+}
+
+impl<'a> Sessions<'a> {
+    pub(super) fn new(worker: &'a Worker) -> Self {
+        let (done, finished) = mpsc::channel(concurrency(worker));
+        Self {
+            worker,
+            done,
+            finished,
+            outbox: Outbox::default(),
+            running: 0,
+            running_before: 0,
+            session: 0,
+            run: 0,
+            run_name: None,
+            welcomed: false,
+            stopping: false,
+            worked: Worked::default(),
+        }
+    }
+
+    pub(super) fn worked(&self) -> Worked {
+        self.worked
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    pub(super) fn has_nothing_to_tell(&self) -> bool {
+        self.running == 0 && !self.outbox.is_owed()
+    }
+
+    /// Whether the broker was there since this was last asked.
+    pub(super) fn take_welcomed(&mut self) -> bool {
+        std::mem::take(&mut self.welcomed)
+    }
+
+    /// Waits, unless it is to stop.
+    pub(super) async fn pause(
+        &mut self,
+        pause: impl Future<Output = ()>,
+        stop: Pin<&mut impl Future<Output = ()>>,
+    ) {
+        tokio::select! {
+            () = stop => self.stopping = true,
+            () = pause => {}
+        }
+    }
+
+    /// There is nobody left to tell: waits for the handlers, and says what remains untold.
+    pub(super) async fn finish(&mut self) -> Worked {
+        while self.running > 0 {
+            let Some(done) = self.finished.recv().await else { break };
+            self.take_done(done);
+        }
+        self.worked.untold += self.outbox.untold() as u64;
+        self.worked
+    }
+
+    /// One stream, until it ends.
+    pub(super) async fn run(
+        &mut self,
+        workers: &mut WorkersClient<Link>,
+        stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> Ended {
+        self.session += 1;
+        self.running_before = self.running;
+        let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
+        let hello = self.hello();
+        let credit = hello.credit;
+        _ = outgoing.try_send(message(Tell::Hello(hello)));
+        let opened = async {
+            let mut incoming = workers.work(ReceiverStream::new(messages)).await?.into_inner();
+            let first = incoming.message().await?;
+            Ok((incoming, first))
+        };
+        let (mut incoming, welcome) = match timeout(WELCOME_TIMEOUT, opened).await {
+            Ok(Ok((incoming, Some(v1::BrokerMessage { message: Some(Told::Welcome(told)) })))) => {
+                (incoming, told)
+            }
+            Ok(Ok(_)) => return Ended::Broken(Status::internal("the broker gave no welcome")),
+            Ok(Err(status)) => return Ended::Broken(status),
+            Err(_) => return Ended::Broken(Status::deadline_exceeded("no welcome in time")),
+        };
+        self.take_welcome(welcome);
+        match self.converse(&outgoing, &mut incoming, credit, stop).await {
+            Ok(()) => drop(outgoing),
+            Err(status) => return Ended::Broken(status),
+        }
+        match timeout(LEAVE_TIMEOUT, self.leave(&mut incoming)).await {
+            Ok(Ok(())) if self.stopping => Ended::Left,
+            Ok(Ok(())) => Ended::Drained,
+            Ok(Err(status)) => Ended::Broken(status),
+            Err(_) => Ended::Broken(Status::deadline_exceeded("the broker did not let go")),
+        }
+    }
+
+    /// Until nothing is under way, nothing is to be told and nothing more comes.
+    async fn converse(
+        &mut self,
+        outgoing: &mpsc::Sender<v1::WorkerMessage>,
+        incoming: &mut Streaming<v1::BrokerMessage>,
+        mut credit: u32,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), Status> {
+        let running_max = 2 * concurrency(self.worker);
+        let mut no_more = credit == 0 && self.stopping;
+        let mut drained = false;
+        let mut zero = pin!(clock::after(ZERO_TIMEOUT));
+        let mut finished = Vec::with_capacity(DONE_MAX);
+        loop {
+            let credit_is_due = credit != self.credit() && !drained;
+            let is_due = credit_is_due || !self.outbox.is_empty();
+            if no_more && !is_due && self.running == 0 {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = stop.as_mut(), if !self.stopping => self.stopping = true,
+                _ = self.finished.recv_many(&mut finished, DONE_MAX), if !self.outbox.is_full() => {
+                    finished.drain(..).for_each(|done| self.take_done(done));
+                }
+                permit = outgoing.reserve(), if is_due => {
+                    let permit = permit.map_err(|_| Status::cancelled("the stream is closed"))?;
+                    if credit_is_due {
+                        credit = self.credit();
+                        permit.send(message(Tell::Credit(credit)));
+                        zero.as_mut().reset(clock::now() + ZERO_TIMEOUT);
+                    } else {
+                        permit.send(message(Tell::Settle(self.outbox.take())));
+                    }
+                }
+                told = incoming.message(), if self.running < running_max => {
+                    match told?.and_then(|told| told.message) {
+                        Some(Told::Deliveries(deliveries)) => self.start(deliveries),
+                        Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
+                        Some(Told::Credit(0)) => no_more |= self.stopping && credit == 0,
+                        Some(Told::Drain(_)) => (no_more, drained) = (true, true),
+                        Some(Told::Credit(_) | Told::Welcome(_)) => {}
+                        None => return Err(Status::cancelled("the broker ended the stream")),
+                    }
+                }
+                () = &mut zero, if self.stopping && credit == 0 && !no_more => no_more = true,
+            }
+        }
+    }
+
+    /// Until the broker has read all and ends the stream.
+    async fn leave(&mut self, incoming: &mut Streaming<v1::BrokerMessage>) -> Result<(), Status> {
+        while let Some(told) = incoming.message().await? {
+            match told.message {
+                Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
+                // Too late to be worked on; it is delivered again.
+                Some(Told::Deliveries(late)) => {
+                    self.worked.untold += late.deliveries.len() as u64;
+                }
+                _ => {}
+            }
+        }
+        self.outbox.all_arrived();
+        Ok(())
+    }
+
+    fn hello(&self) -> v1::Hello {
+        let how = &self.worker.how;
+        v1::Hello {
+            namespace: how.namespace.name().to_owned(),
+            queues: how.queues.clone(),
+            credit: self.credit(),
+            name: how.name.clone(),
+        }
+    }
+
+    /// How many deliveries may be unsettled on this stream.
+    fn credit(&self) -> u32 {
+        if self.stopping {
+            return 0;
+        }
+        let before = u32::try_from(self.running_before).unwrap_or(u32::MAX);
+        self.worker.how.concurrency.saturating_sub(before)
+    }
+
+    fn take_welcome(&mut self, welcome: v1::Welcome) {
+        self.welcomed = true;
+        // A broker that does not say which run it is gets no token of an earlier stream.
+        if !welcome.run.is_empty() && self.run_name.as_ref() == Some(&welcome.run) {
+            self.outbox.tell_again();
+            return;
+        }
+        self.run += 1;
+        self.run_name = Some(welcome.run);
+        self.worked.untold += self.outbox.forget() as u64;
+    }
+
+    fn start(&mut self, deliveries: v1::Deliveries) {
+        let deliveries: Vec<_> = deliveries.deliveries.into_iter().map(wire::delivery).collect();
+        self.running += deliveries.len();
+        let report = Report {
+            origin: Origin { session: self.session, run: self.run },
+            done: self.done.clone(),
+            extend_for: self.worker.how.extend_for,
+        };
+        self.worker.work.start(deliveries, &report);
+    }
+
+    fn take_done(&mut self, done: Done) {
+        self.running -= done.count;
+        if done.origin.session != self.session {
+            self.running_before = self.running_before.saturating_sub(done.count);
+        }
+        self.worked.acked += done.settle.ack.len() as u64;
+        self.worked.failed += done.settle.fail.len() as u64;
+        self.worked.refused += done.settle.refuse.len() as u64;
+        if done.origin.run == self.run {
+            self.outbox.add(done.settle);
+        } else {
+            self.worked.untold += done.count as u64;
+        }
+    }
+}
+
+fn concurrency(worker: &Worker) -> usize {
+    usize::try_from(worker.how.concurrency).unwrap_or(usize::MAX)
+}
+
+fn message(tell: Tell) -> v1::WorkerMessage {
+    v1::WorkerMessage { message: Some(tell) }
+}

@@ -1,0 +1,131 @@
+//! Scheduling over real sockets: whose answer is whose, and what a broken connection means.
+
+mod field;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use field::Field;
+use punctual_client::{CancelResult, Client, Error, Namespace, NewTask};
+use tokio::task::JoinSet;
+
+fn task(namespace: &Namespace) -> NewTask<Namespace> {
+    namespace.task().delay(Duration::from_secs(1)).queue("q")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_travel_together_and_each_gets_its_own_answer() {
+    let field = Field::new().await;
+    let client = field.client();
+    let mut calls = JoinSet::new();
+    for number in 0..5_000 {
+        let namespace = client.namespace(if number % 3 == 0 { "a" } else { "b" });
+        let key = if number % 10 == 0 { format!("bad-{number}") } else { format!("k-{number}") };
+        calls.spawn(async move { (key.clone(), task(&namespace).key(key).schedule().await) });
+    }
+    while let Some(call) = calls.join_next().await {
+        match call.unwrap() {
+            (key, Ok(scheduled)) => assert_eq!(scheduled.id.as_str(), format!("id-{key}")),
+            (key, Err(Error::Problem(problem))) => {
+                assert_eq!(problem.detail, format!("{key} is bad"));
+                assert_eq!(problem.field.as_deref(), Some("key"));
+            }
+            (key, Err(error)) => panic!("{key}: {error}"),
+        }
+    }
+    let said = field.broker.said();
+    assert!(said.batches.len() < 1_000, "{} batches of 5,000 calls", said.batches.len());
+    assert_eq!(said.batches.iter().map(|batch| batch.tasks.len()).sum::<usize>(), 5_000);
+}
+
+#[tokio::test]
+async fn many_are_answered_in_order_with_the_bad_ones_in_their_places() {
+    let field = Field::new().await;
+    let namespace = field.client().namespace("a");
+    let unwritable = std::collections::HashMap::from([((1, 2), 3)]);
+    let tasks = (0..10_000).map(|number| match number {
+        7 => NewTask::new().key("never sent").payload_json(&unwritable),
+        5_000 => NewTask::new().key("bad"),
+        _ => NewTask::new().key(number.to_string()).payload(vec![0; 1_000], ""),
+    });
+    let results = namespace.schedule_many(tasks).await;
+    assert_eq!(results.len(), 10_000);
+    for (number, result) in results.into_iter().enumerate() {
+        match (number, result) {
+            (7, Err(Error::Payload(_))) => {}
+            (5_000, Err(Error::Problem(problem))) => assert_eq!(problem.detail, "bad is bad"),
+            (_, Ok(scheduled)) => assert_eq!(scheduled.id.as_str(), format!("id-{number}")),
+            (_, Err(error)) => panic!("{number}: {error}"),
+        }
+    }
+    assert!(namespace.schedule_many([]).await.is_empty());
+}
+
+#[tokio::test]
+async fn after_a_break_named_tasks_go_again_and_unnamed_ones_are_told() {
+    let field = Field::new().await;
+    let namespace = field.client().namespace("a");
+    field.broker.holds_answers.store(true, Ordering::Relaxed);
+    let calls = tokio::spawn({
+        let namespace = namespace.clone();
+        async move {
+            tokio::join!(
+                task(&namespace).key("named").schedule(),
+                task(&namespace).schedule(),
+                namespace.schedule_many_once("once", [NewTask::new(), NewTask::new()]),
+            )
+        }
+    });
+    let tasks = |said: &field::Said| said.batches.iter().map(|it| it.tasks.len()).sum::<usize>();
+    field.broker.until(|said| tasks(said) == 4).await;
+    field.broker.holds_answers.store(false, Ordering::Relaxed);
+    field.cut();
+
+    let (named, unnamed, many) = calls.await.unwrap();
+    assert_eq!(named.unwrap().id.as_str(), "id-named");
+    let lost = unnamed.unwrap_err();
+    assert!(matches!(lost, Error::Lost(_)) && lost.outcome_is_open(), "{lost}");
+    assert!(many.iter().all(Result::is_ok), "{many:?}");
+    let said = field.broker.said();
+    assert_eq!(tasks(&said), 4 + 3, "what was not named went once");
+    let keys = said.batches.iter().filter(|batch| !batch.idempotency_key.is_empty());
+    assert!(keys.map(|batch| &batch.idempotency_key).all(|key| key == "once/0"));
+}
+
+#[tokio::test]
+async fn a_broker_out_of_reach_is_told_as_such_and_found_when_it_is_back() {
+    let field = Field::new().await;
+    let client = Client::builder(field.url()).timeout(Duration::from_millis(600));
+    let client = client.token("secret").connect().unwrap();
+    let nowhere = Client::builder("http://127.0.0.1:1").timeout(Duration::from_millis(600));
+    let nowhere = nowhere.connect().unwrap().namespace("a");
+    let error = task(&nowhere).schedule().await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+    let error = nowhere.cancel("k").await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+
+    let namespace = client.namespace("a");
+    for _ in 0..3 {
+        task(&namespace).key("k").schedule().await.unwrap();
+        assert_eq!(namespace.cancel("k").await.unwrap(), CancelResult::Cancelled);
+        field.cut();
+    }
+    let said = field.broker.said();
+    assert!(said.tokens.len() >= 2, "the stream was opened again");
+    assert!(said.tokens.iter().all(|token| token.as_deref() == Some("Bearer secret")));
+}
+
+#[tokio::test]
+async fn answers_that_are_no_success_keep_their_meaning() {
+    let field = Field::new().await;
+    let namespace = field.client().namespace("a");
+    let results = namespace.cancel_many(["firing", "missing", "k"]).await.unwrap();
+    let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
+    let firing = CancelResult::Firing { attempt: 2 };
+    assert_eq!(results, [firing, CancelResult::NotFound, CancelResult::Cancelled]);
+    assert_eq!(namespace.get("k").await.unwrap(), None);
+    let missing = namespace.touch("k").await;
+    assert!(matches!(missing, Err(Error::Problem(problem)) if problem.status == 404));
+    let conflict = task(&namespace).key("k").if_absent().schedule().await;
+    assert!(matches!(conflict, Err(Error::Problem(problem)) if problem.status == 409));
+}

@@ -1,0 +1,25 @@
+//! In: `proto/punctual/v1`. Out: Rust, and the descriptors that reflection answers with.
+//!
+//! The files are compiled by protox, so that no `protoc` has to be on the machine.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::{env, fs};
+
+use prost::Message;
+
+const FILES: [&str; 3] =
+    ["punctual/v1/task.proto", "punctual/v1/tasks.proto", "punctual/v1/workers.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
+    println!("cargo:rerun-if-changed={}", root.display());
+
+    let descriptors = protox::compile(FILES, [&root])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+
+    // A payload is a slice of what came off the wire, not a copy of it.
+    tonic_prost_build::configure().build_transport(false).bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! Settings: what `punctual serve` can be told, and where it looks for it.
+//!
+//! In: flags, the environment (`PUNCTUAL_` and the name of the key) and the file of `--config`, in this order; what none
+//! of them says has a default. Out: one [`Settings`] with all values that were given. A list is taken whole from the first
+//! place that has it. Invariant: the keys of the file are the fields of this one struct, and any other key is an error
+//! that names it. Secrets are not shown, neither in debug output nor by `--help`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::ValueEnum;
+use punctual_core::parse_duration;
+use punctual_server::LogFormat;
+use serde::{Deserialize, Deserializer};
+
+/// All keys. Each is a flag, a variable of the environment and a key of the file.
+#[derive(Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// Where to listen: HTTP/1.1 and HTTP/2 on one port [default: 127.0.0.1:7400]
+    #[arg(long, env = "PUNCTUAL_LISTEN")]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// Listen beyond loopback although nobody has to say who they are
+    #[arg(long, env = "PUNCTUAL_INSECURE", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) insecure: Option<bool>,
+
+    /// Where tasks are kept; made if it is not there [default: ./punctual-data]
+    #[arg(long, env = "PUNCTUAL_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// How many partitions the store has; fixed when it is first made [default: 1]
+    #[arg(long, env = "PUNCTUAL_PARTITIONS")]
+    pub(crate) partitions: Option<u16>,
+
+    /// Keep history for so long [default: 7d],
+    #[arg(long, env = "PUNCTUAL_HISTORY_AGE", value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration")]
+    pub(crate) history_age: Option<Duration>,
+
+    /// and for so many bytes: above, the oldest goes [default: 1 GiB]
+    #[arg(long, env = "PUNCTUAL_HISTORY_BYTES")]
+    pub(crate) history_bytes: Option<u64>,
+
+    /// Keep dead letters for so long [default: 30d]
+    #[arg(long, env = "PUNCTUAL_DEAD_AGE", value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration")]
+    pub(crate) dead_age: Option<Duration>,
+
+    /// How long work under way may take to end when the broker stops [default: 10s]
+    #[arg(long, env = "PUNCTUAL_GRACE", value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration")]
+    pub(crate) grace: Option<Duration>,
+
+    /// How log lines look [default: pretty]
+    #[arg(long, env = "PUNCTUAL_LOG_FORMAT")]
+    pub(crate) log_format: Option<Format>,
+
+    /// A token that may do everything in one namespace. Repeat it, or use commas
+    #[arg(long = "token", value_name = "NAMESPACE=SECRET|NAMESPACE=@FILE", value_delimiter = ',')]
+    #[arg(env = "PUNCTUAL_TOKENS", hide_env_values = true)]
+    #[serde(deserialize_with = "hidden")]
+    pub(crate) tokens: Option<Vec<Hidden>>,
+
+    /// A token that may do everything. Repeat it, or use commas
+    #[arg(long = "admin-token", value_name = "SECRET|@FILE", value_delimiter = ',')]
+    #[arg(env = "PUNCTUAL_ADMIN_TOKENS", hide_env_values = true)]
+    #[serde(deserialize_with = "hidden")]
+    pub(crate) admin_tokens: Option<Vec<Hidden>>,
+
+    /// Sign webhooks of a namespace, or of all (`*`). Two of one namespace sign twice
+    #[arg(long = "signing-secret", value_name = "NAMESPACE=whsec_…|NAMESPACE=@FILE")]
+    #[arg(env = "PUNCTUAL_SIGNING_SECRETS", hide_env_values = true, value_delimiter = ',')]
+    #[serde(deserialize_with = "hidden")]
+    pub(crate) signing_secrets: Option<Vec<Hidden>>,
+
+    /// Let webhooks call private networks and this machine
+    #[arg(long, env = "PUNCTUAL_ALLOW_PRIVATE_TARGETS", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) allow_private_targets: Option<bool>,
+
+    /// Speak TLS with this certificate chain, a PEM file,
+    #[arg(long, env = "PUNCTUAL_TLS_CERT", value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// and this private key, a PEM file
+    #[arg(long, env = "PUNCTUAL_TLS_KEY", value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    Pretty,
+    Json,
+}
+
+/// Text that may hold a secret.
+#[derive(Clone)]
+pub(crate) struct Hidden(String);
+
+impl Settings {
+    /// Fills in from a file what was not given otherwise.
+    pub(crate) fn or_file(self, path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration in {shown}"))?;
+        let file: Self = toml::from_str(&text).map_err(|error| {
+            // The error's own text repeats the line, which may hold a secret.
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            anyhow!("{shown}, line {line}: {}", error.message())
+        })?;
+        Ok(self.or(file))
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self {
+            listen: self.listen.or(other.listen),
+            insecure: self.insecure.or(other.insecure),
+            data_dir: self.data_dir.or(other.data_dir),
+            partitions: self.partitions.or(other.partitions),
+            history_age: self.history_age.or(other.history_age),
+            history_bytes: self.history_bytes.or(other.history_bytes),
+            dead_age: self.dead_age.or(other.dead_age),
+            grace: self.grace.or(other.grace),
+            log_format: self.log_format.or(other.log_format),
+            tokens: self.tokens.or(other.tokens),
+            admin_tokens: self.admin_tokens.or(other.admin_tokens),
+            signing_secrets: self.signing_secrets.or(other.signing_secrets),
+            allow_private_targets: self.allow_private_targets.or(other.allow_private_targets),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+        }
+    }
+}
+
+impl Hidden {
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Hidden {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Pretty => Self::Pretty,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// Durations are spelled as everywhere else.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+/// A list of secrets. What is none is not repeated in the error, as it would be otherwise.
+fn hidden<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Hidden>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "must be a list of texts")]
+    enum List {
+        Texts(Vec<String>),
+    }
+    let List::Texts(texts) = List::deserialize(deserializer)?;
+    Ok(Some(texts.into_iter().map(Hidden).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    fn read(flags: &[&str], file: &str) -> anyhow::Result<Settings> {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&path, file).unwrap();
+        let flags = [&["punctual"], flags].concat();
+        Cli::try_parse_from(flags).unwrap().settings.or_file(path.path())
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_key_by_key() {
+        let file = r#"
+            listen = "127.0.0.1:1"
+            data_dir = "/from/file"
+            insecure = true
+            grace = "1m30s"
+            log_format = "json"
+            tokens = ["shop=a", "bank=b"]
+            partitions = 4
+        "#;
+        let flags = ["--listen", "127.0.0.1:2", "--insecure=false", "--token", "x=y"];
+        let settings = read(&flags, file).unwrap();
+        assert_eq!(settings.listen.unwrap().port(), 2);
+        assert_eq!(settings.insecure, Some(false));
+        assert_eq!(settings.data_dir.as_deref(), Some(Path::new("/from/file")));
+        assert_eq!(settings.grace, Some(Duration::from_secs(90)));
+        assert_eq!(settings.partitions, Some(4));
+        assert_eq!(settings.dead_age, None);
+        let tokens: Vec<&str> =
+            settings.tokens.as_ref().unwrap().iter().map(Hidden::reveal).collect();
+        assert_eq!(tokens, ["x=y"], "a list is taken whole");
+        assert_eq!(format!("{:?}", settings.tokens), "Some([…])");
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_named_with_its_line_and_without_its_secrets() {
+        for (file, says) in [
+            ("listen = \"127.0.0.1:1\"\nlistn = 1", "line 2: unknown field `listn`"),
+            ("redis = \"redis://a\"", "unknown field `redis`"),
+            ("cluster = \"a\"", "unknown field `cluster`"),
+            ("grace = \"soon\"", "must be a duration like"),
+            ("grace = 5", "line 1"),
+            ("tokens = [\"shop=hush\"", "line 1"),
+            ("tokens = \"shop=hush\"", "must be a list of texts"),
+            ("tokens = [\"shop=hush\", 5]", "must be a list of texts"),
+            ("admin_tokens = [hush]", "line 1"),
+            ("log_format = \"loud\"", "unknown variant `loud`"),
+            ("partitions = -1", "line 1"),
+        ] {
+            let said = read(&[], file).unwrap_err().to_string();
+            assert!(said.contains(says), "{file}: {said}");
+            assert!(!said.contains("hush"), "{file}: {said}");
+        }
+        let missing = Settings::default().or_file(Path::new("/no/such/punctual.toml"));
+        assert!(missing.unwrap_err().to_string().contains("/no/such/punctual.toml"));
+    }
+}

@@ -1,0 +1,423 @@
+//! The edge of a broker, from outside: who may come in, what may be called, what is signed, what is told.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+
+mod field;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver as Channel, channel};
+use std::thread;
+
+use field::{Broker, PATIENCE, Receiver, now_millis, task};
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::{Value, json};
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const NEXT_SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
+
+fn bearer(token: &str) -> [(&'static str, String); 1] {
+    [("authorization", format!("Bearer {token}"))]
+}
+
+fn call(broker: &Broker, method: &str, path: &str, token: &str) -> (u16, Value) {
+    let [(name, value)] = bearer(token);
+    broker.call(method, path, &[(name, &value)], task(r#""in": "1h""#, "http://127.0.0.1:9/"))
+}
+
+/// A receiver that answers with fixed bytes, and tells when it was called.
+fn answering(answer: &'static str) -> (String, Channel<u128>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (send, called) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = vec![0; 65_536];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(answer.as_bytes());
+            if send.send(now_millis()).is_err() {
+                return;
+            }
+        }
+    });
+    (url, called)
+}
+
+/// The value of one line of the page of metrics.
+fn metric(broker: &Broker, line: &str) -> f64 {
+    let (status, page) = broker.call("GET", "/metrics", &[], "");
+    assert_eq!(status, 200);
+    let page = page.as_str().unwrap().to_owned();
+    let found =
+        page.lines().find_map(|got| got.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
+    found.unwrap_or(0.0)
+}
+
+/// Asks for a number until it is there: nothing tells of a change in it, so this is the event to wait for.
+fn until_metric(broker: &Broker, line: &str, want: f64) {
+    let begun = now_millis();
+    while (metric(broker, line) - want).abs() > f64::EPSILON {
+        assert!(now_millis() < begun + PATIENCE.as_millis(), "{line} becomes {want}");
+        thread::yield_now();
+    }
+}
+
+/// What a start that fails says.
+fn refused_start(flags: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(dir.path())
+        .args(flags)
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{flags:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_token_opens_its_own_namespace_and_no_other() {
+    let flags = ["--token", "shop=aaa", "--token", "bank=bbb", "--admin-token", "root"];
+    let broker = Broker::start(&flags);
+    for (method, path, token, want) in [
+        ("PUT", "/v1/shop/tasks/a", "aaa", 201),
+        ("PUT", "/v1/shop/tasks/a", "bbb", 403),
+        ("PUT", "/v1/shop/tasks/a", "aa", 401),
+        ("PUT", "/v1/shop/tasks/a", "", 401),
+        ("PUT", "/v1/shop/tasks/a", "root", 200),
+        ("POST", "/v1/shop/tasks", "aaa", 201),
+        ("POST", "/v1/bank/tasks", "aaa", 403),
+        ("GET", "/v1/shop/tasks/a", "aaa", 200),
+        ("GET", "/v1/shop/tasks/a", "bbb", 403),
+        ("GET", "/v1/%73hop/tasks/a", "aaa", 200),
+        ("GET", "/v1/%73hop/tasks/a", "bbb", 403),
+        ("GET", "/v1/no%20name/tasks/a", "aaa", 403),
+        ("DELETE", "/v1/shop/tasks/a", "bbb", 403),
+        ("DELETE", "/v1/shop/tasks/a", "aaa", 200),
+        ("GET", "/metrics", "aaa", 403),
+        ("GET", "/metrics", "", 401),
+        ("GET", "/metrics", "root", 200),
+        ("GET", "/livez", "", 200),
+        ("GET", "/readyz", "", 200),
+        ("GET", "/nowhere", "", 404),
+        ("PATCH", "/v1/shop/tasks/a", "", 405),
+    ] {
+        let (status, answer) = call(&broker, method, path, token);
+        assert_eq!(status, want, "{method} {path} with {token:?}: {answer}");
+    }
+    assert_eq!(broker.get("a").0, 401, "no header at all");
+}
+
+#[test]
+fn an_answer_to_nobody_says_how_to_say_who_one_is() {
+    let broker = Broker::start(&["--token", "shop=aaa"]);
+    let mut stream = TcpStream::connect(broker.address).unwrap();
+    stream
+        .write_all(b"GET /v1/shop/tasks/a HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    assert!(answer.contains("www-authenticate: Bearer"), "{answer}");
+}
+
+#[test]
+fn an_address_that_may_not_be_called_is_refused_when_the_task_is_made() {
+    let broker = Broker::start(&[]);
+    let own = format!("http://{}/v1/shop/tasks", broker.address);
+    for url in [
+        own.as_str(),
+        "http://169.254.169.254/latest/meta-data",
+        "http://[fd00:ec2::254]/",
+        "http://[::ffff:169.254.169.254]/",
+        "http://10.0.0.1/",
+        "http://192.168.1.1:8080/",
+        "http://0.0.0.0:80/",
+        "http://[fe80::1]/",
+        "http://224.0.0.1/",
+        "http://255.255.255.255/",
+    ] {
+        let (status, problem) = broker.put("a", task(r#""in": "1h""#, url));
+        assert_eq!(status, 422, "{url}: {problem}");
+        assert_eq!(problem["field"], "target.http.url", "{problem}");
+    }
+    let private = Broker::start(&["--allow-private-targets"]);
+    for (url, want) in [
+        ("http://10.0.0.1/", 201),
+        ("http://169.254.169.254/", 422),
+        ("http://100.100.100.200/", 422),
+    ] {
+        let (status, problem) =
+            private.call("POST", "/v1/shop/tasks", &[], task(r#""in": "1h""#, url));
+        assert_eq!(status, want, "{url}: {problem}");
+    }
+}
+
+#[test]
+fn a_name_that_leads_to_a_forbidden_address_is_refused_and_not_tried_again() {
+    let broker = Broker::start(&[]);
+    let port = broker.address.port();
+    // The broker's own door by name, and by spellings that only the resolver understands.
+    for (n, host) in ["localhost", "127.1", "2130706433"].iter().enumerate() {
+        let url = format!("http://{host}:{port}/v1/shop/tasks");
+        let (status, answer) = broker.put(&format!("k{n}"), task(r#""in": "0s""#, &url));
+        assert_eq!(status, 201, "{answer}");
+    }
+    until_metric(&broker, r#"punctual_attempts_total{outcome="refused"}"#, 3.0);
+    assert_eq!(metric(&broker, r#"punctual_attempts_total{outcome="failed"}"#), 0.0);
+}
+
+#[test]
+fn a_broker_open_to_the_network_does_not_call_its_own_machine() {
+    let start = |flags: &[&str]| {
+        Broker::start_at("0.0.0.0:0", Arc::new(tempfile::tempdir().unwrap()), flags)
+    };
+    let body = task(r#""in": "1h""#, "http://127.0.0.1:9/");
+    let broker = start(&["--insecure"]);
+    assert_eq!(broker.put("a", &body).0, 422);
+    let broker = start(&["--insecure", "--allow-private-targets"]);
+    assert_eq!(broker.put("a", &body).0, 201);
+    // Its own door stays shut, at every address that it listens on.
+    for host in ["127.0.0.1", "127.0.0.2"] {
+        let url = format!("http://{host}:{}/", broker.address.port());
+        assert_eq!(broker.put("a", task(r#""in": "1h""#, &url)).0, 422, "{url}");
+    }
+    let broker = start(&["--token", "shop=aaa"]);
+    assert_eq!(broker.put("a", &body).0, 401, "with a token it need not be insecure");
+}
+
+#[test]
+fn a_receiver_can_verify_where_a_delivery_comes_from() {
+    let own = format!("shop={SECRET}");
+    let next = format!("shop={NEXT_SECRET}");
+    let flags = ["--signing-secret", &own, "--signing-secret", &next];
+    let (broker, receiver) = (Broker::start(&flags), Receiver::start());
+    broker.put("a", task(r#""in": "0s""#, &receiver.url));
+    let got = receiver.next();
+    let mut headers = http::HeaderMap::new();
+    for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
+        headers.insert(name, got.header(name).parse().unwrap());
+    }
+    for secret in [SECRET, NEXT_SECRET] {
+        let verifier = standardwebhooks::Webhook::new(secret).unwrap();
+        verifier.verify(&got.body, &headers).unwrap();
+        assert!(verifier.verify(b"forged", &headers).is_err());
+    }
+    // Another namespace has no secret, and so no signature.
+    broker.call("PUT", "/v1/bank/tasks/a", &[], task(r#""in": "0s""#, &receiver.url));
+    assert_eq!(receiver.next().header("webhook-signature"), "");
+}
+
+#[test]
+fn a_receiver_that_says_when_to_come_back_is_called_then() {
+    let broker = Broker::start(&[]);
+    let retry =
+        r#""in": "0s", "retry": {"attempts_max": 2, "backoff": {"fixed": "1ms"}, "jitter": 0}"#;
+    // By a clock that is years behind: only the difference counts.
+    let (url, called) = answering(
+        "HTTP/1.1 503 Later\r\nDate: Wed, 21 Oct 2015 07:28:00 GMT\r\n\
+         Retry-After: Wed, 21 Oct 2015 07:28:01 GMT\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    );
+    broker.put("date", task(retry, &url));
+    let (first, second) = (called.recv_timeout(PATIENCE), called.recv_timeout(PATIENCE));
+    assert!(second.unwrap() >= first.unwrap() + 1000, "the date is kept");
+    let (url, called) = answering(
+        "HTTP/1.1 429 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    );
+    broker.put("seconds", task(retry, &url));
+    let (first, second) = (called.recv_timeout(PATIENCE), called.recv_timeout(PATIENCE));
+    assert!(second.unwrap() >= first.unwrap() + 1000, "the seconds are kept");
+}
+
+#[test]
+fn an_answer_counts_by_its_status_however_its_body_goes_on() {
+    let broker = Broker::start(&[]);
+    for (answer, outcome) in [
+        // A body that never comes, a body that breaks off, a redirect, and something that is no HTTP at all.
+        ("HTTP/1.1 200 Fine\r\nContent-Length: 100000\r\n\r\nbeginning", "acked"),
+        ("HTTP/1.1 200 Fine\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\nx", "acked"),
+        (
+            "HTTP/1.1 302 There\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n",
+            "failed",
+        ),
+        ("SSH-2.0-surprise\r\n", "failed"),
+    ] {
+        let (url, _called) = answering(answer);
+        let line = format!("punctual_attempts_total{{outcome=\"{outcome}\"}}");
+        let before = metric(&broker, &line);
+        let once = r#""in": "0s", "retry": {"attempts_max": 1}"#;
+        let (status, said) = broker.call("POST", "/v1/shop/tasks", &[], task(once, &url));
+        assert_eq!(status, 201, "{said}");
+        until_metric(&broker, &line, before + 1.0);
+    }
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("punctual.toml");
+    let store = dir.path().join("store").display().to_string();
+    let text =
+        format!("listen = \"127.0.0.1:1\"\ndata_dir = {store:?}\ntokens = [\"shop=file\"]\n");
+    std::fs::write(&file, text).unwrap();
+    // A certificate that is not there stops each of them, and its name says where it came from.
+    let said = |flags: &[&str], variables: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args(["serve", "--config"])
+            .arg(&file)
+            .args(flags)
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let append = |line: &str| {
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{text}{line}\n")).unwrap();
+    };
+    append("tls_cert = \"/from/file\"\ntls_key = \"/key\"");
+    let variable = [("PUNCTUAL_TLS_CERT", "/from/environment")];
+    assert!(said(&[], &[]).contains("/from/file"));
+    assert!(said(&[], &variable).contains("/from/environment"));
+    assert!(said(&["--tls-cert", "/from/flag"], &variable).contains("/from/flag"));
+    append("listn = 1");
+    let error = said(&[], &[]);
+    assert!(error.contains("unknown field `listn`") && error.contains("line 6"), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(said(&[], &[]).contains("punctual.toml"));
+}
+
+#[test]
+fn a_broker_takes_its_tokens_from_the_file_and_its_secrets_from_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, secret) = (dir.path().join("punctual.toml"), dir.path().join("secret"));
+    std::fs::write(&secret, "hush\n").unwrap();
+    std::fs::write(&file, format!("tokens = [\"shop=@{}\"]\n", secret.display())).unwrap();
+    let broker = Broker::start(&["--config", file.to_str().unwrap()]);
+    assert_eq!(call(&broker, "PUT", "/v1/shop/tasks/a", "hush").0, 201);
+    assert_eq!(call(&broker, "PUT", "/v1/shop/tasks/a", "other").0, 401);
+}
+
+#[test]
+fn a_start_that_fails_repeats_no_secret() {
+    for (flags, says) in [
+        (&["--token", "hush"][..], "NAMESPACE=SECRET"),
+        (&["--token", "shop=hush hush"], "the secret of shop"),
+        (&["--admin-token", "hush hush"], "admin_tokens"),
+        (&["--signing-secret", "shop=whsec_hush"], "24 to 64 bytes"),
+        (&["--signing-secret", "*=hush"], "whsec_"),
+        (&["--tls-cert", "/no/such/cert"], "go together"),
+    ] {
+        let said = refused_start(flags);
+        assert!(said.contains(says) && !said.contains("hush"), "{said}");
+    }
+    let help = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["serve", "--help"])
+        .env("PUNCTUAL_TOKENS", "shop=hush")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("PUNCTUAL_TOKENS") && !help.contains("hush"), "{help}");
+}
+
+#[test]
+fn one_port_speaks_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let flags = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let broker = Broker::start(&flags);
+    let der = CertificateDer::from(made.cert.der().to_vec());
+    assert_eq!(offered(&broker, &der, &[b"h2", b"http/1.1"]), Some(b"h2".to_vec()));
+    let answer = get_over_tls(&broker, &der);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("alive\n"), "{answer}");
+    // Who does not speak TLS gets no HTTP.
+    let mut plain = TcpStream::connect(broker.address).unwrap();
+    plain.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+}
+
+fn tls_client(
+    broker: &Broker,
+    cert: &CertificateDer<'static>,
+    protocols: &[&[u8]],
+) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(cert.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let name = ServerName::try_from("localhost").unwrap();
+    let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    rustls::StreamOwned::new(client, TcpStream::connect(broker.address).unwrap())
+}
+
+/// The protocol that the broker takes of those offered.
+fn offered(
+    broker: &Broker,
+    cert: &CertificateDer<'static>,
+    protocols: &[&[u8]],
+) -> Option<Vec<u8>> {
+    let mut stream = tls_client(broker, cert, protocols);
+    stream.conn.complete_io(&mut stream.sock).unwrap();
+    stream.conn.alpn_protocol().map(<[u8]>::to_vec)
+}
+
+fn get_over_tls(broker: &Broker, cert: &CertificateDer<'static>) -> String {
+    let mut stream = tls_client(broker, cert, &[b"http/1.1"]);
+    let request = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn metrics_tell_what_happened() {
+    let (broker, receiver) = (Broker::start(&[]), Receiver::start());
+    broker.put("a", task(r#""in": "0s""#, &receiver.url));
+    broker.get("nobody");
+    receiver.next();
+    until_metric(&broker, r#"punctual_attempts_total{outcome="acked"}"#, 1.0);
+    let (_, page) = broker.call("GET", "/metrics", &[], "");
+    let page = page.as_str().unwrap();
+    for line in [
+        "punctual_lag_seconds_count 1",
+        "punctual_early_total 0",
+        r#"punctual_requests_total{method="PUT",route="/v1/{namespace}/tasks/{key}",status="201"} 1"#,
+        r#"punctual_requests_total{method="GET",route="/v1/{namespace}/tasks/{key}",status="404"} 1"#,
+        "# TYPE punctual_commit_tasks histogram",
+        "# TYPE punctual_commit_seconds histogram",
+        "# TYPE punctual_connections gauge",
+        "# TYPE punctual_build info",
+        "# EOF",
+    ] {
+        assert!(page.lines().any(|got| got == line), "{line}\n{page}");
+    }
+    assert!(!page.contains("shop"), "no label has a name that a caller chose");
+}
+
+#[test]
+fn a_head_that_is_too_large_is_refused() {
+    let broker = Broker::start(&[]);
+    let mut stream = TcpStream::connect(broker.address).unwrap();
+    let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nx: ");
+    let _ = stream.write_all(&[b'x'; 100_000]);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    assert_eq!(broker.call("GET", "/livez", &[], ""), (200, json!("alive\n")));
+}
