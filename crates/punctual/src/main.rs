@@ -2,6 +2,7 @@
 //!
 //! In: the command line. Out: an exit code. Only here is anything printed.
 
+mod bench;
 mod cli;
 mod serve;
 mod settings;
@@ -22,6 +23,8 @@ struct Cli {
 enum Verb {
     /// Runs a broker.
     Serve(Box<serve::Serve>),
+    /// Measures a broker on this machine.
+    Bench(bench::Bench),
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli.verb {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
+        Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
         Verb::Cli(verb) => cli::run(verb),
     }

@@ -166,3 +166,35 @@ fn dead_letters_are_looked_after() {
     let (fine, said, _) = punctual(&broker, &["dead", "redrive", "shop", "--all"]);
     assert!(fine && said.contains("redriven 1"), "{said}");
 }
+
+#[test]
+fn a_task_is_fired_now() {
+    let (broker, receiver) = (Broker::start(&[]), Receiver::start());
+    json_of(&broker, &["schedule", "shop", "a", "--in", "1h", "--to", &receiver.url]);
+    json_of(&broker, &["fire", "shop", "a"]);
+    assert_eq!(receiver.next().header("punctual-key"), "a");
+}
+
+#[test]
+fn a_broker_with_tls_and_tokens_is_asked_by_who_knows_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&cert, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let broker = Broker::start(&["--tls-cert", cert, "--tls-key", key, "--token", "shop=secret"]);
+    let url = format!("https://localhost:{}", broker.address.port());
+    let stats = |more: &[&str]| {
+        punctual(&broker, &[&["stats", "shop", "--json", "--broker", &url], more].concat())
+    };
+    let (fine, said, complaint) = stats(&["--ca", cert, "--token", "secret"]);
+    assert!(fine && said.contains("accepted"), "{complaint}");
+    let (fine, _, complaint) = stats(&["--ca", cert, "--token", "guess"]);
+    assert!(!fine && complaint.contains("say who you are"), "{complaint}");
+    let (fine, _, complaint) = stats(&["--token", "secret"]);
+    assert!(!fine && complaint.contains("no answer"), "{complaint}");
+    assert!(!complaint.contains("secret"), "{complaint}");
+    let (fine, _, complaint) = stats(&["--ca", key, "--token", "secret"]);
+    assert!(!fine && complaint.contains("has no certificate"), "{complaint}");
+}

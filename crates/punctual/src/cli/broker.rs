@@ -2,10 +2,12 @@
 //!
 //! In: a method, a path and a body. Out: the JSON that was answered, or the sentence in which the broker refused.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// Longer than the longest long poll.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -27,6 +29,10 @@ pub(crate) struct Broker {
     /// Who asks.
     #[arg(long, env = "PUNCTUAL_TOKEN", hide_env_values = true)]
     token: Option<String>,
+
+    /// Whom to believe that a broker with TLS is the right one: a file of certificates, instead of the public authorities.
+    #[arg(long, env = "PUNCTUAL_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
 
     /// Print what the broker answered, as JSON.
     #[arg(long)]
@@ -69,6 +75,9 @@ impl Broker {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(TIMEOUT))
+            // A broker is asked itself, whatever the environment says of other sites.
+            .proxy(None)
+            .tls_config(self.tls()?)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
             .build();
         let answer = ureq::Agent::from(config).run(request);
@@ -85,6 +94,26 @@ impl Broker {
             );
         }
         json.ok_or_else(|| anyhow!("{} did not answer in JSON: is it a broker?", self.broker))
+    }
+}
+
+impl Broker {
+    fn tls(&self) -> anyhow::Result<TlsConfig> {
+        let Some(file) = &self.ca else {
+            return Ok(TlsConfig::default());
+        };
+        let cannot = || format!("cannot read certificates from {}", file.display());
+        let pem = std::fs::read(file).with_context(cannot)?;
+        let mut certificates = Vec::new();
+        for item in parse_pem(&pem) {
+            if let PemItem::Certificate(certificate) = item.with_context(cannot)? {
+                certificates.push(certificate);
+            }
+        }
+        if certificates.is_empty() {
+            bail!("{} has no certificate", file.display());
+        }
+        Ok(TlsConfig::builder().root_certs(RootCerts::from(certificates.into_iter())).build())
     }
 }
 

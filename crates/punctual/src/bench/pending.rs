@@ -1,0 +1,33 @@
+//! `pending`: what many tasks that wait take of memory and disk.
+
+use serde_json::json;
+
+use super::Stage;
+use super::clock::millis;
+use super::report::grouped;
+use super::schedule::fill;
+
+const DAY_MS: u64 = 86_400_000;
+
+pub(super) async fn run(stage: &mut Stage) -> anyhow::Result<()> {
+    let total = (stage.pending / stage.shrink).max(10_000);
+    let mut so_far = 0;
+    for count in [total / 10, total] {
+        let begin = millis() + DAY_MS;
+        let spread = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (29 * DAY_MS);
+        fill(stage, count - so_far, move |number| begin + spread(number)).await?;
+        so_far = count;
+        let resident = stage.broker.usage().map(|usage| usage.resident_bytes);
+        let disk = stage.broker.disk_bytes();
+        let mib = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |b| grouped(b >> 20));
+        let reached = format!("{} MiB resident, {} MiB on disk", mib(resident), mib(disk));
+        let figures = json!({"resident_bytes": resident, "disk_bytes": disk, "pending": count});
+        stage.report.row(
+            format!("{} pending", grouped(count)),
+            reached,
+            "≤ 512 MiB, flat",
+            figures,
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `touch`: named tasks are pushed out in batches of a thousand, over gRPC and over HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use punctual_proto::v1::{TouchRequest, touch_request};
+use serde_json::json;
+
+use super::Stage;
+use super::clock::{Stopwatch, millis};
+use super::report::{grouped, rate};
+use super::schedule::{batch, cpu_each, send_batches};
+use super::wire::{Http, NAMESPACE, channel, tasks};
+
+const BATCH: u64 = 1000;
+const HOUR_MS: u64 = 3_600_000;
+const CONNECTIONS: u64 = 8;
+
+pub(super) async fn run(stage: &mut Stage) -> anyhow::Result<()> {
+    let keys = (stage.keys / stage.shrink).max(BATCH);
+    name_all(stage, keys).await?;
+    for (grpc, name, wanted) in [(true, "gRPC", "≥ 200,000/s"), (false, "HTTP", "≥ 100,000/s")]
+    {
+        let before = stage.broker.usage();
+        let done = Arc::new(AtomicU64::new(0));
+        let stopwatch = Stopwatch::start();
+        let length = Duration::from_secs(stage.seconds);
+        let mut senders = Vec::new();
+        for sender in 0..CONNECTIONS {
+            let (address, done) = (stage.broker.address.clone(), Arc::clone(&done));
+            senders.push(tokio::spawn(async move {
+                let mut first = sender * BATCH;
+                let mut http = Http::connect(&address).await?;
+                let mut tasks = tasks(channel(&address).await?);
+                while stopwatch.elapsed() < length {
+                    let names: Vec<_> = (0..BATCH).map(|n| key((first + n) % keys)).collect();
+                    let touched = if grpc {
+                        let request = TouchRequest {
+                            namespace: NAMESPACE.to_owned(),
+                            keys: names,
+                            to: Some(touch_request::To::InMs(48 * HOUR_MS)),
+                            create: None,
+                        };
+                        tasks.touch(request).await?.into_inner().touched
+                    } else {
+                        let body = json!({"keys": names, "in": "48h"}).to_string();
+                        let path = format!("/v1/{NAMESPACE}/touch");
+                        let answer = http.ask("POST", &path, "application/json", body.as_bytes());
+                        let (status, answer) = answer.await?;
+                        ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(answer));
+                        serde_json::from_slice::<serde_json::Value>(answer)?["touched"]
+                            .as_u64()
+                            .unwrap_or(0)
+                    };
+                    ensure!(touched == BATCH, "{touched} of {BATCH} were touched");
+                    done.fetch_add(touched, Ordering::Relaxed);
+                    first += CONNECTIONS * BATCH;
+                }
+                anyhow::Ok(())
+            }));
+        }
+        for sender in senders {
+            sender.await.context("a sender panicked")??;
+        }
+        let count = done.load(Ordering::Relaxed);
+        let per_second = rate(count, stopwatch.elapsed());
+        let cpu = cpu_each(&stage.broker, before, count);
+        let cpu_words =
+            cpu.map_or(String::new(), |cpu| format!(" ({cpu:.1} µs of broker CPU each)"));
+        let reached = format!("{}/s{cpu_words}", grouped(per_second));
+        let figures = json!({"per_second": per_second, "cpu_us": cpu});
+        let what = format!("touch by key, batches of 1,000, {} keys, {name}", grouped(keys));
+        stage.report.row(what, reached, wanted, figures);
+    }
+    Ok(())
+}
+
+fn key(number: u64) -> String {
+    format!("device/{number:08}")
+}
+
+/// Creates a task under every key.
+async fn name_all(stage: &Stage, keys: u64) -> anyhow::Result<()> {
+    let bar = stage.report.bar("naming", keys);
+    let done = AtomicU64::new(0);
+    let mut first = 0;
+    let next = move || {
+        (first < keys).then(|| {
+            let mut batch = batch(first, |_| millis() + 24 * HOUR_MS);
+            for (task, number) in batch.tasks.iter_mut().zip(first..) {
+                task.key = key(number);
+            }
+            first += BATCH;
+            batch
+        })
+    };
+    send_batches(&stage.broker.address, next, &done).await?;
+    bar.finish_and_clear();
+    Ok(())
+}
