@@ -3,6 +3,7 @@
 //! In: the command line. Out: an exit code. Only here is anything printed.
 
 mod bench;
+mod cli;
 mod serve;
 mod settings;
 mod store;
@@ -27,6 +28,8 @@ enum Verb {
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
+    #[command(flatten)]
+    Cli(cli::Verb),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -37,6 +40,7 @@ fn main() -> anyhow::Result<()> {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
         Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
+        Verb::Cli(verb) => cli::run(verb),
     }
 }
 

@@ -31,11 +31,10 @@ mod tasks;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state, map_request};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::{Extension, Router};
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
 use utoipa::openapi::OpenApi;
@@ -51,9 +50,8 @@ pub(crate) use error::Problem;
 /// All routes, and what every request passes on its way to them.
 pub(crate) fn router(broker: Arc<Broker>) -> Router {
     let (routes, document) = routes();
-    let document = openapi::whole(document);
     routes
-        .route("/openapi.json", get(async move || openapi::response(document.clone())))
+        .layer(Extension(openapi::whole(document)))
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         // Read from the last line up: a request comes in from below.
@@ -65,7 +63,11 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
         .merge(grpc::routes(&broker))
 }
 
-/// `GET /metrics`
+/// What Prometheus reads.
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((status = 200, description = "metrics", body = String, content_type = "text/plain"))
+)]
 async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
     let gauges = broker.owners.gauges(None).await.ok();
     ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
@@ -79,9 +81,9 @@ async fn count(State(telemetry): State<Telemetry>, request: Request, next: Next)
     response
 }
 
-/// All routes, and what they say of themselves.
+/// All routes, and what they say of themselves. A route that is not made here is not in the document.
 pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
-    let (routes, document) = OpenApiRouter::with_openapi(openapi::beginning())
+    OpenApiRouter::with_openapi(openapi::beginning())
         .routes(routes!(batch::create, list::list))
         .routes(routes!(tasks::replace, tasks::show, tasks::cancel))
         .routes(routes!(tasks::touch))
@@ -104,6 +106,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(health::topology))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
-        .split_for_parts();
-    (routes.route("/metrics", get(metrics)), document)
+        .routes(routes!(openapi::show))
+        .routes(routes!(metrics))
+        .split_for_parts()
 }

@@ -129,7 +129,7 @@ pub async fn run(
     let guard = Guard::new(config.reach(), listener.local_addr()?);
     let signer = Signer::new(config.signing_secrets.clone());
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
-    let http = Arc::new(HttpCourier::new(guard.clone(), signer, telemetry.clone()));
+    let http = Arc::new(HttpCourier::new(guard, signer, telemetry.clone()));
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
@@ -162,6 +162,7 @@ pub async fn run(
     drop(listener);
     tracing::info!("draining");
     drain.send_replace(true);
+    hub.close();
     for handle in broker.owners.all() {
         handle.drain();
     }

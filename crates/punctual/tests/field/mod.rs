@@ -201,6 +201,19 @@ pub(crate) fn now_millis() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
+/// Asks again until there is an answer: for what happens soon, and says nothing when it has.
+#[expect(clippy::disallowed_methods, reason = "nothing tells when the store has settled")]
+pub(crate) fn eventually<T>(ask: impl Fn() -> Option<T>) -> T {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(std::time::Instant::now() < end, "it does not happen");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A task that calls a receiver.
 pub(crate) fn task(when: &str, url: &str) -> String {
     format!(r#"{{{when}, "target": {{"http": {{"url": "{url}"}}}}, "payload": {{"order": 1}}}}"#)

@@ -60,33 +60,28 @@ pub(crate) async fn create(
     load: Load,
 ) -> Answer {
     let idempotency = Idempotency::of(&headers)?;
-    let sent = match &load {
-        Load::One(body) => return create_one(&broker, &namespace, body, idempotency).await,
-        Load::Array(body) => pieces_of_array(body)?,
-        Load::Lines(body) => pieces_of_lines(body),
+    let new_tasks = match load {
+        Load::One(body) => return create_one(&broker, &namespace, &body, idempotency).await,
+        load => {
+            let (broker, namespace) = (Arc::clone(&broker), namespace.clone());
+            // Reading some megabytes takes a while, and others want the thread.
+            let read = move || read_all(&load, &broker.guard, &namespace, idempotency.as_ref());
+            tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??
+        }
     };
-    if sent.len() > BATCH_MAX {
-        return Err(Problem::too_many("tasks", BATCH_MAX));
-    }
-    let mut problems = Vec::with_capacity(sent.len());
+    let mut problems = Vec::with_capacity(new_tasks.len());
     let mut calls = Calls::default();
     let partitions = broker.owners.partitions();
     // Tasks without a name go round, from a partition that the time chooses.
     let start = usize::try_from(broker.clock.now().as_millis()).unwrap_or(0);
-    for (index, piece) in sent.into_iter().enumerate() {
-        let new_task =
-            TaskBody::parse(piece).and_then(|body| checked(&broker.guard, body, &namespace, None));
-        problems.push(new_task.map(|new_task| {
-            let receipt = idempotency.as_ref().map(|key| key.receipt(&new_task, index, piece));
-            let round = start.wrapping_add(index) % usize::from(partitions.count());
-            let round = u16::try_from(round).ok().and_then(PartitionId::new);
+    for (index, new_task) in new_tasks.into_iter().enumerate() {
+        problems.push(new_task.map(|(new_task, receipt)| {
             let partition = place(&new_task, receipt.as_ref(), partitions);
-            let partition = partition.or(round).unwrap_or(PartitionId::FIRST);
+            let partition = partition.unwrap_or_else(|| any(partitions, start.wrapping_add(index)));
             let (new_task, condition) = (new_task.into(), Condition::Always);
             calls.push(partition, Command::Schedule(Order { new_task, condition, receipt }));
         }));
     }
-    drop(load);
     let mut told = calls.ask(&broker.owners).await.into_iter();
     let results = problems.into_iter().map(|problem| {
         let result = problem.and_then(|()| {
@@ -100,6 +95,36 @@ pub(crate) async fn create(
     });
     let results: Result<_, _> = results.collect();
     answer::ok(&Results { results: results.expect("nothing in it can fail to be written") })
+}
+
+/// A task, and its receipt if its creation is to be repeatable.
+type Created = (NewTask, Option<Receipt>);
+
+/// Reads all tasks of a body; one that is wrong has its problem in its place.
+fn read_all(
+    load: &Load,
+    guard: &Guard,
+    namespace: &Namespace,
+    idempotency: Option<&Idempotency>,
+) -> Result<Vec<Result<Created, Problem>>, Problem> {
+    let pieces = match load {
+        Load::Lines(body) => pieces_of_lines(body),
+        Load::One(body) | Load::Array(body) => pieces_of_array(body)?,
+    };
+    if pieces.len() > BATCH_MAX {
+        return Err(Problem::too_many("tasks", BATCH_MAX));
+    }
+    let created = pieces.into_iter().enumerate().map(|(index, piece)| {
+        let new_task = checked(guard, TaskBody::parse(piece)?, namespace, None)?;
+        let receipt = idempotency.map(|key| key.receipt(&new_task, index, piece));
+        Ok((new_task, receipt))
+    });
+    Ok(created.collect())
+}
+
+fn any(partitions: Partitions, turn: usize) -> PartitionId {
+    let number = u16::try_from(turn % usize::from(partitions.count())).ok();
+    number.and_then(PartitionId::new).unwrap_or(PartitionId::FIRST)
 }
 
 async fn create_one(

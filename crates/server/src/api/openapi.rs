@@ -3,6 +3,7 @@
 //! In: what the routes say of themselves. Out: `/openapi.json`. What holds for all routes is added here: the names in paths, and
 //! problems.
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
@@ -30,8 +31,12 @@ pub(super) fn beginning() -> OpenApi {
     Document::openapi()
 }
 
-/// The document, whole, as it is served.
-pub(super) fn whole(mut document: OpenApi) -> Bytes {
+/// The document, as it is served.
+#[derive(Debug, Clone)]
+pub(super) struct Whole(Bytes);
+
+/// Adds what holds for all routes.
+pub(super) fn whole(mut document: OpenApi) -> Whole {
     for (path, item) in &mut document.paths.paths {
         for operation in operations(item) {
             complete(path, operation);
@@ -39,11 +44,15 @@ pub(super) fn whole(mut document: OpenApi) -> Bytes {
     }
     let json =
         serde_json::to_vec(&document).expect("nothing in the document can fail to be written");
-    json.into()
+    Whole(json.into())
 }
 
-/// `GET /openapi.json`
-pub(super) fn response(document: Bytes) -> Response {
+/// This document.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "health",
+    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
+)]
+pub(super) async fn show(Extension(Whole(document)): Extension<Whole>) -> Response {
     let kind = HeaderValue::from_static("application/json");
     ([(CONTENT_TYPE, kind)], document).into_response()
 }

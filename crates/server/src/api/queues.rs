@@ -29,6 +29,8 @@ use crate::courier::hub::{Heard, Leased, Token, Word};
 const LEASE_MAX: usize = 1000;
 /// How long a poll may wait: proxies commonly cut a silent connection soon after.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long a poll waits at least: what is due stands with its owner, who hears only now that somebody wants it.
+const WAIT_MIN: Duration = Duration::from_millis(100);
 /// The shortest time for which a worker can say that it has something.
 const LEASE_TIME_MIN: Duration = Duration::from_secs(1);
 
@@ -39,7 +41,7 @@ const LEASE_TIME_MIN: Duration = Duration::from_secs(1);
 struct LeaseBody {
     /// Deliveries at most: 1 to 1000; 1 unless given.
     max: Option<u64>,
-    /// How long to wait for the first: up to 60s; not at all unless given.
+    /// How long to wait for the first: up to 60s; as short as can be unless given.
     wait: Option<String>,
     /// For how long they are the worker's: 1s to 15m; the timeout of the task unless given.
     lease: Option<String>,
@@ -97,7 +99,8 @@ pub(crate) async fn lease(
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let line = (namespace, queue);
-    let leased = broker.hub.poll(line, max, wait.unwrap_or_default(), lease).await;
+    let wait = wait.unwrap_or_default().max(WAIT_MIN);
+    let leased = broker.hub.poll(line, max, wait, lease).await;
     answer::ok(&Deliveries { deliveries: leased.iter().map(DeliveryAnswer::of).collect() })
 }
 

@@ -27,6 +27,9 @@ pub(crate) const NAMES_BYTES_MAX: usize = 8 << 20;
 /// What one call may be about: as many as owners decide in some tens of milliseconds.
 pub(crate) const BATCH_MAX: usize = 10_000;
 
+/// What is read of a body that is too large, and dropped: memory is not at stake, only the patience with it.
+const PASSED_OVER_MAX: usize = 256 << 20;
+
 /// Bodies larger than [`BODY_BYTES_MAX`] at once: with the largest, half a gibibyte. Others wait before they are read on.
 static LARGE_BODIES: Semaphore = Semaphore::const_new(8);
 
@@ -190,23 +193,36 @@ fn kind(headers: &HeaderMap) -> Result<Kind, Problem> {
 /// The whole body, if it is within its bound.
 async fn read(headers: &HeaderMap, mut body: Body, max: usize) -> Result<Bytes, Problem> {
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let mut left = max;
     if said.is_some_and(|length: usize| length > max) {
-        return Err(Problem::too_large(max));
+        return Err(refuse(body, max).await);
     }
     let mut bytes = Vec::new();
     let mut place = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::broken_off())?;
         let Ok(piece) = frame.into_data() else { continue };
-        if bytes.len() + piece.len() > max {
-            return Err(Problem::too_large(max));
-        }
+        let Some(rest) = left.checked_sub(piece.len()) else {
+            return Err(refuse(body, max).await);
+        };
+        left = rest;
         if place.is_none() && bytes.len() + piece.len() > BODY_BYTES_MAX {
             place = LARGE_BODIES.acquire().await.ok();
         }
         bytes.extend_from_slice(&piece);
     }
     Ok(bytes.into())
+}
+
+/// Reads on for a while and keeps nothing: a client that is still sending when the connection ends never sees the answer.
+async fn refuse(mut body: Body, max: usize) -> Problem {
+    let mut passed = 0;
+    while passed < PASSED_OVER_MAX
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        passed += frame.data_ref().map_or(0, Bytes::len);
+    }
+    Problem::too_large(max)
 }
 
 /// Reads JSON into a type; the problem names the field by its path.

@@ -83,6 +83,7 @@ struct Inner {
     lines: HashMap<LineId, Line, RandomState>,
     workers: Slab<WorkerEntry>,
     leases: Leases,
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -186,23 +187,34 @@ impl Hub {
         wait: Duration,
         lease: Option<Duration>,
     ) -> Vec<Leased> {
-        // Made first, so that it goes last: if the caller is gone, the line no longer counts this one then.
-        let lines = [line_id];
-        let _guard = PollGuard { hub: self, lines: &lines };
-        let (sender, mut receiver) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
+        let mut polling = Polling { hub: self, line_id, receiver };
         let poll = Poll { max, lease, sender };
-        self.lock().lines.entry(lines[0].clone()).or_default().polls.push(poll);
-        self.tell_room(&lines);
-        self.hand_out_all(&lines);
-        let taken = tokio::time::timeout(wait, &mut receiver).await;
-        // It may have been answered in the very last moment: what was leased must not be dropped.
-        match taken {
+        {
+            let mut inner = self.lock();
+            if inner.closed {
+                return Vec::new();
+            }
+            inner.lines.entry(polling.line_id.clone()).or_default().polls.push(poll);
+        }
+        let lines = std::slice::from_ref(&polling.line_id);
+        self.tell_room(lines);
+        self.hand_out_all(lines);
+        match tokio::time::timeout(wait, &mut polling.receiver).await {
             Ok(leased) => leased.unwrap_or_default(),
+            // It may have been answered in the very last moment: what was leased must not be dropped.
             Err(_) => {
-                receiver.close();
-                receiver.try_recv().unwrap_or_default()
+                polling.receiver.close();
+                polling.receiver.try_recv().unwrap_or_default()
             }
         }
+    }
+
+    /// Lets everybody who polls go, now and from here on: nothing will come any more.
+    pub(crate) fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.lines.values_mut().for_each(|line| line.polls.clear());
     }
 
     /// Takes a worker's words. Out: what came of each, in order.
@@ -344,7 +356,7 @@ impl Inner {
 
     /// Gives what waits in a line to those who want it: polls first, then the least loaded worker.
     fn hand_out(&mut self, line_id: &LineId, now: Timestamp) {
-        let Self { lines, workers, leases } = self;
+        let Self { lines, workers, leases, .. } = self;
         let Some(line) = lines.get_mut(line_id) else {
             return;
         };
@@ -443,14 +455,29 @@ impl Drop for Worker {
     }
 }
 
-/// Says that there is one poll less, however it ended.
-struct PollGuard<'a> {
+/// Somebody who polls, until they have gone, in whatever way.
+struct Polling<'a> {
     hub: &'a Hub,
-    lines: &'a [LineId],
+    line_id: LineId,
+    receiver: oneshot::Receiver<Vec<Leased>>,
 }
 
-impl Drop for PollGuard<'_> {
+impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        self.hub.tell_room(self.lines);
+        self.receiver.close();
+        // One who went away in the very moment of being served has not seen these.
+        let unseen = self.receiver.try_recv().unwrap_or_default();
+        let lines = std::slice::from_ref(&self.line_id);
+        if !unseen.is_empty() {
+            {
+                let mut inner = self.hub.lock();
+                let Inner { lines, leases, .. } = &mut *inner;
+                let line = lines.entry(self.line_id.clone()).or_default();
+                line.polled = line.polled.saturating_sub(unseen.len());
+                unseen.into_iter().rev().for_each(|leased| leases.give_back(leased, line));
+            }
+            self.hub.hand_out_all(lines);
+        }
+        self.hub.tell_room(lines);
     }
 }
