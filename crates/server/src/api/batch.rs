@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use http::HeaderMap;
 use punctual_core::{
-    Clock as _, Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of,
+    Clock as _, Invalid, Namespace, NewTask, PartitionId, Partitions, TaskId, TaskKey, partition_of,
 };
 use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
 use serde::{Deserialize, Serialize};
