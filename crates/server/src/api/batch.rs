@@ -10,7 +10,9 @@ use http::HeaderMap;
 use punctual_core::{
     Clock as _, Invalid, Namespace, NewTask, PartitionId, Partitions, TaskId, TaskKey, partition_of,
 };
-use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
+use punctual_engine::{
+    Answer as Told, Command, Condition, EngineError, Order, Receipt, Scheduled, Subject,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
