@@ -110,7 +110,7 @@ impl Inner {
         state.frozen = Some((birth, Arc::clone(&buffer)));
         let history = Arc::new(std::mem::take(&mut state.history.buffer));
         state.history.frozen = Some(Arc::clone(&history));
-        let endings = Arc::new(std::mem::take(&mut state.ended));
+        let endings = Arc::new(state.ended.take());
         state.resolving = Some(Arc::clone(&endings));
         state.journal_bytes = 0;
         Frozen {

@@ -83,6 +83,12 @@ impl Located {
 }
 
 impl Endings {
+    /// Takes all out. As many again find room without the table being moved while everybody waits.
+    pub(crate) fn take(&mut self) -> Self {
+        let by_id = HashMap::with_capacity_and_hasher(self.by_id.len(), IdHash::default());
+        std::mem::replace(self, Self { by_id, earlier: Vec::new() })
+    }
+
     fn insert(&mut self, id: TaskId, ending: Ending) {
         let earlier = self.by_id.insert(id, ending);
         if let Some(earlier) = earlier.filter(|earlier| earlier.filed_at != ending.filed_at) {
