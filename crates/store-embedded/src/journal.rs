@@ -8,7 +8,7 @@
 //! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
 //! next group: one write, one fdatasync, one frame and one commit number each. A second thread
 //! hands the durable entries to the store (`on_durable`), while the first is already writing the
-//! next group. A third keeps the next file ready, filled with zeros or recycled, because a commit
+//! next group. A third keeps the next files ready, recycled or filled with zeros, because a commit
 //! into blocks that were written before costs half of one into new blocks (`shelf`).
 //!
 //! # What always holds
@@ -80,10 +80,12 @@ pub(crate) struct JournalOptions {
     /// The store that the directory belongs to.
     pub(crate) store: StoreId,
     /// Bytes of one file: the unit in which room is reserved and given back. The directory
-    /// holds the files since the checkpoint, one ready file and `spares_max` more.
+    /// holds the files since the checkpoint, `ready_max` ready ones and `spares_max` more.
     pub(crate) file_bytes: u64,
-    /// Recycled files that are kept besides the ready one, instead of being deleted, at most. As
-    /// many are kept as were begun between the last two checkpoints, so a quiet store has none.
+    /// Files that are kept ready to be written, so that the writer does not wait for one.
+    pub(crate) ready_max: usize,
+    /// Recycled files that are kept besides the ready ones, instead of being deleted, at most. As
+    /// many are kept as were begun between two of the last checkpoints, so a quiet store has none.
     pub(crate) spares_max: usize,
     /// Bytes that may wait to be written. A caller beyond that waits or is told `Busy`.
     pub(crate) queue_bytes_max: usize,
@@ -92,11 +94,13 @@ pub(crate) struct JournalOptions {
 }
 
 impl JournalOptions {
-    /// The defaults for a store: files of 64 MiB, up to 8 spares, 16 MiB or 4,096 commits waiting.
+    /// The defaults for a store: files of 64 MiB, 2 ready and up to 8 spares, 16 MiB or 4,096
+    /// commits waiting.
     pub(crate) fn new(store: StoreId) -> Self {
         Self {
             store,
             file_bytes: 64 << 20,
+            ready_max: 2,
             spares_max: 8,
             queue_bytes_max: 16 << 20,
             queue_commits_max: 4096,
@@ -523,7 +527,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Writes what was accepted, hands it over, and leaves a mark that says where the journal
-    /// ends, so that a loss after this is noticed. Later calls do nothing.
+    /// ends, so that a loss after this is noticed. Files that hold nothing go. Later calls do nothing.
     pub(crate) fn close(&self) -> Result<(), JournalError> {
         if !self.stop() {
             return Ok(());
@@ -531,6 +535,7 @@ impl<T: Send + 'static> Journal<T> {
         if let Some(why) = self.shared.broken() {
             return Err(JournalError::Broken { why });
         }
+        self.shelf.clear().map_err(|source| JournalError::io("clear", &self.dir, source))?;
         let closed = Closed { store: self.options.store, last: self.shared.last() };
         let unfinished = self.dir.join(CLOSED_UNFINISHED_NAME);
         let path = self.dir.join(CLOSED_NAME);
@@ -600,7 +605,7 @@ fn begin(
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.sync_dir(parent).map_err(|source| JournalError::io("sync", parent, source))?;
     }
-    let active = shelf::make(disk, dir, options, 1, None)
+    let active = shelf::make(disk, dir, options, 1, shelf::Stuff::Zeros)
         .map_err(|source| JournalError::io("create", dir, source))?;
     let start = ShelfStart { number_last: 1, active_is_empty: true, ..ShelfStart::default() };
     Ok((active, start))

@@ -24,7 +24,8 @@ pub struct Options {
     pub rows_changed_max: usize,
     /// Rows of the catalog that are remembered after they were read.
     pub rows_cached_max: usize,
-    /// Ended tasks whose place in a run is not looked up yet.
+    /// Ended tasks whose bit in a run is not set yet. More share a block when they are looked up, fewer stay in the processor's
+    /// cache; most need no looking up, because they were read lately.
     pub ended_max: usize,
     /// Bytes of one block of a run: what one read brings in.
     pub block_bytes: usize,
@@ -32,7 +33,8 @@ pub struct Options {
     pub slice: Duration,
     /// How many near slices there are; beyond them slices are [`Options::FAR_SLICES`] times as long.
     pub near_slices: u64,
-    /// Open run files, at most: systems commonly allow a process 1,024.
+    /// Open run files, at most; fewer if the system does not allow the process as many. A hundred million tasks are some ten
+    /// thousand files.
     pub files_open_max: usize,
     /// Runs of a slice above which they are merged.
     pub runs_per_slice_max: usize,
@@ -52,15 +54,15 @@ impl Options {
         Self {
             partitions,
             buffer_bytes_max: 64 << 20,
-            journal_bytes_max: 256 << 20,
+            journal_bytes_max: 64 << 20,
             journal_file_bytes: 16 << 20,
             rows_changed_max: 1_500_000,
             rows_cached_max: 1_200_000,
-            ended_max: 1_000_000,
+            ended_max: 131_072,
             block_bytes: 16 << 10,
             slice: Duration::from_secs(86_400),
             near_slices: 40,
-            files_open_max: 512,
+            files_open_max: 16_384,
             runs_per_slice_max: 256,
             catalog_cache_bytes: 16 << 20,
             room_bytes_min: 256 << 20,
