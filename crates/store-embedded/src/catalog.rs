@@ -123,7 +123,8 @@ impl Catalog {
     }
 
     pub(crate) fn batch(&self) -> Batch<'_> {
-        Batch { catalog: self, batch: self.database.batch().durability(Some(PersistMode::SyncAll)) }
+        let batch = self.database.batch().durability(Some(PersistMode::SyncAll));
+        Batch { catalog: self, batch, bytes: 0 }
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {
@@ -277,28 +278,54 @@ impl Contents {
 pub(crate) struct Batch<'a> {
     catalog: &'a Catalog,
     batch: fjall::OwnedWriteBatch,
+    bytes: u64,
 }
 
+/// What a row takes on disk beside its key and its value, rather too much.
+const ROW_BYTES: u64 = 24;
+
 impl Batch<'_> {
+    fn insert(
+        &mut self,
+        table: fn(&Catalog) -> &Keyspace,
+        key: impl AsRef<[u8]>,
+        row: impl AsRef<[u8]>,
+    ) {
+        let (key, row) = (key.as_ref(), row.as_ref());
+        self.bytes += (key.len() + row.len()) as u64 + ROW_BYTES;
+        self.batch.insert(table(self.catalog), key, row);
+    }
+
+    fn remove(&mut self, table: fn(&Catalog) -> &Keyspace, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
+        self.bytes += key.len() as u64 + ROW_BYTES;
+        self.batch.remove(table(self.catalog), key);
+    }
+
+    /// About how many bytes of rows are in it.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(crate) fn meta(&mut self, meta: Meta) {
-        self.batch.insert(&self.catalog.rest, META, meta.to_bytes());
+        self.insert(|catalog| &catalog.rest, META, meta.to_bytes());
     }
 
     pub(crate) fn run(&mut self, listed: &Listed) {
         let key = numbered(RUN, listed.no);
-        self.batch.insert(&self.catalog.rest, key, listed.to_bytes());
+        self.insert(|catalog| &catalog.rest, key, listed.to_bytes());
     }
 
     /// Takes a run off the list, with its bits.
     pub(crate) fn drop_run(&mut self, no: RunNo, chunks: u32) {
-        self.batch.remove(&self.catalog.rest, numbered(RUN, no));
+        self.remove(|catalog| &catalog.rest, numbered(RUN, no));
         for chunk in 0..chunks {
-            self.batch.remove(&self.catalog.rest, bits_key(no, chunk));
+            self.remove(|catalog| &catalog.rest, bits_key(no, chunk));
         }
     }
 
     pub(crate) fn bits(&mut self, no: RunNo, chunk: u32, bytes: Vec<u8>) {
-        self.batch.insert(&self.catalog.rest, bits_key(no, chunk), bytes);
+        self.insert(|catalog| &catalog.rest, bits_key(no, chunk), bytes);
     }
 
     pub(crate) fn counts(&mut self, partition: PartitionId, namespace: &str, counts: &Counts) {
@@ -307,7 +334,7 @@ impl Batch<'_> {
         key.extend_from_slice(namespace.as_bytes());
         let mut row = Vec::new();
         put_counts(&mut row, counts);
-        self.batch.insert(&self.catalog.rest, key, row);
+        self.insert(|catalog| &catalog.rest, key, row);
     }
 
     pub(crate) fn lease(&mut self, lease: &Lease) {
@@ -315,7 +342,7 @@ impl Batch<'_> {
         put_seat(&mut key, lease.seat);
         let mut row = Vec::new();
         put_lease(&mut row, lease);
-        self.batch.insert(&self.catalog.rest, key, row);
+        self.insert(|catalog| &catalog.rest, key, row);
     }
 
     pub(crate) fn owned(&mut self, partition: PartitionId, owned: Owned) {
@@ -324,7 +351,7 @@ impl Batch<'_> {
         let mut row = Vec::new();
         put_varint(&mut row, owned.batch.map_or(0, BatchNo::get));
 
-        self.batch.insert(&self.catalog.rest, key, row);
+        self.insert(|catalog| &catalog.rest, key, row);
     }
 
     pub(crate) fn name(&mut self, name: &[u8], head: Option<&Head>) {
@@ -332,9 +359,9 @@ impl Batch<'_> {
             Some(head) => {
                 let mut row = Vec::with_capacity(48);
                 punctual_store::codec::put_head(&mut row, head);
-                self.batch.insert(&self.catalog.names, name, row);
+                self.insert(|catalog| &catalog.names, name, row);
             }
-            None => self.batch.remove(&self.catalog.names, name),
+            None => self.remove(|catalog| &catalog.names, name),
         }
     }
 
@@ -342,25 +369,25 @@ impl Batch<'_> {
         let key = standing_key(id);
         match standing {
             Some(standing) => {
-                self.batch.insert(&self.catalog.standings, key, standing.to_bytes());
+                self.insert(|catalog| &catalog.standings, key, standing.to_bytes());
             }
-            None => self.batch.remove(&self.catalog.standings, key),
+            None => self.remove(|catalog| &catalog.standings, key),
         }
     }
 
     pub(crate) fn paused(&mut self, id: TaskId, paused: Option<&Paused>) {
         let key = standing_key(id);
         match paused {
-            Some(paused) => self.batch.insert(&self.catalog.paused, key, paused.to_bytes()),
-            None => self.batch.remove(&self.catalog.paused, key),
+            Some(paused) => self.insert(|catalog| &catalog.paused, key, paused.to_bytes()),
+            None => self.remove(|catalog| &catalog.paused, key),
         }
     }
 
     pub(crate) fn letter(&mut self, fire_id: FireId, letter: Option<&[u8]>) {
         let key = dead_key(fire_id);
         match letter {
-            Some(letter) => self.batch.insert(&self.catalog.dead, key, letter),
-            None => self.batch.remove(&self.catalog.dead, key),
+            Some(letter) => self.insert(|catalog| &catalog.dead, key, letter),
+            None => self.remove(|catalog| &catalog.dead, key),
         }
     }
 

@@ -447,7 +447,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Hands an entry over and returns before it is durable. Waits while the queue is full.
-    #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
+    #[allow(dead_code, reason = "the store is async; tests are not")]
     pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
@@ -479,7 +479,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Like [`append`](Self::append), but answers `Busy` instead of waiting.
-    #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
+    #[allow(dead_code, reason = "the store is async; tests are not")]
     pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let queued = self.admit(entry)?;
         self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
@@ -501,7 +501,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// The last durable commit.
-    #[allow(dead_code, reason = "for tests and the rate example")]
+    #[allow(dead_code, reason = "for tests")]
     pub(crate) fn last(&self) -> CommitNo {
         self.shared.last()
     }

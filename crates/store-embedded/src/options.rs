@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use punctual_core::Partitions;
+use punctual_store::Batch;
 
 use crate::journal::FILE_BYTES_MAX;
 
@@ -18,9 +19,10 @@ pub struct Options {
     pub buffer_bytes_max: usize,
     /// Bytes of journal after which a checkpoint is made, so that opening stays short.
     pub journal_bytes_max: u64,
-    /// Bytes of one journal file.
+    /// Bytes of one journal file. On a small disk a thirty-second of it, if that holds the largest batch of the contract.
     pub journal_file_bytes: u64,
-    /// Changed rows of the catalog that are held in memory before a checkpoint.
+    /// Changed rows of the catalog that are held in memory before a checkpoint. They are there up to four times while one is made:
+    /// as they stand, as they are written, in the catalog's own memory, and those that change meanwhile.
     pub rows_changed_max: usize,
     /// Rows of the catalog that are remembered after they were read.
     pub rows_cached_max: usize,
@@ -40,7 +42,8 @@ pub struct Options {
     pub runs_per_slice_max: usize,
     /// Cache of the catalog.
     pub catalog_cache_bytes: u64,
-    /// Bytes that must be free on the disk for a checkpoint to be made.
+    /// Bytes that must be free on the disk for a checkpoint to be made, beside what it writes to the catalog. On a small disk
+    /// a sixteenth of it is enough.
     pub room_bytes_min: u64,
 }
 
@@ -90,9 +93,53 @@ impl Options {
         }
     }
 
+    /// The same, for a disk of so many bytes in all.
+    pub(crate) fn fit(&mut self, disk_bytes: u64) {
+        let room = (disk_bytes / 16).max(SMALL_ROOM_BYTES);
+        self.room_bytes_min = self.room_bytes_min.min(room);
+        let file = (disk_bytes / 32).max(SMALL_FILE_BYTES) / 4096 * 4096;
+        self.journal_file_bytes = self.journal_file_bytes.min(file);
+    }
+
     pub(crate) fn slice_millis(&self) -> u64 {
         u64::try_from(self.slice.as_millis()).unwrap_or(u64::MAX).max(1)
     }
 }
 
+/// Room for the catalog's own files, on the smallest disk.
+const SMALL_ROOM_BYTES: u64 = 16 << 20;
+/// What a store must take in one piece is twice [`Batch::WEIGHT_MAX`], and a file has a header.
+const SMALL_FILE_BYTES: u64 = 2 * Batch::WEIGHT_MAX as u64 + (1 << 20);
+
 const _: () = assert!(Options::new(Partitions::ONE).journal_file_bytes <= FILE_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_disk_has_small_files_and_little_room_is_enough_on_it() {
+        const MIB: u64 = 1 << 20;
+        for (disk_mib, file_mib, room_mib) in [
+            (100, 9, 16),
+            (150, 9, 16),
+            (300, 9, 18),
+            (1 << 10, 16, 64),
+            (4 << 10, 16, 256),
+            (1 << 20, 16, 256),
+        ] {
+            let mut options = Options::new(Partitions::ONE);
+            options.fit(disk_mib * MIB);
+            let got = (options.journal_file_bytes / MIB, options.room_bytes_min / MIB);
+            assert_eq!(got, (file_mib, room_mib), "on {disk_mib} MiB");
+        }
+        let mut tiny = Options::tiny(Partitions::ONE);
+        let before = (tiny.journal_file_bytes, tiny.room_bytes_min);
+        tiny.fit(1 << 40);
+        assert_eq!(
+            (tiny.journal_file_bytes, tiny.room_bytes_min),
+            before,
+            "never more than was asked for"
+        );
+    }
+}

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,6 +67,7 @@ impl EmbeddedStore {
         let directory = Directory::take(dir, &options)?;
         let mut options = options;
         options.slice = Duration::from_millis(directory.slice_millis);
+        options.fit(directory.disk_bytes()?);
         let runs = directory.runs();
         std::fs::create_dir_all(&runs).map_err(|source| Fault::io("create", &runs, source))?;
         let files = Files::new(runs, options.files_open_max);
@@ -144,6 +144,12 @@ impl EmbeddedStore {
     /// Dropping it instead is like a crash.
     pub async fn close(self) -> Result<(), StoreError> {
         self.checkpoint().await?;
+        if let Some(why) = self.inner.full() {
+            tracing::warn!(
+                why,
+                "store: closes without a checkpoint; the next opening replays the journal"
+            );
+        }
         let closing = tokio::task::spawn_blocking(move || {
             match self.background.lock() {
                 Ok(mut background) => background.stop(),
@@ -203,14 +209,6 @@ impl EmbeddedStore {
     async fn settle_admitted(&self) -> Result<(), StoreError> {
         let answered = self.append(nothing_frame(), Class::Shrink).await?;
         answered.await.map_err(|_| unanswered())?
-    }
-
-    /// Slows a writer down while the background is behind: for as long as it takes to write one more file.
-    async fn slow_down(&self) {
-        let relief = self.inner.relief.notified();
-        if self.inner.pressed.load(Ordering::Acquire) && self.inner.broken().is_none() {
-            relief.await;
-        }
     }
 
     async fn commit_lease(
@@ -301,9 +299,7 @@ impl TaskStore for EmbeddedStore {
         } else {
             self.blocking(move |inner| inner.encode(partition, &batch, &doubts)).await?
         };
-        if class == Class::Grow {
-            self.slow_down().await;
-        }
+        self.inner.slow_down(class).await;
         let mut admission = self.admission.lock().await;
         let last = admission.check(partition, epoch, number)?;
         if last == Some(number) {
@@ -537,9 +533,9 @@ impl LeaseStore for EmbeddedStore {
 /// What a refusal of the journal means to a caller.
 fn refusal(inner: &Inner, error: &JournalError) -> StoreError {
     match error {
-        JournalError::Full { .. } | JournalError::TooLarge { .. } => {
-            StoreError::Full(error.to_string())
-        }
+        JournalError::Full { .. } => StoreError::Full(error.to_string()),
+        // No store takes it, now or later, so whoever made it has a bug and must stop. This store is none the worse for it.
+        JournalError::TooLarge { .. } => StoreError::Broken(error.to_string()),
         JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),
         _ => {
             inner.break_with(&error.to_string());

@@ -10,6 +10,8 @@ mod cursor;
 mod files;
 pub(crate) mod format;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub(crate) use bits::Bits;
