@@ -183,19 +183,16 @@ impl Inner {
         }
     }
 
-    /// Waits while the background is too far behind for this kind of writer.
+    /// Waits if the background is too far behind for this kind of writer: once, so that all who wait go on by turns.
     pub(crate) async fn slow_down(&self, class: Class) {
         let bearable = match class {
             Class::Grow => Pressure::None,
             Class::Shrink => Pressure::Some,
         };
-        loop {
-            let relief = self.relief.notified();
-            // With no room on the disk nothing is written, and waiting would be for ever.
-            let hopeless = self.broken().is_some() || self.full().is_some();
-            if self.pressure.load(Ordering::Acquire) <= bearable as u8 || hopeless {
-                return;
-            }
+        let relief = self.relief.notified();
+        // With no room on the disk nothing is written, and waiting would be for ever.
+        let hopeless = self.broken().is_some() || self.full().is_some();
+        if self.pressure.load(Ordering::Acquire) > bearable as u8 && !hopeless {
             relief.await;
         }
     }

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::frame::{HEAD_BYTES, Head, Header, file_name};
+use super::frame::{FRAMES_AT, HEAD_BYTES, Head, Header, file_name, frame_bytes};
 use super::*;
 
 const STORE: StoreId = StoreId(*b"store under test");
