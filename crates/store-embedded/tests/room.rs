@@ -15,8 +15,8 @@ mod disk;
 use std::path::Path;
 
 use disk::SmallDisk;
-use punctual_core::{Lease, Partitions, Payload, Seat, Timestamp};
-use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, partition, task};
+use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Timestamp};
+use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, partition, settle, task};
 use punctual_store::conformance::run;
 use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, StoreError, TaskStore};
 use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
@@ -98,6 +98,31 @@ fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
         store.checkpoint().await.unwrap();
         apply(&store, &lease, 2, puts(&lease, 256, 1)).await.unwrap();
         assert_eq!(count(&store).await, 257);
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
+    run(async {
+        let disk = SmallDisk::mount(200);
+        let options = Options { ended_max: 6, ..Options::new(Partitions::ONE) };
+        let (store, _, lease) = open(&disk.data(), options).await;
+        apply(&store, &lease, 1, puts(&lease, 0, 64)).await.unwrap();
+        store.checkpoint().await.unwrap();
+        apply(&store, &lease, 2, puts(&lease, 64, 64)).await.unwrap();
+        disk.fill(0);
+        store.checkpoint().await.unwrap();
+        let loaded = store.load(partition(0), Position::START, Timestamp::MAX, 32).await.unwrap();
+        let ends = loaded.iter().map(|task| settle(task, FireEnd::Done, NOW)).collect();
+        apply(&store, &lease, 3, ends).await.unwrap();
+        disk.empty();
+        // Nobody asks for a checkpoint: the background comes back to it by itself.
+        while let Err(refused) = apply(&store, &lease, 4, puts(&lease, 128, 1)).await {
+            assert!(matches!(refused, StoreError::Full(_)), "{refused:?}");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(count(&store).await, 128 - 32 + 1);
         store.close().await.unwrap();
     });
 }
