@@ -196,3 +196,60 @@ impl Spans {
         before.take_while(move |span| span.high >= number).map(|span| span.run)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{Epoch, Sequence, TaskId};
+
+    use super::*;
+    use crate::run::{Birth, Files, RunWriter};
+
+    const SLICE_MILLIS: u64 = 1000;
+
+    fn key(partition: u16, number: u64) -> Key {
+        let partition = PartitionId::new(partition).expect("a partition");
+        let due = Timestamp::from_millis(number * 37 % SLICE_MILLIS);
+        let epoch = Epoch::new(1).expect("an epoch");
+        let id = TaskId::new(due, partition, epoch, Sequence::new(number).expect("a sequence"));
+        // Every eleventh was filed anew, later in the slice.
+        let at =
+            if number.is_multiple_of(11) { Timestamp::from_millis(SLICE_MILLIS - 1) } else { due };
+        Key::new(at, id)
+    }
+
+    #[test]
+    fn runs_are_found_by_number_as_if_each_had_been_asked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = Files::new(dir.path().to_owned(), 4);
+        // One after the other, as checkpoints write them; then overlapping, within one another, and out of order.
+        let stretches = [0..20, 20..40, 40..41, 41..80, 10..60, 80..90, 30..35, 0..3, 85..99u64];
+        let runs: Vec<Arc<Run>> = (1..)
+            .zip(stretches)
+            .map(|(no, numbers)| {
+                let both = numbers.flat_map(|number| [key(0, number), key(5, number + 7)]);
+                let mut keys: Vec<Key> = both.collect();
+                keys.sort_unstable();
+                let mut writer = RunWriter::new(&files, RunNo(no), 512).expect("a file");
+                keys.iter().for_each(|key| writer.push(*key, b"body").expect("written"));
+                let written = writer.finish().expect("synced").expect("not empty");
+                Arc::new(Run::new(written, Birth(no)))
+            })
+            .collect();
+        let added = runs.iter().map(|run| (RunKind::Near, Arc::clone(run))).collect();
+        let mut timeline = Timeline::new(SLICE_MILLIS).with(added, &[]);
+        for dropped in [&[][..], &[RunNo(5)], &[RunNo(1), RunNo(9)]] {
+            timeline = timeline.with(Vec::new(), dropped);
+            for (partition, number) in
+                [0, 3, 5].into_iter().flat_map(|p| (0..120).map(move |n| (p, n)))
+            {
+                let key = key(partition, number);
+                let mut found: Vec<RunNo> = timeline.covering(key).map(|run| run.no).collect();
+                found.sort_unstable();
+                let all = timeline.runs().filter(|run| run.may_have(key));
+                let mut wanted: Vec<RunNo> = all.map(|run| run.no).collect();
+                wanted.sort_unstable();
+                assert_eq!(found, wanted, "{key:?} without {dropped:?}");
+            }
+        }
+    }
+}
