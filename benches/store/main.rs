@@ -402,11 +402,13 @@ fn growth_rows(grown: &Figures, rows: &mut Vec<Row>) {
         Row::new(
             "— longest wait for an answer",
             format!(
-                "{stall:.0} ms ({:.0} over 250 ms; median {:.1}, 99 % {:.1} ms; nobody answered for {:.0} ms)",
+                "{stall:.0} ms ({:.0} over 250 ms; median {:.1}, 99 % {:.1} ms; nobody answered for {:.0} ms, \
+                 the longest fdatasync took {:.0} ms)",
                 grown.get("waits_over_250_ms"),
                 grown.get("wait_p50_ms"),
                 grown.get("wait_p99_ms"),
                 grown.get("silence_max_ms"),
+                grown.get("fsync_max_ms"),
             ),
         )
         .wanted("≤ 250 ms", stall <= 250.0),

@@ -245,6 +245,14 @@ pub fn insert(dir: &Path, tasks: u64, owners: u64, then_more: bool) -> Outcome<F
     let calls = machine::written(dir).calls - written.calls;
     figures.set("written_bytes", calls as f64 / tasks as f64);
     note_answers(&mut figures, begun, &done);
+    let stats = bench.store.stats()?;
+    figures.set("fsync_max_ms", stats.journal.fsync_micros_max as f64 / 1e3);
+    figures.set("file_waits", stats.journal.file_waits as f64);
+    figures.set("files_made", (stats.journal.files_filled + stats.journal.files_promised) as f64);
+    figures.set("files_begun", stats.journal.files_begun as f64);
+    figures.set("checkpoints", stats.checkpoints as f64);
+    figures.set("runs", stats.runs as f64);
+    figures.set("index_mib", stats.index_bytes as f64 / f64::from(1 << 20));
     assert_eq!(bench.scheduled()?, tasks, "all that was acknowledged is counted");
     // After the clock has stopped: ids follow from their numbers.
     let sum = done.iter().fold(0, |sum, owner| {

@@ -108,7 +108,9 @@ impl Loop {
                     inner.set_full(Some(fault.to_string()));
                 }
                 Err(fault) => return inner.break_with(&fault.to_string()),
-                Ok(()) => self.no_room = false,
+                // Resolving needs no room, so it does not say that there is some.
+                Ok(()) if checkpoint => self.no_room = false,
+                Ok(()) => {}
             }
             inner.ask(|work| {
                 work.rounds += 1;

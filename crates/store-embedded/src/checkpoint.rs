@@ -6,7 +6,6 @@
 //! One thread does this, and merging and resolving with it, so that none of them sees another half-way.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
@@ -25,7 +24,7 @@ use crate::layers::{IdHash, Rows};
 use crate::names::{Name, NameHash, Named};
 use crate::run::{Birth, Run, RunNo, RunWriter};
 use crate::standing::Standing;
-use crate::state::{Endings, State};
+use crate::state::{Endings, PACES, State};
 use crate::timeline::{Slice, Timeline};
 
 /// What is written by one checkpoint.
@@ -110,9 +109,10 @@ impl Inner {
         state.frozen = Some((birth, Arc::clone(&buffer)));
         let history = Arc::new(std::mem::take(&mut state.history.buffer));
         state.history.frozen = Some(Arc::clone(&history));
-        let endings = Arc::new(std::mem::take(&mut state.ended));
+        let endings = Arc::new(state.ended.take());
         state.resolving = Some(Arc::clone(&endings));
         state.journal_bytes = 0;
+        state.written = 0;
         Frozen {
             commit: state.commit,
             birth,
@@ -149,7 +149,6 @@ impl Inner {
         let history = self.write_history(frozen, numbers)?;
         self.step()?;
         self.files.sync_dir()?;
-        self.check_room()?;
 
         let mut batch = self.catalog.batch();
         let finished: Vec<Arc<Run>> = frozen
@@ -164,8 +163,10 @@ impl Inner {
         if let Some(run) = history {
             exchange.added.push((RunKind::History, run));
         }
-        self.write_runs(&mut batch, frozen, exchange);
         self.write_rows(&mut batch, frozen, &stale)?;
+        // Before bits are taken: what was taken is not there again when this is tried again.
+        self.check_room(batch.bytes())?;
+        self.write_runs(&mut batch, frozen, exchange);
         batch.meta(Meta {
             commit: frozen.commit,
             birth: Birth(frozen.birth.0 + 1),
@@ -177,12 +178,14 @@ impl Inner {
         self.step()
     }
 
-    /// A catalog that runs out of room half-way cannot be used until it is opened anew, so it is not begun then.
-    fn check_room(&self) -> Result<(), Fault> {
+    /// A catalog that runs out of room half-way cannot be used until it is opened anew, so it is not begun then. It writes a
+    /// batch to its journal, then to a table, and that table once more when it is merged.
+    fn check_room(&self, batch_bytes: u64) -> Result<(), Fault> {
+        let need = self.options.room_bytes_min.saturating_add(batch_bytes.saturating_mul(3));
         let dir = self.files.dir();
         let free = rustix::fs::statvfs(dir)
             .map_err(|errno| Fault::io("ask for room in", dir, errno.into()))?;
-        if free.f_bavail.saturating_mul(free.f_frsize) >= self.options.room_bytes_min {
+        if free.f_bavail.saturating_mul(free.f_frsize) >= need {
             return Ok(());
         }
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
@@ -228,13 +231,17 @@ impl Inner {
             };
             writer.push(key, body)?;
         }
+        let (total, mut done) = (frozen.buffer.len().max(1), 0);
         for (slice, writer) in writers {
             if let Some(written) = writer.finish()? {
                 let run = Arc::new(Run::new(written, frozen.birth));
+                done += run.count() as usize;
                 exchange.added.push((slice.kind(), run));
             }
             self.step()?;
-            self.relief.notify_one();
+            let mut state = self.state()?;
+            state.written = done * PACES / total;
+            self.set_pressure(&state);
         }
         Ok(())
     }
@@ -294,14 +301,19 @@ impl Inner {
         for id in stale.iter().filter(|id| !frozen.standings.contains_key(*id)) {
             batch.standing(*id, None);
         }
-        for (id, standing) in frozen.standings.iter() {
+        // In the order of the catalog's keys: there each then stands beside the one before it.
+        let mut standings: Vec<_> = frozen.standings.iter().collect();
+        standings.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
+        for (id, standing) in standings {
             let standing = match standing {
                 Some(standing) => self.standing_of(*id, Some(Some(*standing)))?,
                 None => None,
             };
             batch.standing(*id, standing);
         }
-        for (name, named) in frozen.names.iter() {
+        let mut names: Vec<_> = frozen.names.iter().collect();
+        names.sort_unstable_by_key(|(name, _)| *name);
+        for (name, named) in names {
             match named {
                 Named::Is(head) => batch.name(name, Some(head)),
                 Named::Gone => batch.name(name, None),
@@ -356,11 +368,10 @@ impl Inner {
             state.dead.thaw(dead),
         );
         state.checkpoints += 1;
+        self.set_pressure(&state);
         drop(state);
         drop(spent);
         self.forget_loadings();
-        self.pressed.store(false, Ordering::Release);
-        self.relief.notify_waiters();
         Ok(())
     }
 

@@ -152,6 +152,13 @@ impl Directory {
         })
     }
 
+    /// How large the disk is that it is on.
+    pub(crate) fn disk_bytes(&self) -> Result<u64, OpenError> {
+        let disk = rustix::fs::statvfs(&self.path)
+            .map_err(|errno| Fault::io("ask for the disk of", &self.path, errno.into()))?;
+        Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
+    }
+
     pub(crate) fn journal(&self) -> PathBuf {
         self.path.join("journal")
     }

@@ -134,7 +134,7 @@ impl Inner {
             }
             let keys: Vec<(usize, Key)> = sought.iter().map(|s| (s.wanted, s.key)).collect();
             let hits = self.search(&timeline, &keys, want)?;
-            self.keep_living(&hits, &sought, &mut found)?;
+            self.keep_living(hits, &sought, &mut found)?;
             self.add_paused(&sought, &mut found)?;
             let state = self.state()?;
             let same =
@@ -162,7 +162,7 @@ impl Inner {
 
     fn keep_living(
         &self,
-        hits: &[Hit],
+        hits: Vec<Hit>,
         sought: &[Sought],
         found: &mut [Option<Found>],
     ) -> Result<(), Fault> {
@@ -176,9 +176,9 @@ impl Inner {
             state.located.note(key.id, hit.run.no, hit.ordinal);
             found[hit.wanted] = Some(Found::Scheduled {
                 key,
-                body: hit.body.clone(),
+                body: hit.body,
                 standing,
-                place: Place::Run(Arc::clone(&hit.run), hit.ordinal),
+                place: Place::Run(hit.run, hit.ordinal),
             });
         }
         Ok(())
@@ -209,28 +209,35 @@ impl Inner {
             }
         }
         places.sort_unstable_by_key(|(no, block, key, ..)| (*no, *block, *key));
-        let mut hits = Vec::with_capacity(places.len());
-        let same_block =
-            |a: &(_, usize, _, _, _), b: &(_, usize, _, _, _)| (a.0, a.1) == (b.0, b.1);
-        for group in places.chunk_by(same_block) {
-            let (_, block, _, _, run) = group[0];
-            let keys = run.read_keys(&self.files, block)?;
-            for (_, _, key, wanted, _) in group {
-                let Some(index) = run.index_of(&self.files, block, &keys, *key)? else {
-                    continue;
-                };
-                let ordinal = run.ordinal_at(block, index);
-                if run.ended.get(ordinal) {
-                    continue;
+        let mut hits = Vec::with_capacity(keys.len());
+        // One piece of memory each, however many are looked for.
+        let (mut block_keys, mut bodies) = (Vec::new(), Vec::new());
+        for of_run in places.chunk_by(|a, b| a.0 == b.0) {
+            let run = of_run[0].4;
+            let file = run.open_file(&self.files)?;
+            for of_block in of_run.chunk_by(|a, b| a.1 == b.1) {
+                let block = of_block[0].1;
+                let keys = file.read_keys(block, &mut block_keys)?;
+                for (_, _, key, wanted, _) in of_block {
+                    let Some(index) = run.index_of(&self.files, block, &keys, *key)? else {
+                        continue;
+                    };
+                    let ordinal = run.ordinal_at(block, index);
+                    if run.ended.get(ordinal) {
+                        continue;
+                    }
+                    let body = match want {
+                        Want::Bodies => file.read_body(block, &keys, index, &mut bodies)?,
+                        Want::Presence => 0..0,
+                    };
+                    hits.push((*wanted, Arc::clone(run), ordinal, body));
                 }
-                let body = match want {
-                    Want::Bodies => run.read_body(&self.files, block, &keys, index)?,
-                    Want::Presence => Bytes::new(),
-                };
-                hits.push(Hit { wanted: *wanted, run: Arc::clone(run), ordinal, body });
             }
         }
-        Ok(hits)
+        let bodies = Bytes::from(bodies);
+        let hit =
+            |(wanted, run, ordinal, body)| Hit { wanted, run, ordinal, body: bodies.slice(body) };
+        Ok(hits.into_iter().map(hit).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the lock is never held over a read or write of the disk. Once broken, a store stays so.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -13,13 +13,18 @@ use tokio::sync::Notify;
 
 use crate::catalog::Catalog;
 use crate::fault::{Fault, Reading};
-use crate::journal::CommitNo;
+use crate::journal::{Class, CommitNo};
 use crate::key::Key;
 use crate::load::Loading;
 use crate::options::Options;
 use crate::run::Files;
 use crate::standing::Moved;
 use crate::state::State;
+
+/// Buffers of which everybody who writes waits for the background; tasks wait long before.
+const BUFFERS_MAX: usize = 4;
+/// The same for changed rows: as many as make a checkpoint necessary, so many times.
+const ROWS_MAX: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -34,14 +39,24 @@ pub(crate) struct Inner {
     /// What the background has to do.
     pub(crate) work: Mutex<Work>,
     pub(crate) work_come: Condvar,
-    /// Told when the background has freed memory.
+    /// Told when writers may go on.
     pub(crate) relief: Notify,
-    /// Whether writers wait for it.
-    pub(crate) pressed: AtomicBool,
+    /// Who waits for it. Changes only under the lock of the state, so that nobody waits for what has happened already.
+    pressure: AtomicU8,
     /// Why the last checkpoint had no room.
     full: Mutex<Option<String>>,
     /// For tests: how many steps of a checkpoint are made before it stops as a crash would.
     fuse: AtomicI64,
+}
+
+/// How far the background is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Pressure {
+    None,
+    /// What adds tasks waits.
+    Some,
+    /// Everything that writes waits: what settles and touches takes memory too until it is written.
+    Much,
 }
 
 /// What the background is asked for.
@@ -70,7 +85,7 @@ impl Inner {
             work: Mutex::default(),
             work_come: Condvar::new(),
             relief: Notify::new(),
-            pressed: AtomicBool::new(false),
+            pressure: AtomicU8::new(Pressure::None as u8),
             full: Mutex::default(),
             fuse: AtomicI64::new(-1),
         }
@@ -133,21 +148,53 @@ impl Inner {
     pub(crate) fn apply(&self, commit: CommitNo, frame: &Bytes) -> Result<(), Fault> {
         let mut state = self.state()?;
         state.apply(commit, frame).inspect_err(|fault| self.break_with(&fault.to_string()))?;
+        self.ask_for_relief(state);
+        Ok(())
+    }
+
+    /// Whatever puts something into the state asks the background to write it, when it is enough.
+    pub(crate) fn ask_for_relief(&self, state: MutexGuard<'_, State>) {
         let (buffered, ended) = (state.buffered(), state.ended.len());
         let full = buffered >= self.options.buffer_bytes_max
             || state.journal_bytes >= self.options.journal_bytes_max
             || state.changed() >= self.options.rows_changed_max;
-        let busy = state.frozen.is_some();
+        self.set_pressure(&state);
         drop(state);
         if full {
             self.ask(|work| work.checkpoint = true);
-            if busy && buffered >= self.options.buffer_bytes_max * 2 {
-                self.pressed.store(true, Ordering::Release);
-            }
         } else if ended >= self.options.ended_max {
             self.ask(|work| work.resolve = true);
         }
-        Ok(())
+    }
+
+    /// Sees anew who has to wait, and lets on who has not.
+    pub(crate) fn set_pressure(&self, state: &State) {
+        let (buffered, max) = (state.buffered(), self.options.buffer_bytes_max);
+        let much = buffered >= max.saturating_mul(BUFFERS_MAX)
+            || state.changed() >= self.options.rows_changed_max.saturating_mul(ROWS_MAX);
+        let pressure = match buffered >= state.buffered_max(max) {
+            _ if much => Pressure::Much,
+            true => Pressure::Some,
+            false => Pressure::None,
+        };
+        let before = self.pressure.swap(pressure as u8, Ordering::AcqRel);
+        if (pressure as u8) < before {
+            self.relief.notify_waiters();
+        }
+    }
+
+    /// Waits if the background is too far behind for this kind of writer: once, so that all who wait go on by turns.
+    pub(crate) async fn slow_down(&self, class: Class) {
+        let bearable = match class {
+            Class::Grow => Pressure::None,
+            Class::Shrink => Pressure::Some,
+        };
+        let relief = self.relief.notified();
+        // With no room on the disk nothing is written, and waiting would be for ever.
+        let hopeless = self.broken().is_some() || self.full().is_some();
+        if self.pressure.load(Ordering::Acquire) > bearable as u8 && !hopeless {
+            relief.await;
+        }
     }
 
     /// Asks the background for something.

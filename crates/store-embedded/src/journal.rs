@@ -8,7 +8,7 @@
 //! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
 //! next group: one write, one fdatasync, one frame and one commit number each. A second thread
 //! hands the durable entries to the store (`on_durable`), while the first is already writing the
-//! next group. A third keeps the next file ready, filled with zeros or recycled, because a commit
+//! next group. A third keeps the next files ready, recycled or filled with zeros, because a commit
 //! into blocks that were written before costs half of one into new blocks (`shelf`).
 //!
 //! # What always holds
@@ -28,7 +28,9 @@
 //! from the store's checkpoint), what the bytes mean (`codec`).
 
 mod disk;
+mod error;
 mod frame;
+mod options;
 mod scan;
 mod shelf;
 mod stats;
@@ -47,11 +49,13 @@ use std::thread::{self, JoinHandle, ThreadId};
 
 use bytes::Bytes;
 
+pub use error::{Dropped, DroppedWhy, JournalError};
 pub(crate) use frame::StoreId;
+pub(crate) use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
 pub use stats::JournalStats;
 
 use disk::Disk;
-use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, Closed, END, FRAMES_AT, frame_bytes, spare_name};
+use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, Closed, END, spare_name};
 use scan::Scan;
 use shelf::{LiveFile, Sealed, Shelf, ShelfStart};
 use writer::{Queued, Shared, Writer};
@@ -63,54 +67,6 @@ pub struct CommitNo(pub u64);
 impl fmt::Display for CommitNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "commit {}", self.0)
-    }
-}
-
-/// Smallest file: a header and a little room. For tests.
-pub(crate) const FILE_BYTES_MIN: u64 = 8 * 1024;
-/// Largest file: opening reads one whole.
-pub(crate) const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Largest payload of one commit, if the file is not smaller still: so that one caller cannot
-/// keep all others waiting for long.
-pub(crate) const COMMIT_BYTES_MAX: u64 = 16 << 20;
-
-/// How a journal is kept. All files of one directory belong to one store.
-#[derive(Debug, Clone)]
-pub(crate) struct JournalOptions {
-    /// The store that the directory belongs to.
-    pub(crate) store: StoreId,
-    /// Bytes of one file: the unit in which room is reserved and given back. The directory
-    /// holds the files since the checkpoint, one ready file and `spares_max` more.
-    pub(crate) file_bytes: u64,
-    /// Recycled files that are kept besides the ready one, instead of being deleted, at most. As
-    /// many are kept as were begun between the last two checkpoints, so a quiet store has none.
-    pub(crate) spares_max: usize,
-    /// Bytes that may wait to be written. A caller beyond that waits or is told `Busy`.
-    pub(crate) queue_bytes_max: usize,
-    /// Commits that may wait to be written.
-    pub(crate) queue_commits_max: usize,
-}
-
-impl JournalOptions {
-    /// The defaults for a store: files of 64 MiB, up to 8 spares, 16 MiB or 4,096 commits waiting.
-    pub(crate) fn new(store: StoreId) -> Self {
-        Self {
-            store,
-            file_bytes: 64 << 20,
-            spares_max: 8,
-            queue_bytes_max: 16 << 20,
-            queue_commits_max: 4096,
-        }
-    }
-
-    /// The largest payload that one commit may have.
-    pub(crate) fn commit_bytes_max(&self) -> u64 {
-        (self.file_bytes - FRAMES_AT - frame_bytes(0)).min(COMMIT_BYTES_MAX)
-    }
-
-    /// What `Grow` leaves to `Shrink` when no further file can be made: a quarter of a file.
-    pub(crate) fn reserve_bytes(&self) -> u64 {
-        self.file_bytes / 4
     }
 }
 
@@ -147,56 +103,6 @@ pub(crate) struct Opened {
     pub(crate) dropped: Option<Dropped>,
 }
 
-/// A torn tail: where it was and how much of it was recognised.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dropped {
-    /// The file it was in.
-    pub file: PathBuf,
-    /// Where in the file it began.
-    pub offset: u64,
-    /// The first commit that is not there.
-    pub commit: CommitNo,
-    /// Bytes from the first bad one to the end of the last frame that could be recognised.
-    pub bytes: u64,
-    /// Frames that could be recognised, whole or not.
-    pub commits: u64,
-    /// How it shows.
-    pub why: DroppedWhy,
-}
-
-impl fmt::Display for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, offset, commit, bytes, commits, why } = self;
-        let file = file.display();
-        write!(f, "{why}: {file} ends before {commit} at byte {offset}; ")?;
-        write!(f, "{bytes} bytes with {commits} recognisable commits dropped")
-    }
-}
-
-/// How a torn tail shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DroppedWhy {
-    /// Frames of the last group are there, but not all of them are whole.
-    TornGroup,
-    /// Where the end should be stands something that is no frame.
-    BadBytes,
-    /// The file is shorter than it was made.
-    FileCut {
-        /// By how much.
-        bytes_missing: u64,
-    },
-}
-
-impl fmt::Display for DroppedWhy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TornGroup => write!(f, "the last group is torn"),
-            Self::BadBytes => write!(f, "bad bytes at the end"),
-            Self::FileCut { bytes_missing } => write!(f, "file cut short by {bytes_missing} bytes"),
-        }
-    }
-}
-
 /// How much can still be written without asking the disk for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
@@ -205,125 +111,6 @@ pub(crate) struct Room {
     /// Whether the last try to make a further file failed. While it did, `Grow` is refused; each
     /// refusal and each checkpoint starts another try.
     pub(crate) preallocation_failed: bool,
-}
-
-/// Why the journal does not do what it was asked.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum JournalError {
-    /// The file system said no while opening or closing.
-    #[error("cannot {action} {}: {source}", file.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        file: PathBuf,
-        /// What it said.
-        source: Arc<io::Error>,
-    },
-    /// Something that was durable is not as it was. Never repaired, never skipped.
-    #[error(
-        "{} is damaged at byte {offset}{}: {what}; restore it from a copy",
-        file.display(),
-        commit.map_or(String::new(), |commit| format!(" ({commit})"))
-    )]
-    Damaged {
-        /// The file.
-        file: PathBuf,
-        /// Where the good part ends.
-        offset: u64,
-        /// The first commit that cannot be read, if that is known.
-        commit: Option<CommitNo>,
-        /// What is wrong.
-        what: String,
-    },
-    /// A file between two others is not there.
-    #[error("{} is missing, though later files are there", file.display())]
-    Missing {
-        /// The file.
-        file: PathBuf,
-    },
-    /// The journal begins after the checkpoint ends.
-    #[error("the checkpoint ends with {checkpoint}, but the journal begins with {first}")]
-    Gap {
-        /// Where the checkpoint ends.
-        checkpoint: CommitNo,
-        /// Where the journal begins.
-        first: CommitNo,
-    },
-    /// The journal ends before a commit that was durable once.
-    #[error("the journal stepped back: it ends with {last}, but {checkpoint} was durable")]
-    SteppedBack {
-        /// What was durable, by the checkpoint or the closing mark.
-        checkpoint: CommitNo,
-        /// The last commit that is there.
-        last: CommitNo,
-    },
-    /// A file that is not this journal's.
-    #[error("{} does not belong here: {what}", file.display())]
-    Foreign {
-        /// The file.
-        file: PathBuf,
-        /// How that shows.
-        what: String,
-    },
-    /// A file of a format that this version does not read.
-    #[error("{} has format {found}, this version reads {supported}", file.display())]
-    Version {
-        /// The file.
-        file: PathBuf,
-        /// Its format.
-        found: u32,
-        /// Ours.
-        supported: u32,
-    },
-    /// Options out of bounds.
-    #[error(
-        "journal files of {file_bytes} bytes: allowed is {FILE_BYTES_MIN} to {FILE_BYTES_MAX}, in steps of 8"
-    )]
-    Options {
-        /// What was asked for.
-        file_bytes: u64,
-    },
-    /// The store could not take a commit back.
-    #[error("{commit} cannot be replayed: {source}")]
-    Replay {
-        /// Which.
-        commit: CommitNo,
-        /// Why.
-        source: Arc<dyn Error + Send + Sync>,
-    },
-    /// No room. Not written; try again when there is room.
-    #[error("no room for the journal: {why}")]
-    Full {
-        /// What the file system said.
-        why: Arc<str>,
-    },
-    /// Not durable and never will be: the process has to end and open the journal anew.
-    #[error("the journal is broken: {why}")]
-    Broken {
-        /// What happened.
-        why: Arc<str>,
-    },
-    /// The queue is full (only from `try_append`).
-    #[error("too many commits are waiting for the journal")]
-    Busy,
-    /// More than a commit may have.
-    #[error("a commit of {bytes} bytes: at most {bytes_max} are allowed")]
-    TooLarge {
-        /// What was asked for.
-        bytes: u64,
-        /// The bound.
-        bytes_max: u64,
-    },
-    /// Closed, or about to be.
-    #[error("the journal is closed")]
-    Closed,
-}
-
-impl JournalError {
-    fn io(action: &'static str, file: &Path, source: io::Error) -> Self {
-        Self::Io { action, file: file.to_owned(), source: Arc::new(source) }
-    }
 }
 
 /// What a callback of `open` may fail with.
@@ -443,7 +230,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Hands an entry over and returns before it is durable. Waits while the queue is full.
-    #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
+    #[allow(dead_code, reason = "the store is async; tests are not")]
     pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
@@ -475,7 +262,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Like [`append`](Self::append), but answers `Busy` instead of waiting.
-    #[allow(dead_code, reason = "the store is async; tests and the rate example are not")]
+    #[allow(dead_code, reason = "the store is async; tests are not")]
     pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), JournalError> {
         let queued = self.admit(entry)?;
         self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
@@ -497,7 +284,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// The last durable commit.
-    #[allow(dead_code, reason = "for tests and the rate example")]
+    #[allow(dead_code, reason = "for tests")]
     pub(crate) fn last(&self) -> CommitNo {
         self.shared.last()
     }
@@ -523,7 +310,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Writes what was accepted, hands it over, and leaves a mark that says where the journal
-    /// ends, so that a loss after this is noticed. Later calls do nothing.
+    /// ends, so that a loss after this is noticed. Files that hold nothing go. Later calls do nothing.
     pub(crate) fn close(&self) -> Result<(), JournalError> {
         if !self.stop() {
             return Ok(());
@@ -531,6 +318,7 @@ impl<T: Send + 'static> Journal<T> {
         if let Some(why) = self.shared.broken() {
             return Err(JournalError::Broken { why });
         }
+        self.shelf.clear().map_err(|source| JournalError::io("clear", &self.dir, source))?;
         let closed = Closed { store: self.options.store, last: self.shared.last() };
         let unfinished = self.dir.join(CLOSED_UNFINISHED_NAME);
         let path = self.dir.join(CLOSED_NAME);
@@ -600,7 +388,7 @@ fn begin(
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.sync_dir(parent).map_err(|source| JournalError::io("sync", parent, source))?;
     }
-    let active = shelf::make(disk, dir, options, 1, None)
+    let active = shelf::make(disk, dir, options, 1, shelf::Stuff::Zeros)
         .map_err(|source| JournalError::io("create", dir, source))?;
     let start = ShelfStart { number_last: 1, active_is_empty: true, ..ShelfStart::default() };
     Ok((active, start))

@@ -153,6 +153,8 @@ impl Inner {
                     }
                 }
             }
+            // What was filed anew is in the buffer now.
+            self.ask_for_relief(state);
             let whole = covered >= end && living.len() < limit;
             if whole || living.len() >= limit {
                 return Ok(Stretch { living, whole });
@@ -259,6 +261,7 @@ impl Inner {
                     file_stray(&mut state, id, found);
                 }
             }
+            self.ask_for_relief(state);
         }
     }
 }

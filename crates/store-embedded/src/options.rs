@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use punctual_core::Partitions;
+use punctual_store::Batch;
 
 use crate::journal::FILE_BYTES_MAX;
 
@@ -18,13 +19,15 @@ pub struct Options {
     pub buffer_bytes_max: usize,
     /// Bytes of journal after which a checkpoint is made, so that opening stays short.
     pub journal_bytes_max: u64,
-    /// Bytes of one journal file.
+    /// Bytes of one journal file. On a small disk a thirty-second of it, if that holds the largest batch of the contract.
     pub journal_file_bytes: u64,
-    /// Changed rows of the catalog that are held in memory before a checkpoint.
+    /// Changed rows of the catalog that are held in memory before a checkpoint. They are there up to four times while one is made:
+    /// as they stand, as they are written, in the catalog's own memory, and those that change meanwhile.
     pub rows_changed_max: usize,
     /// Rows of the catalog that are remembered after they were read.
     pub rows_cached_max: usize,
-    /// Ended tasks whose place in a run is not looked up yet.
+    /// Ended tasks whose bit in a run is not set yet. More share a block when they are looked up, fewer stay in the processor's
+    /// cache; most need no looking up, because they were read lately.
     pub ended_max: usize,
     /// Bytes of one block of a run: what one read brings in.
     pub block_bytes: usize,
@@ -32,13 +35,15 @@ pub struct Options {
     pub slice: Duration,
     /// How many near slices there are; beyond them slices are [`Options::FAR_SLICES`] times as long.
     pub near_slices: u64,
-    /// Open run files, at most: systems commonly allow a process 1,024.
+    /// Open run files, at most; fewer if the system does not allow the process as many. A hundred million tasks are some ten
+    /// thousand files.
     pub files_open_max: usize,
     /// Runs of a slice above which they are merged.
     pub runs_per_slice_max: usize,
     /// Cache of the catalog.
     pub catalog_cache_bytes: u64,
-    /// Bytes that must be free on the disk for a checkpoint to be made.
+    /// Bytes that must be free on the disk for a checkpoint to be made, beside what it writes to the catalog. On a small disk
+    /// a sixteenth of it is enough.
     pub room_bytes_min: u64,
 }
 
@@ -52,15 +57,15 @@ impl Options {
         Self {
             partitions,
             buffer_bytes_max: 64 << 20,
-            journal_bytes_max: 256 << 20,
+            journal_bytes_max: 64 << 20,
             journal_file_bytes: 16 << 20,
             rows_changed_max: 1_500_000,
             rows_cached_max: 1_200_000,
-            ended_max: 1_000_000,
+            ended_max: 131_072,
             block_bytes: 16 << 10,
             slice: Duration::from_secs(86_400),
             near_slices: 40,
-            files_open_max: 512,
+            files_open_max: 16_384,
             runs_per_slice_max: 256,
             catalog_cache_bytes: 16 << 20,
             room_bytes_min: 256 << 20,
@@ -88,9 +93,53 @@ impl Options {
         }
     }
 
+    /// The same, for a disk of so many bytes in all.
+    pub(crate) fn fit(&mut self, disk_bytes: u64) {
+        let room = (disk_bytes / 16).max(SMALL_ROOM_BYTES);
+        self.room_bytes_min = self.room_bytes_min.min(room);
+        let file = (disk_bytes / 32).max(SMALL_FILE_BYTES) / 4096 * 4096;
+        self.journal_file_bytes = self.journal_file_bytes.min(file);
+    }
+
     pub(crate) fn slice_millis(&self) -> u64 {
         u64::try_from(self.slice.as_millis()).unwrap_or(u64::MAX).max(1)
     }
 }
 
+/// Room for the catalog's own files, on the smallest disk.
+const SMALL_ROOM_BYTES: u64 = 16 << 20;
+/// What a store must take in one piece is twice [`Batch::WEIGHT_MAX`], and a file has a header.
+const SMALL_FILE_BYTES: u64 = 2 * Batch::WEIGHT_MAX as u64 + (1 << 20);
+
 const _: () = assert!(Options::new(Partitions::ONE).journal_file_bytes <= FILE_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_disk_has_small_files_and_little_room_is_enough_on_it() {
+        const MIB: u64 = 1 << 20;
+        for (disk_mib, file_mib, room_mib) in [
+            (100, 9, 16),
+            (150, 9, 16),
+            (300, 9, 18),
+            (1 << 10, 16, 64),
+            (4 << 10, 16, 256),
+            (1 << 20, 16, 256),
+        ] {
+            let mut options = Options::new(Partitions::ONE);
+            options.fit(disk_mib * MIB);
+            let got = (options.journal_file_bytes / MIB, options.room_bytes_min / MIB);
+            assert_eq!(got, (file_mib, room_mib), "on {disk_mib} MiB");
+        }
+        let mut tiny = Options::tiny(Partitions::ONE);
+        let before = (tiny.journal_file_bytes, tiny.room_bytes_min);
+        tiny.fit(1 << 40);
+        assert_eq!(
+            (tiny.journal_file_bytes, tiny.room_bytes_min),
+            before,
+            "never more than was asked for"
+        );
+    }
+}

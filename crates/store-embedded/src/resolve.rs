@@ -28,7 +28,7 @@ impl Inner {
                 return Ok(());
             }
             // What is in the frozen buffer has no bits yet: its endings stay until it is a run.
-            let endings = Arc::new(std::mem::take(&mut state.ended));
+            let endings = Arc::new(state.ended.take());
             state.resolving = Some(Arc::clone(&endings));
             (endings, Arc::clone(&state.timeline))
         };

@@ -18,8 +18,8 @@ use crate::merge::Merge;
 use crate::run::{Birth, Run, RunWriter};
 use crate::timeline::{Slice, Timeline};
 
-/// Bytes that one rewriting reads, at most.
-const INPUT_BYTES_MAX: u64 = 256 << 20;
+/// Bytes that one rewriting reads, at most: about what a checkpoint writes, so that what comes in meanwhile fits the buffers.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
 
 impl Inner {
     /// Rewrites the slice that needs it most, if any does. All endings so far must have been resolved.
@@ -49,14 +49,23 @@ impl Inner {
                 writer.push(key, &candidate.entry.body)?;
             }
         }
-        let mut exchange = Exchange::default();
+        let mut exchange = Exchange { added: Vec::new(), dropped: runs };
         for (slice, writer) in writers {
-            if let Some(written) = writer.finish()? {
-                let run = Arc::new(Run::new(written, birth));
-                exchange.added.push((slice.kind(), run));
+            match writer.finish() {
+                Ok(None) => {}
+                Ok(Some(written)) => {
+                    let run = Arc::new(Run::new(written, birth));
+                    exchange.added.push((slice.kind(), run));
+                }
+                Err(fault) => {
+                    // It is tried again when there is room; what was finished would be in its way.
+                    for (_, run) in &exchange.added {
+                        self.files.remove(run.no)?;
+                    }
+                    return Err(fault);
+                }
             }
         }
-        exchange.dropped = runs;
         Ok(exchange)
     }
 

@@ -83,6 +83,12 @@ impl Located {
 }
 
 impl Endings {
+    /// Takes all out. As many again find room without the table being moved while everybody waits.
+    pub(crate) fn take(&mut self) -> Self {
+        let by_id = HashMap::with_capacity_and_hasher(self.by_id.len(), IdHash::default());
+        std::mem::replace(self, Self { by_id, earlier: Vec::new() })
+    }
+
     fn insert(&mut self, id: TaskId, ending: Ending) {
         let earlier = self.by_id.insert(id, ending);
         if let Some(earlier) = earlier.filter(|earlier| earlier.filed_at != ending.filed_at) {
@@ -126,6 +132,9 @@ pub(crate) struct Tally {
     pub(crate) changed: bool,
 }
 
+/// Steps in which it is told how much of a checkpoint is on disk.
+pub(crate) const PACES: usize = 64;
+
 #[derive(Debug)]
 pub(crate) struct State {
     /// The last commit that is in here.
@@ -149,6 +158,8 @@ pub(crate) struct State {
     pub(crate) now: Timestamp,
     /// Bytes of the commits since the last checkpoint.
     pub(crate) journal_bytes: u64,
+    /// How much of the frozen buffer is on disk, of [`PACES`].
+    pub(crate) written: usize,
     /// Checkpoints made: what was read from the catalog before one may be old after it.
     pub(crate) checkpoints: u64,
 }
@@ -195,6 +206,7 @@ impl State {
             partitions: partitions.iter().map(Partition::new).collect(),
             now: Timestamp::EPOCH,
             journal_bytes: 0,
+            written: 0,
             checkpoints: 0,
         }
     }
@@ -394,6 +406,19 @@ impl State {
     /// Bytes that wait to be written as runs.
     pub(crate) fn buffered(&self) -> usize {
         self.buffer.bytes() + self.history.buffer.bytes
+    }
+
+    /// Bytes that may wait before writers do, with buffers of `max`. While a checkpoint is written it grows with what is
+    /// on disk of it, so that writers go on at the pace of the disk, and neither rush ahead nor stand until it is done.
+    pub(crate) fn buffered_max(&self, max: usize) -> usize {
+        match &self.frozen {
+            None => max * 2,
+            Some((_, frozen)) => {
+                let share = max / PACES * self.written.min(PACES);
+                // One that is hardly anything is soon done.
+                if frozen.bytes() < max / 2 { max * 2 } else { max / 2 + share }
+            }
+        }
     }
 
     /// Rows that wait to be written to the catalog.

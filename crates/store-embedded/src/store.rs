@@ -5,20 +5,20 @@
 //! an answer sees it.
 //! Reads that memory can answer are answered at once; those that touch the disk run on a blocking thread.
 
+mod leases;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task,
-    TaskId, TaskKey, Timestamp,
+    DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task, TaskId,
+    TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
-    TaskStore,
+    Batch, BatchNo, Counts, Filter, Head, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -30,7 +30,7 @@ use crate::directory::{Directory, OpenError};
 use crate::fault::Fault;
 use crate::fetch::{Found, Want, moved_of};
 use crate::find::names_of;
-use crate::frame::{lease_frame, nothing_frame, sweep_frame};
+use crate::frame::{nothing_frame, sweep_frame};
 use crate::inner::Inner;
 use crate::journal::{Class, Entry, Journal, JournalError, JournalOptions, ReplayError};
 use crate::open::{OpenReport, remove_leftovers, restore};
@@ -68,6 +68,7 @@ impl EmbeddedStore {
         let directory = Directory::take(dir, &options)?;
         let mut options = options;
         options.slice = Duration::from_millis(directory.slice_millis);
+        options.fit(directory.disk_bytes()?);
         let runs = directory.runs();
         std::fs::create_dir_all(&runs).map_err(|source| Fault::io("create", &runs, source))?;
         let files = Files::new(runs, options.files_open_max);
@@ -144,6 +145,12 @@ impl EmbeddedStore {
     /// Dropping it instead is like a crash.
     pub async fn close(self) -> Result<(), StoreError> {
         self.checkpoint().await?;
+        if let Some(why) = self.inner.full() {
+            tracing::warn!(
+                why,
+                "store: closes without a checkpoint; the next opening replays the journal"
+            );
+        }
         let closing = tokio::task::spawn_blocking(move || {
             match self.background.lock() {
                 Ok(mut background) => background.stop(),
@@ -203,33 +210,6 @@ impl EmbeddedStore {
     async fn settle_admitted(&self) -> Result<(), StoreError> {
         let answered = self.append(nothing_frame(), Class::Shrink).await?;
         answered.await.map_err(|_| unanswered())?
-    }
-
-    /// Slows a writer down while the background is behind: for as long as it takes to write one more file.
-    async fn slow_down(&self) {
-        let relief = self.inner.relief.notified();
-        if self.inner.pressed.load(Ordering::Acquire) && self.inner.broken().is_none() {
-            relief.await;
-        }
-    }
-
-    async fn commit_lease(
-        &self,
-        mut admission: tokio::sync::MutexGuard<'_, Admission>,
-        lease: Lease,
-        acquired: bool,
-        now: Timestamp,
-    ) -> Result<Lease, StoreError> {
-        let frame = lease_frame(&lease, acquired, now);
-        let answered = self.append(frame, Class::Shrink).await?;
-        if let (Seat::Partition(partition), true) = (lease.seat, acquired) {
-            admission.batches[usize::from(partition.get())] = None;
-        }
-        admission.seats.insert(lease.seat, lease.clone());
-        drop(admission);
-        // If it cannot be made durable, the store is broken and nothing admitted after it counts either.
-        answered.await.map_err(|_| unanswered())??;
-        Ok(lease)
     }
 
     /// Whether a number says "again": then it was made, or will be.
@@ -301,9 +281,7 @@ impl TaskStore for EmbeddedStore {
         } else {
             self.blocking(move |inner| inner.encode(partition, &batch, &doubts)).await?
         };
-        if class == Class::Grow {
-            self.slow_down().await;
-        }
+        self.inner.slow_down(class).await;
         let mut admission = self.admission.lock().await;
         let last = admission.check(partition, epoch, number)?;
         if last == Some(number) {
@@ -474,72 +452,12 @@ impl TaskStore for EmbeddedStore {
     }
 }
 
-impl LeaseStore for EmbeddedStore {
-    async fn acquire(
-        &self,
-        seat: Seat,
-        broker: &BrokerId,
-        ttl: Duration,
-        now: Timestamp,
-    ) -> Result<Lease, StoreError> {
-        if let Seat::Partition(partition) = seat {
-            self.inner.check_partition(partition)?;
-        }
-        let admission = self.admission.lock().await;
-        let last = admission.seats.get(&seat);
-        if last.is_some_and(|last| last.broker != *broker && last.holds_at(now)) {
-            return Err(StoreError::Held { seat });
-        }
-        let epoch = last.map_or(Epoch::NONE, |last| last.epoch).next();
-        let epoch =
-            epoch.ok_or_else(|| StoreError::Broken(format!("the epochs of {seat} are used up")))?;
-        let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
-        self.commit_lease(admission, lease, true, now).await
-    }
-
-    async fn renew(
-        &self,
-        lease: &Lease,
-        ttl: Duration,
-        now: Timestamp,
-    ) -> Result<Lease, StoreError> {
-        let admission = self.admission.lock().await;
-        let seat = lease.seat;
-        match admission.seats.get(&seat) {
-            Some(last) if last.epoch == lease.epoch => {
-                let until = now.after(ttl);
-                let lease = Lease { until, ..last.clone() };
-                self.commit_lease(admission, lease, false, now).await
-            }
-            _ => Err(StoreError::Held { seat }),
-        }
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
-        let admission = self.admission.lock().await;
-        let now = self.inner.state()?.now;
-        match admission.seats.get(&lease.seat) {
-            Some(last) if last.epoch == lease.epoch => {
-                let until = Timestamp::EPOCH;
-                let lease = Lease { until, ..last.clone() };
-                self.commit_lease(admission, lease, false, now).await?;
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        Ok(self.inner.state()?.leases.get(&seat).cloned())
-    }
-}
-
 /// What a refusal of the journal means to a caller.
 fn refusal(inner: &Inner, error: &JournalError) -> StoreError {
     match error {
-        JournalError::Full { .. } | JournalError::TooLarge { .. } => {
-            StoreError::Full(error.to_string())
-        }
+        JournalError::Full { .. } => StoreError::Full(error.to_string()),
+        // No store takes it, now or later, so whoever made it has a bug and must stop. This store is none the worse for it.
+        JournalError::TooLarge { .. } => StoreError::Broken(error.to_string()),
         JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),
         _ => {
             inner.break_with(&error.to_string());

@@ -3,16 +3,18 @@
 //! In: runs that were written. Out: those in which an entry may stand. Near slices are a day long, far ones
 //! [`Options::FAR_SLICES`](crate::Options::FAR_SLICES) days, so that tasks years away make few files.
 //! A timeline never changes: a checkpoint makes the next version of it, and readers go on with theirs.
+//! Ids of a partition are numbered in the order in which they were made, so the runs of a slice hold one stretch of numbers
+//! each. They are kept in that order: which run has an id is a search, not a question to every run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use punctual_core::Timestamp;
+use punctual_core::{PartitionId, Timestamp};
 
 use crate::catalog::RunKind;
 use crate::key::Key;
 use crate::options::Options;
-use crate::run::{Run, RunNo};
+use crate::run::{Run, RunNo, number_of};
 
 /// A slice of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +28,31 @@ pub(crate) struct Timeline {
     /// Grows with every change.
     pub(crate) version: u64,
     slice_millis: u64,
-    slices: BTreeMap<Slice, Vec<Arc<Run>>>,
+    slices: BTreeMap<Slice, Runs>,
+}
+
+/// The runs of a slice, and how they are found.
+#[derive(Debug, Clone, Default)]
+struct Runs {
+    all: Vec<Arc<Run>>,
+    by_partition: BTreeMap<PartitionId, Spans>,
+}
+
+/// Which runs have what of a partition; as places in `Runs::all`.
+#[derive(Debug, Clone, Default)]
+struct Spans {
+    /// By the least number of an id that stands at home in the run.
+    homes: Vec<Span>,
+    /// Runs with entries that do not.
+    strays: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    low: u128,
+    /// The greatest number in this run and in all before it.
+    high: u128,
+    run: u32,
 }
 
 impl Slice {
@@ -71,10 +97,11 @@ impl Timeline {
         let mut next = self.clone();
         next.version += 1;
         if !dropped.is_empty() {
-            for runs in next.slices.values_mut() {
-                runs.retain(|run| !dropped.contains(&run.no));
-            }
-            next.slices.retain(|_, runs| !runs.is_empty());
+            let dropped: HashSet<RunNo> = dropped.iter().copied().collect();
+            next.slices.retain(|_, runs| {
+                runs.remove(&dropped);
+                !runs.all.is_empty()
+            });
         }
         for (kind, run) in added {
             let slice = Slice::holding(run.first().at, self.slice_millis, kind == RunKind::Far);
@@ -88,7 +115,7 @@ impl Timeline {
         [false, true]
             .into_iter()
             .filter_map(move |far| self.slices.get(&Slice::holding(key.at, self.slice_millis, far)))
-            .flatten()
+            .flat_map(move |runs| runs.covering(key))
             .filter(move |run| run.may_have(key))
     }
 
@@ -103,18 +130,126 @@ impl Timeline {
         self.slices
             .iter()
             .filter(move |(slice, _)| slice.end(near) > at.as_millis())
-            .flat_map(|(_, runs)| runs)
+            .flat_map(|(_, runs)| &runs.all)
     }
 
     pub(crate) fn slices(&self) -> impl Iterator<Item = (Slice, &[Arc<Run>])> {
-        self.slices.iter().map(|(slice, runs)| (*slice, runs.as_slice()))
+        self.slices.iter().map(|(slice, runs)| (*slice, runs.all.as_slice()))
     }
 
     pub(crate) fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
-        self.slices.values().flatten()
+        self.slices.values().flat_map(|runs| &runs.all)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.slices.is_empty()
+    }
+}
+
+impl Runs {
+    fn push(&mut self, run: Arc<Run>) {
+        let place = u32::try_from(self.all.len()).expect("fewer runs than entries");
+        for section in &run.footer.sections {
+            let spans = self.by_partition.entry(section.partition).or_default();
+            if section.strays > 0 {
+                spans.strays.push(place);
+            }
+            if section.count > section.strays {
+                let (low, high) = section.numbers;
+                spans.push(Span { low, high, run: place });
+            }
+        }
+        self.all.push(run);
+    }
+
+    fn remove(&mut self, dropped: &HashSet<RunNo>) {
+        if self.all.iter().any(|run| dropped.contains(&run.no)) {
+            let all = std::mem::take(self).all;
+            all.into_iter().filter(|run| !dropped.contains(&run.no)).for_each(|run| self.push(run));
+        }
+    }
+
+    /// Runs whose stretch of numbers has the key's; a few more, if stretches overlap.
+    fn covering(&self, key: Key) -> impl Iterator<Item = &Arc<Run>> {
+        let spans = self.by_partition.get(&key.partition);
+        let at_home = key.at == key.id.due();
+        let homes = spans.filter(|_| at_home).map(|spans| spans.homes_of(number_of(key.id)));
+        let strays = spans.filter(|_| !at_home).map(|spans| spans.strays.iter().copied());
+        let places = homes.into_iter().flatten().chain(strays.into_iter().flatten());
+        places.map(|place| &self.all[place as usize])
+    }
+}
+
+impl Spans {
+    fn push(&mut self, span: Span) {
+        let at = self.homes.partition_point(|other| other.low <= span.low);
+        self.homes.insert(at, span);
+        // Nearly always it is the last: what is written later has greater numbers.
+        for index in at.max(1)..self.homes.len() {
+            self.homes[index].high = self.homes[index].high.max(self.homes[index - 1].high);
+        }
+    }
+
+    fn homes_of(&self, number: u128) -> impl Iterator<Item = u32> {
+        let end = self.homes.partition_point(|span| span.low <= number);
+        let before = self.homes[..end].iter().rev();
+        before.take_while(move |span| span.high >= number).map(|span| span.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{Epoch, Sequence, TaskId};
+
+    use super::*;
+    use crate::run::{Birth, Files, RunWriter};
+
+    const SLICE_MILLIS: u64 = 1000;
+
+    fn key(partition: u16, number: u64) -> Key {
+        let partition = PartitionId::new(partition).expect("a partition");
+        let due = Timestamp::from_millis(number * 37 % SLICE_MILLIS);
+        let epoch = Epoch::new(1).expect("an epoch");
+        let id = TaskId::new(due, partition, epoch, Sequence::new(number).expect("a sequence"));
+        // Every eleventh was filed anew, later in the slice.
+        let at =
+            if number.is_multiple_of(11) { Timestamp::from_millis(SLICE_MILLIS - 1) } else { due };
+        Key::new(at, id)
+    }
+
+    #[test]
+    fn runs_are_found_by_number_as_if_each_had_been_asked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let files = Files::new(dir.path().to_owned(), 4);
+        // One after the other, as checkpoints write them; then overlapping, within one another, and out of order.
+        let stretches = [0..20, 20..40, 40..41, 41..80, 10..60, 80..90, 30..35, 0..3, 85..99u64];
+        let runs: Vec<Arc<Run>> = (1..)
+            .zip(stretches)
+            .map(|(no, numbers)| {
+                let both = numbers.flat_map(|number| [key(0, number), key(5, number + 7)]);
+                let mut keys: Vec<Key> = both.collect();
+                keys.sort_unstable();
+                let mut writer = RunWriter::new(&files, RunNo(no), 512).expect("a file");
+                keys.iter().for_each(|key| writer.push(*key, b"body").expect("written"));
+                let written = writer.finish().expect("synced").expect("not empty");
+                Arc::new(Run::new(written, Birth(no)))
+            })
+            .collect();
+        let added = runs.iter().map(|run| (RunKind::Near, Arc::clone(run))).collect();
+        let mut timeline = Timeline::new(SLICE_MILLIS).with(added, &[]);
+        for dropped in [&[][..], &[RunNo(5)], &[RunNo(1), RunNo(9)]] {
+            timeline = timeline.with(Vec::new(), dropped);
+            for (partition, number) in
+                [0, 3, 5].into_iter().flat_map(|p| (0..120).map(move |n| (p, n)))
+            {
+                let key = key(partition, number);
+                let mut found: Vec<RunNo> = timeline.covering(key).map(|run| run.no).collect();
+                found.sort_unstable();
+                let all = timeline.runs().filter(|run| run.may_have(key));
+                let mut wanted: Vec<RunNo> = all.map(|run| run.no).collect();
+                wanted.sort_unstable();
+                assert_eq!(found, wanted, "{key:?} without {dropped:?}");
+            }
+        }
     }
 }

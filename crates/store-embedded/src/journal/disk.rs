@@ -112,6 +112,21 @@ impl Disk {
         self.sync_data(file)
     }
 
+    /// Makes a new file as long as it is to be, with room for all of it, and makes that durable. It
+    /// reads as zeros.
+    pub(super) fn promise(&self, file: &File, length: u64) -> io::Result<()> {
+        #[cfg(test)]
+        self.faults.write(file, &[], 0)?;
+        match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
+            Ok(()) => self.sync_data(file),
+            // Not every file system makes promises.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                self.fill(file, 0, length)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Reads what is there at `offset`, at most `length` bytes.
     pub(super) fn read_at(&self, file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length];

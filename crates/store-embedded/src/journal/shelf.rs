@@ -2,8 +2,10 @@
 //!
 //! In: "take the next file", "this one is full", "the checkpoint has come this far". Out: a file
 //! that is ready to be written, or the news that there is no room for one.
-//! One thread does the slow part ahead of time: it fills files with zeros, recycles those that the
-//! checkpoint made superfluous, and gives each a header with a new salt.
+//! One thread does the slow part ahead of time: it recycles files that the checkpoint made
+//! superfluous, fills new ones with zeros where none can be recycled, and gives each a header with a
+//! new salt. When no file is ready the next one is only reserved: commits into it cost more, but
+//! nobody waits until megabytes of zeros are on disk.
 //! Invariant: a file has its name in the chain only when its header and its length are durable.
 //! Invariant: files leave the chain from its old end only, and the newest one with a commit stays.
 
@@ -17,6 +19,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::disk::{Disk, means_full};
 use super::frame::{FRAMES_AT, Header, UNFINISHED_NAME, file_name, spare_name};
 use super::{CommitNo, JournalOptions, JournalStats};
+
+/// Checkpoints over which it is remembered how many files each made necessary: one that came
+/// early must not have the files removed that the next one needs.
+const CHECKPOINTS_REMEMBERED: usize = 8;
 
 /// A file that is being written, or is ready to be.
 #[derive(Debug)]
@@ -88,19 +94,32 @@ struct Books {
     /// The thread is gone: nothing will come any more.
     ended: bool,
     begun: u64,
-    /// Files begun when the last checkpoint came, and how many the one before it had made
-    /// necessary: as many spares are of use, no more.
+    /// Files begun when the last checkpoint came, and how many the last ones had made
+    /// necessary: as many spares as the most of these are of use, no more.
     begun_at_checkpoint: u64,
+    begun_lately: VecDeque<u64>,
     spares_wanted: usize,
+    ready_wanted: usize,
     filled: u64,
+    promised: u64,
     recycled: u64,
+}
+
+/// What a file is made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stuff {
+    Spare(u64),
+    /// Zeros that are on disk: the quickest to write to.
+    Zeros,
+    /// Room that is promised: the quickest to have.
+    Promise,
 }
 
 /// What the thread of the shelf does next.
 enum Chore {
     Retire(u64),
     Remove(u64),
-    Make { number: u64, spare: Option<u64> },
+    Make { number: u64, of: Stuff },
     Stop,
 }
 
@@ -119,8 +138,11 @@ impl Shelf {
             ended: false,
             begun: 0,
             begun_at_checkpoint: 0,
+            begun_lately: VecDeque::new(),
             spares_wanted: options.spares_max,
+            ready_wanted: options.ready_max.max(1),
             filled: 0,
+            promised: 0,
             recycled: 0,
         };
         Self {
@@ -191,8 +213,13 @@ impl Shelf {
         }
         let begun = books.begun - books.begun_at_checkpoint;
         books.begun_at_checkpoint = books.begun;
+        if books.begun_lately.len() >= CHECKPOINTS_REMEMBERED {
+            books.begun_lately.pop_front();
+        }
+        books.begun_lately.push_back(begun);
+        let most = books.begun_lately.iter().max().copied().unwrap_or(0);
         books.spares_wanted =
-            usize::try_from(begun).unwrap_or(usize::MAX).min(self.options.spares_max);
+            usize::try_from(most).unwrap_or(usize::MAX).min(self.options.spares_max);
         books.try_again = true;
         self.changed.notify_all();
     }
@@ -211,12 +238,31 @@ impl Shelf {
             + others as u64 * self.options.file_bytes;
         stats.files_begun = books.begun;
         stats.files_filled = books.filled;
+        stats.files_promised = books.promised;
         stats.files_recycled = books.recycled;
     }
 
     pub(super) fn stop(&self) {
         self.books().stopping = true;
         self.changed.notify_all();
+    }
+
+    /// Removes the files that hold nothing, once the thread has ended: what is closed takes no room
+    /// for what it might write. From both ends of the chain, so that a crash in between leaves no gap.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        let mut books = self.books();
+        for number in std::mem::take(&mut books.retired) {
+            self.disk.remove(&self.dir.join(file_name(number)))?;
+            self.disk.sync_dir(&self.dir)?;
+        }
+        for live in std::mem::take(&mut books.ready).into_iter().rev() {
+            self.disk.remove(&self.dir.join(file_name(live.header.number)))?;
+            self.disk.sync_dir(&self.dir)?;
+        }
+        for number in std::mem::take(&mut books.spares) {
+            self.disk.remove(&self.dir.join(spare_name(number)))?;
+        }
+        Ok(())
     }
 
     /// The thread. `broken` is told of a sync that failed: no name can be trusted after it.
@@ -227,7 +273,7 @@ impl Shelf {
                 Chore::Stop => return,
                 Chore::Retire(number) => self.retire(number),
                 Chore::Remove(number) => self.disk.remove(&self.dir.join(spare_name(number))),
-                Chore::Make { number, spare } => self.make_next(number, spare),
+                Chore::Make { number, of } => self.make_next(number, of),
             };
             if let Err(error) = done {
                 broken(format!("cannot keep the files in {}: {error}", self.dir.display()));
@@ -256,8 +302,8 @@ impl Shelf {
         let keeps = {
             let mut books = self.books();
             books.retired.pop_front();
-            // One more than the spares may be, if the next file is about to be made of it.
-            let room = books.spares_wanted + usize::from(books.ready.is_empty());
+            // More than the spares may be, if the next files are about to be made of them.
+            let room = books.spares_wanted + books.ready_wanted.saturating_sub(books.ready.len());
             let keeps = fits && books.spares.len() < room;
             if keeps {
                 books.spares.push_back(number);
@@ -268,17 +314,18 @@ impl Shelf {
     }
 
     /// An error is a failed sync; having no room is an outcome.
-    fn make_next(&self, number: u64, spare: Option<u64>) -> io::Result<()> {
-        let made = make(&self.disk, &self.dir, &self.options, number, spare);
+    fn make_next(&self, number: u64, of: Stuff) -> io::Result<()> {
+        let made = make(&self.disk, &self.dir, &self.options, number, of);
         let mut books = self.books();
         let outcome = match made {
             Ok(live) => {
                 books.number_last = number;
                 books.ready.push_back(live);
                 books.failed = None;
-                match spare {
-                    Some(_) => books.recycled += 1,
-                    None => books.filled += 1,
+                match of {
+                    Stuff::Spare(_) => books.recycled += 1,
+                    Stuff::Zeros => books.filled += 1,
+                    Stuff::Promise => books.promised += 1,
                 }
                 Ok(())
             }
@@ -323,11 +370,15 @@ impl Books {
         if let Some(&number) = self.retired.front() {
             return Some(Chore::Retire(number));
         }
-        let wanted = self.ready.is_empty() && (self.failed.is_none() || self.try_again);
-        if wanted {
+        let short = self.ready.len() < self.ready_wanted;
+        if short && (self.failed.is_none() || self.try_again) {
             self.try_again = false;
-            let spare = self.spares.pop_front();
-            return Some(Chore::Make { number: self.number_last + 1, spare });
+            let of = match self.spares.pop_front() {
+                Some(spare) => Stuff::Spare(spare),
+                None if self.ready.is_empty() => Stuff::Promise,
+                None => Stuff::Zeros,
+            };
+            return Some(Chore::Make { number: self.number_last + 1, of });
         }
         if self.spares.len() > self.spares_wanted {
             return self.spares.pop_back().map(Chore::Remove);
@@ -336,24 +387,33 @@ impl Books {
     }
 }
 
-/// Makes the file with this number: of a spare, or new and full of zeros.
+/// Makes the file with this number.
 pub(super) fn make(
     disk: &Disk,
     dir: &Path,
     options: &JournalOptions,
     number: u64,
-    spare: Option<u64>,
+    of: Stuff,
 ) -> io::Result<LiveFile> {
     let file_bytes = options.file_bytes;
     let unfinished = dir.join(UNFINISHED_NAME);
     let path = dir.join(file_name(number));
     let made = (|| {
-        let file = match spare {
-            Some(spare) => {
+        let file = match of {
+            Stuff::Spare(spare) => {
                 disk.rename(&dir.join(spare_name(spare)), &unfinished)?;
                 disk.open(&unfinished)?
             }
-            None => filled(disk, dir, &unfinished, file_bytes)?,
+            Stuff::Zeros => {
+                let file = new(disk, dir, &unfinished, file_bytes)?;
+                disk.fill(&file, 0, file_bytes)?;
+                file
+            }
+            Stuff::Promise => {
+                let file = new(disk, dir, &unfinished, file_bytes)?;
+                disk.promise(&file, file_bytes)?;
+                file
+            }
         };
         let header = Header { store: options.store, number, salt: new_salt(), file_bytes };
         disk.write_at(&file, &mut [IoSlice::new(&header.to_page())], 0)?;
@@ -368,14 +428,12 @@ pub(super) fn make(
     made
 }
 
-fn filled(disk: &Disk, dir: &Path, path: &Path, file_bytes: u64) -> io::Result<File> {
+fn new(disk: &Disk, dir: &Path, path: &Path, file_bytes: u64) -> io::Result<File> {
     // Asked first, because filling a disk to its last block to find out would hurt everyone else.
     if disk.free_bytes(dir)? < file_bytes {
         return Err(io::ErrorKind::StorageFull.into());
     }
-    let file = disk.create(path)?;
-    disk.fill(&file, 0, file_bytes)?;
-    Ok(file)
+    disk.create(path)
 }
 
 /// Different at each life of each file, and not to be guessed by who chooses payloads.

@@ -37,6 +37,8 @@ pub struct JournalStats {
     pub files_begun: u64,
     /// Files made by writing zeros since opening.
     pub files_filled: u64,
+    /// Files made by reserving their room since opening, because one was wanted at once.
+    pub files_promised: u64,
     /// Files recycled since opening.
     pub files_recycled: u64,
     /// Files on disk now, spares included.

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::frame::{HEAD_BYTES, Head, Header, file_name};
+use super::frame::{FRAMES_AT, HEAD_BYTES, Head, Header, file_name, frame_bytes};
 use super::*;
 
 const STORE: StoreId = StoreId(*b"store under test");
@@ -27,8 +27,9 @@ fn temp_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
+/// With one file ready at a time, so that a test knows when the thread of the shelf rests.
 fn options() -> JournalOptions {
-    JournalOptions { file_bytes: FILE_BYTES, ..JournalOptions::new(STORE) }
+    JournalOptions { file_bytes: FILE_BYTES, ready_max: 1, ..JournalOptions::new(STORE) }
 }
 
 /// A journal whose items are the senders of their own answers.
@@ -206,6 +207,59 @@ fn a_checkpoint_recycles_files_and_the_chain_goes_on() {
         let (opened, commits) = read(dir.path(), number - 50).expect("reads");
         assert_eq!((opened.last, opened.dropped), (CommitNo(number), None));
         assert!(commits == numbered(number - 49..=number));
+    }
+}
+
+#[test]
+fn spares_follow_the_busiest_of_the_last_checkpoints() {
+    let dir = temp_dir();
+    let (journal, ..) = open(dir.path(), 0).expect("opens");
+    let mut number = 0;
+    let mut commit = |count: u64| {
+        for _ in 0..count {
+            number += 1;
+            put(&journal, payload(number)).expect("durable");
+        }
+        journal.checkpointed(CommitNo(number));
+    };
+    // Checkpoints that follow quickly on busy ones: what they leave is needed again.
+    for _ in 0..6 {
+        commit(300);
+        commit(1);
+        commit(1);
+    }
+    let begun_with = journal.stats();
+    for _ in 0..3 {
+        commit(300);
+        commit(1);
+        commit(1);
+    }
+    let stats = journal.stats();
+    let made = |stats: &JournalStats| stats.files_filled + stats.files_promised;
+    let begun = stats.files_begun - begun_with.files_begun;
+    assert!(begun > 10, "{stats:?}");
+    assert!(made(&stats) - made(&begun_with) < begun / 2, "{begun_with:?} {stats:?}");
+}
+
+#[test]
+fn a_closed_journal_keeps_no_file_that_holds_nothing() {
+    let dir = temp_dir();
+    let options = JournalOptions { ready_max: 2, ..options() };
+    let mut number = 0;
+    for _ in 0..4 {
+        let opened = open_with(Disk::default(), dir.path(), options.clone(), number);
+        let (journal, opened, _) = opened.expect("opens");
+        assert_eq!(opened.last, CommitNo(number));
+        for _ in 0..200 {
+            number += 1;
+            put(&journal, payload(number)).expect("durable");
+        }
+        journal.checkpointed(CommitNo(number));
+        journal.close().expect("closes");
+        let entries = fs::read_dir(dir.path()).expect("a directory");
+        let names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+        // The closing mark, and the file with the last commit; the one before it, if that has just been begun.
+        assert!(names.len() <= 3, "{names:?}");
     }
 }
 

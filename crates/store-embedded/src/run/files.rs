@@ -1,7 +1,7 @@
 //! The files of runs: open ones are kept, within a bound.
 //!
-//! In: a run's number. Out: its open file. A system allows a process some thousand open files at most, and a
-//! large store has more runs than that, so what was not used lately is closed.
+//! In: a run's number. Out: its open file. A system allows a process so many open files, and a large store may have more
+//! runs than that, so what was not used lately is closed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,8 +9,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use super::RunNo;
 use crate::fault::Fault;
+use crate::layers::IdHash;
+
+/// Open files that are left to everybody else in the process.
+const OTHERS_MIN: u64 = 512;
 
 /// The directory of runs.
 #[derive(Debug)]
@@ -22,13 +28,13 @@ pub(crate) struct Files {
 
 #[derive(Debug, Default)]
 struct Open {
-    files: HashMap<RunNo, (Arc<File>, u64)>,
+    files: HashMap<RunNo, (Arc<File>, u64), IdHash>,
     uses: u64,
 }
 
 impl Files {
     pub(crate) fn new(dir: PathBuf, open_max: usize) -> Self {
-        Self { dir, open_max: open_max.max(1), open: Mutex::default() }
+        Self { dir, open_max: allowed(open_max), open: Mutex::default() }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -67,17 +73,28 @@ impl Files {
 
     /// Reads bytes of a run; fewer than there should be is damage.
     pub(crate) fn read(&self, no: RunNo, offset: u64, length: usize) -> Result<Vec<u8>, Fault> {
-        let file = self.file(no)?;
         let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, offset).map_err(|source| {
+        let file = self.file(no)?;
+        self.read_into(&file, no, offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The same from a file that was asked for before, into bytes that are there.
+    pub(crate) fn read_into(
+        &self,
+        file: &File,
+        no: RunNo,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), Fault> {
+        file.read_exact_at(bytes, offset).map_err(|source| {
             let path = self.path(no);
             if source.kind() == std::io::ErrorKind::UnexpectedEof {
                 Fault::damaged(&path, offset, "the file is cut short")
             } else {
                 Fault::io("read", &path, source)
             }
-        })?;
-        Ok(bytes)
+        })
     }
 
     /// Removes the file of a run. One that is not there is as good.
@@ -110,6 +127,26 @@ impl Open {
         let middle = *middle;
         self.files.retain(|_, (_, used)| *used > middle);
     }
+}
+
+/// As many of the wanted files as the process may have open. Asks the system for more than it allows at first, as far
+/// as it can be asked: 1,024 is usual, and thousands are for the asking.
+fn allowed(wanted: usize) -> usize {
+    let need = (wanted as u64).saturating_add(OTHERS_MIN);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // None is no bound.
+    let current = match (current, maximum) {
+        (Some(current), maximum) if current < need => {
+            let more = maximum.map_or(need, |maximum| maximum.min(need));
+            let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(more), maximum });
+            // Without it there are fewer open files, which is slower and nothing else.
+            if raised.is_ok() { more } else { current }
+        }
+        (Some(current), _) => current,
+        (None, _) => need,
+    };
+    let left = current.saturating_sub(OTHERS_MIN).max(current / 2);
+    usize::try_from(left).unwrap_or(usize::MAX).min(wanted).max(1)
 }
 
 /// The name of a run's file.

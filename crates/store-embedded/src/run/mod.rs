@@ -10,11 +10,13 @@ mod cursor;
 mod files;
 pub(crate) mod format;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub(crate) use bits::Bits;
 pub(crate) use cursor::{Cursor, Entry};
 pub(crate) use files::{Files, run_no_of};
-pub(crate) use format::RunNo;
+pub(crate) use format::{RunNo, number_of};
 pub(crate) use reader::{Birth, Run};
 pub(crate) use writer::{RunWriter, Written};

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{PartitionId, TaskId, Timestamp};
@@ -31,6 +32,14 @@ pub(crate) struct Run {
     pub(crate) file_bytes: u64,
     /// What has ended.
     pub(crate) ended: Bits,
+}
+
+/// A run whose file is at hand.
+#[derive(Debug)]
+pub(crate) struct OpenRun<'a> {
+    run: &'a Run,
+    files: &'a Files,
+    file: Arc<File>,
 }
 
 /// A block that was read whole.
@@ -108,8 +117,11 @@ impl Run {
         if key < self.first() || key > self.last() {
             return false;
         }
-        let section = self.footer.sections.iter().find(|s| s.partition == key.partition);
-        let Some(section) = section else { return false };
+        let sections = &self.footer.sections;
+        let Ok(at) = sections.binary_search_by_key(&key.partition, |s| s.partition) else {
+            return false;
+        };
+        let section = &sections[at];
         if key.at == key.id.due() {
             let number = number_of(key.id);
             (section.numbers.0..=section.numbers.1).contains(&number)
@@ -124,36 +136,6 @@ impl Run {
         fences.partition_point(|fence| fence.first <= key).checked_sub(1)
     }
 
-    /// Reads the keys of a block.
-    pub(crate) fn read_keys(&self, files: &Files, block: usize) -> Result<Keys<Vec<u8>>, Fault> {
-        let fence = &self.footer.fences[block];
-        let length = HEAD_BYTES + fence.count as usize * ENTRY_BYTES;
-        let bytes = files.read(self.no, fence.offset, length)?;
-        Keys::read(self.no, fence, bytes).map_err(|what| self.damaged(files, block, what))
-    }
-
-    /// Reads one body of a block whose keys were read.
-    pub(crate) fn read_body(
-        &self,
-        files: &Files,
-        block: usize,
-        keys: &Keys<Vec<u8>>,
-        index: usize,
-    ) -> Result<Bytes, Fault> {
-        let fence = &self.footer.fences[block];
-        let damaged = |what| self.damaged(files, block, what);
-        let (start, end, sum) = keys.body(index).map_err(damaged)?;
-        if end > fence.bodies_bytes as usize {
-            return Err(damaged("a body lies outside its block"));
-        }
-        let at = fence.offset + bodies_at(fence) as u64 + start as u64;
-        let body = files.read(self.no, at, end - start)?;
-        if body_sum(self.no, &body) != sum {
-            return Err(damaged("the sum of a body is wrong"));
-        }
-        Ok(body.into())
-    }
-
     /// Reads a block whole.
     pub(crate) fn read_block(&self, files: &Files, block: usize) -> Result<Block, Fault> {
         let fence = &self.footer.fences[block];
@@ -165,12 +147,18 @@ impl Run {
         Ok(Block { keys, bytes, bodies_at, ordinal: fence.ordinal, no: self.no })
     }
 
+    /// Its file, to read several things from it.
+    pub(crate) fn open_file<'a>(&'a self, files: &'a Files) -> Result<OpenRun<'a>, Fault> {
+        Ok(OpenRun { run: self, files, file: files.file(self.no)? })
+    }
+
     /// Finds the ordinal of an entry.
     pub(crate) fn ordinal_of(&self, files: &Files, key: Key) -> Result<Option<u32>, Fault> {
         let Some(block) = self.block_of(key) else {
             return Ok(None);
         };
-        let keys = self.read_keys(files, block)?;
+        let mut bytes = Vec::new();
+        let keys = self.open_file(files)?.read_keys(block, &mut bytes)?;
         let index = self.index_of(files, block, &keys, key)?;
         Ok(index.map(|index| self.ordinal_at(block, index)))
     }
@@ -215,6 +203,46 @@ impl Run {
     /// Whether ids of this task may have entries, in a run of history.
     pub(crate) fn may_have_history_of(&self, id: TaskId) -> bool {
         self.may_have(Key::home(id))
+    }
+}
+
+impl OpenRun<'_> {
+    /// Reads the keys of a block into bytes that are used again and again.
+    pub(crate) fn read_keys<'b>(
+        &self,
+        block: usize,
+        bytes: &'b mut Vec<u8>,
+    ) -> Result<Keys<&'b [u8]>, Fault> {
+        let fence = &self.run.footer.fences[block];
+        bytes.resize(bodies_at(fence), 0);
+        self.files.read_into(&self.file, self.run.no, fence.offset, bytes)?;
+        Keys::read(self.run.no, fence, bytes.as_slice())
+            .map_err(|what| self.run.damaged(self.files, block, what))
+    }
+
+    /// Reads one body of a block whose keys were read, after the bodies that were read before.
+    pub(crate) fn read_body<B: AsRef<[u8]>>(
+        &self,
+        block: usize,
+        keys: &Keys<B>,
+        index: usize,
+        bodies: &mut Vec<u8>,
+    ) -> Result<std::ops::Range<usize>, Fault> {
+        let Self { run, files, file } = self;
+        let fence = &run.footer.fences[block];
+        let damaged = |what| run.damaged(files, block, what);
+        let (start, end, sum) = keys.body(index).map_err(damaged)?;
+        if end > fence.bodies_bytes as usize {
+            return Err(damaged("a body lies outside its block"));
+        }
+        let at = fence.offset + bodies_at(fence) as u64 + start as u64;
+        let before = bodies.len();
+        bodies.resize(before + (end - start), 0);
+        files.read_into(file, run.no, at, &mut bodies[before..])?;
+        if body_sum(run.no, &bodies[before..]) != sum {
+            return Err(damaged("the sum of a body is wrong"));
+        }
+        Ok(before..bodies.len())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Writing a run: entries in, a durable file out.
 //!
 //! Invariant: when `finish` has answered, every byte of the file is on disk; its name is once the directory is synced,
-//! which the caller does for all new files together.
+//! which the caller does for all new files together. A run that is not finished leaves no file: on a full disk it is tried
+//! again and again.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::path::PathBuf;
 
 use punctual_core::Timestamp;
 
@@ -20,7 +22,8 @@ const WRITE_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct RunWriter {
     no: RunNo,
-    path: std::path::PathBuf,
+    path: PathBuf,
+    unfinished: Unfinished,
     file: BufWriter<File>,
     offset: u64,
     block_bytes: usize,
@@ -31,6 +34,19 @@ pub(crate) struct RunWriter {
     count: u32,
     newest: Timestamp,
     bodies_bytes: u64,
+}
+
+/// Removes the file that it names, unless that was finished.
+#[derive(Debug)]
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // What cannot be removed now is a leftover, which the next opening removes.
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 struct Block {
@@ -59,6 +75,7 @@ impl RunWriter {
         let file = File::create(&path).map_err(|source| Fault::io("create", &path, source))?;
         let mut writer = Self {
             no,
+            unfinished: Unfinished(Some(path.clone())),
             path,
             file: BufWriter::with_capacity(WRITE_BYTES, file),
             offset: 0,
@@ -156,9 +173,6 @@ impl RunWriter {
     pub(crate) fn finish(mut self) -> Result<Option<Written>, Fault> {
         self.flush_block()?;
         let Some(last) = self.last else {
-            drop(self.file);
-            std::fs::remove_file(&self.path)
-                .map_err(|source| Fault::io("remove", &self.path, source))?;
             return Ok(None);
         };
         let footer = Footer {
@@ -171,10 +185,11 @@ impl RunWriter {
         };
         let bytes = footer.to_bytes(self.no, self.offset);
         self.write(&bytes)?;
-        let Self { no, path, file, offset: file_bytes, .. } = self;
+        let Self { no, path, file, mut unfinished, offset: file_bytes, .. } = self;
         let file =
             file.into_inner().map_err(|error| Fault::io("write", &path, error.into_error()))?;
         file.sync_data().map_err(|source| Fault::io("sync", &path, source))?;
+        unfinished.0 = None;
         Ok(Some(Written { no, footer, file_bytes }))
     }
 }

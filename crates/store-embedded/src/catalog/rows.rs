@@ -1,0 +1,235 @@
+//! The rows of the catalog: how keys and values are spelled.
+//!
+//! In: values. Out: bytes, and back. Counts and leases are spelled the same in frames of the journal.
+
+use punctual_core::{BrokerId, Epoch, FireId, Lease, PartitionId, Seat, TaskId, Timestamp};
+use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_timestamp, put_varint};
+use punctual_store::{BatchNo, Counts};
+
+use crate::journal::CommitNo;
+use crate::run::{Birth, RunNo};
+
+pub(super) const META: &[u8] = b"m";
+pub(super) const RUN: u8 = b'r';
+pub(super) const BITS: u8 = b'b';
+pub(super) const COUNTS: u8 = b'c';
+pub(super) const SEAT: u8 = b's';
+pub(super) const BATCH: u8 = b'n';
+
+/// Up to where everything is true, and the numbers that go on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Meta {
+    pub(crate) commit: CommitNo,
+    pub(crate) birth: Birth,
+    pub(crate) run_next: u64,
+    /// The latest time that anybody has told the store.
+    pub(crate) now: u64,
+}
+
+/// What kind of run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunKind {
+    /// Of tasks, in a near slice or a far one.
+    Near,
+    Far,
+    History,
+}
+
+/// A run in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) no: RunNo,
+    pub(crate) birth: Birth,
+    pub(crate) kind: RunKind,
+    pub(crate) file_bytes: u64,
+    /// Partitions to which it is gone, in a run of history.
+    pub(crate) swept: Vec<PartitionId>,
+}
+
+/// What is kept of a partition as such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owned {
+    /// The batch that its owner made last.
+    pub(crate) batch: Option<BatchNo>,
+}
+
+/// A paused task: the whole record, because the slice that it stood in goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paused {
+    pub(crate) fire_at: Timestamp,
+    pub(crate) body: bytes::Bytes,
+}
+
+impl Paused {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(8 + self.body.len());
+        put_timestamp(&mut out, self.fire_at);
+        out.extend_from_slice(&self.body);
+        out
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        Ok(Self {
+            fire_at: reader.timestamp()?,
+            body: bytes::Bytes::copy_from_slice(reader.rest()),
+        })
+    }
+}
+
+impl Meta {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut out = vec![1];
+        for number in [self.commit.0, self.birth.0, self.run_next, self.now] {
+            put_varint(&mut out, number);
+        }
+        out
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        match reader.byte()? {
+            1 => {}
+            other => return Err(CodecError::Format(other)),
+        }
+        Ok(Self {
+            commit: CommitNo(reader.varint()?),
+            birth: Birth(reader.varint()?),
+            run_next: reader.varint()?,
+            now: reader.varint()?,
+        })
+    }
+}
+
+impl Listed {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut out = vec![match self.kind {
+            RunKind::Near => 0,
+            RunKind::Far => 1,
+            RunKind::History => 2,
+        }];
+        put_varint(&mut out, self.birth.0);
+        put_varint(&mut out, self.file_bytes);
+        for partition in &self.swept {
+            out.extend_from_slice(&partition.get().to_be_bytes());
+        }
+        out
+    }
+
+    pub(super) fn read(no: RunNo, bytes: &[u8]) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        let kind = match reader.byte()? {
+            0 => RunKind::Near,
+            1 => RunKind::Far,
+            2 => RunKind::History,
+            _ => return Err(CodecError::Invalid("kind of run")),
+        };
+        let (birth, file_bytes) = (Birth(reader.varint()?), reader.varint()?);
+        let mut swept = Vec::new();
+        while !reader.rest().is_empty() {
+            swept.push(read_partition(&mut reader)?);
+        }
+        Ok(Self { no, birth, kind, file_bytes, swept })
+    }
+}
+
+/// Partition first, so that what one owner reads stands together; then the id, which begins with a time.
+pub(super) fn standing_key(id: TaskId) -> [u8; 18] {
+    let mut key = [0; 18];
+    key[..2].copy_from_slice(&id.partition().get().to_be_bytes());
+    key[2..].copy_from_slice(&id.as_u128().to_be_bytes());
+    key
+}
+
+pub(super) fn dead_key(fire_id: FireId) -> Vec<u8> {
+    let mut key = standing_key(fire_id.task).to_vec();
+    key.extend_from_slice(&fire_id.nominal_at.as_millis().to_be_bytes());
+    key
+}
+
+pub(super) fn read_dead_key(key: &[u8]) -> Result<FireId, CodecError> {
+    let mut reader = Reader::new(key.get(2..).unwrap_or_default());
+    let task = reader.task_id()?;
+    let millis = i128::from(read_word(&mut reader)?);
+    let nominal_at = Timestamp::try_from_millis(millis);
+    let nominal_at = nominal_at.map_err(|_| CodecError::Invalid("timestamp"))?;
+    Ok(FireId { task, nominal_at })
+}
+
+pub(super) fn numbered(tag: u8, no: RunNo) -> Vec<u8> {
+    let mut key = vec![tag];
+    key.extend_from_slice(&no.0.to_be_bytes());
+    key
+}
+
+pub(super) fn bits_key(no: RunNo, chunk: u32) -> Vec<u8> {
+    let mut key = numbered(BITS, no);
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
+}
+
+pub(super) fn read_word(reader: &mut Reader<'_>) -> Result<u64, CodecError> {
+    let bytes = reader.take(8)?.try_into().map_err(|_| CodecError::Short("key"))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+pub(super) fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, CodecError> {
+    let bytes = reader.take(2)?.try_into().map_err(|_| CodecError::Short("key"))?;
+    PartitionId::new(u16::from_be_bytes(bytes)).ok_or(CodecError::Invalid("partition"))
+}
+
+/// Writes counts, also for frames of the journal.
+pub(crate) fn put_counts(out: &mut Vec<u8>, counts: &Counts) {
+    for count in [
+        counts.scheduled,
+        counts.paused,
+        counts.done,
+        counts.dead,
+        counts.cancelled,
+        counts.dead_letters,
+    ] {
+        put_signed(out, count);
+    }
+}
+
+/// Reads counts.
+pub(crate) fn read_counts(reader: &mut Reader<'_>) -> Result<Counts, CodecError> {
+    Ok(Counts {
+        scheduled: reader.signed()?,
+        paused: reader.signed()?,
+        done: reader.signed()?,
+        dead: reader.signed()?,
+        cancelled: reader.signed()?,
+        dead_letters: reader.signed()?,
+    })
+}
+
+pub(super) fn put_seat(out: &mut Vec<u8>, seat: Seat) {
+    match seat {
+        Seat::Leader => out.push(0),
+        Seat::Partition(partition) => {
+            out.push(1);
+            out.extend_from_slice(&partition.get().to_be_bytes());
+        }
+    }
+}
+
+/// Writes a lease, also for frames of the journal.
+pub(crate) fn put_lease(out: &mut Vec<u8>, lease: &Lease) {
+    put_seat(out, lease.seat);
+    put_bytes(out, lease.broker.as_str().as_bytes());
+    put_varint(out, u64::from(lease.epoch.get()));
+    put_timestamp(out, lease.until);
+}
+
+/// Reads a lease.
+pub(crate) fn read_lease(reader: &mut Reader<'_>) -> Result<Lease, CodecError> {
+    let seat = match reader.byte()? {
+        0 => Seat::Leader,
+        1 => Seat::Partition(read_partition(reader)?),
+        _ => return Err(CodecError::Invalid("seat")),
+    };
+    let broker = BrokerId::new(reader.text()?);
+    let epoch = Epoch::new(reader.small("epoch")?).ok_or(CodecError::Invalid("epoch"))?;
+    Ok(Lease { seat, broker, epoch, until: reader.timestamp()? })
+}

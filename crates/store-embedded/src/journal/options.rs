@@ -1,0 +1,56 @@
+//! How a journal is kept: sizes and bounds, each with its reason.
+
+use super::StoreId;
+use super::frame::{FRAMES_AT, frame_bytes};
+
+/// Smallest file: a header and a little room. For tests.
+pub(crate) const FILE_BYTES_MIN: u64 = 8 * 1024;
+/// Largest file: opening reads one whole.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 30;
+/// Largest payload of one commit, if the file is not smaller still: so that one caller cannot
+/// keep all others waiting for long.
+pub(crate) const COMMIT_BYTES_MAX: u64 = 16 << 20;
+
+/// How a journal is kept. All files of one directory belong to one store.
+#[derive(Debug, Clone)]
+pub(crate) struct JournalOptions {
+    /// The store that the directory belongs to.
+    pub(crate) store: StoreId,
+    /// Bytes of one file: the unit in which room is reserved and given back. The directory
+    /// holds the files since the checkpoint, `ready_max` ready ones and `spares_max` more.
+    pub(crate) file_bytes: u64,
+    /// Files that are kept ready to be written, so that the writer does not wait for one.
+    pub(crate) ready_max: usize,
+    /// Recycled files that are kept besides the ready ones, instead of being deleted, at most. As
+    /// many are kept as were begun between two of the last checkpoints, so a quiet store has none.
+    pub(crate) spares_max: usize,
+    /// Bytes that may wait to be written. A caller beyond that waits or is told `Busy`.
+    pub(crate) queue_bytes_max: usize,
+    /// Commits that may wait to be written.
+    pub(crate) queue_commits_max: usize,
+}
+
+impl JournalOptions {
+    /// The defaults for a store: files of 64 MiB, 2 ready and up to 8 spares, 16 MiB or 4,096
+    /// commits waiting.
+    pub(crate) fn new(store: StoreId) -> Self {
+        Self {
+            store,
+            file_bytes: 64 << 20,
+            ready_max: 2,
+            spares_max: 8,
+            queue_bytes_max: 16 << 20,
+            queue_commits_max: 4096,
+        }
+    }
+
+    /// The largest payload that one commit may have.
+    pub(crate) fn commit_bytes_max(&self) -> u64 {
+        (self.file_bytes - FRAMES_AT - frame_bytes(0)).min(COMMIT_BYTES_MAX)
+    }
+
+    /// What `Grow` leaves to `Shrink` when no further file can be made: a quarter of a file.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.file_bytes / 4
+    }
+}

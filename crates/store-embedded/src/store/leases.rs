@@ -1,0 +1,91 @@
+//! Leases: who may write. Decided against what was admitted, answered when it is durable.
+
+use std::time::Duration;
+
+use punctual_core::{BrokerId, Epoch, Lease, Seat, Timestamp};
+use punctual_store::{LeaseStore, StoreError};
+
+use super::{Admission, EmbeddedStore, unanswered};
+use crate::frame::lease_frame;
+use crate::journal::Class;
+
+impl LeaseStore for EmbeddedStore {
+    async fn acquire(
+        &self,
+        seat: Seat,
+        broker: &BrokerId,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        if let Seat::Partition(partition) = seat {
+            self.inner.check_partition(partition)?;
+        }
+        let admission = self.admission.lock().await;
+        let last = admission.seats.get(&seat);
+        if last.is_some_and(|last| last.broker != *broker && last.holds_at(now)) {
+            return Err(StoreError::Held { seat });
+        }
+        let epoch = last.map_or(Epoch::NONE, |last| last.epoch).next();
+        let epoch =
+            epoch.ok_or_else(|| StoreError::Broken(format!("the epochs of {seat} are used up")))?;
+        let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
+        self.commit_lease(admission, lease, true, now).await
+    }
+
+    async fn renew(
+        &self,
+        lease: &Lease,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        let admission = self.admission.lock().await;
+        let seat = lease.seat;
+        match admission.seats.get(&seat) {
+            Some(last) if last.epoch == lease.epoch => {
+                let until = now.after(ttl);
+                let lease = Lease { until, ..last.clone() };
+                self.commit_lease(admission, lease, false, now).await
+            }
+            _ => Err(StoreError::Held { seat }),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
+        let admission = self.admission.lock().await;
+        let now = self.inner.state()?.now;
+        match admission.seats.get(&lease.seat) {
+            Some(last) if last.epoch == lease.epoch => {
+                let until = Timestamp::EPOCH;
+                let lease = Lease { until, ..last.clone() };
+                self.commit_lease(admission, lease, false, now).await?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
+        Ok(self.inner.state()?.leases.get(&seat).cloned())
+    }
+}
+
+impl EmbeddedStore {
+    async fn commit_lease(
+        &self,
+        mut admission: tokio::sync::MutexGuard<'_, Admission>,
+        lease: Lease,
+        acquired: bool,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        let frame = lease_frame(&lease, acquired, now);
+        let answered = self.append(frame, Class::Shrink).await?;
+        if let (Seat::Partition(partition), true) = (lease.seat, acquired) {
+            admission.batches[usize::from(partition.get())] = None;
+        }
+        admission.seats.insert(lease.seat, lease.clone());
+        drop(admission);
+        // If it cannot be made durable, the store is broken and nothing admitted after it counts either.
+        answered.await.map_err(|_| unanswered())??;
+        Ok(lease)
+    }
+}

@@ -1,0 +1,145 @@
+//! Room: what a store does on a small disk, on a full one, and with a batch that fits nowhere.
+//!
+//! Needs root, `mkfs.ext4` and loop devices.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy knows helpers of integration tests for tests only if they are inside one"
+)]
+
+#[allow(dead_code, reason = "a broker needs more of it")]
+#[path = "../../punctual/tests/faults/disk.rs"]
+mod disk;
+
+use std::path::Path;
+
+use disk::SmallDisk;
+use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Timestamp};
+use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, partition, settle, task};
+use punctual_store::conformance::run;
+use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, StoreError, TaskStore};
+use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
+
+const PAYLOAD_BYTES: u64 = 16 << 10;
+
+async fn open(dir: &Path, options: Options) -> (EmbeddedStore, OpenReport, Lease) {
+    let (store, report) = EmbeddedStore::open(dir, options).unwrap();
+    let seat = Seat::Partition(partition(0));
+    let lease = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap();
+    (store, report, lease)
+}
+
+/// So many tasks with large payloads, from a number on.
+fn puts(lease: &Lease, first: u64, count: u64) -> Vec<Change> {
+    let put = |n: u64| {
+        let payload = vec![u8::try_from(n % 251).unwrap(); usize::try_from(PAYLOAD_BYTES).unwrap()];
+        let id = id(at(n), partition(0), lease.epoch, n);
+        let content_type = "application/octet-stream".into();
+        let payload = Payload::Binary { bytes: payload.into(), content_type };
+        Change::Put(task(id).payload(payload).build())
+    };
+    (first..first + count).map(put).collect()
+}
+
+async fn apply(
+    store: &EmbeddedStore,
+    lease: &Lease,
+    number: u64,
+    changes: Vec<Change>,
+) -> Result<(), StoreError> {
+    let batch = Batch { number: BatchNo::new(number), changes };
+    store.apply(partition(0), lease.epoch, batch).await
+}
+
+async fn count(store: &EmbeddedStore) -> usize {
+    let all = store.load(partition(0), Position::START, Timestamp::MAX, usize::MAX);
+    all.await.unwrap().len()
+}
+
+#[test]
+fn a_small_disk_has_room_for_checkpoints() {
+    run(async {
+        for mebibytes in [150, 300] {
+            let disk = SmallDisk::mount(mebibytes);
+            let options = || Options::new(Partitions::ONE);
+            let (store, _, lease) = open(&disk.data(), options()).await;
+            for number in 1..=20 {
+                let first = (number - 1) * 64;
+                apply(&store, &lease, number, puts(&lease, first, 64)).await.unwrap();
+            }
+            store.checkpoint().await.unwrap();
+            apply(&store, &lease, 21, puts(&lease, 20 * 64, 1)).await.unwrap();
+            store.close().await.unwrap();
+            let (store, report, _) = open(&disk.data(), options()).await;
+            assert!(report.closed_cleanly, "{report:?}");
+            assert_eq!(report.replayed, 0, "everything was written, on {mebibytes} MiB");
+            assert_eq!(count(&store).await, 20 * 64 + 1);
+        }
+    });
+}
+
+#[test]
+fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
+    run(async {
+        let disk = SmallDisk::mount(200);
+        let (store, _, lease) = open(&disk.data(), Options::new(Partitions::ONE)).await;
+        apply(&store, &lease, 1, puts(&lease, 0, 256)).await.unwrap();
+        disk.fill(0);
+        // As often as it is tried: what was begun is gone again.
+        for _ in 0..3 {
+            store.checkpoint().await.unwrap();
+        }
+        let runs = std::fs::read_dir(disk.data().join("runs")).unwrap();
+        assert_eq!(runs.count(), 0, "half a run is left");
+        let refused = apply(&store, &lease, 2, puts(&lease, 256, 1)).await;
+        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+        disk.empty();
+        store.checkpoint().await.unwrap();
+        apply(&store, &lease, 2, puts(&lease, 256, 1)).await.unwrap();
+        assert_eq!(count(&store).await, 257);
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
+    run(async {
+        let disk = SmallDisk::mount(200);
+        let options = Options { ended_max: 6, ..Options::new(Partitions::ONE) };
+        let (store, _, lease) = open(&disk.data(), options).await;
+        apply(&store, &lease, 1, puts(&lease, 0, 64)).await.unwrap();
+        store.checkpoint().await.unwrap();
+        apply(&store, &lease, 2, puts(&lease, 64, 64)).await.unwrap();
+        disk.fill(0);
+        store.checkpoint().await.unwrap();
+        let loaded = store.load(partition(0), Position::START, Timestamp::MAX, 32).await.unwrap();
+        let ends = loaded.iter().map(|task| settle(task, FireEnd::Done, NOW)).collect();
+        apply(&store, &lease, 3, ends).await.unwrap();
+        disk.empty();
+        // Nobody asks for a checkpoint: the background comes back to it by itself.
+        while let Err(refused) = apply(&store, &lease, 4, puts(&lease, 128, 1)).await {
+            assert!(matches!(refused, StoreError::Full(_)), "{refused:?}");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(count(&store).await, 128 - 32 + 1);
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_batch_that_fits_nowhere_is_refused_as_what_it_is_and_the_store_goes_on() {
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _, lease) = open(dir.path(), Options::tiny(Partitions::ONE)).await;
+        let refused = apply(&store, &lease, 1, puts(&lease, 0, 400)).await;
+        match refused {
+            // Not `Full`: no room that might come would help.
+            Err(StoreError::Broken(why)) => assert!(why.contains("at most"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+        apply(&store, &lease, 1, puts(&lease, 0, 4)).await.unwrap();
+        assert_eq!(count(&store).await, 4);
+        store.close().await.unwrap();
+    });
+}
