@@ -211,12 +211,14 @@ pub enum IdError {
     FireForm,
 }
 
+/// In one piece: ids are written with every delivery and every answer.
 fn write_letters(f: &mut fmt::Formatter<'_>, bits: u128, count: usize) -> fmt::Result {
-    for place in (0..count).rev() {
+    let mut letters = [0; TASK_LETTERS];
+    for (place, letter) in letters[..count].iter_mut().rev().enumerate() {
         let index = usize::try_from(bits >> (5 * place) & 31).expect("five bits");
-        fmt::Write::write_char(f, char::from(LETTERS[index]))?;
+        *letter = LETTERS[index];
     }
-    Ok(())
+    f.write_str(str::from_utf8(&letters[..count]).expect("ASCII"))
 }
 
 fn read_letters(text: &str, count: usize) -> Option<u128> {

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use punctual_core::{AttemptNo, FireId, Task};
+use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState};
 use rapidhash::fast::RandomState;
 
 use crate::command::Subject;
@@ -64,6 +64,18 @@ impl Claims {
 
     pub(crate) fn has(&self, fire_id: FireId) -> bool {
         self.fires.contains_key(&fire_id)
+    }
+
+    /// How many there are, of one namespace or of all.
+    pub(crate) fn count(&self, namespace: Option<&Namespace>) -> usize {
+        let of = |task: &&Task| namespace.is_none_or(|it| task.definition.namespace == *it);
+        self.fires.values().filter(of).count()
+    }
+
+    /// The task that a caller asks for, firing.
+    pub(crate) fn firing(&self, subject: &Subject) -> Option<Task> {
+        let task = self.fires.get(self.by_subject.get(subject)?)?;
+        Some(Task { state: TaskState::Firing, ..task.clone() })
     }
 
     /// The attempt under way of whom a caller asks for.

@@ -372,8 +372,9 @@ impl Owner {
                 _ => self.schedule(order, asked, sight.task, sight.receipt, now),
             },
             Command::Cancel(_) => self.cancel(asked, sight, now),
-            Command::Get(_) => {
-                let shown = sight.task.map(|task| Answer::Task(self.as_it_stands(task)));
+            Command::Get(subject) => {
+                let shown = sight.task.map(|task| self.as_it_stands(task));
+                let shown = shown.or_else(|| self.claims.firing(&subject)).map(Answer::Task);
                 self.answer(asked, shown.ok_or(EngineError::NotFound));
             }
             Command::Touch(_, push) => self.touch(push, asked, sight, now),

@@ -15,6 +15,8 @@ pub struct Gauges {
     pub queued: usize,
     /// Deliveries under way.
     pub inflight: usize,
+    /// Of those, the ones that the store knows as dead letters until their outcome is known: they may be received at most once.
+    pub claimed: usize,
     /// Lanes.
     pub lanes: usize,
     /// Lanes that have tasks and nobody to take them.
@@ -32,6 +34,7 @@ impl Gauges {
             loaded: self.loaded + other.loaded,
             queued: self.queued + other.queued,
             inflight: self.inflight + other.inflight,
+            claimed: self.claimed + other.claimed,
             lanes: self.lanes + other.lanes,
             parked_lanes: self.parked_lanes + other.parked_lanes,
             oldest_overdue: oldest,
@@ -41,7 +44,8 @@ impl Gauges {
 
 impl Owner {
     pub(crate) fn gauges(&self, namespace: Option<&Namespace>, now: Timestamp) -> Gauges {
-        let mut gauges = Gauges { loaded: self.memory.len(), ..Gauges::default() };
+        let (loaded, claimed) = (self.memory.len(), self.claims.count(namespace));
+        let mut gauges = Gauges { loaded, claimed, ..Gauges::default() };
         // What was not read yet may be overdue as well.
         let unread = Some(self.loader.cursor().fire_at).filter(|unread| *unread < now);
         let mut oldest = unread.filter(|_| namespace.is_none());

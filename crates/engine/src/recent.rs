@@ -52,8 +52,11 @@ impl Recent {
 
     /// A decision about a task, part of the batch last applied, is durable.
     pub(crate) fn durable(&mut self, id: TaskId) {
-        self.changed.insert(id, self.batches);
-        self.by_age.push_back((self.batches, id));
+        // A read that is issued from now on sees it; without an open one nobody can have missed it.
+        if !self.open.is_empty() {
+            self.changed.insert(id, self.batches);
+            self.by_age.push_back((self.batches, id));
+        }
         self.undone(id);
     }
 

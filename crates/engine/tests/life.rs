@@ -272,6 +272,7 @@ fn at_most_once_is_claimed_durably_before_it_is_sent() {
     world.settle();
     assert_eq!(world.carried.len(), 1);
     assert!(matches!(world.cancel(key("order")), Ok(Cancelled::Firing(_))));
+    assert_eq!(world.get(key("order")).unwrap().state, TaskState::Firing, "not dead yet");
     world.crash();
     world.pass(secs(60));
     assert!(world.carried.is_empty(), "never a second time");

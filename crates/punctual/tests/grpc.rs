@@ -184,7 +184,7 @@ async fn the_last_of_many_wishes_for_one_key_wins() {
 async fn conditions_and_touches_mean_what_they_say() {
     let broker = Broker::start(&[]);
     let shop = shop(&broker);
-    let task = || shop.task().key("a").within(HOUR).queue("q");
+    let task = || shop.task().key("a").delay(HOUR).queue("q");
     assert_eq!(task().if_absent().schedule().await.unwrap().version, 1);
     let status = |result: Result<_, Error>| match result {
         Err(Error::Problem(problem)) => problem.status,
@@ -195,12 +195,20 @@ async fn conditions_and_touches_mean_what_they_say() {
     assert!(task().if_version(1).schedule().await.unwrap().replaced);
 
     let before = shop.get("a").await.unwrap().unwrap();
-    shop.touch("a").await.unwrap();
+    let later = || Touch::default().delay(2 * HOUR);
+    shop.touch_many(["a"], later()).await.unwrap();
     let after = shop.get("a").await.unwrap().unwrap();
     assert!(after.version > before.version && after.fire_at >= before.fire_at);
     assert!(matches!(shop.touch("b").await, Err(Error::Problem(problem)) if problem.status == 404));
-    let model = NewTask::new().within(HOUR).queue("q");
-    let touched = shop.touch_many(["a", "b", "c"], Touch::default().create(model)).await.unwrap();
+    let untimed = shop.touch("a").await;
+    assert!(matches!(untimed, Err(Error::Problem(problem)) if problem.status == 422), "no watch");
+    let watch = shop.task().key("w").within(HOUR).queue("q").schedule().await;
+    assert!(
+        matches!(watch, Err(Error::Problem(problem)) if problem.status == 422),
+        "not served yet"
+    );
+    let model = NewTask::new().delay(HOUR).queue("q");
+    let touched = shop.touch_many(["a", "b", "c"], later().create(model)).await.unwrap();
     assert_eq!((touched.touched, touched.created, touched.missing.len()), (1, 2, 0));
     let namespace = shop.task().key("x").delay(HOUR).queue("no spaces").schedule().await;
     let Err(Error::Problem(problem)) = namespace else { panic!("{namespace:?}") };

@@ -266,6 +266,7 @@ mod tests {
             loaded: 5,
             queued: 4,
             inflight: 3,
+            claimed: 0,
             lanes: 9,
             parked_lanes: 2,
             oldest_overdue: Some(Timestamp::from_millis(8500)),

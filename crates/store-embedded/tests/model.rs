@@ -17,7 +17,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn the_store_answers_like_the_memory_store_over_many_seeds() {
     let first = number("PUNCTUAL_SEED_FIRST", 100);
     let steps = number("PUNCTUAL_STEPS", 400);
-    for seed in first..first + number("PUNCTUAL_SEEDS", 6) {
+    for seed in first..first + number("PUNCTUAL_SEEDS", 4) {
         let subject = Dir::tiny();
         run(same_as_memory(&subject, Walk { seed, steps }));
     }

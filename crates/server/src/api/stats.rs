@@ -59,19 +59,20 @@ pub(crate) async fn stats(
     }
     let now = broker.clock.now();
     // A task that fires counts as scheduled in the store; one that may be received at most once as dead, until its outcome is known.
-    let inflight = i64::try_from(gauges.inflight).unwrap_or(i64::MAX);
-    let firing = inflight.min(counts.scheduled).max(0);
+    let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
+    let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
+    let others = count(gauges.inflight.saturating_sub(gauges.claimed)).min(counts.scheduled).max(0);
     let oldest = gauges.oldest_overdue.filter(|oldest| *oldest <= now);
     answer::ok(&Stats {
         namespace: namespace.as_str().to_owned(),
         accepted: counts.accepted(),
-        scheduled: counts.scheduled - firing,
-        firing,
+        scheduled: counts.scheduled - others,
+        firing: others + claimed,
         paused: counts.paused,
         done: counts.done,
-        dead: counts.dead,
+        dead: counts.dead - claimed,
         cancelled: counts.cancelled,
-        dead_letters: counts.dead_letters,
+        dead_letters: counts.dead_letters - claimed,
         queued: gauges.queued,
         parked_lanes: gauges.parked_lanes,
         oldest_overdue: oldest.map(|oldest| oldest.to_string()),

@@ -17,7 +17,6 @@ use std::time::Duration;
 use punctual_core::{Clock, Namespace, Outcome, Queue, Reason, Target, Timestamp};
 use punctual_engine::{Delivery, Handle, Report, Reports};
 use rapidhash::fast::RandomState;
-use slab::Slab;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::SystemClock;
@@ -66,8 +65,8 @@ pub(crate) enum Heard {
 
 /// Which line of deliveries.
 type LineId = (Namespace, Queue);
-/// Which worker on a stream.
-type WorkerNo = usize;
+/// Which worker on a stream. Never given twice: a lease may outlive the stream that it went out on.
+type WorkerNo = u64;
 
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -81,7 +80,9 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct Inner {
     lines: HashMap<LineId, Line, RandomState>,
-    workers: Slab<WorkerEntry>,
+    workers: HashMap<WorkerNo, WorkerEntry, RandomState>,
+    /// Workers that ever came.
+    came: WorkerNo,
     leases: Leases,
     closed: bool,
 }
@@ -92,6 +93,20 @@ struct WorkerEntry {
     credit: usize,
     unsettled: usize,
     sender: mpsc::UnboundedSender<Vec<Leased>>,
+}
+
+/// The line of a delivery to a queue.
+fn line_of(delivery: &Delivery) -> Option<LineId> {
+    match &delivery.definition.target {
+        Target::Queue(queue) => Some((delivery.definition.namespace.clone(), queue.clone())),
+        Target::Http(_) => None,
+    }
+}
+
+fn is_of(delivery: &Delivery, (namespace, line): &LineId) -> bool {
+    let definition = &delivery.definition;
+    matches!(&definition.target, Target::Queue(queue) if queue == line)
+        && definition.namespace == *namespace
 }
 
 /// Reports that go out once the lock is free.
@@ -136,21 +151,14 @@ impl Hub {
     /// Takes deliveries to queues.
     pub(crate) fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         let now = self.clock.now();
-        let mut touched: Vec<LineId> = Vec::new();
+        let mut deliveries = deliveries.into_iter().peekable();
         let mut inner = self.lock();
-        for delivery in deliveries {
-            let Target::Queue(queue) = &delivery.definition.target else {
-                continue;
-            };
-            let line_id = (delivery.definition.namespace.clone(), queue.clone());
-            let reports = reports.clone();
+        // Deliveries come lane by lane, so the line is looked up once for many.
+        while let Some(line_id) = deliveries.peek().and_then(line_of) {
             let line = inner.lines.entry(line_id.clone()).or_default();
-            line.waiting.push_back(Waiting { delivery, reports, since: now });
-            if touched.last() != Some(&line_id) && !touched.contains(&line_id) {
-                touched.push(line_id);
+            while let Some(delivery) = deliveries.next_if(|delivery| is_of(delivery, &line_id)) {
+                line.waiting.push_back(Waiting { delivery, reports: reports.clone(), since: now });
             }
-        }
-        for line_id in touched {
             inner.hand_out(&line_id, now);
         }
     }
@@ -168,7 +176,9 @@ impl Hub {
             let mut inner = self.lock();
             let credit = credit.min(CREDIT_MAX);
             let entry = WorkerEntry { lines: lines.clone(), credit, unsettled: 0, sender };
-            let number = inner.workers.insert(entry);
+            inner.came += 1;
+            let number = inner.came;
+            inner.workers.insert(number, entry);
             for line_id in &lines {
                 inner.lines.entry(line_id.clone()).or_default().workers.push(number);
             }
@@ -325,16 +335,15 @@ impl Inner {
         let Some(line) = self.lines.get(line_id) else {
             return 0;
         };
-        let credit: usize = line.workers.iter().map(|number| self.workers[*number].credit).sum();
+        let credit: usize = line.workers.iter().map(|number| self.workers[number].credit).sum();
         credit + line.wanted_by_polls() + line.polled
     }
 
     /// A lease is over: its worker may have another delivery.
     fn let_down(&mut self, held: &lease::Held, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
-        let line_id = held.line();
         match held.worker {
             Some(number) => {
-                if let Some(worker) = self.workers.get_mut(number) {
+                if let Some(worker) = self.workers.get_mut(&number) {
                     worker.unsettled = worker.unsettled.saturating_sub(1);
                     for line_id in &worker.lines {
                         if !lines.contains(line_id) {
@@ -344,6 +353,7 @@ impl Inner {
                 }
             }
             None => {
+                let line_id = held.line();
                 if let Some(line) = self.lines.get_mut(&line_id) {
                     line.polled = line.polled.saturating_sub(1);
                 }
@@ -364,14 +374,14 @@ impl Inner {
         let mut batches: Vec<(WorkerNo, Vec<Leased>)> = Vec::new();
         while !line.waiting.is_empty() {
             let with_credit = line.workers.iter().copied().filter(|number| {
-                let worker = &workers[*number];
+                let worker = &workers[number];
                 worker.unsettled < worker.credit
             });
-            let Some(number) = with_credit.min_by_key(|number| workers[*number].unsettled) else {
+            let Some(number) = with_credit.min_by_key(|number| workers[number].unsettled) else {
                 break;
             };
             // With one worker all goes there; with several, in small pieces, to the least loaded.
-            let worker = &mut workers[number];
+            let worker = workers.get_mut(&number).expect("lines know workers that are here");
             let piece = if line.workers.len() == 1 { MESSAGE_MAX } else { 16 };
             let count = piece.min(worker.credit - worker.unsettled).min(line.waiting.len());
             worker.unsettled += count;
@@ -387,7 +397,7 @@ impl Inner {
         }
         for (number, batch) in batches {
             // A worker that is just leaving gives back what it did not get.
-            if let Err(unsent) = workers[number].sender.send(batch) {
+            if let Err(unsent) = workers[&number].sender.send(batch) {
                 for leased in unsent.0 {
                     leases.give_back(leased, line);
                 }
@@ -419,7 +429,7 @@ impl Worker {
     pub(crate) fn set_credit(&self, credit: usize) {
         let lines = {
             let mut inner = self.hub.lock();
-            let worker = &mut inner.workers[self.number];
+            let worker = inner.workers.get_mut(&self.number).expect("it is here until dropped");
             worker.credit = credit.min(CREDIT_MAX);
             worker.lines.clone()
         };
@@ -433,7 +443,7 @@ impl Drop for Worker {
         self.receiver.close();
         let lines = {
             let mut inner = self.hub.lock();
-            let entry = inner.workers.remove(self.number);
+            let entry = inner.workers.remove(&self.number).expect("it is here until dropped");
             for line_id in &entry.lines {
                 if let Some(line) = inner.lines.get_mut(line_id) {
                     line.workers.retain(|number| *number != self.number);
@@ -443,8 +453,7 @@ impl Drop for Worker {
             while let Ok(batch) = self.receiver.try_recv() {
                 let Inner { lines, leases, .. } = &mut *inner;
                 for leased in batch {
-                    let Target::Queue(queue) = &leased.delivery.definition.target else { continue };
-                    let line_id = (leased.delivery.definition.namespace.clone(), queue.clone());
+                    let Some(line_id) = line_of(&leased.delivery) else { continue };
                     leases.give_back(leased, lines.entry(line_id).or_default());
                 }
             }

@@ -334,10 +334,13 @@ pub(super) fn delivery(leased: Leased) -> v1::Delivery {
         Target::Queue(queue) => queue.as_str().to_owned(),
         Target::Http(_) => String::new(),
     };
+    let fire_id = delivery.fire_id.to_string();
+    // A fire id begins with the id of its task.
+    let task = fire_id.split('-').next().unwrap_or_default().to_owned();
     v1::Delivery {
         token: token.0,
-        fire_id: delivery.fire_id.to_string(),
-        task: delivery.fire_id.task.to_string(),
+        fire_id,
+        task,
         key: definition.key.as_ref().map_or_else(String::new, |key| key.as_str().to_owned()),
         queue,
         attempt: u32::from(delivery.attempt.get()),

@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prost::Message;
 use punctual_core::{Invalid, Namespace, Queue};
 use punctual_proto::v1;
 use punctual_proto::v1::broker_message::Message as Tell;
@@ -32,6 +31,8 @@ const OUTGOING_MAX: usize = 2;
 const WAITING_MAX: usize = 64;
 /// Bytes of deliveries in one message: below the 4 MiB that gRPC clients take by default, with room for the largest payload.
 const DELIVERIES_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// What a delivery takes besides its payload and its key, at most: ids, names, numbers.
+const DELIVERY_BYTES: usize = 512;
 /// Queues of one worker: it asks all of their lines.
 const QUEUES_MAX: usize = 64;
 /// How long a worker may take to say hello.
@@ -170,7 +171,7 @@ impl Session {
         let mut bytes = 0;
         for leased in leased {
             let delivery = convert::delivery(leased);
-            bytes += delivery.encoded_len();
+            bytes += delivery.payload.len() + delivery.key.len() + DELIVERY_BYTES;
             deliveries.push(delivery);
             if bytes > DELIVERIES_BYTES_MAX {
                 bytes = 0;

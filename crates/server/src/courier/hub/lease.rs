@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 use std::time::Duration;
 
-use punctual_core::{Namespace, Target, Timestamp};
+use punctual_core::{Namespace, Timestamp};
 use punctual_engine::{Delivery, Reports};
 use punctual_wheel::{TimerId, Wheel};
 use slab::Slab;
@@ -52,11 +52,7 @@ pub(super) struct Held {
 impl Held {
     /// The line that it came from.
     pub(super) fn line(&self) -> LineId {
-        let definition = &self.delivery.definition;
-        let Target::Queue(queue) = &definition.target else {
-            unreachable!("only deliveries to queues are leased");
-        };
-        (definition.namespace.clone(), queue.clone())
+        super::line_of(&self.delivery).expect("only deliveries to queues are leased")
     }
 }
 
