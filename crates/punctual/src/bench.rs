@@ -11,6 +11,7 @@ mod cancel;
 mod clock;
 mod drain;
 mod lag;
+mod neighbour;
 mod pending;
 mod report;
 mod restart;
@@ -74,6 +75,8 @@ enum Workload {
     Drain,
     /// 20,000 tasks that are due already, to a webhook.
     Webhook,
+    /// Lag to a worker beside a target that hangs.
+    Neighbour,
     /// Named tasks pushed out, in batches.
     Touch,
     /// Tasks cancelled by id, in batches.
@@ -85,11 +88,12 @@ enum Workload {
 }
 
 impl Workload {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Schedule,
         Self::Lag,
         Self::Drain,
         Self::Webhook,
+        Self::Neighbour,
         Self::Touch,
         Self::Cancel,
         Self::Restart,
@@ -127,6 +131,7 @@ pub(crate) async fn bench(flags: Bench) -> anyhow::Result<()> {
             Workload::Lag => lag::run(&mut stage).await?,
             Workload::Drain => drain::run(&mut stage).await?,
             Workload::Webhook => webhook::run(&mut stage).await?,
+            Workload::Neighbour => neighbour::run(&mut stage).await?,
             Workload::Touch => touch::run(&mut stage).await?,
             Workload::Cancel => cancel::run(&mut stage).await?,
             Workload::Restart => restart::run(&mut stage).await?,
