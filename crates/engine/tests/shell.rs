@@ -106,3 +106,32 @@ async fn a_task_is_carried_when_the_clock_has_come_to_its_time() {
     let refused = stage.owner.schedule(in_an_hour()).await;
     assert_eq!(refused, Err(EngineError::Stopped));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
+    let stage = stage().await;
+    let calls = (0..64).map(|_| {
+        let owner = stage.owner.clone();
+        tokio::spawn(async move {
+            let mut created = 0;
+            // Until it is told that there is nobody any more.
+            while owner.schedule(in_an_hour()).await.is_ok() {
+                created += 1;
+            }
+            created
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    for _ in 0..100 {
+        stage.owner.schedule(in_an_hour()).await.unwrap();
+    }
+    stage.owner.drain();
+    let mut created = 0;
+    for call in calls {
+        created += call.await.unwrap();
+    }
+    assert!(created > 0);
+    for _ in 0..100 {
+        assert_eq!(stage.owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
+    }
+}
