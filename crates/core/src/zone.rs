@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use jiff::SignedDuration;
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 
@@ -16,6 +17,10 @@ use crate::{Invalid, Timestamp};
 const NAME_BYTES_MAX: usize = 64;
 /// Names of the database that are no place: what a machine has before somebody sets its zone.
 const NO_PLACES: [&str; 2] = ["Factory", "Etc/Unknown"];
+
+/// For how long a change of clocks can be felt: local times that are shown a second time lie within
+/// it, because no change is by more than a day. No zone has changed its clocks twice in it since 1970.
+const CHANGE_FELT_MAX: SignedDuration = SignedDuration::from_hours(26);
 
 /// An IANA time zone, by its name. A clone is a reference count.
 #[derive(Clone)]
@@ -51,23 +56,38 @@ impl Zone {
 
     /// The stretch without a change of clocks that an instant lies in.
     pub(crate) fn stretch_at(&self, at: jiff::Timestamp) -> Stretch {
-        let end = self.0.following(at).next().map(|change| change.timestamp());
-        Stretch { offset: self.0.to_offset(at), end }
+        self.stretch(at, self.0.to_offset(at))
     }
 
-    /// The change of clocks that an instant comes after, or at; `None` before the first.
-    pub(crate) fn change_before(&self, at: jiff::Timestamp) -> Option<Change> {
-        let just_after = at.checked_add(jiff::SignedDuration::from_nanos(1)).ok()?;
-        let change = self.0.preceding(just_after).next()?;
-        let earlier = change.timestamp().checked_sub(jiff::SignedDuration::from_secs(1)).ok()?;
-        let (at, to) = (change.timestamp(), change.offset());
-        Some(Change { at, from: self.0.to_offset(earlier), to })
+    /// The stretch that a change of clocks begins.
+    pub(crate) fn stretch_after(&self, change: &Change) -> Stretch {
+        self.stretch(change.at, change.to)
     }
 
-    /// The change of clocks at the end of a stretch, if it has one.
-    pub(crate) fn change_after(&self, stretch: &Stretch) -> Option<Change> {
-        let at = stretch.end?;
-        Some(Change { at, from: stretch.offset, to: self.0.to_offset(at) })
+    fn stretch(&self, at: jiff::Timestamp, offset: Offset) -> Stretch {
+        let next = self.0.following(at).next();
+        let end = next.map(|next| Change { at: next.timestamp(), from: offset, to: next.offset() });
+        Stretch { offset, end }
+    }
+
+    /// The change of clocks at or shortly before an instant, whose offset is given; `None` if there
+    /// was none for [`CHANGE_FELT_MAX`].
+    pub(crate) fn change_shortly_before(
+        &self,
+        at: jiff::Timestamp,
+        offset: Offset,
+    ) -> Option<Change> {
+        let earlier = at.checked_sub(CHANGE_FELT_MAX).ok()?;
+        let earlier_offset = self.0.to_offset(earlier);
+        if earlier_offset == offset {
+            return None;
+        }
+        self.0
+            .following(earlier)
+            .map(|change| change.timestamp())
+            .take_while(|change_at| *change_at <= at)
+            .last()
+            .map(|change_at| Change { at: change_at, from: earlier_offset, to: offset })
     }
 }
 
@@ -90,8 +110,8 @@ impl fmt::Debug for Zone {
 pub(crate) struct Stretch {
     /// How far the clocks are ahead of UTC.
     pub(crate) offset: Offset,
-    /// The first instant that is not in it; `None` if it lasts for ever.
-    pub(crate) end: Option<jiff::Timestamp>,
+    /// The change that ends it; `None` if it lasts for ever.
+    pub(crate) end: Option<Change>,
 }
 
 /// An instant at which the clocks of a zone are set to another offset.

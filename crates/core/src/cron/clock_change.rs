@@ -34,7 +34,7 @@ pub(super) fn next_after(
     let mut stretch = zone.stretch_at(after);
     let mut from = stretch.offset.to_datetime(start);
     if twice == Twice::Once
-        && let Some(change) = zone.change_before(after)
+        && let Some(change) = zone.change_shortly_before(after, stretch.offset)
     {
         // What was there before the clocks went back has had its turn.
         from = from.max(change.local_before());
@@ -42,13 +42,13 @@ pub(super) fn next_after(
     for _ in 0..GAPS_MAX {
         let gap_change = loop {
             let local = fields.first_from(from);
-            let Some(change) = zone.change_after(&stretch) else {
+            let Some(change) = stretch.end else {
                 return stretch.offset.to_timestamp(local?).ok();
             };
             if let Some(local) = local.filter(|local| *local < change.local_before()) {
                 return stretch.offset.to_timestamp(local).ok();
             }
-            stretch = zone.stretch_at(change.at);
+            stretch = zone.stretch_after(&change);
             let (before, after) = (change.local_before(), change.local_after());
             if after < before && twice == Twice::Both {
                 from = after;
@@ -87,7 +87,7 @@ pub(super) fn note(
 ) -> Option<String> {
     let stretch = zone.stretch_at(at);
     let local = stretch.offset.to_datetime(at);
-    if let Some(change) = zone.change_before(at) {
+    if let Some(change) = zone.change_shortly_before(at, stretch.offset) {
         let (before, after) = (change.local_before(), change.local_after());
         if gap == Gap::After
             && change.at == at
@@ -102,7 +102,7 @@ pub(super) fn note(
             return Some(format!("second of two {local}: {}", moved(&change)));
         }
     }
-    let change = zone.change_after(&stretch)?;
+    let change = stretch.end?;
     if local < change.local_after() || change.local_before() <= local {
         return None;
     }

