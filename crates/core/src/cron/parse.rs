@@ -31,6 +31,9 @@ const KINDS: [Kind; 7] =
 pub(super) fn parse(expression: &str) -> Result<Fields, Invalid> {
     let expanded = if expression.starts_with('@') { expand(expression)? } else { expression };
     let texts: Vec<&str> = expanded.split_ascii_whitespace().collect();
+    if texts.first().is_some_and(|text| text.starts_with("TZ=") || text.starts_with("CRON_TZ=")) {
+        return Err(invalid("must not name a time zone, which is a field of its own".to_owned()));
+    }
     let kinds = match texts.len() {
         5 => &KINDS[1..6],
         6 => &KINDS[..6],
