@@ -79,12 +79,18 @@ fn agrees(cron: &Cron, data: &TimeZone, after: Timestamp) {
     let gap = cron.dst().gap.map_or(expression.is_fixed, |gap| gap == Gap::After);
     let both = cron.dst().overlap.map_or(!expression.is_fixed, |twice| twice == Twice::Both);
     let mut want = fires(&walk(&expression, &clock), gap, both);
+    let at = |second: i64| Timestamp::from_millis(u64::try_from(second).unwrap() * 1000);
+    // From anywhere within, also from within a second pass.
+    for start in (from..to).step_by(usize::try_from(half).unwrap() / 17) {
+        let want = want.iter().copied().find(|fire_at| *fire_at > start);
+        let got = cron.next_after(at(start)).filter(|fire_at| *fire_at <= at(to));
+        assert_eq!(got, want.map(at), "{cron:?} after {start}");
+    }
     // A change is in the middle of the window, if there is one: leave out what is far before it.
     let skipped = want.len().saturating_sub(FIRES_MAX) / 2;
     let from = if skipped > 0 { want[skipped - 1] } else { from };
     want.drain(..skipped);
     want.truncate(FIRES_MAX);
-    let at = |second: i64| Timestamp::from_millis(u64::try_from(second).unwrap() * 1000);
     let got: Vec<i64> =
         std::iter::successors(cron.next_after(at(from)), |fire_at| cron.next_after(*fire_at))
             .take_while(|fire_at| *fire_at <= at(to))

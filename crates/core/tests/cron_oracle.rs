@@ -10,6 +10,8 @@
 //!
 //! Not here: what is refused (`cron_text.rs`), and the walk itself (`cron_oracle/naive.rs`).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+
 #[path = "cron_oracle/naive.rs"]
 mod naive;
 
@@ -151,13 +153,24 @@ const CHOICES: [(Gap, Twice); 4] = [
     (Gap::Skip, Twice::Both),
 ];
 
+/// Where else to begin, in seconds after a change of clocks: whoever starts within the second pass must
+/// know that it is one.
+const STARTS: [i64; 6] = [-1, 0, 1, 17 * MINUTE, 47 * MINUTE, 107 * MINUTE];
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_millis(u64::try_from(second).unwrap() * 1000)
+}
+
+fn second(at: Timestamp) -> i64 {
+    i64::try_from(at.as_millis() / 1000).unwrap()
+}
+
 /// All that `next_after` gives after one second and up to another.
 fn fires_of(cron: &Cron, from: i64, to: i64) -> Vec<i64> {
-    let at = |second: i64| Timestamp::from_millis(u64::try_from(second).unwrap() * 1000);
     let to = at(to);
     std::iter::successors(cron.next_after(at(from)), |fire_at| cron.next_after(*fire_at))
         .take_while(|fire_at| *fire_at <= to)
-        .map(|fire_at| i64::try_from(fire_at.as_millis() / 1000).unwrap())
+        .map(second)
         .collect()
 }
 
@@ -179,12 +192,13 @@ struct Tally {
     fires: u64,
 }
 
-/// Compares one expression in one window for these ways; the caller's silence is one more.
+/// Compares one expression in one window for these ways; the caller's silence is one more. The window
+/// has a change of clocks in it, or some other instant of interest.
 fn compare(
     pair: &Pair,
     zone: &Zone,
     clock: &Clock,
-    (from, to): (i64, i64),
+    (from, change, to): (i64, i64, i64),
     choices: &[(Gap, Twice)],
     tally: &mut Tally,
 ) {
@@ -198,11 +212,7 @@ fn compare(
         if got != want {
             let differs = got.iter().zip(&want).position(|(got, want)| got != want);
             let index = differs.unwrap_or(got.len().min(want.len()));
-            let local = |fires: &[i64]| {
-                fires.get(index).map(|at| {
-                    zone.local(Timestamp::from_millis(u64::try_from(*at).unwrap() * 1000))
-                })
-            };
+            let local = |fires: &[i64]| fires.get(index).map(|second| zone.local(at(*second)));
             panic!(
                 "{} in {zone:?} with {dst:?} after {from}: {} fires, should be {}; \
                  the first to differ is {:?}, should be {:?}",
@@ -212,6 +222,11 @@ fn compare(
                 local(&got),
                 local(&want),
             );
+        }
+        for start in STARTS.map(|after_change| change + after_change) {
+            let want = want.iter().copied().find(|fire_at| *fire_at > start);
+            let got = cron.next_after(at(start)).map(second).filter(|fire_at| *fire_at <= to);
+            assert_eq!(got, want, "{} in {zone:?} with {dst:?} after {start}", pair.text);
         }
         tally.sets += 1;
         tally.fires += got.len() as u64;
@@ -231,7 +246,7 @@ fn compare_around(
     tally.windows += 1;
     for pair in pairs {
         assert!(step == 1 || pair.naive.is_by_minute, "{} wants every second", pair.text);
-        compare(pair, zone, &clock, (from, to), choices, tally);
+        compare(pair, zone, &clock, (from, at, to), choices, tally);
     }
 }
 
@@ -323,14 +338,16 @@ fn eighteen_years_of_every_zone_are_as_a_naive_walk_has_them() {
     let by_minute: Vec<Pair> = pairs(&OFTEN).into_iter().chain(pairs(&SELDOM)).collect();
     let mut tally = Tally::default();
     // Looking every quarter of an hour finds changes that would cancel out within a day.
-    for (zone, data, _) in zones(15 * MINUTE) {
+    for (zone, data, changes) in zones(15 * MINUTE) {
         let mut from = SPAN_START;
         while from < SPAN_END {
             let to = (from + 366 * DAY).min(SPAN_END);
             let clock = Clock::new(from, to, MINUTE, |at| offset_at(&data, at));
             tally.windows += 1;
+            let change = changes.iter().copied().find(|at| (from + DAY..to - DAY).contains(at));
+            let span = (from, change.unwrap_or(from + DAY), to);
             for pair in &by_minute {
-                compare(pair, &zone, &clock, (from, to), &CHOICES, &mut tally);
+                compare(pair, &zone, &clock, span, &CHOICES, &mut tally);
             }
             from = to;
         }

@@ -2,6 +2,8 @@
 //!
 //! All in UTC, whose clocks never change. Not here: changes of clocks (`cron_oracle.rs`).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+
 use std::time::Duration;
 
 use punctual_core::{CRON_BYTES_MAX, Cron, Dst, Timestamp, Zone, every_of};

@@ -2,6 +2,8 @@
 //!
 //! Not here: all the others (`cron_oracle.rs`).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+
 use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone};
 
 const DEFAULT: Dst = Dst { gap: None, overlap: None };
@@ -176,6 +178,20 @@ fn what_always_falls_into_the_gap_never_fires_if_gaps_are_skipped() {
     assert_eq!(
         fires(&cron("Europe/Berlin", "30 2 29 3 *", SKIP), "2026-01-01T00:00:00Z", 1),
         ["2027-03-29T02:30:00+02:00"]
+    );
+}
+
+#[test]
+fn whoever_starts_within_the_second_pass_knows_it() {
+    // 02:10 for the second time; 02:30 has had its turn.
+    let after = "2026-10-25T01:10:00Z";
+    assert_eq!(
+        fires(&cron("Europe/Berlin", "30 2 * * *", DEFAULT), after, 1),
+        ["2026-10-26T02:30:00+01:00"]
+    );
+    assert_eq!(
+        fires(&cron("Europe/Berlin", "30 2 * * *", BOTH), after, 1),
+        ["2026-10-25T02:30:00+01:00"]
     );
 }
 

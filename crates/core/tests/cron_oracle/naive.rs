@@ -131,20 +131,20 @@ impl Expression {
     pub(crate) fn has_day(&self, day: Day) -> bool {
         let by_day = self.days.iter().any(|entry| day_has(entry, day));
         let by_weekday = self.weekdays.iter().any(|entry| weekday_has(entry, day));
-        let any_day = self.days.iter().any(is_unrestricted);
-        let any_weekday = self.weekdays.iter().any(is_unrestricted);
+        let any_day = self.days.iter().any(|entry| is_unrestricted(entry));
+        let any_weekday = self.weekdays.iter().any(|entry| is_unrestricted(entry));
         let meant = match (any_day, any_weekday) {
             (true, _) => by_weekday,
             (false, true) => by_day,
             (false, false) => by_day || by_weekday,
         };
-        let year =
-            self.years.iter().any(is_unrestricted) || any_has(&self.years, day.year, 1970, 2999);
+        let year = self.years.iter().any(|entry| is_unrestricted(entry))
+            || any_has(&self.years, day.year, 1970, 2999);
         meant && year && any_has(&self.months, day.month, 1, 12)
     }
 }
 
-fn is_unrestricted(entry: &String) -> bool {
+fn is_unrestricted(entry: &str) -> bool {
     let (base, step) = entry.split_once('/').unwrap_or((entry, "1"));
     matches!(base, "*" | "?") && step.parse() == Ok(1)
 }
@@ -261,7 +261,8 @@ impl Clock {
         let mut moments = Vec::new();
         let mut push = |at: i64, local: i64, why| {
             assert!(local % step == 0, "every step shows a whole step on the wall");
-            let (day, of_day) = (local.div_euclid(86_400), local.rem_euclid(86_400) as usize);
+            let day = local.div_euclid(86_400);
+            let of_day = usize::try_from(local.rem_euclid(86_400)).unwrap();
             let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
             moments.push(Moment { at, day, hour, minute, second, why });
         };
