@@ -65,7 +65,8 @@ impl Zone {
     }
 
     fn stretch(&self, at: jiff::Timestamp, offset: Offset) -> Stretch {
-        let next = self.0.following(at).next();
+        // Some changes only give another name to the same clocks.
+        let next = self.0.following(at).find(|next| next.offset() != offset);
         let end = next.map(|next| Change { at: next.timestamp(), from: offset, to: next.offset() });
         Stretch { offset, end }
     }
@@ -82,12 +83,7 @@ impl Zone {
         if earlier_offset == offset {
             return None;
         }
-        self.0
-            .following(earlier)
-            .map(|change| change.timestamp())
-            .take_while(|change_at| *change_at <= at)
-            .last()
-            .map(|change_at| Change { at: change_at, from: earlier_offset, to: offset })
+        self.stretch(earlier, earlier_offset).end
     }
 }
 

@@ -381,6 +381,6 @@ fn every_change_of_clocks_since_1970_is_as_a_naive_walk_has_it() {
             let half_width = if at < SPAN_START { 2 * HOUR } else { 36 * HOUR };
             compare_around(&by_second, of, (at, half_width, 1), &CHOICES, &mut tally);
         }
+        println!("{zone:?}: {tally:?}");
     }
-    println!("{tally:?}");
 }

@@ -14,7 +14,7 @@ use super::calendar::Fields;
 use super::{Gap, Twice};
 
 /// How close to a local time the search must look at every change of clocks: more than any two
-/// zones can be apart, so what lies further ahead can be gone to at once.
+/// zones can be apart, so that what lies further ahead can be gone to at once.
 const NEAR: SignedDuration = SignedDuration::from_hours(72);
 
 /// How many local times in a row may fall into gaps and be left out. A gap comes once a year; what
@@ -39,33 +39,30 @@ pub(super) fn next_after(
         // What was there before the clocks went back has had its turn.
         from = from.max(change.local_before());
     }
-    for _ in 0..GAPS_MAX {
-        let gap_change = loop {
-            let local = fields.first_from(from);
-            let Some(change) = stretch.end else {
-                return stretch.offset.to_timestamp(local?).ok();
-            };
-            if let Some(local) = local.filter(|local| *local < change.local_before()) {
-                return stretch.offset.to_timestamp(local).ok();
-            }
-            stretch = zone.stretch_after(&change);
-            let (before, after) = (change.local_before(), change.local_after());
-            if after < before && twice == Twice::Both {
-                from = after;
-                continue;
-            }
-            let local = local?;
-            if before < after && local < after {
-                break change;
-            }
-            from = local;
-            if let Some(near) = shortly_before(local).filter(|near| *near > change.at) {
-                stretch = zone.stretch_at(near);
-            }
+    let mut gaps = 0;
+    while gaps < GAPS_MAX {
+        let local = fields.first_from(from);
+        let Some(change) = stretch.end else {
+            return stretch.offset.to_timestamp(local?).ok();
         };
-        match gap {
-            Gap::After => return Some(gap_change.at),
-            Gap::Skip => from = gap_change.local_after(),
+        let (before, after) = (change.local_before(), change.local_after());
+        if let Some(local) = local.filter(|local| *local < before) {
+            return stretch.offset.to_timestamp(local).ok();
+        }
+        // Nothing is left in this stretch.
+        stretch = zone.stretch_after(&change);
+        if after < before && twice == Twice::Both {
+            from = after;
+            continue;
+        }
+        from = local?;
+        if from < after {
+            match gap {
+                Gap::After => return Some(change.at),
+                Gap::Skip => (from, gaps) = (after, gaps + 1),
+            }
+        } else if let Some(near) = shortly_before(from).filter(|near| *near > change.at) {
+            stretch = zone.stretch_at(near);
         }
     }
     None
