@@ -2,7 +2,7 @@
 //!
 //! In: an expression, a [`Zone`], what to do about changes of its clocks ([`Dst`]); then instants. Out:
 //! the first fire time after each. Invariants: fire times are distinct and strictly increasing; an
-//! expression that is taken has a day that exists; no search takes longer than some microseconds.
+//! expression that is taken has a day that exists; every search is bounded, by years and by gaps.
 //! Not here: `@every`, which is an interval ([`every_of`] reads it), missed fires, and tasks.
 //!
 //! Fields are `minute hour day month weekday`; six have the second first; seven have the year last.
