@@ -131,16 +131,15 @@ impl Kind {
     }
 
     fn step(self, text: &str) -> Result<u16, String> {
-        number(text)
-            .filter(|step| (1..=self.count()).contains(step))
-            .ok_or_else(|| format!("must have a step of 1-{}, is \"/{text}\"", self.count()))
+        let widest = self.count();
+        let step = number(text).filter(|step| (1..=widest).contains(step));
+        step.ok_or_else(|| format!("must have a step of 1-{widest}, is {:?}", format!("/{text}")))
     }
 
     /// `1-5`. Ranges do not wrap: which days `FRI-MON` has is plain, which hours `22-6` has in a step
     /// of five is not.
     fn range(self, from_text: &str, to_text: &str, text: &str) -> Result<(u16, u16), String> {
-        let value = |text| self.value(text);
-        let (Some(mut from), Some(mut to)) = (value(from_text), value(to_text)) else {
+        let (Some(mut from), Some(mut to)) = (self.value(from_text), self.value(to_text)) else {
             return Err(self.must_be(text));
         };
         // A week may begin with Sunday in either spelling: 7-3 is 0-3.
