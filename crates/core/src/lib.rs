@@ -10,6 +10,7 @@
 //!
 //! Next door: `wheel` waits for the time, `store` keeps the task, `engine` acts on the decisions.
 
+mod cron;
 mod dead;
 mod duration;
 mod fire;
@@ -25,7 +26,9 @@ mod target;
 mod task;
 mod time;
 mod topology;
+mod zone;
 
+pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fire::{AttemptNo, AttemptRecord, Fire, FireEnd, FireRecord, Outcome, Reason};
@@ -41,6 +44,7 @@ pub use target::{HttpTarget, Method, Target};
 pub use task::{Guarantee, NewTask, Payload, Task, TaskState, Version};
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Owner, Topology};
+pub use zone::{Zone, zones_version};
 
 /// A value that a caller sent and that cannot be taken: which field, and what is allowed.
 ///

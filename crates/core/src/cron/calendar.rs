@@ -1,0 +1,283 @@
+//! The search: the first local time from a given one on that an expression names.
+//!
+//! In: a local time without a zone. Out: a local time, to the second.
+//! Invariant: an expression that can be searched has a day within the next [`YEARS_BARREN_MAX`]
+//! years, or within the next of its years; so no search looks at more than some dozen months.
+//! Not here: whether that time exists in a zone, or twice (`clock_change`).
+
+use std::sync::Arc;
+
+use jiff::civil::{Date, DateTime, Time};
+
+use super::days::Days;
+use super::field::{YEAR_MAX, YEAR_MIN};
+
+/// The longest wait for a day that exists: a fifth weekday in February wants a leap year that
+/// begins on the right day, which comes every 28 years, and every 40 where 2100 is between.
+pub(super) const YEARS_BARREN_MAX: i16 = 40;
+
+/// An expression as sets. Bits are the values themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fields {
+    pub(super) seconds: u64,
+    pub(super) minutes: u64,
+    pub(super) hours: u64,
+    pub(super) days: Days,
+    pub(super) months: u64,
+    /// `None`: every year.
+    pub(super) years: Option<Arc<Years>>,
+    /// The minute field is made with `*`.
+    pub(super) star_minute: bool,
+    /// The hour field is made with `*`.
+    pub(super) star_hour: bool,
+}
+
+impl Fields {
+    /// Second 0 of every minute: what the fields that are not written mean.
+    pub(super) fn every_minute() -> Self {
+        Self {
+            seconds: 1,
+            minutes: (1 << 60) - 1,
+            hours: (1 << 24) - 1,
+            days: Days::all(),
+            months: (1 << 13) - 2,
+            years: None,
+            star_minute: true,
+            star_hour: true,
+        }
+    }
+
+    /// Whether the time of day is fixed, rather than a part of every hour or every minute.
+    pub(super) fn is_fixed(&self) -> bool {
+        !self.star_minute && !self.star_hour
+    }
+
+    /// Drops months and years that never have a day that is meant. Answers whether any are left.
+    pub(super) fn leave_out_what_never_occurs(&mut self) -> bool {
+        for month in 1..=12 {
+            // Every kind of year is among 28 without a century between them.
+            if !(2001..2029).any(|year| self.days.of(year, month) != 0) {
+                self.months &= !(1 << month);
+            }
+        }
+        let years = self.years.as_deref().cloned();
+        if let Some(mut years) = years {
+            for year in YEAR_MIN..=YEAR_MAX {
+                let start = Date::new(year.cast_signed(), 1, 1).expect("a year of four digits");
+                if years.contains(year) && self.first_date_of_year_from(start).is_none() {
+                    years.remove(year);
+                }
+            }
+            let any = years.first_from(YEAR_MIN).is_some();
+            self.years = Some(Arc::new(years));
+            return any;
+        }
+        self.months != 0
+    }
+
+    /// The first local time at or after `from` that is meant.
+    pub(super) fn first_from(&self, from: DateTime) -> Option<DateTime> {
+        let date = self.first_date_from(from.date())?;
+        if date > from.date() {
+            return Some(date.to_datetime(self.first_time()));
+        }
+        if let Some(time) = self.first_time_from(from.time()) {
+            return Some(date.to_datetime(time));
+        }
+        let date = self.first_date_from(date.tomorrow().ok()?)?;
+        Some(date.to_datetime(self.first_time()))
+    }
+
+    fn first_date_from(&self, from: Date) -> Option<Date> {
+        let mut from = from;
+        let year_max = from.year().saturating_add(YEARS_BARREN_MAX);
+        loop {
+            let year = match &self.years {
+                Some(years) => years.first_from(u16::try_from(from.year()).ok()?)?.cast_signed(),
+                None => Some(from.year()).filter(|year| *year <= year_max)?,
+            };
+            if year > from.year() {
+                from = Date::new(year, 1, 1).ok()?;
+            }
+            if let Some(date) = self.first_date_of_year_from(from) {
+                return Some(date);
+            }
+            from = Date::new(year.checked_add(1)?, 1, 1).ok()?;
+        }
+    }
+
+    /// The first day that is meant, in the same year.
+    fn first_date_of_year_from(&self, from: Date) -> Option<Date> {
+        let year = from.year();
+        let mut day = from.day();
+        let mut months = self.months >> from.month() << from.month();
+        while months != 0 {
+            let month = number(months.trailing_zeros());
+            if month > from.month() {
+                day = 1;
+            }
+            let days = self.days.of(year, month) >> day << day;
+            if days != 0 {
+                let day = number(days.trailing_zeros());
+                return Some(Date::new(year, month, day).expect("a month has only its own days"));
+            }
+            months &= months - 1;
+        }
+        None
+    }
+
+    fn first_time(&self) -> Time {
+        time(self.hours.trailing_zeros(), self.first_minute(), self.first_second())
+    }
+
+    fn first_minute(&self) -> u32 {
+        self.minutes.trailing_zeros()
+    }
+
+    fn first_second(&self) -> u32 {
+        self.seconds.trailing_zeros()
+    }
+
+    fn first_time_from(&self, from: Time) -> Option<Time> {
+        let hour = from.hour().unsigned_abs().into();
+        let minute = from.minute().unsigned_abs().into();
+        let second = from.second().unsigned_abs().into();
+        if has(self.hours, hour) {
+            if has(self.minutes, minute)
+                && let Some(second) = first_bit_from(self.seconds, second)
+            {
+                return Some(time(hour, minute, second));
+            }
+            if let Some(minute) = first_bit_from(self.minutes, minute + 1) {
+                return Some(time(hour, minute, self.first_second()));
+            }
+        }
+        let hour = first_bit_from(self.hours, hour + 1)?;
+        Some(time(hour, self.first_minute(), self.first_second()))
+    }
+}
+
+/// A set of years.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Years([u64; 17]);
+
+impl Years {
+    pub(super) fn none() -> Self {
+        Self([0; 17])
+    }
+
+    pub(super) fn insert(&mut self, year: u16) {
+        let (word, bit) = Self::place(year);
+        self.0[word] |= 1 << bit;
+    }
+
+    fn remove(&mut self, year: u16) {
+        let (word, bit) = Self::place(year);
+        self.0[word] &= !(1 << bit);
+    }
+
+    fn contains(&self, year: u16) -> bool {
+        let (word, bit) = Self::place(year);
+        self.0[word] >> bit & 1 == 1
+    }
+
+    /// The first year of the set that is not before this one.
+    fn first_from(&self, year: u16) -> Option<u16> {
+        if year > YEAR_MAX {
+            return None;
+        }
+        let (start, bit) = Self::place(year.max(YEAR_MIN));
+        let rest = self.0[start] >> bit << bit;
+        std::iter::once(rest)
+            .chain(self.0[start + 1..].iter().copied())
+            .zip(start..)
+            .find(|(bits, _)| *bits != 0)
+            .and_then(|(bits, word)| u16::try_from(word * 64).ok().zip(bits_low(bits)))
+            .map(|(words, bit)| YEAR_MIN + words + bit)
+    }
+
+    fn place(year: u16) -> (usize, u32) {
+        let index = u32::from(year - YEAR_MIN);
+        ((index / 64) as usize, index % 64)
+    }
+}
+
+fn bits_low(bits: u64) -> Option<u16> {
+    u16::try_from(bits.trailing_zeros()).ok()
+}
+
+fn has(bits: u64, value: u32) -> bool {
+    bits >> value & 1 == 1
+}
+
+fn first_bit_from(bits: u64, value: u32) -> Option<u32> {
+    let rest = bits.checked_shr(value)?.checked_shl(value)?;
+    (rest != 0).then(|| rest.trailing_zeros())
+}
+
+fn time(hour: u32, minute: u32, second: u32) -> Time {
+    Time::new(number(hour), number(minute), number(second), 0)
+        .expect("every field holds only what its clock can show")
+}
+
+fn number(value: u32) -> i8 {
+    i8::try_from(value).expect("no field but the year has a value above 59")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::parse;
+    use super::*;
+
+    /// Every way to name days by itself. An expression is a union of these over some months, so it
+    /// waits no longer than the least of its parts.
+    fn days() -> Vec<String> {
+        let numbers = (1..=31).flat_map(|day| [format!("{day} * ?"), format!("{day}W * ?")]);
+        let from_last = (1..=30).map(|before| format!("L-{before} * ?"));
+        let weekdays = (0..7).flat_map(|weekday| {
+            let nth = (1..=5).map(move |nth| format!("? * {weekday}#{nth}"));
+            nth.chain([format!("? * {weekday}"), format!("? * {weekday}L")])
+        });
+        let last = ["L * ?", "LW * ?"].map(str::to_owned);
+        numbers.chain(from_last).chain(weekdays).chain(last).collect()
+    }
+
+    #[test]
+    fn no_day_that_exists_is_waited_for_longer_than_the_search_goes() {
+        let mut longest = 0;
+        for days in days() {
+            for month in 1..=12 {
+                let text = format!("0 0 {}", days.replace("* ", &format!("{month} ")));
+                let Ok(fields) = parse(&text) else {
+                    continue;
+                };
+                // The calendar repeats after 400 years.
+                let years = (2000..2400 + YEARS_BARREN_MAX * 2)
+                    .filter(|year| fields.days.of(*year, month) != 0)
+                    .collect::<Vec<i16>>();
+                let waits = years.windows(2).map(|pair| pair[1] - pair[0]);
+                longest = waits.max().unwrap_or(i16::MAX).max(longest);
+            }
+        }
+        assert_eq!(longest, YEARS_BARREN_MAX);
+    }
+
+    #[test]
+    fn a_refused_day_is_in_none_of_400_years() {
+        let mut refused = 0;
+        for days in days() {
+            for month in 1..=12 {
+                let text = format!("0 0 {}", days.replace("* ", &format!("{month} ")));
+                if parse(&text).is_ok() {
+                    continue;
+                }
+                refused += 1;
+                let mut fields = parse(&format!("0 0 {days}")).unwrap();
+                fields.months = 1 << month;
+                assert!((2000..2400).all(|year| fields.days.of(year, month) == 0), "{text}");
+            }
+        }
+        // 30, 31, 30W, 31W, L-29 and L-30 in February; 31, 31W and L-30 in four other months.
+        assert_eq!(refused, 6 + 4 * 3);
+    }
+}
