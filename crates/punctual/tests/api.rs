@@ -417,7 +417,7 @@ fn a_broker_on_its_own_leads_itself_and_says_that_it_is_ready() {
     assert_eq!(topology["brokers"][0]["partitions"], json!([0, 1, 2]));
     assert!(topology["brokers"][0]["last_heartbeat"].is_string());
     let ready = broker.call("GET", "/readyz", &[], "");
-    assert_eq!(ready, (200, json!({"ready": true, "reasons": []})));
+    assert_eq!(ready, (200, json!({"ready": true, "reasons": [], "warnings": []})));
     assert_eq!(broker.call("GET", "/livez", &[], "").0, 200);
 }
 

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper_util::server::graceful::GracefulShutdown;
-use punctual_core::{BrokerId, Clock, Namespace, PartitionId, Partitions, TaskKey, partition_of};
+use punctual_core::{
+    BrokerId, Clock, Namespace, PartitionId, Partitions, Seat, TaskKey, Timestamp, partition_of,
+};
 use punctual_engine::{Budget, EngineError, Gauges, Handle, Terms, spawn, take};
-use punctual_store::StoreError;
+use punctual_store::{LeaseStore as _, StoreError};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -132,6 +134,9 @@ pub async fn run(
     let http = Arc::new(HttpCourier::new(guard, signer, telemetry.clone()));
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
+    if let Some(opened) = opened_last(partitions, &store).await? {
+        clock.was_seen(opened);
+    }
     let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
     hub.serve(handles.clone());
     let address = listener.local_addr()?;
@@ -158,6 +163,7 @@ pub async fn run(
         error = owner_failed(&mut ends) => Some(error),
         () = listen::accept(&listener, config.tls.as_ref(), router, &connections, &telemetry) => None,
         () = hub.watch() => None,
+        () = broker.clock.watch(&telemetry) => None,
     };
     drop(listener);
     tracing::info!("draining");
@@ -203,6 +209,21 @@ async fn take_all(
         ends.spawn(end);
     }
     Ok((handles, ends))
+}
+
+/// When the store was opened last, by the leases of then. That the clock is before it says that one of the two was wrong.
+async fn opened_last(
+    partitions: Partitions,
+    store: &Store,
+) -> Result<Option<Timestamp>, StoreError> {
+    let mut opened = None;
+    for partition in partitions.iter() {
+        let lease = store.holder(Seat::Partition(partition)).await?;
+        let taken =
+            lease.map(|lease| lease.until.since(Timestamp::EPOCH).saturating_sub(SOLE_LEASE));
+        opened = opened.max(taken);
+    }
+    Ok(opened.map(|opened| Timestamp::EPOCH.after(opened)))
 }
 
 /// Resolves when an owner has stopped by itself.
