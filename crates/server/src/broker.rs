@@ -1,7 +1,8 @@
 //! The broker: all parts put together, and the order in which they start and stop.
 //!
-//! In: a listener, a store and a signal to stop. Out: when [`run`] returns, nothing is under way any more.
-//! Start: take the partitions, then listen. Stop: listen no more, finish what is under way, then return.
+//! In: a listener, a store and a signal to stop. Out: when [`run`] returns, nothing is under way any more and nobody has the store.
+//! Start: take the partitions, then listen. Stop: take nothing new, let workers and receivers say what came of what they have, give
+//! up the rest, listen no more, then return; all that within the grace time.
 //! Invariant: a request is answered by the owner of its partition, after the store.
 
 use std::net::SocketAddr;
@@ -16,8 +17,9 @@ use punctual_core::{
 use punctual_engine::{Budget, EngineError, Gauges, Handle, Terms, spawn, take};
 use punctual_store::{LeaseStore as _, StoreError};
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::api;
 use crate::auth::Tokens;
@@ -66,6 +68,8 @@ pub(crate) struct Broker {
     pub(crate) address: SocketAddr,
     /// Becomes true when the broker stops taking: streams end what they have.
     pub(crate) draining: watch::Receiver<bool>,
+    /// Tells by its end that nobody has the broker any more.
+    _here: mpsc::Sender<()>,
 }
 
 /// The owners of all partitions, by partition.
@@ -75,6 +79,13 @@ pub(crate) struct Owners {
     handles: Vec<Handle>,
     /// Tasks without a name go round.
     next: AtomicUsize,
+}
+
+impl Broker {
+    /// Whether it takes nothing new any more.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
 }
 
 impl Owners {
@@ -143,6 +154,7 @@ pub async fn run(
     let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
     let tokens = Tokens::new(config.tokens.clone());
     let (drain, draining) = watch::channel(false);
+    let (here, mut gone) = mpsc::channel(1);
     let broker = Arc::new(Broker {
         owners,
         store,
@@ -153,37 +165,70 @@ pub async fn run(
         telemetry: telemetry.clone(),
         address,
         draining,
+        _here: here,
     });
     tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
     let router = api::router(Arc::clone(&broker));
+    let (end, ended) = watch::channel(false);
+    let mut serving = Box::pin(async {
+        let tls = config.tls.as_ref();
+        let accepting = listen::accept(&listener, tls, router, &connections, ended, &telemetry);
+        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry));
+    });
     let failed = tokio::select! {
         () = stop => None,
         error = owner_failed(&mut ends) => Some(error),
-        () = listen::accept(&listener, config.tls.as_ref(), router, &connections, &telemetry) => None,
-        () = hub.watch() => None,
-        () = broker.clock.watch(&telemetry) => None,
+        () = &mut serving => None,
     };
-    drop(listener);
     tracing::info!("draining");
     drain.send_replace(true);
     hub.close();
     for handle in broker.owners.all() {
         handle.drain();
     }
-    let finish = async {
-        connections.shutdown().await;
-        while ends.join_next().await.is_some() {}
-    };
-    let finished = tokio::select! {
-        finished = tokio::time::timeout(config.grace, finish) => finished.is_ok(),
-        () = hub.watch() => false,
-    };
-    if !finished {
-        tracing::warn!(grace = ?config.grace, "stopping with work under way; it will be done again");
+    let quiet = async { while ends.join_next().await.is_some() {} };
+    let mut settling = Box::pin(async {
+        tokio::select! {
+            () = quiet => {}
+            // Workers settle over connections old and new, and leases go on running out.
+            () = &mut serving => {}
+        }
+    });
+    let shares = Shares::of(config.grace);
+    // A store that is broken takes nothing that anybody could still say.
+    let settle_max = if failed.is_none() { shares.settle } else { Duration::ZERO };
+    if timeout(settle_max, &mut settling).await.is_err() {
+        let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
+        tracing::warn!(leases, webhooks, "stopping with work under way; it will be done again");
+        let _ = timeout(shares.rest, &mut settling).await;
     }
+    drop(settling);
+    drop(serving);
+    drop(listener);
+    let _ = timeout(shares.rest, connections.shutdown()).await;
+    end.send_replace(true);
+    drop(broker);
+    // Nothing is ever sent: this ends when the last who had the broker is gone.
+    let _ = timeout(shares.rest, gone.recv()).await;
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// How the grace time is spent.
+#[derive(Debug, Clone, Copy)]
+struct Shares {
+    /// On work under way.
+    settle: Duration,
+    /// On each of what follows: writing what was given up, closing connections, letting go of the store, closing it.
+    rest: Duration,
+}
+
+impl Shares {
+    fn of(grace: Duration) -> Self {
+        let rest = grace / 10;
+        Self { settle: grace - 4 * rest, rest }
+    }
 }
 
 type Ends = JoinSet<Result<StoreError, oneshot::error::RecvError>>;

@@ -20,7 +20,7 @@ use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, timeout};
 
 use crate::telemetry::Telemetry;
@@ -73,12 +73,13 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Serves connections until it is dropped.
+/// Accepts connections until it is dropped, and serves them until `ended` becomes true.
 pub(crate) async fn accept(
     listener: &TcpListener,
     tls: Option<&Tls>,
     router: Router,
     connections: &GracefulShutdown,
+    ended: watch::Receiver<bool>,
     telemetry: &Telemetry,
 ) {
     let places = connections_max(getrlimit(Resource::Nofile).current);
@@ -92,8 +93,12 @@ pub(crate) async fn accept(
             Ok((stream, _)) => {
                 let connected = telemetry.connection();
                 let serving = open(stream, tls.cloned(), router.clone(), connections.watcher());
+                let mut ended = ended.clone();
                 tokio::spawn(async move {
-                    serving.await;
+                    tokio::select! {
+                        () = serving => {}
+                        _ = ended.wait_for(|ended| *ended) => {}
+                    }
                     drop((place, connected));
                 });
             }

@@ -36,6 +36,11 @@ struct Ready {
     responses((status = 200, description = "it can", body = Ready))
 )]
 pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
+    if broker.is_draining() {
+        return Err(Problem::not_ready(&[
+            "draining: it stops as soon as what is under way is done".to_owned(),
+        ]));
+    }
     let mut reasons = Vec::new();
     for (partition, owner) in broker.owners.partitions().iter().zip(broker.owners.all()) {
         if let Err(error) = owner.gauges(None).await {
