@@ -79,7 +79,7 @@ impl Workers {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (leave, left) = oneshot::channel();
-        let polling = (0..2).map(|_| {
+        let polling = (0..4).map(|_| {
             let (book, stop) = (book.clone(), Arc::clone(&stop));
             thread::spawn(move || poll(address, &book, &stop))
         });
