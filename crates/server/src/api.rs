@@ -44,6 +44,7 @@ use utoipa_axum::routes;
 
 use crate::auth;
 use crate::broker::Broker;
+use crate::browser;
 use crate::listen;
 use crate::telemetry::{PAGE_TYPE, Telemetry};
 pub(crate) use error::Problem;
@@ -63,6 +64,7 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
         .with_state(Arc::clone(&broker))
         // With limits, deadlines and rights of its own: a stream lasts.
         .merge(grpc::routes(&broker))
+        .layer(from_fn_with_state(broker.strangers, browser::check))
 }
 
 /// What Prometheus reads.

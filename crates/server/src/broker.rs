@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::api;
 use crate::auth::Tokens;
+use crate::browser::Strangers;
 use crate::clock::SystemClock;
 use crate::config::{Config, ConfigError};
 use crate::courier::{Couriers, Guard, HttpCourier, Hub, Signer};
@@ -60,6 +61,7 @@ pub(crate) struct Broker {
     pub(crate) clock: Arc<SystemClock>,
     /// Who may come in,
     pub(crate) tokens: Tokens,
+    pub(crate) strangers: Strangers,
     /// what their tasks may call,
     pub(crate) guard: Guard,
     /// and who counts them.
@@ -137,37 +139,13 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), BrokerError> {
     config.check()?;
-    let clock = Arc::new(SystemClock::start());
-    let telemetry = Telemetry::new();
-    let guard = Guard::new(config.reach(), listener.local_addr()?);
-    let signer = Signer::new(config.signing_secrets.clone());
-    let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
-    let http = Arc::new(HttpCourier::new(guard, signer, telemetry.clone()));
-    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
-    store.tell(telemetry.clone(), Arc::clone(&clock));
-    if let Some(opened) = opened_last(partitions, &store).await? {
-        clock.was_seen(opened);
-    }
-    let (handles, mut ends) = take_all(partitions, &store, &couriers, &clock, &config).await?;
-    hub.serve(handles.clone());
-    let address = listener.local_addr()?;
-    let owners = Owners { partitions, handles, next: AtomicUsize::new(0) };
-    let tokens = Tokens::new(config.tokens.clone());
-    let (drain, draining) = watch::channel(false);
     let (here, mut gone) = mpsc::channel(1);
-    let broker = Arc::new(Broker {
-        owners,
-        store,
-        hub: Arc::clone(&hub),
-        clock,
-        tokens,
-        guard,
-        telemetry: telemetry.clone(),
-        address,
-        draining,
-        _here: here,
-    });
-    tracing::info!(listen = %listener.local_addr()?, partitions = partitions.count(), "ready");
+    let (drain, draining) = watch::channel(false);
+    let address = listener.local_addr()?;
+    let parts = compose(address, &config, store, partitions, draining, here).await?;
+    let Parts { broker, couriers, mut ends } = parts;
+    let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
+    tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
     let connections = GracefulShutdown::new();
     let router = api::router(Arc::clone(&broker));
@@ -213,6 +191,51 @@ pub async fn run(
     // Nothing is ever sent: this ends when the last who had the broker is gone.
     let _ = timeout(shares.rest, gone.recv()).await;
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// A broker that is ready, its owners at work.
+struct Parts {
+    broker: Arc<Broker>,
+    couriers: Arc<Couriers>,
+    ends: Ends,
+}
+
+/// Puts all parts together.
+async fn compose(
+    address: SocketAddr,
+    config: &Config,
+    store: Arc<Store>,
+    partitions: Partitions,
+    draining: watch::Receiver<bool>,
+    here: mpsc::Sender<()>,
+) -> Result<Parts, BrokerError> {
+    let clock = Arc::new(SystemClock::start());
+    let telemetry = Telemetry::new();
+    let guard = Guard::new(config.reach(), address);
+    let signer = Signer::new(config.signing_secrets.clone());
+    let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
+    let http = Arc::new(HttpCourier::new(guard, signer, telemetry.clone()));
+    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
+    store.tell(telemetry.clone(), Arc::clone(&clock));
+    if let Some(opened) = opened_last(partitions, &store).await? {
+        clock.was_seen(opened);
+    }
+    let (handles, ends) = take_all(partitions, &store, &couriers, &clock, config).await?;
+    hub.serve(handles.clone());
+    let broker = Arc::new(Broker {
+        owners: Owners { partitions, handles, next: AtomicUsize::new(0) },
+        store,
+        hub,
+        clock,
+        tokens: Tokens::new(config.tokens.clone()),
+        strangers: Strangers::to(config),
+        guard,
+        telemetry,
+        address,
+        draining,
+        _here: here,
+    });
+    Ok(Parts { broker, couriers, ends })
 }
 
 /// How the grace time is spent.
