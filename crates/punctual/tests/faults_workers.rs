@@ -17,6 +17,7 @@ mod workers;
 use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -88,9 +89,16 @@ fn all_ended(caller: &Caller) -> Value {
     }
 }
 
-/// An address that stays the broker's over restarts.
+/// An address that stays the broker's over restarts. Below the ports that the system gives out: while the broker is down, a worker that
+/// looks for it could be given this very port for its own end, and the broker could not come back.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut ports = (0..10_000).map(|_| {
+        let number = std::process::id() * 8 + NEXT.fetch_add(1, Ordering::Relaxed);
+        u16::try_from(20_000 + number % 10_000).expect("it is below 30,000")
+    });
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    SocketAddr::from(([127, 0, 0, 1], ports.find(free).expect("some port is free")))
 }
 
 /// Files tasks that are due within a second and a half, until there is no answer.

@@ -179,7 +179,9 @@ pub async fn run(
     let settle_max = if failed.is_none() { shares.settle } else { Duration::ZERO };
     if timeout(settle_max, &mut settling).await.is_err() {
         let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
-        tracing::warn!(leases, webhooks, "stopping with work under way; it will be done again");
+        if leases + webhooks > 0 {
+            tracing::warn!(leases, webhooks, "stopping with work under way; it will be done again");
+        }
         let _ = timeout(shares.rest, &mut settling).await;
     }
     drop(settling);
