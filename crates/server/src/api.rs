@@ -97,6 +97,7 @@ async fn refuse_when_draining(
 ) -> Response {
     let route = route.as_ref().map_or("", MatchedPath::as_str);
     if broker.is_draining() && !ANSWERED_WHEN_DRAINING.contains(&route) {
+        listen::read_off(request).await;
         return Problem::from(EngineError::Stopped).into_response();
     }
     drop(broker);

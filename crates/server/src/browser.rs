@@ -16,6 +16,7 @@ use http::{HeaderMap, Uri};
 
 use crate::api::Problem;
 use crate::config::Config;
+use crate::listen;
 
 /// Whom a broker takes for a stranger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +72,10 @@ pub(crate) async fn check(
 ) -> Response {
     match strangers.check(request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(problem) => {
+            listen::read_off(request).await;
+            problem.into_response()
+        }
     }
 }
 

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use http::Version;
 use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -39,6 +42,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const HEAD_MAX: Duration = Duration::from_secs(75);
 /// How long a client may take to send a body. The largest fits in a second over a slow line.
 const BODY_MAX: Duration = Duration::from_secs(30);
+/// What is read of a request that is refused whatever it says, and for how long.
+const REFUSED_BYTES_MAX: usize = 64 * 1024;
+const REFUSED_MAX: Duration = Duration::from_secs(1);
 /// How long a client may say nothing. Longer than any answer takes; HTTP/2 is asked for a sign of life in between.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// How long a client may take nothing of what is sent to it.
@@ -154,6 +160,15 @@ where
     // A client that breaks off is its own business.
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(error, "a connection broke");
+    }
+}
+
+/// Reads a request that is refused unread, if it is short, so that its connection can be used for the next one: HTTP/1 has to give
+/// up a connection on which something unread is left, and whoever sends the next request on it would get no answer.
+pub(crate) async fn read_off(request: Request) {
+    if request.version() < Version::HTTP_2 {
+        let body = Limited::new(request.into_body(), REFUSED_BYTES_MAX);
+        let _ = timeout(REFUSED_MAX, body.collect()).await;
     }
 }
 
