@@ -25,6 +25,10 @@ const DATA_DIR: &str = "./punctual-data";
 const PARTITIONS: u16 = 1;
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How often, and how many times, it is looked whether the store is still in use when the broker has stopped.
+const SOLE_EVERY: Duration = Duration::from_millis(5);
+const SOLE_LOOKS_MAX: u32 = 100;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
     /// Read what is not said otherwise from this file
@@ -53,14 +57,27 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     let store = Arc::new(Store::embedded(open(&data_dir, partitions).await?));
     let stop = stop_signal()?;
     let served = punctual_server::run(listener, config, Arc::clone(&store), partitions, stop).await;
-    match Arc::try_unwrap(store) {
-        Ok(store) if served.is_ok() => store.close().await.context("cannot close the store")?,
+    match sole(store).await {
+        Some(store) if served.is_ok() => store.close().await.context("cannot close the store")?,
         // Something still holds it, or it broke: like a crash, which it is made for.
         _ => tracing::warn!("the store was not closed; the next start replays its journal"),
     }
     served?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The store, once nobody else has it. An owner's thread lets go of it a moment after it has said that it ends.
+async fn sole(mut store: Arc<Store>) -> Option<Store> {
+    let mut looks = tokio::time::interval(SOLE_EVERY);
+    for _ in 0..SOLE_LOOKS_MAX {
+        looks.tick().await;
+        match Arc::try_unwrap(store) {
+            Ok(store) => return Some(store),
+            Err(shared) => store = shared,
+        }
+    }
+    None
 }
 
 fn config(settings: &Settings) -> anyhow::Result<Config> {

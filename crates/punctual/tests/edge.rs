@@ -421,3 +421,27 @@ fn a_head_that_is_too_large_is_refused() {
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
     assert_eq!(broker.call("GET", "/livez", &[], ""), (200, json!("alive\n")));
 }
+
+#[test]
+fn a_page_in_somebodys_browser_cannot_schedule_on_an_open_broker() {
+    let broker = Broker::start(&[]);
+    let own = broker.address.to_string();
+    let rebound = format!("evil.example:{}", broker.address.port());
+    let task = r#"{"in": "1h", "target": {"http": {"url": "http://127.0.0.1:9/"}}}"#;
+    let own_page = format!("http://{own}");
+    for (headers, status, kind) in [
+        (vec![], 201, None),
+        (vec![("origin", own_page.as_str())], 200, None),
+        (vec![("origin", "https://evil.example")], 403, Some("urn:punctual:strange-origin")),
+        (vec![("origin", "null")], 403, Some("urn:punctual:strange-origin")),
+        (vec![("host", rebound.as_str())], 403, Some("urn:punctual:strange-host")),
+    ] {
+        let (got, answer) = broker.call("PUT", "/v1/shop/tasks/a", &headers, task);
+        assert_eq!(got, status, "{headers:?}: {answer}");
+        assert_eq!(answer["type"].as_str(), kind, "{headers:?}: {answer}");
+    }
+    // Whoever has a token is no page.
+    let broker = Broker::start(&["--token", "shop=hush"]);
+    let headers = [("authorization", "Bearer hush"), ("origin", "https://app.example")];
+    assert_eq!(broker.call("PUT", "/v1/shop/tasks/a", &headers, task).0, 201);
+}

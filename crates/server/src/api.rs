@@ -37,12 +37,14 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
+use punctual_engine::EngineError;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth;
 use crate::broker::Broker;
+use crate::browser;
 use crate::listen;
 use crate::telemetry::{PAGE_TYPE, Telemetry};
 pub(crate) use error::Problem;
@@ -56,11 +58,13 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
         // Read from the last line up: a request comes in from below.
         .layer(map_request(async |request: Request| request.map(listen::timely)))
+        .layer(from_fn_with_state(Arc::clone(&broker), refuse_when_draining))
         .layer(from_fn_with_state(broker.tokens.clone(), auth::check))
         .layer(from_fn_with_state(broker.telemetry.clone(), count))
         .with_state(Arc::clone(&broker))
         // With limits, deadlines and rights of its own: a stream lasts.
         .merge(grpc::routes(&broker))
+        .layer(from_fn_with_state(broker.strangers, browser::check))
 }
 
 /// What Prometheus reads.
@@ -71,6 +75,33 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
 async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
     let gauges = broker.owners.gauges(None).await.ok();
     ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
+}
+
+/// What is answered while the broker drains: whether it does, and what workers say of what they have.
+const ANSWERED_WHEN_DRAINING: [&str; 7] = [
+    "/livez",
+    "/readyz",
+    "/metrics",
+    "/v1/{namespace}/queues/{queue}/ack",
+    "/v1/{namespace}/queues/{queue}/fail",
+    "/v1/{namespace}/queues/{queue}/refuse",
+    "/v1/{namespace}/queues/{queue}/extend",
+];
+
+/// A broker that drains takes nothing new: whoever asks is better served by the next one.
+async fn refuse_when_draining(
+    State(broker): State<Arc<Broker>>,
+    route: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let route = route.as_ref().map_or("", MatchedPath::as_str);
+    if broker.is_draining() && !ANSWERED_WHEN_DRAINING.contains(&route) {
+        listen::read_off(request).await;
+        return Problem::from(EngineError::Stopped).into_response();
+    }
+    drop(broker);
+    next.run(request).await
 }
 
 async fn count(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {

@@ -19,6 +19,7 @@ use punctual_core::Namespace;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::api::Problem;
+use crate::listen;
 
 /// What a route wants of whoever calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,7 +188,10 @@ pub(crate) async fn check(State(tokens): State<Tokens>, request: Request, next: 
     let namespace = namespace.filter(|(name, _)| *name == "namespace").map(|(_, text)| text);
     match decide(right, tokens.who_asks(&parts.headers).as_ref(), namespace) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(problem) => problem.into_response(),
+        Err(problem) => {
+            listen::read_off(Request::from_parts(parts, body)).await;
+            problem.into_response()
+        }
     }
 }
 

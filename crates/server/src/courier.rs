@@ -12,7 +12,7 @@ mod sign;
 
 use std::sync::Arc;
 
-use punctual_core::Target;
+use punctual_core::{Guarantee, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
 pub(crate) use guard::Guard;
@@ -45,8 +45,18 @@ impl Courier for Couriers {
             let (http, reports) = (Arc::clone(&self.http), reports.clone());
             tokio::spawn(async move {
                 let outcome = http.deliver(&delivery).await;
-                reports.send(vec![delivery.report(Some(outcome))]);
+                reports.send(vec![delivery.report(outcome)]);
             });
         }
+    }
+}
+
+/// What is reported of a delivery that is under way when the broker stops, and may have been received. What may be received again is
+/// as if it had not been sent: it stays in the store as it is, and the next start sends it. What may not is never sent again, and nobody
+/// knows what came of it.
+fn given_up(delivery: &Delivery) -> Option<Outcome> {
+    match delivery.definition.guarantee {
+        Guarantee::AtMostOnce => Some(Outcome::Expired),
+        Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => None,
     }
 }

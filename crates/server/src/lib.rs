@@ -3,13 +3,14 @@
 //! In: a listener, a [`Config`] and a store. Out: a running broker, until it is told to stop. Here and only here are HTTP,
 //! JSON, the machine's clock and the log.
 //!
-//! Read in this order: `broker` puts everything together; `listen` and `tls` let requests in, `auth` says whose they
+//! Read in this order: `broker` puts everything together; `listen` and `tls` let requests in, `auth` and `browser` say whose they
 //! are; `api` turns requests into commands and answers into JSON; `courier` carries deliveries; `telemetry` tells about
 //! all of it; `clock` is the machine's time.
 
 mod api;
 mod auth;
 mod broker;
+mod browser;
 mod clock;
 pub mod config;
 mod courier;

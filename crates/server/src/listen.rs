@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use http::Version;
 use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, Limited};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -20,7 +23,7 @@ use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, timeout};
 
 use crate::telemetry::Telemetry;
@@ -39,6 +42,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const HEAD_MAX: Duration = Duration::from_secs(75);
 /// How long a client may take to send a body. The largest fits in a second over a slow line.
 const BODY_MAX: Duration = Duration::from_secs(30);
+/// What is read of a request that is refused whatever it says, and for how long.
+const REFUSED_BYTES_MAX: usize = 64 * 1024;
+const REFUSED_MAX: Duration = Duration::from_secs(1);
 /// How long a client may say nothing. Longer than any answer takes; HTTP/2 is asked for a sign of life in between.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 /// How long a client may take nothing of what is sent to it.
@@ -73,12 +79,13 @@ pub fn raise_file_limit() {
     }
 }
 
-/// Serves connections until it is dropped.
+/// Accepts connections until it is dropped, and serves them until `ended` becomes true.
 pub(crate) async fn accept(
     listener: &TcpListener,
     tls: Option<&Tls>,
     router: Router,
     connections: &GracefulShutdown,
+    ended: watch::Receiver<bool>,
     telemetry: &Telemetry,
 ) {
     let places = connections_max(getrlimit(Resource::Nofile).current);
@@ -92,8 +99,12 @@ pub(crate) async fn accept(
             Ok((stream, _)) => {
                 let connected = telemetry.connection();
                 let serving = open(stream, tls.cloned(), router.clone(), connections.watcher());
+                let mut ended = ended.clone();
                 tokio::spawn(async move {
-                    serving.await;
+                    tokio::select! {
+                        () = serving => {}
+                        _ = ended.wait_for(|ended| *ended) => {}
+                    }
                     drop((place, connected));
                 });
             }
@@ -149,6 +160,15 @@ where
     // A client that breaks off is its own business.
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(error, "a connection broke");
+    }
+}
+
+/// Reads a request that is refused unread, if it is short, so that its connection can be used for the next one: HTTP/1 has to give
+/// up a connection on which something unread is left, and whoever sends the next request on it would get no answer.
+pub(crate) async fn read_off(request: Request) {
+    if request.version() < Version::HTTP_2 {
+        let body = Limited::new(request.into_body(), REFUSED_BYTES_MAX);
+        let _ = timeout(REFUSED_MAX, body.collect()).await;
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io::{IsTerminal, stderr};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use prometheus_client::registry::Registry;
 use punctual_core::{AttemptNo, Outcome, Timestamp};
 use punctual_engine::Gauges;
 use tracing_subscriber::EnvFilter;
+
+use crate::clock::Offset;
 
 /// Bounds of lag in seconds: from the resolution of our clock to what nobody calls on time any more.
 const LAG_BOUNDS: [f64; 17] = [
@@ -72,6 +75,8 @@ struct Metrics {
     connections: Gauge,
     commit_tasks: Histogram,
     commit_seconds: Histogram,
+    clock_suspect: Gauge,
+    clock_offset_seconds: Gauge<f64, AtomicU64>,
     gauges: Arc<Latest>,
 }
 
@@ -110,6 +115,8 @@ impl Telemetry {
             connections: Gauge::default(),
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
+            clock_suspect: Gauge::default(),
+            clock_offset_seconds: Gauge::default(),
             gauges: Arc::clone(&gauges),
             registry,
         };
@@ -127,6 +134,10 @@ impl Telemetry {
         let tasks = "Changes of tasks made durable by one commit";
         m.registry.register("commit_tasks", tasks, m.commit_tasks.clone());
         m.registry.register("commit_seconds", "How long commits took", m.commit_seconds.clone());
+        let suspect = "Whether the machine's clock is not believed: 1 if so";
+        m.registry.register("clock_suspect", suspect, m.clock_suspect.clone());
+        let offset = "How far the machine's clock is ahead of this broker's time";
+        m.registry.register("clock_offset_seconds", offset, m.clock_offset_seconds.clone());
         m.registry.register_collector(Box::new(gauges));
         Self(Arc::new(metrics))
     }
@@ -175,6 +186,12 @@ impl Telemetry {
         let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
         self.0.commit_tasks.observe(f64::from(tasks));
         self.0.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The machine's clock was compared with the broker's time.
+    pub(crate) fn clock(&self, offset: Offset, is_suspect: bool) {
+        self.0.clock_suspect.set(i64::from(is_suspect));
+        self.0.clock_offset_seconds.set(offset.as_seconds());
     }
 
     /// The page, with what the owners hold at this moment. What nobody knows is not on it.
@@ -284,6 +301,8 @@ mod tests {
             "punctual_connections 1",
             "punctual_commit_tasks_count 0",
             "punctual_commit_seconds_count 0",
+            "punctual_clock_suspect 0",
+            "punctual_clock_offset_seconds 0.0",
             "punctual_loaded_tasks 5.0",
             "punctual_backlog 4.0",
             "punctual_inflight 3.0",

@@ -1,5 +1,7 @@
 //! The binary as a process that may end at any time: what it said is kept, and a call may fail.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -37,10 +39,30 @@ impl Server {
         (server, caller)
     }
 
+    /// Starts the binary where it is told to listen, with more flags, and waits until it is ready.
+    pub(crate) fn start_at(listen: SocketAddr, dir: &Path, flags: &[&str]) -> (Self, Caller) {
+        let command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        let (server, caller) = Self::launch_at(command, listen, dir, flags);
+        let said = Arc::clone(&server.said);
+        let caller = caller.unwrap_or_else(|| panic!("not ready; it said {:?}", said.lock()));
+        (server, caller)
+    }
+
     /// Starts a command that ends in the binary; it may end without having been ready.
-    pub(crate) fn launch(mut command: Command, dir: &Path) -> (Self, Option<Caller>) {
+    pub(crate) fn launch(command: Command, dir: &Path) -> (Self, Option<Caller>) {
+        Self::launch_at(command, SocketAddr::from(([127, 0, 0, 1], 0)), dir, &[])
+    }
+
+    fn launch_at(
+        mut command: Command,
+        listen: SocketAddr,
+        dir: &Path,
+        flags: &[&str],
+    ) -> (Self, Option<Caller>) {
         let mut child = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--data-dir"])
+            .args(["serve", "--listen", &listen.to_string(), "--log-format", "json"])
+            .args(flags)
+            .arg("--data-dir")
             .arg(dir)
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::null())
@@ -82,6 +104,16 @@ impl Server {
         fields.find(|fields| fields["message"] == message)
     }
 
+    /// How often a log line whose message begins so was written.
+    pub(crate) fn count_logged(&self, beginning: &str) -> usize {
+        let said = self.said.lock().unwrap();
+        let entries = said.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let begins = |entry: &Value| {
+            entry["fields"]["message"].as_str().is_some_and(|text| text.starts_with(beginning))
+        };
+        entries.filter(begins).count()
+    }
+
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
@@ -116,17 +148,34 @@ impl Caller {
         Self { address, agent: config.timeout_global(Some(PATIENCE)).build().into() }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Sends a request about a task. `None` if there was no whole answer: what came of it is not known.
     pub(crate) fn call(&self, method: &str, key: &str, body: &str) -> Option<(u16, Value)> {
+        self.ask(method, &format!("/v1/shop/tasks/{key}"), body)
+    }
+
+    /// Sends a request. What is not JSON is a text.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
         let request = http::Request::builder()
             .method(method)
-            .uri(format!("http://{}/v1/shop/tasks/{key}", self.address))
+            .uri(format!("http://{}{path}", self.address))
             .body(body.to_owned())
             .unwrap();
         let mut answer = self.agent.run(request).ok()?;
         let text = answer.body_mut().read_to_string().ok()?;
         let json = serde_json::from_str(&text).unwrap_or(Value::String(text));
         Some((answer.status().as_u16(), json))
+    }
+
+    /// A number of `/metrics`, by its name.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let (_, page) = self.ask("GET", "/metrics", "")?;
+        let line =
+            page.as_str()?.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        line.parse().ok()
     }
 
     /// Whether a task was acknowledged; `None` if that is not known.

@@ -75,6 +75,22 @@ impl Problem {
         Self::new("urn:punctual:not-permitted", "Not permitted", StatusCode::FORBIDDEN, detail)
     }
 
+    /// A page in somebody's browser, and not one of this broker.
+    pub(crate) fn strange_origin() -> Self {
+        let detail = "a page of another origin may not call a broker that asks for no tokens; \
+                      give it tokens, or call it from somewhere else than a browser"
+            .to_owned();
+        Self::new("urn:punctual:strange-origin", "Strange origin", StatusCode::FORBIDDEN, detail)
+    }
+
+    /// A name that leads to loopback and does not say so.
+    pub(crate) fn strange_host() -> Self {
+        let detail = "call a broker that listens on loopback and asks for no tokens by a loopback \
+                      address or localhost, not by another name; or give it tokens"
+            .to_owned();
+        Self::new("urn:punctual:strange-host", "Strange host", StatusCode::FORBIDDEN, detail)
+    }
+
     /// The path knows other methods.
     pub(crate) fn method_not_allowed_but(allow: &str) -> Self {
         Self { allow: Some(allow.into()), ..Self::method_not_allowed() }

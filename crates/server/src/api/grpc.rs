@@ -13,6 +13,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use punctual_core::Namespace;
 use punctual_proto::DESCRIPTORS;
 use punctual_proto::v1::tasks_server::TasksServer;
@@ -55,7 +58,21 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
         (Err(error), _) | (_, Err(error)) => tracing::error!(%error, "there is no reflection"),
     }
     // What is no call of gRPC is answered by the routes of HTTP.
-    routes.routes().into_axum_router().reset_fallback()
+    let routes = routes.routes().into_axum_router().reset_fallback();
+    routes.layer(from_fn_with_state(Arc::clone(broker), refuse_when_draining))
+}
+
+/// Calls that are under way end by themselves; new ones are refused, but for those that ask whether they would be.
+async fn refuse_when_draining(
+    State(broker): State<Arc<Broker>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if broker.is_draining() && !request.uri().path().starts_with("/grpc.health.") {
+        return Status::unavailable("the broker is stopping").into_http();
+    }
+    drop(broker);
+    next.run(request).await
 }
 
 /// Serving until the broker drains.

@@ -23,15 +23,24 @@ pub(crate) async fn livez() -> &'static str {
 #[derive(Debug, Serialize, ToSchema)]
 struct Ready {
     ready: bool,
+    /// Why it is not ready.
     reasons: Vec<String>,
+    /// What somebody should look at although it is.
+    warnings: Vec<String>,
 }
 
-/// Whether the broker can do its work; if not, why.
+/// Whether the broker can do its work; if not, why. A clock that somebody has set is a warning: the broker goes on rightly
+/// without it.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses((status = 200, description = "it can", body = Ready))
 )]
 pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
+    if broker.is_draining() {
+        return Err(Problem::not_ready(&[
+            "draining: it stops as soon as what is under way is done".to_owned(),
+        ]));
+    }
     let mut reasons = Vec::new();
     for (partition, owner) in broker.owners.partitions().iter().zip(broker.owners.all()) {
         if let Err(error) = owner.gauges(None).await {
@@ -39,7 +48,13 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
         }
     }
     if reasons.is_empty() {
-        return answer::ok(&Ready { ready: true, reasons });
+        let doubt = broker.clock.doubt();
+        let warnings = doubt.map(|doubt| format!("clock_suspect: {doubt}"));
+        return answer::ok(&Ready {
+            ready: true,
+            reasons,
+            warnings: warnings.into_iter().collect(),
+        });
     }
     Err(Problem::not_ready(&reasons))
 }

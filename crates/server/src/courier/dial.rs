@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -69,10 +70,14 @@ pub(crate) struct Dial {
 }
 
 impl Dialler {
+    /// Believes the authorities that browsers believe.
     pub(crate) fn new(guard: Guard) -> Self {
+        Self::with(guard, HttpsConnectorBuilder::new().with_webpki_roots())
+    }
+
+    fn with(guard: Guard, tls: HttpsConnectorBuilder<WantsSchemes>) -> Self {
         let dial = Dial { guard, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) };
-        let tls = HttpsConnectorBuilder::new().with_webpki_roots().https_or_http();
-        Self(tls.enable_http1().wrap_connector(dial))
+        Self(tls.https_or_http().enable_http1().wrap_connector(dial))
     }
 }
 
@@ -160,9 +165,16 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, DialError> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use hyper_util::client::legacy::Client;
+    use hyper_util::rt::TokioExecutor;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::courier::guard::Reach;
-    use tokio::net::TcpListener;
 
     fn dial(reach: Reach, own: SocketAddr) -> Dial {
         Dial { guard: Guard::new(reach, own), lookups: Arc::new(Semaphore::new(1)) }
@@ -192,5 +204,79 @@ mod tests {
         let uri = "http://nobody.invalid/".parse().unwrap();
         let answer = dial(Reach::Private, own).call(uri).await;
         assert!(matches!(answer, Err(DialError::Lookup(_))), "{answer:?}");
+    }
+
+    /// A receiver that speaks TLS with a certificate of its own, for a name; the authority that vouches for it.
+    async fn secure(name: &str) -> (u16, CertificateDer<'static>) {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    // A client that does not believe us breaks off.
+                    let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.unwrap());
+                    }
+                    let answer = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+                    stream.write_all(answer).await.unwrap();
+                    // What is written may still be on its way.
+                    stream.flush().await.unwrap();
+                });
+            }
+        });
+        (port, certificate)
+    }
+
+    /// What a webhook to `https://localhost` comes to, if this authority is believed.
+    async fn call(port: u16, authority: Option<CertificateDer<'static>>) -> Result<u16, String> {
+        let guard = Guard::new(Reach::Loopback, "192.0.2.1:1".parse().unwrap());
+        let dialler = match authority {
+            None => Dialler::new(guard),
+            Some(authority) => {
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(authority).unwrap();
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
+                let config = rustls::ClientConfig::builder_with_provider(provider)
+                    .with_safe_default_protocol_versions()
+                    .unwrap()
+                    .with_root_certificates(roots)
+                    .with_no_client_auth();
+                Dialler::with(guard, HttpsConnectorBuilder::new().with_tls_config(config))
+            }
+        };
+        let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(dialler);
+        let answer = client.get(format!("https://localhost:{port}/").parse().unwrap()).await;
+        answer.map(|answer| answer.status().as_u16()).map_err(|error| {
+            let mut cause: &dyn std::error::Error = &error;
+            while let Some(source) = cause.source() {
+                cause = source;
+            }
+            cause.to_string()
+        })
+    }
+
+    #[tokio::test]
+    async fn a_receiver_over_tls_is_called_if_it_can_show_who_it_is() {
+        let (port, authority) = secure("localhost").await;
+        assert_eq!(call(port, Some(authority)).await, Ok(202));
+        let stranger = call(port, None).await.unwrap_err();
+        assert!(stranger.contains("UnknownIssuer"), "{stranger}");
+        let (port, authority) = secure("elsewhere.example").await;
+        let misnamed = call(port, Some(authority)).await.unwrap_err();
+        assert!(misnamed.contains("not valid for name"), "{misnamed}");
     }
 }

@@ -17,9 +17,11 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use punctual_core::{HttpTarget, Method, Outcome, Reason, Target};
 use punctual_engine::Delivery;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::dial::{DialError, Dialler};
+use super::given_up;
 use super::guard::Guard;
 use super::retry_after::retry_after;
 use super::sign::Signer;
@@ -52,6 +54,8 @@ pub(crate) struct HttpCourier {
     client: Client<Dialler, Full<Bytes>>,
     signer: Signer,
     telemetry: Telemetry,
+    /// Becomes true when nobody waits for answers any more. Those who listen are the deliveries under way.
+    over: watch::Sender<bool>,
 }
 
 impl HttpCourier {
@@ -64,18 +68,28 @@ impl HttpCourier {
             // A request is sent once: whether to try again is the owner's decision.
             .retry_canceled_requests(false)
             .build(Dialler::new(guard));
-        Self { client, signer, telemetry }
+        Self { client, signer, telemetry, over: watch::Sender::new(false) }
     }
 
-    /// Carries one delivery and says what came of it.
-    pub(crate) async fn deliver(&self, delivery: &Delivery) -> Outcome {
-        let outcome = self.send(delivery).await;
+    /// Carries one delivery and says what came of it, if that is known and counts.
+    pub(crate) async fn deliver(&self, delivery: &Delivery) -> Option<Outcome> {
+        let mut over = self.over.subscribe();
+        let outcome = tokio::select! {
+            outcome = self.send(delivery) => outcome,
+            _ = over.wait_for(|over| *over) => given_up(delivery)?,
+        };
         if outcome != Outcome::Acked {
             let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
             tracing::debug!(%fire_id, attempt, ?outcome, "an attempt came to nothing");
         }
         self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, &outcome);
-        outcome
+        Some(outcome)
+    }
+
+    /// Waits for no answer any more; for how many it did.
+    pub(crate) fn give_up(&self) -> usize {
+        self.over.send_replace(true);
+        self.over.receiver_count()
     }
 
     async fn send(&self, delivery: &Delivery) -> Outcome {

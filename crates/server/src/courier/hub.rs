@@ -19,10 +19,11 @@ use punctual_engine::{Delivery, Handle, Report, Reports};
 use rapidhash::fast::RandomState;
 use tokio::sync::{mpsc, oneshot};
 
+use super::given_up;
 use crate::clock::SystemClock;
 use crate::telemetry::Telemetry;
-use lease::Leases;
 pub(crate) use lease::Token;
+use lease::{Held, Leases};
 use line::{Line, Poll, Waiting};
 
 /// How long a delivery waits for a worker before it goes back to its owner unsent.
@@ -220,11 +221,44 @@ impl Hub {
         }
     }
 
-    /// Lets everybody who polls go, now and from here on: nothing will come any more.
+    /// Hands nothing out from here on. Whoever polls is let go, what nobody has yet goes back to its owner, and what nobody can settle any
+    /// more, because new streams are refused, is given up. What workers have they may settle.
     pub(crate) fn close(&self) {
-        let mut inner = self.lock();
-        inner.closed = true;
-        inner.lines.values_mut().for_each(|line| line.polls.clear());
+        let mut outgoing = Outgoing::default();
+        {
+            let mut inner = self.lock();
+            inner.closed = true;
+            inner.lines.values_mut().for_each(|line| line.polls.clear());
+            let Inner { workers, leases, .. } = &mut *inner;
+            let here = |held: &Held| held.worker.is_none_or(|number| workers.contains_key(&number));
+            let lost = leases.take(|held| !here(held));
+            self.report_given_up(lost, &mut outgoing);
+        }
+        outgoing.send();
+        self.expire();
+    }
+
+    /// Waits for no worker any more. Out: how many leases were given up; their tokens are stale.
+    pub(crate) fn give_up(&self) -> usize {
+        let mut outgoing = Outgoing::default();
+        let count = {
+            let held = self.lock().leases.take(|_| true);
+            let count = held.len();
+            self.report_given_up(held, &mut outgoing);
+            count
+        };
+        outgoing.send();
+        count
+    }
+
+    fn report_given_up(&self, held: Vec<Held>, outgoing: &mut Outgoing) {
+        for held in held {
+            let outcome = given_up(&held.delivery);
+            if let Some(outcome) = &outcome {
+                self.count(&held.delivery, outcome);
+            }
+            outgoing.push(&held.reports, held.delivery.report(outcome));
+        }
     }
 
     /// Takes a worker's words. Out: what came of each, in order.
@@ -281,9 +315,10 @@ impl Hub {
                 self.count(&held.delivery, &Outcome::Expired);
                 outgoing.push(&held.reports, held.delivery.report(Some(Outcome::Expired)));
             }
+            let closed = inner.closed;
             for line in inner.lines.values_mut() {
                 while let Some(first) = line.waiting.front()
-                    && first.since.after(HOLD_MAX) <= now
+                    && (closed || first.since.after(HOLD_MAX) <= now)
                     && let Some(waiting) = line.waiting.pop_front()
                 {
                     outgoing.push(&waiting.reports, waiting.delivery.report(None));
@@ -340,7 +375,7 @@ impl Inner {
     }
 
     /// A lease is over: its worker may have another delivery.
-    fn let_down(&mut self, held: &lease::Held, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
+    fn let_down(&mut self, held: &Held, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
         match held.worker {
             Some(number) => {
                 if let Some(worker) = self.workers.get_mut(&number) {
@@ -366,6 +401,9 @@ impl Inner {
 
     /// Gives what waits in a line to those who want it: polls first, then the least loaded worker.
     fn hand_out(&mut self, line_id: &LineId, now: Timestamp) {
+        if self.closed {
+            return;
+        }
         let Self { lines, workers, leases, .. } = self;
         let Some(line) = lines.get_mut(line_id) else {
             return;
@@ -441,6 +479,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.receiver.close();
+        let mut outgoing = Outgoing::default();
         let lines = {
             let mut inner = self.hub.lock();
             let entry = inner.workers.remove(&self.number).expect("it is here until dropped");
@@ -457,8 +496,13 @@ impl Drop for Worker {
                     leases.give_back(leased, lines.entry(line_id).or_default());
                 }
             }
+            if inner.closed {
+                let lost = inner.leases.take(|held| held.worker == Some(self.number));
+                self.hub.report_given_up(lost, &mut outgoing);
+            }
             entry.lines
         };
+        outgoing.send();
         self.hub.tell_room(&lines);
         self.hub.hand_out_all(&lines);
     }

@@ -129,6 +129,18 @@ impl Leases {
         slots.into_iter().filter_map(|slot| self.held.try_remove(slot)).collect()
     }
 
+    /// Ends those of which this is true, whatever their time.
+    pub(super) fn take(&mut self, is_over: impl Fn(&Held) -> bool) -> Vec<Held> {
+        let over = self.held.iter().filter(|(_, held)| is_over(held));
+        let slots: Vec<usize> = over.map(|(slot, _)| slot).collect();
+        let taken = slots.into_iter().map(|slot| self.held.remove(slot));
+        let taken: Vec<Held> = taken.collect();
+        for timer in taken.iter().filter_map(|held| held.timer) {
+            self.wheel.cancel(timer);
+        }
+        taken
+    }
+
     /// What was handed out and never arrived stands in line again, where it was.
     pub(super) fn give_back(&mut self, leased: Leased, line: &mut Line) {
         let namespace = &leased.delivery.definition.namespace;

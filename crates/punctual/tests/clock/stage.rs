@@ -1,0 +1,206 @@
+//! The stage: a broker whose clock jumps, receivers of every kind whose clock does not, and a load.
+//!
+//! A load is a function: it files what it likes until the span is over, and says what must have been received by then. Everything
+//! else is the same for all loads: the jumps, the judgement. Another load is a function and a test of three lines.
+
+use std::collections::HashMap;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::field::{eventually, now_millis};
+use crate::machine::Machine;
+use crate::server::Caller;
+use crate::witness::{Ledger, Receipt, millis, pause, receive};
+use crate::workers::{POLLED, STREAMED, Workers};
+
+/// How late a delivery may be, whatever the clock does: a busy machine, not a clock, makes up most of this.
+const LATE_MAX: u128 = 1000;
+/// How soon a jump must show: the clocks are compared every second.
+const NOTICED: Duration = Duration::from_millis(2500);
+
+/// Where the clock goes, in seconds off the right time.
+pub(crate) const JUMPS: [&str; 10] = [
+    "+1",
+    "-1",
+    "+3600",
+    "-3600",
+    "+86400",
+    "-86400",
+    "+31536000",
+    "-31536000",
+    "+315360000",
+    "-315360000",
+];
+
+/// How the clock jumps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pace {
+    /// From one to the next, each for so long.
+    Through(Duration),
+    /// Back to the right time between them, both for so long.
+    AndBack(Duration),
+}
+
+/// What must have been received.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// When tasks were due, by key. Those after the end of the span do not count.
+    pub(crate) dues: HashMap<String, Vec<u64>>,
+    /// Tasks that are due long after, but within every jump ahead.
+    pub(crate) never: Vec<String>,
+}
+
+/// Where loads file their tasks.
+pub(crate) struct Desk {
+    pub(crate) caller: Caller,
+    /// Of the receiver of webhooks.
+    url: String,
+}
+
+pub(crate) struct Stage {
+    // They leave while there is a broker to be told.
+    _workers: Workers,
+    machine: Machine,
+    desk: Desk,
+    ledger: Ledger,
+}
+
+impl Desk {
+    /// A target for the n-th task: every kind in turn.
+    pub(crate) fn target(&self, n: usize, key: &str) -> Value {
+        match n % 3 {
+            0 => json!({"http": {"url": format!("{}/now/{key}", self.url)}}),
+            1 => json!({"queue": STREAMED}),
+            _ => json!({"queue": POLLED}),
+        }
+    }
+
+    /// Files a task; when it is due, as the answer says.
+    pub(crate) fn put(&self, key: &str, body: &Value) -> u64 {
+        let answer = self.caller.call("PUT", key, &body.to_string());
+        let (status, task) = answer.expect("it answers");
+        assert_eq!(status, 201, "{task}");
+        millis(task["fire_at"].as_str().unwrap())
+    }
+}
+
+impl Stage {
+    pub(crate) fn start() -> Self {
+        let machine = Machine::start();
+        let (ledger, _) = Ledger::new();
+        let workers = Workers::start(machine.caller.address(), &ledger);
+        let desk = Desk { caller: machine.caller.clone(), url: receive(ledger.clone()) };
+        Self { machine, desk, ledger, _workers: workers }
+    }
+
+    /// Lets the clock jump under a load, and judges what was received.
+    pub(crate) fn play(
+        &self,
+        jumps: &[&str],
+        pace: Pace,
+        load: impl Fn(&Desk, u128) -> Expected + Send,
+    ) {
+        let (hold, times) = match pace {
+            Pace::Through(hold) => (hold, jumps.len() + 1),
+            Pace::AndBack(hold) => (hold, 2 * jumps.len()),
+        };
+        let begun = now_millis();
+        // A second before the first jump and one after the last.
+        let end = begun + hold.as_millis() * times as u128 + 2000;
+        let expected = thread::scope(|scope| {
+            let loading = {
+                let desk = &self.desk;
+                scope.spawn(move || load(desk, end))
+            };
+            pause(Duration::from_secs(1));
+            for jump in jumps {
+                self.jump(jump, hold);
+                if matches!(pace, Pace::AndBack(_)) {
+                    self.set_right(hold);
+                }
+            }
+            if matches!(pace, Pace::Through(_)) {
+                self.set_right(hold);
+            }
+            loading.join().unwrap()
+        });
+        let left = end.saturating_sub(now_millis());
+        pause(Duration::from_millis(u64::try_from(left + LATE_MAX).unwrap()));
+        self.judge(&expected, end);
+        let rights = if matches!(pace, Pace::AndBack(_)) { jumps.len() } else { 1 };
+        let server = self.machine.server();
+        assert_eq!(server.count_logged("clock suspect"), jumps.len(), "one line for each jump");
+        assert_eq!(server.count_logged("the machine's clock is believed again"), rights);
+    }
+
+    /// Sets the clock wrong for a while, and sees that it is noticed.
+    fn jump(&self, jump: &str, hold: Duration) {
+        let set_at = now_millis();
+        self.machine.set(jump);
+        let seconds: f64 = jump.parse().unwrap();
+        let caller = &self.desk.caller;
+        eventually(|| {
+            let offset = caller.metric("punctual_clock_offset_seconds")?;
+            ((offset - seconds).abs() < 0.25).then_some(())
+        });
+        let noticed = now_millis() - set_at;
+        assert!(noticed < NOTICED.as_millis(), "{jump}: noticed after {noticed} ms");
+        assert_eq!(caller.metric("punctual_clock_suspect"), Some(1.0), "{jump}");
+        let (status, ready) = caller.ask("GET", "/readyz", "").unwrap();
+        assert_eq!((status, &ready["ready"]), (200, &json!(true)), "{ready}");
+        let warning = ready["warnings"][0].as_str().unwrap_or_default();
+        assert!(warning.starts_with("clock_suspect: "), "{jump}: {ready}");
+        self.wait_until(set_at, hold);
+    }
+
+    fn set_right(&self, hold: Duration) {
+        let set_at = now_millis();
+        self.machine.set("+0");
+        let caller = &self.desk.caller;
+        eventually(|| (caller.metric("punctual_clock_suspect")? < 0.5).then_some(()));
+        let (_, ready) = caller.ask("GET", "/readyz", "").unwrap();
+        assert_eq!(ready["warnings"], json!([]), "{ready}");
+        self.wait_until(set_at, hold);
+    }
+
+    fn wait_until(&self, from: u128, hold: Duration) {
+        let left = (from + hold.as_millis()).saturating_sub(now_millis());
+        pause(Duration::from_millis(u64::try_from(left).unwrap()));
+    }
+
+    /// Each once, none early, none late, and nothing else.
+    fn judge(&self, expected: &Expected, end: u128) {
+        let receipts = self.ledger.receipts();
+        let (mut latest, mut count) = (0, 0);
+        for (key, dues) in &expected.dues {
+            let mut got: Vec<Receipt> = receipts.get(key).cloned().unwrap_or_default();
+            got.retain(|receipt| u128::from(receipt.fire_at_millis) < end);
+            got.sort_by_key(|receipt| receipt.fire_at_millis);
+            let mut wanted: Vec<u64> = dues.clone();
+            wanted.retain(|due| u128::from(*due) < end);
+            wanted.sort_unstable();
+            let fired: Vec<u64> = got.iter().map(|receipt| receipt.fire_at_millis).collect();
+            assert_eq!(fired, wanted, "{key}: each of its fires once, and no other");
+            for receipt in got {
+                let due = u128::from(receipt.fire_at_millis);
+                assert!(receipt.at_millis >= due, "{key} is early: {receipt:?}");
+                let late = receipt.at_millis - due;
+                assert!(late <= LATE_MAX, "{key} is {late} ms late: {receipt:?}");
+                latest = late.max(latest);
+                count += 1;
+            }
+        }
+        for key in receipts.keys() {
+            assert!(expected.dues.contains_key(key), "{key} is due long after this");
+        }
+        let caller = &self.desk.caller;
+        for key in &expected.never {
+            let (status, task) = caller.call("GET", key, "").unwrap();
+            assert_eq!((status, &task["state"]), (200, &json!("scheduled")), "{task}");
+        }
+        assert_eq!(caller.metric("punctual_early_total"), Some(0.0));
+        println!("{count} fires while the clock jumped, the latest {latest} ms late");
+    }
+}

@@ -1,0 +1,367 @@
+//! Faults with workers as witnesses: a broker that is killed or stopped while workers on streams and by long poll hold leases.
+//!
+//! Longer: `PUNCTUAL_KILL_ROUNDS=50 cargo test --release -p punctual --test faults_workers -- --nocapture killed`.
+//! What was seen stands in `docs/faults.md`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+#![allow(clippy::print_stdout, reason = "a long run says what it did")]
+
+mod field;
+#[path = "faults/server.rs"]
+mod server;
+#[path = "faults/witness.rs"]
+mod witness;
+#[path = "faults/workers.rs"]
+mod workers;
+
+use std::collections::{HashMap, HashSet};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use field::{eventually, now_millis};
+use punctual_client::Client;
+use serde_json::{Value, json};
+use server::{Caller, Server};
+use tokio::sync::mpsc;
+use witness::{Ledger, Receipt, pause};
+use workers::{POLLED, STREAMED, Workers};
+
+/// Callers at the same time.
+const CALLERS: u64 = 4;
+
+/// What was asked for, and what was answered.
+#[derive(Debug, Clone)]
+struct Asked {
+    key: String,
+    due_millis: u64,
+    guarantee: &'static str,
+    /// `None`: there was no answer.
+    acknowledged: Option<bool>,
+}
+
+#[test]
+fn a_broker_that_is_killed_while_workers_hold_leases_loses_and_doubles_nothing() {
+    let rounds = std::env::var("PUNCTUAL_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(4);
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (ledger, _) = Ledger::new();
+    let workers = Workers::start(address, &ledger);
+    let mut asked = Vec::new();
+    for round in 0..rounds {
+        let (server, caller) = Server::start_at(address, dir.path(), &[]);
+        let asking: Vec<_> = (0..CALLERS)
+            .map(|number| {
+                let caller = caller.clone();
+                thread::spawn(move || ask_until_killed(&caller, round, number))
+            })
+            .collect();
+        // Time for workers to find the broker again, and for leases of a second to run out.
+        pause(Duration::from_millis(1200 + round * 7919 % 800));
+        server.kill();
+        asked.extend(asking.into_iter().flat_map(|asking| asking.join().unwrap()));
+    }
+    let (server, caller) = Server::start_at(address, dir.path(), &[]);
+    let stats = all_ended(&caller);
+    let unknown = unknown_letters(&caller);
+    judge(&asked, &ledger.receipts(), &workers, &unknown);
+    add_up(&asked, &stats, unknown.len());
+    println!("{rounds} kills, {} tasks: {stats}", asked.len());
+    drop(workers);
+    server.kill();
+}
+
+/// Waits until everything has ended, as long as something does.
+fn all_ended(caller: &Caller) -> Value {
+    let stats = || caller.ask("GET", "/v1/shop/stats", "").expect("it answers").1;
+    let mut last = stats();
+    loop {
+        if last["scheduled"] == 0 && last["firing"] == 0 {
+            return last;
+        }
+        last = eventually(|| {
+            let stats = stats();
+            let goes_on = ["done", "dead"].iter().any(|state| stats[*state] != last[*state]);
+            goes_on.then_some(stats)
+        });
+    }
+}
+
+/// An address that stays the broker's over restarts. Below the ports that the system gives out: while the broker is down, a worker that
+/// looks for it could be given this very port for its own end, and the broker could not come back.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut ports = (0..10_000).map(|_| {
+        let number = std::process::id() * 8 + NEXT.fetch_add(1, Ordering::Relaxed);
+        u16::try_from(20_000 + number % 10_000).expect("it is below 30,000")
+    });
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    SocketAddr::from(([127, 0, 0, 1], ports.find(free).expect("some port is free")))
+}
+
+/// Files tasks that are due within a second and a half, until there is no answer.
+fn ask_until_killed(caller: &Caller, round: u64, number: u64) -> Vec<Asked> {
+    let mut all = Vec::new();
+    for n in 0..u64::MAX {
+        let guarantee = ["at_least_once", "at_most_once", "exactly_once"][(n % 3) as usize];
+        // Some are acked late, and some not at all in the first attempt.
+        let manner = match n % 20 {
+            7 => "lost",
+            n if n % 8 == 1 => "slow",
+            _ => "now",
+        };
+        let key = format!("k{round}-{number}-{n}-{manner}");
+        let due_millis = u64::try_from(now_millis()).unwrap() + (n * 613 + number * 97) % 1500;
+        let body = json!({
+            "at": due_millis,
+            "guarantee": guarantee,
+            "target": {"queue": if n % 2 == 0 { STREAMED } else { POLLED }},
+            "timeout": "1s",
+            "retry": {"attempts_max": 50, "backoff": {"fixed": "50ms"}, "jitter": 0},
+        });
+        let acknowledged = caller.put(&key, &body);
+        all.push(Asked { key, due_millis, guarantee, acknowledged });
+        if acknowledged.is_none() {
+            break;
+        }
+    }
+    all
+}
+
+/// The keys of all dead letters, which are such of which nobody knows what came of them.
+fn unknown_letters(caller: &Caller) -> HashSet<String> {
+    let (mut keys, mut cursor) = (HashSet::new(), String::new());
+    loop {
+        let (status, page) =
+            caller.ask("GET", &format!("/v1/shop/dead?limit=1000{cursor}"), "").unwrap();
+        assert_eq!(status, 200, "{page}");
+        for letter in page["dead"].as_array().unwrap() {
+            assert_eq!(letter["reason"], "unknown", "{letter}");
+            let task = &letter["task"];
+            assert_eq!(task["guarantee"], "at_most_once", "{letter}");
+            assert!(keys.insert(task["key"].as_str().unwrap().to_owned()), "{letter}");
+        }
+        match page["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return keys,
+        }
+    }
+}
+
+fn judge(
+    asked: &[Asked],
+    receipts: &HashMap<String, Vec<Receipt>>,
+    workers: &Workers,
+    unknown: &HashSet<String>,
+) {
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for asked in asked {
+        let got = receipts.get(&asked.key).map_or([].as_slice(), Vec::as_slice);
+        assert_ne!(asked.acknowledged, Some(false), "refused: {asked:?}");
+        for receipt in got {
+            assert!(receipt.at_millis >= asked.due_millis.into(), "early: {asked:?} {receipt:?}");
+        }
+        let ids: HashSet<&str> = got.iter().map(|receipt| receipt.fire_id.as_str()).collect();
+        assert!(ids.len() <= 1, "one fire has one id: {asked:?} {got:?}");
+        for id in ids {
+            assert_eq!(workers.effects.of(id), 1, "one effect: {asked:?} {got:?}");
+        }
+        let what = match (asked.guarantee, got.len()) {
+            ("at_most_once", 0) if asked.acknowledged == Some(true) => {
+                assert!(unknown.contains(&asked.key), "never sent, and nobody says so: {asked:?}");
+                "at most once, never received, unknown"
+            }
+            ("at_most_once", 1) if unknown.contains(&asked.key) => {
+                "at most once, received, unknown"
+            }
+            ("at_most_once", 1) => "at most once, received, done",
+            ("at_most_once", 2..) => panic!("at most once, and again: {asked:?} {got:?}"),
+            (_, 0) if asked.acknowledged == Some(true) => {
+                panic!("acknowledged and never received: {asked:?}")
+            }
+            (_, 0) => "unanswered, never received",
+            (_, 1) => "at least once, once",
+            (_, 2..) => "at least once, again",
+        };
+        *counts.entry(what).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_unstable();
+    println!("{counts:?}");
+    for wanted in ["at most once, received, done", "at least once, once", "at least once, again"] {
+        assert!(counts.iter().any(|(what, _)| *what == wanted), "never {wanted}: {counts:?}");
+    }
+}
+
+/// Everything accepted has ended, and every end is counted once.
+fn add_up(asked: &[Asked], stats: &Value, unknown: usize) {
+    let number = |name: &str| usize::try_from(stats[name].as_u64().unwrap()).unwrap();
+    let acknowledged = asked.iter().filter(|asked| asked.acknowledged == Some(true)).count();
+    let accepted = number("accepted");
+    assert!(
+        (acknowledged..=asked.len()).contains(&accepted),
+        "{acknowledged} acknowledged: {stats}"
+    );
+    assert_eq!(number("done") + number("dead"), accepted, "{stats}");
+    assert_eq!((number("dead"), number("dead_letters")), (unknown, unknown), "{stats}");
+    for none in ["scheduled", "firing", "paused", "cancelled", "queued", "oldest_overdue_ms"] {
+        assert_eq!(number(none), 0, "{none}: {stats}");
+    }
+}
+
+/// A task for a queue that is due now.
+fn due(guarantee: &str, queue: &str) -> Value {
+    json!({
+        "in": "0s",
+        "guarantee": guarantee,
+        "target": {"queue": queue},
+        "timeout": "10m",
+        "retry": {"attempts_max": 1},
+    })
+}
+
+/// Leases one delivery by long poll; it is the worker's for ten minutes.
+fn lease(caller: &Caller) -> Value {
+    let body = json!({"wait": "10s", "lease": "10m"}).to_string();
+    let (status, mut answer) =
+        caller.ask("POST", &format!("/v1/shop/queues/{POLLED}/lease"), &body).unwrap();
+    assert_eq!(status, 200, "{answer}");
+    answer["deliveries"][0].take()
+}
+
+fn ack(caller: &Caller, delivery: &Value) -> Option<Value> {
+    let body = json!({"tokens": [delivery["token"]]}).to_string();
+    let (_, answer) = caller.ask("POST", &format!("/v1/shop/queues/{POLLED}/ack"), &body)?;
+    Some(answer["results"][0]["result"].clone())
+}
+
+/// Waits for the end of a broker that was told to stop: well, in time, and with its store closed.
+fn ends_well(server: Server, told_at: u128, within: Duration) -> u128 {
+    let (status, said) = server.end();
+    let took = now_millis() - told_at;
+    assert!(status.success(), "{status}\n{said}");
+    assert!(took <= within.as_millis(), "it took {took} ms:\n{said}");
+    took
+}
+
+fn opens_clean(dir: &Path, address: SocketAddr) -> (Server, Caller) {
+    let (server, caller) = Server::start_at(address, dir, &[]);
+    let opened = server.logged("store open").expect("it says how it opened");
+    assert_eq!((&opened["replayed"], &opened["clean"]), (&json!(0), &json!(true)), "{opened}");
+    (server, caller)
+}
+
+#[test]
+fn a_broker_that_stops_lets_workers_settle_what_they_have() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (server, caller) = Server::start_at(address, dir.path(), &["--grace", "20s"]);
+    let (took, mut taken) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = runtime.block_on(async { Client::connect(format!("http://{address}")).unwrap() });
+    let worker = client.namespace("shop").worker(STREAMED).handler(move |_| {
+        let took = took.clone();
+        async move {
+            let _ = took.send(());
+            // It works, and its broker stops meanwhile.
+            let work = std::future::pending::<()>();
+            let _ = tokio::time::timeout(Duration::from_millis(1500), work).await;
+            Ok(())
+        }
+    });
+    let worker = runtime.block_on(async { worker.spawn() });
+    assert_eq!(caller.put("streamed", &due("at_most_once", STREAMED)), Some(true));
+    assert_eq!(caller.put("polled", &due("at_least_once", POLLED)), Some(true));
+    assert_eq!(caller.put("later", &due("at_least_once", "nobody")), Some(true));
+    taken.blocking_recv().unwrap();
+    let held = lease(&caller);
+
+    server.signal("-TERM");
+    let told_at = now_millis();
+    let (_, problem) = eventually(|| caller.ask("GET", "/readyz", "").filter(|it| it.0 == 503));
+    assert!(problem["reasons"][0].as_str().unwrap().starts_with("draining"), "{problem}");
+    let (status, problem) =
+        caller.call("PUT", "new", &due("at_least_once", POLLED).to_string()).unwrap();
+    assert_eq!((status, &problem["type"]), (503, &json!("urn:punctual:stopping")), "{problem}");
+    let polled = caller.ask("POST", &format!("/v1/shop/queues/{POLLED}/lease"), "{}").unwrap();
+    assert_eq!(polled.0, 503, "nothing is handed out: {polled:?}");
+    assert_eq!(ack(&caller, &held), Some(json!("acked")));
+    assert_eq!(ack(&caller, &held), Some(json!("stale")));
+    let took = ends_well(server, told_at, Duration::from_secs(6));
+    println!("stopped {took} ms after SIGTERM, of which a worker worked about 1500");
+    let worked = runtime.block_on(worker.stop()).unwrap();
+    assert_eq!((worked.acked, worked.stale, worked.untold), (1, 0, 0), "{worked:?}");
+
+    let (server, caller) = opens_clean(dir.path(), address);
+    let (_, stats) = caller.ask("GET", "/v1/shop/stats", "").unwrap();
+    assert_eq!((&stats["done"], &stats["scheduled"]), (&json!(2), &json!(1)), "{stats}");
+    server.kill();
+}
+
+#[test]
+fn what_is_not_settled_when_a_broker_stops_is_given_up_and_the_store_is_closed() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (server, caller) = Server::start_at(address, dir.path(), &["--grace", "4s"]);
+    // A receiver that takes the delivery and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let mut webhook = due("at_least_once", POLLED);
+    webhook["target"] = json!({"http": {"url": url}});
+    assert_eq!(caller.put("webhook", &webhook), Some(true));
+    let (_connection, _) = silent.accept().unwrap();
+    for (key, guarantee) in [("again", "at_least_once"), ("never", "at_most_once")] {
+        assert_eq!(caller.put(key, &due(guarantee, POLLED)), Some(true));
+    }
+    let held: HashMap<String, Value> = [lease(&caller), lease(&caller)]
+        .into_iter()
+        .map(|delivery| (delivery["key"].as_str().unwrap().to_owned(), delivery))
+        .collect();
+
+    server.signal("-TERM");
+    let took = ends_well(server, now_millis(), Duration::from_secs(4));
+    println!("gave up and stopped {took} ms after SIGTERM");
+
+    let (server, caller) = opens_clean(dir.path(), address);
+    let (mut again, mut stream) = (lease(&caller), silent.accept().unwrap().0);
+    assert_eq!(again["key"], "again", "{again}");
+    for same in ["fire_id", "attempt", "fire_at", "task"] {
+        assert_eq!(again[same], held["again"][same], "{same}");
+    }
+    assert_eq!(ack(&caller, &held["again"]), Some(json!("stale")), "a token of the last broker");
+    assert_eq!(ack(&caller, &again.take()), Some(json!("acked")));
+    std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        .unwrap();
+    let stats = eventually(|| {
+        let (_, stats) = caller.ask("GET", "/v1/shop/stats", "")?;
+        (stats["done"] == 2).then_some(stats)
+    });
+    assert_eq!((&stats["accepted"], &stats["dead"]), (&json!(3), &json!(1)), "{stats}");
+    assert_eq!(unknown_letters(&caller), HashSet::from(["never".to_owned()]));
+    server.kill();
+}
+
+#[test]
+fn a_broker_that_stops_does_not_wait_for_workers_that_are_gone() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (server, caller) = Server::start_at(address, dir.path(), &["--grace", "20s"]);
+    let (took, mut taken) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let client = runtime.block_on(async { Client::connect(format!("http://{address}")).unwrap() });
+    let worker = client.namespace("shop").worker(STREAMED).handler(move |_| {
+        let _ = took.send(());
+        std::future::pending()
+    });
+    runtime.block_on(async { worker.spawn() });
+    assert_eq!(caller.put("held", &due("at_least_once", STREAMED)), Some(true));
+    taken.blocking_recv().unwrap();
+    // The worker's process dies; the broker stops a moment later.
+    runtime.shutdown_background();
+    server.signal("-TERM");
+    let took = ends_well(server, now_millis(), Duration::from_secs(5));
+    println!("stopped {took} ms after SIGTERM");
+    let (server, caller) = opens_clean(dir.path(), address);
+    let (_, task) = caller.call("GET", "held", "").unwrap();
+    assert_eq!(task["state"], "scheduled", "{task}");
+    server.kill();
+}
