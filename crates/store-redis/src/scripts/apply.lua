@@ -1,0 +1,159 @@
+-- apply: makes all changes of a batch, if its sender owns the partition and has not sent it before.
+--
+-- KEYS 1 own  2 due  3 paused  4 tasks  5 late  6 names  7 letters  8 dead  9 dead-ages
+--      10 history  11 fires  12 ages  13 counts
+-- ARGV 1 epoch  2 token, or '' if the sender does not know it  3 number of the batch  4 the number before it
+--      5 '1' if the batch brings new tasks, which need room; else '0'
+--      then sections, each a count n and n arguments:
+--        ended         ids of tasks that are gone
+--        due           fire_at and id of tasks that are scheduled from now on, in turns
+--        paused        fire_at and id of tasks that are paused from now on, in turns
+--        tasks         id and value of both, in turns
+--        was paused    ids of scheduled ones that may have been paused or postponed
+--        was due       ids of paused ones that may have been scheduled or postponed
+--        postponed     ids of tasks that are due later, if they are scheduled
+--        postponed at  for each of these: fire_at, id, in turns
+--        late          for each of these: id, time and version, in turns
+--        named         name and value, in turns
+--        unnamed       names that lead nowhere from now on
+--        unnamed if    names that lead nowhere from now on if they lead to …
+--        … these       for each of these: the id
+--        letters       fire and letter, in turns
+--        dead          0, namespace and fire, in turns
+--        dead ages     died_at, namespace and fire, in turns
+--        redriven      fires whose letters are gone
+--        redriven from for each of these: namespace and fire
+--        history       fire and record, in turns
+--        fires         0 and fire, in turns, for those that the task's id does not lead to
+--        ages          ended_at and piece, in turns
+--        counts        field and by how much it moves, in turns
+-- Returns {0} made · {1} was made before · {2, epoch} another owns the partition · {3, number} the last batch is that one
+--
+-- Values are taken as they come: all that is decided here is decided by numbers, ids and places.
+
+-- Arguments of one command: Lua takes no more than about 8,000 on its stack. Even, so that pairs stay together.
+local STEP = 4000
+
+local own = redis.call('HMGET', KEYS[1], 'epoch', 'token', 'batch')
+if own[1] ~= ARGV[1] or (ARGV[2] ~= '' and own[2] ~= ARGV[2]) then
+  return {2, own[1] or '0'}
+end
+if own[3] == ARGV[3] and ARGV[3] ~= '0' then
+  -- Written again, so that waiting for replicas waits for this batch also over another connection. Removing
+  -- comes first: a server without memory lets a script go on that began by removing.
+  redis.call('HDEL', KEYS[1], '')
+  redis.call('HSET', KEYS[1], 'batch', ARGV[3])
+  return {1}
+end
+if own[3] ~= ARGV[4] then
+  return {3, own[3] or '0'}
+end
+
+-- The first write decides whether there is memory for all: new tasks are refused here, whole; the rest goes on.
+if ARGV[5] == '0' then
+  redis.call('HDEL', KEYS[1], '')
+end
+redis.call('HSET', KEYS[1], 'batch', ARGV[3])
+
+local at = 6
+local function section()
+  local first = at + 1
+  at = first + tonumber(ARGV[at])
+  return first, at - 1
+end
+
+local function run(command, key, first, last)
+  for i = first, last, STEP do
+    redis.call(command, key, unpack(ARGV, i, math.min(i + STEP - 1, last)))
+  end
+end
+
+-- Tasks.
+local first, last = section()
+run('ZREM', KEYS[2], first, last)
+run('ZREM', KEYS[3], first, last)
+run('HDEL', KEYS[4], first, last)
+run('HDEL', KEYS[5], first, last)
+first, last = section()
+run('ZADD', KEYS[2], first, last)
+first, last = section()
+run('ZADD', KEYS[3], first, last)
+first, last = section()
+run('HSET', KEYS[4], first, last)
+first, last = section()
+run('ZREM', KEYS[3], first, last)
+run('HDEL', KEYS[5], first, last)
+first, last = section()
+run('ZREM', KEYS[2], first, last)
+run('HDEL', KEYS[5], first, last)
+
+-- Postponements, of tasks that are there.
+first, last = section()
+local times = section()
+local lates = section()
+for i = first, last, STEP / 2 do
+  local upto = math.min(i + STEP / 2 - 1, last)
+  local scores = redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, upto))
+  local due, late = {}, {}
+  for j = i, upto do
+    if scores[j - i + 1] then
+      local pair = 2 * (j - first)
+      due[#due + 1] = ARGV[times + pair]
+      due[#due + 1] = ARGV[j]
+      late[#late + 1] = ARGV[j]
+      late[#late + 1] = ARGV[lates + pair + 1]
+    end
+  end
+  if #due > 0 then
+    redis.call('ZADD', KEYS[2], unpack(due))
+    redis.call('HSET', KEYS[5], unpack(late))
+  end
+end
+
+-- Names.
+first, last = section()
+run('HSET', KEYS[6], first, last)
+first, last = section()
+run('HDEL', KEYS[6], first, last)
+first, last = section()
+local ids = section()
+for i = first, last, STEP do
+  local upto = math.min(i + STEP - 1, last)
+  local heads = redis.call('HMGET', KEYS[6], unpack(ARGV, i, upto))
+  local free = {}
+  for j = i, upto do
+    local head = heads[j - i + 1]
+    if head and string.sub(head, 1, 16) == ARGV[ids + j - first] then
+      free[#free + 1] = ARGV[j]
+    end
+  end
+  if #free > 0 then
+    redis.call('HDEL', KEYS[6], unpack(free))
+  end
+end
+
+-- Dead letters.
+first, last = section()
+run('HSET', KEYS[7], first, last)
+first, last = section()
+run('ZADD', KEYS[8], first, last)
+first, last = section()
+run('ZADD', KEYS[9], first, last)
+first, last = section()
+run('HDEL', KEYS[7], first, last)
+first, last = section()
+run('ZREM', KEYS[8], first, last)
+run('ZREM', KEYS[9], first, last)
+
+-- History and counts.
+first, last = section()
+run('HSET', KEYS[10], first, last)
+first, last = section()
+run('ZADD', KEYS[11], first, last)
+first, last = section()
+run('ZADD', KEYS[12], first, last)
+first, last = section()
+for i = first, last, 2 do
+  redis.call('HINCRBY', KEYS[13], ARGV[i], ARGV[i + 1])
+end
+return {0}
