@@ -6,12 +6,12 @@
 //! Invariant: what depends on what Redis has (is the task there, does the name still lead to it) is decided in the
 //! script; everything else here.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use punctual_core::{
-    DeadLetter, Epoch, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState,
+    DeadLetter, Epoch, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp,
 };
 use punctual_store::{Batch, BatchNo, Change, Counts, Head, count};
 
@@ -58,7 +58,11 @@ impl Section {
 /// The sections of a batch, in the order of `apply.lua`.
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
+    back: Section,
+    back_fires: Section,
+    gone: Section,
     ended: Section,
+    records: Section,
     due: Section,
     paused: Section,
     tasks: Section,
@@ -76,6 +80,7 @@ pub(crate) struct Sections {
     dead_ages: Section,
     redriven: Section,
     redriven_from: Section,
+    ended_fires: Section,
     history: Section,
     fires: Section,
     ages: Section,
@@ -94,9 +99,13 @@ impl Sections {
         folded.write(epoch, batch.number)
     }
 
-    pub(crate) const fn all(&self) -> [&Section; 22] {
+    pub(crate) const fn all(&self) -> [&Section; 27] {
         [
+            &self.back,
+            &self.back_fires,
+            &self.gone,
             &self.ended,
+            &self.records,
             &self.due,
             &self.paused,
             &self.tasks,
@@ -114,6 +123,7 @@ impl Sections {
             &self.dead_ages,
             &self.redriven,
             &self.redriven_from,
+            &self.ended_fires,
             &self.history,
             &self.fires,
             &self.ages,
@@ -191,6 +201,8 @@ impl<K: Hash + Eq + Clone, V> Ordered<K, V> {
 #[derive(Debug, Default)]
 struct Folded {
     tasks: Ordered<TaskId, Standing>,
+    /// Tasks that ended and were redriven.
+    back: Vec<TaskId>,
     names: Ordered<Vec<u8>, Name>,
     letters: Ordered<FireId, Letter>,
     records: Ordered<FireId, FireRecord>,
@@ -225,6 +237,7 @@ impl Folded {
             Change::Redrive { fire_id, task } => {
                 let namespace = task.definition.namespace.clone();
                 self.letters.set(fire_id, Letter::Gone(namespace));
+                self.back.push(task.id);
                 self.file(task, false);
             }
             Change::Forget { fire_id, namespace } => {
@@ -287,10 +300,26 @@ impl Folded {
         }
     }
 
-    fn write(self, epoch: Epoch, number: BatchNo) -> Sections {
+    /// Whether a record can stand in the place of its task: the id leads to its fire, and the task has ended.
+    fn in_place(&mut self, fire_id: FireId) -> bool {
+        codec::is_plain(fire_id)
+            && matches!(self.tasks.get_mut(&fire_id.task), Some(Standing::Ended))
+    }
+
+    fn write(mut self, epoch: Epoch, number: BatchNo) -> Sections {
         let mut sections = Sections::default();
+        for id in &self.back {
+            sections.back.push(&codec::id(*id));
+            sections.back_fires.push(&codec::fire(FireId { task: *id, nominal_at: id.due() }));
+        }
+        let records = std::mem::take(&mut self.records.items);
+        let placed: Vec<bool> =
+            records.iter().map(|(fire_id, _)| self.in_place(*fire_id)).collect();
+        let size = write_history(&mut sections, &records, &placed, epoch, number);
+        let in_place = records.iter().zip(&placed).filter(|(_, placed)| **placed);
+        let in_place: HashSet<TaskId> = in_place.map(|((fire, _), _)| fire.task).collect();
         for (id, standing) in &self.tasks.items {
-            write_task(&mut sections, *id, standing);
+            write_task(&mut sections, *id, standing, in_place.contains(id));
         }
         for (name, leads) in &self.names.items {
             write_name(&mut sections, name, leads);
@@ -298,7 +327,6 @@ impl Folded {
         for (fire_id, letter) in &self.letters.items {
             write_letter(&mut sections, *fire_id, letter);
         }
-        let size = write_history(&mut sections, &self.records.items, epoch, number);
         for (namespace, counts) in &self.counts.items {
             for (letter, by) in codec::by_letter(counts) {
                 if by != 0 {
@@ -323,7 +351,7 @@ fn name(namespace: &Namespace, key: Option<&punctual_core::TaskKey>) -> Option<V
     Some(name)
 }
 
-fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing) {
+fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing, in_place: bool) {
     let id = codec::id(id);
     match standing {
         Standing::Filed { task, fresh } => {
@@ -348,7 +376,8 @@ fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing) {
             sections.late.push(&id);
             sections.late.write(|out| codec::put_late(out, *late));
         }
-        Standing::Ended => sections.ended.push(&id),
+        Standing::Ended if in_place => sections.ended.push(&id),
+        Standing::Ended => sections.gone.push(&id),
     }
 }
 
@@ -387,28 +416,25 @@ fn write_letter(sections: &mut Sections, fire_id: FireId, letter: &Letter) {
     }
 }
 
-/// Writes the records and the pieces that name them; says how many bytes they are.
+/// Writes the records, in the place of their tasks or beside them, and the pieces that name them; says how many
+/// bytes they are.
 fn write_history(
     sections: &mut Sections,
     records: &[(FireId, FireRecord)],
+    placed: &[bool],
     epoch: Epoch,
     batch: BatchNo,
 ) -> u64 {
     let mut size = 0;
-    for (number, piece) in (0..).zip(records.chunks(PIECE_FIRES_MAX)) {
-        let before = sections.history.bytes();
-        let mut ended_at = punctual_core::Timestamp::EPOCH;
-        for (fire_id, record) in piece {
-            let fire = codec::fire(*fire_id);
-            sections.history.push(&fire);
-            sections.history.write(|out| codec::put_record(out, record));
-            if !codec::is_plain(*fire_id) {
-                sections.fires.push(b"0");
-                sections.fires.push(&fire);
-            }
+    let pieces = records.chunks(PIECE_FIRES_MAX).zip(placed.chunks(PIECE_FIRES_MAX));
+    for (number, (piece, placed)) in (0..).zip(pieces) {
+        let before = sections.history.bytes() + sections.records.bytes();
+        let mut ended_at = Timestamp::EPOCH;
+        for ((fire_id, record), placed) in piece.iter().zip(placed) {
+            write_record(sections, *fire_id, record, *placed);
             ended_at = ended_at.max(record.ended_at);
         }
-        let bytes = sections.history.bytes() - before;
+        let bytes = sections.history.bytes() + sections.records.bytes() - before;
         size += bytes as u64;
         sections.ages.push_number(ended_at.as_millis());
         sections.ages.write(|out| {
@@ -420,6 +446,22 @@ fn write_history(
         });
     }
     size
+}
+
+fn write_record(sections: &mut Sections, fire_id: FireId, record: &FireRecord, placed: bool) {
+    let fire = codec::fire(fire_id);
+    if placed {
+        sections.records.push(&codec::id(fire_id.task));
+        sections.records.write(|out| codec::put_ended(out, record));
+        sections.ended_fires.push(&fire);
+        return;
+    }
+    sections.history.push(&fire);
+    sections.history.write(|out| codec::put_record(out, record));
+    if !codec::is_plain(fire_id) {
+        sections.fires.push(b"0");
+        sections.fires.push(&fire);
+    }
 }
 
 #[cfg(test)]
@@ -443,7 +485,8 @@ mod tests {
         let task = task(number(1)).key("a").build();
         let made = sections(vec![Change::Put(task.clone()), settle(&task, FireEnd::Done, NOW)]);
         assert_eq!((made.tasks.len(), made.due.len(), made.ended.len()), (0, 0, 1));
-        assert_eq!((made.named.len(), made.unnamed.len(), made.history.len()), (0, 1, 2));
+        assert_eq!((made.named.len(), made.unnamed.len(), made.records.len()), (0, 1, 2));
+        assert_eq!((made.gone.len(), made.history.len()), (0, 0), "it stands in its place");
         assert!(!made.grows);
     }
 
@@ -469,7 +512,8 @@ mod tests {
         let dead = Change::Dead { letter, next: None, was: TaskState::Dead };
         for change in [settled, dead] {
             let made = sections(vec![forget.clone(), change]);
-            assert_eq!((made.ended.len(), made.unnamed_if.len(), made.unnamed.len()), (0, 0, 0));
+            assert_eq!((made.ended.len(), made.gone.len()), (0, 0));
+            assert_eq!((made.unnamed_if.len(), made.unnamed.len()), (0, 0));
             assert_eq!(made.history.len(), 2);
         }
     }

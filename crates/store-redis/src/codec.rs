@@ -2,7 +2,8 @@
 //!
 //! In: tasks, heads, records. Out: the fields, members and values under the keys, and back. What is read is untrusted:
 //! a foreign hand may have written it. Scripts never look into records; what they need of a value stands
-//! before it at a fixed place: the id of a name (16 bytes), the end of a record (8 bytes), the size of a piece.
+//! before it at a fixed place: whether a task lives (1 byte), the id of a name (16 bytes), the end of a record (8 bytes),
+//! the size of a piece.
 //! Not here: bodies, heads, records and letters themselves (`punctual_store::codec`), names of keys (`keys`).
 
 use punctual_core::{FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp, Version};
@@ -16,6 +17,7 @@ pub(crate) const ID_BYTES: usize = 16;
 /// Bytes of a fire: the id and the nominal time.
 pub(crate) const FIRE_BYTES: usize = ID_BYTES + 8;
 /// Bytes before the fires of a piece of history: epoch, batch, piece, size.
+#[cfg(test)]
 pub(crate) const PIECE_HEADER_BYTES: usize = 4 + 8 + 2 + 4;
 
 /// The field of history's size among the counts. No namespace is empty, so none can have this one.
@@ -54,10 +56,27 @@ pub(crate) fn is_plain(fire_id: FireId) -> bool {
     fire_id.nominal_at == fire_id.task.due()
 }
 
+/// Before the record of a task that has ended.
+const ENDED: u8 = 0;
+/// Before a living task.
+const LIVING: u8 = 1;
+
 /// A living task, but for its id.
 pub(crate) fn put_task(out: &mut Vec<u8>, task: &Task) {
+    out.push(LIVING);
     codec::put_timestamp(out, task.fire_at);
     codec::put_body(out, task);
+}
+
+/// The record of a task's first fire, in the place of the task.
+pub(crate) fn put_ended(out: &mut Vec<u8>, record: &FireRecord) {
+    out.push(ENDED);
+    put_record(out, record);
+}
+
+/// Whether a value stands in the place of a task that has ended.
+pub(crate) fn is_ended(value: &[u8]) -> bool {
+    value.first() == Some(&ENDED)
 }
 
 pub(crate) fn read_task(
@@ -67,6 +86,9 @@ pub(crate) fn read_task(
     interner: &Interner,
 ) -> Result<Task> {
     let mut reader = Reader::new(value);
+    if reader.byte()? != LIVING {
+        return Err(CodecError::Invalid("living task"));
+    }
     let fire_at = reader.timestamp()?;
     let task = codec::read_body(id, fire_at, reader.rest(), interner)?;
     let Some(late) = late else { return Ok(task) };

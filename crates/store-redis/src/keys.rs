@@ -35,7 +35,8 @@ pub struct Keys {
     pub due: String,
     /// Paused tasks: the same.
     pub paused: String,
-    /// Living tasks: a hash from id to `fire_at` and body.
+    /// Living tasks: a hash from id to `fire_at` and body; and of a task that ended with its first fire the record, in
+    /// its place.
     pub tasks: String,
     /// Postponements since the body was written: a hash from id to time and version.
     pub late: String,
@@ -47,7 +48,7 @@ pub struct Keys {
     pub dead: String,
     /// The same by the time of death.
     pub dead_ages: String,
-    /// How fires ended: a hash from fire to record.
+    /// How other fires ended: a hash from fire to record.
     pub history: String,
     /// Those fires whose nominal time cannot be told from the task's id: a sorted set by bytes.
     pub fires: String,

@@ -88,10 +88,11 @@ impl RedisStore {
         let more = reply::integer(&more)? != 0;
         let ids = reply::array(ids)?;
         let (values, lates) = (reply::options(values)?, reply::options(lates)?);
-        if ids.len() != values.len() || ids.len() != lates.len() {
+        if ids.len() != values.len() || (ids.len() != lates.len() && !lates.is_empty()) {
             return Err(reply::unlike("as many values as ids"));
         }
         let mut tasks = Vec::with_capacity(ids.len());
+        let lates = lates.into_iter().chain(std::iter::repeat(None));
         for (id, (value, late)) in ids.into_iter().zip(values.into_iter().zip(lates)) {
             let id = codec::read_id(&reply::bytes(id)?).map_err(damaged("an id"))?;
             let value = value.ok_or_else(|| {
@@ -141,7 +142,8 @@ impl RedisStore {
             }
             for (id, (value, late)) in ids.iter().zip(self.read_pairs(&call, ids.len()).await?) {
                 let read = |value: Vec<u8>| self.read_task(*id, &value, late.as_deref());
-                tasks.push(value.map(read).transpose()?);
+                let living = value.filter(|value| !codec::is_ended(value));
+                tasks.push(living.map(read).transpose()?);
             }
         }
         Ok(tasks)
@@ -256,11 +258,13 @@ impl RedisStore {
         let mut records = Vec::new();
         loop {
             let wanted = (limit - records.len().min(limit)).min(RECORDS_MAX);
-            let call = Call::new(&script::HISTORY, [keys.history.as_str(), &keys.fires])
-                .arg(plain)
-                .arg(&newest)
-                .arg(&oldest)
-                .number(wanted as u64);
+            let call =
+                Call::new(&script::HISTORY, [keys.tasks.as_str(), &keys.history, &keys.fires])
+                    .arg(codec::id(id))
+                    .arg(plain)
+                    .arg(&newest)
+                    .arg(&oldest)
+                    .number(wanted as u64);
             let [first, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
             let fires = reply::array(fires)?;
             for record in reply::options(others)?.into_iter().flatten() {

@@ -290,8 +290,9 @@ impl TaskStore for RedisStore {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
         let excess = self.excess(keys, retention.history_bytes).await?;
-        let Keys { own, history, fires, ages, letters, dead, dead_ages, counts, .. } = keys;
-        let all = [own, history, fires, ages, letters, dead, dead_ages, counts];
+        let Keys { own, tasks, history, fires, ages, .. } = keys;
+        let Keys { letters, dead, dead_ages, counts, .. } = keys;
+        let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks];
         let call = Call::new(&script::SWEEP, all.map(String::as_str))
             .number(epoch.get())
             .arg(self.known.token(seat, epoch))

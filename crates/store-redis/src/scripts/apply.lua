@@ -5,7 +5,11 @@
 -- ARGV 1 epoch  2 token, or '' if the sender does not know it  3 number of the batch  4 the number before it
 --      5 '1' if the batch brings new tasks, which need room; else '0'
 --      then sections, each a count n and n arguments:
---        ended         ids of tasks that are gone
+--        back          ids of tasks that come back, whose record makes room for them
+--        back fires    for each of these: the fire that the id leads to
+--        gone          ids of tasks that are gone
+--        ended         ids of tasks that are gone and leave the record of their only fire in their place
+--        records       id and record of these, in turns
 --        due           fire_at and id of tasks that are scheduled from now on, in turns
 --        paused        fire_at and id of tasks that are paused from now on, in turns
 --        tasks         id and value of both, in turns
@@ -23,13 +27,16 @@
 --        dead ages     died_at, namespace and fire, in turns
 --        redriven      fires whose letters are gone
 --        redriven from for each of these: namespace and fire
---        history       fire and record, in turns
+--        ended fires   fires of the tasks that ended
+--        history       fire and record, in turns, of other fires and of those whose task goes on
 --        fires         0 and fire, in turns, for those that the task's id does not lead to
 --        ages          ended_at and piece, in turns
 --        counts        field and by how much it moves, in turns
 -- Returns {0} made · {1} was made before · {2, epoch} another owns the partition · {3, number} the last batch is that one
 --
--- Values are taken as they come: all that is decided here is decided by numbers, ids and places.
+-- Values are taken as they come: all that is decided here is decided by numbers, ids and places. A value of a task begins
+-- with 0 if it is the record of the task's only fire and the task has ended, so that ending a task writes where it stood:
+-- that costs half of taking it out here and filing the record there.
 
 -- Arguments of one command: Lua takes no more than about 8,000 on its stack. Even, so that pairs stay together.
 local STEP = 4000
@@ -68,12 +75,37 @@ local function run(command, key, first, last)
   end
 end
 
+-- Removes from what is mostly not there at all.
+local function without(command, key, first, last)
+  if last >= first and redis.call('EXISTS', key) == 1 then
+    run(command, key, first, last)
+  end
+end
+
+-- Tasks that come back: the record in their place moves aside, before the place is taken.
+local function make_room(first, last, fires)
+  for i = first, last do
+    local value = redis.call('HGET', KEYS[4], ARGV[i])
+    if value and string.byte(value, 1) == 0 then
+      redis.call('HSET', KEYS[10], ARGV[fires + i - first], string.sub(value, 2))
+    end
+  end
+end
+
 -- Tasks.
 local first, last = section()
+make_room(first, last, (section()))
+first, last = section()
 run('ZREM', KEYS[2], first, last)
-run('ZREM', KEYS[3], first, last)
+without('ZREM', KEYS[3], first, last)
 run('HDEL', KEYS[4], first, last)
-run('HDEL', KEYS[5], first, last)
+without('HDEL', KEYS[5], first, last)
+first, last = section()
+run('ZREM', KEYS[2], first, last)
+without('ZREM', KEYS[3], first, last)
+without('HDEL', KEYS[5], first, last)
+first, last = section()
+run('HSET', KEYS[4], first, last)
 first, last = section()
 run('ZADD', KEYS[2], first, last)
 first, last = section()
@@ -81,11 +113,11 @@ run('ZADD', KEYS[3], first, last)
 first, last = section()
 run('HSET', KEYS[4], first, last)
 first, last = section()
-run('ZREM', KEYS[3], first, last)
-run('HDEL', KEYS[5], first, last)
+without('ZREM', KEYS[3], first, last)
+without('HDEL', KEYS[5], first, last)
 first, last = section()
-run('ZREM', KEYS[2], first, last)
-run('HDEL', KEYS[5], first, last)
+without('ZREM', KEYS[2], first, last)
+without('HDEL', KEYS[5], first, last)
 
 -- Postponements, of tasks that are there.
 first, last = section()
@@ -146,6 +178,8 @@ run('ZREM', KEYS[8], first, last)
 run('ZREM', KEYS[9], first, last)
 
 -- History and counts.
+first, last = section()
+without('HDEL', KEYS[10], first, last)
 first, last = section()
 run('HSET', KEYS[10], first, last)
 first, last = section()

@@ -3,7 +3,8 @@
 -- KEYS 1 tasks  2 late  3 due  4 paused, if its tasks are wanted too
 -- ARGV 1 fire_at of the position  2 id of the position  3 fire_at before which tasks are due, or '+inf'
 --      4 how many of each set at most  5 bytes at which to stop
--- Returns for each set {1 if there are more, else 0; ids; values; postponements}, the last two in the order of the ids
+-- Returns for each set {1 if there are more, else 0; ids; values; postponements}, the last two in the order of the ids;
+-- no postponements if there are none at all
 
 -- Tasks whose values are asked for at once: so many of the largest are some megabytes.
 local STEP = 32
@@ -40,6 +41,7 @@ if until_score ~= '+inf' then
 end
 local answer = {}
 local bytes = 0
+local any_late = redis.call('EXISTS', KEYS[2]) == 1
 for set = 3, #KEYS do
   local from = rank_after(KEYS[set])
   local stop = redis.call('ZCOUNT', KEYS[set], '-inf', until_score)
@@ -52,11 +54,15 @@ for set = 3, #KEYS do
   while given < #ids and (given == 0 or bytes < tonumber(ARGV[5])) do
     local last = math.min(given + STEP, #ids)
     local some = redis.call('HMGET', KEYS[1], unpack(ids, given + 1, last))
-    local late = redis.call('HMGET', KEYS[2], unpack(ids, given + 1, last))
     for i = 1, last - given do
       bytes = bytes + #(some[i] or '')
       values[given + i] = some[i]
-      lates[given + i] = late[i]
+    end
+    if any_late then
+      local late = redis.call('HMGET', KEYS[2], unpack(ids, given + 1, last))
+      for i = 1, last - given do
+        lates[given + i] = late[i]
+      end
     end
     given = last
   end

@@ -54,6 +54,7 @@ pub(crate) fn partitions() -> Partitions {
 impl Subject for Named {
     type Store = RedisStore;
     const DURABLE: bool = true;
+    const STEPS: u64 = 150;
 
     async fn open(&self) -> RedisStore {
         RedisStore::open(self.options.clone()).await.expect("the store opens").0
