@@ -65,16 +65,16 @@ impl Bench {
         let put = tasks.iter().cloned().map(Change::Put).collect();
         let mut life = self.write("put", put).await;
         let before = self.cpu().await;
-        let mut loaded = 0;
+        let mut loaded = Vec::new();
         let mut after = Position::START;
         let clock = Clock::start();
-        while loaded < tasks.len() {
-            let some = self.store.load(P, after, Timestamp::MAX, self.batch).await.unwrap();
-            loaded += some.len();
-            after = Position::of(some.last().unwrap());
+        while loaded.len() < tasks.len() {
+            loaded.extend(self.store.load(P, after, Timestamp::MAX, self.batch).await.unwrap());
+            after = Position::of(loaded.last().unwrap());
         }
         life += self.report("load", clock, before).await;
-        life + self.write("settle", tasks.iter().map(done).collect()).await
+        // In the order in which they fire.
+        life + self.write("settle", loaded.iter().map(done).collect()).await
     }
 
     async fn named(&mut self) {

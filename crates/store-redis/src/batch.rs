@@ -151,6 +151,17 @@ enum Standing {
     Ended,
 }
 
+impl Standing {
+    /// When it is due, as far as that is known.
+    fn fire_at(&self, id: TaskId) -> Timestamp {
+        match self {
+            Self::Filed { task, .. } => task.fire_at,
+            Self::Postponed(late) => late.fire_at,
+            Self::Ended => id.due(),
+        }
+    }
+}
+
 /// Where a name leads after the changes so far.
 #[derive(Debug)]
 enum Name {
@@ -318,6 +329,8 @@ impl Folded {
         let size = write_history(&mut sections, &records, &placed, epoch, number);
         let in_place = records.iter().zip(&placed).filter(|(_, placed)| **placed);
         let in_place: HashSet<TaskId> = in_place.map(|((fire, _), _)| fire.task).collect();
+        // By time, as they stand in the sorted set: neighbours are found in the cache of whoever files them.
+        self.tasks.items.sort_by_key(|(id, standing)| standing.fire_at(*id));
         for (id, standing) in &self.tasks.items {
             write_task(&mut sections, *id, standing, in_place.contains(id));
         }

@@ -10,6 +10,7 @@
 pub(crate) mod cluster;
 pub(crate) mod shared;
 pub(crate) mod subject;
+pub(crate) mod writer;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
