@@ -31,6 +31,10 @@ mv "$dir/pid.new" "$dir/pid"; read -r _; kill -9 $pid 2>/dev/null; wait $pid 2>/
 /// A running redis-server.
 pub(crate) struct Server {
     pub(crate) port: u16,
+    /// Where it speaks TLS, if it was told to.
+    pub(crate) tls_port: u16,
+    /// A folder that goes with it.
+    pub(crate) kept: Option<PathBuf>,
     dir: TempDir,
     settings: Vec<String>,
     keeper: Option<(Child, ChildStdin)>,
@@ -45,7 +49,7 @@ impl Server {
     pub(crate) fn start_at(port: u16, settings: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let settings = settings.iter().map(|word| (*word).to_owned()).collect();
-        let mut server = Self { port, dir, settings, keeper: None };
+        let mut server = Self { port, tls_port: 0, kept: None, dir, settings, keeper: None };
         server.start_again();
         server
     }
@@ -112,6 +116,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        if let Some(dir) = &self.kept {
+            let _ = std::fs::remove_dir_all(dir);
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use punctual_store_redis::{Options, RedisStore};
 use super::pause;
 use super::subject::{partitions, unique_name};
 
-/// Times that a batch is sent, at most.
-const TRIES_MAX: u32 = 2000;
+/// How long Redis may stay away.
+const AWAY_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) struct Writer {
     pub(crate) store: RedisStore,
@@ -62,15 +62,17 @@ impl Writer {
 
     /// Sends a batch until it is answered.
     pub(crate) async fn make(&mut self, changes: Vec<Change>) {
-        for _ in 0..TRIES_MAX {
-            match self.send(changes.clone()).await {
-                Ok(()) => return,
-                Err(StoreError::Unavailable(_)) => self.repeated += 1,
-                Err(other) => unreachable!("a batch was answered {other}"),
+        let made = async {
+            loop {
+                match self.send(changes.clone()).await {
+                    Ok(()) => return,
+                    Err(StoreError::Unavailable(_)) => self.repeated += 1,
+                    Err(other) => unreachable!("a batch was answered {other}"),
+                }
+                breathe().await;
             }
-            breathe().await;
-        }
-        unreachable!("Redis did not come back")
+        };
+        tokio::time::timeout(AWAY_MAX, made).await.expect("Redis comes back");
     }
 
     pub(crate) async fn put(&mut self, count: u64) {
@@ -96,14 +98,15 @@ impl Writer {
     /// Everything that was answered is there, once.
     pub(crate) async fn assert_whole(&self) {
         let want: Vec<TaskId> = self.living.iter().map(|task| task.id).collect();
-        let mut loaded = Err(StoreError::Broken("never asked".to_owned()));
-        for _ in 0..TRIES_MAX {
-            loaded = self.loaded().await;
-            if !matches!(loaded, Err(StoreError::Unavailable(_))) {
-                break;
+        let loaded = async {
+            loop {
+                match self.loaded().await {
+                    Err(StoreError::Unavailable(_)) => breathe().await,
+                    other => return other,
+                }
             }
-            breathe().await;
-        }
+        };
+        let loaded = tokio::time::timeout(AWAY_MAX, loaded).await.expect("Redis comes back");
         assert_eq!(loaded.expect("Redis answers"), want);
         let counts = self.counts().await;
         let made = i64::try_from(self.made).expect("few");
