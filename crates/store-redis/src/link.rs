@@ -32,6 +32,9 @@ const REDIRECTION_PAUSE_MAX_MS: u64 = 200;
 /// Failures in a row after which a Cluster is asked anew who serves what. The client mends single connections itself.
 const FAILURES_MAX: u32 = 2;
 
+/// What `ROLE` says of a server that takes writes.
+const ROLE_OF_WRITES: &str = "master"; // words: allow
+
 /// What kind of Redis it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -143,9 +146,7 @@ impl Address {
             let role = connection.send_packed_command(&redis::cmd("ROLE")).await;
             let role = reply::array(role.map_err(store_error)?)?;
             let takes_writes = role.first().and_then(|first| reply::text(first).ok());
-            if takes_writes != Some("master")
-            /* words: allow */
-            {
+            if takes_writes != Some(ROLE_OF_WRITES) {
                 return Err(Away::NoMaster.into());
             }
         }

@@ -157,7 +157,7 @@ impl Server {
                 "Redis has `maxmemory-policy {policy}`: when memory is short it may delete tasks; set noeviction"
             ));
         }
-        let replicas = self.info("connected_slaves") /* words: allow */;
+        let replicas = self.info("connected_slaves"); // words: allow
         let wait = match durability {
             Durability::Master => Wait::Nothing,
             Durability::Replica => {

@@ -24,7 +24,7 @@ done
 for pid in $(cat pids); do kill -9 "$pid" 2>/dev/null; done
 rm -rf ports pids server-*"#;
 
-/// Seconds after which a keeper ends everything, whoever is left.
+/// What there is one of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     Single,
@@ -72,6 +72,7 @@ fn read_ports(dir: &Path) -> Option<Vec<u16>> {
     text.split_whitespace().map(|port| port.parse().ok()).collect()
 }
 
+#[expect(clippy::zombie_processes, reason = "they outlive the test; the keeper ends them")]
 fn begin(kind: Kind, dir: &Path) -> Vec<u16> {
     end_old(dir);
     let (count, settings) = match kind {
