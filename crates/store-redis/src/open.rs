@@ -4,8 +4,8 @@
 //! may want on purpose. What would make a promise a lie is refused.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use punctual_core::Partitions;
 use punctual_store::StoreError;
@@ -18,7 +18,7 @@ use crate::known::Known;
 use crate::link::{Address, Kind, Link, Wait};
 use crate::options::{Durability, Options};
 use crate::reply;
-use crate::store::RedisStore;
+use crate::store::{RedisStore, Sizes};
 
 /// What is written in this format only this program and later ones read.
 const FORMAT: &str = "1";
@@ -54,6 +54,7 @@ impl RedisStore {
             known: Known::default(),
             interner: Interner::default(),
             rewinds: AtomicU64::new(0),
+            sizes: Mutex::new(Sizes::new(options.partitions)),
             cluster: options.cluster,
         };
         Ok((store, warnings))

@@ -5,6 +5,7 @@
 //! Next door: `read` has the reads, `open` the first start and the start-up check, `batch` what a batch comes down to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_core::{
@@ -33,6 +34,8 @@ const BATCH_BYTES_MAX: usize = 64 << 20;
 const SWEPT_PIECES_MAX: u32 = 10;
 /// Letters that one sweep deletes, at most.
 const SWEPT_LETTERS_MAX: u32 = 2000;
+/// Partitions whose size of history one sweep asks for: of more, the others are as they were last seen.
+const ASKED_SIZES_MAX: usize = 64;
 /// The longest ttl, so that sums stay exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -48,6 +51,7 @@ pub struct RedisStore {
     pub(crate) known: Known,
     pub(crate) interner: Interner,
     pub(crate) rewinds: AtomicU64,
+    pub(crate) sizes: Mutex<Sizes>,
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -103,30 +107,58 @@ impl RedisStore {
         StoreError::Fenced { partition, ours, current }
     }
 
-    /// Bytes of history in all partitions together.
-    async fn history_bytes(&self) -> Result<u64, StoreError> {
-        let mut total = 0;
-        for keys in &self.keys {
-            let mut command = redis::cmd("HGET");
-            command.arg(&keys.counts).arg(codec::HISTORY_BYTES_FIELD);
-            total += size(&self.reads.command(command, &keys.counts).await?)?;
-        }
-        Ok(total)
+    async fn history_bytes_of(&self, index: usize) -> Result<u64, StoreError> {
+        let counts = &self.keys[index].counts;
+        let mut command = redis::cmd("HGET");
+        command.arg(counts).arg(codec::HISTORY_BYTES_FIELD);
+        size(&self.reads.command(command, counts).await?)
     }
 
     /// How many bytes of history a partition has to give up: its share of what is too much in all of them.
-    async fn excess(&self, keys: &Keys, history_bytes: u64) -> Result<u64, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(&keys.counts).arg(codec::HISTORY_BYTES_FIELD);
-        let ours = size(&self.reads.command(command, &keys.counts).await?)?;
-        // However little the others have, without ours there cannot be too much of ours.
+    async fn excess(&self, partition: PartitionId, history_bytes: u64) -> Result<u64, StoreError> {
+        let index = usize::from(partition.get());
+        let ours = self.history_bytes_of(index).await?;
+        // However much the others have, without ours there cannot be too much of ours.
         if ours == 0 || history_bytes == u64::MAX {
             return Ok(0);
         }
-        let total = self.history_bytes().await?.max(ours);
+        let turn = self.sizes().turn(ASKED_SIZES_MAX);
+        for other in turn {
+            let bytes = self.history_bytes_of(other).await?;
+            self.sizes().known[other] = bytes;
+        }
+        let mut sizes = self.sizes();
+        sizes.known[index] = ours;
+        let total: u64 = sizes.known.iter().sum();
         let excess = u128::from(total.saturating_sub(history_bytes));
         let share = (excess * u128::from(ours)).div_ceil(u128::from(total));
         Ok(u64::try_from(share).unwrap_or(u64::MAX))
+    }
+
+    /// Nothing is left half-way here by a panic.
+    fn sizes(&self) -> MutexGuard<'_, Sizes> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of history by partition, as last seen.
+#[derive(Debug)]
+pub(crate) struct Sizes {
+    known: Vec<u64>,
+    next: usize,
+}
+
+impl Sizes {
+    pub(crate) fn new(partitions: Partitions) -> Self {
+        Self { known: vec![0; usize::from(partitions.count())], next: 0 }
+    }
+
+    /// Whose turn it is to be asked.
+    fn turn(&mut self, limit: usize) -> Vec<usize> {
+        let count = self.known.len();
+        let some = (self.next..).take(limit.min(count)).map(|index| index % count).collect();
+        self.next = (self.next + limit) % count;
+        some
     }
 }
 
@@ -289,7 +321,7 @@ impl TaskStore for RedisStore {
     ) -> Result<Swept, StoreError> {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
-        let excess = self.excess(keys, retention.history_bytes).await?;
+        let excess = self.excess(partition, retention.history_bytes).await?;
         let Keys { own, tasks, history, fires, ages, .. } = keys;
         let Keys { letters, dead, dead_ages, counts, .. } = keys;
         let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks];

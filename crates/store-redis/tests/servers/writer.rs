@@ -36,8 +36,17 @@ pub(crate) fn options(urls: Vec<String>) -> Options {
 impl Writer {
     pub(crate) async fn open(options: Options, partition: PartitionId) -> Self {
         let (store, _) = RedisStore::open(options).await.expect("the store opens");
-        let lease = store.acquire(Seat::Partition(partition), &broker("a:1"), TTL, NOW).await;
-        let epoch = lease.expect("the seat is free").epoch;
+        let (seat, broker) = (Seat::Partition(partition), broker("a:1"));
+        let taken = async {
+            loop {
+                match store.acquire(seat, &broker, TTL, NOW).await {
+                    Err(StoreError::Unavailable(_)) => breathe().await,
+                    other => return other,
+                }
+            }
+        };
+        let taken = tokio::time::timeout(AWAY_MAX, taken).await.expect("Redis comes back");
+        let epoch = taken.expect("the seat is free").epoch;
         let (number, living) = (BatchNo::FIRST, Vec::new());
         Self { store, partition, epoch, number, living, made: 0, repeated: 0 }
     }
