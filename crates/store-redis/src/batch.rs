@@ -62,15 +62,11 @@ pub(crate) struct Sections {
     back_fires: Section,
     gone: Section,
     ended: Section,
-    records: Section,
     due: Section,
     paused: Section,
-    tasks: Section,
     was_paused: Section,
     was_due: Section,
     postponed: Section,
-    postponed_at: Section,
-    late: Section,
     named: Section,
     unnamed: Section,
     unnamed_if: Section,
@@ -80,7 +76,6 @@ pub(crate) struct Sections {
     dead_ages: Section,
     redriven: Section,
     redriven_from: Section,
-    ended_fires: Section,
     history: Section,
     fires: Section,
     ages: Section,
@@ -99,21 +94,17 @@ impl Sections {
         folded.write(epoch, batch.number)
     }
 
-    pub(crate) const fn all(&self) -> [&Section; 27] {
+    pub(crate) const fn all(&self) -> [&Section; 22] {
         [
             &self.back,
             &self.back_fires,
             &self.gone,
             &self.ended,
-            &self.records,
             &self.due,
             &self.paused,
-            &self.tasks,
             &self.was_paused,
             &self.was_due,
             &self.postponed,
-            &self.postponed_at,
-            &self.late,
             &self.named,
             &self.unnamed,
             &self.unnamed_if,
@@ -123,7 +114,6 @@ impl Sections {
             &self.dead_ages,
             &self.redriven,
             &self.redriven_from,
-            &self.ended_fires,
             &self.history,
             &self.fires,
             &self.ages,
@@ -375,21 +365,19 @@ fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing, in_place
             };
             index.push_number(task.fire_at.as_millis());
             index.push(&id);
+            index.write(|out| codec::put_task(out, task));
             if !fresh {
                 was.push(&id);
             }
             sections.grows |= fresh;
-            sections.tasks.push(&id);
-            sections.tasks.write(|out| codec::put_task(out, task));
         }
         Standing::Postponed(late) => {
+            sections.postponed.push_number(late.fire_at.as_millis());
             sections.postponed.push(&id);
-            sections.postponed_at.push_number(late.fire_at.as_millis());
-            sections.postponed_at.push(&id);
-            sections.late.push(&id);
-            sections.late.write(|out| codec::put_late(out, *late));
+            sections.postponed.write(|out| codec::put_late(out, *late));
         }
-        Standing::Ended if in_place => sections.ended.push(&id),
+        // Its record says that it has ended.
+        Standing::Ended if in_place => {}
         Standing::Ended => sections.gone.push(&id),
     }
 }
@@ -441,13 +429,13 @@ fn write_history(
     let mut size = 0;
     let pieces = records.chunks(PIECE_FIRES_MAX).zip(placed.chunks(PIECE_FIRES_MAX));
     for (number, (piece, placed)) in (0..).zip(pieces) {
-        let before = sections.history.bytes() + sections.records.bytes();
+        let before = sections.history.bytes() + sections.ended.bytes();
         let mut ended_at = Timestamp::EPOCH;
         for ((fire_id, record), placed) in piece.iter().zip(placed) {
             write_record(sections, *fire_id, record, *placed);
             ended_at = ended_at.max(record.ended_at);
         }
-        let bytes = sections.history.bytes() + sections.records.bytes() - before;
+        let bytes = sections.history.bytes() + sections.ended.bytes() - before;
         size += bytes as u64;
         sections.ages.push_number(ended_at.as_millis());
         sections.ages.write(|out| {
@@ -464,9 +452,8 @@ fn write_history(
 fn write_record(sections: &mut Sections, fire_id: FireId, record: &FireRecord, placed: bool) {
     let fire = codec::fire(fire_id);
     if placed {
-        sections.records.push(&codec::id(fire_id.task));
-        sections.records.write(|out| codec::put_ended(out, record));
-        sections.ended_fires.push(&fire);
+        sections.ended.push(&codec::id(fire_id.task));
+        sections.ended.write(|out| codec::put_ended(out, record));
         return;
     }
     sections.history.push(&fire);
@@ -497,8 +484,8 @@ mod tests {
     fn a_task_put_and_settled_in_one_batch_leaves_its_record_only() {
         let task = task(number(1)).key("a").build();
         let made = sections(vec![Change::Put(task.clone()), settle(&task, FireEnd::Done, NOW)]);
-        assert_eq!((made.tasks.len(), made.due.len(), made.ended.len()), (0, 0, 1));
-        assert_eq!((made.named.len(), made.unnamed.len(), made.records.len()), (0, 1, 2));
+        assert_eq!((made.due.len(), made.ended.len()), (0, 2));
+        assert_eq!((made.named.len(), made.unnamed.len()), (0, 1));
         assert_eq!((made.gone.len(), made.history.len()), (0, 0), "it stands in its place");
         assert!(!made.grows);
     }
@@ -509,9 +496,9 @@ mod tests {
         let (second, once) = postpone(&first, at(5));
         let (_, twice) = postpone(&second, at(9));
         let made = sections(vec![once, twice]);
-        assert_eq!(made.postponed.len(), 1);
+        assert_eq!(made.postponed.len(), 3);
         let at_nine = at(9).as_millis().to_string();
-        assert_eq!(made.postponed_at.arguments().next(), Some(at_nine.as_bytes()));
+        assert_eq!(made.postponed.arguments().next(), Some(at_nine.as_bytes()));
     }
 
     #[test]

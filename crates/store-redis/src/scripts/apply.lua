@@ -8,16 +8,12 @@
 --        back          ids of tasks that come back, whose record makes room for them
 --        back fires    for each of these: the fire that the id leads to
 --        gone          ids of tasks that are gone
---        ended         ids of tasks that are gone and leave the record of their only fire in their place
---        records       id and record of these, in turns
---        due           fire_at and id of tasks that are scheduled from now on, in turns
---        paused        fire_at and id of tasks that are paused from now on, in turns
---        tasks         id and value of both, in turns
+--        ended         id and record of tasks that are gone and leave the record of their only fire in their place, in turns
+--        due           fire_at, id and value of tasks that are scheduled from now on, in turns
+--        paused        fire_at, id and value of tasks that are paused from now on, in turns
 --        was paused    ids of scheduled ones that may have been paused or postponed
 --        was due       ids of paused ones that may have been scheduled or postponed
---        postponed     ids of tasks that are due later, if they are scheduled
---        postponed at  for each of these: fire_at, id, in turns
---        late          for each of these: id, time and version, in turns
+--        postponed     fire_at, id, and time and version of tasks that are due later, in turns, if they are scheduled
 --        named         name and value, in turns
 --        unnamed       names that lead nowhere from now on
 --        unnamed if    names that lead nowhere from now on if they lead to …
@@ -27,7 +23,6 @@
 --        dead ages     died_at, namespace and fire, in turns
 --        redriven      fires whose letters are gone
 --        redriven from for each of these: namespace and fire
---        ended fires   fires of the tasks that ended
 --        history       fire and record, in turns, of other fires and of those whose task goes on
 --        fires         0 and fire, in turns, for those that the task's id does not lead to
 --        ages          ended_at and piece, in turns
@@ -38,8 +33,8 @@
 -- with 0 if it is the record of the task's only fire and the task has ended, so that ending a task writes where it stood:
 -- that costs half of taking it out here and filing the record there.
 
--- Arguments of one command: Lua takes no more than about 8,000 on its stack. Even, so that pairs stay together.
-local STEP = 4000
+-- Arguments of one command: Lua takes no more than about 8,000 on its stack. Pairs and triples stay together.
+local STEP = 4200
 
 local own = redis.call('HMGET', KEYS[1], 'epoch', 'token', 'batch')
 if own[1] ~= ARGV[1] or (ARGV[2] ~= '' and own[2] ~= ARGV[2]) then
@@ -92,6 +87,72 @@ local function make_room(first, last, fires)
   end
 end
 
+-- Files tasks: an id is sent once for both commands, because an argument costs more than a place in a table.
+local function file(key, first, last)
+  for i = first, last, STEP do
+    local times, values, n = {}, {}, 0
+    for j = i, math.min(i + STEP - 1, last), 3 do
+      times[n + 1], times[n + 2] = ARGV[j], ARGV[j + 1]
+      values[n + 1], values[n + 2] = ARGV[j + 1], ARGV[j + 2]
+      n = n + 2
+    end
+    redis.call('ZADD', key, unpack(times))
+    redis.call('HSET', KEYS[4], unpack(values))
+  end
+end
+
+-- Takes tasks out of the order, and leaves their records where they stood.
+local function leave_records(first, last)
+  local aside = redis.call('EXISTS', KEYS[10]) == 1
+  for i = first, last, STEP do
+    local ids, fires, n = {}, {}, 0
+    for j = i, math.min(i + STEP - 1, last), 2 do
+      n = n + 1
+      ids[n] = ARGV[j]
+      if aside then
+        -- The fire that an id leads to: the id, and its first 6 bytes again as a time of 8.
+        fires[n] = ARGV[j] .. '\0\0' .. string.sub(ARGV[j], 1, 6)
+      end
+    end
+    redis.call('ZREM', KEYS[2], unpack(ids))
+    for key, command in pairs({[KEYS[3]] = 'ZREM', [KEYS[5]] = 'HDEL'}) do
+      if redis.call('EXISTS', key) == 1 then
+        redis.call(command, key, unpack(ids))
+      end
+    end
+    if aside then
+      redis.call('HDEL', KEYS[10], unpack(fires))
+    end
+  end
+  run('HSET', KEYS[4], first, last)
+end
+
+-- Postpones tasks that are there.
+local function postpone(first, last)
+  for i = first, last, STEP do
+    local upto = math.min(i + STEP - 1, last)
+    local ids, n = {}, 0
+    for j = i, upto, 3 do
+      n = n + 1
+      ids[n] = ARGV[j + 1]
+    end
+    local scores = redis.call('ZMSCORE', KEYS[2], unpack(ids))
+    local times, lates, m = {}, {}, 0
+    for k = 1, n do
+      if scores[k] then
+        local j = i + 3 * (k - 1)
+        times[m + 1], times[m + 2] = ARGV[j], ids[k]
+        lates[m + 1], lates[m + 2] = ids[k], ARGV[j + 2]
+        m = m + 2
+      end
+    end
+    if m > 0 then
+      redis.call('ZADD', KEYS[2], unpack(times))
+      redis.call('HSET', KEYS[5], unpack(lates))
+    end
+  end
+end
+
 -- Tasks.
 local first, last = section()
 make_room(first, last, (section()))
@@ -100,47 +161,16 @@ run('ZREM', KEYS[2], first, last)
 without('ZREM', KEYS[3], first, last)
 run('HDEL', KEYS[4], first, last)
 without('HDEL', KEYS[5], first, last)
-first, last = section()
-run('ZREM', KEYS[2], first, last)
-without('ZREM', KEYS[3], first, last)
-without('HDEL', KEYS[5], first, last)
-first, last = section()
-run('HSET', KEYS[4], first, last)
-first, last = section()
-run('ZADD', KEYS[2], first, last)
-first, last = section()
-run('ZADD', KEYS[3], first, last)
-first, last = section()
-run('HSET', KEYS[4], first, last)
+leave_records(section())
+file(KEYS[2], section())
+file(KEYS[3], section())
 first, last = section()
 without('ZREM', KEYS[3], first, last)
 without('HDEL', KEYS[5], first, last)
 first, last = section()
 without('ZREM', KEYS[2], first, last)
 without('HDEL', KEYS[5], first, last)
-
--- Postponements, of tasks that are there.
-first, last = section()
-local times = section()
-local lates = section()
-for i = first, last, STEP / 2 do
-  local upto = math.min(i + STEP / 2 - 1, last)
-  local scores = redis.call('ZMSCORE', KEYS[2], unpack(ARGV, i, upto))
-  local due, late = {}, {}
-  for j = i, upto do
-    if scores[j - i + 1] then
-      local pair = 2 * (j - first)
-      due[#due + 1] = ARGV[times + pair]
-      due[#due + 1] = ARGV[j]
-      late[#late + 1] = ARGV[j]
-      late[#late + 1] = ARGV[lates + pair + 1]
-    end
-  end
-  if #due > 0 then
-    redis.call('ZADD', KEYS[2], unpack(due))
-    redis.call('HSET', KEYS[5], unpack(late))
-  end
-end
+postpone(section())
 
 -- Names.
 first, last = section()
@@ -178,8 +208,6 @@ run('ZREM', KEYS[8], first, last)
 run('ZREM', KEYS[9], first, last)
 
 -- History and counts.
-first, last = section()
-without('HDEL', KEYS[10], first, last)
 first, last = section()
 run('HSET', KEYS[10], first, last)
 first, last = section()
