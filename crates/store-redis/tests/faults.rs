@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use punctual_core::{FireEnd, PartitionId, Partitions, Seat};
-use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, settle};
-use punctual_store::{Batch, BatchNo, LeaseStore, Retention, StoreError, TaskStore};
+use punctual_core::{FireEnd, FireRecord, PartitionId, Partitions, Seat, TaskState};
+use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, die, next_fire, settle, shop};
+use punctual_store::{Batch, BatchNo, Change, Head, LeaseStore, Retention, StoreError, TaskStore};
 use punctual_store_redis::{Durability, OpenError, Options, RedisStore, keys};
 use servers::writer::{Writer, breathe, done, is_unavailable, options, put};
 use servers::{Server, free_port, wait_for};
@@ -413,6 +413,27 @@ async fn the_check_at_start_says_what_is_wrong() {
     asked.durability = Durability::Fsync;
     let refused = RedisStore::open(asked).await;
     assert!(matches!(refused, Err(OpenError::Server(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_end_that_is_known_later_does_not_touch_a_task_that_went_on() {
+    let server = Server::start(&[]);
+    let mut writer = Writer::open(options(vec![server.url()]), P).await;
+    let task = writer.tasks(1).remove(0);
+    let next = next_fire(&task, at(60));
+    // Claimed as a letter before it is sent; the task goes on meanwhile.
+    let claim = die(&task, at(1), Some(&next));
+    writer.make(vec![Change::Put(task.clone()), claim]).await;
+    let fire_id = task.fire().id;
+    let record = FireRecord::of(&task, FireEnd::Done, at(2));
+    let known = Change::Settle { record: record.clone(), next: None, was: TaskState::Dead };
+    writer.make(vec![Change::Forget { fire_id, namespace: shop() }, known]).await;
+    assert_eq!(writer.store.get(P, &[task.id]).await.expect("Redis answers"), [Some(next.clone())]);
+    let key = task.definition.key.clone().expect("has a name");
+    let found = writer.store.find(P, &shop(), &[key]).await.expect("Redis answers");
+    assert_eq!(found, [Some(Head::of(&next))]);
+    let history = writer.store.history(P, task.id, 9).await.expect("Redis answers");
+    assert_eq!(history, [record], "it takes the place of the claim");
 }
 
 #[tokio::test]
