@@ -49,6 +49,9 @@ pub trait Subject {
     /// Whether what was stored is there when the store is opened again.
     const DURABLE: bool;
 
+    /// How far the model walks with it. A store behind a network takes a round trip for each of its many looks.
+    const STEPS: u64 = 600;
+
     /// Opens the store, with at least [`PARTITIONS`] partitions. The first time it is empty; later it has what the
     /// one before it left. Never called while one is open.
     fn open(&self) -> impl Future<Output = Self::Store>;

@@ -40,7 +40,7 @@ pub struct Walk {
 
 /// The walk that every store takes in the suite. Longer ones, and other seeds: [`same_as_memory`].
 pub async fn a_store_answers_like_the_memory_store<S: Subject>(subject: &S) {
-    let walk = Walk { seed: 1, steps: 600 };
+    let walk = Walk { seed: 1, steps: S::STEPS };
     same_as_memory(subject, walk).await;
 }
 

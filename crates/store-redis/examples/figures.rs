@@ -1,0 +1,179 @@
+//! What a task costs Redis from schedule to settled: the server's own CPU time, step by step.
+//!
+//! ```text
+//! redis-server --port 7777 --save '' --appendonly yes --appendfsync everysec --dir "$(mktemp -d)" &
+//! cargo run --release -p punctual-store-redis --example figures -- redis://127.0.0.1:7777 200000 500
+//! ```
+//!
+//! Arguments: address, tasks, tasks in a batch. Each task has 128 bytes of payload and is due within an hour; it is
+//! put, loaded, and settled after one attempt, its record kept. Then as many named ones are put, found, touched and
+//! cancelled. CPU is `used_cpu_user` + `used_cpu_sys` of the server, threads that sync its file included.
+
+#![allow(clippy::print_stdout, reason = "prints figures for people")]
+#![allow(clippy::unwrap_used, reason = "an example that stops where it fails")]
+
+use std::time::Duration;
+
+use punctual_core::{
+    AttemptRecord, BrokerId, Epoch, FireEnd, FireRecord, Namespace, Outcome, PartitionId,
+    Partitions, Payload, Seat, Task, TaskState, Timestamp, Version,
+};
+use punctual_store::conformance::fixtures::{NOW, id, task};
+use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, TaskStore};
+use punctual_store_redis::{Options, RedisStore};
+
+const P: PartitionId = PartitionId::FIRST;
+
+struct Bench {
+    store: RedisStore,
+    connection: redis::aio::MultiplexedConnection,
+    epoch: Epoch,
+    number: BatchNo,
+    batch: usize,
+    tasks: u64,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let mut words = std::env::args().skip(1);
+    let url = words.next().unwrap_or_else(|| "redis://127.0.0.1:7777".to_owned());
+    let tasks: u64 = words.next().map_or(200_000, |word| word.parse().unwrap());
+    let batch: usize = words.next().map_or(500, |word| word.parse().unwrap());
+    let client = redis::Client::open(url.as_str()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let name = format!("figures-{}", std::process::id());
+    let options = Options::new(vec![url], &name, Partitions::ONE);
+    let (store, warnings) = RedisStore::open(options).await.unwrap();
+    for warning in warnings {
+        println!("warning: {warning}");
+    }
+    let ttl = Duration::from_secs(3600);
+    let lease = store.acquire(Seat::Partition(P), &BrokerId::new("a:1"), ttl, NOW).await.unwrap();
+    let (epoch, number) = (lease.epoch, BatchNo::FIRST);
+    let mut bench = Bench { store, connection, epoch, number, batch, tasks };
+    println!("{tasks} tasks in batches of {batch}");
+    println!("step       tasks/s   Redis CPU µs/task");
+    let life = bench.unnamed().await;
+    println!("a life     {:>9}   {life:>8.2}", "");
+    bench.named().await;
+}
+
+impl Bench {
+    /// From schedule to settled; the CPU of Redis for each, in microseconds.
+    async fn unnamed(&mut self) -> f64 {
+        let tasks: Vec<Task> = (0..self.tasks).map(|number| self.task(number, None)).collect();
+        let put = tasks.iter().cloned().map(Change::Put).collect();
+        let mut life = self.write("put", put).await;
+        let before = self.cpu().await;
+        let mut loaded = Vec::new();
+        let mut after = Position::START;
+        let clock = Clock::start();
+        while loaded.len() < tasks.len() {
+            loaded.extend(self.store.load(P, after, Timestamp::MAX, self.batch).await.unwrap());
+            after = Position::of(loaded.last().unwrap());
+        }
+        life += self.report("load", clock, before).await;
+        // In the order in which they fire.
+        life + self.write("settle", loaded.iter().map(done).collect()).await
+    }
+
+    async fn named(&mut self) {
+        let shop = Namespace::new("shop").unwrap();
+        let tasks: Vec<Task> =
+            (0..self.tasks).map(|number| self.task(number, Some(number))).collect();
+        self.write("put named", tasks.iter().cloned().map(Change::Put).collect()).await;
+        let before = self.cpu().await;
+        let clock = Clock::start();
+        for some in tasks.chunks(self.batch) {
+            let keys: Vec<_> =
+                some.iter().map(|task| task.definition.key.clone().unwrap()).collect();
+            let heads = self.store.find(P, &shop, &keys).await.unwrap();
+            assert!(heads.iter().all(Option::is_some));
+        }
+        self.report("find", clock, before).await;
+        let touch = |task: &Task| Change::Postpone {
+            id: task.id,
+            fire_at: task.fire_at.after(Duration::from_secs(60)),
+            version: task.version.next(),
+        };
+        self.write("touch", tasks.iter().map(touch).collect()).await;
+        let cancel = |task: &Task| Change::Settle {
+            record: FireRecord::of(task, FireEnd::Cancelled, NOW),
+            next: None,
+            was: TaskState::Scheduled,
+        };
+        self.write("cancel", tasks.iter().map(cancel).collect()).await;
+    }
+
+    fn task(&self, number: u64, key: Option<u64>) -> Task {
+        // Spread over an hour, in no order.
+        let due = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 3_600_000;
+        let due = NOW.after(Duration::from_millis(due));
+        let sequence = number + key.map_or(0, |_| self.tasks);
+        let built = task(id(due, P, self.epoch, sequence));
+        let built = match key {
+            Some(key) => built.key(&format!("device/{key}")),
+            None => built,
+        };
+        let built = built.payload(Payload::Json(vec![b'7'; 128].into())).build();
+        Task { version: Version::FIRST, ..built }
+    }
+
+    async fn write(&mut self, step: &str, changes: Vec<Change>) -> f64 {
+        let before = self.cpu().await;
+        let clock = Clock::start();
+        let mut changes = changes.into_iter().peekable();
+        while changes.peek().is_some() {
+            let changes = changes.by_ref().take(self.batch).collect();
+            let batch = Batch { number: self.number, changes };
+            self.store.apply(P, self.epoch, batch).await.unwrap();
+            self.number = self.number.next();
+        }
+        self.report(step, clock, before).await
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+    async fn report(&mut self, step: &str, clock: Clock, before: f64) -> f64 {
+        let seconds = clock.seconds();
+        let cpu = (self.cpu().await - before) * 1e6 / self.tasks as f64;
+        println!("{step:<10} {:>9.0}   {cpu:>8.2}", self.tasks as f64 / seconds);
+        cpu
+    }
+
+    async fn cpu(&mut self) -> f64 {
+        let info: String =
+            redis::cmd("INFO").arg("cpu").query_async(&mut self.connection).await.unwrap();
+        let value = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().parse::<f64>().unwrap()
+        };
+        value("used_cpu_user:") + value("used_cpu_sys:")
+    }
+}
+
+fn done(task: &Task) -> Change {
+    let attempt = AttemptRecord {
+        fired_at: task.fire_at,
+        ended_at: task.fire_at.after(Duration::from_millis(3)),
+        outcome: Outcome::Acked,
+    };
+    let task = Task { attempts: vec![attempt], ..task.clone() };
+    Change::Settle {
+        record: FireRecord::of(&task, FireEnd::Done, task.fire_at),
+        next: None,
+        was: TaskState::Scheduled,
+    }
+}
+
+struct Clock(std::time::Instant);
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "measures real time")]
+    fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    fn seconds(&self) -> f64 {
+        self.0.elapsed().as_secs_f64()
+    }
+}

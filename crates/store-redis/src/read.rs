@@ -1,0 +1,326 @@
+//! Reading: tasks by time, name and id, letters, history, counts.
+//!
+//! In: what to look for. Out: decoded values. What has no bound of its own is read in pages, each one call of one
+//! script, so that no reply is large and no call holds Redis up for long; one page is one moment, several are several.
+
+use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, Timestamp};
+use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
+use redis::Value;
+
+use crate::codec;
+use crate::keys::Keys;
+use crate::reply::{self, damaged};
+use crate::script::{self, Call};
+use crate::store::RedisStore;
+
+/// Tasks of one page of a load: some milliseconds of Redis.
+const LOADED_MAX: usize = 2000;
+/// Tasks of each kind in one page of a list.
+const LISTED_MAX: usize = 500;
+/// What one page of a list looks at, at most.
+const LOOKED_AT_MAX: usize = 4096;
+/// Bytes after which a page ends; it has at least one task.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+/// Ids or names in one call: far below what Lua takes on its stack, and the largest tasks are some tens of megabytes.
+const ASKED_MAX: usize = 128;
+/// Names in one call: heads are small.
+const NAMES_MAX: usize = 1000;
+/// Letters of one page.
+const LETTERS_MAX: usize = 1000;
+/// Records in one call.
+const RECORDS_MAX: usize = 1000;
+
+/// Some tasks of a sorted set, in order.
+struct Stretch {
+    tasks: Vec<Task>,
+    more: bool,
+}
+
+impl RedisStore {
+    pub(crate) async fn read_due(
+        &self,
+        keys: &Keys,
+        mut after: Position,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Task>, StoreError> {
+        let mut tasks: Vec<Task> = Vec::new();
+        while tasks.len() < limit {
+            let wanted = (limit - tasks.len()).min(LOADED_MAX);
+            let until = until.as_millis().to_string();
+            let sets = [keys.due.as_str()];
+            let [page] = self.read_after(keys, sets, after, &until, wanted).await?;
+            let more = page.more;
+            tasks.extend(page.tasks);
+            match tasks.last() {
+                Some(last) if more => after = Position::of(last),
+                _ => break,
+            }
+        }
+        Ok(tasks)
+    }
+
+    async fn read_after<const N: usize>(
+        &self,
+        keys: &Keys,
+        sets: [&str; N],
+        after: Position,
+        until: &str,
+        limit: usize,
+    ) -> Result<[Stretch; N], StoreError> {
+        let call =
+            Call::new(&script::LOAD, [keys.tasks.as_str(), &keys.late].into_iter().chain(sets))
+                .number(after.fire_at.as_millis())
+                .arg(codec::id(after.id))
+                .arg(until)
+                .number(limit as u64)
+                .number(PAGE_BYTES_MAX as u64);
+        let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
+        let mut read = Vec::with_capacity(N);
+        for page in pages {
+            read.push(self.read_page(page)?);
+        }
+        read.try_into().map_err(|_| reply::unlike("pages"))
+    }
+
+    fn read_page(&self, page: Value) -> Result<Stretch, StoreError> {
+        let [more, ids, values, lates] = reply::tuple(page)?;
+        let more = reply::integer(&more)? != 0;
+        let ids = reply::array(ids)?;
+        let (values, lates) = (reply::options(values)?, reply::options(lates)?);
+        if ids.len() != values.len() || (ids.len() != lates.len() && !lates.is_empty()) {
+            return Err(reply::unlike("as many values as ids"));
+        }
+        let mut tasks = Vec::with_capacity(ids.len());
+        let lates = lates.into_iter().chain(std::iter::repeat(None));
+        for (id, (value, late)) in ids.into_iter().zip(values.into_iter().zip(lates)) {
+            let id = codec::read_id(&reply::bytes(id)?).map_err(damaged("an id"))?;
+            let value = value.ok_or_else(|| {
+                StoreError::Broken(format!("task {id} has a time in Redis, but no body"))
+            })?;
+            tasks.push(self.read_task(id, &value, late.as_deref())?);
+        }
+        Ok(Stretch { tasks, more })
+    }
+
+    fn read_task(&self, id: TaskId, value: &[u8], late: Option<&[u8]>) -> Result<Task, StoreError> {
+        codec::read_task(id, value, late, &self.interner).map_err(damaged("a task"))
+    }
+
+    pub(crate) async fn read_heads(
+        &self,
+        keys: &Keys,
+        namespace: &Namespace,
+        names: &[TaskKey],
+    ) -> Result<Vec<Option<Head>>, StoreError> {
+        let mut heads = Vec::with_capacity(names.len());
+        for names in names.chunks(NAMES_MAX) {
+            let mut call = Call::new(&script::FIND, [keys.names.as_str(), &keys.late]);
+            for key in names {
+                let mut name = Vec::new();
+                codec::put_name(&mut name, namespace.as_str(), key.as_str());
+                call = call.arg(name);
+            }
+            for (value, late) in self.read_pairs(&call, names.len()).await? {
+                let head = value.map(|value| codec::read_head(&value, late.as_deref()));
+                heads.push(head.transpose().map_err(damaged("a name"))?);
+            }
+        }
+        Ok(heads)
+    }
+
+    pub(crate) async fn read_tasks(
+        &self,
+        keys: &Keys,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, StoreError> {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(ASKED_MAX) {
+            let mut call = Call::new(&script::GET, [keys.tasks.as_str(), &keys.late]);
+            for id in ids {
+                call = call.arg(codec::id(*id));
+            }
+            for (id, (value, late)) in ids.iter().zip(self.read_pairs(&call, ids.len()).await?) {
+                let read = |value: Vec<u8>| self.read_task(*id, &value, late.as_deref());
+                let living = value.filter(|value| !codec::is_ended(value));
+                tasks.push(living.map(read).transpose()?);
+            }
+        }
+        Ok(tasks)
+    }
+
+    /// Values and postponements, as many as were asked for.
+    async fn read_pairs(
+        &self,
+        call: &Call<'_>,
+        count: usize,
+    ) -> Result<impl Iterator<Item = (Option<Vec<u8>>, Option<Vec<u8>>)> + use<>, StoreError> {
+        let [values, lates] = reply::tuple(self.reads.call(call).await?)?;
+        let (values, lates) = (reply::options(values)?, reply::options(lates)?);
+        if values.len() != count || lates.len() != count {
+            return Err(reply::unlike("as many values as were asked for"));
+        }
+        Ok(values.into_iter().zip(lates))
+    }
+
+    pub(crate) async fn read_list(
+        &self,
+        keys: &Keys,
+        filter: &Filter,
+        after: Position,
+        limit: usize,
+    ) -> Result<Page<Task, Position>, StoreError> {
+        let limit = limit.max(1);
+        let mut after = after.max(Position::before(filter.from));
+        let until = match filter.to {
+            Timestamp::MAX => "+inf".to_owned(),
+            to => to.as_millis().to_string(),
+        };
+        let (mut items, mut looked_at) = (Vec::new(), 0);
+        loop {
+            let sets = [keys.due.as_str(), &keys.paused];
+            let [due, paused] = self.read_after(keys, sets, after, &until, LISTED_MAX).await?;
+            let (tasks, more) = merge(due, paused);
+            for task in tasks {
+                after = Position::of(&task);
+                looked_at += 1;
+                if filter.matches(&task) {
+                    items.push(task);
+                }
+                if items.len() >= limit || looked_at >= LOOKED_AT_MAX {
+                    return Ok(Page { items, next: Some(after) });
+                }
+            }
+            if !more {
+                return Ok(Page { items, next: None });
+            }
+        }
+    }
+
+    pub(crate) async fn read_dead(
+        &self,
+        keys: &Keys,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter, FireId>, StoreError> {
+        let place = |prefix: &[u8], fire: &[u8]| {
+            [prefix, namespace.as_str().as_bytes(), &[0], fire].concat()
+        };
+        let from = after.map_or_else(|| place(b"[", b""), |after| place(b"(", &codec::fire(after)));
+        let to = place(b"[", &[0xff; codec::FIRE_BYTES]);
+        let call = Call::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
+            .arg(from)
+            .arg(to)
+            .number(limit.clamp(1, LETTERS_MAX) as u64)
+            .number(PAGE_BYTES_MAX as u64);
+        let [more, fires, letters] = reply::tuple(self.reads.call(&call).await?)?;
+        let fires = reply::array(fires)?;
+        let mut items = Vec::with_capacity(fires.len());
+        for letter in reply::options(letters)? {
+            let letter = letter.ok_or_else(|| {
+                StoreError::Broken(
+                    "a dead letter has a place in Redis, but is not there".to_owned(),
+                )
+            })?;
+            items.push(self.decode_letter(&letter)?);
+        }
+        let more = reply::integer(&more)? != 0;
+        let next = items.last().filter(|_| more).map(DeadLetter::fire_id);
+        Ok(Page { items, next })
+    }
+
+    pub(crate) async fn read_letter(
+        &self,
+        keys: &Keys,
+        fire_id: FireId,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        let mut command = redis::cmd("HGET");
+        command.arg(&keys.letters).arg(&codec::fire(fire_id)[..]);
+        let letter = reply::option(self.reads.command(command, &keys.letters).await?)?;
+        letter.map(|letter| self.decode_letter(&letter)).transpose()
+    }
+
+    fn decode_letter(&self, bytes: &[u8]) -> Result<DeadLetter, StoreError> {
+        punctual_store::codec::read_letter(bytes, &self.interner).map_err(damaged("a dead letter"))
+    }
+
+    pub(crate) async fn read_history(
+        &self,
+        keys: &Keys,
+        id: TaskId,
+        limit: usize,
+    ) -> Result<Vec<FireRecord>, StoreError> {
+        let plain = codec::fire(FireId { task: id, nominal_at: id.due() });
+        let oldest = codec::fire(FireId { task: id, nominal_at: Timestamp::EPOCH });
+        let oldest = [b"[", oldest.as_slice()].concat();
+        let mut newest = [b"[", codec::fire_above(id).as_slice()].concat();
+        let mut records = Vec::new();
+        loop {
+            let wanted = (limit - records.len().min(limit)).min(RECORDS_MAX);
+            let call =
+                Call::new(&script::HISTORY, [keys.tasks.as_str(), &keys.history, &keys.fires])
+                    .arg(codec::id(id))
+                    .arg(plain)
+                    .arg(&newest)
+                    .arg(&oldest)
+                    .number(wanted as u64);
+            let [first, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
+            let fires = reply::array(fires)?;
+            for record in reply::options(others)?.into_iter().flatten() {
+                records.push(self.decode_record(&record)?);
+            }
+            match fires.into_iter().next_back() {
+                Some(last) if records.len() < limit => {
+                    newest = [b"(", reply::bytes(last)?.as_slice()].concat();
+                }
+                _ => {
+                    let first = reply::option(first)?;
+                    records.extend(first.map(|first| self.decode_record(&first)).transpose()?);
+                    break;
+                }
+            }
+        }
+        records.sort_by_key(|record: &FireRecord| std::cmp::Reverse(record.fire_id));
+        records.truncate(limit);
+        Ok(records)
+    }
+
+    fn decode_record(&self, bytes: &[u8]) -> Result<FireRecord, StoreError> {
+        codec::read_record(bytes, &self.interner).map_err(damaged("a record"))
+    }
+
+    pub(crate) async fn read_counts(
+        &self,
+        keys: &Keys,
+        namespace: &Namespace,
+    ) -> Result<Counts, StoreError> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(&keys.counts);
+        for (letter, _) in codec::by_letter(&Counts::default()) {
+            let mut field = Vec::new();
+            codec::put_count_field(&mut field, namespace.as_str(), letter);
+            command.arg(field);
+        }
+        let values = reply::tuple::<6>(self.reads.command(command, &keys.counts).await?)?;
+        let mut numbers = [0; 6];
+        for (number, value) in numbers.iter_mut().zip(&values) {
+            if *value != Value::Nil {
+                *number = reply::integer(value)?;
+            }
+        }
+        Ok(codec::counts_of(numbers))
+    }
+}
+
+/// Two runs of tasks as one, in order. Where one of them has more, what is beyond its last task is not known yet.
+fn merge(due: Stretch, paused: Stretch) -> (Vec<Task>, bool) {
+    let last = |page: &Stretch| page.tasks.last().filter(|_| page.more).map(Position::of);
+    let known = [last(&due), last(&paused)].into_iter().flatten().min();
+    let mut tasks = [due.tasks, paused.tasks].concat();
+    tasks.sort_by_key(Position::of);
+    if let Some(known) = known {
+        tasks.retain(|task| Position::of(task) <= known);
+    }
+    (tasks, known.is_some())
+}

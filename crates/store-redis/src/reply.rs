@@ -1,0 +1,80 @@
+//! Replies: what comes out of Redis, taken apart as untrusted.
+//!
+//! In: a reply. Out: the shape that was expected, or [`StoreError::Broken`]. Nothing here panics.
+
+use punctual_store::StoreError;
+use punctual_store::codec::CodecError;
+use redis::Value;
+
+/// Says what is damaged.
+pub(crate) fn damaged(what: &str) -> impl Fn(CodecError) -> StoreError + '_ {
+    move |error| StoreError::Broken(format!("{what} in Redis cannot be read: {error}"))
+}
+
+pub(crate) fn unlike(what: &str) -> StoreError {
+    StoreError::Broken(format!("Redis answered something else than {what}"))
+}
+
+pub(crate) fn array(value: Value) -> Result<Vec<Value>, StoreError> {
+    match value {
+        Value::Array(values) => Ok(values),
+        _ => Err(unlike("a list")),
+    }
+}
+
+/// A list of so many.
+pub(crate) fn tuple<const N: usize>(value: Value) -> Result<[Value; N], StoreError> {
+    array(value)?.try_into().map_err(|_| unlike("a list of that length"))
+}
+
+pub(crate) fn integer(value: &Value) -> Result<i64, StoreError> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        other => text(other)?.parse().map_err(|_| unlike("a number")),
+    }
+}
+
+pub(crate) fn text(value: &Value) -> Result<&str, StoreError> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unlike("text")),
+        Value::SimpleString(text) => Ok(text),
+        Value::Okay => Ok("OK"),
+        _ => Err(unlike("text")),
+    }
+}
+
+pub(crate) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
+    option(value)?.ok_or_else(|| unlike("bytes"))
+}
+
+/// Bytes, or nothing.
+pub(crate) fn option(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
+    match value {
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::Nil => Ok(None),
+        _ => Err(unlike("bytes")),
+    }
+}
+
+pub(crate) fn options(value: Value) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    array(value)?.into_iter().map(option).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_another_shape_is_an_error() {
+        let bulk = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
+        assert!(array(Value::Nil).is_err());
+        assert!(tuple::<2>(Value::Array(vec![Value::Nil])).is_err());
+        assert!(integer(&bulk(b"12x")).is_err());
+        assert!(integer(&Value::Nil).is_err());
+        assert_eq!(integer(&bulk(b"-12")).unwrap(), -12);
+        assert!(text(&bulk(&[0xff])).is_err());
+        assert!(bytes(Value::Nil).is_err());
+        assert_eq!(option(Value::Nil).unwrap(), None);
+        assert!(options(Value::Array(vec![Value::Int(1)])).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+-- load: living tasks after a position, in order, of one or of two sorted sets.
+--
+-- KEYS 1 tasks  2 late  3 due  4 paused, if its tasks are wanted too
+-- ARGV 1 fire_at of the position  2 id of the position  3 fire_at before which tasks are due, or '+inf'
+--      4 how many of each set at most  5 bytes at which to stop
+-- Returns for each set {1 if there are more, else 0; ids; values; postponements}, the last two in the order of the ids;
+-- no postponements if there are none at all
+
+-- Tasks whose values are asked for at once: so many of the largest are some megabytes.
+local STEP = 32
+
+-- Not `<`, which goes by the server's locale.
+local function above(a, b)
+  for i = 1, 16 do
+    local x, y = string.byte(a, i) or 0, string.byte(b, i) or 0
+    if x ~= y then
+      return x > y
+    end
+  end
+  return false
+end
+
+-- The rank of the first task after the position: those due earlier are counted, those due at the same time searched.
+local function rank_after(key)
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. ARGV[1])
+  local high = redis.call('ZCOUNT', key, '-inf', ARGV[1])
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if above(redis.call('ZRANGE', key, middle, middle)[1], ARGV[2]) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
+local until_score = ARGV[3]
+if until_score ~= '+inf' then
+  until_score = '(' .. until_score
+end
+local answer = {}
+local bytes = 0
+local any_late = redis.call('EXISTS', KEYS[2]) == 1
+for set = 3, #KEYS do
+  local from = rank_after(KEYS[set])
+  local stop = redis.call('ZCOUNT', KEYS[set], '-inf', until_score)
+  local ids, values, lates = {}, {}, {}
+  local count = math.min(stop - from, tonumber(ARGV[4]))
+  if count > 0 then
+    ids = redis.call('ZRANGE', KEYS[set], from, from + count - 1)
+  end
+  local given = 0
+  while given < #ids and (given == 0 or bytes < tonumber(ARGV[5])) do
+    local last = math.min(given + STEP, #ids)
+    local some = redis.call('HMGET', KEYS[1], unpack(ids, given + 1, last))
+    for i = 1, last - given do
+      bytes = bytes + #(some[i] or '')
+      values[given + i] = some[i]
+    end
+    if any_late then
+      local late = redis.call('HMGET', KEYS[2], unpack(ids, given + 1, last))
+      for i = 1, last - given do
+        lates[given + i] = late[i]
+      end
+    end
+    given = last
+  end
+  for i = #ids, given + 1, -1 do
+    ids[i] = nil
+  end
+  local more = 0
+  if stop - from > given then
+    more = 1
+  end
+  answer[#answer + 1] = {more, ids, values, lates}
+end
+return answer

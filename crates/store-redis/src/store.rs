@@ -1,0 +1,427 @@
+//! The store: both contracts over links to Redis.
+//!
+//! In: batches, reads, leases. Out: what the scripts answered, in the words of the contract. Each method is one call
+//! of one script, or pages of such calls where what comes back has no bound of its own.
+//! Next door: `read` has the reads, `open` the first start and the start-up check, `batch` what a batch comes down to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use punctual_core::{
+    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Partitions,
+    Seat, Task, TaskId, TaskKey, Timestamp,
+};
+use punctual_store::codec::Interner;
+use punctual_store::{
+    Batch, BatchNo, Counts, Filter, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
+    TaskStore,
+};
+use redis::Value;
+
+use crate::batch::Sections;
+use crate::codec;
+use crate::keys::{self, Keys};
+use crate::known::{self, Known, Rewound};
+use crate::link::{Link, Reply, Wait};
+use crate::reply;
+use crate::script::{self, Call};
+
+/// Bytes of one batch as it travels: twice what every store must take, several times over. Redis reads it into memory
+/// before it begins.
+const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Pieces of history that one sweep deletes, at most: with their fires some milliseconds of Redis.
+const SWEPT_PIECES_MAX: u32 = 10;
+/// Letters that one sweep deletes, at most.
+const SWEPT_LETTERS_MAX: u32 = 2000;
+/// Partitions whose size of history one sweep asks for: of more, the others are as they were last seen.
+const ASKED_SIZES_MAX: usize = 64;
+/// The longest ttl, so that sums stay exact in Lua: a year.
+const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// Tasks and leases in a Redis that several brokers share.
+pub struct RedisStore {
+    pub(crate) cluster: String,
+    pub(crate) partitions: Partitions,
+    pub(crate) keys: Vec<Keys>,
+    pub(crate) reads: Link,
+    /// More than one only where a write holds up what is behind it on its connection.
+    pub(crate) writes: Vec<Link>,
+    pub(crate) wait: Wait,
+    pub(crate) known: Known,
+    pub(crate) interner: Interner,
+    pub(crate) rewinds: AtomicU64,
+    pub(crate) sizes: Mutex<Sizes>,
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the links: addresses may have passwords in them.
+        f.debug_struct("RedisStore").field("cluster", &self.cluster).finish_non_exhaustive()
+    }
+}
+
+impl RedisStore {
+    /// How often Redis was found to have lost what it had acknowledged. See [`Rewound`].
+    #[must_use]
+    pub fn rewinds(&self) -> u64 {
+        self.rewinds.load(Ordering::Relaxed)
+    }
+
+    /// Tells the store of an epoch that somebody else saw, so that the next one is larger even if Redis has lost it.
+    pub fn remember_epoch(&self, seat: Seat, epoch: Epoch) {
+        self.known.see(seat, epoch);
+    }
+
+    pub(crate) fn keys(&self, partition: PartitionId) -> Result<&Keys, StoreError> {
+        self.keys.get(usize::from(partition.get())).ok_or(StoreError::Outside { partition })
+    }
+
+    /// Where the writes of a seat go: always the same way, so that they keep their order.
+    fn writes(&self, seat: Seat) -> &Link {
+        let number = match seat {
+            Seat::Leader => 0,
+            Seat::Partition(partition) => usize::from(partition.get()),
+        };
+        &self.writes[number % self.writes.len()]
+    }
+
+    fn own(&self, seat: Seat) -> Result<String, StoreError> {
+        match seat {
+            Seat::Leader => Ok(keys::own(&self.cluster, seat)),
+            Seat::Partition(partition) => Ok(self.keys(partition)?.own.clone()),
+        }
+    }
+
+    fn rewound(&self, rewound: Option<Rewound>) {
+        if let Some(rewound) = rewound {
+            self.rewinds.fetch_add(1, Ordering::Relaxed);
+            let Rewound { partition, ours, current, answered, last } = rewound;
+            tracing::error!(%partition, %ours, %current, ?answered, ?last, "store_rewound");
+        }
+    }
+
+    fn fenced(&self, partition: PartitionId, ours: Epoch, current: Epoch) -> StoreError {
+        self.rewound(self.known.fenced(partition, ours, current));
+        self.known.see(Seat::Partition(partition), current);
+        StoreError::Fenced { partition, ours, current }
+    }
+
+    async fn history_bytes_of(&self, index: usize) -> Result<u64, StoreError> {
+        let counts = &self.keys[index].counts;
+        let mut command = redis::cmd("HGET");
+        command.arg(counts).arg(codec::HISTORY_BYTES_FIELD);
+        size(&self.reads.command(command, counts).await?)
+    }
+
+    /// How many bytes of history a partition has to give up: its share of what is too much in all of them.
+    async fn excess(&self, partition: PartitionId, history_bytes: u64) -> Result<u64, StoreError> {
+        let index = usize::from(partition.get());
+        let ours = self.history_bytes_of(index).await?;
+        // However much the others have, without ours there cannot be too much of ours.
+        if ours == 0 || history_bytes == u64::MAX {
+            return Ok(0);
+        }
+        let turn = self.sizes().turn(ASKED_SIZES_MAX);
+        for other in turn {
+            let bytes = self.history_bytes_of(other).await?;
+            self.sizes().known[other] = bytes;
+        }
+        let mut sizes = self.sizes();
+        sizes.known[index] = ours;
+        let total: u64 = sizes.known.iter().sum();
+        let excess = u128::from(total.saturating_sub(history_bytes));
+        let share = (excess * u128::from(ours)).div_ceil(u128::from(total));
+        Ok(u64::try_from(share).unwrap_or(u64::MAX))
+    }
+
+    /// Nothing is left half-way here by a panic.
+    fn sizes(&self) -> MutexGuard<'_, Sizes> {
+        self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of history by partition, as last seen.
+#[derive(Debug)]
+pub(crate) struct Sizes {
+    known: Vec<u64>,
+    next: usize,
+}
+
+impl Sizes {
+    pub(crate) fn new(partitions: Partitions) -> Self {
+        Self { known: vec![0; usize::from(partitions.count())], next: 0 }
+    }
+
+    /// Whose turn it is to be asked.
+    fn turn(&mut self, limit: usize) -> Vec<usize> {
+        let count = self.known.len();
+        let some = (self.next..).take(limit.min(count)).map(|index| index % count).collect();
+        self.next = (self.next + limit) % count;
+        some
+    }
+}
+
+fn size(value: &Value) -> Result<u64, StoreError> {
+    match value {
+        Value::Nil => Ok(0),
+        other => Ok(u64::try_from(reply::integer(other)?).unwrap_or(0)),
+    }
+}
+
+fn read_epoch(value: &Value) -> Result<Epoch, StoreError> {
+    let number = u32::try_from(reply::integer(value)?).ok().and_then(Epoch::new);
+    number.ok_or_else(|| reply::unlike("an epoch"))
+}
+
+/// What a script said first, and what it said besides.
+fn verdict(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
+    let mut values = reply::array(value)?;
+    if values.is_empty() {
+        return Err(reply::unlike("a verdict"));
+    }
+    let rest = values.split_off(1);
+    Ok((reply::integer(&values[0])?, rest))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.min(TTL_MAX).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The last instant that is past an age, as a script takes it.
+fn past(now: Timestamp, age: Duration) -> String {
+    let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+    now.as_millis().checked_sub(age).map_or_else(|| "-inf".to_owned(), |at| at.to_string())
+}
+
+impl TaskStore for RedisStore {
+    async fn apply(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+    ) -> Result<(), StoreError> {
+        let keys = self.keys(partition)?;
+        let seat = Seat::Partition(partition);
+        let number = batch.number;
+        let sections = Sections::of(epoch, batch);
+        if sections.bytes() > BATCH_BYTES_MAX {
+            let bytes = sections.bytes();
+            let problem = format!("a batch of {bytes} bytes is more than {BATCH_BYTES_MAX}");
+            return Err(StoreError::Broken(problem));
+        }
+        let before = number.get().checked_sub(1).map_or("none".to_owned(), |last| last.to_string());
+        let call = Call::new(&script::APPLY, keys.all())
+            .number(epoch.get())
+            .arg(self.known.token(seat, epoch))
+            .number(number.get())
+            .arg(before)
+            .number(u8::from(sections.grows))
+            .sections(sections);
+        let Reply { value, waited } = self.writes(seat).call_and_wait(&call, self.wait).await?;
+        match (verdict(value)?, waited) {
+            ((0 | 1, _), Ok(())) => {
+                self.known.answered(partition, epoch, number);
+                Ok(())
+            }
+            // Made, but not as durably as was asked for. Sent again it waits again.
+            ((0 | 1, _), Err(away)) => Err(away.into()),
+            ((2, rest), _) => {
+                let current = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
+                Err(self.fenced(partition, epoch, current))
+            }
+            ((3, rest), _) => {
+                let last = rest.first().map_or(Ok(0), reply::integer)?;
+                let last = BatchNo::new(u64::try_from(last).unwrap_or(0));
+                self.rewound(self.known.gap(partition, epoch, last));
+                Err(StoreError::Gap { partition, expected: last.next(), given: number })
+            }
+            _ => Err(reply::unlike("a verdict of apply")),
+        }
+    }
+
+    async fn load(
+        &self,
+        partition: PartitionId,
+        after: Position,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Task>, StoreError> {
+        self.read_due(self.keys(partition)?, after, until, limit).await
+    }
+
+    async fn find(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<Head>>, StoreError> {
+        self.read_heads(self.keys(partition)?, namespace, keys).await
+    }
+
+    async fn get(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, StoreError> {
+        self.read_tasks(self.keys(partition)?, ids).await
+    }
+
+    async fn list(
+        &self,
+        partition: PartitionId,
+        filter: &Filter,
+        after: Position,
+        limit: usize,
+    ) -> Result<Page<Task, Position>, StoreError> {
+        self.read_list(self.keys(partition)?, filter, after, limit).await
+    }
+
+    async fn dead(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter, FireId>, StoreError> {
+        self.read_dead(self.keys(partition)?, namespace, after, limit).await
+    }
+
+    async fn dead_letter(
+        &self,
+        partition: PartitionId,
+        fire_id: FireId,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        self.read_letter(self.keys(partition)?, fire_id).await
+    }
+
+    async fn history(
+        &self,
+        partition: PartitionId,
+        id: TaskId,
+        limit: usize,
+    ) -> Result<Vec<FireRecord>, StoreError> {
+        self.read_history(self.keys(partition)?, id, limit).await
+    }
+
+    async fn counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Counts, StoreError> {
+        self.read_counts(self.keys(partition)?, namespace).await
+    }
+
+    async fn sweep(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        retention: Retention,
+        now: Timestamp,
+    ) -> Result<Swept, StoreError> {
+        let keys = self.keys(partition)?;
+        let seat = Seat::Partition(partition);
+        let excess = self.excess(partition, retention.history_bytes).await?;
+        let Keys { own, tasks, history, fires, ages, .. } = keys;
+        let Keys { letters, dead, dead_ages, counts, .. } = keys;
+        let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks];
+        let call = Call::new(&script::SWEEP, all.map(String::as_str))
+            .number(epoch.get())
+            .arg(self.known.token(seat, epoch))
+            .arg(past(now, retention.history_age))
+            .arg(past(now, retention.dead_age))
+            .number(excess)
+            .number(SWEPT_PIECES_MAX)
+            .number(SWEPT_LETTERS_MAX)
+            .arg(codec::HISTORY_BYTES_FIELD);
+        let (code, rest) = verdict(self.writes(seat).call(&call).await?)?;
+        match (code, rest.as_slice()) {
+            (0, [history, dead]) => Ok(Swept { history: size(history)?, dead: size(dead)? }),
+            (2, [current]) => Err(self.fenced(partition, epoch, read_epoch(current)?)),
+            _ => Err(reply::unlike("a verdict of sweep")),
+        }
+    }
+}
+
+impl LeaseStore for RedisStore {
+    async fn acquire(
+        &self,
+        seat: Seat,
+        broker: &BrokerId,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        let own = self.own(seat)?;
+        let until = now.after(ttl);
+        let token = known::token();
+        let call = Call::new(&script::ACQUIRE, [own.as_str()])
+            .arg(broker.as_str())
+            .number(millis(ttl))
+            .number(until.as_millis())
+            .arg(&token)
+            .number(self.known.proposal(seat))
+            .number(Epoch::MAX.get());
+        // Epochs are waited for like batches: one that is lost would be given twice.
+        let Reply { value, waited } = self.writes(seat).call_and_wait(&call, self.wait).await?;
+        let (code, rest) = verdict(value)?;
+        let epoch = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
+        self.known.see(seat, epoch);
+        match code {
+            0 => {
+                self.known.take(seat, epoch, token);
+                waited?;
+                Ok(Lease { seat, broker: broker.clone(), epoch, until })
+            }
+            1 => Err(StoreError::Held { seat }),
+            2 => Err(StoreError::Broken(format!("the epochs of {seat} are used up"))),
+            _ => Err(reply::unlike("a verdict of acquire")),
+        }
+    }
+
+    async fn renew(
+        &self,
+        lease: &Lease,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        let seat = lease.seat;
+        let own = self.own(seat)?;
+        let until = now.after(ttl);
+        let call = Call::new(&script::RENEW, [own.as_str()])
+            .number(lease.epoch.get())
+            .arg(self.known.token(seat, lease.epoch))
+            .number(millis(ttl))
+            .number(until.as_millis());
+        match verdict(self.writes(seat).call(&call).await?)?.0 {
+            0 => Ok(Lease { until, ..lease.clone() }),
+            1 => Err(StoreError::Held { seat }),
+            _ => Err(reply::unlike("a verdict of renew")),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
+        let own = self.own(lease.seat)?;
+        let call = Call::new(&script::RELEASE, [own.as_str()])
+            .number(lease.epoch.get())
+            .arg(self.known.token(lease.seat, lease.epoch));
+        match verdict(self.writes(lease.seat).call(&call).await?)?.0 {
+            0 | 1 => Ok(()),
+            _ => Err(reply::unlike("a verdict of release")),
+        }
+    }
+
+    async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
+        let own = self.own(seat)?;
+        let mut command = redis::cmd("HMGET");
+        command.arg(&own).arg(&["epoch", "broker", "until"]);
+        let [epoch, broker, until] = reply::tuple(self.reads.command(command, &own).await?)?;
+        if epoch == Value::Nil {
+            return Ok(None);
+        }
+        let epoch = read_epoch(&epoch)?;
+        let until = Timestamp::try_from_millis(i128::from(reply::integer(&until)?))
+            .map_err(|_| reply::unlike("a time"))?;
+        self.known.see(seat, epoch);
+        Ok(Some(Lease { seat, broker: BrokerId::new(reply::text(&broker)?), epoch, until }))
+    }
+}

@@ -1,0 +1,137 @@
+//! Faults of a Redis Cluster, on a real one: a slot that moves while it is in use, and servers that change places.
+//!
+//! One test after another on one Cluster, because starting it takes seconds.
+
+mod servers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use punctual_core::PartitionId;
+use punctual_store_redis::{Durability, keys::Keys};
+use servers::cluster::Cluster;
+use servers::writer::{Writer, options};
+use servers::{pause, say, wait_for};
+
+/// Goes on writing until it is told to stop.
+async fn write_until(mut writer: Writer, stop: Arc<AtomicBool>) -> Writer {
+    while !stop.load(Ordering::SeqCst) {
+        writer.put(20).await;
+        writer.settle(10).await;
+    }
+    writer
+}
+
+/// Runs something slow beside a writer, and checks that nothing was lost or doubled.
+async fn beside<T: Send + 'static>(
+    writer: Writer,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> (Writer, T) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let writing = tokio::spawn(write_until(writer, Arc::clone(&stop)));
+    let done = tokio::task::spawn_blocking(what).await.expect("it can be done");
+    stop.store(true, Ordering::SeqCst);
+    let mut writer = writing.await.expect("the writer goes on");
+    say(&format!("batches: {:?}, sent again: {}", writer.number, writer.repeated));
+    writer.put(1).await;
+    writer.assert_whole().await;
+    (writer, done)
+}
+
+/// Moves the slot of a key from one server to another, key by key.
+fn move_slot(cluster: &Cluster, key: &str, to: usize) {
+    let from = cluster.serving(key);
+    assert_ne!(from, to);
+    let [source, target] = [from, to].map(|index| &cluster.servers[index]);
+    let slot = source.cli(&["CLUSTER", "KEYSLOT", key]);
+    let slot = slot.trim();
+    let [source_id, target_id] = [source, target].map(|server| server.cli(&["CLUSTER", "MYID"]));
+    let [source_id, target_id] = [source_id.trim(), target_id.trim()];
+    target.cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", source_id]);
+    source.cli(&["CLUSTER", "SETSLOT", slot, "MIGRATING", target_id]);
+    let port = target.port.to_string();
+    wait_for("the slot to be empty", || {
+        let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]);
+        let Some(key) = keys.lines().next().filter(|key| !key.is_empty()) else { return true };
+        source.cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+        // Half-moved for a while, as a large partition is.
+        (0..5).for_each(|_| pause());
+        false
+    });
+    for server in [target, source] {
+        let said = server.cli(&["CLUSTER", "SETSLOT", slot, "NODE", target_id]);
+        assert_eq!(said.trim(), "OK");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
+    let cluster = Cluster::start();
+    let mut asked = options(cluster.urls());
+    asked.durability = Durability::Replica;
+    asked.timeout = Duration::from_millis(1000);
+    let partition = PartitionId::FIRST;
+    let key = Keys::new(&asked.cluster, partition).own;
+    let mut writer = Writer::open(asked, partition).await;
+    writer.put(100).await;
+
+    // A slot moves to another server, key by key.
+    let to = (cluster.serving(&key) + 1) % 3;
+    let moved = key.clone();
+    let (writer, cluster) = beside(writer, move || {
+        move_slot(&cluster, &moved, to);
+        cluster
+    })
+    .await;
+    assert_eq!(cluster.serving(&key), to);
+
+    // Its replica takes over, in an orderly way.
+    let replica = cluster.replica_of(to);
+    let watched = key.clone();
+    let (writer, cluster) = beside(writer, move || {
+        assert_eq!(cluster.servers[replica].cli(&["CLUSTER", "FAILOVER"]).trim(), "OK");
+        wait_for("the replica to take over", || serves(&cluster, replica, &watched));
+        wait_for("the old one to follow", || follows(&cluster, to, replica));
+        cluster
+    })
+    .await;
+
+    // The first takes over again when that one hangs.
+    let watched = key.clone();
+    let (writer, cluster) = beside(writer, move || {
+        cluster.servers[replica].pause();
+        wait_for("the other to take over", || serves(&cluster, to, &watched));
+        cluster.servers[replica].resume();
+        wait_for("the old one to follow", || follows(&cluster, replica, to));
+        cluster
+    })
+    .await;
+    let hung = writer.repeated;
+    assert!(hung > 0, "somebody noticed");
+
+    // And once more when the first is killed, and comes back.
+    let (writer, _cluster) = beside(writer, move || {
+        let mut cluster = cluster;
+        cluster.servers[to].kill();
+        wait_for("the other to take over", || serves(&cluster, replica, &key));
+        cluster.servers[to].start_again();
+        wait_for("the old one to follow", || follows(&cluster, to, replica));
+        cluster
+    })
+    .await;
+    assert!(writer.repeated > hung, "somebody noticed");
+    assert_eq!(writer.store.rewinds(), 0);
+}
+
+/// Whether a server takes the writes of a key.
+fn serves(cluster: &Cluster, index: usize, key: &str) -> bool {
+    matches!(cluster.servers[index].cli(&["EXISTS", key]).trim(), "0" | "1")
+}
+
+/// Whether a server has all that another has.
+fn follows(cluster: &Cluster, index: usize, other: usize) -> bool {
+    let says = cluster.servers[index].cli(&["INFO", "replication"]);
+    let port = format!("master_port:{}\r", cluster.servers[other].port); // words: allow
+    says.contains(&port) && says.contains("master_link_status:up") // words: allow
+}
