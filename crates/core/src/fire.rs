@@ -107,8 +107,32 @@ pub enum FireEnd {
     Dead(DeadReason),
     /// The task was cancelled before it.
     Cancelled,
-    /// The task was replaced under its key before it.
+    /// The task was replaced under its key, edited or moved before it.
     Replaced,
+    /// A policy left it out, perhaps with some after it.
+    Skipped(Skipped),
+}
+
+/// Fires that were left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many, the one of the record included; see [`SKIPS_COUNTED_MAX`](crate::SKIPS_COUNTED_MAX).
+    pub fires: u32,
+    /// The nominal time of the last of them.
+    pub until: Timestamp,
+    /// Why.
+    pub why: SkipReason,
+}
+
+/// Why fires were left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SkipReason {
+    /// They were missed, and `misfire` says so.
+    Misfire,
+    /// The one before was not over, and `overlap` says so.
+    Overlap,
+    /// The task was paused.
+    Paused,
 }
 
 /// What history keeps of a fire; the record that settles it.
@@ -126,6 +150,8 @@ pub struct FireRecord {
     pub end: FireEnd,
     /// The attempts made, in order. None if it never came to one.
     pub attempts: Vec<AttemptRecord>,
+    /// When it was due: its nominal time, and what jitter added.
+    pub due_at: Timestamp,
 }
 
 impl FireRecord {
@@ -139,13 +165,14 @@ impl FireRecord {
             ended_at,
             end,
             attempts: task.attempts.clone(),
+            due_at: task.due_at(),
         }
     }
 
     /// How late the first attempt was, if there was one.
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {
-        self.attempts.first().map(|first| first.fired_at.since(self.fire_id.nominal_at))
+        self.attempts.first().map(|first| first.fired_at.since(self.due_at))
     }
 }
 

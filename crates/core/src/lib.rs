@@ -10,6 +10,7 @@
 //!
 //! Next door: `wheel` waits for the time, `store` keeps the task, `engine` acts on the decisions.
 
+mod course;
 mod cron;
 mod dead;
 mod duration;
@@ -21,6 +22,7 @@ mod name;
 mod partition;
 mod retry;
 mod schedule;
+mod series;
 mod settle;
 mod target;
 mod task;
@@ -28,10 +30,13 @@ mod time;
 mod topology;
 mod zone;
 
+pub use course::{Aside, Edited, Occasion, Onward};
 pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use fire::{AttemptNo, AttemptRecord, Fire, FireEnd, FireRecord, Outcome, Reason};
+pub use fire::{
+    AttemptNo, AttemptRecord, Fire, FireEnd, FireRecord, Outcome, Reason, SkipReason, Skipped,
+};
 pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;
@@ -39,6 +44,7 @@ pub use name::{Labels, Namespace, Queue, TaskKey};
 pub use partition::{PartitionId, Partitions, partition_of};
 pub use retry::{Backoff, Jitter, RetryPolicy};
 pub use schedule::{Due, Schedule};
+pub use series::{Misfire, Overlap, Series};
 pub use settle::{Terms, Verdict, settle};
 pub use target::{HttpTarget, Method, Target};
 pub use task::{Guarantee, NewTask, Payload, Task, TaskState, Version};

@@ -68,6 +68,18 @@ pub const DELAY_MAX: Duration = Duration::from_secs(36_500 * 86_400);
 /// The shortest interval of `every` and of a watch: below it a task is a load, not a schedule.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
+/// The most that a cron or every task may be spread after its time.
+pub const JITTER_MAX: Duration = Duration::from_secs(86_400);
+/// A fire of a cron or every task that is found later than this was missed, and its misfire policy decides about it. Far longer
+/// than a busy broker is ever late, so that lag alone never loses a fire; short enough that an outage is not made up for by a flood.
+pub const MISFIRE_AFTER: Duration = Duration::from_secs(5);
+/// Missed fires of one task that `fire_all` makes up for: the latest of them.
+pub const MISFIRES_MAX: usize = 100;
+/// How many skipped fires of one cron task are counted; of more it is only said that there were so many.
+pub const SKIPS_COUNTED_MAX: u32 = 1000;
+/// Fires of one task that may be under way or wait for a retry at once, where they may overlap. One more waits.
+pub const OVERLAPS_MAX: usize = 16;
+
 /// What is kept of a target's words (a status line, an error text): enough to see why.
 pub const REASON_BYTES_MAX: usize = 512;
 

@@ -2,8 +2,8 @@
 //!
 //! In: the parts that a caller sent, each already checked on its own. Out: a [`NewTask`] within all
 //! limits; with an id and a standing it is a [`Task`], the durable record.
-//! Invariant: the definition of a task never changes under its id; replacing a task makes a new id,
-//! so that a receiver never takes the new one for a repetition of the old.
+//! Invariant: the definition of a task that is due once never changes under its id; replacing it makes a new id, so that a
+//! receiver never takes the new one for a repetition of the old. One that goes on is edited in place, and its version says so.
 //! Not here: JSON (`server/api`), bytes on disk (the stores' codecs).
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
+use crate::course::{Aside, Occasion};
 use crate::fire::{AttemptNo, AttemptRecord, Fire};
 use crate::limits::{
     ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, PAYLOAD_BYTES_MAX, TIMEOUT_DEFAULT,
@@ -201,7 +202,8 @@ pub struct Task {
     pub definition: Arc<NewTask>,
     /// When it was taken.
     pub created_at: Timestamp,
-    /// `Scheduled` or `Paused`; the other states are not kept in a record.
+    /// `Scheduled` or `Paused`; a watch that has fired and was not touched since is `Done` or `Dead`, by how that fire ended. The
+    /// other states are not kept in a record.
     pub state: TaskState,
     /// When it is next due, postponements and retries included.
     pub fire_at: Timestamp,
@@ -211,8 +213,19 @@ pub struct Task {
     pub version: Version,
     /// The attempts already made of its present fire.
     pub attempts: Vec<AttemptRecord>,
-    /// When it is due by its schedule after its present fire, if that is one that somebody asked for besides.
+    /// When it is due by its schedule after its present fire, where that does not follow from it: somebody asked for that fire besides,
+    /// a touch came while it was under way, or a later one was given out before.
     pub resumes_at: Option<Timestamp>,
+    /// Why there is its present fire.
+    pub occasion: Occasion,
+    /// Of a task that is due again and again: how many nominal times were given out, `resumes_at` included.
+    pub fires: u32,
+    /// The latest of those nominal times, where neither its present fire nor `resumes_at` is it.
+    pub given_at: Option<Timestamp>,
+    /// Of a watch: when it was armed, if not when it was made.
+    pub armed_at: Option<Timestamp>,
+    /// Fires that are not over, beside the present one.
+    pub aside: Vec<Aside>,
 }
 
 impl Task {
@@ -224,7 +237,7 @@ impl Task {
         created_at: Timestamp,
         version: Version,
     ) -> Self {
-        Self {
+        let task = Self {
             id,
             definition,
             created_at,
@@ -234,22 +247,13 @@ impl Task {
             version,
             attempts: Vec::new(),
             resumes_at: None,
-        }
-    }
-
-    /// The same task with a fire at `now`, besides those of its schedule.
-    #[must_use]
-    pub fn fired_besides(self, now: Timestamp) -> Self {
-        let resumes_at = Some(self.nominal_at);
-        Self { fire_at: now, nominal_at: now, resumes_at, ..self }
-    }
-
-    /// The task as it goes on after its present fire has ended, if it does.
-    #[must_use]
-    pub fn next(&self) -> Option<Self> {
-        let fire_at = self.resumes_at?;
-        let attempts = Vec::new();
-        Some(Self { fire_at, nominal_at: fire_at, attempts, resumes_at: None, ..self.clone() })
+            occasion: Occasion::Due,
+            fires: 1,
+            given_at: None,
+            armed_at: None,
+            aside: Vec::new(),
+        };
+        Self { fire_at: task.due_at(), ..task }
     }
 
     /// Its place in the order in which tasks are due.
@@ -275,7 +279,7 @@ impl Task {
     /// When its present fire no longer makes sense.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
-        self.definition.expires_after.map(|after| self.nominal_at.after(after))
+        self.definition.expires_after.map(|after| self.due_at().after(after))
     }
 }
 
@@ -358,11 +362,12 @@ mod tests {
     fn a_fire_besides_the_schedule_is_another_one_and_leaves_the_schedule_as_it_was() {
         let id = TaskId::floor(Timestamp::from_millis(7000));
         let task = Task::new(id, new_task().into(), Timestamp::EPOCH, Version::FIRST);
-        assert_eq!(task.next(), None, "due once");
+        let next = |task: &Task| task.onward(TaskState::Done, Timestamp::MAX).next;
+        assert_eq!(next(&task), None, "due once");
         let besides = task.clone().fired_besides(Timestamp::from_millis(5));
         assert_ne!(besides.fire().id, task.fire().id);
         assert_eq!(besides.fire_at, Timestamp::from_millis(5));
-        assert_eq!(besides.next(), Some(task));
+        assert_eq!(next(&besides), Some(task));
     }
 
     #[test]

@@ -70,6 +70,12 @@ impl Timestamp {
         u64::try_from(sum).map_or(Self::MAX, Self::from_millis)
     }
 
+    /// This instant and so much earlier; never before the epoch.
+    #[must_use]
+    pub const fn millis_before(self, millis: u64) -> Self {
+        Self(self.0.saturating_sub(millis))
+    }
+
     /// How long since `earlier`; zero if that is still to come.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
