@@ -68,7 +68,7 @@ impl Maker {
         let mut task = self.task(partition, sequence);
         let definition = Arc::make_mut(&mut task.definition);
         definition.key = Some(key_of(partition, sequence));
-        definition.schedule = Schedule::Watch { within: DAY };
+        definition.schedule = Schedule::watch(DAY);
         task
     }
 

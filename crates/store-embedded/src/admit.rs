@@ -88,12 +88,14 @@ fn encode_change(frame: &mut FrameWriter, known: &mut Known, change: &Change) {
         Change::Postpone { id, fire_at, version } => {
             postpone(frame, known, *id, *fire_at, *version)
         }
-        Change::Settle { record, next, .. } => {
-            let goes_on = go_on(frame, known, record.fire_id.task, next.as_ref());
+        Change::Settle { record, next, was } => {
+            let aside = *was == TaskState::Firing;
+            let goes_on = aside || go_on(frame, known, record.fire_id.task, next.as_ref());
             frame.record(record, !goes_on);
         }
-        Change::Dead { letter, next, .. } => {
-            let goes_on = go_on(frame, known, letter.task.id, next.as_ref());
+        Change::Dead { letter, next, was } => {
+            let aside = *was == TaskState::Firing;
+            let goes_on = aside || go_on(frame, known, letter.task.id, next.as_ref());
             frame.letter(letter);
             let end = FireEnd::Dead(letter.reason);
             frame.record(&FireRecord::of(&letter.task, end, letter.died_at), !goes_on);
@@ -144,7 +146,7 @@ fn postpone(
 fn note(known: &mut Known, id: TaskId, now: Option<&Task>) {
     let presence = match now {
         None => Presence::Absent,
-        Some(task) if task.state == TaskState::Paused => Presence::Paused(task.clone()),
+        Some(task) if task.state != TaskState::Scheduled => Presence::Paused(task.clone()),
         Some(_) => Presence::Scheduled,
     };
     // Nobody asks about a task that was not doubted, but one that is paused must be found again.

@@ -234,7 +234,7 @@ impl Inner {
         paused: &crate::catalog::Paused,
     ) -> Result<Task, Fault> {
         let task = read_body(id, paused.fire_at, &paused.body, &self.interner).reading("task")?;
-        debug_assert_eq!(task.state, TaskState::Paused);
+        debug_assert_ne!(task.state, TaskState::Scheduled);
         Ok(task)
     }
 }

@@ -55,7 +55,7 @@ impl Inner {
         let mut whole = true;
         // Scheduled ones are not looked at if only paused ones are wanted.
         let mut covered = end;
-        if filter.state != Some(TaskState::Paused) {
+        if filter.state.is_none_or(|state| state == TaskState::Scheduled) {
             let Stretch { living, whole: no_more } =
                 self.stretch(&mut None, (after, end), LOOKED_AT_MAX, Postponed::LeaveOut)?;
             whole = no_more;

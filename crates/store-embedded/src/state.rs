@@ -307,8 +307,8 @@ impl State {
             let name = name(id.partition(), summary.namespace, key);
             self.names.set(name, Named::Is(summary.head));
         }
-        if read_state(&body)? == TaskState::Paused {
-            // By itself it would keep the whole frame in memory for as long as it is paused.
+        if read_state(&body)? != TaskState::Scheduled {
+            // By itself it would keep the whole frame in memory for as long as it waits outside of time.
             let body = Bytes::copy_from_slice(&body);
             self.paused.set(id, Some(Paused { fire_at, body }));
             return Ok(());

@@ -278,12 +278,11 @@ impl Folded {
         }
     }
 
-    /// A fire has ended: its task goes on as it is told, or ends. One whose fire had ended before, as a letter, did
-    /// either then, and is not touched.
+    /// A fire has ended: its task goes on as it is told, or ends. One whose fire stood aside of it is not touched.
     fn go_on(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
         match next {
             Some(task) => self.file(task, false),
-            None if was == TaskState::Dead => {}
+            None if was == TaskState::Firing => {}
             None => self.end(record),
         }
     }
@@ -507,9 +506,9 @@ mod tests {
         let fire_id = task.fire().id;
         let forget = Change::Forget { fire_id, namespace: shop() };
         let record = FireRecord::of(&task, FireEnd::Done, NOW);
-        let settled = Change::Settle { record, next: None, was: TaskState::Dead };
+        let settled = Change::Settle { record, next: None, was: TaskState::Firing };
         let Change::Dead { letter, .. } = die(&task, NOW, None) else { unreachable!() };
-        let dead = Change::Dead { letter, next: None, was: TaskState::Dead };
+        let dead = Change::Dead { letter, next: None, was: TaskState::Firing };
         for change in [settled, dead] {
             let made = sections(vec![forget.clone(), change]);
             assert_eq!((made.ended.len(), made.gone.len()), (0, 0));

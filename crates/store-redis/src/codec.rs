@@ -192,7 +192,7 @@ pub(crate) const fn counts_of(numbers: [i64; 6]) -> Counts {
     Counts { scheduled, paused, done, dead, cancelled, dead_letters }
 }
 
-/// A living task is scheduled or paused; any other state is a fault of whoever wrote it.
+/// Whether a living task is outside of time: paused, or a watch that has fired and was not touched since.
 pub(crate) fn is_paused(task: &Task) -> bool {
-    task.state == TaskState::Paused
+    task.state != TaskState::Scheduled
 }

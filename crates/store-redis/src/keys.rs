@@ -33,7 +33,7 @@ pub struct Keys {
     pub own: String,
     /// Scheduled tasks: a sorted set of ids by `fire_at`.
     pub due: String,
-    /// Paused tasks: the same.
+    /// Tasks outside of time, paused or watches that have fired: the same.
     pub paused: String,
     /// Living tasks: a hash from id to `fire_at` and body; and of a task that ended with its first fire the record, in
     /// its place.

@@ -426,7 +426,7 @@ async fn an_end_that_is_known_later_does_not_touch_a_task_that_went_on() {
     writer.make(vec![Change::Put(task.clone()), claim]).await;
     let fire_id = task.fire().id;
     let record = FireRecord::of(&task, FireEnd::Done, at(2));
-    let known = Change::Settle { record: record.clone(), next: None, was: TaskState::Dead };
+    let known = Change::Settle { record: record.clone(), next: None, was: TaskState::Firing };
     writer.make(vec![Change::Forget { fire_id, namespace: shop() }, known]).await;
     assert_eq!(writer.store.get(P, &[task.id]).await.expect("Redis answers"), [Some(next.clone())]);
     let key = task.definition.key.clone().expect("has a name");

@@ -20,7 +20,7 @@ pub enum Change {
     Refile {
         /// As it stands from now on.
         task: Task,
-        /// `Scheduled` or `Paused`: how it stood before.
+        /// How it stood before: `Scheduled` or `Paused`, or `Done` or `Dead` if it is a watch that had fired.
         was: TaskState,
     },
 
@@ -42,8 +42,9 @@ pub enum Change {
         record: FireRecord,
         /// The task as it stands from now on, under the same id, if it goes on.
         next: Option<Task>,
-        /// `Scheduled` or `Paused`: how it stood before. `Dead` if it had ended as a dead letter whose outcome was
-        /// not known and now is; the letter is forgotten earlier in the same batch.
+        /// How the task stood before: `Scheduled` or `Paused`. `Dead` if it had ended as a dead letter whose outcome was
+        /// not known and now is; the letter is forgotten earlier in the same batch. `Firing` if the fire stood aside of its task, as
+        /// such a letter of a task that went on: then there is no `next`, and the task, its name and its counts are not touched.
         was: TaskState,
     },
 
@@ -55,8 +56,9 @@ pub enum Change {
         letter: DeadLetter,
         /// The task as it stands from now on, under the same id, if it goes on.
         next: Option<Task>,
-        /// `Scheduled` or `Paused`: how it stood before. `Dead` if it had ended as a dead letter whose outcome was
-        /// not known and now is; the letter is forgotten earlier in the same batch.
+        /// How the task stood before: `Scheduled` or `Paused`. `Dead` if it had ended as a dead letter whose outcome was
+        /// not known and now is; the letter is forgotten earlier in the same batch. `Firing` if the fire stood aside of its task, as
+        /// such a letter of a task that went on: then there is no `next`, and the task, its name and its counts are not touched.
         was: TaskState,
     },
 

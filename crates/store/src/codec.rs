@@ -10,15 +10,16 @@
 //! Not here: frames, blocks and keys, which are each store's own.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    AttemptRecord, Backoff, DeadLetter, DeadReason, Due, FireEnd, FireId, FireRecord, Guarantee,
-    HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Outcome, Payload, Queue, Reason,
-    RetryPolicy, Schedule, TIMEOUT_DEFAULT, Target, Task, TaskId, TaskKey, TaskState, Timestamp,
-    Version,
+    Aside, AttemptRecord, Backoff, Cron, DeadLetter, DeadReason, Dst, Due, FireEnd, FireId,
+    FireRecord, Gap, Guarantee, HttpTarget, Jitter, Labels, Method, Misfire, Namespace, NewTask,
+    Occasion, Outcome, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series, SkipReason,
+    Skipped, TIMEOUT_DEFAULT, Target, Task, TaskId, TaskKey, TaskState, Timestamp, Twice, Version,
+    Zone,
 };
 
 use crate::query::Head;
@@ -27,6 +28,19 @@ use crate::query::Head;
 const FORMAT: u8 = 1;
 /// The same with the time at which the schedule goes on at its end.
 const FORMAT_BESIDES: u8 = 2;
+/// The same with the course of a task at its end: whatever of it is not as it is for a new task.
+const FORMAT_COURSE: u8 = 3;
+/// The format of records that say when the fire was due, and what was skipped with it.
+const FORMAT_RECORD: u8 = 2;
+const COURSE_RESUMES: u8 = 0b0000_0001;
+const COURSE_FIRES: u8 = 0b0000_0010;
+const COURSE_ARMED: u8 = 0b0000_0100;
+const COURSE_ASIDE: u8 = 0b0000_1000;
+/// Two bits for the occasion.
+const COURSE_OCCASION_SHIFT: u8 = 4;
+const COURSE_GIVEN: u8 = 0b0100_0000;
+const COURSE_KNOWN: u8 = 0b0111_1111;
+
 /// Names that an [`Interner`] shares, at most; beyond it they are copied.
 const INTERNED_MAX: usize = 4096;
 
@@ -280,7 +294,8 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     ] {
         flags |= if set { flag } else { 0 };
     }
-    let format = task.resumes_at.map_or(FORMAT, |_| FORMAT_BESIDES);
+    let course = course_bits(task);
+    let format = if course == 0 { FORMAT } else { FORMAT_COURSE };
     out.extend_from_slice(&[format, flags]);
     put_timestamp(out, task.nominal_at);
     put_varint(out, task.version.get());
@@ -310,9 +325,79 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
         }
     }
     put_attempts(out, &task.attempts);
+    if course != 0 {
+        put_course(out, task, course);
+    }
+}
+
+fn course_bits(task: &Task) -> u8 {
+    let mut bits = occasion_code(task.occasion) << COURSE_OCCASION_SHIFT;
+    for (bit, set) in [
+        (COURSE_RESUMES, task.resumes_at.is_some()),
+        (COURSE_FIRES, task.fires != 1),
+        (COURSE_ARMED, task.armed_at.is_some()),
+        (COURSE_ASIDE, !task.aside.is_empty()),
+        (COURSE_GIVEN, task.given_at.is_some()),
+    ] {
+        bits |= if set { bit } else { 0 };
+    }
+    bits
+}
+
+fn put_course(out: &mut Vec<u8>, task: &Task, bits: u8) {
+    out.push(bits);
     if let Some(resumes_at) = task.resumes_at {
         put_timestamp(out, resumes_at);
     }
+    if bits & COURSE_FIRES != 0 {
+        put_varint(out, u64::from(task.fires));
+    }
+    if let Some(armed_at) = task.armed_at {
+        put_timestamp(out, armed_at);
+    }
+    if let Some(given_at) = task.given_at {
+        put_timestamp(out, given_at);
+    }
+    if bits & COURSE_ASIDE != 0 {
+        put_varint(out, task.aside.len() as u64);
+        for aside in &task.aside {
+            put_timestamp(out, aside.nominal_at);
+            put_timestamp(out, aside.fire_at);
+            out.push(occasion_code(aside.occasion));
+            put_attempts(out, &aside.attempts);
+        }
+    }
+}
+
+fn read_course(reader: &mut Reader<'_>, task: &mut Task) -> Result<()> {
+    let bits = reader.byte()?;
+    if bits & !COURSE_KNOWN != 0 {
+        return Err(CodecError::Invalid("course"));
+    }
+    task.occasion = occasion_of(bits >> COURSE_OCCASION_SHIFT & 0b11)?;
+    if bits & COURSE_RESUMES != 0 {
+        task.resumes_at = Some(reader.timestamp()?);
+    }
+    if bits & COURSE_FIRES != 0 {
+        task.fires = reader.small("fires")?;
+    }
+    if bits & COURSE_ARMED != 0 {
+        task.armed_at = Some(reader.timestamp()?);
+    }
+    if bits & COURSE_GIVEN != 0 {
+        task.given_at = Some(reader.timestamp()?);
+    }
+    if bits & COURSE_ASIDE != 0 {
+        for _ in 0..read_count(reader)? {
+            task.aside.push(Aside {
+                nominal_at: reader.timestamp()?,
+                fire_at: reader.timestamp()?,
+                occasion: occasion_of(reader.byte()?)?,
+                attempts: read_attempts(reader)?,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Reads what a name leads to, and nothing further.
@@ -356,11 +441,6 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
         _ => read_labels(&mut reader)?,
     };
     let attempts = read_attempts(&mut reader)?;
-    let resumes_at = match body.first() {
-        Some(&FORMAT_BESIDES) => Some(reader.timestamp()?),
-        _ => None,
-    };
-    reader.end()?;
     let Summary { namespace, key, head } = summary;
     let definition = NewTask {
         namespace: interner.namespace(namespace)?,
@@ -374,22 +454,28 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
         expires_after,
         labels,
     };
-    Ok(Task {
-        id,
-        definition: Arc::new(definition),
-        created_at,
+    let mut task = Task {
         state: head.state,
         fire_at,
         nominal_at: head.nominal_at,
-        version: head.version,
         attempts,
-        resumes_at,
-    })
+        ..Task::new(id, Arc::new(definition), created_at, head.version)
+    };
+    match body.first() {
+        Some(&FORMAT_BESIDES) => {
+            task.resumes_at = Some(reader.timestamp()?);
+            task.occasion = Occasion::Besides;
+        }
+        Some(&FORMAT_COURSE) => read_course(&mut reader, &mut task)?,
+        _ => {}
+    }
+    reader.end()?;
+    Ok(task)
 }
 
 fn read_flags(reader: &mut Reader<'_>) -> Result<u8> {
     match reader.byte()? {
-        FORMAT | FORMAT_BESIDES => reader.byte(),
+        FORMAT | FORMAT_BESIDES | FORMAT_COURSE => reader.byte(),
         other => Err(CodecError::Format(other)),
     }
 }
@@ -447,7 +533,12 @@ pub fn read_head(bytes: &[u8]) -> Result<Head> {
 
 /// Writes how a fire ended.
 pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
-    out.push(FORMAT);
+    let skipped = match record.end {
+        FireEnd::Skipped(skipped) => Some(skipped),
+        _ => None,
+    };
+    let plain = skipped.is_none() && record.due_at == record.fire_id.nominal_at;
+    out.push(if plain { FORMAT } else { FORMAT_RECORD });
     put_fire_id(out, record.fire_id);
     put_timestamp(out, record.ended_at);
     out.push(end_code(record.end));
@@ -455,13 +546,28 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
     let key = record.key.as_ref().map_or("", TaskKey::as_str);
     put_bytes(out, key.as_bytes());
     put_attempts(out, &record.attempts);
+    if !plain {
+        put_timestamp(out, record.due_at);
+    }
+    if let Some(Skipped { fires, until, why }) = skipped {
+        put_varint(out, u64::from(fires));
+        put_timestamp(out, until);
+        out.push(skip_code(why));
+    }
 }
 
 /// Reads which fire a record is of and when it ended, and nothing further.
 pub fn read_record_id(bytes: &[u8]) -> Result<(FireId, Timestamp)> {
     let mut reader = Reader::new(bytes);
+    read_record_format(&mut reader)?;
+    Ok((reader.fire_id()?, reader.timestamp()?))
+}
+
+/// Whether the record says when the fire was due.
+fn read_record_format(reader: &mut Reader<'_>) -> Result<bool> {
     match reader.byte()? {
-        FORMAT => Ok((reader.fire_id()?, reader.timestamp()?)),
+        FORMAT => Ok(false),
+        FORMAT_RECORD => Ok(true),
         other => Err(CodecError::Format(other)),
     }
 }
@@ -469,9 +575,7 @@ pub fn read_record_id(bytes: &[u8]) -> Result<(FireId, Timestamp)> {
 /// Reads whose fire a record is of, and nothing further.
 pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
     let mut reader = Reader::new(bytes);
-    if reader.byte()? != FORMAT {
-        return Err(CodecError::Invalid("record"));
-    }
+    read_record_format(&mut reader)?;
     let fire_id = reader.fire_id()?;
     reader.timestamp()?;
     reader.byte()?;
@@ -483,21 +587,27 @@ pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
 /// Reads how a fire ended.
 pub fn read_record(bytes: &[u8], interner: &Interner) -> Result<FireRecord> {
     let mut reader = Reader::new(bytes);
-    match reader.byte()? {
-        FORMAT => {}
-        other => return Err(CodecError::Format(other)),
-    }
+    let says_due = read_record_format(&mut reader)?;
     let fire_id = reader.fire_id()?;
     let ended_at = reader.timestamp()?;
-    let end = end_of(reader.byte()?)?;
+    let end = reader.byte()?;
     let namespace = interner.namespace(reader.text()?)?;
     let key = match reader.text()? {
         "" => None,
         text => Some(read_key(text)?),
     };
     let attempts = read_attempts(&mut reader)?;
+    let due_at = if says_due { reader.timestamp()? } else { fire_id.nominal_at };
+    let end = match end {
+        END_SKIPPED if says_due => FireEnd::Skipped(Skipped {
+            fires: reader.small("fires")?,
+            until: reader.timestamp()?,
+            why: skip_of(reader.byte()?)?,
+        }),
+        end => end_of(end)?,
+    };
     reader.end()?;
-    Ok(FireRecord { fire_id, namespace, key, ended_at, end, attempts })
+    Ok(FireRecord { fire_id, namespace, key, ended_at, end, attempts, due_at })
 }
 
 /// Writes a dead letter.
@@ -532,13 +642,30 @@ fn put_schedule(out: &mut Vec<u8>, schedule: &Schedule) {
             out.push(1);
             put_duration(out, *delay);
         }
-        Schedule::Every { interval } => {
+        Schedule::Every { interval, series } if **series == Series::default() => {
             out.push(2);
             put_duration(out, *interval);
         }
-        Schedule::Watch { within } => {
+        Schedule::Watch { within, postpone_max: None, on_return: false } => {
             out.push(3);
             put_duration(out, *within);
+        }
+        Schedule::Every { interval, series } => {
+            out.push(4);
+            put_duration(out, *interval);
+            put_series(out, series);
+        }
+        Schedule::Cron { cron, series } => {
+            out.push(5);
+            put_bytes(out, cron.expression().as_bytes());
+            put_bytes(out, cron.zone().name().as_bytes());
+            out.push(dst_code(cron.dst()));
+            put_series(out, series);
+        }
+        Schedule::Watch { within, postpone_max, on_return } => {
+            out.extend_from_slice(&[6, u8::from(*on_return)]);
+            put_duration(out, *within);
+            put_duration(out, postpone_max.unwrap_or_default());
         }
     }
 }
@@ -547,10 +674,118 @@ fn read_schedule(reader: &mut Reader<'_>) -> Result<Schedule> {
     Ok(match reader.byte()? {
         0 => Schedule::Once(Due::At(reader.timestamp()?)),
         1 => Schedule::Once(Due::In(reader.duration()?)),
-        2 => Schedule::Every { interval: reader.duration()? },
-        3 => Schedule::Watch { within: reader.duration()? },
+        2 => Schedule::every(reader.duration()?),
+        3 => Schedule::watch(reader.duration()?),
+        4 => Schedule::Every { interval: reader.duration()?, series: read_series(reader)? },
+        5 => {
+            let (expression, zone) = (reader.text()?, reader.text()?);
+            let dst = dst_of(reader.byte()?)?;
+            Schedule::Cron { cron: cron(expression, zone, dst)?, series: read_series(reader)? }
+        }
+        6 => {
+            let on_return = match reader.byte()? {
+                0 => false,
+                1 => true,
+                _ => return Err(CodecError::Invalid("on_return")),
+            };
+            let within = reader.duration()?;
+            let postpone_max = Some(reader.duration()?).filter(|max| !max.is_zero());
+            Schedule::Watch { within, postpone_max, on_return }
+        }
         _ => return Err(CodecError::Invalid("schedule")),
     })
+}
+
+/// Of all tasks with the same expression, zone and rule there is one copy: reading it is slow, and there may be a hundred thousand.
+fn cron(expression: &str, zone: &str, dst: Dst) -> Result<Arc<Cron>> {
+    type Known = HashMap<(String, String, u8), Arc<Cron>>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let name = (expression.to_owned(), zone.to_owned(), dst_code(dst));
+    // A cache is as good after a panic as before it.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cron) = known.get(&name) {
+        return Ok(Arc::clone(cron));
+    }
+    let zone = Zone::new(zone).map_err(|_| CodecError::Invalid("time zone"))?;
+    let cron = Cron::new(expression, zone, dst).map_err(|_| CodecError::Invalid("cron"))?;
+    let cron = Arc::new(cron);
+    if known.len() < INTERNED_MAX {
+        known.insert(name, Arc::clone(&cron));
+    }
+    Ok(cron)
+}
+
+fn put_series(out: &mut Vec<u8>, series: &Series) {
+    let Series { starts_at, ends_at, count, misfire, overlap, jitter } = series;
+    let set = |bit: u8, set: bool| if set { bit } else { 0 };
+    let misfire = match misfire {
+        Misfire::FireOnce => 0,
+        Misfire::FireAll => 0b0100,
+        Misfire::Skip => 0b1000,
+    };
+    let overlap = match overlap {
+        Overlap::Allow => 0,
+        Overlap::Skip => 0b01_0000,
+        Overlap::QueueOne => 0b10_0000,
+    };
+    let times = set(0b01, starts_at.is_some()) | set(0b10, ends_at.is_some());
+    out.push(times | misfire | overlap);
+    for at in [starts_at, ends_at].into_iter().flatten() {
+        put_timestamp(out, *at);
+    }
+    put_varint(out, u64::from(count.unwrap_or(0)));
+    put_duration(out, *jitter);
+}
+
+fn read_series(reader: &mut Reader<'_>) -> Result<Arc<Series>> {
+    let bits = reader.byte()?;
+    let misfire = match bits & 0b1100 {
+        0 => Misfire::FireOnce,
+        0b0100 => Misfire::FireAll,
+        0b1000 => Misfire::Skip,
+        _ => return Err(CodecError::Invalid("misfire")),
+    };
+    let overlap = match bits >> 4 {
+        0 => Overlap::Allow,
+        1 => Overlap::Skip,
+        2 => Overlap::QueueOne,
+        _ => return Err(CodecError::Invalid("overlap")),
+    };
+    let mut at = |bit: u8| if bits & bit == 0 { Ok(None) } else { reader.timestamp().map(Some) };
+    let (starts_at, ends_at) = (at(0b01)?, at(0b10)?);
+    let count = Some(reader.small("count")?).filter(|count| *count != 0);
+    let jitter = reader.duration()?;
+    Ok(Arc::new(Series { starts_at, ends_at, count, misfire, overlap, jitter }))
+}
+
+const fn dst_code(dst: Dst) -> u8 {
+    let gap = match dst.gap {
+        None => 0,
+        Some(Gap::After) => 1,
+        Some(Gap::Skip) => 2,
+    };
+    let overlap = match dst.overlap {
+        None => 0,
+        Some(Twice::Once) => 1,
+        Some(Twice::Both) => 2,
+    };
+    gap | overlap << 2
+}
+
+const fn dst_of(code: u8) -> Result<Dst> {
+    let gap = match code & 0b11 {
+        0 => None,
+        1 => Some(Gap::After),
+        2 => Some(Gap::Skip),
+        _ => return Err(CodecError::Invalid("dst")),
+    };
+    let overlap = match code >> 2 {
+        0 => None,
+        1 => Some(Twice::Once),
+        2 => Some(Twice::Both),
+        _ => return Err(CodecError::Invalid("dst")),
+    };
+    Ok(Dst { gap, overlap })
 }
 
 fn put_target(out: &mut Vec<u8>, target: &Target) {
@@ -796,11 +1031,49 @@ const fn dead_of(code: u8) -> Result<DeadReason> {
     })
 }
 
+const fn occasion_code(occasion: Occasion) -> u8 {
+    match occasion {
+        Occasion::Due => 0,
+        Occasion::Besides => 1,
+        Occasion::Return => 2,
+    }
+}
+
+const fn occasion_of(code: u8) -> Result<Occasion> {
+    Ok(match code {
+        0 => Occasion::Due,
+        1 => Occasion::Besides,
+        2 => Occasion::Return,
+        _ => return Err(CodecError::Invalid("occasion")),
+    })
+}
+
+const fn skip_code(why: SkipReason) -> u8 {
+    match why {
+        SkipReason::Misfire => 0,
+        SkipReason::Overlap => 1,
+        SkipReason::Paused => 2,
+    }
+}
+
+const fn skip_of(code: u8) -> Result<SkipReason> {
+    Ok(match code {
+        0 => SkipReason::Misfire,
+        1 => SkipReason::Overlap,
+        2 => SkipReason::Paused,
+        _ => return Err(CodecError::Invalid("reason of a skip")),
+    })
+}
+
+/// What follows it says how many, until when and why.
+const END_SKIPPED: u8 = 3;
+
 const fn end_code(end: FireEnd) -> u8 {
     match end {
         FireEnd::Done => 0,
         FireEnd::Cancelled => 1,
         FireEnd::Replaced => 2,
+        FireEnd::Skipped(_) => END_SKIPPED,
         FireEnd::Dead(reason) => 16 + dead_code(reason),
     }
 }

@@ -137,6 +137,8 @@ macro_rules! conformance {
                 a_settled_task_is_gone_and_its_key_is_free,
                 a_task_that_settles_with_a_next_goes_on_under_its_id_and_key,
                 a_task_may_go_on_paused,
+                a_task_may_go_on_done_or_dead_and_come_back,
+                a_fire_aside_of_its_task_leaves_the_task_alone,
                 history_is_newest_first_and_bounded,
                 a_record_keeps_every_end_and_outcome,
                 a_replaced_task_is_gone_and_its_key_names_the_new_one,

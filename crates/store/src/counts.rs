@@ -70,17 +70,18 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
         Change::Settle { record, next, was } => {
             let to = match (next, record.end) {
                 (Some(task), _) => Some(task.state),
-                (None, FireEnd::Done) => Some(TaskState::Done),
+                // It ends with the last fire of its series, be that left out.
+                (None, FireEnd::Done | FireEnd::Skipped(_)) => Some(TaskState::Done),
                 (None, FireEnd::Dead(_)) => Some(TaskState::Dead),
                 (None, FireEnd::Cancelled) => Some(TaskState::Cancelled),
                 // The same task goes on under another id, which its own put counts.
                 (None, FireEnd::Replaced) => None,
             };
-            (&record.namespace, moved(*was, to))
+            (&record.namespace, settled(*was, to))
         }
         Change::Dead { letter, next, was } => {
             let to = next.as_ref().map_or(TaskState::Dead, |task| task.state);
-            let counts = Counts { dead_letters: 1, ..moved(*was, Some(to)) };
+            let counts = Counts { dead_letters: 1, ..settled(*was, Some(to)) };
             (&letter.task.definition.namespace, counts)
         }
         Change::Redrive { task, .. } => {
@@ -92,6 +93,11 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
         }
     };
     (counts != Counts::ZERO).then_some((namespace, counts))
+}
+
+/// A fire that stood aside of its task moves nothing of it.
+fn settled(was: TaskState, to: Option<TaskState>) -> Counts {
+    if was == TaskState::Firing { Counts::ZERO } else { moved(was, to) }
 }
 
 fn moved(from: TaskState, to: Option<TaskState>) -> Counts {

@@ -33,8 +33,12 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     prop_oneof![
         instant().prop_map(|at| Schedule::Once(Due::At(at))),
         span().prop_map(|delay| Schedule::Once(Due::In(delay))),
-        span().prop_map(|interval| Schedule::Every { interval }),
-        span().prop_map(|within| Schedule::Watch { within }),
+        (span(), series()).prop_map(|(interval, series)| Schedule::Every { interval, series }),
+        (cron(), series()).prop_map(|(cron, series)| Schedule::Cron { cron, series }),
+        (span(), option::of(1..9_999u64), any::<bool>()).prop_map(|(within, max, on_return)| {
+            let postpone_max = max.map(Duration::from_secs);
+            Schedule::Watch { within, postpone_max, on_return }
+        }),
     ]
 }
 
@@ -58,6 +62,46 @@ fn payload() -> impl Strategy<Value = Payload> {
             content_type: content_type.into()
         }),
     ]
+}
+
+fn series() -> impl Strategy<Value = Arc<Series>> {
+    let times = (option::of(instant()), option::of(instant()));
+    let series = (times, option::of(1..=u32::MAX), 0..3usize, 0..3usize, span());
+    let series = series.prop_map(|((starts_at, ends_at), count, misfire, overlap, jitter)| {
+        let misfire = [Misfire::FireOnce, Misfire::FireAll, Misfire::Skip][misfire];
+        let overlap = [Overlap::Allow, Overlap::Skip, Overlap::QueueOne][overlap];
+        Series { starts_at, ends_at, count, misfire, overlap, jitter }.into()
+    });
+    prop_oneof![Just(Arc::default()), series]
+}
+
+fn cron() -> impl Strategy<Value = Arc<Cron>> {
+    let expressions = ["0 9 * * MON-FRI", "@daily", "*/5 * * * * *", "0 0 12 L * ? 2030-2040"];
+    let zones = ["UTC", "Europe/Berlin", "America/New_York"];
+    let gap = option::of(prop_oneof![Just(Gap::After), Just(Gap::Skip)]);
+    let overlap = option::of(prop_oneof![Just(Twice::Once), Just(Twice::Both)]);
+    (0..expressions.len(), 0..zones.len(), gap, overlap).prop_map(
+        move |(expression, zone, gap, overlap)| {
+            let zone = Zone::new(zones[zone]).unwrap();
+            Cron::new(expressions[expression], zone, Dst { gap, overlap }).unwrap().into()
+        },
+    )
+}
+
+fn occasion() -> impl Strategy<Value = Occasion> {
+    prop_oneof![Just(Occasion::Due), Just(Occasion::Besides), Just(Occasion::Return)]
+}
+
+fn aside() -> impl Strategy<Value = Vec<Aside>> {
+    let aside = (instant(), instant(), attempts(), occasion()).prop_map(
+        |(nominal_at, fire_at, attempts, occasion)| Aside {
+            nominal_at,
+            fire_at,
+            attempts,
+            occasion,
+        },
+    );
+    vec(aside, 0..3)
 }
 
 fn retry() -> impl Strategy<Value = RetryPolicy> {
@@ -118,24 +162,56 @@ fn new_task() -> impl Strategy<Value = NewTask> {
 
 fn any_task() -> impl Strategy<Value = Task> {
     let times = (instant(), instant(), instant());
-    (task_id(), new_task(), times, any::<u64>(), attempts(), any::<bool>()).prop_map(
-        |(id, definition, (created_at, fire_at, nominal_at), version, attempts, paused)| Task {
-            id,
-            definition: Arc::new(definition),
-            created_at,
-            state: if paused { TaskState::Paused } else { TaskState::Scheduled },
-            fire_at,
-            nominal_at,
-            version: Version::new(version),
-            attempts,
-            resumes_at: paused.then_some(created_at),
+    let fires = prop_oneof![Just(1), any::<u32>()];
+    let times_set = (option::of(instant()), option::of(instant()), option::of(instant()));
+    let course = (times_set, occasion(), fires, aside());
+    let states = [TaskState::Scheduled, TaskState::Paused, TaskState::Done, TaskState::Dead];
+    let stands = (any::<u64>(), attempts(), 0..states.len());
+    (task_id(), new_task(), times, stands, course).prop_map(
+        move |(id, definition, times, (version, attempts, state), course)| {
+            let (created_at, fire_at, nominal_at) = times;
+            let ((resumes_at, given_at, armed_at), occasion, fires, aside) = course;
+            Task {
+                id,
+                definition: Arc::new(definition),
+                created_at,
+                state: states[state],
+                fire_at,
+                nominal_at,
+                version: Version::new(version),
+                attempts,
+                resumes_at,
+                occasion,
+                fires,
+                given_at,
+                armed_at,
+                aside,
+            }
         },
     )
 }
 
+#[test]
+fn a_task_that_was_fired_besides_its_schedule_reads_back_from_the_format_of_then() {
+    let id = TaskId::floor(Timestamp::from_millis(7000));
+    let schedule = Schedule::Once(Due::In(Duration::from_secs(7)));
+    let target = Target::Queue(Queue::new("orders").unwrap());
+    let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
+    let task = Task::new(id, new_task.into(), Timestamp::EPOCH, Version::FIRST);
+    let mut bytes = Vec::new();
+    put_task(&mut bytes, &task);
+    let format = 16 + 2;
+    assert_eq!(bytes[format], 1, "the id and two bytes of time are before it");
+    bytes[format] = 2;
+    put_varint(&mut bytes, 9000);
+    let resumes_at = Some(Timestamp::from_millis(9000));
+    let want = Task { resumes_at, occasion: Occasion::Besides, ..task };
+    assert_eq!(read_task(&bytes, &Interner::default()), Ok(want));
+}
+
 proptest! {
     #[test]
-    fn what_is_written_reads_back(task in any_task(), ended_at in instant(), end in 0..7u8) {
+    fn what_is_written_reads_back(task in any_task(), ended_at in instant(), end in 0..8u8) {
         let interner = Interner::default();
         let mut bytes = Vec::new();
         put_task(&mut bytes, &task);
@@ -159,6 +235,7 @@ proptest! {
             0 => FireEnd::Done,
             1 => FireEnd::Cancelled,
             2 => FireEnd::Replaced,
+            7 => FireEnd::Skipped(Skipped { fires: 7, until: ended_at, why: SkipReason::Overlap }),
             other => FireEnd::Dead(reasons[usize::from(other) - 3]),
         };
         let record = FireRecord::of(&task, end, ended_at);
@@ -177,7 +254,9 @@ proptest! {
     fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200)) {
         read_anything(&bytes);
         // With a format that is known they get further.
-        read_anything(&[&[1], bytes.as_slice()].concat());
+        for format in 1..=3 {
+            read_anything(&[&[format], bytes.as_slice()].concat());
+        }
     }
 
     #[test]

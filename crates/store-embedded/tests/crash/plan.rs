@@ -154,7 +154,7 @@ impl Plan {
             built = built.paused();
         }
         if dice.below(3) == 0 {
-            built = built.schedule(Schedule::Watch { within: Duration::from_secs(60) });
+            built = built.schedule(Schedule::watch(Duration::from_secs(60)));
         }
         let size = if dice.below(60) == 0 { 3000 } else { 100 };
         let bytes = vec![b'0' + u8::try_from(dice.below(10)).expect("a digit"); dice.index(size)];

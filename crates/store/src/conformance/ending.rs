@@ -4,7 +4,7 @@ use punctual_core::{DeadReason, FireEnd, FireRecord, Task, TaskState};
 
 use super::Subject;
 use super::fixtures::{
-    NOW, at, attempts, die, in_state, letter, namespace, next_fire, rich_task, settle,
+    NOW, at, attempts, die, in_state, letter, namespace, next_fire, refile, rich_task, settle,
     settle_with_next, shop,
 };
 use super::owner::Owner;
@@ -60,6 +60,63 @@ pub async fn a_task_may_go_on_paused<S: Subject>(subject: &S) {
     assert_eq!(owner.load().await, []);
     assert_eq!(owner.list().await, [next]);
     assert_eq!(owner.counts().await.paused, 1);
+}
+
+/// A watch that has fired stays, outside of time, until it is touched.
+pub async fn a_task_may_go_on_done_or_dead_and_come_back<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    for (silent, name) in [(TaskState::Done, "a"), (TaskState::Dead, "b")] {
+        let task = owner.task(at(10)).key(name).build();
+        owner.put([&task]).await;
+        let rests = in_state(&task, silent);
+        owner.apply(vec![settle_with_next(&task, at(11), &rests)]).await;
+        assert_eq!(owner.load().await, []);
+        assert_eq!(owner.find(name).await, Some(Head::of(&rests)));
+        assert_eq!(owner.get(task.id).await, Some(rests.clone()));
+        assert_eq!(owner.list().await, [rests.clone()]);
+        let counts = owner.counts().await;
+        assert_eq!((counts.scheduled, counts.done + counts.dead), (0, 1));
+        let armed = in_state(&next_fire(&rests, at(99)), TaskState::Scheduled);
+        owner.apply(vec![refile(&rests, &armed)]).await;
+        assert_eq!(owner.load().await, [armed.clone()]);
+        assert_eq!(owner.counts().await.scheduled, 1);
+        owner.apply(vec![refile(&armed, &rests), settle(&rests, FireEnd::Cancelled, at(12))]).await;
+        assert_eq!(owner.find(name).await, None);
+        assert_eq!(owner.list().await, []);
+        let counts = owner.counts().await;
+        assert_eq!((counts.done, counts.dead, counts.scheduled), (0, 0, 0));
+    }
+    assert_eq!(owner.counts().await.cancelled, 2);
+}
+
+/// At most once, the task goes on when a fire is claimed; what becomes of that fire is none of the task's business any more.
+pub async fn a_fire_aside_of_its_task_leaves_the_task_alone<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let mut owner = Owner::first(&store).await;
+    let first = owner.task(at(10)).key("a").build();
+    owner.put([&first]).await;
+    let second = next_fire(&first, at(20));
+    owner.apply(vec![die(&first, at(10), Some(&second))]).await;
+    let third = next_fire(&second, at(30));
+    owner.apply(vec![die(&second, at(20), Some(&third))]).await;
+    let counts = owner.counts().await;
+    assert_eq!((counts.scheduled, counts.dead, counts.dead_letters), (1, 0, 2));
+    let (was, next) = (TaskState::Firing, None);
+    let forget = |task: &Task| Change::Forget { fire_id: task.fire().id, namespace: shop() };
+    let record = FireRecord::of(&first, FireEnd::Done, at(40));
+    let done = Change::Settle { record: record.clone(), next: next.clone(), was };
+    owner.apply(vec![forget(&first), done]).await;
+    let dead = Change::Dead { letter: letter(&second, at(41)), next, was };
+    owner.apply(vec![forget(&second), dead]).await;
+    assert_eq!(owner.load().await, [third.clone()]);
+    assert_eq!(owner.find("a").await, Some(Head::of(&third)));
+    assert_eq!(owner.get(third.id).await, Some(third.clone()));
+    let history = owner.history(third.id).await;
+    assert_eq!(history.len(), 2, "the known end takes the place of the unknown");
+    assert_eq!(history[1], record);
+    let counts = owner.counts().await;
+    assert_eq!((counts.scheduled, counts.dead_letters, counts.accepted()), (1, 1, 1));
 }
 
 pub async fn history_is_newest_first_and_bounded<S: Subject>(subject: &S) {

@@ -76,7 +76,7 @@ pub async fn a_refiled_task_may_have_an_edited_definition<S: Subject>(subject: &
     let built = owner.task(at(1)).key("a").label("zone", "eu");
     let within = Duration::from_secs(60);
     let edited = built.clone().label("zone", "us");
-    let edited = edited.schedule(Schedule::Watch { within }).build();
+    let edited = edited.schedule(Schedule::watch(within)).build();
     let task = built.build();
     owner.put([&task]).await;
     let edited = Task { version: task.version.next(), ..edited };

@@ -168,7 +168,7 @@ pub fn rich_task(id: TaskId) -> Task {
             bytes: (0..=255).collect::<Vec<u8>>().into(),
             content_type: "application/x-thing; v=2".into(),
         })
-        .schedule(Schedule::Every { interval: Duration::from_millis(100) })
+        .schedule(Schedule::every(Duration::from_millis(100)))
         .define(|definition| {
             definition.target = Target::Http(target);
             definition.guarantee = Guarantee::ExactlyOnce;

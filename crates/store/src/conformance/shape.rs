@@ -74,8 +74,8 @@ fn with_schedules(base: &NewTask) -> Vec<NewTask> {
         Schedule::Once(Due::At(Timestamp::MAX)),
         Schedule::Once(Due::In(Duration::ZERO)),
         Schedule::Once(Due::In(ms(1))),
-        Schedule::Every { interval: ms(100) },
-        Schedule::Watch { within: ms(90_000) },
+        Schedule::every(ms(100)),
+        Schedule::watch(ms(90_000)),
     ];
     let with = |schedule| NewTask { schedule, ..base.clone() };
     schedules.map(with).into()

@@ -115,6 +115,7 @@ mod tests {
             ended_at,
             end: FireEnd::Done,
             attempts: Vec::new(),
+            due_at: ended_at,
         }
     }
 

@@ -41,14 +41,18 @@ impl Partition {
             Change::Put(task) => self.file(task),
             Change::Refile { task, .. } => self.go_on(task.id, Some(task)),
             Change::Postpone { id, fire_at, version } => self.postpone(id, fire_at, version),
-            Change::Settle { record, next, .. } => {
-                self.go_on(record.fire_id.task, next);
+            Change::Settle { record, next, was } => {
+                if was != TaskState::Firing {
+                    self.go_on(record.fire_id.task, next);
+                }
                 return Some(record);
             }
-            Change::Dead { letter, next, .. } => {
+            Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
-                self.go_on(letter.task.id, next);
+                if was != TaskState::Firing {
+                    self.go_on(letter.task.id, next);
+                }
                 self.letters.insert(letter.fire_id(), letter);
                 return Some(record);
             }

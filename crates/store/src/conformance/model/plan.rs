@@ -122,7 +122,7 @@ impl Plan {
         }
         if dice.below(3) == 0 {
             let within = Duration::from_secs(60);
-            built = built.schedule(Schedule::Watch { within });
+            built = built.schedule(Schedule::watch(within));
         }
         let size = if dice.below(50) == 0 { 50_000 } else { 50 };
         let bytes = vec![b'0'; dice.index(size)];
