@@ -8,7 +8,6 @@ use punctual_store::Change;
 
 use crate::command::{Answer, Asked, Cancelled, EngineError};
 use crate::look::Sight;
-use crate::memory::Phase;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
@@ -18,15 +17,20 @@ impl Owner {
             let answer = self.too_late(&asked, sight.last);
             return self.answer(asked, answer.map(Answer::Cancelled));
         };
-        if self.memory.phase(task.id).is_some_and(Phase::is_firing) {
-            let firing = Cancelled::Firing(task.attempt_next());
+        let under_way = self.memory.is_firing(task.id).then(|| task.attempt_next());
+        let claimed = || asked.subject.as_ref().and_then(|subject| self.claims.attempt(subject));
+        let firing = under_way.or_else(claimed).map(Cancelled::Firing);
+        // The attempt under way cannot be called back. A task that is due once has nothing else to cancel; one that goes on does
+        // not go on, and is not tried again.
+        if let Some(firing) = firing.filter(|_| !task.goes_on()) {
             return self.answer(asked, Ok(Answer::Cancelled(firing)));
         }
-        let record = FireRecord::of(&task, FireEnd::Cancelled, now);
         let mut decision = Decision::answering(asked);
+        let task = decision.end_aside(task, FireEnd::Cancelled, now);
+        let record = FireRecord::of(&task, FireEnd::Cancelled, now);
         decision.changes.push(Change::Settle { record, next: None, was: task.state });
         decision.effects.push(Effect::Leave(task.id));
-        decision.answer = Some(Answer::Cancelled(Cancelled::Cancelled));
+        decision.answer = Some(Answer::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
         self.write(decision);
     }
 

@@ -12,29 +12,37 @@ use crate::command::Subject;
 
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    fires: HashMap<FireId, Task, RandomState>,
+    fires: HashMap<FireId, Claim, RandomState>,
     /// The same by the names under which callers ask.
     by_subject: HashMap<Subject, FireId, RandomState>,
     /// Those whose name was given to another task since.
     succeeded: HashSet<FireId, RandomState>,
 }
 
+/// A fire on its way.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) task: Task,
+    /// The task goes on without this fire: it stands in the store before its next one.
+    pub(crate) went_on: bool,
+}
+
 impl Claims {
-    pub(crate) fn insert(&mut self, task: Task) {
+    pub(crate) fn insert(&mut self, task: Task, went_on: bool) {
         let fire_id = task.fire().id;
         for subject in subjects(&task) {
             self.by_subject.insert(subject, fire_id);
         }
-        self.fires.insert(fire_id, task);
+        self.fires.insert(fire_id, Claim { task, went_on });
     }
 
-    pub(crate) fn get(&self, fire_id: FireId) -> Option<&Task> {
+    pub(crate) fn get(&self, fire_id: FireId) -> Option<&Claim> {
         self.fires.get(&fire_id)
     }
 
     /// Its outcome is durable.
     pub(crate) fn remove(&mut self, fire_id: FireId) {
-        let Some(task) = self.fires.remove(&fire_id) else {
+        let Some(Claim { task, .. }) = self.fires.remove(&fire_id) else {
             return;
         };
         self.succeeded.remove(&fire_id);
@@ -66,22 +74,23 @@ impl Claims {
         self.fires.contains_key(&fire_id)
     }
 
-    /// How many there are, of one namespace or of all.
-    pub(crate) fn count(&self, namespace: Option<&Namespace>) -> usize {
-        let of = |task: &&Task| namespace.is_none_or(|it| task.definition.namespace == *it);
-        self.fires.values().filter(of).count()
+    /// How many there are, of one namespace or of all: of tasks that end with them, and of tasks that go on.
+    pub(crate) fn count(&self, namespace: Option<&Namespace>) -> (usize, usize) {
+        let of = |claim: &&Claim| namespace.is_none_or(|it| claim.task.definition.namespace == *it);
+        let went_on = self.fires.values().filter(of).filter(|claim| claim.went_on).count();
+        (self.fires.values().filter(of).count() - went_on, went_on)
     }
 
     /// The task that a caller asks for, firing.
     pub(crate) fn firing(&self, subject: &Subject) -> Option<Task> {
-        let task = self.fires.get(self.by_subject.get(subject)?)?;
+        let task = &self.fires.get(self.by_subject.get(subject)?)?.task;
         Some(Task { state: TaskState::Firing, ..task.clone() })
     }
 
     /// The attempt under way of whom a caller asks for.
     pub(crate) fn attempt(&self, subject: &Subject) -> Option<AttemptNo> {
         let fire_id = self.by_subject.get(subject)?;
-        self.fires.get(fire_id).map(Task::attempt_next)
+        self.fires.get(fire_id).map(|claim| claim.task.attempt_next())
     }
 }
 

@@ -16,7 +16,6 @@ use punctual_core::{
 
 use crate::call::{Call, ReplyTo};
 use crate::look::{Depth, Look, Sight};
-use crate::memory::Phase;
 use crate::owner::Owner;
 
 /// Whom a command is about.
@@ -192,6 +191,12 @@ pub enum EngineError {
     /// A task that is due once can only be touched to a time.
     #[error("the task is no watch: say `in` or `at`")]
     NoWatch,
+    /// A task that is due again and again cannot be touched.
+    #[error("a cron or every task cannot be touched; edit it, or fire it besides")]
+    NoTouch,
+    /// Its schedule has no time left.
+    #[error("the schedule has no fire time after now")]
+    Never,
     /// Too much is under way; try again a little later.
     #[error("too much is under way; try again later")]
     Busy,
@@ -366,6 +371,7 @@ impl Owner {
         now: Timestamp,
     ) {
         let asked = Asked { reply: Some(reply), subject };
+        let sight = self.with_what_memory_knows(sight);
         match command {
             Command::Schedule(order) => match (&order.new_task.key, &order.receipt) {
                 (None, Some(_)) => self.schedule(order, asked, None, sight.task, now),
@@ -379,7 +385,7 @@ impl Owner {
             }
             Command::Touch(_, push) => self.touch(push, asked, sight, now),
             Command::Pause(_) => self.pause(asked, sight.task),
-            Command::Resume(_) => self.resume(asked, sight.task),
+            Command::Resume(_) => self.resume(asked, sight.task, now),
             Command::Fire(_) => self.fire_besides(asked, sight.task, now),
             Command::Redrive { .. } => self.redrive(asked, sight, now),
             Command::Forget { .. } => self.forget(asked, sight),
@@ -396,11 +402,19 @@ impl Owner {
         }
     }
 
+    /// A fire that has come up to another is written down only when one of them is over.
+    fn with_what_memory_knows(&self, sight: Sight) -> Sight {
+        match sight.task.as_ref().and_then(|task| self.memory.get(task.id)) {
+            Some(loaded) if !loaded.task.aside.is_empty() => {
+                Sight { task: Some(loaded.task.clone()), ..sight }
+            }
+            _ => sight,
+        }
+    }
+
     /// A task as the store has it, with what only memory knows: whether it is firing.
     pub(crate) fn as_it_stands(&self, mut task: Task) -> Task {
-        if task.state == TaskState::Scheduled
-            && self.memory.phase(task.id).is_some_and(Phase::is_firing)
-        {
+        if task.state == TaskState::Scheduled && self.memory.is_firing(task.id) {
             task.state = TaskState::Firing;
         }
         task

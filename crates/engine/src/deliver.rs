@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptNo, DeadLetter, DeadReason, FireId, Guarantee, NewTask, Outcome, Task, TaskId,
-    Timestamp, Version,
+    AttemptNo, DeadLetter, DeadReason, FireId, Guarantee, NewTask, Occasion, Onward, Outcome,
+    Overlap, Skipped, Task, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::{Change, Position};
+use punctual_store::Change;
 
+use crate::command::Subject;
 use crate::event::Action;
 use crate::lane::{LaneNo, Pace};
-use crate::memory::Phase;
+use crate::memory::{Loaded, Phase};
 use crate::owner::Owner;
 use crate::run::Reports;
 use crate::write::{Decision, Effect};
@@ -46,8 +47,10 @@ pub struct Delivery {
     pub fire_id: FireId,
     /// Which attempt.
     pub attempt: AttemptNo,
-    /// When the fire was due by the schedule.
+    /// When the fire was due.
     pub fire_at: Timestamp,
+    /// Why there is one.
+    pub occasion: Occasion,
     /// When the attempt was sent; a courier that waits before it sends says when it did.
     pub fired_at: Timestamp,
     /// Which change of the task this is.
@@ -79,19 +82,19 @@ pub struct Report {
 impl Owner {
     /// Puts a task whose time has come into its lane, or lets go of it if there are too many before it.
     pub(crate) fn enqueue(&mut self, id: TaskId, now: Timestamp) {
-        let Some(loaded) = self.memory.get_mut(id) else {
+        let Some(loaded) = self.memory.get(id) else {
             return;
         };
         let task = &loaded.task;
-        let position = Position::of(task);
+        let position = loaded.position();
         let late = !task.attempts.is_empty() || now.since(task.fire_at) > LATE;
         let lane = self.lanes.open(&task.definition, now);
-        if self.lanes.get_mut(lane).is_full() {
+        if self.lanes.get_mut(lane).is_full() && loaded.flying.is_empty() {
             let behind = self.loader.behind();
             self.lanes.spill(lane, position, behind);
             return self.memory.remove(id);
         }
-        loaded.phase = Phase::Queued;
+        self.memory.queued(id);
         self.lanes.push(lane, id, if late { Pace::Late } else { Pace::OnTime });
     }
 
@@ -121,33 +124,86 @@ impl Owner {
         else {
             return;
         };
+        if loaded.task.is_silent_no_more() {
+            let decision = Decision::silent_no_more(&loaded.task, now);
+            return self.write(decision);
+        }
+        if let Some(onward) = loaded.task.missed(now) {
+            let mut decision = Decision::default();
+            self.skip(id, onward, &mut decision, now);
+            return self.write(decision);
+        }
         if loaded.task.expires_at().is_some_and(|expires_at| expires_at <= now) {
             let task = loaded.task.clone();
-            let was = task.state;
-            let next = task.next();
-            let effect = next.clone().map_or(Effect::Leave(id), Effect::File);
-            let letter = DeadLetter { died_at: now, reason: DeadReason::Expired, task };
-            return self.write(Decision::own(Change::Dead { letter, next, was }, effect));
+            let (was, onward) = (task.state, task.onward(TaskState::Dead, now));
+            let letter =
+                DeadLetter { died_at: now, reason: DeadReason::Expired, task: alone(task) };
+            let died = |next, was| Change::Dead { letter, next, was };
+            let decision = Decision::onward(id, onward, was, now, died);
+            return self.write(decision);
         }
         if loaded.task.definition.guarantee == Guarantee::AtMostOnce {
-            // Whatever happens from here on, it is known as a dead letter with an unknown outcome until
-            // its outcome is known. A crash leaves just that.
-            loaded.lane = Some(lane);
-            let task = loaded.task.clone();
-            let was = task.state;
-            let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task };
-            let change = Change::Dead { letter, next: None, was };
-            self.lanes.sent(lane);
-            return self.write(Decision::own(change, Effect::Send(id)));
+            return self.claim(id, lane, now);
         }
-        loaded.phase = Phase::Firing;
         let delivery = delivery(&loaded.task, lane, now);
+        self.memory.firing(id);
         self.lanes.sent(lane);
         self.outbox.push(delivery);
     }
 
-    /// A claim is durable: its task may be sent, and is in the store no more.
-    pub(crate) fn send_claimed(&mut self, id: TaskId, now: Timestamp) {
+    /// What may be received at most once is a dead letter with an unknown outcome from here on until its outcome is known. A
+    /// crash leaves just that.
+    fn claim(&mut self, id: TaskId, lane: LaneNo, now: Timestamp) {
+        let Some(loaded) = self.memory.get_mut(id) else {
+            return;
+        };
+        let task = loaded.task.clone();
+        let overlap = task.definition.schedule.series().map(|series| series.overlap);
+        let subject = Subject::Id(task.definition.namespace.clone(), id);
+        let before = self.claims.attempt(&subject);
+        match overlap.filter(|overlap| *overlap != Overlap::Allow && before.is_some()) {
+            None => {}
+            Some(Overlap::Skip) => {
+                let mut decision = Decision::default();
+                self.skip(id, task.overlapped(now), &mut decision, now);
+                return self.write(decision);
+            }
+            // It waits for the one before: see `unclaim`.
+            Some(_) => return loaded.phase = Phase::Waiting,
+        }
+        loaded.lane = Some(lane);
+        let (was, onward) = (task.state, task.onward(TaskState::Done, now));
+        let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task: alone(task) };
+        let died = |next, was| Change::Dead { letter, next, was };
+        let mut decision = Decision::onward(id, onward, was, now, died);
+        let next = match decision.effects.pop() {
+            Some(Effect::File(next)) => Some(next),
+            _ => None,
+        };
+        decision.effects.push(Effect::Send { id, next });
+        self.lanes.sent(lane);
+        self.write(decision);
+    }
+
+    /// Leaves out fires by a policy, and counts them.
+    pub(crate) fn skip(
+        &mut self,
+        id: TaskId,
+        onward: Onward,
+        decision: &mut Decision,
+        now: Timestamp,
+    ) {
+        if let Some((task, skipped)) = &onward.skipped {
+            self.skips.count(*skipped);
+            let namespace = task.definition.namespace.as_str();
+            let Skipped { fires, why, .. } = skipped;
+            tracing::info!(namespace, task = %id, fires, ?why, "fires are left out");
+        }
+        decision.leave_out(id, onward, now);
+    }
+
+    /// A claim is durable: its task may be sent, and is in the store no more, or stands before its next fire there.
+    pub(crate) fn send_claimed(&mut self, id: TaskId, next: Option<Task>, now: Timestamp) {
         let Some(loaded) = self.memory.get(id) else {
             return;
         };
@@ -155,7 +211,22 @@ impl Owner {
         let task = loaded.task.clone();
         self.outbox.push(delivery(&task, lane, now));
         self.memory.remove(id);
-        self.claims.insert(task);
+        self.claims.insert(task, next.is_some());
+        if let Some(next) = next {
+            self.file(next);
+        }
+    }
+
+    /// The outcome of a claimed fire is durable: one of the same task that has waited for it may go.
+    pub(crate) fn unclaim(&mut self, fire_id: FireId, now: Timestamp) {
+        self.claims.remove(fire_id);
+        let waits = |loaded: &&Loaded| {
+            loaded.phase == Phase::Waiting && loaded.task.fire_at <= now && !loaded.has_timer()
+        };
+        if let Some(loaded) = self.memory.get(fire_id.task).filter(waits) {
+            let task = loaded.task.clone();
+            self.memory.insert(task);
+        }
     }
 
     /// Lets go of what stands in lanes that nobody has served for a while.
@@ -182,19 +253,29 @@ impl Owner {
             else {
                 continue;
             };
-            let position = Position::of(&loaded.task);
+            if !loaded.flying.is_empty() {
+                self.lanes.push(lane, id, Pace::Late);
+                continue;
+            }
+            let position = loaded.position();
             self.lanes.spill(lane, position, self.loader.behind());
             self.memory.remove(id);
         }
     }
 }
 
+/// A task before a fire that is to be kept, without its other fires.
+pub(crate) fn alone(task: Task) -> Task {
+    Task { aside: Vec::new(), ..task }
+}
+
 fn delivery(task: &Task, lane: LaneNo, now: Timestamp) -> Delivery {
     Delivery {
         fire_id: task.fire().id,
         attempt: task.attempt_next(),
-        fire_at: task.nominal_at,
+        fire_at: task.due_at(),
         fired_at: now,
+        occasion: task.occasion,
         version: task.version,
         definition: Arc::clone(&task.definition),
         lane,

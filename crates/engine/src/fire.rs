@@ -18,6 +18,13 @@ impl Owner {
             let Some(loaded) = self.memory.get(id) else {
                 continue;
             };
+            if loaded.phase == Phase::Firing {
+                // Another fire has come up to the one under way.
+                if self.memory.turn(id, now) {
+                    self.enqueue(id, now);
+                }
+                continue;
+            }
             assert!(loaded.task.fire_at <= now, "a timer was early: {id}");
             assert!(loaded.phase == Phase::Waiting, "only a waiting task has a timer: {id}");
             if loaded.task.definition.namespace.is_of_receipts() {
@@ -40,7 +47,8 @@ impl Owner {
         };
         let was = task.state;
         let version = task.version.next();
-        let task = match (task.attempts.is_empty(), task.resumes_at) {
+        let fresh = task.attempts.is_empty() && task.aside.is_empty();
+        let task = match (fresh, task.resumes_at) {
             (true, None) => task.fired_besides(now),
             _ => Task { fire_at: now.min(task.fire_at), ..task },
         };
@@ -53,15 +61,15 @@ impl Owner {
     }
 
     fn fireable(&self, task: Task) -> Result<Task, EngineError> {
-        if self.memory.phase(task.id).is_some_and(Phase::is_firing) {
+        if self.memory.is_firing(task.id) {
             return Err(EngineError::Firing(task.attempt_next()));
         }
         if task.definition.guarantee == Guarantee::AtMostOnce {
             return Err(EngineError::AtMostOnce);
         }
-        match task.state {
-            TaskState::Paused => Err(EngineError::Paused),
-            _ => Ok(task),
+        if task.state == TaskState::Paused {
+            return Err(EngineError::Paused);
         }
+        Ok(task)
     }
 }

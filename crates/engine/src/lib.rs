@@ -66,7 +66,7 @@ pub use command::{
 };
 pub use deliver::{Courier, Delivery, Report};
 pub use event::{Action, Event};
-pub use gauges::Gauges;
+pub use gauges::{Gauges, Skips};
 pub use look::{Depth, Look, Looked, Sight};
 pub use memory::Budget;
 pub use owner::Owner;

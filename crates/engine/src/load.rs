@@ -16,7 +16,7 @@ use punctual_store::{Position, StoreError};
 
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::recent::Issued;
+use crate::recent::{Issued, Matter};
 
 /// How far ahead of the time memory is loaded, unless memory is short: long enough that a slow disk or a failing-over Redis is
 /// not noticed, short enough that memory holds what is near only.
@@ -114,6 +114,16 @@ impl Owner {
         }
     }
 
+    /// The same when other fires of the task may be under way: as long as they are, it stays in memory wherever it stands.
+    pub(crate) fn file_durable(&mut self, task: Task, now: Timestamp) {
+        if self.memory.get(task.id).is_none_or(|loaded| loaded.flying.is_empty()) {
+            return self.file(task);
+        }
+        for report in self.memory.refile(task) {
+            self.settle(report, now);
+        }
+    }
+
     /// The same when only the time and the version of a task have changed.
     pub(crate) fn postponed(
         &mut self,
@@ -195,9 +205,9 @@ impl Owner {
         if self.memory.contains(task.id) {
             return;
         }
-        if self.recent.is_undurable(task.id) {
+        if self.recent.is_undurable(Matter::Task(task.id)) {
             self.loader.aside.insert(task.id, task);
-        } else if !self.recent.changed_since(task.id, issued) {
+        } else if !self.recent.changed_since(Matter::Task(task.id), issued) {
             self.memory.insert(task);
         }
     }

@@ -9,6 +9,7 @@ use punctual_store::{Head, StoreError, TaskStore};
 use crate::command::Subject;
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
+use crate::recent::Matter;
 
 /// Subjects of one read: some milliseconds of the store's time.
 const LOOKS_MAX: usize = 1024;
@@ -218,10 +219,11 @@ impl Owner {
                 }
                 Err(error) => return self.stop(error),
             };
-            let ids = [sight.head.as_ref().map(|head| head.id), look.letter.map(|id| id.task)];
-            let stale = ids.into_iter().flatten().find(|id| self.recent.changed_since(*id, issued));
-            match stale {
-                Some(id) => self.look_when_durable(look.subject, id),
+            let task = sight.head.as_ref().map(|head| Matter::Task(head.id));
+            let letter = look.letter.map(|id| [Matter::Task(id.task), Matter::Letters(id.task)]);
+            let mut matters = task.into_iter().chain(letter.into_iter().flatten());
+            match matters.find(|matter| self.recent.changed_since(*matter, issued)) {
+                Some(matter) => self.look_when_durable(look.subject, matter),
                 None => self.sighted(look.subject, sight, now),
             }
         }
@@ -232,8 +234,9 @@ impl Owner {
 
     /// Looks again: what the store said is already out of date. If the change is not durable yet, only
     /// once it is.
-    fn look_when_durable(&mut self, subject: Subject, id: TaskId) {
-        if self.recent.is_undurable(id) {
+    fn look_when_durable(&mut self, subject: Subject, matter: Matter) {
+        let (Matter::Task(id) | Matter::Letters(id)) = matter;
+        if self.recent.is_undurable(matter) {
             self.watchers.entry(id).or_default().push(subject);
         } else {
             self.look_again(&subject);
@@ -242,7 +245,8 @@ impl Owner {
 
     /// Looks again for those who waited for a decision about a task, once none is on its way.
     pub(crate) fn wake_watchers(&mut self, id: TaskId) {
-        if self.watchers.is_empty() || self.recent.is_undurable(id) {
+        let matters = [Matter::Task(id), Matter::Letters(id)];
+        if self.watchers.is_empty() || matters.iter().any(|one| self.recent.is_undurable(*one)) {
             return;
         }
         for subject in self.watchers.remove(&id).unwrap_or_default() {

@@ -1,12 +1,13 @@
 //! Memory: copies of the tasks that are due before the horizon, and their timers.
 //!
 //! In: tasks that were loaded or have just become durable. Out: those whose time has come.
-//! Invariant: every task here that waits has a timer at its `fire_at`; no other has one.
+//! Invariant: every task here that waits has a timer at its `fire_at`. One that is firing has a timer only if another fire of it may
+//! come up to that one.
 //! Bound: a number of tasks and of bytes. Losing all of it loses nothing: the store has every task.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use punctual_core::{Task, TaskId, Timestamp};
+use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp};
 use punctual_store::Position;
 use punctual_wheel::{TimerId, Wheel};
 use rapidhash::fast::RandomState;
@@ -54,13 +55,6 @@ pub(crate) enum Phase {
     Leaving,
 }
 
-impl Phase {
-    /// Whether an attempt is under way.
-    pub(crate) fn is_firing(self) -> bool {
-        self == Self::Firing
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) task: Task,
@@ -70,8 +64,36 @@ pub(crate) struct Loaded {
     before: Phase,
     /// Whose place it has while its claim is being written.
     pub(crate) lane: Option<LaneNo>,
-    /// What the courier brought while a decision was on its way; counts only if the attempt goes on after all.
-    pub(crate) missed: Option<Report>,
+    /// What couriers brought while a decision was on its way; counts only for attempts that go on after all.
+    pub(crate) missed: Vec<Report>,
+    /// The nominal times of its fires that are aside and under way.
+    pub(crate) flying: Vec<Timestamp>,
+}
+
+impl Loaded {
+    /// Whether an attempt is under way, of whichever of its fires.
+    pub(crate) fn is_firing(&self) -> bool {
+        self.phase == Phase::Firing || !self.flying.is_empty()
+    }
+
+    pub(crate) const fn has_timer(&self) -> bool {
+        self.timer.is_some()
+    }
+
+    /// Where the store has it.
+    pub(crate) fn position(&self) -> Position {
+        Position { fire_at: self.task.first_due(), id: self.task.id }
+    }
+
+    /// When another of its fires comes up to the one under way.
+    fn turns_at(&self) -> Option<Timestamp> {
+        let task = &self.task;
+        let alone = task.aside.is_empty() && !task.may_overlap();
+        if alone || task.state != TaskState::Scheduled {
+            return None;
+        }
+        task.turned(&self.flying).map(|turned| turned.fire_at)
+    }
 }
 
 #[derive(Debug)]
@@ -81,6 +103,8 @@ pub(crate) struct Memory {
     wheel: Wheel<u32>,
     payload_bytes: usize,
     budget: Budget,
+    /// Tasks of which some fires are aside, and perhaps under way.
+    overlapping: HashSet<TaskId, RandomState>,
 }
 
 impl Memory {
@@ -91,6 +115,7 @@ impl Memory {
             wheel: Wheel::new(now.as_millis()),
             payload_bytes: 0,
             budget,
+            overlapping: HashSet::default(),
         }
     }
 
@@ -118,8 +143,9 @@ impl Memory {
         self.by_id.contains_key(&id)
     }
 
-    pub(crate) fn phase(&self, id: TaskId) -> Option<Phase> {
-        self.get(id).map(|loaded| loaded.phase)
+    /// Whether an attempt of a task is under way.
+    pub(crate) fn is_firing(&self, id: TaskId) -> bool {
+        self.get(id).is_some_and(Loaded::is_firing)
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<&Loaded> {
@@ -134,15 +160,134 @@ impl Memory {
     pub(crate) fn insert(&mut self, task: Task) {
         self.remove(task.id);
         self.payload_bytes += task.definition.payload.bytes().len();
-        let (id, due) = (task.id, task.fire_at.as_millis());
-        let (phase, before) = (Phase::Waiting, Phase::Waiting);
-        let (timer, lane, missed) = (None, None, None);
-        let slot = self.tasks.insert(Loaded { task, phase, timer, before, lane, missed });
+        let (id, due) = (task.id, task.fire_at);
+        let slot = self.tasks.insert(Loaded {
+            task,
+            phase: Phase::Waiting,
+            timer: None,
+            before: Phase::Waiting,
+            lane: None,
+            missed: Vec::new(),
+            flying: Vec::new(),
+        });
         self.by_id.insert(id, slot);
+        self.set_timer(slot, due);
+    }
+
+    /// Holds a task as it stands now in place of an older copy of which some fires are under way; they stay so. Out: what
+    /// couriers brought meanwhile.
+    pub(crate) fn refile(&mut self, task: Task) -> Vec<Report> {
+        let Some(slot) = self.by_id.get(&task.id).copied() else {
+            self.insert(task);
+            return Vec::new();
+        };
+        let loaded = &mut self.tasks[slot];
+        self.payload_bytes -= loaded.task.definition.payload.bytes().len();
+        self.payload_bytes += task.definition.payload.bytes().len();
+        loaded.task = task;
+        self.settle_in(slot)
+    }
+
+    /// Gives a task whose fires were set anew its place: before the first that waits, or with one under way.
+    fn settle_in(&mut self, slot: usize) -> Vec<Report> {
+        let loaded = &mut self.tasks[slot];
+        let Loaded { task, flying, .. } = loaded;
+        let open = |at: &Timestamp| {
+            *at == task.nominal_at || task.aside.iter().any(|aside| aside.nominal_at == *at)
+        };
+        flying.retain(open);
+        loaded.phase = Phase::Waiting;
+        let turned = task.turned(flying);
+        match (flying.iter().position(|at| *at == task.nominal_at), turned) {
+            (Some(_), Some(turned)) => loaded.task = turned,
+            (Some(present), None) => {
+                flying.swap_remove(present);
+                loaded.phase = Phase::Firing;
+            }
+            (None, Some(turned)) if turned.fire_at < task.fire_at => loaded.task = turned,
+            (None, _) => {}
+        }
+        let missed = std::mem::take(&mut loaded.missed);
+        let (id, due, state) = (loaded.task.id, loaded.task.fire_at, loaded.task.state);
+        match (loaded.phase, loaded.flying.is_empty()) {
+            (Phase::Waiting, _) if state == TaskState::Scheduled => self.set_timer(slot, due),
+            // Nothing of it is under way, and nothing will be until it is resumed.
+            (Phase::Waiting, true) => self.remove(id),
+            _ => self.stop_timer(slot),
+        }
+        missed
+    }
+
+    /// Its time has come: it stands in its lane.
+    pub(crate) fn queued(&mut self, id: TaskId) {
+        if let Some(slot) = self.by_id.get(&id).copied() {
+            self.tasks[slot].phase = Phase::Queued;
+            self.stop_timer(slot);
+        }
+    }
+
+    /// An attempt of the present fire is under way; another fire may come up to it.
+    pub(crate) fn firing(&mut self, id: TaskId) {
+        let Some(slot) = self.by_id.get(&id).copied() else {
+            return;
+        };
+        let loaded = &mut self.tasks[slot];
+        loaded.phase = Phase::Firing;
+        match loaded.turns_at() {
+            Some(due) => self.set_timer(slot, due),
+            None => self.stop_timer(slot),
+        }
+    }
+
+    /// Another fire of a task has come up to the one under way: that one is aside from now on. Out: whether the other is due.
+    pub(crate) fn turn(&mut self, id: TaskId, now: Timestamp) -> bool {
+        let Some(slot) = self.by_id.get(&id).copied() else {
+            return false;
+        };
+        let loaded = &mut self.tasks[slot];
+        let Some(turned) = loaded.task.turned(&loaded.flying) else {
+            return false;
+        };
+        self.overlapping.insert(id);
+        loaded.flying.push(loaded.task.nominal_at);
+        loaded.task = turned;
+        loaded.phase = Phase::Waiting;
+        let due = loaded.task.fire_at;
+        if due > now {
+            self.set_timer(slot, due);
+        }
+        due <= now
+    }
+
+    /// A fire that was aside is not under way any more, and not over.
+    pub(crate) fn landed(&mut self, id: TaskId, nominal_at: Timestamp) {
+        let Some(slot) = self.by_id.get(&id).copied() else {
+            return;
+        };
+        let loaded = &mut self.tasks[slot];
+        loaded.flying.retain(|at| *at != nominal_at);
+        match loaded.phase {
+            Phase::Firing => self.firing(id),
+            Phase::Waiting => {
+                self.settle_in(slot);
+            }
+            // It is looked at again when it is sent, or when the decision is durable.
+            Phase::Queued | Phase::Leaving => {}
+        }
+    }
+
+    fn set_timer(&mut self, slot: usize, due: Timestamp) {
+        self.stop_timer(slot);
         // A wheel holds four thousand times as many timers as memory holds tasks.
         let number = u32::try_from(slot).expect("the budget is far below");
-        let timer = self.wheel.insert(due, number).expect("the budget is far below");
+        let timer = self.wheel.insert(due.as_millis(), number).expect("the budget is far below");
         self.tasks[slot].timer = Some(timer);
+    }
+
+    fn stop_timer(&mut self, slot: usize) {
+        if let Some(timer) = self.tasks[slot].timer.take() {
+            self.wheel.cancel(timer);
+        }
     }
 
     pub(crate) fn remove(&mut self, id: TaskId) {
@@ -150,6 +295,7 @@ impl Memory {
             return;
         };
         let loaded = self.tasks.remove(slot);
+        self.overlapping.remove(&id);
         self.payload_bytes -= loaded.task.definition.payload.bytes().len();
         if let Some(timer) = loaded.timer {
             self.wheel.cancel(timer);
@@ -158,47 +304,63 @@ impl Memory {
 
     /// A decision about the task is on its way: it must not fire meanwhile.
     pub(crate) fn leaving(&mut self, id: TaskId) {
-        let Some(slot) = self.by_id.get(&id) else {
+        let Some(slot) = self.by_id.get(&id).copied() else {
             return;
         };
-        let loaded = &mut self.tasks[*slot];
+        let loaded = &mut self.tasks[slot];
         if loaded.phase != Phase::Leaving {
             loaded.before = loaded.phase;
             loaded.phase = Phase::Leaving;
         }
-        if let Some(timer) = loaded.timer.take() {
-            self.wheel.cancel(timer);
-        }
+        self.stop_timer(slot);
     }
 
     /// The decision was undone: the task goes on as before. One that stood in line gets a timer that is
-    /// due at once, because the line has passed it. Out: what its courier brought meanwhile.
-    pub(crate) fn staying(&mut self, id: TaskId) -> Option<Report> {
-        let loaded = self.get_mut(id)?;
-        if loaded.phase != Phase::Leaving {
-            return None;
+    /// due at once, because the line has passed it. Out: what couriers brought meanwhile.
+    pub(crate) fn staying(&mut self, id: TaskId) -> Vec<Report> {
+        match self.get(id) {
+            Some(loaded) if loaded.phase == Phase::Leaving => {
+                let task = loaded.task.clone();
+                self.stand(task)
+            }
+            _ => Vec::new(),
         }
-        if loaded.before == Phase::Firing {
-            loaded.phase = Phase::Firing;
-            return loaded.missed.take();
-        }
-        let task = loaded.task.clone();
-        self.insert(task);
-        None
     }
 
-    /// The decision is durable, and the attempt that is under way goes on. Out: what its courier brought meanwhile.
-    pub(crate) fn stand(&mut self, task: Task) -> Option<Report> {
-        let loaded = self.get_mut(task.id)?;
-        loaded.task = task;
-        loaded.phase = loaded.before;
-        loaded.missed.take()
+    /// The decision is durable, and the attempts that are under way go on. Out: what couriers brought meanwhile.
+    pub(crate) fn stand(&mut self, task: Task) -> Vec<Report> {
+        let id = task.id;
+        let Some(loaded) = self.get_mut(id) else {
+            return Vec::new();
+        };
+        if loaded.before != Phase::Firing {
+            return self.refile(task);
+        }
+        let (bytes, before) = (task.definition.payload.bytes().len(), &mut loaded.task);
+        let bytes_before = before.definition.payload.bytes().len();
+        *before = task;
+        self.payload_bytes = self.payload_bytes - bytes_before + bytes;
+        self.firing(id);
+        self.get_mut(id).map(|loaded| std::mem::take(&mut loaded.missed)).unwrap_or_default()
+    }
+
+    /// Deliveries under way beyond the first of each task, of one namespace or of all.
+    pub(crate) fn overlaps(&self, namespace: Option<&Namespace>) -> usize {
+        let loaded = self.overlapping.iter().filter_map(|id| self.get(*id));
+        let of =
+            |loaded: &&Loaded| namespace.is_none_or(|it| loaded.task.definition.namespace == *it);
+        let beyond = |loaded: &Loaded| {
+            let present = usize::from(loaded.phase == Phase::Firing);
+            (loaded.flying.len() + present).saturating_sub(1)
+        };
+        loaded.filter(of).map(beyond).sum()
     }
 
     /// Lets go of the tasks that wait for a time behind a place: they stay in the store.
     pub(crate) fn drop_waiting_after(&mut self, horizon: Position) {
         let far = |loaded: &Loaded| {
-            loaded.phase == Phase::Waiting && Position::of(&loaded.task) > horizon
+            let waits = loaded.phase == Phase::Waiting && loaded.flying.is_empty();
+            waits && loaded.position() > horizon
         };
         let ids: Vec<_> = self
             .tasks

@@ -16,6 +16,7 @@ use crate::claim::Claims;
 use crate::command::{EngineError, Queued, Subject};
 use crate::deliver::Delivery;
 use crate::event::{Action, Event};
+use crate::gauges::Skips;
 use crate::lane::{LaneId, Lanes};
 use crate::load::Loader;
 use crate::look::Look;
@@ -43,6 +44,8 @@ pub struct Owner {
     pub(crate) recent: Recent,
     /// What may be received at most once and is on its way.
     pub(crate) claims: Claims,
+    /// What policies have left out.
+    pub(crate) skips: Skips,
     /// Who waits for answers.
     pub(crate) calls: Calls,
     /// Commands by whom they are about. The first of a queue is being decided, or is gone and its
@@ -80,6 +83,7 @@ impl Owner {
             writer: Writer::new(),
             recent: Recent::default(),
             claims: Claims::default(),
+            skips: Skips::default(),
             calls: Calls::default(),
             queues: HashMap::default(),
             looks: HashMap::default(),

@@ -5,27 +5,55 @@
 //! decided before it was still on its way. This is the only place that knows.
 //!
 //! In: decisions, their durability, and reads that open and close. Out: whether a read is out of date.
+//! A letter of a task that goes on is a matter of its own: whatever becomes of it, what was read about the task is still true.
 //! Bound: ids are forgotten as soon as no open read is older than their change.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use punctual_core::TaskId;
+use punctual_core::{TaskId, TaskState};
+use punctual_store::Change;
 use rapidhash::fast::RandomState;
 
 /// When a read was issued: how many batches had been made by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Issued(u64);
 
+/// What was decided about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Matter {
+    /// How a task stands.
+    Task(TaskId),
+    /// The letters and records of a task that goes on.
+    Letters(TaskId),
+}
+
+impl Matter {
+    /// What a change is about.
+    pub(crate) const fn of(change: &Change) -> Self {
+        let aside = match change {
+            Change::Settle { was, .. } | Change::Dead { was, .. } => {
+                matches!(was, TaskState::Firing)
+            }
+            Change::Forget { .. } => true,
+            Change::Put(_)
+            | Change::Refile { .. }
+            | Change::Postpone { .. }
+            | Change::Redrive { .. } => false,
+        };
+        if aside { Self::Letters(change.task_id()) } else { Self::Task(change.task_id()) }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     /// Batches made so far.
     batches: u64,
     /// Decisions about a task that are not durable yet.
-    undurable: HashMap<TaskId, u32, RandomState>,
+    undurable: HashMap<Matter, u32, RandomState>,
     /// The batch that last changed a task, as long as a read is open that may have missed it.
-    changed: HashMap<TaskId, u64, RandomState>,
+    changed: HashMap<Matter, u64, RandomState>,
     /// The same by age, to forget them in order.
-    by_age: VecDeque<(u64, TaskId)>,
+    by_age: VecDeque<(u64, Matter)>,
     /// Open reads by when they were issued.
     open: BTreeMap<Issued, u32>,
 }
@@ -46,28 +74,28 @@ impl Recent {
         }
     }
 
-    pub(crate) fn decided(&mut self, id: TaskId) {
-        *self.undurable.entry(id).or_default() += 1;
+    pub(crate) fn decided(&mut self, matter: Matter) {
+        *self.undurable.entry(matter).or_default() += 1;
     }
 
     /// A decision about a task, part of the batch last applied, is durable.
-    pub(crate) fn durable(&mut self, id: TaskId) {
+    pub(crate) fn durable(&mut self, matter: Matter) {
         // A read that is issued from now on sees it; without an open one nobody can have missed it.
         if !self.open.is_empty() {
-            self.changed.insert(id, self.batches);
-            self.by_age.push_back((self.batches, id));
+            self.changed.insert(matter, self.batches);
+            self.by_age.push_back((self.batches, matter));
         }
-        self.undone(id);
+        self.undone(matter);
     }
 
     /// A decision about a task will never be made.
-    pub(crate) fn undone(&mut self, id: TaskId) {
-        let Some(count) = self.undurable.get_mut(&id) else {
+    pub(crate) fn undone(&mut self, matter: Matter) {
+        let Some(count) = self.undurable.get_mut(&matter) else {
             return;
         };
         *count -= 1;
         if *count == 0 {
-            self.undurable.remove(&id);
+            self.undurable.remove(&matter);
         }
     }
 
@@ -75,24 +103,25 @@ impl Recent {
     pub(crate) fn applied(&mut self) {
         self.batches += 1;
         let oldest = self.open.keys().next().map_or(self.batches, |issued| issued.0);
-        while let Some((batch, id)) = self.by_age.front().copied() {
+        while let Some((batch, matter)) = self.by_age.front().copied() {
             if batch > oldest {
                 break;
             }
             self.by_age.pop_front();
-            if self.changed.get(&id) == Some(&batch) {
-                self.changed.remove(&id);
+            if self.changed.get(&matter) == Some(&batch) {
+                self.changed.remove(&matter);
             }
         }
     }
 
-    pub(crate) fn is_undurable(&self, id: TaskId) -> bool {
-        self.undurable.contains_key(&id)
+    pub(crate) fn is_undurable(&self, matter: Matter) -> bool {
+        self.undurable.contains_key(&matter)
     }
 
     /// Whether a read that was issued then may be out of date about a task.
-    pub(crate) fn changed_since(&self, id: TaskId, issued: Issued) -> bool {
-        self.is_undurable(id) || self.changed.get(&id).is_some_and(|batch| *batch > issued.0)
+    pub(crate) fn changed_since(&self, matter: Matter, issued: Issued) -> bool {
+        self.is_undurable(matter)
+            || self.changed.get(&matter).is_some_and(|batch| *batch > issued.0)
     }
 
     #[cfg(test)]
@@ -107,8 +136,8 @@ mod tests {
 
     use super::*;
 
-    fn id(n: u64) -> TaskId {
-        TaskId::floor(Timestamp::from_millis(n))
+    fn id(n: u64) -> Matter {
+        Matter::Task(TaskId::floor(Timestamp::from_millis(n)))
     }
 
     #[test]

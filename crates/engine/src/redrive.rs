@@ -17,7 +17,7 @@ impl Owner {
         let Some(letter) = sight.letter.filter(|letter| !self.claims.has(letter.fire_id())) else {
             return self.answer(asked, Err(EngineError::NoLetter));
         };
-        if letter.task.next().is_some() {
+        if letter.task.goes_on() || letter.task.resumes_at.is_some() {
             return self.redrive_alone(letter, asked, now);
         }
         if let Some(task) = sight.task {

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use punctual_core::{
-    FireEnd, FireRecord, IDEMPOTENCY_KEPT, Sequence, Task, TaskId, Timestamp, Version,
+    Edited, FireEnd, FireRecord, IDEMPOTENCY_KEPT, Sequence, Task, TaskId, TaskState, Timestamp,
+    Version,
 };
 use punctual_store::{Change, StoreError};
 
@@ -31,7 +32,14 @@ impl Owner {
         if let Some(error) = self.refusal(order.condition, existing.as_ref()) {
             return self.answer(asked, Err(error));
         }
-        let fire_at = order.new_task.schedule.first_fire_at(now);
+        if order.receipt.is_none()
+            && let Some(old) = existing.as_ref().filter(|old| old.is_edited_by(&order.new_task))
+        {
+            return self.edit(old.clone(), &order, asked, now);
+        }
+        let Some(fire_at) = order.new_task.schedule.first_at(now) else {
+            return self.answer(asked, Err(EngineError::Never));
+        };
         let Some(id) = self.next_id(fire_at) else {
             // The shell takes the partition anew, with a new epoch.
             return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
@@ -42,6 +50,7 @@ impl Owner {
         let scheduled = match existing {
             None => Scheduled::Created(task.clone()),
             Some(old) => {
+                let old = decision.end_aside(old, FireEnd::Replaced, now);
                 let record = FireRecord::of(&old, FireEnd::Replaced, now);
                 decision.changes.push(Change::Settle { record, next: None, was: old.state });
                 decision.effects.push(Effect::Leave(old.id));
@@ -60,6 +69,49 @@ impl Owner {
         decision.changes.push(Change::Put(task.clone()));
         decision.effects.push(Effect::File(task));
         decision.answer = Some(Answer::Scheduled(scheduled));
+        self.write(decision);
+    }
+
+    /// A task that goes on does so by its new definition from now on, under its id: its history stays, and what was fired already is
+    /// not fired again.
+    fn edit(&mut self, old: Task, order: &Order, asked: Asked, now: Timestamp) {
+        let firing = self.memory.is_firing(old.id);
+        let was = old.state;
+        let mut decision = Decision::answering(asked);
+        let task = match old.edited(Arc::clone(&order.new_task), firing, now) {
+            None => {
+                let asked = decision.asked.take();
+                return asked
+                    .into_iter()
+                    .for_each(|asked| self.answer(asked, Err(EngineError::Never)));
+            }
+            Some(Edited::InItsCourse(task)) => {
+                let stored = task.clone().earliest();
+                decision.changes.push(Change::Refile { task: stored.clone(), was });
+                let effect =
+                    if firing { Effect::Stand(task.clone()) } else { Effect::File(stored) };
+                decision.effects.push(effect);
+                task
+            }
+            Some(Edited::Anew(task)) => {
+                let rests = matches!(was, TaskState::Done | TaskState::Dead);
+                let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
+                let begun = firing || !old.attempts.is_empty() || !old.aside.is_empty() || due;
+                if begun && !rests {
+                    // An attempt that is under way belongs to the definition of before: whatever comes of it changes nothing.
+                    let old = decision.end_aside(old, FireEnd::Replaced, now);
+                    let record = FireRecord::of(&old, FireEnd::Replaced, now);
+                    let next = Some(task.clone());
+                    decision.changes.push(Change::Settle { record, next, was });
+                } else {
+                    decision.changes.push(Change::Refile { task: task.clone(), was });
+                }
+                decision.effects.push(Effect::Leave(task.id));
+                decision.effects.push(Effect::File(task.clone()));
+                task
+            }
+        };
+        decision.answer = Some(Answer::Scheduled(Scheduled::Replaced(task)));
         self.write(decision);
     }
 

@@ -4,14 +4,15 @@
 //! most once per epoch; an outcome of an attempt that is over changes nothing.
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, Outcome, Task, TaskState,
-    Terms, Timestamp, Verdict, settle,
+    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, Onward, Outcome, Reason,
+    Task, TaskState, Terms, Timestamp, Verdict, settle,
 };
 use punctual_store::{Change, Head};
 use smallvec::SmallVec;
 
+use crate::claim::Claim;
 use crate::command::{Asked, EngineError, Subject};
-use crate::deliver::Report;
+use crate::deliver::{Report, alone};
 use crate::memory::Phase;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
@@ -25,25 +26,24 @@ impl Owner {
     }
 
     pub(crate) fn settle(&mut self, report: Report, now: Timestamp) {
-        if let Some(task) = self.claims.get(report.fire_id) {
-            let task = task.clone();
-            return self.settle_claimed(task, report, now);
+        if let Some(claim) = self.claims.get(report.fire_id) {
+            let claim = claim.clone();
+            return self.settle_claimed(claim, report, now);
         }
-        let Some(loaded) = self.memory.get_mut(report.fire_id.task) else { return };
+        let FireId { task: id, nominal_at } = report.fire_id;
+        let Some(loaded) = self.memory.get_mut(id) else { return };
+        if loaded.phase == Phase::Leaving {
+            return loaded.missed.push(report);
+        }
+        if loaded.flying.contains(&nominal_at) {
+            return self.settle_aside(report, now);
+        }
         let task = &loaded.task;
-        if task.fire().id != report.fire_id || task.attempt_next() != report.attempt {
+        let present = task.nominal_at == nominal_at && loaded.phase == Phase::Firing;
+        if !present || task.attempt_next() != report.attempt {
             return;
         }
-        match loaded.phase {
-            Phase::Firing => {}
-            Phase::Leaving => {
-                loaded.missed = Some(report);
-                return;
-            }
-            Phase::Waiting | Phase::Queued => return,
-        }
         let task = task.clone();
-        let id = task.id;
         let was = task.state;
         let Some(outcome) = report.outcome else {
             // It was not sent: no attempt was made, and it stands in line again, unless it was paused meanwhile.
@@ -52,37 +52,100 @@ impl Owner {
                 _ => self.enqueue(id, now),
             };
         };
-        let next = task.next();
-        let after = match &next {
-            Some(next) => Effect::File(next.clone()),
-            None => Effect::Leave(id),
-        };
+        let over = task.is_silent_no_more();
         let decision = match judge(task, report.fired_at, outcome, now) {
-            Judged::Done(record) => Decision::own(Change::Settle { record, next, was }, after),
-            Judged::Again(task) => {
+            Judged::Done(task) => {
+                let record = FireRecord::of(&task, FireEnd::Done, now);
+                let onward = self.count_skips(task.onward(TaskState::Done, now));
+                let done = |next, was| Change::Settle { record, next, was };
+                Decision::onward(id, onward, was, now, done)
+            }
+            Judged::Again(task, _) if over => Decision::silent_no_more(&task, now),
+            Judged::Again(task, fire_at) => {
+                let task = Task { fire_at, ..task }.earliest();
                 let change = Change::Refile { task: task.clone(), was };
                 Decision::own(change, Effect::File(task))
             }
-            Judged::Dead(letter) => Decision::own(Change::Dead { letter, next, was }, after),
+            Judged::Dead(letter) => {
+                let onward = self.count_skips(letter.task.onward(TaskState::Dead, now));
+                let letter = DeadLetter { task: alone(letter.task), ..letter };
+                let dead = |next, was| Change::Dead { letter, next, was };
+                Decision::onward(id, onward, was, now, dead)
+            }
         };
         self.write(decision);
     }
 
+    fn count_skips(&mut self, onward: Onward) -> Onward {
+        if let Some((_, skipped)) = &onward.skipped {
+            self.skips.count(*skipped);
+        }
+        onward
+    }
+
+    /// A fire that another of its task has come up to is over, or waits for another attempt.
+    fn settle_aside(&mut self, report: Report, now: Timestamp) {
+        let FireId { task: id, nominal_at } = report.fire_id;
+        let Some(loaded) = self.memory.get(id) else { return };
+        let task = loaded.task.clone();
+        let Some(before) = task.before_aside(nominal_at) else { return };
+        if before.attempt_next() != report.attempt {
+            return;
+        }
+        let Some(outcome) = report.outcome else {
+            return self.memory.landed(id, nominal_at);
+        };
+        let was = task.state;
+        let over = task.with_aside(nominal_at, None);
+        let (change, stands) = match judge(before, report.fired_at, outcome, now) {
+            Judged::Done(before) => {
+                let record = FireRecord::of(&before, FireEnd::Done, now);
+                let next = Some(over.clone().earliest());
+                (Change::Settle { record, next, was }, over)
+            }
+            Judged::Again(before, fire_at) => {
+                let again = Task { fire_at, ..before }.as_aside();
+                let task = task.with_aside(nominal_at, Some(again));
+                (Change::Refile { task: task.clone().earliest(), was }, task)
+            }
+            Judged::Dead(letter) => {
+                let letter = DeadLetter { task: alone(letter.task), ..letter };
+                let next = Some(over.clone().earliest());
+                (Change::Dead { letter, next, was }, over)
+            }
+        };
+        if let Some(loaded) = self.memory.get_mut(id) {
+            loaded.flying.retain(|at| *at != nominal_at);
+        }
+        self.write(Decision::own(change, Effect::Stand(stands)));
+    }
+
     /// It ended as a dead letter with an unknown outcome when it was claimed. Now the outcome is known, and another end takes the
     /// place of that one.
-    fn settle_claimed(&mut self, task: Task, report: Report, now: Timestamp) {
+    fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
+        let Claim { task, went_on } = claim;
         let fire_id = report.fire_id;
         let namespace = task.definition.namespace.clone();
-        let Some(outcome) = report.outcome else {
-            return match task.definition.key.clone() {
-                Some(key) => self.queue_put_back(Subject::Key(namespace, key), fire_id),
-                None => self.put_back(fire_id, None, None, now),
-            };
+        let outcome = match (report.outcome, went_on) {
+            (Some(outcome), _) => outcome,
+            (None, false) => {
+                return match task.definition.key.clone() {
+                    Some(key) => self.queue_put_back(Subject::Key(namespace, key), fire_id),
+                    None => self.put_back(fire_id, None, None, now),
+                };
+            }
+            // The task stands before another fire already, so this one is over.
+            (None, true) => {
+                Outcome::Failed { reason: Reason::new("it was not sent"), retry_in: None }
+            }
         };
-        let was = TaskState::Dead;
+        let was = if went_on { TaskState::Firing } else { TaskState::Dead };
         let change = match judge(task, report.fired_at, outcome, now) {
-            Judged::Done(record) => Change::Settle { record, next: None, was },
-            Judged::Again(_) => unreachable!("at most once is never tried again"),
+            Judged::Done(task) => {
+                let record = FireRecord::of(&task, FireEnd::Done, now);
+                Change::Settle { record, next: None, was }
+            }
+            Judged::Again(..) => unreachable!("at most once is never tried again"),
             Judged::Dead(letter) => Change::Dead { letter, next: None, was },
         };
         let changes = SmallVec::from_iter([Change::Forget { fire_id, namespace }, change]);
@@ -100,7 +163,7 @@ impl Owner {
         now: Timestamp,
     ) {
         let asked = Asked { reply: None, subject };
-        let Some(task) = self.claims.get(fire_id).cloned() else {
+        let Some(Claim { task, .. }) = self.claims.get(fire_id).cloned() else {
             return self.answer(asked, Err(EngineError::NotFound));
         };
         let mut decision = Decision::answering(asked);
@@ -118,10 +181,10 @@ impl Owner {
     }
 }
 
-/// What becomes of a task.
+/// What becomes of a fire, with the task before it and the attempt that was made.
 enum Judged {
-    Done(FireRecord),
-    Again(Task),
+    Done(Task),
+    Again(Task, Timestamp),
     Dead(DeadLetter),
 }
 
@@ -135,8 +198,8 @@ fn judge(mut task: Task, fired_at: Timestamp, outcome: Outcome, now: Timestamp) 
     let verdict = settle(task.attempt_next(), &outcome, &terms, now);
     task.attempts.push(AttemptRecord { fired_at, ended_at: now, outcome });
     match verdict {
-        Verdict::Done => Judged::Done(FireRecord::of(&task, FireEnd::Done, now)),
-        Verdict::RetryAt(fire_at) => Judged::Again(Task { fire_at, ..task }),
+        Verdict::Done => Judged::Done(task),
+        Verdict::RetryAt(fire_at) => Judged::Again(task, fire_at),
         Verdict::Dead(reason) => {
             log_dead(&task, reason);
             Judged::Dead(DeadLetter { task, died_at: now, reason })

@@ -6,13 +6,16 @@
 //! Invariant: a batch that may or may not have been made is sent again under its number until the store
 //! says which.
 
-use punctual_core::{FireId, Namespace, Task, TaskId, Timestamp, Version};
+use punctual_core::{
+    FireEnd, FireId, FireRecord, Namespace, Onward, Task, TaskId, TaskState, Timestamp, Version,
+};
 use punctual_store::{Batch, BatchNo, Change, StoreError};
 use smallvec::SmallVec;
 
 use crate::command::{Answer, Asked, EngineError};
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
+use crate::recent::Matter;
 
 /// Changes that belong together, and what follows once they are durable.
 #[derive(Debug, Default)]
@@ -35,6 +38,58 @@ impl Decision {
         let (changes, effects) = (SmallVec::from([change]), SmallVec::from([effect]));
         Self { changes, effects, ..Self::default() }
     }
+
+    /// A fire of a task is over, by `change` of how the task stood and how it stands then, and the task goes on or ends.
+    pub(crate) fn onward(
+        id: TaskId,
+        onward: Onward,
+        was: TaskState,
+        now: Timestamp,
+        change: impl FnOnce(Option<Task>, TaskState) -> Change,
+    ) -> Self {
+        let mut decision = Self::default();
+        match &onward.skipped {
+            None => {
+                let next = onward.next.clone().map(Task::earliest);
+                decision.changes.push(change(next, was));
+            }
+            Some((task, _)) => {
+                decision.changes.push(change(Some(task.clone()), was));
+            }
+        }
+        decision.leave_out(id, onward, now);
+        decision
+    }
+
+    /// A watch was touched while it was told to be silent: it is armed, without being told again.
+    pub(crate) fn silent_no_more(task: &Task, now: Timestamp) -> Self {
+        let record = FireRecord::of(task, FireEnd::Replaced, now);
+        let over = |next, was| Change::Settle { record, next, was };
+        Self::onward(task.id, task.onward(TaskState::Done, now), task.state, now, over)
+    }
+
+    /// The fires of a task that are aside end with it, or with its definition. Out: the task without them.
+    pub(crate) fn end_aside(&mut self, mut task: Task, end: FireEnd, now: Timestamp) -> Task {
+        while let Some(nominal_at) = task.aside.last().map(|aside| aside.nominal_at) {
+            let before = task.before_aside(nominal_at);
+            let record = before.map(|before| FireRecord::of(&before, end, now));
+            task.aside.pop();
+            let (next, was) = (Some(task.clone()), task.state);
+            self.changes.extend(record.map(|record| Change::Settle { record, next, was }));
+        }
+        task
+    }
+
+    /// Fires are left out, if any, and the task goes on or ends.
+    pub(crate) fn leave_out(&mut self, id: TaskId, onward: Onward, now: Timestamp) {
+        let next = onward.next.map(Task::earliest);
+        if let Some((task, skipped)) = onward.skipped {
+            let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
+            let was = task.state;
+            self.changes.push(Change::Settle { record, next: next.clone(), was });
+        }
+        self.effects.push(next.map_or(Effect::Leave(id), Effect::File));
+    }
 }
 
 /// What follows from a decision once it is durable.
@@ -48,8 +103,8 @@ pub(crate) enum Effect {
     Postpone { namespace: Namespace, id: TaskId, fire_at: Timestamp, version: Version },
     /// A task has ended.
     Leave(TaskId),
-    /// At most once: the claim is durable, the first byte may be sent.
-    Send(TaskId),
+    /// At most once: the claim is durable, the first byte may be sent. The task goes on, if it does.
+    Send { id: TaskId, next: Option<Task> },
     /// At most once: the outcome is durable.
     Unclaim(FireId),
 }
@@ -102,8 +157,11 @@ impl Owner {
     /// Decides: from here on the tasks concerned stand as the decision says, durable or not.
     pub(crate) fn write(&mut self, decision: Decision) {
         for change in &decision.changes {
-            self.recent.decided(change.task_id());
-            self.memory.leaving(change.task_id());
+            let matter = Matter::of(change);
+            self.recent.decided(matter);
+            if let Matter::Task(id) = matter {
+                self.memory.leaving(id);
+            }
         }
         self.writer.waiting.push(decision);
     }
@@ -134,19 +192,21 @@ impl Owner {
 
     fn durable(&mut self, decision: Decision, now: Timestamp) {
         for change in &decision.changes {
-            let id = change.task_id();
-            self.recent.durable(id);
+            let matter = Matter::of(change);
+            self.recent.durable(matter);
             if let Change::Put(task) = change {
                 self.claims.named(task);
             }
-            self.loader.forget_aside(id);
-            self.wake_watchers(id);
+            if let Matter::Task(id) = matter {
+                self.loader.forget_aside(id);
+            }
+            self.wake_watchers(change.task_id());
         }
         for effect in decision.effects {
             match effect {
-                Effect::File(task) => self.file(task),
+                Effect::File(task) => self.file_durable(task, now),
                 Effect::Stand(task) => {
-                    if let Some(report) = self.memory.stand(task) {
+                    for report in self.memory.stand(task) {
                         self.settle(report, now);
                     }
                 }
@@ -154,8 +214,8 @@ impl Owner {
                     self.postponed(namespace, id, fire_at, version);
                 }
                 Effect::Leave(id) => self.memory.remove(id),
-                Effect::Send(id) => self.send_claimed(id, now),
-                Effect::Unclaim(fire_id) => self.claims.remove(fire_id),
+                Effect::Send { id, next } => self.send_claimed(id, next, now),
+                Effect::Unclaim(fire_id) => self.unclaim(fire_id, now),
             }
         }
         if let Some(asked) = decision.asked {
@@ -180,11 +240,11 @@ impl Owner {
     fn undo(&mut self, decision: Decision, now: Timestamp) {
         for change in &decision.changes {
             let id = change.task_id();
-            self.recent.undone(id);
-            if let Some(report) = self.memory.staying(id) {
+            self.recent.undone(Matter::of(change));
+            for report in self.memory.staying(id) {
                 self.settle(report, now);
             }
-            if !self.recent.is_undurable(id)
+            if !self.recent.is_undurable(Matter::Task(id))
                 && let Some(task) = self.loader.take_aside(id)
             {
                 self.file(task);

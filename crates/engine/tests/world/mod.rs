@@ -15,7 +15,7 @@ use punctual_core::{
 };
 use punctual_engine::{
     Action, Answer as Told, Answers, Budget, Call, Cancelled, Command, Condition, Delivery,
-    EngineError, Event, Looked, Order, Owner, Possession, Push, Scheduled, Subject, take,
+    EngineError, Event, Gauges, Looked, Order, Owner, Possession, Push, Scheduled, Subject, take,
 };
 use punctual_store::{BatchNo, Counts, MemoryStore, Retention, StoreError, TaskStore};
 use tokio::sync::oneshot::Receiver;
@@ -244,6 +244,12 @@ impl World {
     pub(crate) fn touch(&mut self, subject: Subject, push: Push) -> Result<Timestamp, EngineError> {
         let mut answer = self.send_touch(subject, push);
         self.settle();
+        answer.try_recv().unwrap()
+    }
+
+    pub(crate) fn gauges(&mut self) -> Gauges {
+        let (reply, mut answer) = tokio::sync::oneshot::channel();
+        self.owner.on(Event::Gauge(Some(shop()), reply), self.now);
         answer.try_recv().unwrap()
     }
 
