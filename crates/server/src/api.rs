@@ -2,8 +2,8 @@
 //!
 //! In: HTTP. Out: HTTP. Invariant: whatever comes in, the answer is one of the API's own, and an error names what to change.
 //!
-//! `tasks` (one task), `batch` (many), `list`, `fires` (history), `dead`, `queues`, `stats`, `forecast` and `health` hold the
-//! calls; `task` the wire form of a task; `request` and `answer` what is common to all; `error` every status code that is not a
+//! `tasks` (one task), `batch` (many), `list`, `fires` (history), `dead`, `queues`, `stats`, `forecast`, `preview` and `health` hold the
+//! calls; `task` the wire form of a task, `when` what is said of its time; `request` and `answer` what is common to all; `error` every status code that is not a
 //! success; `openapi` the document. `calls` and `merge` are how many owners and many partitions are asked at once.
 //! A new route declares its right in `auth`, or nobody may call it.
 
@@ -12,6 +12,8 @@ mod error;
 mod grpc;
 mod request;
 mod task;
+
+mod when;
 
 mod calls;
 mod cursor;
@@ -25,6 +27,7 @@ mod forecast;
 mod health;
 mod list;
 mod openapi;
+pub mod preview;
 mod queues;
 mod stats;
 mod tasks;
@@ -129,6 +132,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(dead::delete))
         .routes(routes!(stats::stats))
         .routes(routes!(forecast::forecast))
+        .routes(routes!(preview::preview))
         .routes(routes!(queues::lease))
         .routes(routes!(queues::ack))
         .routes(routes!(queues::fail))

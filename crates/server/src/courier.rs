@@ -12,7 +12,7 @@ mod sign;
 
 use std::sync::Arc;
 
-use punctual_core::{Guarantee, Outcome, Target};
+use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
 pub(crate) use guard::Guard;
@@ -21,6 +21,15 @@ pub(crate) use http::HttpCourier;
 pub(crate) use hub::Hub;
 pub(crate) use sign::Signer;
 pub use sign::{SecretError, SigningSecret, Signs};
+
+/// Why there is a fire, as every wire spells it.
+pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {
+    match occasion {
+        Occasion::Due => "due",
+        Occasion::Besides => "besides",
+        Occasion::Return => "return",
+    }
+}
 
 /// All couriers of a broker.
 #[derive(Debug)]

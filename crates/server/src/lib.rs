@@ -19,6 +19,7 @@ mod store;
 mod telemetry;
 mod tls;
 
+pub use api::preview;
 pub use auth::{Grant, Token, TokenError};
 pub use broker::{BrokerError, run};
 pub use config::{Config, ConfigError};

@@ -16,13 +16,14 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric,
 };
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use punctual_core::{AttemptNo, Outcome, Timestamp};
+use punctual_core::{AttemptNo, Outcome, Timestamp, zones_version};
 use punctual_engine::Gauges;
 use tracing_subscriber::EnvFilter;
 
@@ -105,7 +106,8 @@ impl Telemetry {
     pub(crate) fn new() -> Self {
         let gauges = Arc::new(Latest::default());
         let mut registry = Registry::with_prefix("punctual");
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        let build =
+            Info::new([("version", env!("CARGO_PKG_VERSION")), ("timezone_data", zones_version())]);
         registry.register("build", "Which Punctual this is", build);
         let mut metrics = Metrics {
             lag: Histogram::new(LAG_BOUNDS),
@@ -246,7 +248,20 @@ impl Collector for Latest {
         }
         let overdue = "How late the oldest fire is that was not sent yet";
         let oldest = gauges.oldest_overdue.map_or(Duration::ZERO, |oldest| now.since(oldest));
-        gauge("oldest_overdue_seconds", overdue, oldest.as_secs_f64())
+        gauge("oldest_overdue_seconds", overdue, oldest.as_secs_f64())?;
+        // Owners count these themselves, since they began; so they are a counter.
+        let help = "Fires of cron and every tasks that a policy left out";
+        let mut skips =
+            encoder.encode_descriptor("fires_skipped", help, None, MetricType::Counter)?;
+        for (reason, count) in [
+            ("misfire", gauges.skips.misfire),
+            ("overlap", gauges.skips.overlap),
+            ("paused", gauges.skips.paused),
+        ] {
+            let counter = ConstCounter::new(count);
+            EncodeMetric::encode(&counter, skips.encode_family(&[("reason", reason)])?)?;
+        }
+        Ok(())
     }
 }
 
@@ -266,6 +281,7 @@ fn method_label(method: &Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use punctual_core::Reason;
+    use punctual_engine::Skips;
 
     use super::*;
 
@@ -284,9 +300,12 @@ mod tests {
             queued: 4,
             inflight: 3,
             claimed: 0,
+            claimed_aside: 0,
+            firing: 0,
             lanes: 9,
             parked_lanes: 2,
             oldest_overdue: Some(Timestamp::from_millis(8500)),
+            skips: Skips { misfire: 7, overlap: 0, paused: 1 },
         };
         let page = telemetry.page(Some(gauges), Timestamp::from_millis(10_000));
         for line in [
@@ -308,11 +327,15 @@ mod tests {
             "punctual_inflight 3.0",
             "punctual_parked_lanes 2.0",
             "punctual_oldest_overdue_seconds 1.5",
+            "punctual_fires_skipped_total{reason=\"misfire\"} 7",
+            "punctual_fires_skipped_total{reason=\"overlap\"} 0",
+            "punctual_fires_skipped_total{reason=\"paused\"} 1",
             "# EOF",
         ] {
             assert!(page.lines().any(|got| got == line), "{line}\n{page}");
         }
         assert!(page.contains("punctual_build_info{version=\""), "{page}");
+        assert!(page.contains("timezone_data=\"20"), "{page}");
         drop(connected);
         let page = telemetry.page(None, Timestamp::EPOCH);
         assert!(page.contains("punctual_connections 0"), "{page}");

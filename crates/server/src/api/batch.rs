@@ -25,7 +25,6 @@ use super::request::{self, BATCH_MAX, In, Load, NAMES_BYTES_MAX, Sent, check_cou
 use super::task::{Instant, TaskAnswer, TaskBody};
 use super::tasks::{CancelAnswer, checked, push, scheduled_response};
 use crate::broker::Broker;
-use crate::courier::Guard;
 
 /// One result for each task that was sent, in order.
 #[derive(Debug, Serialize, ToSchema)]
@@ -67,7 +66,7 @@ pub(crate) async fn create(
         load => {
             let (broker, namespace) = (Arc::clone(&broker), namespace.clone());
             // Reading some megabytes takes a while, and others want the thread.
-            let read = move || read_all(&load, &broker.guard, &namespace, idempotency.as_ref());
+            let read = move || read_all(&load, &broker, &namespace, idempotency.as_ref());
             tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??
         }
     };
@@ -105,7 +104,7 @@ type Created = (NewTask, Option<Receipt>);
 /// Reads all tasks of a body; one that is wrong has its problem in its place.
 fn read_all(
     load: &Load,
-    guard: &Guard,
+    broker: &Broker,
     namespace: &Namespace,
     idempotency: Option<&Idempotency>,
 ) -> Result<Vec<Result<Created, Problem>>, Problem> {
@@ -117,7 +116,7 @@ fn read_all(
         return Err(Problem::too_many("tasks", BATCH_MAX));
     }
     let created = pieces.into_iter().enumerate().map(|(index, piece)| {
-        let new_task = checked(guard, TaskBody::parse(piece)?, namespace, None)?;
+        let new_task = checked(broker, TaskBody::parse(piece)?, namespace, None)?;
         let receipt = idempotency.map(|key| key.receipt(&new_task, index, piece));
         Ok((new_task, receipt))
     });
@@ -135,7 +134,7 @@ async fn create_one(
     body: &[u8],
     idempotency: Option<Idempotency>,
 ) -> Answer {
-    let new_task = checked(&broker.guard, TaskBody::parse(body)?, namespace, None)?;
+    let new_task = checked(broker, TaskBody::parse(body)?, namespace, None)?;
     let receipt = idempotency.map(|key| key.receipt(&new_task, 0, body));
     let owner = place(&new_task, receipt.as_ref(), broker.owners.partitions())
         .and_then(|partition| broker.owners.of(partition))
@@ -171,8 +170,7 @@ struct TouchManyBody<'a> {
     #[serde(default)]
     at: Option<Instant>,
     #[serde(default)]
-    #[schema(ignore)]
-    within: Option<serde::de::IgnoredAny>,
+    within: Option<String>,
     /// What keys that name no task are created from.
     #[serde(borrow, default)]
     #[schema(value_type = Option<TaskBody>)]
@@ -209,16 +207,14 @@ pub(crate) async fn touch(
 ) -> Answer {
     let body: TouchManyBody<'_> = request::json(&body, "a list of keys")?;
     check_count("keys", body.keys.len())?;
-    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.is_some())?;
+    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
     let keys = body.keys.iter().enumerate().map(|(index, key)| {
         let named = |invalid: Invalid| Invalid::new(format!("keys[{index}]"), invalid.problem);
         TaskKey::new(key).map_err(named)
     });
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let model = body
-        .create
-        .map(|create| Model::check(&broker.guard, create.get(), &namespace))
-        .transpose()?;
+    let model =
+        body.create.map(|create| Model::check(&broker, create.get(), &namespace)).transpose()?;
     let mut answer =
         TouchManyAnswer { touched: 0, created: 0, missing: Vec::new(), problems: Vec::new() };
     let touch = |key: &TaskKey| Command::Touch(Subject::Key(namespace.clone(), key.clone()), push);
@@ -265,10 +261,10 @@ async fn ask_each(
 struct Model(NewTask);
 
 impl Model {
-    fn check(guard: &Guard, json: &str, namespace: &Namespace) -> Result<Self, Problem> {
+    fn check(broker: &Broker, json: &str, namespace: &Namespace) -> Result<Self, Problem> {
         let within = |problem: Problem| problem.within("create");
         let body = TaskBody::parse(json.as_bytes()).map_err(within)?;
-        let new_task = checked(guard, body, namespace, None).map_err(within)?;
+        let new_task = checked(broker, body, namespace, None).map_err(within)?;
         if new_task.key.is_some() {
             return Err(Invalid::new("create.key", "must be left out; `keys` has them").into());
         }

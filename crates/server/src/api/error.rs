@@ -212,6 +212,12 @@ impl From<EngineError> for Problem {
             EngineError::NoWatch => {
                 ("urn:punctual:no-watch", "Not a watch", StatusCode::UNPROCESSABLE_ENTITY)
             }
+            EngineError::NoTouch => {
+                ("urn:punctual:no-touch", "Not to be touched", StatusCode::UNPROCESSABLE_ENTITY)
+            }
+            EngineError::Never => {
+                ("urn:punctual:never", "It would never fire", StatusCode::UNPROCESSABLE_ENTITY)
+            }
             EngineError::Busy => ("urn:punctual:busy", "Busy", StatusCode::SERVICE_UNAVAILABLE),
             EngineError::Full => {
                 ("urn:punctual:full", "No room left", StatusCode::INSUFFICIENT_STORAGE)

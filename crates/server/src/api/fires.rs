@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{
-    AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, TaskId, Timestamp,
-    format_duration,
+    AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, SkipReason, Skipped, TaskId,
+    Timestamp, format_duration,
 };
 use punctual_engine::EngineError;
 use punctual_store::TaskStore as _;
@@ -35,13 +35,27 @@ struct Fire {
     /// When it was first sent; `null` if it never was.
     fired_at: Option<String>,
     lag_ms: Option<u64>,
-    /// `done`, `dead`, `cancelled` or `replaced`; `null` while it goes on.
+    /// `done`, `dead`, `cancelled`, `replaced` or `skipped`; `null` while it goes on.
     end: Option<&'static str>,
+    /// What a policy left out, from this fire on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<SkippedFires>,
     /// Why it is dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     ended_at: Option<String>,
     attempts: Vec<Attempt>,
+}
+
+/// Fires that a policy left out.
+#[derive(Debug, Serialize, ToSchema)]
+struct SkippedFires {
+    /// How many, this one included; of cron at most 1000 are counted.
+    fires: u32,
+    /// When the last of them was due.
+    until: String,
+    /// `misfire`, `overlap` or `paused`.
+    reason: &'static str,
 }
 
 /// One try.
@@ -84,23 +98,23 @@ pub(crate) async fn list(
     if task.is_none() && records.is_empty() {
         return Err(EngineError::NotFound.into());
     }
-    let present = task.filter(|task| !task.attempts.is_empty()).map(|task| {
-        let fire_id = task.fire().id;
-        Fire { end: None, reason: None, ended_at: None, ..Fire::of(fire_id, &task.attempts) }
-    });
+    let present = task
+        .filter(|task| !task.attempts.is_empty())
+        .map(|task| Fire::of(task.fire().id, &task.attempts, task.due_at()));
     let fires = present.into_iter().chain(records.iter().map(Fire::ended)).take(limit);
     answer::ok(&Fires { fires: fires.collect() })
 }
 
 impl Fire {
-    fn of(fire_id: FireId, attempts: &[AttemptRecord]) -> Self {
+    fn of(fire_id: FireId, attempts: &[AttemptRecord], due_at: Timestamp) -> Self {
         let first = attempts.first();
         Self {
             fire_id: fire_id.to_string(),
             fire_at: fire_id.nominal_at.to_string(),
             fired_at: first.map(|first| first.fired_at.to_string()),
-            lag_ms: first.map(|first| lag_ms(first.fired_at, fire_id.nominal_at)),
+            lag_ms: first.map(|first| lag_ms(first.fired_at, due_at)),
             end: None,
+            skipped: None,
             reason: None,
             ended_at: None,
             attempts: attempts_of(attempts),
@@ -108,16 +122,29 @@ impl Fire {
     }
 
     fn ended(record: &FireRecord) -> Self {
-        let reason = match record.end {
-            FireEnd::Dead(reason) => Some(reason_name(reason)),
-            FireEnd::Done | FireEnd::Cancelled | FireEnd::Replaced => None,
+        let (reason, skipped) = match record.end {
+            FireEnd::Dead(reason) => (Some(reason_name(reason)), None),
+            FireEnd::Skipped(skipped) => (None, Some(SkippedFires::of(skipped))),
+            FireEnd::Done | FireEnd::Cancelled | FireEnd::Replaced => (None, None),
         };
         Self {
             end: Some(end_name(record.end)),
+            skipped,
             reason,
             ended_at: Some(record.ended_at.to_string()),
-            ..Self::of(record.fire_id, &record.attempts)
+            ..Self::of(record.fire_id, &record.attempts, record.due_at)
         }
+    }
+}
+
+impl SkippedFires {
+    fn of(skipped: Skipped) -> Self {
+        let reason = match skipped.why {
+            SkipReason::Misfire => "misfire",
+            SkipReason::Overlap => "overlap",
+            SkipReason::Paused => "paused",
+        };
+        Self { fires: skipped.fires, until: skipped.until.to_string(), reason }
     }
 }
 

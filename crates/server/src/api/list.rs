@@ -41,6 +41,7 @@ enum Wanted {
     Scheduled,
     Firing,
     Paused,
+    Done,
     Dead,
 }
 
@@ -48,7 +49,7 @@ enum Wanted {
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks", tag = "tasks",
     params(
-        ("state" = Option<String>, Query, description = "scheduled, firing, paused or dead; all that live unless given"),
+        ("state" = Option<String>, Query, description = "scheduled, firing, paused, done (watches that have fired) or dead; all that live unless given"),
         ("key_prefix" = Option<String>, Query, description = "the beginning of the key"),
         ("label" = Option<String>, Query, description = "name:value"),
         ("from" = Option<String>, Query, description = "due at this time or later"),
@@ -75,6 +76,7 @@ pub(crate) async fn list(
     match wanted {
         Wanted::Scheduled => filter.state = Some(TaskState::Scheduled),
         Wanted::Paused => filter.state = Some(TaskState::Paused),
+        Wanted::Done => filter.state = Some(TaskState::Done),
         Wanted::Firing => {
             filter.state = Some(TaskState::Scheduled);
             // Nothing fires before its time.
@@ -175,14 +177,16 @@ fn wanted(state: Option<&str>) -> Result<Wanted, Problem> {
         Some("scheduled") => Ok(Wanted::Scheduled),
         Some("firing") => Ok(Wanted::Firing),
         Some("paused") => Ok(Wanted::Paused),
+        // Watches that have fired and were not touched since: all others that are done are gone.
+        Some("done") => Ok(Wanted::Done),
         Some("dead") => Ok(Wanted::Dead),
-        Some("done" | "cancelled") => {
-            let problem = "tasks that are done or cancelled are not listed: see \
+        Some("cancelled") => {
+            let problem = "tasks that are cancelled are not listed: see \
                            /v1/{namespace}/tasks/{id} and …/fires for one, /v1/{namespace}/stats for how many";
             Err(punctual_core::Invalid::new("state", problem).into())
         }
         Some(_) => {
-            let detail = "state must be scheduled, firing, paused or dead".to_owned();
+            let detail = "state must be scheduled, firing, paused, done or dead".to_owned();
             Err(Problem::request(detail, Some("state".to_owned())))
         }
     }

@@ -24,6 +24,7 @@ use super::request::{self, BODY_BYTES_MAX, NAMES_BYTES_MAX, Named, Sent, check_c
 use super::task::duration;
 use crate::broker::Broker;
 use crate::courier::hub::{Heard, Leased, Token, Word};
+use crate::courier::occasion_name;
 
 /// Deliveries of one poll.
 const LEASE_MAX: usize = 1000;
@@ -63,6 +64,8 @@ struct DeliveryAnswer {
     /// The id of the task.
     task: String,
     key: Option<String>,
+    /// Why there is this fire: `due` by the schedule, `besides` it, or the `return` of a watch.
+    occasion: &'static str,
     attempt: u16,
     version: u64,
     /// A JSON payload as it was sent; `null` if there is none.
@@ -119,6 +122,7 @@ impl DeliveryAnswer {
             fire_id: delivery.fire_id.to_string(),
             task: delivery.fire_id.task.to_string(),
             key: delivery.definition.key.as_ref().map(|key| key.as_str().to_owned()),
+            occasion: occasion_name(delivery.occasion),
             attempt: delivery.attempt.get(),
             version: delivery.version.get(),
             payload,

@@ -86,6 +86,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
 }
 
 impl Asked {
+    pub(crate) fn new(pairs: Vec<(String, String)>) -> Self {
+        Self(pairs)
+    }
+
     /// The value of a name, if it is given. One without a value is as good as not given.
     pub(crate) fn take(&mut self, name: &str) -> Result<Option<String>, Problem> {
         let mut found = None;

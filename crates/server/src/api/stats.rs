@@ -61,7 +61,8 @@ pub(crate) async fn stats(
     // A task that fires counts as scheduled in the store; one that may be received at most once as dead, until its outcome is known.
     let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
     let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
-    let others = count(gauges.inflight.saturating_sub(gauges.claimed)).min(counts.scheduled).max(0);
+    let others = count(gauges.firing).min(counts.scheduled).max(0);
+    let letters = (claimed + count(gauges.claimed_aside)).min(counts.dead_letters);
     let oldest = gauges.oldest_overdue.filter(|oldest| *oldest <= now);
     answer::ok(&Stats {
         namespace: namespace.as_str().to_owned(),
@@ -72,7 +73,7 @@ pub(crate) async fn stats(
         done: counts.done,
         dead: counts.dead - claimed,
         cancelled: counts.cancelled,
-        dead_letters: counts.dead_letters - claimed,
+        dead_letters: counts.dead_letters - letters,
         queued: gauges.queued,
         parked_lanes: gauges.parked_lanes,
         oldest_overdue: oldest.map(|oldest| oldest.to_string()),

@@ -1,8 +1,9 @@
 //! The wire form of a task: the types that JSON is read into and written from.
 //!
-//! `sent` reads a task as callers send it into a checked `NewTask`; `shown` writes a task as they get it back. These types exist
-//! only here; nothing behind this folder knows of JSON.
+//! `sent` reads a task as callers send it into a checked `NewTask`; `shown` writes a task as they get it back; `schedule` does both for
+//! when it is due. These types exist only here; nothing behind this folder knows of JSON.
 
+mod schedule;
 mod sent;
 mod shown;
 
@@ -13,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-pub(crate) use sent::{Instant, check_depth, due, duration, factor_thousandths, instant};
+use schedule::{DstBody, MisfireBody, OverlapBody};
+pub(crate) use sent::{Instant, check_depth, duration, factor_thousandths, instant};
 pub(crate) use shown::{EndedTask, TaskAnswer, end_name};
 
 /// A task as sent.
@@ -27,18 +29,45 @@ pub(crate) struct TaskBody<'a> {
     r#in: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<Instant>,
-    /// Not served yet.
-    #[serde(skip_serializing)]
-    #[schema(ignore)]
-    every: Option<serde::de::IgnoredAny>,
-    /// Not served yet.
-    #[serde(skip_serializing)]
-    #[schema(ignore)]
-    cron: Option<serde::de::IgnoredAny>,
-    /// Not served yet.
-    #[serde(skip_serializing)]
-    #[schema(ignore)]
-    within: Option<serde::de::IgnoredAny>,
+    /// Again and again, by an expression; `@every 5m` is an interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cron: Option<String>,
+    /// With `cron`: the IANA name of the zone that its times are read in; UTC unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timezone: Option<String>,
+    /// With `cron`: what happens when clocks change; by the kind of the expression unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dst: Option<DstBody>,
+    /// Again and again, so far apart; at least 100ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    every: Option<String>,
+    /// With `cron` and `every`: no fire before. The intervals of `every` are counted from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts_at: Option<Instant>,
+    /// With `cron` and `every`: no fire after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ends_at: Option<Instant>,
+    /// With `cron` and `every`: so many fires; what is skipped does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+    /// With `cron` and `every`; `fire_once` unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    misfire: Option<MisfireBody>,
+    /// With `cron` and `every`; `allow` unless given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlap: Option<OverlapBody>,
+    /// With `cron` and `every`: each fire is up to so much later, by chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jitter: Option<String>,
+    /// A watch: unless touched within this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<String>,
+    /// With `within`: how long touches can put off a fire, all together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    postpone_max: Option<String>,
+    /// With `within`: whether there is another fire when a watch that has fired is touched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_return: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<TargetBody>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,8 @@ use axum::response::Response;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use punctual_core::{
-    DeadLetter, FireEnd, FireRecord, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Version,
+    Clock as _, DeadLetter, Due, FireEnd, FireRecord, Invalid, Namespace, NewTask, Schedule, Task,
+    TaskId, TaskKey, TaskState, Version,
 };
 use punctual_engine::{
     Answer as Told, Cancelled, Command, Condition, EngineError, Handle, Order, Push, Scheduled,
@@ -23,9 +24,9 @@ use utoipa::ToSchema;
 use super::answer::{self, Answer};
 use super::error::Problem;
 use super::request::{self, BODY_BYTES_MAX, Named, Sent};
-use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, due};
+use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, duration};
+use super::when::check_fires;
 use crate::broker::{Broker, Owners};
-use crate::courier::Guard;
 
 /// What came of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
@@ -48,8 +49,8 @@ pub(crate) enum CancelAnswer {
 struct TouchBody {
     r#in: Option<String>,
     at: Option<Instant>,
-    #[schema(ignore)]
-    within: Option<serde::de::IgnoredAny>,
+    /// For this once, instead of what the watch says.
+    within: Option<String>,
 }
 
 /// A task that was touched, and has fired since.
@@ -80,7 +81,7 @@ pub(crate) async fn replace(
     let key = TaskKey::new(&key)?;
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
-    let new_task = checked(&broker.guard, TaskBody::parse(&body)?, &namespace, Some(key))?;
+    let new_task = checked(&broker, TaskBody::parse(&body)?, &namespace, Some(key))?;
     match owner.schedule(Order { new_task: new_task.into(), condition, receipt: None }).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
@@ -142,7 +143,7 @@ pub(crate) async fn touch(
     Sent(body): Sent<BODY_BYTES_MAX>,
 ) -> Answer {
     let body: TouchBody = request::json_or_default(&body, "a touch")?;
-    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.is_some())?;
+    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
     for (owner, subject) in candidates(&broker.owners, &namespace, &name)? {
         let commands = vec![Command::Touch(subject.clone(), push), Command::Get(subject)];
         let mut told = owner.call(commands).await?.into_iter();
@@ -205,26 +206,42 @@ async fn change(
 
 /// A task as sent, checked. Everything that is scheduled comes through here.
 pub(super) fn checked(
-    guard: &Guard,
+    broker: &Broker,
     body: TaskBody<'_>,
     namespace: &Namespace,
     key: Option<TaskKey>,
 ) -> Result<NewTask, Problem> {
     let new_task = body.into_new_task(namespace.clone(), key)?;
-    guard.check_target(&new_task.target)?;
+    check_fires(&new_task.schedule, broker.clock.now())?;
+    broker.guard.check_target(&new_task.target)?;
     Ok(new_task)
 }
 
+/// Where a touch moves a task, as it was said.
 pub(super) fn push(
     r#in: Option<&str>,
     at: Option<&Instant>,
-    within: bool,
+    within: Option<&str>,
 ) -> Result<Push, Problem> {
-    if within {
-        let problem = "is not served yet; use `in` or `at`";
-        return Err(punctual_core::Invalid::new("within", problem).into());
-    }
-    Ok(due(r#in, at)?.map_or(Push::Within, Push::To))
+    let due = match (r#in, at, within) {
+        (None, None, None) => return Ok(Push::Within),
+        (Some(delay), None, None) => {
+            let delay = duration("in", delay)?;
+            Schedule::Once(Due::In(delay)).check()?;
+            Due::In(delay)
+        }
+        (None, Some(at), None) => Due::At(at.to_timestamp("at")?),
+        (None, None, Some(within)) => {
+            let within = duration("within", within)?;
+            Schedule::watch(within).check()?;
+            Due::In(within)
+        }
+        _ => {
+            let problem = "at most one of `in`, `at` and `within` must be given";
+            return Err(Invalid::new("in", problem).into());
+        }
+    };
+    Ok(Push::To(due))
 }
 
 /// Whom a name in a path may mean: a key first, because keys are the caller's own and may look like

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use super::dial::{DialError, Dialler};
 use super::given_up;
 use super::guard::Guard;
+use super::occasion_name;
 use super::retry_after::retry_after;
 use super::sign::Signer;
 use crate::telemetry::Telemetry;
@@ -41,6 +42,7 @@ const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const PUNCTUAL_NAMESPACE: HeaderName = HeaderName::from_static("punctual-namespace");
 const PUNCTUAL_KEY: HeaderName = HeaderName::from_static("punctual-key");
+const PUNCTUAL_OCCASION: HeaderName = HeaderName::from_static("punctual-occasion");
 const PUNCTUAL_ATTEMPT: HeaderName = HeaderName::from_static("punctual-attempt");
 const PUNCTUAL_FIRE_AT: HeaderName = HeaderName::from_static("punctual-fire-at");
 const PUNCTUAL_LAG_MS: HeaderName = HeaderName::from_static("punctual-lag-ms");
@@ -140,6 +142,8 @@ fn request(
     headers.insert(WEBHOOK_ID, id.try_into()?);
     headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
     headers.insert(PUNCTUAL_NAMESPACE, task.namespace.as_str().try_into()?);
+    let occasion = HeaderValue::from_static(occasion_name(delivery.occasion));
+    headers.insert(PUNCTUAL_OCCASION, occasion);
     headers.insert(PUNCTUAL_ATTEMPT, delivery.attempt.get().into());
     headers.insert(PUNCTUAL_FIRE_AT, delivery.fire_at.to_string().try_into()?);
     headers.insert(PUNCTUAL_LAG_MS, lag_millis(delivery).into());

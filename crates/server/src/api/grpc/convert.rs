@@ -12,9 +12,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use prost::Message;
 use punctual_core::{
-    Backoff, Due, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask,
-    Payload, Queue, Reason, RetryPolicy, Schedule, TIMEOUT_MAX, Target, Task, TaskKey, TaskState,
-    Timestamp, Version,
+    Backoff, Cron, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Misfire,
+    Namespace, NewTask, Occasion, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series,
+    TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
 };
 use punctual_engine::{Cancelled, Condition, EngineError, Push, Scheduled};
 use punctual_proto::v1;
@@ -24,6 +24,7 @@ use tonic::{Code, Status};
 
 use crate::api::error::Problem;
 use crate::api::task::{check_depth, factor_thousandths};
+use crate::api::when::When;
 use crate::courier::hub::{Leased, Token, Word};
 
 const JSON: &str = "application/json";
@@ -33,10 +34,9 @@ const PROBLEM_METADATA: &str = "punctual-problem-bin";
 
 /// Checks a task as it was sent.
 pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTask, Invalid> {
-    let schedule = schedule(sent.when)?;
+    let schedule = schedule(&sent)?;
     let target = target(sent.target)?;
-    let guarantee = v1::Guarantee::try_from(sent.guarantee)
-        .map_err(|_| Invalid::new("guarantee", "is not known"))?;
+    let guarantee = known("guarantee", sent.guarantee)?;
     let mut task = NewTask::new(namespace.clone(), schedule, target);
     task.key = (!sent.key.is_empty()).then(|| TaskKey::new(&sent.key)).transpose()?;
     task.payload = payload(&sent.payload, &sent.content_type)?;
@@ -58,16 +58,58 @@ pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTa
     Ok(task)
 }
 
-fn schedule(when: Option<v1::new_task::When>) -> Result<Schedule, Invalid> {
-    use v1::new_task::When;
-    match when {
-        Some(When::InMs(delay)) => Ok(Schedule::Once(Due::In(millis(delay)))),
-        Some(When::AtMs(at)) => Ok(Schedule::Once(Due::At(timestamp("at", at)?))),
-        Some(When::EveryMs(_)) => Err(Invalid::new("every", "is not served yet")),
-        Some(When::WithinMs(_)) => Err(Invalid::new("within", "is not served yet")),
-        Some(When::Cron(_)) => Err(Invalid::new("cron", "is not served yet")),
-        None => Err(Invalid::new("in", "exactly one of `in` and `at` must be given")),
+fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
+    use v1::new_task::When as Sent;
+    let mut when = When {
+        postpone_max: given(sent.postpone_max_ms),
+        on_return: sent.on_return.then_some(true),
+        ..When::default()
+    };
+    match &sent.when {
+        Some(Sent::InMs(delay)) => when.delay = Some(millis(*delay)),
+        Some(Sent::AtMs(at)) => when.at = Some(timestamp("at", *at)?),
+        Some(Sent::EveryMs(interval)) => when.every = Some(millis(*interval)),
+        Some(Sent::WithinMs(within)) => when.within = Some(millis(*within)),
+        Some(Sent::Cron(cron)) => {
+            when.cron = Some(&cron.expression);
+            when.timezone = Some(cron.timezone.as_str()).filter(|name| !name.is_empty());
+            when.dst_gap = match known("dst.gap", cron.dst_gap)? {
+                v1::Gap::Unspecified => None,
+                v1::Gap::After => Some(Gap::After),
+                v1::Gap::Skip => Some(Gap::Skip),
+            };
+            when.dst_overlap = match known("dst.overlap", cron.dst_overlap)? {
+                v1::Twice::Unspecified => None,
+                v1::Twice::Once => Some(Twice::Once),
+                v1::Twice::Both => Some(Twice::Both),
+            };
+        }
+        None => {}
     }
+    if let Some(series) = &sent.series {
+        when.starts_at = series.starts_at_ms.map(|at| timestamp("starts_at", at)).transpose()?;
+        when.ends_at = series.ends_at_ms.map(|at| timestamp("ends_at", at)).transpose()?;
+        when.count = series.count;
+        when.jitter = given(series.jitter_ms);
+        when.misfire = match known("misfire", series.misfire)? {
+            v1::Misfire::Unspecified => None,
+            v1::Misfire::FireOnce => Some(Misfire::FireOnce),
+            v1::Misfire::FireAll => Some(Misfire::FireAll),
+            v1::Misfire::Skip => Some(Misfire::Skip),
+        };
+        when.overlap = match known("overlap", series.overlap)? {
+            v1::Overlap::Unspecified => None,
+            v1::Overlap::Allow => Some(Overlap::Allow),
+            v1::Overlap::Skip => Some(Overlap::Skip),
+            v1::Overlap::QueueOne => Some(Overlap::QueueOne),
+        };
+    }
+    when.schedule()
+}
+
+/// One of the values that an enum of ours has.
+fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
+    E::try_from(number).map_err(|_| Invalid::new(field, "is not known"))
 }
 
 fn target(target: Option<v1::Target>) -> Result<Target, Invalid> {
@@ -147,9 +189,9 @@ pub(super) fn push(to: Option<v1::touch_request::To>) -> Result<Push, Invalid> {
             Ok(Push::To(Due::In(millis(delay))))
         }
         Some(v1::touch_request::To::AtMs(at)) => Ok(Push::To(Due::At(timestamp("at", at)?))),
-        Some(v1::touch_request::To::WithinMs(_)) => {
-            let problem = "cannot be changed by a touch; schedule the task again";
-            Err(Invalid::new("within", problem))
+        Some(v1::touch_request::To::WithinMs(within)) => {
+            Schedule::watch(millis(within)).check()?;
+            Ok(Push::To(Due::In(millis(within))))
         }
     }
 }
@@ -185,6 +227,7 @@ pub(super) fn task(task: &Task) -> v1::Task {
         attempt: u32::try_from(task.attempts.len() + firing).unwrap_or(u32::MAX),
         created_at_ms: task.created_at.as_millis(),
         sent: Some(sent(&task.definition)),
+        nominal_at_ms: task.nominal_at.as_millis(),
     }
 }
 
@@ -202,11 +245,16 @@ fn state(state: TaskState) -> v1::TaskState {
 /// What was sent, with defaults filled in.
 fn sent(task: &NewTask) -> v1::NewTask {
     use v1::new_task::When;
-    let when = match task.schedule {
-        Schedule::Once(Due::In(delay)) => When::InMs(as_millis(delay)),
+    let when = match &task.schedule {
+        Schedule::Once(Due::In(delay)) => When::InMs(as_millis(*delay)),
         Schedule::Once(Due::At(at)) => When::AtMs(at.as_millis()),
-        Schedule::Every { interval } => When::EveryMs(as_millis(interval)),
-        Schedule::Watch { within } => When::WithinMs(as_millis(within)),
+        Schedule::Every { interval, .. } => When::EveryMs(as_millis(*interval)),
+        Schedule::Cron { cron, .. } => When::Cron(sent_cron(cron)),
+        Schedule::Watch { within, .. } => When::WithinMs(as_millis(*within)),
+    };
+    let (postpone_max, on_return) = match task.schedule {
+        Schedule::Watch { postpone_max, on_return, .. } => (postpone_max, on_return),
+        _ => (None, false),
     };
     let to = match &task.target {
         Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
@@ -233,6 +281,49 @@ fn sent(task: &NewTask) -> v1::NewTask {
         timeout_ms: as_millis(task.timeout),
         expires_after_ms: task.expires_after.map_or(0, as_millis),
         labels: labels.collect(),
+        series: task.schedule.series().map(sent_series),
+        postpone_max_ms: postpone_max.map_or(0, as_millis),
+        on_return,
+    }
+}
+
+fn sent_cron(cron: &Cron) -> v1::Cron {
+    let gap = match cron.dst().gap {
+        None => v1::Gap::Unspecified,
+        Some(Gap::After) => v1::Gap::After,
+        Some(Gap::Skip) => v1::Gap::Skip,
+    };
+    let overlap = match cron.dst().overlap {
+        None => v1::Twice::Unspecified,
+        Some(Twice::Once) => v1::Twice::Once,
+        Some(Twice::Both) => v1::Twice::Both,
+    };
+    v1::Cron {
+        expression: cron.expression().to_owned(),
+        timezone: cron.zone().name().to_owned(),
+        dst_gap: gap.into(),
+        dst_overlap: overlap.into(),
+    }
+}
+
+fn sent_series(series: &Series) -> v1::Series {
+    let misfire = match series.misfire {
+        Misfire::FireOnce => v1::Misfire::FireOnce,
+        Misfire::FireAll => v1::Misfire::FireAll,
+        Misfire::Skip => v1::Misfire::Skip,
+    };
+    let overlap = match series.overlap {
+        Overlap::Allow => v1::Overlap::Allow,
+        Overlap::Skip => v1::Overlap::Skip,
+        Overlap::QueueOne => v1::Overlap::QueueOne,
+    };
+    v1::Series {
+        starts_at_ms: series.starts_at.map(Timestamp::as_millis),
+        ends_at_ms: series.ends_at.map(Timestamp::as_millis),
+        count: series.count,
+        misfire: misfire.into(),
+        overlap: overlap.into(),
+        jitter_ms: as_millis(series.jitter),
     }
 }
 
@@ -350,6 +441,15 @@ pub(super) fn delivery(leased: Leased) -> v1::Delivery {
         fired_at_ms: delivery.fired_at.as_millis(),
         version: delivery.version.get(),
         lease_ms: as_millis(lease),
+        occasion: occasion(delivery.occasion).into(),
+    }
+}
+
+fn occasion(occasion: Occasion) -> v1::Occasion {
+    match occasion {
+        Occasion::Due => v1::Occasion::Due,
+        Occasion::Besides => v1::Occasion::Besides,
+        Occasion::Return => v1::Occasion::Return,
     }
 }
 

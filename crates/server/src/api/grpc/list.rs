@@ -83,7 +83,10 @@ fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Inva
         v1::TaskState::Unspecified => None,
         v1::TaskState::Scheduled => Some(TaskState::Scheduled),
         v1::TaskState::Paused => Some(TaskState::Paused),
-        _ => return Err(Invalid::new("state", "must be scheduled or paused")),
+        // Watches that have fired and were not touched since.
+        v1::TaskState::Done => Some(TaskState::Done),
+        v1::TaskState::Dead => Some(TaskState::Dead),
+        _ => return Err(Invalid::new("state", "must be scheduled, paused, done or dead")),
     };
     let label = match request.label.split_once('=') {
         Some((name, value)) => Some((name.to_owned(), value.to_owned())),

@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message;
-use punctual_core::{Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of};
+use punctual_core::{
+    Clock as _, Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of,
+};
 use punctual_engine::{
     Answer, COMMANDS_MAX, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled,
     Subject,
@@ -23,6 +25,7 @@ use super::{admit, admitted, convert, drains, list, who};
 use crate::api::calls::Calls;
 use crate::api::error::Problem;
 use crate::api::idempotency::{Idempotency, place};
+use crate::api::when::check_fires;
 use crate::auth::Who;
 use crate::broker::Broker;
 
@@ -354,6 +357,7 @@ fn idempotency(key: &str) -> Result<Option<Idempotency>, Invalid> {
 /// A task that is valid, and may be called where it wants to be.
 fn checked(broker: &Broker, namespace: &Namespace, sent: v1::NewTask) -> Result<NewTask, Invalid> {
     let new_task = convert::new_task(namespace, sent)?;
+    check_fires(&new_task.schedule, broker.clock.now())?;
     broker.guard.check_target(&new_task.target)?;
     Ok(new_task)
 }

@@ -7,8 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    Backoff, Due, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask,
-    Payload, Queue, RetryPolicy, Schedule, Target, TaskKey, Timestamp, parse_duration,
+    Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask, Payload,
+    Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -68,17 +68,6 @@ impl<'a> TaskBody<'a> {
         Ok(task)
     }
 
-    fn schedule(&self) -> Result<Schedule, Invalid> {
-        for (field, given) in
-            [("every", &self.every), ("cron", &self.cron), ("within", &self.within)]
-        {
-            if given.is_some() {
-                return Err(Invalid::new(field, "is not served yet; use `in` or `at`"));
-            }
-        }
-        due(self.r#in.as_deref(), self.at.as_ref())?.map(Schedule::Once).ok_or_else(neither)
-    }
-
     fn payload(&self) -> Result<Payload, Invalid> {
         match (self.payload, &self.payload_base64, &self.content_type) {
             (None, None, None) => Ok(Payload::Empty),
@@ -101,24 +90,6 @@ impl<'a> TaskBody<'a> {
             }
         }
     }
-}
-
-/// When, by `in` or `at`; `None` if neither is given.
-pub(crate) fn due(r#in: Option<&str>, at: Option<&Instant>) -> Result<Option<Due>, Invalid> {
-    match (r#in, at) {
-        (Some(delay), None) => {
-            let due = Due::In(duration("in", delay)?);
-            Schedule::Once(due).check()?;
-            Ok(Some(due))
-        }
-        (None, Some(at)) => Ok(Some(Due::At(at.to_timestamp("at")?))),
-        (None, None) => Ok(None),
-        (Some(_), Some(_)) => Err(neither()),
-    }
-}
-
-fn neither() -> Invalid {
-    Invalid::new("in", "exactly one of `in` and `at` must be given")
 }
 
 impl Instant {

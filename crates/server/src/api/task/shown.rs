@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
-    Backoff, Due, FireEnd, FireRecord, Guarantee, NewTask, Payload, RetryPolicy, Schedule, Target,
-    Task, TaskState, format_duration,
+    Backoff, FireEnd, FireRecord, Guarantee, NewTask, Payload, RetryPolicy, Target, Task,
+    TaskState, format_duration,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, Instant, RetryBody, TargetBody, TaskBody,
+    BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, RetryBody, TargetBody, TaskBody,
 };
 
 /// A task as answered.
@@ -25,6 +25,9 @@ pub(crate) struct TaskAnswer<'a> {
     namespace: &'a str,
     state: &'static str,
     fire_at: String,
+    /// When its present fire is due by the schedule, if that is another time: jitter, or a retry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nominal_at: Option<String>,
     version: u64,
     /// Attempts begun of the present fire.
     attempt: usize,
@@ -47,6 +50,7 @@ impl<'a> TaskAnswer<'a> {
             namespace: task.definition.namespace.as_str(),
             state: state_name(state),
             fire_at: task.fire_at.to_string(),
+            nominal_at: (task.nominal_at != task.fire_at).then(|| task.nominal_at.to_string()),
             version: task.version.get(),
             attempt: task.attempts.len() + firing,
             created_at: task.created_at.to_string(),
@@ -63,7 +67,7 @@ pub(crate) struct EndedTask<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     state: &'static str,
-    /// `done`, `dead`, `cancelled`, or `replaced` by the task that its key names now.
+    /// `done`, `dead`, `cancelled`, `replaced` by the task that its key names now, or `skipped` by a policy.
     end: &'static str,
     fire_at: String,
     fired_at: Option<String>,
@@ -78,6 +82,8 @@ impl<'a> EndedTask<'a> {
             FireEnd::Dead(_) => TaskState::Dead,
             // The key names another task now; this one was stopped before its fire, too.
             FireEnd::Cancelled | FireEnd::Replaced => TaskState::Cancelled,
+            // The last fires of a series were left out, and nothing came after.
+            FireEnd::Skipped(_) => TaskState::Done,
         };
         Self {
             id: record.fire_id.task.to_string(),
@@ -100,6 +106,7 @@ pub(crate) const fn end_name(end: FireEnd) -> &'static str {
         FireEnd::Dead(_) => "dead",
         FireEnd::Cancelled => "cancelled",
         FireEnd::Replaced => "replaced",
+        FireEnd::Skipped(_) => "skipped",
     }
 }
 
@@ -117,12 +124,6 @@ fn state_name(state: TaskState) -> &'static str {
 impl<'a> TaskBody<'a> {
     /// What was sent, with defaults filled in.
     fn of(task: &'a NewTask) -> Self {
-        let (r#in, at) = match task.schedule {
-            Schedule::Once(Due::In(delay)) => (Some(format_duration(delay)), None),
-            Schedule::Once(Due::At(at)) => (None, Some(Instant::Text(at.to_string()))),
-            // No way in makes these yet.
-            Schedule::Every { .. } | Schedule::Watch { .. } => (None, None),
-        };
         let (payload, payload_base64, content_type) = match &task.payload {
             Payload::Empty => (None, None, None),
             Payload::Json(json) => (serde_json::from_slice(json).ok(), None, None),
@@ -130,13 +131,8 @@ impl<'a> TaskBody<'a> {
                 (None, Some(STANDARD.encode(bytes)), Some(Cow::Borrowed(&**content_type)))
             }
         };
-        Self {
+        let mut body = Self {
             key: task.key.as_ref().map(|key| key.as_str().to_owned()),
-            r#in,
-            at,
-            every: None,
-            cron: None,
-            within: None,
             target: Some(TargetBody::of(&task.target)),
             payload,
             payload_base64,
@@ -146,7 +142,10 @@ impl<'a> TaskBody<'a> {
             timeout: Some(format_duration(task.timeout)),
             expires_after: task.expires_after.map(format_duration),
             labels: task.labels.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
-        }
+            ..Self::default()
+        };
+        body.set_schedule(&task.schedule);
+        body
     }
 }
 
