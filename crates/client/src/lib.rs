@@ -52,6 +52,7 @@ mod clock;
 mod dedup;
 mod error;
 mod namespace;
+mod series;
 mod task;
 mod time;
 mod wire;
@@ -61,6 +62,9 @@ pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, Seen};
 pub use crate::error::{Error, Problem};
 pub use crate::namespace::{CancelResult, List, Namespace, Page, Touch, Touched};
+pub use crate::series::{Gap, Misfire, Overlap, Twice};
 pub use crate::task::{Guarantee, NewTask, Retry, Scheduled, Task, TaskId, TaskState};
 pub use crate::time::Timestamp;
-pub use crate::worker::{Delivery, Failure, FireId, RunningWorker, Worked, Worker, WorkerBuilder};
+pub use crate::worker::{
+    Delivery, Failure, FireId, Occasion, RunningWorker, Worked, Worker, WorkerBuilder,
+};

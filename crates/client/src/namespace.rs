@@ -343,7 +343,7 @@ impl Touch {
         self
     }
 
-    /// A watch gets a new `within`.
+    /// Watches by so much, this once, instead of their own `within`.
     pub fn within(mut self, within: Duration) -> Self {
         self.to = Some(v1::touch_request::To::WithinMs(millis_up(within)));
         self

@@ -14,7 +14,7 @@ use punctual_proto::v1;
 use serde::Serialize;
 
 use crate::time::millis_up;
-use crate::{Error, Timestamp};
+use crate::{Error, Problem, Timestamp};
 
 const JSON: &str = "application/json";
 
@@ -112,6 +112,8 @@ impl Retry {
 pub struct NewTask<To = ()> {
     pub(crate) to: To,
     pub(crate) asked: v1::NewTask,
+    /// What is wished beside a cron expression, in whatever order.
+    pub(crate) cron: v1::Cron,
     pub(crate) condition: Option<v1::schedule_request::Condition>,
     pub(crate) idempotency_key: String,
     /// The first wish that cannot be written down; told when it is scheduled, so that wishes chain.
@@ -136,6 +138,7 @@ impl<To> NewTask<To> {
         Self {
             to,
             asked: v1::NewTask::default(),
+            cron: v1::Cron::default(),
             condition: None,
             idempotency_key: String::new(),
             problem: None,
@@ -158,20 +161,21 @@ impl<To> NewTask<To> {
         self.when(v1::new_task::When::AtMs(fire_at.into().as_millis()))
     }
 
-    /// Due again and again, a fixed interval apart.
+    /// Due again and again, a fixed interval apart, from so long after the broker has taken it; or from
+    /// [`NewTask::starts_at`].
     pub fn every(self, interval: Duration) -> Self {
         self.when(v1::new_task::When::EveryMs(millis_up(interval)))
     }
 
-    /// A watch: due when it was not touched for so long.
+    /// A watch: due when it was not touched for so long. The touch after that arms it again.
     pub fn within(self, within: Duration) -> Self {
         self.when(v1::new_task::When::WithinMs(millis_up(within)))
     }
 
-    /// Due by a cron expression in a time zone (an IANA name; empty is UTC).
-    pub fn cron(self, expression: impl Into<String>, timezone: impl Into<String>) -> Self {
-        let (expression, timezone) = (expression.into(), timezone.into());
-        self.when(v1::new_task::When::Cron(v1::Cron { expression, timezone }))
+    /// Due by a cron expression, in UTC unless [`NewTask::timezone`] says otherwise.
+    pub fn cron(self, expression: impl Into<String>) -> Self {
+        let expression = expression.into();
+        self.when(v1::new_task::When::Cron(v1::Cron { expression, ..v1::Cron::default() }))
     }
 
     /// Delivered to the workers of this queue.
@@ -249,8 +253,27 @@ impl<To> NewTask<To> {
     }
 
     /// The task as it travels, unless a wish could not be written down.
-    pub(crate) fn into_asked(self) -> Result<v1::NewTask, Error> {
-        self.problem.map_or(Ok(self.asked), Err)
+    pub(crate) fn into_asked(mut self) -> Result<v1::NewTask, Error> {
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        match &mut self.asked.when {
+            Some(v1::new_task::When::Cron(cron)) => {
+                let expression = std::mem::take(&mut cron.expression);
+                *cron = v1::Cron { expression, ..self.cron };
+            }
+            // There is no place for it in the message, or the broker would say the same.
+            _ if self.cron != v1::Cron::default() => {
+                return Err(Error::Problem(Problem {
+                    kind: "urn:punctual:invalid-field".to_owned(),
+                    status: 422,
+                    detail: "timezone: goes with `cron` only".to_owned(),
+                    field: Some("timezone".to_owned()),
+                }));
+            }
+            _ => {}
+        }
+        Ok(self.asked)
     }
 
     fn when(mut self, when: v1::new_task::When) -> Self {
@@ -288,7 +311,7 @@ pub enum TaskState {
     Firing,
     /// Set aside until resumed.
     Paused,
-    /// Every fire is settled.
+    /// Every fire is settled. A watch stays so until it is touched.
     Done,
     /// Its last fire is a dead letter.
     Dead,
@@ -310,6 +333,8 @@ pub struct Task {
     pub state: TaskState,
     /// When it is next due.
     pub fire_at: Timestamp,
+    /// When its present fire is due by the schedule: `fire_at` before jitter and retries.
+    pub nominal_at: Timestamp,
     /// Grows with each replacement and touch.
     pub version: u64,
     /// Attempts begun of the present fire.

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use crate::error::Problem;
 use crate::namespace::{CancelResult, Touched};
 use crate::task::{Scheduled, Task, TaskId, TaskState};
-use crate::worker::{Delivery, FireId, Token};
+use crate::worker::{Delivery, FireId, Occasion, Token};
 use crate::{Error, Timestamp};
 
 /// Where a broker puts the whole [`Problem`] beside a status.
@@ -190,6 +190,7 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         key: named(sent.key),
         state,
         fire_at: Timestamp::from_millis(task.fire_at_ms),
+        nominal_at: Timestamp::from_millis(task.nominal_at_ms),
         version: task.version,
         attempt: task.attempt,
         created_at: Timestamp::from_millis(task.created_at_ms),
@@ -200,7 +201,13 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
 }
 
 pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
+    let occasion = match delivery.occasion() {
+        v1::Occasion::Unspecified | v1::Occasion::Due => Occasion::Due,
+        v1::Occasion::Besides => Occasion::Besides,
+        v1::Occasion::Return => Occasion::Return,
+    };
     Delivery {
+        occasion,
         token: Token(delivery.token),
         fire_id: FireId::new(delivery.fire_id),
         task: TaskId::new(delivery.task),

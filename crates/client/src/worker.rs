@@ -64,6 +64,19 @@ impl fmt::Display for FireId {
     }
 }
 
+/// Why there is a fire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Occasion {
+    /// It is due by the schedule.
+    #[default]
+    Due,
+    /// Somebody asked for it, besides the schedule.
+    Besides,
+    /// A watch that had fired was touched.
+    Return,
+}
+
 /// What travels for one attempt of one fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -77,6 +90,8 @@ pub struct Delivery {
     pub key: Option<String>,
     /// The queue on which it came.
     pub queue: String,
+    /// Why there is this fire.
+    pub occasion: Occasion,
     /// Which attempt, from 1.
     pub attempt: u32,
     /// The caller's bytes.

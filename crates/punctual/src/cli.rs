@@ -6,6 +6,7 @@
 mod broker;
 mod dead;
 mod listen;
+mod preview;
 mod schedule;
 mod show;
 mod stats;
@@ -40,6 +41,8 @@ pub(crate) enum Verb {
     Stats(stats::Stats),
     /// Shows how many fires are expected when.
     Forecast(stats::Forecast),
+    /// Shows when a cron expression fires next. Needs no broker.
+    Preview(preview::Preview),
     /// Shows brokers and their partitions.
     Topology(stats::Topology),
     /// Works on a queue: prints deliveries and acks them.
@@ -61,6 +64,7 @@ pub(crate) fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Dead(verb) => verb.run(),
         Verb::Stats(verb) => verb.run(),
         Verb::Forecast(verb) => verb.run(),
+        Verb::Preview(verb) => verb.run(),
         Verb::Topology(verb) => verb.run(),
         Verb::Listen(verb) => verb.run(),
     }

@@ -8,12 +8,19 @@ mod serve;
 mod settings;
 mod store;
 
+use std::sync::LazyLock;
+
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use punctual_core::zones_version;
+
+/// What `--version` says: brokers that differ in the time zone data may differ about a fire.
+static LONG_VERSION: LazyLock<String> =
+    LazyLock::new(|| format!("{}\ntime zone data {}", env!("CARGO_PKG_VERSION"), zones_version()));
 
 /// Tell it when; it calls you back on time.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, long_version = LONG_VERSION.as_str())]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

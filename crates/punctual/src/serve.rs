@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use punctual_core::Partitions;
+use punctual_core::{Partitions, zones_version};
 use punctual_server::config::{admin_token, signing_secret, tls, token};
 use punctual_server::{Config, ConfigError, LogFormat, Store, raise_file_limit, start_log};
 use punctual_store::Retention;
@@ -46,6 +46,8 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
         None => flags.settings,
     };
     start_log(settings.log_format.map_or(LogFormat::Pretty, LogFormat::from));
+    let (version, timezone_data) = (env!("CARGO_PKG_VERSION"), zones_version());
+    tracing::info!(version, timezone_data, "starting");
     raise_file_limit();
     let config = config(&settings)?;
     config.check()?;

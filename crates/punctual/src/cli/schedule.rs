@@ -26,15 +26,17 @@ pub(crate) struct Schedule {
     /// Again and again, by a cron expression.
     #[arg(long, value_name = "EXPRESSION")]
     cron: Option<String>,
-    /// The time zone of the expression.
-    #[arg(long, requires = "cron", value_name = "ZONE")]
-    timezone: Option<String>,
     /// Again and again, so far apart.
     #[arg(long, value_name = "DURATION")]
     every: Option<String>,
     /// Unless touched within this time.
     #[arg(long, value_name = "DURATION")]
     within: Option<String>,
+
+    #[command(flatten)]
+    series: Series,
+    #[command(flatten)]
+    watch: Watch,
 
     /// The webhook to call.
     #[arg(long, value_name = "URL")]
@@ -78,6 +80,51 @@ pub(crate) struct Schedule {
     broker: Broker,
 }
 
+/// What goes with `--cron` and `--every`.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "With --cron and --every")]
+struct Series {
+    /// With --cron: the time zone of the expression, by its IANA name; UTC unless given.
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+    /// With --cron, for a local time that the clocks leap over: after or skip.
+    #[arg(long, value_name = "WHEN")]
+    dst_gap: Option<String>,
+    /// With --cron, for a local time that the clocks show twice: once or both.
+    #[arg(long, value_name = "WHEN")]
+    dst_overlap: Option<String>,
+    /// No fire before.
+    #[arg(long, value_name = "TIME")]
+    starts_at: Option<String>,
+    /// No fire after.
+    #[arg(long, value_name = "TIME")]
+    ends_at: Option<String>,
+    /// So many fires.
+    #[arg(long)]
+    count: Option<u32>,
+    /// What is done about missed fires: fire_once, fire_all or skip.
+    #[arg(long, value_name = "WHAT")]
+    misfire: Option<String>,
+    /// What is done about a fire while the one before is not over: allow, skip or queue_one.
+    #[arg(long, value_name = "WHAT")]
+    overlap: Option<String>,
+    /// Each fire is up to so much later, by chance.
+    #[arg(long, value_name = "DURATION")]
+    jitter: Option<String>,
+}
+
+/// What goes with `--within`.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "With --within")]
+struct Watch {
+    /// How long touches can put off a fire, all together.
+    #[arg(long, value_name = "DURATION")]
+    postpone_max: Option<String>,
+    /// Fire once more when a watch that has fired is touched.
+    #[arg(long)]
+    on_return: bool,
+}
+
 impl Schedule {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let body = self.body()?;
@@ -97,7 +144,7 @@ impl Schedule {
             }
             None => self.broker.post(&tasks, &body)?,
         };
-        show::answer(&self.broker, &task, show::fields)
+        show::answer(&self.broker, &task, show::task)
     }
 
     fn body(&self) -> anyhow::Result<Value> {
@@ -105,7 +152,11 @@ impl Schedule {
         let texts = [
             ("in", &self.r#in),
             ("cron", &self.cron),
-            ("timezone", &self.timezone),
+            ("timezone", &self.series.timezone),
+            ("misfire", &self.series.misfire),
+            ("overlap", &self.series.overlap),
+            ("jitter", &self.series.jitter),
+            ("postpone_max", &self.watch.postpone_max),
             ("every", &self.every),
             ("within", &self.within),
             ("guarantee", &self.guarantee),
@@ -117,8 +168,27 @@ impl Schedule {
                 body.insert(name.to_owned(), json!(value));
             }
         }
-        if let Some(at) = &self.at {
-            body.insert("at".to_owned(), super::tasks::time(at));
+        let times = [
+            ("at", &self.at),
+            ("starts_at", &self.series.starts_at),
+            ("ends_at", &self.series.ends_at),
+        ];
+        for (name, time) in times {
+            if let Some(time) = time {
+                body.insert(name.to_owned(), super::tasks::time(time));
+            }
+        }
+        if let Some(count) = self.series.count {
+            body.insert("count".to_owned(), json!(count));
+        }
+        if self.watch.on_return {
+            body.insert("on_return".to_owned(), json!(true));
+        }
+        let dst = [("gap", &self.series.dst_gap), ("overlap", &self.series.dst_overlap)];
+        let dst = dst.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let dst: Map<_, _> = dst.map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        if !dst.is_empty() {
+            body.insert("dst".to_owned(), dst.into());
         }
         body.insert("target".to_owned(), self.target());
         if let Some(payload) = &self.payload {

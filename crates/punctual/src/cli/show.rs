@@ -50,6 +50,32 @@ pub(crate) fn fields(object: &Value) -> String {
     trimmed(&table)
 }
 
+/// A task, a field a line, with its rule in one of them.
+pub(crate) fn task(task: &Value) -> String {
+    let mut shown = task.clone();
+    let rule = schedule(task);
+    if let Some(fields) = shown.as_object_mut().filter(|_| !rule.is_empty()) {
+        for name in RULE {
+            fields.remove(name);
+        }
+        fields.insert("schedule".to_owned(), rule.into());
+    }
+    self::fields(&shown)
+}
+
+/// The fields that [`schedule`] puts into words.
+const RULE: [&str; 6] = ["in", "at", "cron", "timezone", "every", "within"];
+
+/// The rule of a task in words: `cron 0 9 * * MON-FRI Europe/Berlin`, `every 5m`, `within 48h`.
+pub(crate) fn schedule(task: &Value) -> String {
+    let said = |name| task[name].as_str().map(|value| format!("{name} {value}"));
+    match (said("cron"), task["timezone"].as_str()) {
+        (Some(cron), Some(zone)) => format!("{cron} {zone}"),
+        (Some(cron), None) => cron,
+        _ => ["every", "within", "in", "at"].into_iter().find_map(said).unwrap_or_default(),
+    }
+}
+
 /// `task.key` is the key within the task.
 fn at<'a>(object: &'a Value, column: &str) -> &'a Value {
     column.split('.').fold(object, |value, name| &value[name])

@@ -19,12 +19,12 @@ pub(crate) struct One {
 impl One {
     pub(super) fn show(&self) -> anyhow::Result<()> {
         let task = self.broker.get(&self.path(""))?;
-        show::answer(&self.broker, &task, show::fields)
+        show::answer(&self.broker, &task, show::task)
     }
 
     pub(super) fn change(&self, verb: &str) -> anyhow::Result<()> {
         let task = self.broker.post(&self.path(&format!("/{verb}")), &json!({}))?;
-        show::answer(&self.broker, &task, show::fields)
+        show::answer(&self.broker, &task, show::task)
     }
 
     pub(super) fn history(&self) -> anyhow::Result<()> {
@@ -35,7 +35,9 @@ impl One {
                 let attempts = fire["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let whole = json!({"fire_at": fire["fire_at"], "end": fire["end"], "lag_ms": fire["lag_ms"]});
                 if attempts.is_empty() {
-                    rows.push(whole.clone());
+                    let mut row = whole.clone();
+                    row["answer"] = skipped(&fire["skipped"]);
+                    rows.push(row);
                 }
                 for attempt in attempts {
                     let mut row = whole.clone();
@@ -95,27 +97,31 @@ pub(crate) struct Touch {
     /// To this time: RFC 3339, or milliseconds since 1970.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
+    /// A watch by so much, this once, instead of its own time.
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["in", "at"])]
+    within: Option<String>,
     #[command(flatten)]
     broker: Broker,
 }
 
 impl Touch {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let body = match (&self.r#in, &self.at) {
-            (Some(delay), _) => json!({ "in": delay }),
-            (None, Some(at)) => json!({ "at": time(at) }),
-            (None, None) => json!({}),
+        let body = match (&self.r#in, &self.at, &self.within) {
+            (Some(delay), ..) => json!({ "in": delay }),
+            (_, Some(at), _) => json!({ "at": time(at) }),
+            (.., Some(within)) => json!({ "within": within }),
+            (None, None, None) => json!({}),
         };
         let path = format!("/v1/{}/tasks/{}/touch", part(&self.namespace), part(&self.task));
         let task = self.broker.post(&path, &body)?;
-        show::answer(&self.broker, &task, show::fields)
+        show::answer(&self.broker, &task, show::task)
     }
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     namespace: String,
-    /// scheduled, firing, paused or dead; all that live unless given.
+    /// scheduled, firing, paused, done or dead; all that live unless given.
     #[arg(long)]
     state: Option<String>,
     /// The beginning of the key.
@@ -167,13 +173,30 @@ impl List {
         }
         let answer = json!({ "tasks": tasks, "next": cursor });
         show::answer(&self.broker, &answer, |answer| {
-            let columns = ["fire_at", "state", "key", "id", "version", "attempt", "target"];
-            let table = show::rows(&answer["tasks"], &columns);
+            let columns =
+                ["fire_at", "state", "key", "schedule", "id", "version", "attempt", "target"];
+            let mut tasks = answer["tasks"].clone();
+            for task in tasks.as_array_mut().into_iter().flatten() {
+                task["schedule"] = json!(show::schedule(task));
+            }
+            let table = show::rows(&tasks, &columns);
             match answer["next"].as_str() {
                 Some(next) => format!("{table}\nthere are more: --cursor {next}"),
                 None => table,
             }
         })
+    }
+}
+
+/// What a policy left out, in words.
+fn skipped(skipped: &Value) -> Value {
+    let (Some(fires), Some(until)) = (skipped["fires"].as_u64(), skipped["until"].as_str()) else {
+        return Value::Null;
+    };
+    let reason = skipped["reason"].as_str().unwrap_or_default();
+    match fires {
+        1 => json!(format!("1 fire, {reason}")),
+        _ => json!(format!("{fires} fires until {until}, {reason}")),
     }
 }
 
