@@ -9,7 +9,9 @@
 mod broker;
 mod cancel;
 mod clock;
+mod cron;
 mod drain;
+mod every;
 mod lag;
 mod neighbour;
 mod pending;
@@ -17,6 +19,7 @@ mod report;
 mod restart;
 mod schedule;
 mod touch;
+mod watch;
 mod webhook;
 mod wire;
 mod worker;
@@ -85,10 +88,16 @@ enum Workload {
     Restart,
     /// Memory and disk with many tasks pending.
     Pending,
+    /// Ten thousand tasks that are due each second for a minute, to a worker.
+    Every,
+    /// A hundred thousand cron tasks at the same second, and the lag of another namespace meanwhile.
+    Cron,
+    /// A hundred thousand watches that are touched every ten seconds, of which a thousand fall silent.
+    Watch,
 }
 
 impl Workload {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Schedule,
         Self::Lag,
         Self::Drain,
@@ -98,6 +107,9 @@ impl Workload {
         Self::Cancel,
         Self::Restart,
         Self::Pending,
+        Self::Every,
+        Self::Cron,
+        Self::Watch,
     ];
 }
 
@@ -136,6 +148,9 @@ pub(crate) async fn bench(flags: Bench) -> anyhow::Result<()> {
             Workload::Cancel => cancel::run(&mut stage).await?,
             Workload::Restart => restart::run(&mut stage).await?,
             Workload::Pending => pending::run(&mut stage).await?,
+            Workload::Every => every::run(&mut stage).await?,
+            Workload::Cron => cron::run(&mut stage).await?,
+            Workload::Watch => watch::run(&mut stage).await?,
         }
         report = stage.report;
         stage.broker.stop().await?;

@@ -1,15 +1,15 @@
-//! `touch`: named tasks are pushed out in batches of a thousand, over gRPC and over HTTP.
+//! `touch`: watches are pushed out in batches of a thousand, over gRPC and over HTTP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use punctual_proto::v1::{TouchRequest, touch_request};
+use punctual_proto::v1::{TouchRequest, new_task};
 use serde_json::json;
 
 use super::Stage;
-use super::clock::{Stopwatch, millis};
+use super::clock::Stopwatch;
 use super::report::{grouped, rate};
 use super::schedule::{batch, cpu_each, send_batches};
 use super::wire::{Http, NAMESPACE, channel, tasks};
@@ -40,12 +40,12 @@ pub(super) async fn run(stage: &mut Stage) -> anyhow::Result<()> {
                         let request = TouchRequest {
                             namespace: NAMESPACE.to_owned(),
                             keys: names,
-                            to: Some(touch_request::To::InMs(48 * HOUR_MS)),
+                            to: None,
                             create: None,
                         };
                         tasks.touch(request).await?.into_inner().touched
                     } else {
-                        let body = json!({"keys": names, "in": "48h"}).to_string();
+                        let body = json!({ "keys": names }).to_string();
                         let path = format!("/v1/{NAMESPACE}/touch");
                         let answer = http.ask("POST", &path, "application/json", body.as_bytes());
                         let (status, answer) = answer.await?;
@@ -88,9 +88,10 @@ async fn name_all(stage: &Stage, keys: u64) -> anyhow::Result<()> {
     let mut first = 0;
     let next = move || {
         (first < keys).then(|| {
-            let mut batch = batch(first, |_| millis() + 24 * HOUR_MS);
+            let mut batch = batch(first, |_| 0);
             for (task, number) in batch.tasks.iter_mut().zip(first..) {
                 task.key = key(number);
+                task.when = Some(new_task::When::WithinMs(48 * HOUR_MS));
             }
             first += BATCH;
             batch

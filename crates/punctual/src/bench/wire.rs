@@ -44,7 +44,7 @@ impl Http {
     ) -> anyhow::Result<(u16, &[u8])> {
         self.out.clear();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         self.out.extend_from_slice(head.as_bytes());

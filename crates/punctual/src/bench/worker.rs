@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use punctual_proto::v1::{Hello, Settle, WorkerMessage, broker_message, worker_message};
+use punctual_proto::v1::{Delivery, Hello, Settle, WorkerMessage, broker_message, worker_message};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -52,48 +52,64 @@ pub(super) fn start(
     received: Arc<AtomicU64>,
 ) -> JoinHandle<anyhow::Result<Seen>> {
     tokio::spawn(async move {
-        let mut workers = workers(channel(&address).await?);
-        let (sender, receiver) = mpsc::channel(64);
-        let hello = Hello {
-            namespace: NAMESPACE.to_owned(),
-            queues: vec![QUEUE.to_owned()],
-            credit: CREDIT,
-            name: "bench".to_owned(),
-        };
-        send(&sender, worker_message::Message::Hello(hello)).await?;
-        let mut stream = workers.work(ReceiverStream::new(receiver)).await?.into_inner();
         let mut seen = Seen { lags: Lags::new(), times: vec![0; usize::try_from(count)?] };
-        while received.load(Ordering::Relaxed) < count {
-            let wait = std::time::Duration::from_millis(200);
-            // Another worker may have had the last one.
-            let Ok(message) = tokio::time::timeout(wait, stream.message()).await else {
-                continue;
-            };
-            let Some(message) = message?.and_then(|message| message.message) else {
-                continue;
-            };
-            let broker_message::Message::Deliveries(batch) = message else {
-                continue;
-            };
-            let now = micros();
-            let mut ack = Vec::with_capacity(batch.deliveries.len());
-            for delivery in &batch.deliveries {
-                seen.lags.note(delivery.fire_at_ms * 1000, now);
-                let number = number_of(&delivery.payload).context("not a payload of ours")?;
-                if let Some(times) = seen.times.get_mut(usize::try_from(number)?) {
-                    received.fetch_add(u64::from(*times == 0), Ordering::Relaxed);
-                    *times = times.saturating_add(1);
-                }
-                ack.push(delivery.token);
+        let until = || received.load(Ordering::Relaxed) >= count;
+        listen(&address, NAMESPACE, until, |number, delivery, now| {
+            seen.lags.note(delivery.fire_at_ms * 1000, now);
+            if let Some(times) = seen.times.get_mut(usize::try_from(number)?) {
+                received.fetch_add(u64::from(*times == 0), Ordering::Relaxed);
+                *times = times.saturating_add(1);
             }
-            let settle = Settle { ack, ..Settle::default() };
-            send(&sender, worker_message::Message::Settle(settle)).await?;
-        }
-        // The stream stays until the broker has read the last acks.
-        drop(sender);
-        while let Ok(Some(_)) = stream.message().await {}
+            Ok(())
+        })
+        .await?;
         Ok(seen)
     })
+}
+
+/// Receives and acks what comes to the queue of a namespace, by the number of the task, until it is enough.
+pub(super) async fn listen(
+    address: &str,
+    namespace: &str,
+    enough: impl Fn() -> bool,
+    mut on: impl FnMut(u64, &Delivery, u64) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut workers = workers(channel(address).await?);
+    let (sender, receiver) = mpsc::channel(64);
+    let hello = Hello {
+        namespace: namespace.to_owned(),
+        queues: vec![QUEUE.to_owned()],
+        credit: CREDIT,
+        name: "bench".to_owned(),
+    };
+    send(&sender, worker_message::Message::Hello(hello)).await?;
+    let mut stream = workers.work(ReceiverStream::new(receiver)).await?.into_inner();
+    while !enough() {
+        let wait = std::time::Duration::from_millis(200);
+        // Another worker may have had the last one.
+        let Ok(message) = tokio::time::timeout(wait, stream.message()).await else {
+            continue;
+        };
+        let Some(message) = message?.and_then(|message| message.message) else {
+            continue;
+        };
+        let broker_message::Message::Deliveries(batch) = message else {
+            continue;
+        };
+        let now = micros();
+        let mut ack = Vec::with_capacity(batch.deliveries.len());
+        for delivery in &batch.deliveries {
+            let number = number_of(&delivery.payload).context("not a payload of ours")?;
+            on(number, delivery, now)?;
+            ack.push(delivery.token);
+        }
+        let settle = Settle { ack, ..Settle::default() };
+        send(&sender, worker_message::Message::Settle(settle)).await?;
+    }
+    // The stream stays until the broker has read the last acks.
+    drop(sender);
+    while let Ok(Some(_)) = stream.message().await {}
+    Ok(())
 }
 
 async fn send(
