@@ -89,7 +89,11 @@ fn what_the_broker_refuses_is_one_sentence_and_exit_code_1() {
     for (args, sentence) in [
         (vec!["show", "shop", "none"], "no such task"),
         (vec!["schedule", "shop", "--in", "soon", "--queue", "q"], "must be a duration"),
-        (vec!["schedule", "shop", "--cron", "* * * * *", "--queue", "q"], "not served yet"),
+        (vec!["schedule", "shop", "--cron", "* * * *", "--queue", "q"], "cron: "),
+        (vec!["schedule", "shop", "--in", "1h", "--count", "2", "--queue", "q"], "goes with"),
+        (vec!["preview", "* 25 * * *"], "cron: "),
+        (vec!["preview", "@daily", "--timezone", "Europe/Berlni"], "Europe/Berlin"),
+        (vec!["preview", "@daily", "--count", "101"], "from 1 to 100"),
         (vec!["list", "shop", "--state", "asleep"], "state must be"),
         (vec!["dead", "delete", "shop", "x"], "must be a fire id"),
         (vec!["stats", "sh op"], "letters, digits"),
@@ -104,6 +108,75 @@ fn what_the_broker_refuses_is_one_sentence_and_exit_code_1() {
         assert!(complaint.contains(sentence), "{args:?}: {complaint}");
         assert!(!complaint.contains("urn:"), "{args:?}: {complaint}");
     }
+}
+
+#[test]
+fn schedules_are_said_in_words() {
+    let broker = Broker::start(&[]);
+    let cron = [
+        "schedule",
+        "shop",
+        "report",
+        "--cron",
+        "0 9 * * MON-FRI",
+        "--timezone",
+        "Europe/Berlin",
+        "--dst-gap",
+        "skip",
+        "--dst-overlap",
+        "both",
+        "--starts-at",
+        "2030-01-01T00:00:00Z",
+        "--ends-at",
+        "1924992000000",
+        "--count",
+        "5",
+        "--misfire",
+        "fire_all",
+        "--overlap",
+        "queue_one",
+        "--jitter",
+        "1m",
+        "--queue",
+        "q",
+    ];
+    let made = json_of(&broker, &cron);
+    assert_eq!(made["dst"], json!({"gap": "skip", "overlap": "both"}));
+    assert_eq!((&made["misfire"], &made["overlap"]), (&json!("fire_all"), &json!("queue_one")));
+    assert_eq!((&made["count"], &made["jitter"]), (&json!(5), &json!("1m")));
+    assert_eq!(made["ends_at"], "2031-01-01T00:00:00.000Z");
+    json_of(&broker, &["schedule", "shop", "beat", "--every", "5m", "--queue", "q"]);
+    let watch =
+        ["schedule", "shop", "watch", "--within", "2d", "--postpone-max", "30d", "--on-return"];
+    let made = json_of(&broker, &[&watch[..], &["--queue", "q"]].concat());
+    assert_eq!((&made["postpone_max"], &made["on_return"]), (&json!("30d"), &json!(true)));
+    let (_, table, _) = punctual(&broker, &["list", "shop"]);
+    for words in ["cron 0 9 * * MON-FRI Europe/Berlin", "every 5m", "within 2d"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let (_, table, _) = punctual(&broker, &["show", "shop", "report"]);
+    assert!(table.contains("cron 0 9 * * MON-FRI Europe/Berlin"), "{table}");
+    let touched = json_of(&broker, &["touch", "shop", "watch", "--within", "1h"]);
+    assert_eq!((&touched["version"], &touched["within"]), (&json!(2), &json!("2d")));
+    let preview = ["preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", "2"];
+    let preview = [&preview[..], &["--from", "2027-03-27T12:00:00Z"]].concat();
+    let (fine, table, complaint) = punctual(&broker, &preview);
+    assert!(fine, "{complaint}");
+    for words in ["2027-03-28T03:00:00+02:00", "02:30 does not exist", "time zone data 20"] {
+        assert!(table.contains(words), "{words}: {table}");
+    }
+    let answer = json_of(&broker, &preview);
+    assert_eq!(answer["fires"][1]["fire_at"], "2027-03-29T00:30:00.000Z");
+    let beat = json_of(&broker, &["schedule", "shop", "quick", "--every", "100ms", "--queue", "z"]);
+    json_of(&broker, &["pause", "shop", "quick"]);
+    eventually(|| {
+        json_of(&broker, &["resume", "shop", "quick"]);
+        json_of(&broker, &["pause", "shop", "quick"]);
+        let (_, table, _) = punctual(&broker, &["history", "shop", beat["id"].as_str().unwrap()]);
+        (table.contains("skipped") && table.contains("paused")).then_some(())
+    });
+    let (_, said, _) = punctual(&broker, &["--version"]);
+    assert!(said.contains("time zone data 20"), "{said}");
 }
 
 #[test]

@@ -70,6 +70,80 @@ fn once(desk: &Desk, end: u128) -> Expected {
     unreachable!("the end comes");
 }
 
+/// Tasks that are due again and again: by an interval, by a cron expression each second and each odd second, in a zone of its own.
+/// A jump would skip some, or bring all of a day at once.
+fn again(desk: &Desk, end: u128) -> Expected {
+    let mut expected = Expected::default();
+    for n in 0..12 {
+        let interval = [250, 700, 1000, 1300][n % 4];
+        let key = format!("every-{n}");
+        let body = json!({"every": format!("{interval}ms"), "target": desk.target(n, &key)});
+        let first = desk.put(&key, &body);
+        expected.dues.insert(key, beats(first, interval, end));
+    }
+    for n in 0..6 {
+        let (expression, interval) = [("* * * * * *", 1000), ("1/2 * * * * *", 2000)][n % 2];
+        let zone = ["UTC", "Europe/Berlin", "Asia/Kathmandu"][n % 3];
+        let key = format!("cron-{n}");
+        let body = json!({"cron": expression, "timezone": zone, "target": desk.target(n, &key)});
+        let first = desk.put(&key, &body);
+        assert_eq!(first % interval, if interval == 2000 { 1000 } else { 0 }, "{key}");
+        expected.dues.insert(key, beats(first, interval, end));
+    }
+    for (n, cron) in ["0 * 1 1 *", "@yearly"].into_iter().enumerate() {
+        // Some time in the year, but not in the minutes of this run.
+        let key = format!("later-cron-{n}");
+        desk.put(&key, &json!({"cron": cron, "target": desk.target(n, &key)}));
+        expected.never.push(key);
+    }
+    expected
+}
+
+/// The times from the first on, so far apart, before the end.
+fn beats(first: u64, interval: u64, end: u128) -> Vec<u64> {
+    let beats = (0..).map(|beat| first + beat * interval);
+    beats.take_while(|at| u128::from(*at) < end).collect()
+}
+
+/// Watches that are touched four times as often as they must be, and some that fall silent, one after the other.
+fn watches(desk: &Desk, end: u128) -> Expected {
+    let mut expected = Expected::default();
+    let within: u64 = 2000;
+    let names: Vec<_> = (0..24).map(|n| format!("watch-{n}")).collect();
+    let mut dues = Vec::new();
+    for (n, key) in names.iter().enumerate() {
+        let within = format!("{within}ms");
+        dues.push(desk.put(key, &json!({"within": within, "target": desk.target(n, key)})));
+    }
+    let begun = now_millis();
+    let last = end - u128::from(within) - 1500;
+    while now_millis() < last {
+        let share = (now_millis() - begun) * 12 / (last - begun);
+        for (n, key) in names.iter().enumerate() {
+            // Half of them fall silent on the way, the others are touched to the end.
+            if n % 2 == 0 && u128::try_from(n / 2).unwrap() < share {
+                continue;
+            }
+            dues[n] = desk.touch(key);
+        }
+        pause(Duration::from_millis(500));
+    }
+    for (key, due) in names.into_iter().zip(dues) {
+        expected.dues.insert(key, vec![due]);
+    }
+    expected
+}
+
+#[test]
+fn tasks_that_are_due_again_and_again_keep_their_times_whatever_the_clock_does() {
+    Stage::start().play(&JUMPS, pace(), again);
+}
+
+#[test]
+fn a_watch_goes_by_true_silence_whatever_the_clock_does() {
+    Stage::start().play(&JUMPS, pace(), watches);
+}
+
 #[test]
 fn a_clock_that_is_set_one_second_to_ten_years_off_makes_nothing_early_late_or_double() {
     Stage::start().play(&JUMPS, pace(), once);

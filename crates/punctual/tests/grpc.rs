@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use field::{Broker, PATIENCE};
 use punctual_client::{
-    CancelResult, Client, Delivery, Error, Failure, List, Namespace, NewTask, Retry, TaskState,
-    Timestamp, Touch, Worker,
+    CancelResult, Client, Delivery, Error, Failure, Gap, List, Misfire, Namespace, NewTask,
+    Occasion, Overlap, Retry, TaskState, Timestamp, Touch, Twice, Worker,
 };
 use punctual_proto::v1;
 use punctual_proto::v1::broker_message::Message as Told;
+use punctual_proto::v1::tasks_client::TasksClient;
 use punctual_proto::v1::worker_message::Message as Tell;
 use punctual_proto::v1::workers_client::WorkersClient;
 use tokio::sync::mpsc;
@@ -202,17 +203,104 @@ async fn conditions_and_touches_mean_what_they_say() {
     assert!(matches!(shop.touch("b").await, Err(Error::Problem(problem)) if problem.status == 404));
     let untimed = shop.touch("a").await;
     assert!(matches!(untimed, Err(Error::Problem(problem)) if problem.status == 422), "no watch");
-    let watch = shop.task().key("w").within(HOUR).queue("q").schedule().await;
-    assert!(
-        matches!(watch, Err(Error::Problem(problem)) if problem.status == 422),
-        "not served yet"
-    );
+    shop.task().key("w").within(HOUR).queue("q").schedule().await.unwrap();
+    shop.touch("w").await.unwrap();
+    assert_eq!(shop.get("w").await.unwrap().unwrap().version, 2);
     let model = NewTask::new().delay(HOUR).queue("q");
     let touched = shop.touch_many(["a", "b", "c"], later().create(model)).await.unwrap();
     assert_eq!((touched.touched, touched.created, touched.missing.len()), (1, 2, 0));
     let namespace = shop.task().key("x").delay(HOUR).queue("no spaces").schedule().await;
     let Err(Error::Problem(problem)) = namespace else { panic!("{namespace:?}") };
     assert_eq!((problem.status, problem.field.as_deref()), (422, Some("target.queue")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_schedule_travels_with_all_that_is_wished() {
+    let broker = Broker::start(&[]);
+    let shop = shop(&broker);
+    let (start, end) =
+        (Timestamp::from_millis(1_893_456_000_000), Timestamp::from_millis(1_900_000_000_000));
+    let cron = shop.task().key("cron").timezone("Europe/Berlin").cron("0 9 * * MON-FRI").queue("q");
+    let cron = cron.dst_gap(Gap::Skip).dst_overlap(Twice::Both).starts_at(start).ends_at(end);
+    let cron = cron.count(7).misfire(Misfire::FireAll).overlap(Overlap::QueueOne);
+    cron.jitter(Duration::from_secs(60)).schedule().await.unwrap();
+    shop.task().key("every").every(HOUR).queue("q").schedule().await.unwrap();
+    let watch = shop.task().key("watch").within(HOUR).postpone_max(2 * HOUR).on_return().queue("q");
+    watch.schedule().await.unwrap();
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
+    let mut raw = TasksClient::new(channel.unwrap().connect().await.unwrap());
+    let mut sent = async |key: &str| {
+        let (namespace, key_or_id) = ("shop".to_owned(), key.to_owned());
+        let task = raw.get(v1::GetRequest { namespace, key_or_id }).await.unwrap().into_inner();
+        assert!(task.nominal_at_ms > 0 && task.nominal_at_ms <= task.fire_at_ms);
+        task.sent.unwrap()
+    };
+    let cron = sent("cron").await;
+    let expression = v1::Cron {
+        expression: "0 9 * * MON-FRI".to_owned(),
+        timezone: "Europe/Berlin".to_owned(),
+        dst_gap: v1::Gap::Skip.into(),
+        dst_overlap: v1::Twice::Both.into(),
+    };
+    assert_eq!(cron.when, Some(v1::new_task::When::Cron(expression)));
+    let series = v1::Series {
+        starts_at_ms: Some(start.as_millis()),
+        ends_at_ms: Some(end.as_millis()),
+        count: Some(7),
+        misfire: v1::Misfire::FireAll.into(),
+        overlap: v1::Overlap::QueueOne.into(),
+        jitter_ms: 60_000,
+    };
+    assert_eq!(cron.series, Some(series));
+    let every = sent("every").await;
+    assert_eq!(every.when, Some(v1::new_task::When::EveryMs(3_600_000)));
+    assert_eq!(every.series.unwrap().misfire(), v1::Misfire::FireOnce, "defaults are filled in");
+    let watch = sent("watch").await;
+    assert_eq!(watch.when, Some(v1::new_task::When::WithinMs(3_600_000)));
+    assert_eq!((watch.postpone_max_ms, watch.on_return), (7_200_000, true));
+    for (task, field) in [
+        (shop.task().cron("0 25 * * *"), "cron"),
+        (shop.task().cron("@daily").timezone("Mars"), "timezone"),
+        (shop.task().every(HOUR).timezone("UTC"), "timezone"),
+        (shop.task().every(HOUR).count(0), "count"),
+        (shop.task().every(HOUR).on_return(), "on_return"),
+        (shop.task().delay(HOUR).jitter(HOUR), "jitter"),
+        (shop.task().every(HOUR).ends_at(Timestamp::from_millis(5)), "ends_at"),
+        (shop.task().within(HOUR).postpone_max(HOUR / 2), "postpone_max"),
+    ] {
+        let refused = task.queue("q").schedule().await;
+        let Err(Error::Problem(problem)) = refused else { panic!("{field}: {refused:?}") };
+        assert_eq!((problem.status, problem.field.as_deref()), (422, Some(field)), "{problem}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_told_of_silence_and_of_the_return() {
+    let broker = Broker::start(&[]);
+    let shop = shop(&broker);
+    let (worker, mut deliveries) = worker(&shop, |_| Ok(()));
+    let worker = worker.spawn();
+    let watch = NewTask::new().within(Duration::from_millis(200)).on_return().queue("q");
+    let touched = shop.touch_many(["d"], Touch::default().create(watch)).await.unwrap();
+    assert_eq!(touched.created, 1);
+    let silent = next(&mut deliveries).await;
+    assert_eq!((silent.key.as_deref(), silent.occasion), (Some("d"), Occasion::Due));
+    while shop.get("d").await.unwrap().unwrap().state != TaskState::Done {
+        tokio::task::yield_now().await;
+    }
+    let listed = shop.list(List::default().state(TaskState::Done)).await.unwrap();
+    assert_eq!(listed.tasks.len(), 1);
+    shop.touch_many(["d"], Touch::default().within(HOUR)).await.unwrap();
+    let back = next(&mut deliveries).await;
+    assert_eq!((back.key.as_deref(), back.occasion), (Some("d"), Occasion::Return));
+    assert_ne!(back.fire_id, silent.fire_id);
+    let beat = shop.task().key("beat").every(Duration::from_millis(100)).count(3).queue("q");
+    beat.schedule().await.unwrap();
+    let mut fires = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        assert!(fires.insert(next(&mut deliveries).await.fire_id));
+    }
+    worker.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

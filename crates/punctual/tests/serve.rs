@@ -146,7 +146,7 @@ fn bad_input_gets_a_problem_that_names_the_field() {
         (r#"{"in": 5}"#.to_owned(), 400, Some("in")),
         (task(r#""in": "soon""#, url), 422, Some("in")),
         (task(r#""in": "99999d""#, url), 422, Some("in")),
-        (task(r#""in": "1s", "at": 5"#, url), 422, Some("in")),
+        (task(r#""in": "1s", "at": 5"#, url), 422, Some("at")),
         (task(r#""payload_base64": "eA==", "in": "1s""#, url), 422, Some("payload_base64")),
         (task(r#""labels": {}"#, url), 422, Some("in")),
         (task(r#""at": "tomorrow""#, url), 422, Some("at")),
