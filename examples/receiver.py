@@ -10,7 +10,8 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self):
         payload = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
         key, lag = self.headers.get("punctual-key"), self.headers.get("punctual-lag-ms")
-        print(f"{self.path} key={key} lag={lag}ms payload={payload}", flush=True)
+        occasion = self.headers.get("punctual-occasion")
+        print(f"{self.path} key={key} lag={lag}ms occasion={occasion} payload={payload}", flush=True)
         self.send_response(204)
         self.end_headers()
 
