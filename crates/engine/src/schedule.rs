@@ -32,9 +32,7 @@ impl Owner {
         if let Some(error) = self.refusal(order.condition, existing.as_ref()) {
             return self.answer(asked, Err(error));
         }
-        if order.receipt.is_none()
-            && let Some(old) = existing.as_ref().filter(|old| old.is_edited_by(&order.new_task))
-        {
+        if let Some(old) = existing.as_ref().filter(|old| old.is_edited_by(&order.new_task)) {
             return self.edit(old.clone(), &order, asked, now);
         }
         let Some(fire_at) = order.new_task.schedule.first_at(now) else {
@@ -57,19 +55,33 @@ impl Owner {
                 Scheduled::Replaced(task.clone())
             }
         };
-        if let Some(ours) = &order.receipt {
-            let fire_at = now.after(IDEMPOTENCY_KEPT);
-            let Some(id) = self.next_id(fire_at) else {
-                return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
-            };
-            let kept = receipt::receipt(id, ours, &task);
-            decision.changes.push(Change::Put(kept.clone()));
-            decision.effects.push(Effect::File(kept));
+        if !self.keep_receipt(&mut decision, &order, &task, now) {
+            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
         }
         decision.changes.push(Change::Put(task.clone()));
         decision.effects.push(Effect::File(task));
         decision.answer = Some(Answer::Scheduled(scheduled));
         self.write(decision);
+    }
+
+    /// Remembers what was made under an idempotency key, if there is one; false if the epoch is used up.
+    fn keep_receipt(
+        &mut self,
+        decision: &mut Decision,
+        order: &Order,
+        task: &Task,
+        now: Timestamp,
+    ) -> bool {
+        let Some(ours) = &order.receipt else {
+            return true;
+        };
+        let Some(id) = self.next_id(now.after(IDEMPOTENCY_KEPT)) else {
+            return false;
+        };
+        let kept = receipt::receipt(id, ours, task);
+        decision.changes.push(Change::Put(kept.clone()));
+        decision.effects.push(Effect::File(kept));
+        true
     }
 
     /// A task that goes on does so by its new definition from now on, under its id: its history stays, and what was fired already is
@@ -111,6 +123,9 @@ impl Owner {
                 task
             }
         };
+        if !self.keep_receipt(&mut decision, order, &task, now) {
+            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+        }
         decision.answer = Some(Answer::Scheduled(Scheduled::Replaced(task)));
         self.write(decision);
     }

@@ -16,7 +16,7 @@ use punctual_core::{
 };
 use punctual_engine::{Command, Condition, Event, Push};
 use punctual_store::TaskStore;
-use world::{Answer, Weather, World, failed, key, millis, named, ready, secs};
+use world::{Answer, Dice, Weather, World, failed, key, millis, named, ready, secs};
 
 const SEEDS_DEFAULT: u64 = 200;
 /// Each broke a promise once.
@@ -64,7 +64,7 @@ struct Life {
 
 impl Life {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut dice = Dice::new(seed);
         let mut world = World::new();
         let names = ["a", "b", "c"];
         let series = names.map(|name| {
@@ -359,20 +359,4 @@ fn new_series(
     let series = Series { count, overlap, misfire, jitter, ..Series::default() };
     let schedule = Schedule::Every { interval, series: series.into() };
     NewTask { schedule, guarantee, retry: retry(dice), ..named(name, secs(0)) }
-}
-
-/// A small generator, so that a seed means the same for ever.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % sides
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.roll(len as u64)).unwrap()
-    }
 }

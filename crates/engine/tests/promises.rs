@@ -15,7 +15,7 @@ use punctual_core::{
 use punctual_engine::{Cancelled, Command, Condition, Event, Push, Scheduled, Subject};
 use punctual_store::TaskStore;
 use tokio::sync::oneshot::error::TryRecvError;
-use world::{Answer, Weather, World, failed, key, millis, named, once, ready, secs, shop};
+use world::{Answer, Dice, Weather, World, failed, key, millis, named, once, ready, secs, shop};
 
 const SEEDS_DEFAULT: u64 = 300;
 /// Each broke a promise once.
@@ -66,7 +66,7 @@ impl Life {
     fn new(seed: u64) -> Self {
         Self {
             world: World::new(),
-            dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            dice: Dice::new(seed),
             promises: HashMap::new(),
             received: HashMap::new(),
             scheduling: Vec::new(),
@@ -375,21 +375,5 @@ impl Life {
             FireEnd::Cancelled | FireEnd::Replaced => {}
             end => panic!("{end:?} without ever being sent: {promise:?}"),
         }
-    }
-}
-
-/// A small generator, so that a seed means the same for ever.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % sides
-    }
-
-    fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.roll(len as u64)).unwrap()
     }
 }

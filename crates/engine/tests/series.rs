@@ -8,9 +8,13 @@ use std::time::Duration;
 
 use punctual_core::{
     Backoff, Due, FireEnd, FireRecord, Guarantee, Misfire, NewTask, Occasion, Outcome, Overlap,
-    PartitionId, Payload, RetryPolicy, Schedule, Series, SkipReason, Task, TaskState, Timestamp,
+    PartitionId, Payload, RetryPolicy, Schedule, Series, SkipReason, Task, TaskKey, TaskState,
+    Timestamp,
 };
-use punctual_engine::{Cancelled, Command, Condition, Delivery, EngineError, Event, Push};
+use punctual_engine::{
+    Answer, Cancelled, Command, Condition, Delivery, EngineError, Event, Order, Push, Receipt,
+    Scheduled,
+};
 use punctual_store::TaskStore;
 use world::{START, World, failed, key, millis, named, ready, secs};
 
@@ -194,6 +198,25 @@ fn an_edit_takes_effect_at_once_under_the_same_id() {
     let mut answer = world.send_schedule(every(secs(3), over), Condition::Always);
     world.settle();
     assert_eq!(answer.try_recv().unwrap().unwrap_err(), EngineError::Never);
+}
+
+#[test]
+fn an_edit_under_an_idempotency_key_is_made_in_place_and_once() {
+    let mut world = World::new();
+    let task = world.schedule(every(secs(1), Series::default()));
+    for _ in 0..2 {
+        let receipt = Receipt { key: TaskKey::new("k").unwrap(), digest: "d".to_owned() };
+        let new_task = every(secs(10), Series::default()).into();
+        let order = Order { new_task, condition: Condition::Always, receipt: Some(receipt) };
+        let mut answer = world.send(Command::Schedule(order), |told| match told {
+            Answer::Scheduled(scheduled) => Some(scheduled),
+            _ => None,
+        });
+        world.settle();
+        let (Scheduled::Created(edited) | Scheduled::Replaced(edited)) =
+            answer.try_recv().unwrap().unwrap();
+        assert_eq!((edited.id, edited.version), (task.id, task.version.next()));
+    }
 }
 
 #[test]

@@ -346,3 +346,23 @@ pub(crate) const fn millis(n: u64) -> Duration {
 pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
+
+/// A small generator, so that a seed means the same for ever.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % sides
+    }
+
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.roll(len as u64)).unwrap()
+    }
+}
