@@ -49,7 +49,7 @@ pub use settle::{Terms, Verdict, settle};
 pub use target::{HttpTarget, Method, Target};
 pub use task::{Guarantee, NewTask, Payload, Task, TaskState, Version};
 pub use time::{Clock, Timestamp, TimestampError};
-pub use topology::{Owner, Topology};
+pub use topology::{Assignment, Owner, Presence, Topology};
 pub use zone::{Zone, zones_version};
 
 /// A value that a caller sent and that cannot be taken: which field, and what is allowed.

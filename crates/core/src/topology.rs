@@ -2,7 +2,8 @@
 //!
 //! In: what leases say. Out: the owner to ask about a partition. A value, replaced whole; never the truth
 //! itself: a write goes by the epoch in the store, so an old topology costs a detour, not a task.
-//! Not here: computing a better one (`assign`, with the cluster).
+//! [`Presence`] is what each broker says of itself, [`Assignment`] what the leader proposes.
+//! Not here: computing a better one (`assign`, in `cluster`).
 
 use crate::{BrokerId, Epoch, PartitionId, Partitions};
 
@@ -53,6 +54,34 @@ impl Topology {
             owner.as_ref().filter(|owner| owner.broker == *broker)?;
             PartitionId::new(number)
         })
+    }
+}
+
+/// What a broker says of itself with every heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// Who.
+    pub broker: BrokerId,
+    /// What it holds, and at which epochs.
+    pub holds: Vec<(PartitionId, Epoch)>,
+    /// Whether it wants none of the partitions: it drains, or does not trust its clock.
+    pub leaving: bool,
+    /// How far its clock is ahead of the store's, in milliseconds, as it saw it last; negative if behind.
+    pub ahead_ms: Option<i64>,
+}
+
+/// Who should hold what, as the leader proposes it. A proposal: the lease of each partition disposes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Assignment {
+    /// By partition; `None` where there is nobody to hold it.
+    pub owners: Vec<Option<BrokerId>>,
+}
+
+impl Assignment {
+    /// Who should hold a partition.
+    #[must_use]
+    pub fn owner(&self, partition: PartitionId) -> Option<&BrokerId> {
+        self.owners.get(usize::from(partition.get()))?.as_ref()
     }
 }
 
