@@ -251,6 +251,26 @@ proptest! {
     }
 
     #[test]
+    fn what_a_caller_asks_for_reads_back_and_its_times_stay_as_they_were_given(
+        new_task in new_task(), place in any::<prop::sample::Index>(), flip in 1..=255u8,
+    ) {
+        let interner = Interner::default();
+        let mut bytes = Vec::new();
+        put_new_task(&mut bytes, &new_task);
+        prop_assert_eq!(&read_new_task(&bytes, &interner).unwrap(), &new_task);
+
+        let place = place.index(bytes.len());
+        prop_assert!(read_new_task(&bytes[..place], &interner).is_err());
+        let mut longer = bytes.clone();
+        longer.push(0);
+        prop_assert!(read_new_task(&longer, &interner).is_err());
+        bytes[place] ^= flip;
+        read_anything(&bytes);
+        bytes[0] = 9;
+        prop_assert_eq!(read_new_task(&bytes, &interner), Err(CodecError::Format(9)));
+    }
+
+    #[test]
     fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200)) {
         read_anything(&bytes);
         // With a format that is known they get further.
@@ -288,6 +308,7 @@ fn read_anything(bytes: &[u8]) {
     let interner = Interner::default();
     let id = TaskId::floor(Timestamp::EPOCH);
     let _ = read_task(bytes, &interner);
+    let _ = read_new_task(bytes, &interner);
     let _ = read_body(id, Timestamp::EPOCH, bytes, &interner);
     let _ = read_summary(id, Timestamp::EPOCH, bytes);
     let _ = read_head(bytes);

@@ -1,0 +1,298 @@
+//! Definitions: what a caller asked for.
+//!
+//! In: a [`NewTask`], on its own as brokers send it to each other, or as a part of a task. A time that the caller gave as a delay
+//! stays one: whoever decides about the task says from when it counts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_core::{
+    Backoff, Guarantee, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Payload,
+    RetryPolicy, Schedule, TIMEOUT_DEFAULT, Target, TaskKey,
+};
+
+use super::bytes::{Reader, put_bytes, put_duration, put_varint, read_count};
+use super::names::{Interner, read_key};
+use super::schedule::{put_schedule, read_schedule};
+use super::{CodecError, FORMAT, ROOM_MAX, Result};
+
+pub(super) const FLAG_KEY: u8 = 0b0000_1000;
+const FLAG_RETRY: u8 = 0b0001_0000;
+const FLAG_TIMEOUT: u8 = 0b0010_0000;
+const FLAG_EXPIRES: u8 = 0b0100_0000;
+const FLAG_LABELS: u8 = 0b1000_0000;
+const FLAGS: u8 = FLAG_KEY | FLAG_RETRY | FLAG_TIMEOUT | FLAG_EXPIRES | FLAG_LABELS;
+
+/// Writes what a caller asks for.
+pub fn put_new_task(out: &mut Vec<u8>, new_task: &NewTask) {
+    let flags = flags_of(new_task);
+    out.extend_from_slice(&[FORMAT, flags]);
+    put_bytes(out, new_task.namespace.as_str().as_bytes());
+    if let Some(key) = &new_task.key {
+        put_bytes(out, key.as_str().as_bytes());
+    }
+    put_schedule(out, &new_task.schedule);
+    put_rest(out, new_task, flags);
+}
+
+/// Reads what a caller asks for, up to the end of the bytes. Whether it keeps the limits is not looked at here:
+/// [`NewTask::check`] says it.
+pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Result<NewTask> {
+    let mut reader = Reader::new(bytes);
+    match reader.byte()? {
+        FORMAT => {}
+        other => return Err(CodecError::Format(other)),
+    }
+    let flags = reader.byte()?;
+    if flags & !FLAGS != 0 {
+        return Err(CodecError::Invalid("flags"));
+    }
+    let namespace = interner.namespace(reader.text()?)?;
+    let key = match flags & FLAG_KEY {
+        0 => None,
+        _ => Some(read_key(reader.text()?)?),
+    };
+    let schedule = read_schedule(&mut reader)?;
+    let rest = read_rest(&mut reader, flags, interner)?;
+    reader.end()?;
+    Ok(rest.of(namespace, key, schedule))
+}
+
+/// What of a definition is not as it is by default.
+pub(super) fn flags_of(definition: &NewTask) -> u8 {
+    let mut flags = 0;
+    for (flag, set) in [
+        (FLAG_KEY, definition.key.is_some()),
+        (FLAG_RETRY, definition.retry != RetryPolicy::default()),
+        (FLAG_TIMEOUT, definition.timeout != TIMEOUT_DEFAULT),
+        (FLAG_EXPIRES, definition.expires_after.is_some()),
+        (FLAG_LABELS, !definition.labels.is_empty()),
+    ] {
+        flags |= if set { flag } else { 0 };
+    }
+    flags
+}
+
+/// Everything but namespace, key and schedule, which stand further in front.
+pub(super) fn put_rest(out: &mut Vec<u8>, definition: &NewTask, flags: u8) {
+    put_target(out, &definition.target);
+    put_payload(out, &definition.payload);
+    out.push(guarantee_code(definition.guarantee));
+    if flags & FLAG_RETRY != 0 {
+        put_retry(out, &definition.retry);
+    }
+    if flags & FLAG_TIMEOUT != 0 {
+        put_duration(out, definition.timeout);
+    }
+    if let Some(expires_after) = definition.expires_after {
+        put_duration(out, expires_after);
+    }
+    if flags & FLAG_LABELS != 0 {
+        put_varint(out, definition.labels.iter().len() as u64);
+        for (name, value) in definition.labels.iter() {
+            put_bytes(out, name.as_bytes());
+            put_bytes(out, value.as_bytes());
+        }
+    }
+}
+
+/// A definition without namespace, key and schedule.
+pub(super) struct Rest {
+    target: Target,
+    payload: Payload,
+    guarantee: Guarantee,
+    retry: RetryPolicy,
+    timeout: Duration,
+    expires_after: Option<Duration>,
+    labels: Labels,
+}
+
+impl Rest {
+    /// With what stands in front.
+    pub(super) fn of(
+        self,
+        namespace: Namespace,
+        key: Option<TaskKey>,
+        schedule: Schedule,
+    ) -> NewTask {
+        let Self { target, payload, guarantee, retry, timeout, expires_after, labels } = self;
+        NewTask {
+            namespace,
+            key,
+            schedule,
+            target,
+            payload,
+            guarantee,
+            retry,
+            timeout,
+            expires_after,
+            labels,
+        }
+    }
+}
+
+pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner) -> Result<Rest> {
+    Ok(Rest {
+        target: read_target(reader, interner)?,
+        payload: read_payload(reader)?,
+        guarantee: guarantee_of(reader.byte()?)?,
+        retry: match flags & FLAG_RETRY {
+            0 => RetryPolicy::default(),
+            _ => read_retry(reader)?,
+        },
+        timeout: match flags & FLAG_TIMEOUT {
+            0 => TIMEOUT_DEFAULT,
+            _ => reader.duration()?,
+        },
+        expires_after: match flags & FLAG_EXPIRES {
+            0 => None,
+            _ => Some(reader.duration()?),
+        },
+        labels: match flags & FLAG_LABELS {
+            0 => Labels::default(),
+            _ => read_labels(reader)?,
+        },
+    })
+}
+
+fn put_target(out: &mut Vec<u8>, target: &Target) {
+    match target {
+        Target::Queue(queue) => {
+            out.push(0);
+            put_bytes(out, queue.as_str().as_bytes());
+        }
+        Target::Http(http) => {
+            let method = Method::ALL.iter().position(|method| *method == http.method());
+            let method = u8::try_from(method.unwrap_or_default()).unwrap_or_default();
+            out.extend_from_slice(&[1, method]);
+            put_bytes(out, http.url().as_bytes());
+            put_varint(out, http.headers().len() as u64);
+            for (name, value) in http.headers() {
+                put_bytes(out, name.as_bytes());
+                put_bytes(out, value.as_bytes());
+            }
+        }
+    }
+}
+
+fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Result<Target> {
+    match reader.byte()? {
+        0 => Ok(Target::Queue(interner.queue(reader.text()?)?)),
+        1 => {
+            let method = Method::ALL.get(usize::from(reader.byte()?));
+            let method = *method.ok_or(CodecError::Invalid("method"))?;
+            let url = reader.text()?;
+            let count = read_count(reader)?;
+            let mut headers = Vec::with_capacity(count.min(ROOM_MAX));
+            for _ in 0..count {
+                headers.push((reader.text()?.to_owned(), reader.text()?.to_owned()));
+            }
+            let target = HttpTarget::new(url, method, headers);
+            Ok(Target::Http(target.map_err(|_| CodecError::Invalid("webhook"))?))
+        }
+        _ => Err(CodecError::Invalid("target")),
+    }
+}
+
+/// Writes a payload.
+pub fn put_payload(out: &mut Vec<u8>, payload: &Payload) {
+    match payload {
+        Payload::Empty => out.push(0),
+        Payload::Json(bytes) => {
+            out.push(1);
+            put_bytes(out, bytes);
+        }
+        Payload::Binary { bytes, content_type } => {
+            out.push(2);
+            put_bytes(out, bytes);
+            put_bytes(out, content_type.as_bytes());
+        }
+    }
+}
+
+/// Reads a payload, which is copied: a slice would keep a whole block in memory for as long as one task of it lives.
+pub fn read_payload(reader: &mut Reader<'_>) -> Result<Payload> {
+    Ok(match reader.byte()? {
+        0 => Payload::Empty,
+        1 => Payload::Json(Bytes::copy_from_slice(reader.bytes()?)),
+        2 => Payload::Binary {
+            bytes: Bytes::copy_from_slice(reader.bytes()?),
+            content_type: reader.text()?.into(),
+        },
+        _ => return Err(CodecError::Invalid("payload")),
+    })
+}
+
+fn put_retry(out: &mut Vec<u8>, retry: &RetryPolicy) {
+    put_varint(out, u64::from(retry.attempts_max));
+    put_varint(out, u64::from(retry.jitter.thousandths()));
+    match &retry.backoff {
+        Backoff::Fixed(pause) => {
+            out.push(0);
+            put_duration(out, *pause);
+        }
+        Backoff::Exponential { first, factor_thousandths, max } => {
+            out.push(1);
+            put_duration(out, *first);
+            put_varint(out, u64::from(*factor_thousandths));
+            put_duration(out, *max);
+        }
+        Backoff::List(pauses) => {
+            out.push(2);
+            put_varint(out, pauses.len() as u64);
+            for pause in pauses {
+                put_duration(out, *pause);
+            }
+        }
+    }
+}
+
+fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
+    let attempts_max = reader.small("attempts_max")?;
+    let jitter = Jitter::from_thousandths(reader.small("jitter")?);
+    let jitter = jitter.map_err(|_| CodecError::Invalid("jitter"))?;
+    let backoff = match reader.byte()? {
+        0 => Backoff::Fixed(reader.duration()?),
+        1 => Backoff::Exponential {
+            first: reader.duration()?,
+            factor_thousandths: reader.small("factor")?,
+            max: reader.duration()?,
+        },
+        2 => {
+            let count = read_count(reader)?;
+            let mut pauses = Vec::with_capacity(count.min(ROOM_MAX));
+            for _ in 0..count {
+                pauses.push(reader.duration()?);
+            }
+            Backoff::List(pauses)
+        }
+        _ => return Err(CodecError::Invalid("backoff")),
+    };
+    Ok(RetryPolicy { attempts_max, backoff, jitter })
+}
+
+fn read_labels(reader: &mut Reader<'_>) -> Result<Labels> {
+    let mut labels = BTreeMap::new();
+    for _ in 0..read_count(reader)? {
+        labels.insert(reader.text()?.to_owned(), reader.text()?.to_owned());
+    }
+    Labels::new(labels).map_err(|_| CodecError::Invalid("labels"))
+}
+
+const fn guarantee_code(guarantee: Guarantee) -> u8 {
+    match guarantee {
+        Guarantee::AtMostOnce => 0,
+        Guarantee::AtLeastOnce => 1,
+        Guarantee::ExactlyOnce => 2,
+    }
+}
+
+const fn guarantee_of(code: u8) -> Result<Guarantee> {
+    Ok(match code {
+        0 => Guarantee::AtMostOnce,
+        1 => Guarantee::AtLeastOnce,
+        2 => Guarantee::ExactlyOnce,
+        _ => return Err(CodecError::Invalid("guarantee")),
+    })
+}

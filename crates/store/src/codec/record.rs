@@ -1,0 +1,174 @@
+//! What is kept of fires that are over: records, and dead letters.
+
+use punctual_core::{
+    DeadLetter, DeadReason, FireEnd, FireId, FireRecord, SkipReason, Skipped, TaskKey, Timestamp,
+};
+
+use super::attempts::{put_attempts, read_attempts};
+use super::bytes::{Reader, put_bytes, put_fire_id, put_timestamp, put_varint};
+use super::names::{Interner, read_key};
+use super::task::{put_task, read_task};
+use super::{CodecError, FORMAT, Result};
+
+/// The format of records that say when the fire was due, and what was skipped with it.
+const FORMAT_RECORD: u8 = 2;
+
+/// Writes how a fire ended.
+pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
+    let skipped = match record.end {
+        FireEnd::Skipped(skipped) => Some(skipped),
+        _ => None,
+    };
+    let plain = skipped.is_none() && record.due_at == record.fire_id.nominal_at;
+    out.push(if plain { FORMAT } else { FORMAT_RECORD });
+    put_fire_id(out, record.fire_id);
+    put_timestamp(out, record.ended_at);
+    out.push(end_code(record.end));
+    put_bytes(out, record.namespace.as_str().as_bytes());
+    let key = record.key.as_ref().map_or("", TaskKey::as_str);
+    put_bytes(out, key.as_bytes());
+    put_attempts(out, &record.attempts);
+    if !plain {
+        put_timestamp(out, record.due_at);
+    }
+    if let Some(Skipped { fires, until, why }) = skipped {
+        put_varint(out, u64::from(fires));
+        put_timestamp(out, until);
+        out.push(skip_code(why));
+    }
+}
+
+/// Reads which fire a record is of and when it ended, and nothing further.
+pub fn read_record_id(bytes: &[u8]) -> Result<(FireId, Timestamp)> {
+    let mut reader = Reader::new(bytes);
+    read_record_format(&mut reader)?;
+    Ok((reader.fire_id()?, reader.timestamp()?))
+}
+
+/// Whether the record says when the fire was due.
+fn read_record_format(reader: &mut Reader<'_>) -> Result<bool> {
+    match reader.byte()? {
+        FORMAT => Ok(false),
+        FORMAT_RECORD => Ok(true),
+        other => Err(CodecError::Format(other)),
+    }
+}
+
+/// Reads whose fire a record is of, and nothing further.
+pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
+    let mut reader = Reader::new(bytes);
+    read_record_format(&mut reader)?;
+    let fire_id = reader.fire_id()?;
+    reader.timestamp()?;
+    reader.byte()?;
+    let namespace = reader.text()?;
+    let key = reader.text()?;
+    Ok((fire_id, namespace, (!key.is_empty()).then_some(key)))
+}
+
+/// Reads how a fire ended.
+pub fn read_record(bytes: &[u8], interner: &Interner) -> Result<FireRecord> {
+    let mut reader = Reader::new(bytes);
+    let says_due = read_record_format(&mut reader)?;
+    let fire_id = reader.fire_id()?;
+    let ended_at = reader.timestamp()?;
+    let end = reader.byte()?;
+    let namespace = interner.namespace(reader.text()?)?;
+    let key = match reader.text()? {
+        "" => None,
+        text => Some(read_key(text)?),
+    };
+    let attempts = read_attempts(&mut reader)?;
+    let due_at = if says_due { reader.timestamp()? } else { fire_id.nominal_at };
+    let end = match end {
+        END_SKIPPED if says_due => FireEnd::Skipped(Skipped {
+            fires: reader.small("fires")?,
+            until: reader.timestamp()?,
+            why: skip_of(reader.byte()?)?,
+        }),
+        end => end_of(end)?,
+    };
+    reader.end()?;
+    Ok(FireRecord { fire_id, namespace, key, ended_at, end, attempts, due_at })
+}
+
+/// Writes a dead letter.
+pub fn put_letter(out: &mut Vec<u8>, letter: &DeadLetter) {
+    out.push(FORMAT);
+    put_timestamp(out, letter.died_at);
+    out.push(dead_code(letter.reason));
+    put_task(out, &letter.task);
+}
+
+/// Reads a dead letter.
+pub fn read_letter(bytes: &[u8], interner: &Interner) -> Result<DeadLetter> {
+    let mut reader = Reader::new(bytes);
+    match reader.byte()? {
+        FORMAT => {}
+        other => return Err(CodecError::Format(other)),
+    }
+    Ok(DeadLetter {
+        died_at: reader.timestamp()?,
+        reason: dead_of(reader.byte()?)?,
+        task: read_task(reader.rest(), interner)?,
+    })
+}
+
+const fn dead_code(reason: DeadReason) -> u8 {
+    match reason {
+        DeadReason::Exhausted => 0,
+        DeadReason::Refused => 1,
+        DeadReason::Expired => 2,
+        DeadReason::Unknown => 3,
+    }
+}
+
+const fn dead_of(code: u8) -> Result<DeadReason> {
+    Ok(match code {
+        0 => DeadReason::Exhausted,
+        1 => DeadReason::Refused,
+        2 => DeadReason::Expired,
+        3 => DeadReason::Unknown,
+        _ => return Err(CodecError::Invalid("reason")),
+    })
+}
+
+const fn skip_code(why: SkipReason) -> u8 {
+    match why {
+        SkipReason::Misfire => 0,
+        SkipReason::Overlap => 1,
+        SkipReason::Paused => 2,
+    }
+}
+
+const fn skip_of(code: u8) -> Result<SkipReason> {
+    Ok(match code {
+        0 => SkipReason::Misfire,
+        1 => SkipReason::Overlap,
+        2 => SkipReason::Paused,
+        _ => return Err(CodecError::Invalid("reason of a skip")),
+    })
+}
+
+/// What follows it says how many, until when and why.
+const END_SKIPPED: u8 = 3;
+
+const fn end_code(end: FireEnd) -> u8 {
+    match end {
+        FireEnd::Done => 0,
+        FireEnd::Cancelled => 1,
+        FireEnd::Replaced => 2,
+        FireEnd::Skipped(_) => END_SKIPPED,
+        FireEnd::Dead(reason) => 16 + dead_code(reason),
+    }
+}
+
+fn end_of(code: u8) -> Result<FireEnd> {
+    Ok(match code {
+        0 => FireEnd::Done,
+        1 => FireEnd::Cancelled,
+        2 => FireEnd::Replaced,
+        16.. => FireEnd::Dead(dead_of(code - 16)?),
+        _ => return Err(CodecError::Invalid("end")),
+    })
+}
