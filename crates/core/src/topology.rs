@@ -38,6 +38,18 @@ impl Topology {
         self.owners.get(usize::from(partition.get()))?.as_ref()
     }
 
+    /// All partitions that somebody holds.
+    pub fn owners(&self) -> impl Iterator<Item = (PartitionId, &Owner)> {
+        let numbered = self.owners.iter().zip(0u16..);
+        numbered.filter_map(|(owner, number)| Some((PartitionId::new(number)?, owner.as_ref()?)))
+    }
+
+    /// How many nobody holds.
+    #[must_use]
+    pub fn vacant_count(&self) -> usize {
+        self.owners.iter().filter(|owner| owner.is_none()).count()
+    }
+
     /// Notes a holder. An older epoch than the one known changes nothing: news may overtake each other.
     pub fn note(&mut self, partition: PartitionId, broker: BrokerId, epoch: Epoch) {
         let Some(entry) = self.owners.get_mut(usize::from(partition.get())) else {
