@@ -1,12 +1,17 @@
 //! Bytes in Redis: how the store frames what `punctual_store::codec` spells.
 //!
-//! In: tasks, heads, records. Out: the fields, members and values under the keys, and back. What is read is untrusted:
-//! a foreign hand may have written it. Scripts never look into records; what they need of a value stands
+//! In: tasks, heads, records, what brokers say of themselves. Out: the fields, members and values under the keys, and
+//! back. What is read is untrusted: a foreign hand may have written it. Scripts never look into records; what they need of a value stands
 //! before it at a fixed place: whether a task lives (1 byte), the id of a name (16 bytes), the end of a record (8 bytes),
 //! the size of a piece.
 //! Not here: bodies, heads, records and letters themselves (`punctual_store::codec`), names of keys (`keys`).
 
-use punctual_core::{FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp, Version};
+use std::collections::{BTreeMap, BTreeSet};
+
+use punctual_core::{
+    Assignment, BrokerId, Epoch, FireId, FireRecord, Namespace, PARTITIONS_MAX, PartitionId,
+    Presence, Task, TaskId, TaskState, Timestamp, Version,
+};
 use punctual_store::codec::{self, CodecError, Interner, Reader};
 use punctual_store::{BatchNo, Counts, Head};
 
@@ -157,7 +162,7 @@ pub(crate) fn read_record(value: &[u8], interner: &Interner) -> Result<FireRecor
 /// Begins a piece of history; the fires follow. Epoch, batch and number make it unlike every other.
 pub(crate) fn put_piece_header(
     out: &mut Vec<u8>,
-    epoch: punctual_core::Epoch,
+    epoch: Epoch,
     batch: BatchNo,
     number: u16,
     size: u32,
@@ -195,4 +200,124 @@ pub(crate) const fn counts_of(numbers: [i64; 6]) -> Counts {
 /// Whether a living task is outside of time: paused, or a watch that has fired and was not touched since.
 pub(crate) fn is_paused(task: &Task) -> bool {
     task.state != TaskState::Scheduled
+}
+
+/// The format of what brokers say and leaders propose.
+const ROSTER_FORMAT: u8 = 1;
+const PRESENCE_LEAVING: u8 = 0b01;
+const PRESENCE_AHEAD: u8 = 0b10;
+const PRESENCE_KNOWN: u8 = 0b11;
+
+/// What a broker says of itself, but for its name.
+pub(crate) fn put_presence(out: &mut Vec<u8>, presence: &Presence) {
+    let mut flags = if presence.leaving { PRESENCE_LEAVING } else { 0 };
+    if presence.ahead_ms.is_some() {
+        flags |= PRESENCE_AHEAD;
+    }
+    out.extend_from_slice(&[ROSTER_FORMAT, flags]);
+    if let Some(ahead_ms) = presence.ahead_ms {
+        codec::put_signed(out, ahead_ms);
+    }
+    for (partition, epoch) in &presence.holds {
+        codec::put_varint(out, partition.get().into());
+        codec::put_varint(out, epoch.get().into());
+    }
+}
+
+pub(crate) fn read_presence(broker: BrokerId, bytes: &[u8]) -> Result<Presence> {
+    let mut reader = Reader::new(bytes);
+    if reader.byte()? != ROSTER_FORMAT {
+        return Err(CodecError::Invalid("format of a heartbeat"));
+    }
+    let flags = reader.byte()?;
+    if flags & !PRESENCE_KNOWN != 0 {
+        return Err(CodecError::Invalid("flags of a heartbeat"));
+    }
+    let ahead_ms = if flags & PRESENCE_AHEAD != 0 { Some(reader.signed()?) } else { None };
+    let mut holds = Vec::new();
+    while !reader.rest().is_empty() {
+        let partition = PartitionId::new(reader.small("partition")?);
+        let epoch = Epoch::new(reader.small("epoch")?);
+        let hold = partition.zip(epoch).ok_or(CodecError::Invalid("partition or epoch"))?;
+        holds.push(hold);
+    }
+    Ok(Presence { broker, holds, leaving: flags & PRESENCE_LEAVING != 0, ahead_ms })
+}
+
+/// The names of all owners, once each, and for every partition the place of its owner among them; 0 is nobody.
+pub(crate) fn put_assignment(out: &mut Vec<u8>, assignment: &Assignment) {
+    let names: BTreeSet<_> = assignment.owners.iter().flatten().collect();
+    let places: BTreeMap<_, u64> = names.iter().copied().zip(1..).collect();
+    out.push(ROSTER_FORMAT);
+    codec::put_varint(out, places.len() as u64);
+    for name in &names {
+        codec::put_bytes(out, name.as_str().as_bytes());
+    }
+    for owner in &assignment.owners {
+        codec::put_varint(out, owner.as_ref().map_or(0, |owner| places[owner]));
+    }
+}
+
+pub(crate) fn read_assignment(bytes: &[u8]) -> Result<Assignment> {
+    let mut reader = Reader::new(bytes);
+    if reader.byte()? != ROSTER_FORMAT {
+        return Err(CodecError::Invalid("format of an assignment"));
+    }
+    let mut names = Vec::new();
+    for _ in 0..reader.small::<u16>("brokers")? {
+        names.push(BrokerId::new(reader.text()?));
+    }
+    let mut owners = Vec::new();
+    while !reader.rest().is_empty() {
+        let place: usize = reader.small("owner")?;
+        let owner = match place.checked_sub(1) {
+            None => None,
+            Some(index) => Some(names.get(index).ok_or(CodecError::Invalid("owner"))?.clone()),
+        };
+        owners.push(owner);
+    }
+    if owners.len() > usize::from(PARTITIONS_MAX) {
+        return Err(CodecError::Invalid("partitions"));
+    }
+    Ok(Assignment { owners })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_heartbeats_and_assignments_are_refused_and_nothing_panics() {
+        let presence = Presence {
+            broker: BrokerId::new("a:1"),
+            holds: vec![(PartitionId::FIRST, Epoch::MAX)],
+            leaving: false,
+            ahead_ms: Some(i64::MIN),
+        };
+        let mut said = Vec::new();
+        put_presence(&mut said, &presence);
+        assert_eq!(read_presence(presence.broker.clone(), &said), Ok(presence.clone()));
+        let owners = vec![Some(BrokerId::new("b:1")), None, Some(BrokerId::new("a:1"))];
+        let assignment = Assignment { owners };
+        let mut proposed = Vec::new();
+        put_assignment(&mut proposed, &assignment);
+        assert_eq!(read_assignment(&proposed), Ok(assignment));
+        // Every byte changed in every way: read or refused.
+        for place in 0..said.len().max(proposed.len()) {
+            for value in 0..=u8::MAX {
+                for bytes in [&said, &proposed] {
+                    let mut bytes = bytes.clone();
+                    if let Some(byte) = bytes.get_mut(place) {
+                        *byte = value;
+                    }
+                    let _ = read_presence(presence.broker.clone(), &bytes);
+                    let _ = read_assignment(&bytes);
+                }
+            }
+        }
+        assert!(read_presence(presence.broker.clone(), &said[..said.len() - 1]).is_err());
+        assert!(read_presence(presence.broker.clone(), &[2, 0]).is_err(), "a later format");
+        assert!(read_assignment(&[1, 1, 1, b'a', 2]).is_err(), "an owner without a name");
+        assert!(read_assignment(&[&[1, 0][..], &[0; 4097]].concat()).is_err(), "too many");
+    }
 }

@@ -11,7 +11,7 @@ use punctual_core::{PartitionId, Seat};
 /// Bytes of a cluster's name: it is in every key, and every key is in memory.
 pub const CLUSTER_BYTES_MAX: usize = 64;
 
-/// Fixed at first start: format and number of partitions.
+/// Fixed at first start: format, number of partitions, and the secret by which brokers know each other.
 #[must_use]
 pub fn meta(cluster: &str) -> String {
     format!("{{{cluster}}}:meta")
@@ -24,6 +24,19 @@ pub fn own(cluster: &str, seat: Seat) -> String {
         Seat::Leader => format!("{{{cluster}}}:leader"),
         Seat::Partition(partition) => Keys::new(cluster, partition).own,
     }
+}
+
+/// Who is there: a hash from broker to when it said so, until when that lasts (both in milliseconds by the clock of Redis, with a
+/// space behind each) and what it said.
+#[must_use]
+pub fn roll(cluster: &str) -> String {
+    format!("{{{cluster}}}:roll")
+}
+
+/// What the leader proposed last.
+#[must_use]
+pub fn assignment(cluster: &str) -> String {
+    format!("{{{cluster}}}:assignment")
 }
 
 /// The keys of one partition.
@@ -129,6 +142,8 @@ mod tests {
         assert_eq!(own("shop", Seat::Partition(partition)), keys.own);
         assert_eq!(own("shop", Seat::Leader), "{shop}:leader");
         assert_eq!(meta("shop"), "{shop}:meta");
+        // One script has them and the leader seat.
+        assert_eq!([roll("shop"), assignment("shop")], ["{shop}:roll", "{shop}:assignment"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The Redis store: tasks and leases in a Redis, single or Cluster, that several brokers share.
 //!
-//! In: batches of changes, reads, leases. Out: what both contracts of `punctual-store` promise. All keys of a partition
+//! In: batches of changes, reads, leases, heartbeats. Out: what the contracts of `punctual-store` promise. All keys of a partition
 //! share a hash tag, so that a Redis Cluster keeps it whole on one server; each atomic step is one Lua script
 //! in `scripts/`, with its keys, arguments and results at the top. `apply` is one step: it checks the fence (epoch
 //! and token) and the number of the batch, and makes all changes with one command for many.
@@ -20,7 +20,9 @@ mod options;
 mod store;
 
 mod batch;
+mod census;
 mod read;
+mod roster;
 
 mod open;
 

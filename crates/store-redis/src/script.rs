@@ -36,6 +36,8 @@ scripts! {
     ACQUIRE = "scripts/acquire.lua";
     RENEW = "scripts/renew.lua";
     RELEASE = "scripts/release.lua";
+    HEARTBEAT = "scripts/heartbeat.lua";
+    PROPOSE = "scripts/propose.lua";
 }
 
 /// How a script is named in a command.

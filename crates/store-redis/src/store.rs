@@ -169,13 +169,13 @@ fn size(value: &Value) -> Result<u64, StoreError> {
     }
 }
 
-fn read_epoch(value: &Value) -> Result<Epoch, StoreError> {
+pub(crate) fn read_epoch(value: &Value) -> Result<Epoch, StoreError> {
     let number = u32::try_from(reply::integer(value)?).ok().and_then(Epoch::new);
     number.ok_or_else(|| reply::unlike("an epoch"))
 }
 
 /// What a script said first, and what it said besides.
-fn verdict(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
+pub(crate) fn verdict(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
     let mut values = reply::array(value)?;
     if values.is_empty() {
         return Err(reply::unlike("a verdict"));
@@ -184,7 +184,7 @@ fn verdict(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
     Ok((reply::integer(&values[0])?, rest))
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.min(TTL_MAX).as_millis()).unwrap_or(u64::MAX)
 }
 

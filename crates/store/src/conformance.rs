@@ -1,4 +1,4 @@
-//! The conformance suite: both contracts in code, which every store runs.
+//! The conformance suite: the contracts in code, which every store runs.
 //!
 //! In: a [`Subject`], which opens the store under test. Out: one test per clause, named after it, so that a
 //! failure says which promise is broken. The whole adapter of a store is its `Subject` and
@@ -6,6 +6,7 @@
 //! ```ignore
 //! punctual_store::conformance!(MySubject::new());
 //! punctual_store::conformance_durable!(MySubject::new()); // A store that outlives the process.
+//! punctual_store::conformance_roster!(MySubject::new()); // A store that several brokers share.
 //! ```
 //!
 //! The expression is evaluated once per test, and each must lead to an empty store. The suite brings its own
@@ -30,6 +31,7 @@ pub mod listing;
 pub mod order;
 pub mod ownership;
 pub mod retention;
+pub mod roster;
 pub mod shape;
 
 use std::future::Future;
@@ -206,6 +208,25 @@ macro_rules! conformance_durable {
                 many_postponements_are_remembered,
                 what_was_swept_stays_counted_and_the_living_stay,
                 large_batches_are_remembered;
+        }
+    };
+}
+
+/// The clauses that a store with a roster keeps besides, each as a test. See [`conformance`](mod@crate::conformance).
+#[macro_export]
+macro_rules! conformance_roster {
+    ($subject:expr) => {
+        $crate::conformance_clauses! { $subject;
+            roster:
+                nobody_is_there_but_who_says_so,
+                all_who_said_so_are_there_in_the_order_of_their_ids,
+                the_last_heartbeat_of_a_broker_counts,
+                a_heartbeat_lasts_for_its_ttl_and_grows_older,
+                a_broker_that_leaves_is_gone_until_it_says_something_again,
+                the_roll_says_who_leads_and_whether_that_lasts,
+                only_the_present_leader_proposes,
+                the_last_proposal_counts_and_outlives_its_leader,
+                all_that_a_broker_can_hold_comes_back_as_it_was;
         }
     };
 }

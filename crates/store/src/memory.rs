@@ -3,11 +3,13 @@
 //! In: batches and leases. Out: what every other store must answer too; the `model` of the conformance
 //! suite compares them with this one. It is also the store of a development broker.
 //! Invariant: one lock around everything, so a batch is seen whole or not at all; never held over an await.
+//! Time is what it is told: the `now` of whoever asks about a lease, or a clock of its own that a test moves.
 //! Not here: durability. What one change does stands in `memory/partition`, what is kept of
-//! the past in `memory/history`.
+//! the past in `memory/history`, who is there in `memory/roster`.
 
 mod history;
 mod partition;
+mod roster;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -20,6 +22,7 @@ use punctual_core::{
 
 use self::history::History;
 use self::partition::Partition;
+use self::roster::Attendances;
 use crate::change::{Batch, BatchNo};
 use crate::counts::Counts;
 use crate::error::StoreError;
@@ -37,7 +40,44 @@ pub struct MemoryStore {
 struct State {
     partitions: Vec<Owned>,
     history: History,
-    seats: BTreeMap<Seat, Lease>,
+    seats: BTreeMap<Seat, Taken>,
+    attendances: Attendances,
+    time: Time,
+}
+
+/// The last lease of a seat, and when it is over by the clock of the store.
+#[derive(Debug)]
+struct Taken {
+    lease: Lease,
+    over_at: Timestamp,
+}
+
+/// What time it is.
+#[derive(Debug, Clone, Copy)]
+enum Time {
+    /// The askers' time; this is the latest that one of them had.
+    Askers(Timestamp),
+    /// The store has a clock of its own, like Redis; it stands until it is moved.
+    Own(Timestamp),
+}
+
+impl Time {
+    /// The time of a question that was asked at `now`.
+    fn at(&mut self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Askers(latest) => {
+                *latest = now.max(*latest);
+                now
+            }
+            Self::Own(time) => *time,
+        }
+    }
+
+    const fn latest(self) -> Timestamp {
+        match self {
+            Self::Askers(time) | Self::Own(time) => time,
+        }
+    }
 }
 
 /// A partition and the number of the batch that its present owner made last.
@@ -55,8 +95,25 @@ impl MemoryStore {
             partitions: partitions.iter().map(|_| Owned::default()).collect(),
             history: History::default(),
             seats: BTreeMap::new(),
+            attendances: Attendances::default(),
+            time: Time::Askers(Timestamp::EPOCH),
         };
         Self { state: Mutex::new(state) }
+    }
+
+    /// Gives the store a clock of its own that says this, until it is told again. From then on leases and heartbeats are
+    /// counted by it, as a Redis counts them by its own. Without it heartbeats, which carry no time, are counted by the time of
+    /// the last question about a lease: good enough for one broker, too coarse for several.
+    pub fn set_time(&self, now: Timestamp) -> Result<(), StoreError> {
+        self.state()?.time = Time::Own(now);
+        Ok(())
+    }
+
+    /// Lets time pass: the clock of the store's own is moved, or begins at what the askers had last.
+    pub fn pass(&self, time: Duration) -> Result<(), StoreError> {
+        let mut state = self.state()?;
+        state.time = Time::Own(state.time.latest().after(time));
+        Ok(())
     }
 
     /// A panic under the lock may have left half a batch, and nothing durable to go back to.
@@ -97,7 +154,7 @@ impl State {
     }
 
     fn epoch(&self, seat: Seat) -> Epoch {
-        self.seats.get(&seat).map_or(Epoch::NONE, |last| last.epoch)
+        self.seats.get(&seat).map_or(Epoch::NONE, |last| last.lease.epoch)
     }
 }
 
@@ -233,7 +290,8 @@ impl LeaseStore for MemoryStore {
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
         let mut state = self.state()?;
-        let taken = |last: &Lease| last.broker != *broker && last.holds_at(now);
+        let time = state.time.at(now);
+        let taken = |last: &Taken| last.lease.broker != *broker && time < last.over_at;
         if state.seats.get(&seat).is_some_and(taken) {
             return Err(StoreError::Held { seat });
         }
@@ -244,7 +302,7 @@ impl LeaseStore for MemoryStore {
             state.owned(partition)?.last = None;
         }
         let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
-        state.seats.insert(seat, lease.clone());
+        state.seats.insert(seat, Taken { lease: lease.clone(), over_at: time.after(ttl) });
         Ok(lease)
     }
 
@@ -255,10 +313,13 @@ impl LeaseStore for MemoryStore {
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
         let seat = lease.seat;
-        match self.state()?.seats.get_mut(&seat) {
-            Some(last) if last.epoch == lease.epoch => {
-                last.until = now.after(ttl);
-                Ok(last.clone())
+        let mut state = self.state()?;
+        let time = state.time.at(now);
+        match state.seats.get_mut(&seat) {
+            Some(last) if last.lease.epoch == lease.epoch => {
+                last.lease.until = now.after(ttl);
+                last.over_at = time.after(ttl);
+                Ok(last.lease.clone())
             }
             _ => Err(StoreError::Held { seat }),
         }
@@ -266,14 +327,17 @@ impl LeaseStore for MemoryStore {
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         match self.state()?.seats.get_mut(&lease.seat) {
-            Some(last) if last.epoch == lease.epoch => last.until = Timestamp::EPOCH,
+            Some(last) if last.lease.epoch == lease.epoch => {
+                last.lease.until = Timestamp::EPOCH;
+                last.over_at = Timestamp::EPOCH;
+            }
             _ => {}
         }
         Ok(())
     }
 
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        Ok(self.state()?.seats.get(&seat).cloned())
+        Ok(self.state()?.seats.get(&seat).map(|last| last.lease.clone()))
     }
 }
 

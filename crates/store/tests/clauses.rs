@@ -2,7 +2,7 @@
 
 const SUITE: &str = include_str!("../src/conformance.rs");
 
-const ROOMS: [&str; 10] = [
+const ROOMS: [&str; 11] = [
     include_str!("../src/conformance/durable.rs"),
     include_str!("../src/conformance/ending.rs"),
     include_str!("../src/conformance/filing.rs"),
@@ -12,6 +12,7 @@ const ROOMS: [&str; 10] = [
     include_str!("../src/conformance/order.rs"),
     include_str!("../src/conformance/ownership.rs"),
     include_str!("../src/conformance/retention.rs"),
+    include_str!("../src/conformance/roster.rs"),
     include_str!("../src/conformance/shape.rs"),
 ];
 

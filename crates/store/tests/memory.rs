@@ -2,6 +2,7 @@
 
 use punctual_core::Partitions;
 use punctual_store::MemoryStore;
+use punctual_store::conformance::fixtures::NOW;
 use punctual_store::conformance::model::{Walk, same_as_memory};
 use punctual_store::conformance::{PARTITIONS, Subject, run};
 
@@ -17,6 +18,33 @@ impl Subject for Memory {
 }
 
 punctual_store::conformance!(Memory);
+
+/// The same with a clock of its own, which the suite moves.
+mod clocked {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Clocked;
+
+    impl Subject for Clocked {
+        type Store = MemoryStore;
+        const DURABLE: bool = false;
+
+        async fn open(&self) -> MemoryStore {
+            let store = Memory.open().await;
+            store.set_time(NOW).expect("a new store is whole");
+            store
+        }
+
+        async fn pass(&self, store: &MemoryStore, time: Duration) {
+            store.pass(time).expect("the store is whole");
+        }
+    }
+
+    punctual_store::conformance!(Clocked);
+    punctual_store::conformance_roster!(Clocked);
+}
 
 /// A memory store that somebody keeps in a drawer: tests the durable clauses themselves, since a
 /// store that loses nothing must keep them.

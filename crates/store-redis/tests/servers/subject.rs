@@ -38,6 +38,20 @@ impl Named {
     }
 }
 
+#[allow(dead_code, reason = "not every test looks behind the store")]
+impl Named {
+    pub(crate) fn name(&self) -> &str {
+        &self.options.cluster
+    }
+
+    /// Writes a field of a hash by a foreign hand.
+    pub(crate) async fn set(&self, key: &str, field: &str, value: &str) {
+        let mut command = redis::cmd("HSET");
+        command.arg(key).arg(field).arg(value);
+        Hand::reach(self.kind, self.ports).await.send(&command).await;
+    }
+}
+
 /// A name that no other test has, in whatever process.
 pub(crate) fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -82,6 +96,7 @@ impl Subject for Named {
         for seat in partitions().iter().map(Seat::Partition).chain([Seat::Leader]) {
             hand.age(&keys::own(cluster, seat), self.now.get()).await;
         }
+        hand.age_roll(&keys::roll(cluster), time).await;
         self.hand.set(Some(hand));
     }
 }
@@ -92,6 +107,15 @@ if not ends then return 0 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 redis.call('HSET', KEYS[1], 'expires', string.format('%d', now + tonumber(ends) - tonumber(ARGV[1])))
+return 1";
+
+/// Makes all that is on the roll older.
+const AGE_ROLL: &str = "local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local said, over, from = string.match(all[i + 1], '^(%d+) (%d+) ()')
+  local older = string.format('%d %d ', tonumber(said) - tonumber(ARGV[1]), tonumber(over) - tonumber(ARGV[1]))
+  redis.call('HSET', KEYS[1], all[i], older .. string.sub(all[i + 1], from))
+end
 return 1";
 
 /// A connection beside the store's.
@@ -118,12 +142,24 @@ impl Hand {
     }
 
     async fn age(&mut self, key: &str, now: Timestamp) {
+        self.run(AGE, key, now.as_millis()).await;
+    }
+
+    async fn age_roll(&mut self, key: &str, time: Duration) {
+        self.run(AGE_ROLL, key, u64::try_from(time.as_millis()).expect("short")).await;
+    }
+
+    async fn run(&mut self, script: &str, key: &str, argument: u64) {
         let mut command = redis::cmd("EVAL");
-        command.arg(AGE).arg(1).arg(key).arg(now.as_millis());
-        let aged: Result<i64, _> = match self {
+        command.arg(script).arg(1).arg(key).arg(argument);
+        self.send(&command).await;
+    }
+
+    async fn send(&mut self, command: &redis::Cmd) {
+        let sent: Result<i64, _> = match self {
             Self::Single(connection) => command.query_async(connection).await,
             Self::Cluster(connection) => command.query_async(connection).await,
         };
-        aged.expect("a lease can be aged");
+        sent.expect("Redis does it");
     }
 }

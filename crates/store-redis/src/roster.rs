@@ -1,0 +1,214 @@
+//! The roster: who is there, and what their leader proposes, in two keys beside the leader seat.
+//!
+//! In: heartbeats and proposals. Out: the roll. Both keys share the leader seat's hash tag, so that a heartbeat is one script.
+//! What cannot be read, because a later version or a foreign hand wrote it, is left out with a warning: nothing here is
+//! the truth, and the next heartbeat or proposal takes its place.
+
+use std::time::Duration;
+
+use punctual_core::{Assignment, BrokerId, Lease, Presence, Seat, Timestamp};
+use punctual_store::{Attendance, Roll, Roster, StoreError};
+use redis::Value;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::codec;
+use crate::keys;
+use crate::reply;
+use crate::script::{self, Call};
+use crate::store::{RedisStore, millis, read_epoch, verdict};
+
+/// Bytes of the secret.
+const SECRET_BYTES: usize = 32;
+
+impl RedisStore {
+    /// The secret by which the brokers of this store know each other: 64 hexadecimal digits. Whoever asks first makes it.
+    pub async fn secret(&self) -> Result<String, StoreError> {
+        let mut bytes = [0; SECRET_BYTES];
+        SystemRandom::new()
+            .fill(&mut bytes)
+            .map_err(|_| StoreError::Broken("the system gives no random numbers".to_owned()))?;
+        let proposed: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let meta = keys::meta(&self.cluster);
+        let mut command = redis::cmd("HSETNX");
+        command.arg(&meta).arg("secret").arg(proposed);
+        self.reads.command(command, &meta).await?;
+        let mut command = redis::cmd("HGET");
+        command.arg(&meta).arg("secret");
+        let secret = self.reads.command(command, &meta).await?;
+        let secret = reply::text(&secret)?;
+        let whole = secret.len() == 2 * SECRET_BYTES;
+        if !whole || !secret.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(reply::unlike("a secret"));
+        }
+        Ok(secret.to_owned())
+    }
+
+    /// What the others hold tells how far epochs have got, even if Redis has lost the acquisition.
+    fn remember(&self, roll: &Roll) {
+        if let Some(leader) = &roll.leader {
+            self.known.see(Seat::Leader, leader.epoch);
+        }
+        for attendance in &roll.present {
+            for (partition, epoch) in &attendance.presence.holds {
+                if self.keys(*partition).is_ok() {
+                    self.known.see(Seat::Partition(*partition), *epoch);
+                }
+            }
+        }
+    }
+}
+
+impl Roster for RedisStore {
+    async fn heartbeat(&self, presence: &Presence, ttl: Duration) -> Result<Roll, StoreError> {
+        let roll = keys::roll(&self.cluster);
+        let leader = keys::own(&self.cluster, Seat::Leader);
+        let assignment = keys::assignment(&self.cluster);
+        let mut said = Vec::new();
+        codec::put_presence(&mut said, presence);
+        let call = Call::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
+            .arg(presence.broker.as_str())
+            .number(millis(ttl))
+            .arg(said);
+        // Not behind writes, which may have to wait for replicas.
+        let roll = read_roll(self.reads.call(&call).await?)?;
+        self.remember(&roll);
+        Ok(roll)
+    }
+
+    async fn leave(&self, broker: &BrokerId) -> Result<(), StoreError> {
+        let roll = keys::roll(&self.cluster);
+        let mut command = redis::cmd("HDEL");
+        command.arg(&roll).arg(broker.as_str());
+        self.reads.command(command, &roll).await?;
+        Ok(())
+    }
+
+    async fn propose(&self, lease: &Lease, assignment: &Assignment) -> Result<(), StoreError> {
+        let seat = Seat::Leader;
+        if lease.seat != seat {
+            return Err(StoreError::Held { seat });
+        }
+        let leader = keys::own(&self.cluster, seat);
+        let key = keys::assignment(&self.cluster);
+        let mut bytes = Vec::new();
+        codec::put_assignment(&mut bytes, assignment);
+        let call = Call::new(&script::PROPOSE, [leader.as_str(), &key])
+            .number(lease.epoch.get())
+            .arg(self.known.token(seat, lease.epoch))
+            .arg(bytes);
+        match verdict(self.reads.call(&call).await?)?.0 {
+            0 => Ok(()),
+            1 => Err(StoreError::Held { seat }),
+            _ => Err(reply::unlike("a verdict of propose")),
+        }
+    }
+}
+
+fn read_roll(value: Value) -> Result<Roll, StoreError> {
+    let [now, present, leader, assignment] = reply::tuple(value)?;
+    let at = read_time(&now)?;
+    let values = reply::array(present)?;
+    let mut present = Vec::with_capacity(values.len() / 3);
+    let mut values = values.into_iter();
+    while let (Some(broker), Some(age), Some(said)) = (values.next(), values.next(), values.next())
+    {
+        let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unlike("an age"))?;
+        let broker = BrokerId::new(reply::text(&broker)?);
+        match codec::read_presence(broker.clone(), &reply::bytes(said)?) {
+            Ok(presence) => present.push(Attendance { presence, age: Duration::from_millis(age) }),
+            Err(error) => tracing::warn!(%broker, %error, "unreadable_heartbeat"),
+        }
+    }
+    present.sort_by(|a, b| a.presence.broker.cmp(&b.presence.broker));
+    let (leader, led) = read_leader(leader, at)?;
+    let assignment = reply::option(assignment)?.and_then(|bytes| {
+        let read = codec::read_assignment(&bytes);
+        read.inspect_err(|error| tracing::warn!(%error, "unreadable_assignment")).ok()
+    });
+    Ok(Roll { at, present, leader, led, assignment })
+}
+
+/// Who held the seat last, and whether that lasts.
+fn read_leader(value: Value, at: Timestamp) -> Result<(Option<Lease>, bool), StoreError> {
+    let [epoch, broker, until, expires] = reply::tuple(value)?;
+    if epoch == Value::Nil {
+        return Ok((None, false));
+    }
+    let lease = Lease {
+        seat: Seat::Leader,
+        broker: BrokerId::new(reply::text(&broker)?),
+        epoch: read_epoch(&epoch)?,
+        until: read_time(&until)?,
+    };
+    Ok((Some(lease), at < read_time(&expires)?))
+}
+
+fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
+    let millis = i128::from(reply::integer(value)?);
+    Timestamp::try_from_millis(millis).map_err(|_| reply::unlike("a time"))
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{Epoch, PartitionId};
+
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn reply_with(present: Vec<Value>, leader: [Value; 4], assignment: Value) -> Value {
+        let leader = Value::Array(leader.to_vec());
+        Value::Array(vec![Value::Int(5_000), Value::Array(present), leader, assignment])
+    }
+
+    const NOBODY: [Value; 4] = [const { Value::Nil }; 4];
+
+    #[test]
+    fn what_cannot_be_read_is_left_out_and_the_rest_stays() {
+        let presence = Presence {
+            broker: BrokerId::new("a:1"),
+            holds: vec![(PartitionId::FIRST, Epoch::MAX)],
+            leaving: true,
+            ahead_ms: Some(-3),
+        };
+        let mut said = Vec::new();
+        codec::put_presence(&mut said, &presence);
+        let present = vec![
+            bulk("b:1"),
+            Value::Int(7),
+            bulk("from a later version"),
+            bulk("a:1"),
+            Value::Int(8),
+            Value::BulkString(said),
+        ];
+        let roll = read_roll(reply_with(present, NOBODY, bulk("?"))).unwrap();
+        assert_eq!(roll.present, [Attendance { presence, age: Duration::from_millis(8) }]);
+        assert_eq!((roll.leader, roll.led, roll.assignment), (None, false, None));
+    }
+
+    #[test]
+    fn a_leader_leads_until_its_lease_is_over_by_the_clock_of_redis() {
+        for (expires, leads) in [("5001", true), ("5000", false), ("0", false)] {
+            let leader = [bulk("3"), bulk("a:1"), bulk("9"), bulk(expires)];
+            let roll = read_roll(reply_with(Vec::new(), leader, Value::Nil)).unwrap();
+            assert_eq!(roll.led, leads, "{expires}");
+            assert_eq!(roll.leader.unwrap().broker, BrokerId::new("a:1"));
+        }
+    }
+
+    #[test]
+    fn a_reply_of_another_shape_is_an_error() {
+        let nobody = || Value::Array(NOBODY.to_vec());
+        for value in [
+            Value::Nil,
+            Value::Array(vec![Value::Int(-1), Value::Array(Vec::new()), nobody(), Value::Nil]),
+            reply_with(vec![bulk("a:1"), Value::Int(-1), bulk("")], NOBODY, Value::Nil),
+            reply_with(Vec::new(), [bulk("x"), bulk("a"), bulk("1"), bulk("1")], Value::Nil),
+            reply_with(Vec::new(), NOBODY, Value::Int(1)),
+        ] {
+            assert!(read_roll(value.clone()).is_err(), "{value:?}");
+        }
+    }
+}
