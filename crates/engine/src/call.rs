@@ -2,7 +2,7 @@
 //!
 //! In: a [`Call`] of one command or of ten thousand. Out: one answer each, in order, sent when the last of them is known. A caller
 //! who has gone away is no error.
-//! Invariant: every command is answered exactly once, unless the owner stops; then the way back is closed.
+//! Invariant: every command is answered exactly once, also when the owner stops.
 
 use slab::Slab;
 use tokio::sync::oneshot;
@@ -82,9 +82,13 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Closes the way back of all that is open.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+    /// Answers all that is open: what has no answer yet is [`EngineError::Lost`].
+    pub(crate) fn lose_all(&mut self) {
+        for Open { answers, reply, .. } in self.0.drain() {
+            let answers =
+                answers.into_iter().map(|answer| answer.unwrap_or(Err(EngineError::Lost)));
+            let _ = reply.send(answers.collect());
+        }
     }
 }
 

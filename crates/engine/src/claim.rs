@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState};
+use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState, Timestamp};
 use rapidhash::fast::RandomState;
 
 use crate::command::Subject;
@@ -25,15 +25,17 @@ pub(crate) struct Claim {
     pub(crate) task: Task,
     /// The task goes on without this fire: it stands in the store before its next one.
     pub(crate) went_on: bool,
+    /// When it was sent.
+    pub(crate) fired_at: Timestamp,
 }
 
 impl Claims {
-    pub(crate) fn insert(&mut self, task: Task, went_on: bool) {
+    pub(crate) fn insert(&mut self, task: Task, went_on: bool, fired_at: Timestamp) {
         let fire_id = task.fire().id;
         for subject in subjects(&task) {
             self.by_subject.insert(subject, fire_id);
         }
-        self.fires.insert(fire_id, Claim { task, went_on });
+        self.fires.insert(fire_id, Claim { task, went_on, fired_at });
     }
 
     pub(crate) fn get(&self, fire_id: FireId) -> Option<&Claim> {
@@ -64,6 +66,16 @@ impl Claims {
             let subject = Subject::Key(definition.namespace.clone(), key);
             self.succeeded.extend(self.by_subject.get(&subject));
         }
+    }
+
+    /// The name of a claimed task was given to another.
+    pub(crate) fn succeed(&mut self, fire_id: FireId) {
+        self.succeeded.insert(fire_id);
+    }
+
+    /// All of them, and whether the name of each was given to another task since.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Claim, bool)> {
+        self.fires.iter().map(|(fire_id, claim)| (claim, self.is_succeeded(*fire_id)))
     }
 
     pub(crate) fn is_succeeded(&self, fire_id: FireId) -> bool {

@@ -15,6 +15,7 @@ use punctual_core::{
 };
 
 use crate::call::{Call, ReplyTo};
+use crate::hand_over::{Flight, Stands};
 use crate::look::{Depth, Look, Sight};
 use crate::owner::Owner;
 
@@ -203,9 +204,15 @@ pub enum EngineError {
     /// The store has no room.
     #[error("the store has no room left")]
     Full,
-    /// This broker no longer decides about the task, or is stopping.
-    #[error("the broker is stopping")]
+    /// Nothing was done: this owner decides no more. The one who comes next does.
+    #[error("nobody decides about this at the moment; try again")]
     Stopped,
+    /// Nothing was done: the store does not answer.
+    #[error("the store does not answer; nothing was done")]
+    Away,
+    /// The owner ended with the call under way.
+    #[error("it is not known whether it was done")]
+    Lost,
 }
 
 /// A command in line; one without a place for its answer is the owner's own.
@@ -222,9 +229,24 @@ enum Wish {
     Hold,
     /// A claimed fire was not sent: put its task back, unless its name was given to another meanwhile.
     PutBack(FireId),
+    /// A delivery is under way at another broker: count it as under way here.
+    Adopt(Box<Flight>),
 }
 
 impl Queued {
+    /// Where its answer belongs.
+    pub(crate) fn reply(self) -> Option<ReplyTo> {
+        self.reply
+    }
+
+    /// The delivery elsewhere that it is about.
+    pub(crate) fn flight(&self) -> Option<&Flight> {
+        match &self.wish {
+            Wish::Adopt(flight) => Some(flight),
+            _ => None,
+        }
+    }
+
     /// What must be read to decide it.
     fn look(&self, subject: &Subject) -> Look {
         let receipt = match &self.wish {
@@ -236,6 +258,10 @@ impl Queued {
             Wish::Caller(Command::Redrive { fire_id, .. } | Command::Forget { fire_id, .. }) => {
                 (Depth::Task, Some(*fire_id))
             }
+            Wish::Adopt(flight) => match flight.stands {
+                Stands::Filed => (Depth::Task, None),
+                Stands::Claimed { .. } => (Depth::Head, Some(flight.fire_id)),
+            },
             Wish::Caller(_) | Wish::Hold => (Depth::Task, None),
         };
         // Without a name of its own the receipt is what the task is looked up by.
@@ -278,6 +304,13 @@ impl Owner {
         if call.commands.is_empty() {
             return call.refuse(&EngineError::NotFound);
         }
+        if self.handing_over.is_some() || !self.may_act(now) {
+            return call.refuse(&EngineError::Stopped);
+        }
+        // Waiting with the others would help nobody.
+        if self.away {
+            return call.refuse(&EngineError::Away);
+        }
         for (command, reply) in self.calls.open(call) {
             match command.subject() {
                 // A task without a name is about nobody else.
@@ -298,6 +331,12 @@ impl Owner {
     /// Has a claimed fire that was not sent put back, once it is known who bears its name now.
     pub(crate) fn queue_put_back(&mut self, subject: Subject, fire_id: FireId) {
         self.queue(subject, Queued { wish: Wish::PutBack(fire_id), reply: None });
+    }
+
+    /// Has the store asked how a fire stands that is under way at another broker.
+    pub(crate) fn queue_adoption(&mut self, flight: Flight) {
+        let subject = Subject::Id(flight.namespace.clone(), flight.fire_id.task);
+        self.queue(subject, Queued { wish: Wish::Adopt(Box::new(flight)), reply: None });
     }
 
     fn queue(&mut self, subject: Subject, queued: Queued) {
@@ -321,6 +360,11 @@ impl Owner {
                 self.decide(command, reply, Some(subject), sight, now);
             }
             (Wish::PutBack(fire_id), _) => self.put_back(fire_id, Some(subject), sight.head, now),
+            (Wish::Adopt(flight), _) => {
+                // First the next one about the same task: with the last of all, what was held back goes on.
+                self.free(subject);
+                self.adopt_one(&flight, sight, now);
+            }
             (Wish::Hold | Wish::Caller(_), _) => {
                 if let Some(task) = sight.task.filter(|task| !self.memory.contains(task.id)) {
                     self.file(task);
@@ -335,6 +379,23 @@ impl Owner {
         if let Some(queued) = self.queues.get(subject).and_then(VecDeque::front) {
             self.look(queued.look(subject));
         }
+    }
+
+    /// The store does not answer. Once the lease is over nobody who asked is kept waiting for it. Out: what is still to be looked
+    /// after, if anything is.
+    pub(crate) fn still_wanted(&mut self, look: Look, now: Timestamp) -> Option<Look> {
+        if self.may_act(now) {
+            return Some(look);
+        }
+        let queue = self.queues.remove(&look.subject)?;
+        let (asked, own): (VecDeque<_>, VecDeque<_>) =
+            queue.into_iter().partition(|queued| queued.reply.is_some());
+        for reply in asked.into_iter().filter_map(Queued::reply) {
+            self.calls.answer(reply, Err(EngineError::Stopped));
+        }
+        let look = own.front()?.look(&look.subject);
+        self.queues.insert(look.subject.clone(), own);
+        Some(look)
     }
 
     /// Puts a command back to where it was, to be decided when the whole task was read.
@@ -371,6 +432,9 @@ impl Owner {
         now: Timestamp,
     ) {
         let asked = Asked { reply: Some(reply), subject };
+        if !self.may_act(now) {
+            return self.answer(asked, Err(EngineError::Stopped));
+        }
         let sight = self.with_what_memory_knows(sight);
         match command {
             Command::Schedule(order) => match (&order.new_task.key, &order.receipt) {

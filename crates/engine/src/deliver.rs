@@ -33,8 +33,8 @@ const PARK_EVERY: Duration = Duration::from_secs(1);
 /// Carries deliveries.
 ///
 /// Contract: every delivery is reported exactly once, within its timeout and a little, whatever the receiver does: an answer
-/// that does not come in time is [`Outcome::Expired`]. It is sent at most once. One that was certainly not sent may be
-/// reported without an outcome.
+/// that does not come in time is [`Outcome::Expired`]. It is sent at most once, and not after [`Delivery::send_by`]. One that was
+/// certainly not sent may be reported without an outcome.
 pub trait Courier: Send + Sync + 'static {
     /// Takes deliveries, without waiting for anything.
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports);
@@ -53,6 +53,8 @@ pub struct Delivery {
     pub occasion: Occasion,
     /// When the attempt was sent; a courier that waits before it sends says when it did.
     pub fired_at: Timestamp,
+    /// It is not sent after this, and reported as not sent: the owner may not be the owner any more.
+    pub send_by: Timestamp,
     /// Which change of the task this is.
     pub version: Version,
     /// What was asked for: target, payload, timeout.
@@ -65,18 +67,41 @@ impl Delivery {
     #[must_use]
     pub fn report(&self, outcome: Option<Outcome>) -> Report {
         let Self { fire_id, attempt, fired_at, lane, .. } = *self;
-        Report { fire_id, attempt, fired_at, outcome, lane }
+        Report { fire_id, attempt, fired_at, outcome, lane: Some(lane) }
     }
 }
 
 /// What a courier reports of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    pub(crate) fire_id: FireId,
-    pub(crate) attempt: AttemptNo,
-    pub(crate) fired_at: Timestamp,
-    pub(crate) outcome: Option<Outcome>,
-    pub(crate) lane: LaneNo,
+    /// Of which fire.
+    pub fire_id: FireId,
+    /// Of which attempt.
+    pub attempt: AttemptNo,
+    /// When it was sent.
+    pub fired_at: Timestamp,
+    /// What came of it; `None` if it was certainly not sent.
+    pub outcome: Option<Outcome>,
+    /// Whose place it frees. Means nothing to another owner.
+    pub(crate) lane: Option<LaneNo>,
+}
+
+impl Report {
+    /// One that another broker passes on.
+    #[must_use]
+    pub const fn of(
+        fire_id: FireId,
+        attempt: AttemptNo,
+        fired_at: Timestamp,
+        outcome: Option<Outcome>,
+    ) -> Self {
+        Self { fire_id, attempt, fired_at, outcome, lane: None }
+    }
+
+    /// As another owner can read it.
+    pub(crate) fn passed_on(self) -> Self {
+        Self { lane: None, ..self }
+    }
 }
 
 impl Owner {
@@ -112,10 +137,17 @@ impl Owner {
     }
 
     /// Hands over what is to be carried.
-    pub(crate) fn send_outbox(&mut self) {
-        if !self.outbox.is_empty() {
-            self.actions.push(Action::Deliver(std::mem::take(&mut self.outbox)));
+    pub(crate) fn send_outbox(&mut self, now: Timestamp) {
+        if self.outbox.is_empty() {
+            return;
         }
+        let deliveries = std::mem::take(&mut self.outbox);
+        if self.may_act(now) {
+            return self.actions.push(Action::Deliver(deliveries));
+        }
+        // Claims that became durable when the lease was over.
+        let unsent = deliveries.iter().map(|delivery| delivery.report(None));
+        self.on_ended(unsent.collect(), now);
     }
 
     fn start(&mut self, id: TaskId, lane: LaneNo, now: Timestamp) {
@@ -145,7 +177,8 @@ impl Owner {
         if loaded.task.definition.guarantee == Guarantee::AtMostOnce {
             return self.claim(id, lane, now);
         }
-        let delivery = delivery(&loaded.task, lane, now);
+        loaded.fired_at = now;
+        let delivery = delivery(&loaded.task, lane, now, self.lease.until);
         self.memory.firing(id);
         self.lanes.sent(lane);
         self.outbox.push(delivery);
@@ -209,9 +242,9 @@ impl Owner {
         };
         let lane = loaded.lane.expect("set when it was claimed");
         let task = loaded.task.clone();
-        self.outbox.push(delivery(&task, lane, now));
+        self.outbox.push(delivery(&task, lane, now, self.lease.until));
         self.memory.remove(id);
-        self.claims.insert(task, next.is_some());
+        self.claims.insert(task, next.is_some(), now);
         if let Some(next) = next {
             self.file(next);
         }
@@ -269,13 +302,14 @@ pub(crate) fn alone(task: Task) -> Task {
     Task { aside: Vec::new(), ..task }
 }
 
-fn delivery(task: &Task, lane: LaneNo, now: Timestamp) -> Delivery {
+fn delivery(task: &Task, lane: LaneNo, now: Timestamp, send_by: Timestamp) -> Delivery {
     Delivery {
         fire_id: task.fire().id,
         attempt: task.attempt_next(),
         fire_at: task.due_at(),
         fired_at: now,
         occasion: task.occasion,
+        send_by,
         version: task.version,
         definition: Arc::clone(&task.definition),
         lane,

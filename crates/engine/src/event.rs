@@ -5,8 +5,10 @@ use punctual_store::{Batch, Position, StoreError, Swept};
 use tokio::sync::oneshot;
 
 use crate::call::Call;
+use crate::command::EngineError;
 use crate::deliver::{Delivery, Report};
 use crate::gauges::Gauges;
+use crate::hand_over::Flight;
 use crate::look::{Look, Looked};
 
 /// What an owner is told.
@@ -20,7 +22,7 @@ pub enum Event {
     Loaded(Result<Vec<Task>, StoreError>),
     /// The store has answered [`Action::Look`].
     Looked(Vec<Looked>),
-    /// Couriers have come back.
+    /// Couriers have come back, here or at a broker that passes it on.
     Ended(Vec<Report>),
     /// The workers of a queue want so many deliveries at once from now on.
     Room {
@@ -37,6 +39,27 @@ pub enum Event {
     Gauge(Option<Namespace>, oneshot::Sender<Gauges>),
     /// Start nothing new; what is under way goes on.
     Drain,
+    /// The lease of the partition is good until then.
+    Extend(Timestamp),
+    /// Another broker takes over: start nothing, make everything durable, and tell what is under way.
+    HandOver(oneshot::Sender<Result<Vec<Flight>, EngineError>>),
+    /// The partition is lost: end at once.
+    End,
+}
+
+impl Event {
+    /// Whether the store has answered; `None` if this is not of the store.
+    pub(crate) fn store_answers(&self) -> Option<bool> {
+        let away = |error: Option<&StoreError>| matches!(error, Some(StoreError::Unavailable(_)));
+        match self {
+            Self::Applied(result) => Some(!away(result.as_ref().err())),
+            Self::Loaded(result) => Some(!away(result.as_ref().err())),
+            Self::Looked(looked) => {
+                Some(!looked.iter().any(|looked| away(looked.result.as_ref().err())))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What an owner wants done.
@@ -59,6 +82,10 @@ pub enum Action {
     Sweep(Timestamp),
     /// Carry these; answer with [`Event::Ended`].
     Deliver(Vec<Delivery>),
+    /// Pass these on to the owner who comes next.
+    Stray(Vec<Report>),
     /// Stop: this owner may not or cannot go on.
     Stop(StoreError),
+    /// Stop: this owner has ended as it was told to.
+    End,
 }

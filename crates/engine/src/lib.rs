@@ -16,16 +16,17 @@
 //! `call` → `command` (`schedule`, `cancel`, `touch`, `pause`, `redrive`, each after a `look` at the store where it is about a task that
 //! may exist) → `write` (durable, then the caller is answered) → `load` (up to the horizon) → `memory` (the loaded copy and its
 //! timer) → `fire` → `lane` → `deliver` → `settle` → `write`. `recover` says why
-//! nothing more is needed after a crash.
+//! nothing more is needed after a crash, `hand_over` what is told when a partition goes to another broker in peace, and `lease` until when
+//! an owner acts.
 //!
 //! # What always holds
 //!
 //! - A task stays in the store until it is settled. Memory holds copies.
 //! - Nothing is answered before it is durable, and nothing that was decided is undone.
 //! - What a read brought is believed only if nothing about that task was decided since (`recent`).
-//! - No attempt starts before `fire_at`.
+//! - No attempt starts before `fire_at`, or after the lease.
 //!
-//! Not here: HTTP, gRPC, Redis, files, the machine's clock; other brokers.
+//! Not here: HTTP, gRPC, Redis, files, the machine's clock; who the other brokers are and how to reach them.
 
 mod call;
 mod command;
@@ -37,6 +38,7 @@ mod redrive;
 mod schedule;
 mod touch;
 
+mod kept;
 mod look;
 mod recent;
 mod write;
@@ -48,10 +50,12 @@ mod claim;
 mod deliver;
 mod fire;
 mod lane;
+mod lease;
 mod settle;
 
 mod sweep;
 
+mod hand_over;
 mod recover;
 
 mod gauges;
@@ -67,8 +71,9 @@ pub use command::{
 pub use deliver::{Courier, Delivery, Report};
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
+pub use hand_over::{Flight, HAND_OVER_WAIT, Stands, Stray};
 pub use look::{Depth, Look, Looked, Sight};
 pub use memory::Budget;
 pub use owner::Owner;
 pub use recover::{Possession, take};
-pub use run::{COMMANDS_MAX, Handle, Reports, Terms, spawn};
+pub use run::{COMMANDS_MAX, Handle, Reports, Strays, Terms, spawn};

@@ -213,6 +213,9 @@ impl Owner {
             let sight = match result {
                 Ok(sight) => sight,
                 Err(StoreError::Unavailable(_)) => {
+                    let Some(look) = self.still_wanted(look, now) else {
+                        continue;
+                    };
                     self.looks.insert(look.subject.clone(), self.recent.open());
                     away.push(look);
                     continue;

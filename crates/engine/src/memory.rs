@@ -6,14 +6,16 @@
 //! Bound: a number of tasks and of bytes. Losing all of it loses nothing: the store has every task.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp};
+use punctual_core::{Namespace, NewTask, Task, TaskId, TaskState, Timestamp};
 use punctual_store::Position;
 use punctual_wheel::{TimerId, Wheel};
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
 use crate::deliver::Report;
+use crate::hand_over::Flight;
 use crate::lane::LaneNo;
 
 /// What one owner may hold in memory.
@@ -68,6 +70,8 @@ pub(crate) struct Loaded {
     pub(crate) missed: Vec<Report>,
     /// The nominal times of its fires that are aside and under way.
     pub(crate) flying: Vec<Timestamp>,
+    /// When an attempt of it was last sent.
+    pub(crate) fired_at: Timestamp,
 }
 
 impl Loaded {
@@ -169,6 +173,7 @@ impl Memory {
             lane: None,
             missed: Vec::new(),
             flying: Vec::new(),
+            fired_at: Timestamp::EPOCH,
         });
         self.by_id.insert(id, slot);
         self.set_timer(slot, due);
@@ -216,6 +221,38 @@ impl Memory {
             _ => self.stop_timer(slot),
         }
         missed
+    }
+
+    /// A fire of a task is under way at another broker. Out: what was asked for; `None` if the task knows of no such attempt.
+    pub(crate) fn adopt(&mut self, task: Task, flight: &Flight) -> Option<Arc<NewTask>> {
+        let (id, at) = (task.id, flight.fire_id.nominal_at);
+        let held = self.get(id).map(|loaded| loaded.task.clone());
+        let task = opened(held.unwrap_or(task), at)?;
+        let before = if task.nominal_at == at { task.clone() } else { task.before_aside(at)? };
+        if before.attempt_next() != flight.attempt {
+            return None;
+        }
+        let definition = Arc::clone(&task.definition);
+        if !self.contains(id) {
+            self.insert(task.clone());
+        }
+        let slot = self.by_id.get(&id).copied()?;
+        if !task.aside.is_empty() {
+            self.overlapping.insert(id);
+        }
+        let loaded = &mut self.tasks[slot];
+        // It takes its place among those that were found to be under way before.
+        let present = (loaded.phase == Phase::Firing).then_some(loaded.task.nominal_at);
+        loaded.flying.extend(present.into_iter().chain([at]));
+        loaded.fired_at = flight.fired_at;
+        loaded.task = task;
+        self.settle_in(slot);
+        Some(definition)
+    }
+
+    /// Tasks of which an attempt is under way.
+    pub(crate) fn firing_tasks(&self) -> impl Iterator<Item = &Loaded> {
+        self.tasks.iter().map(|(_, loaded)| loaded).filter(|loaded| loaded.is_firing())
     }
 
     /// Its time has come: it stands in its lane.
@@ -390,4 +427,15 @@ impl Memory {
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.wheel.next_due().map(Timestamp::from_millis)
     }
+}
+
+/// The task with a fire of it open, present or aside; a store does not know of one that has come up to another. `None` if it is
+/// no fire of its.
+fn opened(mut task: Task, nominal_at: Timestamp) -> Option<Task> {
+    while task.nominal_at != nominal_at && task.before_aside(nominal_at).is_none() {
+        // With all that are aside passed over, the one that turns up is the next by the schedule.
+        let aside: Vec<_> = task.aside.iter().map(|aside| aside.nominal_at).collect();
+        task = task.turned(&aside)?;
+    }
+    Some(task)
 }

@@ -17,12 +17,15 @@ use crate::command::{EngineError, Queued, Subject};
 use crate::deliver::Delivery;
 use crate::event::{Action, Event};
 use crate::gauges::Skips;
+use crate::hand_over::{Adopted, HandOver};
 use crate::lane::{LaneId, Lanes};
+use crate::lease::Lease;
 use crate::load::Loader;
 use crate::look::Look;
-use crate::memory::{Budget, Memory};
+use crate::memory::Memory;
 use crate::recent::{Issued, Recent};
 use crate::recover::Possession;
+use crate::run::Terms;
 use crate::sweep::Sweeper;
 use crate::write::Writer;
 
@@ -34,6 +37,7 @@ pub(crate) const STORE_PAUSE: Duration = Duration::from_millis(100);
 pub struct Owner {
     pub(crate) partition: PartitionId,
     pub(crate) epoch: Epoch,
+    pub(crate) lease: Lease,
     /// Of the next id; `None` when the epoch is used up.
     pub(crate) sequence: Option<Sequence>,
     pub(crate) memory: Memory,
@@ -44,6 +48,8 @@ pub struct Owner {
     pub(crate) recent: Recent,
     /// What may be received at most once and is on its way.
     pub(crate) claims: Claims,
+    /// What is under way at other brokers.
+    pub(crate) adopted: Adopted,
     /// What policies have left out.
     pub(crate) skips: Skips,
     /// Who waits for answers.
@@ -64,25 +70,30 @@ pub struct Owner {
     pub(crate) actions: Vec<Action>,
     /// What a store that could not answer is asked again, and when.
     pub(crate) later: Vec<(Timestamp, Action)>,
+    /// The store did not answer when it was asked last; it is being asked again.
+    pub(crate) away: bool,
     pub(crate) draining: bool,
+    pub(crate) handing_over: Option<HandOver>,
     stopped: bool,
 }
 
 impl Owner {
     /// An owner that has just taken its partition and knows nothing yet.
     #[must_use]
-    pub fn new(possession: Possession, budget: Budget, now: Timestamp) -> Self {
+    pub fn new(possession: Possession, terms: Terms, now: Timestamp) -> Self {
         Self {
             partition: possession.partition,
             epoch: possession.epoch,
+            lease: Lease::new(possession.until),
             sequence: Some(Sequence::FIRST),
-            memory: Memory::new(budget, now),
+            memory: Memory::new(terms.budget, now),
             loader: Loader::new(),
             lanes: Lanes::default(),
             sweeper: Sweeper::new(now),
-            writer: Writer::new(),
+            writer: Writer::new(terms.keeps_batches),
             recent: Recent::default(),
             claims: Claims::default(),
+            adopted: Adopted::default(),
             skips: Skips::default(),
             calls: Calls::default(),
             queues: HashMap::default(),
@@ -93,7 +104,9 @@ impl Owner {
             parks_at: now,
             actions: Vec::new(),
             later: Vec::new(),
+            away: false,
             draining: false,
+            handing_over: None,
             stopped: false,
         }
     }
@@ -101,10 +114,13 @@ impl Owner {
     /// Takes in an event.
     pub fn on(&mut self, event: Event, now: Timestamp) {
         if self.stopped {
-            if let Event::Call(call) = event {
-                call.refuse(&EngineError::Stopped);
-            }
+            return self.on_afterwards(event);
+        }
+        let Some(event) = self.unless_adopting(event) else {
             return;
+        };
+        if let Some(answers) = event.store_answers() {
+            self.away = !answers;
         }
         match event {
             Event::Call(call) => self.on_call(call, now),
@@ -121,24 +137,46 @@ impl Owner {
                 let _ = reply.send(self.gauges(namespace.as_ref(), now));
             }
             Event::Drain => self.draining = true,
+            Event::Extend(until) => self.on_extend(until),
+            Event::HandOver(reply) => self.on_hand_over(reply, now),
+            Event::End => self.end(),
+        }
+    }
+
+    /// After the end nothing is done, and nothing falls between: who comes next is asked, or told.
+    fn on_afterwards(&mut self, event: Event) {
+        match event {
+            Event::Call(call) => call.refuse(&EngineError::Stopped),
+            Event::Ended(reports) => self.stray(reports),
+            // Whoever waits for an answer learns it by the end of the way back.
+            _ => {}
         }
     }
 
     /// Fires what is due and gives out all that is to be done, after the events at hand are taken in.
     pub fn act(&mut self, now: Timestamp) -> Vec<Action> {
         if !self.stopped {
-            if !self.draining {
+            let acts = self.look_at_lease(now) && !self.adopted.is_pending();
+            if acts {
+                self.expire_adopted(now);
+            }
+            if acts && !self.draining {
                 self.fire(now);
                 self.deliver(now);
                 self.park(now);
                 self.load(now);
                 self.sweep(now);
             }
-            self.send_outbox();
+            self.send_outbox(now);
             self.send_looks();
+            if acts && self.writer.confirms_at().is_some_and(|at| at <= now) {
+                self.writer.confirm();
+            }
             self.flush();
             let due = self.later.extract_if(.., |(at, _)| *at <= now);
             self.actions.extend(due.map(|(_, action)| action));
+            self.hand_over(now);
+            self.writer.forget(now);
         }
         std::mem::take(&mut self.actions)
     }
@@ -156,13 +194,20 @@ impl Owner {
             .flatten()
             .min();
         let time = time.filter(|_| !self.draining);
-        [later, time].into_iter().flatten().min()
+        let time = [time, self.next_adopted_end(), self.writer.confirms_at()];
+        let time = time.into_iter().flatten().min();
+        // What is due while nothing may be done is no reason to wake up.
+        let time = time.filter(|_| !self.lease.lapsed && !self.adopted.is_pending());
+        let handing_over = self.handing_over.as_ref().map(HandOver::wakes_at);
+        [later, time, handing_over].into_iter().flatten().min()
     }
 
     /// Whether nothing is under way that somebody waits for: what was asked for when draining.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.stopped || (self.writer.is_idle() && self.calls.is_empty() && self.lanes.inflight == 0)
+        let waits = self.adopted.is_pending() || self.handing_over.is_some();
+        let idle = self.writer.is_idle() && self.calls.is_empty() && self.lanes.inflight == 0;
+        self.stopped || (idle && !waits)
     }
 
     /// Tasks in memory.
@@ -171,13 +216,36 @@ impl Owner {
         self.memory.len()
     }
 
-    /// Nothing is decided from here on.
+    /// Stops: the store does not let it go on.
     pub(crate) fn stop(&mut self, error: StoreError) {
-        self.stopped = true;
         tracing::error!(partition = %self.partition, %error, "the owner stops");
-        // Who waits learns it by the end of the way back: whether what was asked for is done is not known.
-        self.calls.clear();
-        self.queues.clear();
+        self.close();
         self.actions.push(Action::Stop(error));
+    }
+
+    /// Stops because it was told to.
+    pub(crate) fn end(&mut self) {
+        self.close();
+        self.actions.push(Action::End);
+    }
+
+    /// Nothing is decided from here on, and everybody is told what came of what they wanted: nothing, or, if it may be on its way
+    /// to the store, that it is not known.
+    fn close(&mut self) {
+        self.stopped = true;
+        let undecided = self.queues.drain().flat_map(|(_, queue)| queue).filter_map(Queued::reply);
+        let unsent = self.writer.take_unsent();
+        let unsent = unsent.into_iter().filter_map(|decision| decision.asked?.reply);
+        for reply in undecided.chain(unsent) {
+            self.calls.answer(reply, Err(EngineError::Stopped));
+        }
+        self.calls.lose_all();
+        for event in self.take_held_back() {
+            self.on_afterwards(event);
+        }
+        // Dropped before its time, a hand-over has nothing to give.
+        if let Some(reports) = self.handing_over.take().map(HandOver::fail) {
+            self.stray(reports);
+        }
     }
 }

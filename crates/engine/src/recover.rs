@@ -17,9 +17,11 @@ pub struct Possession {
     pub partition: PartitionId,
     /// Under which epoch.
     pub epoch: Epoch,
+    /// Acts no longer than this, unless extended.
+    pub until: Timestamp,
 }
 
-/// Takes a partition, so that whoever had it before can no longer write.
+/// Takes a partition for a broker that shares its store with nobody, so that whoever had it before can no longer write: for ever.
 pub async fn take<S: LeaseStore>(
     store: &S,
     partition: PartitionId,
@@ -28,5 +30,5 @@ pub async fn take<S: LeaseStore>(
     now: Timestamp,
 ) -> Result<Possession, StoreError> {
     let lease = store.acquire(Seat::Partition(partition), broker, ttl, now).await?;
-    Ok(Possession { partition, epoch: lease.epoch })
+    Ok(Possession { partition, epoch: lease.epoch, until: Timestamp::MAX })
 }

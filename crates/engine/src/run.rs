@@ -2,7 +2,8 @@
 //!
 //! In: calls through a [`Handle`]. Out: reads and writes of the store, each a task on the runtime that
 //! comes back as an event, and deliveries for couriers, who report as events. Invariant: the thread that waits for time does
-//! nothing but decide; whatever may take long happens elsewhere.
+//! nothing but decide; whatever may take long happens elsewhere. After the owner's end it stays as long as anybody has a way to it, to
+//! refuse calls and to pass on what couriers still bring.
 //! Bound: [`COMMANDS_MAX`] commands at once. Everything else that can stand in the channel is the answer to one action
 //! that the owner itself has under way.
 
@@ -11,16 +12,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use punctual_core::{Clock, Epoch, Namespace, PartitionId, Queue, Task};
+use punctual_core::{Clock, Epoch, Namespace, PartitionId, Queue, Task, Timestamp};
 use punctual_store::{Retention, StoreError, TaskStore};
 use tokio::runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::call::{Answers, Call};
 use crate::command::{Answer, Cancelled, Command, EngineError, Order, Scheduled, Subject};
 use crate::deliver::{Courier, Report};
 use crate::event::{Action, Event};
 use crate::gauges::Gauges;
+use crate::hand_over::{Flight, Stray};
 use crate::look::Looked;
 use crate::memory::Budget;
 use crate::owner::Owner;
@@ -52,7 +54,7 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Reports what came of deliveries. An owner that is gone wants to know nothing any more.
+    /// Reports what came of deliveries. If the owner has ended, it is passed on to whoever came next.
     pub fn send(&self, reports: Vec<Report>) {
         let _ = self.events.send(Event::Ended(reports));
     }
@@ -71,16 +73,46 @@ pub struct Terms {
     pub retention: Retention,
     /// What may be held in memory.
     pub budget: Budget,
+    /// Whether batches are kept for a while after the store has answered: for one that may forget them (Redis, when it fails over).
+    pub keeps_batches: bool,
+}
+
+/// Where reports go whose owner has ended. Bound: what is under way.
+#[derive(Debug, Clone, Default)]
+pub struct Strays(Option<mpsc::UnboundedSender<Stray>>);
+
+impl Strays {
+    /// To whoever passes them on to the next owner.
+    #[must_use]
+    pub const fn to(sender: mpsc::UnboundedSender<Stray>) -> Self {
+        Self(Some(sender))
+    }
+
+    /// Nowhere: for a broker that shares its store with nobody.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    fn send(&self, partition: PartitionId, reports: Vec<Report>) {
+        if let Some(sender) = &self.0 {
+            let reports = reports.into_iter().map(Report::passed_on);
+            // A broker that is stopping passes nothing on.
+            let _ = sender.send(Stray { partition, reports: reports.collect() });
+        }
+    }
 }
 
 /// Starts an owner. The receiver yields why it stopped, if it did so by itself; it is closed without a value
-/// after a drain.
+/// after a drain, a hand-over, or when it was told to end. `flights` are under way at the broker that had the partition before.
 pub fn spawn<S, K, C>(
     possession: Possession,
+    flights: Vec<Flight>,
     store: Arc<S>,
     courier: Arc<K>,
     clock: Arc<C>,
     terms: Terms,
+    strays: Strays,
 ) -> std::io::Result<(Handle, oneshot::Receiver<StoreError>)>
 where
     S: TaskStore,
@@ -97,17 +129,25 @@ where
         retention: terms.retention,
         runtime: runtime::Handle::current(),
         events: events.clone(),
+        strays,
     };
     thread::Builder::new().name(possession.partition.to_string()).spawn(move || {
-        let owner = Owner::new(possession, terms.budget, clock.now());
-        if let Err(error) = run(owner, &received, &hands, clock.as_ref()) {
-            let _ = stopped.send(error);
+        let mut owner = Owner::new(possession, terms, clock.now());
+        owner.adopt(flights);
+        let end = run(owner, &received, &hands, clock.as_ref());
+        let (partition, strays) = (possession.partition, hands.strays.clone());
+        // Whoever learns of the end may have the store, and nothing of ours keeps the way to here open.
+        drop((hands, clock));
+        match end {
+            Ok(()) => drop(stopped),
+            Err(error) => _ = stopped.send(error),
         }
+        stay(&received, &strays, partition);
     })?;
     Ok((Handle { events, permits: Arc::new(Semaphore::new(COMMANDS_MAX)) }, why))
 }
 
-/// Returns when a drain has come to its end; an error when the owner may not or cannot go on.
+/// Returns when a drain or a hand-over has come to its end; an error when the owner may not or cannot go on.
 fn run<S: TaskStore, K: Courier, C: Clock>(
     mut owner: Owner,
     received: &Receiver<Event>,
@@ -116,8 +156,16 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
 ) -> Result<(), StoreError> {
     let mut draining = false;
     loop {
+        let mut end = None;
         for action in owner.act(clock.now()) {
-            hands.perform(action)?;
+            match action {
+                Action::Stop(error) => end = Some(Err(error)),
+                Action::End => end = Some(Ok(())),
+                action => hands.perform(action),
+            }
+        }
+        if let Some(end) = end {
+            return end;
         }
         if draining && owner.is_quiet() {
             return Ok(());
@@ -138,6 +186,18 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
     }
 }
 
+/// After the end: refuses calls and passes on reports, until nobody has a way to here any more.
+fn stay(received: &Receiver<Event>, strays: &Strays, partition: PartitionId) {
+    for event in received {
+        match event {
+            Event::Call(call) => call.refuse(&EngineError::Stopped),
+            Event::Ended(reports) => strays.send(partition, reports),
+            // Whoever waits for an answer learns it by the end of the way back.
+            _ => {}
+        }
+    }
+}
+
 impl Handle {
     /// Asks for several things at once; one answer each, in order. At most [`COMMANDS_MAX`].
     ///
@@ -149,7 +209,7 @@ impl Handle {
         let asked = self.send(commands);
         async move {
             let (answers, _permit) = asked?;
-            answers.await.map_err(|_| EngineError::Stopped)
+            answers.await.map_err(|_| EngineError::Lost)
         }
     }
 
@@ -211,6 +271,37 @@ impl Handle {
         let _ = self.events.send(Event::Drain);
     }
 
+    /// The lease of the partition is good until then.
+    pub fn extend(&self, until: Timestamp) {
+        let _ = self.events.send(Event::Extend(until));
+    }
+
+    /// Hands the partition over: starts nothing from here on, makes everything durable, waits a little
+    /// ([`HAND_OVER_WAIT`](crate::HAND_OVER_WAIT)) for deliveries under way, and tells those that are left. Later calls are refused with
+    /// [`EngineError::Stopped`]; reports that come later are strays. [`EngineError::Lost`]: not everything could be written in time, and
+    /// whoever takes over does so as after a crash.
+    pub fn hand_over(
+        &self,
+    ) -> impl Future<Output = Result<Vec<Flight>, EngineError>> + Send + use<> {
+        let (reply, flights) = oneshot::channel();
+        let sent = self.events.send(Event::HandOver(reply));
+        async move {
+            sent.map_err(|_| EngineError::Stopped)?;
+            flights.await.unwrap_or(Err(EngineError::Stopped))
+        }
+    }
+
+    /// Ends it at once; nothing is written any more, because its lease is lost.
+    pub fn end(&self) {
+        let _ = self.events.send(Event::End);
+    }
+
+    /// What couriers of another broker report of deliveries that were under way when the partition came here.
+    pub fn report(&self, reports: Vec<Report>) {
+        let reports = reports.into_iter().map(Report::passed_on).collect();
+        let _ = self.events.send(Event::Ended(reports));
+    }
+
     async fn ask(&self, command: Command) -> Result<Answer, EngineError> {
         let answers = self.call(vec![command]).await?;
         answers.into_iter().next().unwrap_or(Err(EngineError::Stopped))
@@ -226,10 +317,11 @@ struct Hands<S, K> {
     retention: Retention,
     runtime: runtime::Handle,
     events: Sender<Event>,
+    strays: Strays,
 }
 
 impl<S: TaskStore, K: Courier> Hands<S, K> {
-    fn perform(&self, action: Action) -> Result<(), StoreError> {
+    fn perform(&self, action: Action) {
         let (partition, epoch) = (self.partition, self.epoch);
         let store = Arc::clone(&self.store);
         match action {
@@ -253,9 +345,9 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
                 // Handing over is quick, but not so quick that time should wait for it.
                 self.runtime.spawn(async move { courier.carry(deliveries, &reports) });
             }
-            Action::Stop(error) => return Err(error),
+            Action::Stray(reports) => self.strays.send(partition, reports),
+            Action::Stop(_) | Action::End => unreachable!("the end of the loop"),
         }
-        Ok(())
     }
 
     fn start(&self, work: impl Future<Output = Event> + Send + 'static) {

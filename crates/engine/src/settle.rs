@@ -19,8 +19,12 @@ use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn on_ended(&mut self, reports: Vec<Report>, now: Timestamp) {
-        for report in reports {
-            self.lanes.came_back(report.lane, report.outcome.as_ref());
+        for report in self.unless_late(reports) {
+            // One that is passed on counts if its delivery is known to be under way.
+            let Some(lane) = report.lane.or_else(|| self.adopted.end(&report)) else {
+                continue;
+            };
+            self.lanes.came_back(lane, report.outcome.as_ref());
             self.settle(report, now);
         }
     }
@@ -123,7 +127,7 @@ impl Owner {
     /// It ended as a dead letter with an unknown outcome when it was claimed. Now the outcome is known, and another end takes the
     /// place of that one.
     fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
-        let Claim { task, went_on } = claim;
+        let Claim { task, went_on, .. } = claim;
         let fire_id = report.fire_id;
         let namespace = task.definition.namespace.clone();
         let outcome = match (report.outcome, went_on) {

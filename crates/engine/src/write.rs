@@ -4,7 +4,10 @@
 //! the order of the decisions. Whatever is decided while a batch is under way makes the next one: under
 //! load batches grow by themselves, and one fsync answers everyone who waited.
 //! Invariant: a batch that may or may not have been made is sent again under its number until the store
-//! says which.
+//! says which. A store that has forgotten batches that it answered is sent them again, if they are `kept`, before the next. With nothing
+//! more to write, an empty batch asks a little later whether the last ones are still there.
+
+use std::time::Duration;
 
 use punctual_core::{
     FireEnd, FireId, FireRecord, Namespace, Onward, Task, TaskId, TaskState, Timestamp, Version,
@@ -14,8 +17,12 @@ use smallvec::SmallVec;
 
 use crate::command::{Answer, Asked, EngineError};
 use crate::event::Action;
+use crate::kept::Kept;
 use crate::owner::{Owner, STORE_PAUSE};
 use crate::recent::Matter;
+
+/// How long after the last batch a store that may forget is asked whether it still has it: longer than a replica is usually behind.
+const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 
 /// Changes that belong together, and what follows once they are durable.
 #[derive(Debug, Default)]
@@ -117,16 +124,56 @@ pub(crate) struct Writer {
     waiting: Vec<Decision>,
     /// Under way.
     sent: Vec<Decision>,
+    /// The batch under way was sent before, and what came of it is not known.
+    in_doubt: bool,
+    /// What the store has answered, for a store that may forget.
+    kept: Option<Kept>,
+    /// The one of these that is under way, because the store has forgotten it.
+    again: Option<BatchNo>,
+    /// When the store is asked whether it still has what it answered last.
+    confirms_at: Option<Timestamp>,
 }
 
 impl Writer {
-    pub(crate) const fn new() -> Self {
-        Self { next: BatchNo::FIRST, waiting: Vec::new(), sent: Vec::new() }
+    pub(crate) fn new(keeps_batches: bool) -> Self {
+        Self {
+            next: BatchNo::FIRST,
+            waiting: Vec::new(),
+            sent: Vec::new(),
+            in_doubt: false,
+            kept: keeps_batches.then(Kept::default),
+            again: None,
+            confirms_at: None,
+        }
+    }
+
+    /// When the store is asked whether it still has what it answered last.
+    pub(crate) const fn confirms_at(&self) -> Option<Timestamp> {
+        self.confirms_at
+    }
+
+    /// Asks that now, if it is to be asked at all: a batch without changes finds a gap like any other.
+    pub(crate) fn confirm(&mut self) {
+        if self.confirms_at.take().is_some() && self.is_idle() {
+            self.waiting.push(Decision::default());
+        }
     }
 
     /// Whether everything decided is durable.
     pub(crate) const fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.sent.is_empty()
+    }
+
+    /// The batch under way was not made, unless it was an earlier time that it was sent.
+    fn refused(&mut self) {
+        if !self.in_doubt {
+            self.waiting.append(&mut self.sent);
+        }
+    }
+
+    /// What the store has certainly not made.
+    pub(crate) fn take_unsent(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.waiting)
     }
 
     /// Moves waiting decisions to `sent`, as many as fit a batch.
@@ -147,7 +194,27 @@ impl Writer {
         }
     }
 
+    /// Lets go of what is kept no longer, unless it is being sent again.
+    pub(crate) fn forget(&mut self, now: Timestamp) {
+        if let (Some(kept), None) = (&mut self.kept, self.again) {
+            kept.forget(now);
+        }
+    }
+
+    /// What of the batches that were answered is sent next, from a number on; false if it is not kept. With none left it is
+    /// the turn of the batch that the store refused.
+    fn rewind_to(&mut self, number: BatchNo) -> bool {
+        self.again = (number < self.next).then_some(number);
+        let kept = |number| self.kept.as_ref().is_some_and(|kept| kept.get(number).is_some());
+        self.again.is_none_or(kept)
+    }
+
+    /// The batch that is under way.
     fn batch(&self) -> Batch {
+        let forgotten = self.again.and_then(|number| self.kept.as_ref()?.get(number));
+        if let Some(batch) = forgotten {
+            return batch.clone();
+        }
         let changes = self.sent.iter().flat_map(|decision| decision.changes.iter().cloned());
         Batch { number: self.next, changes: changes.collect() }
     }
@@ -176,21 +243,55 @@ impl Owner {
     }
 
     pub(crate) fn on_applied(&mut self, result: Result<(), StoreError>, now: Timestamp) {
-        match result {
-            Ok(()) => {
-                self.writer.next = self.writer.next.next();
-                self.recent.applied();
-                for decision in std::mem::take(&mut self.writer.sent) {
-                    self.durable(decision, now);
-                }
+        match (result, self.writer.again) {
+            (Ok(()), Some(number)) => {
+                self.writer.rewind_to(number.next());
+                self.actions.push(Action::Apply(self.writer.batch()));
             }
-            Err(StoreError::Full(_)) => self.refuse_growth(now),
-            Err(StoreError::Unavailable(_)) => self.send_again(now),
-            Err(error) => self.stop(error),
+            // These were taken once, and are not given up.
+            (Err(StoreError::Full(_)), Some(_)) => self.send_again(now),
+            (Ok(()), None) => self.on_durable(now),
+            (Err(StoreError::Full(_)), None) => self.refuse_growth(now),
+            (Err(StoreError::Unavailable(_)), _) => {
+                self.writer.in_doubt = true;
+                self.send_again(now);
+            }
+            (Err(StoreError::Gap { expected, given, partition }), _) if expected < given => {
+                if !self.writer.rewind_to(expected) {
+                    self.writer.refused();
+                    return self.stop(StoreError::Gap { expected, given, partition });
+                }
+                tracing::warn!(%partition, ?expected, ?given, "the store has forgotten batches; they are sent again");
+                self.actions.push(Action::Apply(self.writer.batch()));
+            }
+            (Err(error @ StoreError::Fenced { .. }), _) => {
+                self.writer.refused();
+                self.stop(error);
+            }
+            (Err(error), _) => self.stop(error),
         }
     }
 
-    fn durable(&mut self, decision: Decision, now: Timestamp) {
+    fn on_durable(&mut self, now: Timestamp) {
+        let number = self.writer.next;
+        self.writer.next = number.next();
+        self.writer.in_doubt = false;
+        self.recent.applied();
+        let mut changes = Vec::new();
+        for decision in std::mem::take(&mut self.writer.sent) {
+            let made = self.durable(decision, now);
+            if self.writer.kept.is_some() {
+                changes.extend(made);
+            }
+        }
+        if let Some(kept) = &mut self.writer.kept {
+            self.writer.confirms_at = (!changes.is_empty()).then(|| now.after(CONFIRM_AFTER));
+            kept.keep(Batch { number, changes }, now);
+        }
+    }
+
+    /// Does what follows from a decision. Out: its changes.
+    fn durable(&mut self, decision: Decision, now: Timestamp) -> SmallVec<[Change; 1]> {
         for change in &decision.changes {
             let matter = Matter::of(change);
             self.recent.durable(matter);
@@ -221,6 +322,7 @@ impl Owner {
         if let Some(asked) = decision.asked {
             self.answer(asked, decision.answer.ok_or(EngineError::Stopped));
         }
+        decision.changes
     }
 
     /// The disk is full: new tasks are refused, everything else of the batch goes on without them.

@@ -9,30 +9,53 @@ mod world;
 use std::collections::{HashMap, HashSet};
 
 use punctual_core::{
-    Backoff, DeadReason, Due, FireEnd, Guarantee, Jitter, NewTask, Outcome, PartitionId,
-    RetryPolicy, Task, TaskId, Timestamp,
+    AttemptNo, Backoff, DeadReason, Due, FireEnd, FireId, Guarantee, Jitter, NewTask, Outcome,
+    PartitionId, RetryPolicy, Task, TaskId, Timestamp,
 };
-use punctual_engine::{Cancelled, Command, Condition, Event, Push, Scheduled, Subject};
+use punctual_engine::{Cancelled, Command, Condition, Delivery, Push, Scheduled, Subject};
 use punctual_store::TaskStore;
 use tokio::sync::oneshot::error::TryRecvError;
-use world::{Answer, Dice, Weather, World, failed, key, millis, named, once, ready, secs, shop};
+use world::{
+    Answer, Dice, Moves, Weather, World, failed, key, millis, named, once, ready, secs, shop,
+};
 
 const SEEDS_DEFAULT: u64 = 300;
 /// Each broke a promise once.
 const SEEDS_KEPT: [u64; 4] = [30, 36, 2730, 8942];
+/// The same with moves.
+const SEEDS_KEPT_MOVING: [u64; 0] = [];
 const STEPS: u32 = 400;
 const PARTITION: PartitionId = PartitionId::FIRST;
 
 #[test]
 fn the_promises_hold_over_random_lives() {
+    for seed in SEEDS_KEPT.into_iter().chain(seeds()) {
+        let life = std::panic::catch_unwind(|| Life::new(seed, None).live());
+        assert!(life.is_ok(), "PUNCTUAL_SEED={seed} breaks a promise; see above");
+    }
+}
+
+/// Hand-overs at any point, in any weather; in half of the lives owners never crash, and then nothing is sent twice.
+#[test]
+fn the_promises_hold_while_the_partition_moves() {
+    let mut moves = 0;
+    let mut lives = 0;
+    for seed in SEEDS_KEPT_MOVING.into_iter().chain(seeds()) {
+        let live = || Life::new(seed, Some(Moves::new(seed))).live();
+        let life = std::panic::catch_unwind(live);
+        let life = life.ok();
+        assert!(life.is_some(), "PUNCTUAL_SEED={seed} breaks a promise when it moves; see above");
+        moves += life.unwrap_or_default();
+        lives += 1;
+    }
+    assert!(moves >= lives, "{moves} moves in {lives} lives");
+}
+
+fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match number("PUNCTUAL_SEED") {
+    match number("PUNCTUAL_SEED") {
         Some(seed) => seed..seed + 1,
         None => 1..1 + number("PUNCTUAL_SEEDS").unwrap_or(SEEDS_DEFAULT),
-    };
-    for seed in SEEDS_KEPT.into_iter().chain(seeds) {
-        let life = std::panic::catch_unwind(|| Life::new(seed).live());
-        assert!(life.is_ok(), "PUNCTUAL_SEED={seed} breaks a promise; see above");
     }
 }
 
@@ -49,6 +72,11 @@ struct Promise {
 struct Life {
     world: World,
     dice: Dice,
+    moves: Option<Moves>,
+    /// Attempts that were sent.
+    attempts: HashSet<(FireId, AttemptNo)>,
+    /// Fires whose receiver has said in time that they are done.
+    acked: HashSet<FireId>,
     promises: HashMap<TaskId, Promise>,
     /// How often each task was sent, promised or not.
     received: HashMap<TaskId, u32>,
@@ -63,10 +91,17 @@ struct Life {
 }
 
 impl Life {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, moves: Option<Moves>) -> Self {
+        let mut world = World::new();
+        if let Some(moves) = &moves {
+            moves.begin(&mut world);
+        }
         Self {
-            world: World::new(),
+            world,
             dice: Dice::new(seed),
+            moves,
+            attempts: HashSet::new(),
+            acked: HashSet::new(),
             promises: HashMap::new(),
             received: HashMap::new(),
             scheduling: Vec::new(),
@@ -78,18 +113,30 @@ impl Life {
         }
     }
 
-    fn live(mut self) {
+    /// Out: how often the partition has moved.
+    fn live(mut self) -> u32 {
         for _ in 0..STEPS {
             self.step();
             self.witness();
         }
         self.world.weather = Weather::Fair;
         self.world.give_room(256);
+        self.world.renew_for_ever();
+        while self.world.is_handing_over() {
+            self.world.go_on();
+            self.witness();
+        }
         self.heal();
         self.check_at_rest();
+        self.world.moves
     }
 
     fn step(&mut self) {
+        if let Some(moves) = &mut self.moves
+            && moves.step(&mut self.world)
+        {
+            return;
+        }
         match self.dice.roll(100) {
             0..20 => self.schedule(),
             20..27 => self.cancel(),
@@ -114,7 +161,8 @@ impl Life {
                 ];
                 self.world.weather = all[self.dice.index(all.len())];
             }
-            _ => self.crash(),
+            _ if self.moves.as_ref().is_none_or(|moves| moves.crashes) => self.crash(),
+            _ => self.world.start_hand_over(),
         }
     }
 
@@ -218,13 +266,18 @@ impl Life {
             2..4 => Outcome::Expired,
             4 => {
                 // It was never sent: the receiver forgets it.
-                let delivery = self.world.carried.remove(index);
-                *self.received.entry(delivery.fire_id.task).or_default() -= 1;
-                let report = delivery.report(None);
-                self.world.owner.on(Event::Ended(vec![report]), self.world.now);
-                return self.world.act();
+                let fire_id = self.world.carried[index].fire_id;
+                *self.received.entry(fire_id.task).or_default() -= 1;
+                let attempt = self.world.carried[index].attempt;
+                self.attempts.remove(&(fire_id, attempt));
+                self.world.reported(index, None);
+                return;
             }
-            _ => Outcome::Acked,
+            _ => {
+                let delivery = &self.world.carried[index];
+                self.acked.extend(self.world.in_time(delivery).then_some(delivery.fire_id));
+                Outcome::Acked
+            }
         };
         self.world.comes_back_from(index, outcome);
     }
@@ -248,6 +301,16 @@ impl Life {
 
     /// Everything is answered and every courier succeeds, until nothing is left to do.
     fn heal(&mut self) {
+        // The store is back, and answers what it was asked meanwhile: calls are taken again.
+        for _ in 0..3 {
+            self.world.now = self.world.now.after(millis(200));
+            self.world.act();
+            self.witness();
+            while !self.world.wanted.is_empty() {
+                self.world.perform(0);
+                self.witness();
+            }
+        }
         for id in self.promises.keys().copied().collect::<Vec<_>>() {
             self.resume_one(id);
         }
@@ -293,6 +356,11 @@ impl Life {
                         && let Some(promise) = self.promises.get_mut(id)
                     {
                         promise.over = true;
+                        let under_way =
+                            |one: &&Delivery| one.fire_id.task == *id && self.world.in_time(one);
+                        let under_way = self.world.carried.iter().find(under_way);
+                        let crashed = self.world.crashes > 0;
+                        assert!(under_way.is_none() || crashed, "cancelled: {under_way:?}");
                     }
                 }
                 Err(TryRecvError::Empty) => {
@@ -334,6 +402,11 @@ impl Life {
         self.hear_of_changes();
         for delivery in self.world.sent.drain(..) {
             let id = delivery.fire_id.task;
+            let twice = !self.attempts.insert((delivery.fire_id, delivery.attempt));
+            let asked_for = self.world.crashes > 0 || self.redriven.contains(&id);
+            assert!(!twice || asked_for, "twice without a crash: {delivery:?}");
+            let acked = self.acked.contains(&delivery.fire_id);
+            assert!(!acked || asked_for, "acked, and sent again: {delivery:?}");
             assert!(delivery.fired_at >= delivery.fire_at, "early: {delivery:?}");
             let times = self.received.entry(id).or_default();
             *times += 1;
@@ -356,6 +429,13 @@ impl Life {
         assert_eq!((counts.scheduled, counts.paused), (0, 0), "nothing stays overdue: {counts:?}");
         assert_eq!(self.world.owner.loaded(), 0, "memory is empty");
         assert!(self.world.owner.is_quiet());
+        for fire_id in self.acked.iter().filter(|_| self.world.crashes == 0) {
+            let records = ready(self.world.store.history(PARTITION, fire_id.task, 9)).unwrap();
+            let record = records.iter().find(|record| record.fire_id == *fire_id);
+            let end = record.map(|record| record.end);
+            let told = matches!(end, Some(FireEnd::Done | FireEnd::Replaced | FireEnd::Cancelled));
+            assert!(told, "acked, and {end:?}: {fire_id}");
+        }
         for (id, promise) in &self.promises {
             if !promise.over && self.received.get(id).is_none_or(|times| *times == 0) {
                 self.check_unreceived(promise);

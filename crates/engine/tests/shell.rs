@@ -11,8 +11,8 @@ use punctual_core::{
     Timestamp,
 };
 use punctual_engine::{
-    Budget, Cancelled, Condition, Courier, Delivery, EngineError, Handle, Order, Reports,
-    Scheduled, Subject, Terms, spawn, take,
+    Budget, Cancelled, Condition, Courier, Delivery, EngineError, Flight, HAND_OVER_WAIT, Handle,
+    Order, Possession, Reports, Scheduled, Stray, Strays, Subject, Terms, spawn, take,
 };
 use punctual_store::{MemoryStore, Retention, StoreError};
 use tokio::sync::{mpsc, oneshot};
@@ -60,21 +60,29 @@ struct Stage {
     clock: Arc<HandClock>,
     owner: Handle,
     stopped: oneshot::Receiver<StoreError>,
+    strays: mpsc::UnboundedReceiver<Stray>,
     carried: mpsc::UnboundedReceiver<(Delivery, oneshot::Sender<Outcome>)>,
 }
 
 async fn stage() -> Stage {
     let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
-    let store = Arc::new(MemoryStore::default());
+    stage_with(Arc::new(MemoryStore::default()), clock, Vec::new()).await
+}
+
+async fn stage_with(store: Arc<MemoryStore>, clock: Arc<HandClock>, flights: Vec<Flight>) -> Stage {
     let broker = BrokerId::new("here:1");
     let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
+    let (strays, straying) = mpsc::unbounded_channel();
     let (deliveries, carried) = mpsc::unbounded_channel();
     let courier = Arc::new(Asking(deliveries));
-    let terms = Terms { retention: Retention::default(), budget: Budget::shared_by(1) };
+    let budget = Budget::shared_by(1);
+    let terms = Terms { retention: Retention::default(), budget, keeps_batches: false };
+    let (possession, strays) = (taken.unwrap(), Strays::to(strays));
+    let clocked = Arc::clone(&clock);
     let (owner, stopped) =
-        spawn(taken.unwrap(), store, courier, Arc::clone(&clock), terms).unwrap();
+        spawn(possession, flights, store, courier, clocked, terms, strays).unwrap();
     owner.give_room(shop(), Queue::new("orders").unwrap(), 8);
-    Stage { clock, owner, stopped, carried }
+    Stage { clock, owner, stopped, strays: straying, carried }
 }
 
 fn shop() -> Namespace {
@@ -134,4 +142,67 @@ async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
     for _ in 0..100 {
         assert_eq!(stage.owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
     }
+}
+
+#[tokio::test]
+async fn what_is_under_way_goes_on_at_the_owner_who_comes_next() {
+    let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
+    let store = Arc::new(MemoryStore::default());
+    let mut old = stage_with(Arc::clone(&store), Arc::clone(&clock), Vec::new()).await;
+    let task = old.owner.schedule(in_an_hour()).await.unwrap().task().clone();
+    clock.pass(HOUR);
+    old.owner.get(Subject::Id(shop(), task.id)).await.unwrap();
+    let (_, answer) = old.carried.recv().await.unwrap();
+    let handing_over = old.owner.hand_over();
+    // It has begun when what was asked after it is answered.
+    old.owner.gauges(None).await.unwrap();
+    clock.pass(HAND_OVER_WAIT);
+    let flights = handing_over.await.unwrap();
+    assert_eq!(flights.len(), 1);
+    assert!(old.stopped.await.is_err(), "it ended well");
+    assert_eq!(old.owner.get(Subject::Id(shop(), task.id)).await, Err(EngineError::Stopped));
+    assert_eq!(old.owner.hand_over().await, Err(EngineError::Stopped), "once");
+
+    let mut new = stage_with(store, clock, flights).await;
+    let firing = new.owner.cancel(Subject::Id(shop(), task.id)).await;
+    assert!(matches!(firing, Ok(Cancelled::Firing(_))), "{firing:?}");
+    // The courier of the old owner comes back there, and its word is passed on.
+    answer.send(Outcome::Acked).unwrap();
+    let Stray { partition, reports } = old.strays.recv().await.unwrap();
+    assert_eq!((partition, reports.len()), (PartitionId::FIRST, 1));
+    new.owner.report(reports);
+    new.owner.drain();
+    assert!(new.stopped.await.is_err(), "nothing is under way any more");
+    assert!(new.carried.try_recv().is_err(), "and nothing was sent a second time");
+}
+
+#[tokio::test]
+async fn the_thread_of_an_owner_is_gone_when_nobody_has_a_way_to_it() {
+    let mut stage = stage().await;
+    stage.owner.end();
+    assert!(stage.stopped.await.is_err(), "it was told to end");
+    assert_eq!(stage.owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
+    drop(stage.owner);
+    assert!(stage.strays.recv().await.is_none(), "the last to pass anything on is gone");
+}
+
+#[tokio::test]
+async fn past_its_lease_an_owner_answers_nobody_until_it_is_extended() {
+    let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
+    let store = Arc::new(MemoryStore::default());
+    let broker = BrokerId::new("here:1");
+    let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
+    let possession = Possession { until: clock.now().after(HOUR), ..taken.unwrap() };
+    let (deliveries, _carried) = mpsc::unbounded_channel();
+    let budget = Budget::shared_by(1);
+    let terms = Terms { retention: Retention::default(), budget, keeps_batches: true };
+    let (courier, strays) = (Arc::new(Asking(deliveries)), Strays::none());
+    let clocked = Arc::clone(&clock);
+    let (owner, _stopped) =
+        spawn(possession, Vec::new(), store, courier, clocked, terms, strays).unwrap();
+    owner.schedule(in_an_hour()).await.unwrap();
+    clock.pass(HOUR);
+    assert_eq!(owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
+    owner.extend(clock.now().after(HOUR));
+    owner.schedule(in_an_hour()).await.unwrap();
 }

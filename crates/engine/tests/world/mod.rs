@@ -5,19 +5,21 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, Due, Epoch, Namespace, NewTask, Outcome, PartitionId, Queue, Reason, Schedule,
-    Target, Task, TaskKey, Timestamp,
+    AttemptNo, BrokerId, Due, Epoch, FireId, Namespace, NewTask, Outcome, PartitionId, Queue,
+    Reason, Schedule, Target, Task, TaskKey, Timestamp,
 };
 use punctual_engine::{
     Action, Answer as Told, Answers, Budget, Call, Cancelled, Command, Condition, Delivery,
-    EngineError, Event, Gauges, Looked, Order, Owner, Possession, Push, Scheduled, Subject, take,
+    EngineError, Event, Flight, Gauges, Looked, Order, Owner, Possession, Push, Report, Scheduled,
+    Subject, Terms, take,
 };
-use punctual_store::{BatchNo, Counts, MemoryStore, Retention, StoreError, TaskStore};
+use punctual_store::{Batch, BatchNo, Counts, MemoryStore, Retention, StoreError, TaskStore};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -51,8 +53,29 @@ pub(crate) struct World {
     pub(crate) sent: Vec<Delivery>,
     /// Why the owner stopped.
     pub(crate) stopped: Option<StoreError>,
+    /// All that was made of the store, in order: for a store that forgets.
+    made_of: Vec<Made>,
+    /// How long leases are; without end if not said.
+    pub(crate) lease: Option<Duration>,
+    /// A hand-over that has begun.
+    handing_over: Option<Receiver<Result<Vec<Flight>, EngineError>>>,
+    /// Carried on behalf of an owner before this one.
+    elsewhere: HashSet<(FireId, AttemptNo)>,
+    /// Reports that came to an owner that has ended.
+    pub(crate) strays: Vec<Report>,
+    /// Whether the owner was told to end.
+    pub(crate) ended: bool,
+    /// How often an owner was gone with all that it knew, and how often one has handed over.
+    pub(crate) crashes: u32,
+    pub(crate) moves: u32,
     /// What workers of the queue "orders" want at once.
     pub(crate) room: usize,
+}
+
+/// What was made of the store.
+enum Made {
+    Taken,
+    Batch(Batch),
 }
 
 /// Where the answer to one command arrives.
@@ -77,7 +100,7 @@ impl World {
     pub(crate) fn with_budget(budget: Budget) -> Self {
         let store = MemoryStore::default();
         let possession = possess(&store, START);
-        let owner = Owner::new(possession, budget, START);
+        let owner = Owner::new(possession, terms(budget), START);
         let (wanted, carried, sent) = (Vec::new(), Vec::new(), Vec::new());
         let weather = Weather::Fair;
         let stopped = None;
@@ -91,6 +114,14 @@ impl World {
             carried,
             sent,
             made: None,
+            made_of: vec![Made::Taken],
+            lease: None,
+            handing_over: None,
+            elsewhere: HashSet::new(),
+            strays: Vec::new(),
+            ended: false,
+            crashes: 0,
+            moves: 0,
             stopped,
             room: ROOM,
         };
@@ -109,11 +140,115 @@ impl World {
 
     /// The owner is gone with all that it knew, and so is what it wanted done; another takes over.
     pub(crate) fn crash(&mut self) {
+        self.crashes += 1;
+        self.handing_over = None;
+        self.carried.clear();
+        self.elsewhere.clear();
+        self.strays.clear();
+        self.succeed(Vec::new());
+    }
+
+    /// Another owner comes, who knows of these deliveries under way.
+    fn succeed(&mut self, flights: Vec<Flight>) {
         self.possession = possess(&self.store, self.now);
-        self.owner = Owner::new(self.possession, BUDGET, self.now);
+        self.made_of.push(Made::Taken);
+        if let Some(lease) = self.lease {
+            self.possession.until = self.now.after(lease);
+        }
+        self.owner = Owner::new(self.possession, terms(BUDGET), self.now);
+        self.owner.adopt(flights);
+        self.ended = false;
         self.give_room(self.room);
         self.wanted.clear();
-        self.carried.clear();
+    }
+
+    /// From now on leases are so long.
+    pub(crate) fn lease_for(&mut self, lease: Duration) {
+        self.lease = Some(lease);
+        self.crash();
+    }
+
+    /// The lease is renewed.
+    pub(crate) fn renew(&mut self) {
+        if let Some(lease) = self.lease {
+            self.possession.until = self.now.after(lease);
+            self.owner.on(Event::Extend(self.possession.until), self.now);
+        }
+    }
+
+    /// Nothing ends any more.
+    pub(crate) fn renew_for_ever(&mut self) {
+        self.lease = None;
+        self.possession.until = Timestamp::MAX;
+        self.owner.on(Event::Extend(Timestamp::MAX), self.now);
+    }
+
+    /// Begins to hand over; another owner comes as soon as this one has told what is under way.
+    pub(crate) fn start_hand_over(&mut self) {
+        if self.handing_over.is_none() {
+            let (reply, flights) = tokio::sync::oneshot::channel();
+            self.owner.on(Event::HandOver(reply), self.now);
+            self.handing_over = Some(flights);
+        }
+        self.act();
+    }
+
+    /// Hands over, in fair weather.
+    pub(crate) fn hand_over(&mut self) {
+        self.start_hand_over();
+        while self.is_handing_over() {
+            self.settle();
+            self.now = self.now.after(millis(10));
+        }
+        self.settle();
+    }
+
+    /// Whether what comes of a delivery now still counts, wherever its owner is.
+    pub(crate) fn in_time(&self, delivery: &Delivery) -> bool {
+        self.now.since(delivery.fired_at) <= delivery.definition.timeout
+    }
+
+    /// Does the next thing that is wanted, or lets a little time pass.
+    pub(crate) fn go_on(&mut self) {
+        if self.wanted.is_empty() {
+            self.now = self.now.after(millis(10));
+            return self.act();
+        }
+        self.perform(0);
+    }
+
+    pub(crate) const fn is_handing_over(&self) -> bool {
+        self.handing_over.is_some()
+    }
+
+    fn take_over(&mut self) {
+        let Some(mut handing_over) = self.handing_over.take() else {
+            return;
+        };
+        let Ok(flights) = handing_over.try_recv().expect("told before the end") else {
+            return self.crash();
+        };
+        self.moves += 1;
+        self.elsewhere = self.carried.iter().map(|one| (one.fire_id, one.attempt)).collect();
+        self.succeed(flights);
+        let strays = std::mem::take(&mut self.strays);
+        self.owner.on(Event::Ended(strays), self.now);
+    }
+
+    /// The store forgets the last batches that it made.
+    pub(crate) fn rewind(&mut self, batches: usize) {
+        self.made_of.truncate(self.made_of.len() - batches);
+        self.store = MemoryStore::default();
+        let mut epoch = Epoch::NONE;
+        for made in &self.made_of {
+            match made {
+                Made::Taken => epoch = possess(&self.store, self.now).epoch,
+                Made::Batch(batch) => {
+                    ready(self.store.apply(PARTITION, epoch, batch.clone())).unwrap();
+                }
+            }
+        }
+        assert_eq!(epoch, self.possession.epoch, "only batches were forgotten");
     }
 
     /// Lets the owner act; what it wants done stands in line.
@@ -121,12 +256,23 @@ impl World {
         for action in self.owner.act(self.now) {
             match action {
                 Action::Deliver(deliveries) => {
+                    assert!(self.now < self.possession.until, "sent after the lease was over");
                     self.sent.extend(deliveries.iter().cloned());
                     self.carried.extend(deliveries);
                 }
                 Action::Stop(error) => self.stopped = Some(error),
+                Action::Stray(reports) => {
+                    let passed_on =
+                        |it: Report| Report::of(it.fire_id, it.attempt, it.fired_at, it.outcome);
+                    self.strays.extend(reports.into_iter().map(passed_on));
+                }
+                Action::End => self.ended = true,
                 wanted => self.wanted.push(wanted),
             }
+        }
+        if self.ended && self.handing_over.is_some() {
+            self.take_over();
+            self.act();
         }
     }
 
@@ -167,19 +313,27 @@ impl World {
     }
 
     pub(crate) fn comes_back_from(&mut self, index: usize, outcome: Outcome) -> Delivery {
+        self.reported(index, Some(outcome))
+    }
+
+    /// A courier of whichever owner says what came of a delivery; nothing if it was not sent.
+    pub(crate) fn reported(&mut self, index: usize, outcome: Option<Outcome>) -> Delivery {
         let delivery = self.carried.remove(index);
-        self.owner.on(Event::Ended(vec![delivery.report(Some(outcome))]), self.now);
+        let Delivery { fire_id, attempt, fired_at, .. } = delivery;
+        let report = match self.elsewhere.remove(&(fire_id, attempt)) {
+            true => Report::of(fire_id, attempt, fired_at, outcome),
+            false => delivery.report(outcome),
+        };
+        self.owner.on(Event::Ended(vec![report]), self.now);
         self.act();
         delivery
     }
 
     /// The oldest delivery was certainly not sent.
     pub(crate) fn returned(&mut self) -> Delivery {
-        let delivery = self.carried.remove(0);
-        self.sent.retain(|sent| sent.fire_id != delivery.fire_id);
-        self.owner.on(Event::Ended(vec![delivery.report(None)]), self.now);
-        self.act();
-        delivery
+        let fire_id = self.carried[0].fire_id;
+        self.sent.retain(|sent| sent.fire_id != fire_id);
+        self.reported(0, None)
     }
 
     pub(crate) fn send_schedule(
@@ -264,6 +418,12 @@ impl World {
         Answer(answers, wanted)
     }
 
+    fn apply(&mut self, batch: Batch) -> Result<(), StoreError> {
+        ready(self.store.apply(PARTITION, self.possession.epoch, batch.clone()))?;
+        self.made_of.push(Made::Batch(batch));
+        Ok(())
+    }
+
     fn answer(&mut self, action: Action) -> Event {
         let away = || StoreError::Unavailable("away".into());
         match action {
@@ -273,13 +433,10 @@ impl World {
                 Weather::Full if self.made != Some((self.possession.epoch, batch.number)) => {
                     Err(StoreError::Full("full".to_owned()))
                 }
-                Weather::Fair | Weather::Full => {
-                    ready(self.store.apply(PARTITION, self.possession.epoch, batch))
-                }
+                Weather::Fair | Weather::Full => self.apply(batch),
                 Weather::AnswerLost => {
                     self.made = Some((self.possession.epoch, batch.number));
-                    ready(self.store.apply(PARTITION, self.possession.epoch, batch)).unwrap();
-                    Err(away())
+                    self.apply(batch).and_then(|()| Err(away()))
                 }
             }),
             Action::Load { after, until, limit } => Event::Loaded(match self.weather {
@@ -296,9 +453,15 @@ impl World {
                 let (epoch, retention) = (self.possession.epoch, Retention::default());
                 Event::Swept(ready(self.store.sweep(PARTITION, epoch, retention, now)))
             }
-            Action::Deliver(_) | Action::Stop(_) => unreachable!("taken out by `act`"),
+            Action::Deliver(_) | Action::Stop(_) | Action::Stray(_) | Action::End => {
+                unreachable!("taken out by `act`")
+            }
         }
     }
+}
+
+fn terms(budget: Budget) -> Terms {
+    Terms { retention: Retention::default(), budget, keeps_batches: true }
 }
 
 fn possess(store: &MemoryStore, now: Timestamp) -> Possession {
@@ -345,6 +508,45 @@ pub(crate) const fn millis(n: u64) -> Duration {
 
 pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
+}
+
+/// How partitions move in a random life, and how long leases are: from dice of their own, so that a seed without moves means what it
+/// always did.
+pub(crate) struct Moves {
+    dice: Dice,
+    /// Whether owners also crash.
+    pub(crate) crashes: bool,
+    lease: bool,
+}
+
+impl Moves {
+    pub(crate) const fn new(seed: u64) -> Self {
+        let dice = Dice::new(seed ^ 0x5eed_0000);
+        Self { dice, crashes: seed.is_multiple_of(2), lease: seed.is_multiple_of(3) }
+    }
+
+    pub(crate) fn begin(&self, world: &mut World) {
+        if self.lease {
+            world.lease_for(secs(5));
+            world.crashes = 0;
+        }
+    }
+
+    /// Whether this step was a part of a move.
+    pub(crate) fn step(&mut self, world: &mut World) -> bool {
+        if self.lease && self.dice.roll(4) > 0 {
+            world.renew();
+        }
+        match self.dice.roll(100) {
+            0..4 => world.start_hand_over(),
+            4..80 if world.is_handing_over() => match world.wanted.len() {
+                0 => world.go_on(),
+                wanted => world.perform(self.dice.index(wanted)),
+            },
+            _ => return false,
+        }
+        true
+    }
 }
 
 /// A small generator, so that a seed means the same for ever.
