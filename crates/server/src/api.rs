@@ -40,7 +40,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
-use punctual_engine::EngineError;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -76,7 +75,8 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
     responses((status = 200, description = "metrics", body = String, content_type = "text/plain"))
 )]
 async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
-    let gauges = broker.owners.gauges(None).await.ok();
+    broker.store.tell_rewinds();
+    let gauges = broker.owners.gauges_here(None).await.ok();
     ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
 }
 
@@ -101,7 +101,7 @@ async fn refuse_when_draining(
     let route = route.as_ref().map_or("", MatchedPath::as_str);
     if broker.is_draining() && !ANSWERED_WHEN_DRAINING.contains(&route) {
         listen::read_off(request).await;
-        return Problem::from(EngineError::Stopped).into_response();
+        return Problem::stopping().into_response();
     }
     drop(broker);
     next.run(request).await

@@ -41,7 +41,7 @@ const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/metrics", Right::Admin),
     ("GET", "/openapi.json", Right::Any),
     ("GET", "/v1/preview", Right::Any),
-    ("GET", "/v1/topology", Right::Admin),
+    ("GET", "/v1/topology", Right::Any),
     ("POST", "/v1/{}/tasks", Right::Namespace),
     ("GET", "/v1/{}/tasks", Right::Namespace),
     ("PUT", "/v1/{}/tasks/{}", Right::Namespace),

@@ -4,10 +4,11 @@
 //! whole, or an error that says what to change. Invariant: a secret is in no error and in no debug output.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use punctual_core::Namespace;
+use punctual_core::{BrokerId, Namespace};
 use punctual_store::Retention;
 
 use crate::auth::{Grant, Token};
@@ -36,7 +37,51 @@ pub struct Config {
     pub retention: Retention,
     /// How long work under way may take to end when the broker stops.
     pub grace: Duration,
+    /// How it shares its store with other brokers, if it does.
+    pub sharing: Option<Sharing>,
 }
+
+/// What a broker is told that shares its store with others.
+#[derive(Debug, Clone)]
+pub struct Sharing {
+    /// Where the others reach it, `HOST:PORT`; where it listens unless given.
+    pub advertise: Option<String>,
+    /// How long a partition waits for a broker that has vanished.
+    pub lease: Duration,
+    /// Where the store is, `HOST:PORT` each: no webhook goes there.
+    pub stores: Vec<String>,
+    /// A private authority, as PEM, that has signed the certificates of the others.
+    pub authority: Option<Vec<u8>>,
+}
+
+impl Sharing {
+    /// By what address the others know a broker that listens here.
+    pub(crate) fn broker(&self, listens: SocketAddr) -> Result<BrokerId, ConfigError> {
+        match &self.advertise {
+            Some(address) => {
+                // Whoever is called by it must find host and port in it.
+                let authority: Result<http::uri::Authority, _> = address.parse();
+                let whole = |it: &http::uri::Authority| {
+                    !it.host().is_empty() && it.port_u16().is_some() && !it.as_str().contains('@')
+                };
+                match authority {
+                    Ok(authority) if whole(&authority) => Ok(BrokerId::new(authority.as_str())),
+                    _ => Err(bad("advertise", "must be HOST:PORT".to_owned())),
+                }
+            }
+            None if listens.ip().is_unspecified() => {
+                let problem = format!(
+                    "must be given: {listens} says nothing about where other brokers reach this one"
+                );
+                Err(bad("advertise", problem))
+            }
+            None => Ok(BrokerId::new(&listens.to_string())),
+        }
+    }
+}
+
+/// The lease of a partition: shorter, a slow answer of the store would cost it; longer, a crash would be an outage.
+const LEASE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(60);
 
 /// Why a configuration makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +125,12 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         if !self.listen.ip().is_loopback() && !self.insecure && self.tokens.is_empty() {
             return Err(ConfigError::Open(self.listen));
+        }
+        if let Some(sharing) = &self.sharing {
+            if !LEASE.contains(&sharing.lease) {
+                return Err(bad("lease", "must be from 500ms to 1m".to_owned()));
+            }
+            sharing.broker(self.listen)?;
         }
         SigningSecret::check_all(&self.signing_secrets)
             .map_err(|error| bad("signing_secrets", error.to_string()))
@@ -174,6 +225,7 @@ mod tests {
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),
+            sharing: None,
         }
     }
 
@@ -192,6 +244,34 @@ mod tests {
             let tokens = vec![token("shop=secret").unwrap(); tokens];
             let config = Config { insecure, tokens, ..config(listen) };
             assert_eq!(config.check().is_ok(), fine, "{listen}");
+        }
+    }
+
+    #[test]
+    fn brokers_know_each_other_by_an_address_that_leads_somewhere() {
+        for (listen, advertise, want) in [
+            ("127.0.0.1:7400", None, Some("127.0.0.1:7400")),
+            ("[::1]:7400", None, Some("[::1]:7400")),
+            ("127.0.0.1:7400", Some("broker-1.example:80"), Some("broker-1.example:80")),
+            ("0.0.0.0:7400", Some("10.0.0.1:7400"), Some("10.0.0.1:7400")),
+            ("0.0.0.0:7400", None, None),
+            ("127.0.0.1:7400", Some("broker-1"), None),
+            ("127.0.0.1:7400", Some(":7400"), None),
+            ("127.0.0.1:7400", Some("http://a:7400"), None),
+            ("127.0.0.1:7400", Some("me@a:7400"), None),
+            ("127.0.0.1:7400", Some("a:99999"), None),
+        ] {
+            let lease = Duration::from_secs(5);
+            let advertise = advertise.map(str::to_owned);
+            let sharing = Sharing { advertise, lease, stores: vec![], authority: None };
+            let broker = sharing.broker(listen.parse().unwrap()).ok();
+            assert_eq!(broker.as_ref().map(BrokerId::as_str), want, "{listen}");
+        }
+        for (lease_ms, fine) in [(499, false), (500, true), (60_000, true), (60_001, false)] {
+            let lease = Duration::from_millis(lease_ms);
+            let sharing = Some(Sharing { advertise: None, lease, stores: vec![], authority: None });
+            let config = Config { sharing, ..config("127.0.0.1:7400") };
+            assert_eq!(config.check().is_ok(), fine, "{lease_ms}");
         }
     }
 

@@ -38,6 +38,13 @@ pub(crate) struct Couriers {
     pub(crate) hub: Arc<Hub>,
 }
 
+impl Couriers {
+    /// Whether nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.http.is_idle() && self.hub.is_idle()
+    }
+}
+
 impl Courier for Couriers {
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         let by_queue = |delivery: &Delivery| matches!(delivery.definition.target, Target::Queue(_));

@@ -4,7 +4,8 @@
 //! JSON, the machine's clock and the log.
 //!
 //! Read in this order: `broker` puts everything together; `listen` and `tls` let requests in, `auth` and `browser` say whose they
-//! are; `api` turns requests into commands and answers into JSON; `courier` carries deliveries; `telemetry` tells about
+//! are; `api` turns requests into commands and answers into JSON, `owners` finds who decides them, `peer` asks and answers other
+//! brokers, `cluster` makes this broker one of many; `courier` carries deliveries; `telemetry` tells about
 //! all of it; `clock` is the machine's time.
 
 mod api;
@@ -12,9 +13,14 @@ mod auth;
 mod broker;
 mod browser;
 mod clock;
+mod cluster;
 pub mod config;
 mod courier;
+mod home;
 mod listen;
+mod owners;
+mod peer;
+mod poll;
 mod store;
 mod telemetry;
 mod tls;
@@ -22,7 +28,7 @@ mod tls;
 pub use api::preview;
 pub use auth::{Grant, Token, TokenError};
 pub use broker::{BrokerError, run};
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Sharing};
 pub use courier::{Reach, SecretError, SigningSecret, Signs};
 pub use listen::raise_file_limit;
 pub use store::Store;

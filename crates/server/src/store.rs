@@ -13,9 +13,10 @@ use punctual_store::{
     Swept, TaskStore,
 };
 use punctual_store_embedded::EmbeddedStore;
+use punctual_store_redis::RedisStore;
 
 use crate::clock::SystemClock;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{StoreCall, Telemetry};
 
 /// Where tasks are kept.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct Store {
 enum Kind {
     /// On this machine's disk.
     Embedded(EmbeddedStore),
+    /// In a Redis, which several brokers share.
+    Redis(Arc<RedisStore>),
     /// As long as the process lives: for tests and trials.
     Memory(MemoryStore),
 }
@@ -46,6 +49,20 @@ impl Store {
         Self { kind: Kind::Embedded(store), meter: OnceLock::new() }
     }
 
+    /// In a Redis, which several brokers share.
+    #[must_use]
+    pub fn redis(store: RedisStore) -> Self {
+        Self { kind: Kind::Redis(Arc::new(store)), meter: OnceLock::new() }
+    }
+
+    /// What several brokers share, if they do.
+    pub(crate) fn shared(&self) -> Option<Arc<RedisStore>> {
+        match &self.kind {
+            Kind::Redis(store) => Some(Arc::clone(store)),
+            Kind::Embedded(_) | Kind::Memory(_) => None,
+        }
+    }
+
     /// As long as the process lives: for tests and trials.
     #[must_use]
     pub const fn memory(store: MemoryStore) -> Self {
@@ -57,11 +74,32 @@ impl Store {
         let _ = self.meter.set(Meter { telemetry, clock });
     }
 
+    /// What the shared store has lost is told as well, when somebody looks.
+    pub(crate) fn tell_rewinds(&self) {
+        if let (Kind::Redis(store), Some(meter)) = (&self.kind, self.meter.get()) {
+            meter.telemetry.rewound(store.rewinds());
+        }
+    }
+
+    fn reading(&self) -> Option<Duration> {
+        self.meter.get().map(|meter| meter.clock.reading())
+    }
+
+    /// Tells how long a shared store took. Out: the same.
+    fn answered(&self, call: StoreCall, started: Option<Duration>) -> Option<Duration> {
+        let meter = self.meter.get()?;
+        let took = meter.clock.reading().saturating_sub(started?);
+        if matches!(self.kind, Kind::Redis(_)) {
+            meter.telemetry.store_call(call, took);
+        }
+        Some(took)
+    }
+
     /// Leaves it so that the next start has nothing to replay.
     pub async fn close(self) -> Result<(), StoreError> {
         match self.kind {
             Kind::Embedded(store) => store.close().await,
-            Kind::Memory(_) => Ok(()),
+            Kind::Redis(_) | Kind::Memory(_) => Ok(()),
         }
     }
 }
@@ -71,6 +109,7 @@ macro_rules! ask {
     ($self:ident, $store:ident => $call:expr) => {
         match &$self.kind {
             Kind::Embedded($store) => $call,
+            Kind::Redis($store) => $call,
             Kind::Memory($store) => $call,
         }
     };
@@ -84,10 +123,11 @@ impl TaskStore for Store {
         batch: Batch,
     ) -> Result<(), StoreError> {
         let changes = batch.changes.len();
-        let started = self.meter.get().map(|meter| meter.clock.reading());
+        let started = self.reading();
         let applied = ask!(self, store => store.apply(partition, epoch, batch).await);
-        if let (Some(meter), Some(started), Ok(())) = (self.meter.get(), started, &applied) {
-            meter.telemetry.commit(changes, meter.clock.reading().saturating_sub(started));
+        let took = self.answered(StoreCall::apply, started);
+        if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
+            meter.telemetry.commit(changes, took);
         }
         applied
     }
@@ -99,7 +139,10 @@ impl TaskStore for Store {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Task>, StoreError> {
-        ask!(self, store => store.load(partition, after, until, limit).await)
+        let started = self.reading();
+        let answered = ask!(self, store => store.load(partition, after, until, limit).await);
+        self.answered(StoreCall::load, started);
+        answered
     }
 
     async fn find(
@@ -108,7 +151,10 @@ impl TaskStore for Store {
         namespace: &Namespace,
         keys: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
-        ask!(self, store => store.find(partition, namespace, keys).await)
+        let started = self.reading();
+        let answered = ask!(self, store => store.find(partition, namespace, keys).await);
+        self.answered(StoreCall::find, started);
+        answered
     }
 
     async fn get(
@@ -116,7 +162,10 @@ impl TaskStore for Store {
         partition: PartitionId,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
-        ask!(self, store => store.get(partition, ids).await)
+        let started = self.reading();
+        let answered = ask!(self, store => store.get(partition, ids).await);
+        self.answered(StoreCall::get, started);
+        answered
     }
 
     async fn list(
@@ -171,7 +220,10 @@ impl TaskStore for Store {
         retention: Retention,
         now: Timestamp,
     ) -> Result<Swept, StoreError> {
-        ask!(self, store => store.sweep(partition, epoch, retention, now).await)
+        let started = self.reading();
+        let answered = ask!(self, store => store.sweep(partition, epoch, retention, now).await);
+        self.answered(StoreCall::sweep, started);
+        answered
     }
 }
 

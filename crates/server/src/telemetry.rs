@@ -4,6 +4,8 @@
 //! Bound: no label takes a value that a caller can choose; a namespace is none, because there may be any number of them.
 //! Payloads, header values and secrets are never among what is told.
 
+mod shared;
+
 use std::fmt;
 use std::io::{IsTerminal, stderr};
 use std::sync::atomic::AtomicU64;
@@ -23,11 +25,13 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use punctual_core::{AttemptNo, Outcome, Timestamp, zones_version};
+use punctual_core::{AttemptNo, Epoch, Outcome, PartitionId, Timestamp, zones_version};
 use punctual_engine::Gauges;
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Offset;
+use shared::SharedMetrics;
+pub(crate) use shared::{Forwarded, StoreCall};
 
 /// Bounds of lag in seconds: from the resolution of our clock to what nobody calls on time any more.
 const LAG_BOUNDS: [f64; 17] = [
@@ -79,6 +83,8 @@ struct Metrics {
     clock_suspect: Gauge,
     clock_offset_seconds: Gauge<f64, AtomicU64>,
     gauges: Arc<Latest>,
+    /// Of brokers that share a store.
+    shared: SharedMetrics,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -120,6 +126,7 @@ impl Telemetry {
             clock_suspect: Gauge::default(),
             clock_offset_seconds: Gauge::default(),
             gauges: Arc::clone(&gauges),
+            shared: SharedMetrics::register(&mut registry),
             registry,
         };
         let m = &mut metrics;
@@ -194,6 +201,53 @@ impl Telemetry {
     pub(crate) fn clock(&self, offset: Offset, is_suspect: bool) {
         self.0.clock_suspect.set(i64::from(is_suspect));
         self.0.clock_offset_seconds.set(offset.as_seconds());
+    }
+
+    /// A partition has an owner here, or has none any more.
+    pub(crate) fn holds(&self, partition: PartitionId, epoch: Option<Epoch>) {
+        self.0.shared.holds(partition, epoch);
+    }
+
+    /// Whether this broker leads.
+    pub(crate) fn leads(&self, leads: bool) {
+        self.0.shared.leader.set(i64::from(leads));
+    }
+
+    /// How many brokers there are.
+    pub(crate) fn brokers(&self, count: usize) {
+        self.0.shared.brokers.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A write under an epoch that is over was refused.
+    pub(crate) fn stale_write(&self) {
+        self.0.shared.stale.inc();
+    }
+
+    /// A partition was handed over.
+    pub(crate) fn handed_over(&self, took: Duration) {
+        self.0.shared.hand_over_seconds.observe(took.as_secs_f64());
+    }
+
+    /// This broker's clock is off from the others', or is not any more.
+    pub(crate) fn skew(&self, ahead_ms: Option<i64>) {
+        #[expect(clippy::cast_precision_loss, reason = "nobody's clock is off by 2^53 ms")]
+        self.0.shared.skew_seconds.set(ahead_ms.unwrap_or(0) as f64 / 1000.0);
+    }
+
+    /// A call was forwarded to the broker of its partition.
+    pub(crate) fn forwarded(&self, result: Forwarded) {
+        self.0.shared.forwarded(result);
+    }
+
+    /// A shared store has answered.
+    pub(crate) fn store_call(&self, call: StoreCall, took: Duration) {
+        self.0.shared.store_call(call, took);
+    }
+
+    /// A shared store has lost what it had answered, so many times so far.
+    pub(crate) fn rewound(&self, times: u64) {
+        let counted = self.0.shared.rewound.get();
+        self.0.shared.rewound.inc_by(times.saturating_sub(counted));
     }
 
     /// The page, with what the owners hold at this moment. What nobody knows is not on it.
@@ -295,6 +349,20 @@ mod tests {
         telemetry.request(&Method::PUT, Some("/v1/{namespace}/tasks/{key}"), StatusCode::CREATED);
         telemetry.request(&"BREW".parse().unwrap(), None, StatusCode::NOT_FOUND);
         let connected = telemetry.connection();
+        let partition = |number| PartitionId::new(number).unwrap();
+        telemetry.holds(partition(3), Epoch::new(7));
+        telemetry.holds(partition(3), Epoch::new(8));
+        telemetry.holds(partition(4), Epoch::new(1));
+        telemetry.holds(partition(4), None);
+        telemetry.leads(true);
+        telemetry.brokers(3);
+        telemetry.stale_write();
+        telemetry.handed_over(Duration::from_millis(4));
+        telemetry.skew(Some(-300));
+        telemetry.forwarded(Forwarded::answered);
+        telemetry.store_call(StoreCall::load, Duration::from_millis(1));
+        telemetry.rewound(1);
+        telemetry.rewound(2);
         let gauges = Gauges {
             loaded: 5,
             queued: 4,
@@ -330,6 +398,16 @@ mod tests {
             "punctual_fires_skipped_total{reason=\"misfire\"} 7",
             "punctual_fires_skipped_total{reason=\"overlap\"} 0",
             "punctual_fires_skipped_total{reason=\"paused\"} 1",
+            "punctual_partition_epoch{partition=\"3\"} 8",
+            "punctual_partitions_held 1",
+            "punctual_leader 1",
+            "punctual_brokers 3",
+            "punctual_stale_epoch_rejected_total 1",
+            "punctual_hand_over_seconds_count 1",
+            "punctual_clock_skew_seconds -0.3",
+            "punctual_forwarded_total{result=\"answered\"} 1",
+            "punctual_store_call_seconds_count{call=\"load\"} 1",
+            "punctual_store_rewound_total 2",
             "# EOF",
         ] {
             assert!(page.lines().any(|got| got == line), "{line}\n{page}");

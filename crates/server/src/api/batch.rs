@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use http::HeaderMap;
-use punctual_core::{
-    Clock as _, Invalid, Namespace, NewTask, PartitionId, Partitions, TaskId, TaskKey, partition_of,
-};
+use punctual_core::{Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of};
 use punctual_engine::{
     Answer as Told, Command, Condition, EngineError, Order, Receipt, Scheduled, Subject,
 };
@@ -73,12 +71,10 @@ pub(crate) async fn create(
     let mut problems = Vec::with_capacity(new_tasks.len());
     let mut calls = Calls::default();
     let partitions = broker.owners.partitions();
-    // Tasks without a name go round, from a partition that the time chooses.
-    let start = usize::try_from(broker.clock.now().as_millis()).unwrap_or(0);
-    for (index, new_task) in new_tasks.into_iter().enumerate() {
+    let any = broker.owners.any_partition();
+    for new_task in new_tasks {
         problems.push(new_task.map(|(new_task, receipt)| {
-            let partition = place(&new_task, receipt.as_ref(), partitions);
-            let partition = partition.unwrap_or_else(|| any(partitions, start.wrapping_add(index)));
+            let partition = place(&new_task, receipt.as_ref(), partitions).unwrap_or(any);
             let (new_task, condition) = (new_task.into(), Condition::Always);
             calls.push(partition, Command::Schedule(Order { new_task, condition, receipt }));
         }));
@@ -121,11 +117,6 @@ fn read_all(
         Ok((new_task, receipt))
     });
     Ok(created.collect())
-}
-
-fn any(partitions: Partitions, turn: usize) -> PartitionId {
-    let number = u16::try_from(turn % usize::from(partitions.count())).ok();
-    number.and_then(PartitionId::new).unwrap_or(PartitionId::FIRST)
 }
 
 async fn create_one(

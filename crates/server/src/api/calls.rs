@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use punctual_core::PartitionId;
 use punctual_engine::{Answer, Answers, Command, EngineError};
 
-use crate::broker::Owners;
+use crate::owners::Owners;
 
 /// Commands on their way to their owners.
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ impl Calls {
     }
 
     /// Asks all owners at once. What is sent first is decided first.
-    pub(crate) fn send(self, owners: &Owners) -> Asked {
+    pub(crate) fn send(self, owners: &Arc<Owners>) -> Asked {
         let answering = self.by_owner.into_iter().map(|(partition, (places, commands))| {
             let answering: Answering = match owners.of(partition) {
                 Some(owner) => Box::pin(owner.call(commands)),
@@ -49,7 +50,7 @@ impl Calls {
     }
 
     /// Asks all owners at once, and waits for their answers.
-    pub(crate) async fn ask(self, owners: &Owners) -> Vec<Result<Answer, EngineError>> {
+    pub(crate) async fn ask(self, owners: &Arc<Owners>) -> Vec<Result<Answer, EngineError>> {
         self.send(owners).answers().await
     }
 }

@@ -19,6 +19,9 @@ use super::task::TaskAnswer;
 /// When to try again after an answer that says so, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
+/// Whether it was done is not known: gRPC has a code of its own for that.
+pub(crate) const LOST: &str = "urn:punctual:lost";
+
 /// How to say who one is.
 const SCHEME: HeaderValue = HeaderValue::from_static("Bearer realm=\"punctual\"");
 
@@ -146,6 +149,13 @@ impl Problem {
         Self::body("the body did not arrive whole".to_owned(), None)
     }
 
+    /// The broker takes nothing new any more.
+    pub(crate) fn stopping() -> Self {
+        let detail = "the broker is stopping".to_owned();
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new("urn:punctual:stopping", "Stopping", status, detail)
+    }
+
     /// The broker cannot do its work.
     pub(crate) fn not_ready(reasons: &[String]) -> Self {
         let status = StatusCode::SERVICE_UNAVAILABLE;
@@ -222,9 +232,21 @@ impl From<EngineError> for Problem {
             EngineError::Full => {
                 ("urn:punctual:full", "No room left", StatusCode::INSUFFICIENT_STORAGE)
             }
-            EngineError::Stopped => {
-                ("urn:punctual:stopping", "Stopping", StatusCode::SERVICE_UNAVAILABLE)
+            EngineError::Away => {
+                ("urn:punctual:store", "Store unavailable", StatusCode::SERVICE_UNAVAILABLE)
             }
+            EngineError::Stopped => {
+                ("urn:punctual:no-owner", "Nobody decides", StatusCode::SERVICE_UNAVAILABLE)
+            }
+            EngineError::Lost => {
+                (LOST, "Not known whether it was done", StatusCode::SERVICE_UNAVAILABLE)
+            }
+        };
+        let detail = match &error {
+            EngineError::Lost => {
+                format!("{detail}; with an Idempotency-Key it is safe to ask again")
+            }
+            _ => detail,
         };
         let existing = match &error {
             EngineError::Exists(task) => {

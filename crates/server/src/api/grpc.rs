@@ -29,6 +29,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::auth::Who;
 use crate::broker::Broker;
+use crate::peer;
 use tasks::TasksDoor;
 use workers::WorkersDoor;
 
@@ -59,7 +60,15 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     }
     // What is no call of gRPC is answered by the routes of HTTP.
     let routes = routes.routes().into_axum_router().reset_fallback();
-    routes.layer(from_fn_with_state(Arc::clone(broker), refuse_when_draining))
+    let routes = routes.layer(from_fn_with_state(Arc::clone(broker), refuse_when_draining));
+    let Some(shared) = &broker.shared else {
+        return routes;
+    };
+    // Peers are answered to the end: they have what this broker lets go of.
+    let door = peer::door(Arc::clone(broker), shared.secret.clone());
+    let mut peers = Routes::builder();
+    peers.add_service(door);
+    routes.merge(peers.routes().into_axum_router().reset_fallback())
 }
 
 /// Calls that are under way end by themselves; new ones are refused, but for those that ask whether they would be.

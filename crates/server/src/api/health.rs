@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::Clock as _;
+use punctual_cluster::View;
+use punctual_core::{BrokerId, Clock as _, PartitionId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -42,19 +43,23 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
         ]));
     }
     let mut reasons = Vec::new();
-    for (partition, owner) in broker.owners.partitions().iter().zip(broker.owners.all()) {
-        if let Err(error) = owner.gauges(None).await {
-            reasons.push(format!("{partition}: {error}"));
+    let mut warnings = Vec::new();
+    match &broker.shared {
+        None => {
+            for (partition, owner) in broker.owners.handles() {
+                if let Err(error) = owner.gauges(None).await {
+                    reasons.push(format!("{partition}: {error}"));
+                }
+            }
         }
+        Some(shared) => match shared.membership.standing(broker.clock.now()) {
+            Ok(warning) => warnings.extend(warning),
+            Err(reason) => reasons.push(reason),
+        },
     }
+    warnings.extend(broker.clock.doubt().map(|doubt| format!("clock_suspect: {doubt}")));
     if reasons.is_empty() {
-        let doubt = broker.clock.doubt();
-        let warnings = doubt.map(|doubt| format!("clock_suspect: {doubt}"));
-        return answer::ok(&Ready {
-            ready: true,
-            reasons,
-            warnings: warnings.into_iter().collect(),
-        });
+        return answer::ok(&Ready { ready: true, reasons, warnings });
     }
     Err(Problem::not_ready(&reasons))
 }
@@ -81,6 +86,12 @@ struct BrokerAnswer {
     responses((status = 200, description = "all brokers", body = TopologyAnswer))
 )]
 pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
+    if let Some(shared) = &broker.shared {
+        let view = shared.membership.view().ok_or_else(|| {
+            Problem::not_ready(&["the store has not said yet who is there".to_owned()])
+        })?;
+        return answer::ok(&TopologyAnswer::of(&view));
+    }
     // One broker on its own store leads itself, and is as alive as this answer.
     let address = broker.address.to_string();
     let partitions = broker.owners.partitions().iter().map(|partition| partition.get());
@@ -90,4 +101,16 @@ pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
         last_heartbeat: broker.clock.now().to_string(),
     };
     answer::ok(&TopologyAnswer { leader: Some(address), brokers: vec![sole] })
+}
+
+impl TopologyAnswer {
+    fn of(view: &View) -> Self {
+        let brokers = view.present.iter().map(|seen| BrokerAnswer {
+            address: seen.broker.to_string(),
+            partitions: view.topology.partitions_of(&seen.broker).map(PartitionId::get).collect(),
+            last_heartbeat: seen.heard_at.to_string(),
+        });
+        let leader = view.topology.leader.as_ref().map(BrokerId::to_string);
+        Self { leader, brokers: brokers.collect() }
+    }
 }

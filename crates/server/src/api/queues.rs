@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
     BACKOFF_MAX, Invalid, Namespace, Payload, Queue, Reason, TIMEOUT_MAX, format_duration,
 };
+use punctual_engine::EngineError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -23,8 +24,10 @@ use super::fires::lag_ms;
 use super::request::{self, BODY_BYTES_MAX, NAMES_BYTES_MAX, Named, Sent, check_count};
 use super::task::duration;
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Leased, Token, Word};
+use crate::courier::hub::{Heard, Word};
 use crate::courier::occasion_name;
+use crate::peer::PeerError;
+use crate::poll::{self, Found, Want};
 
 /// Deliveries of one poll.
 const LEASE_MAX: usize = 1000;
@@ -101,16 +104,16 @@ pub(crate) async fn lease(
         .ok_or_else(|| Invalid::new("max", format!("must be from 1 to {LEASE_MAX}")))?;
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
-    let line = (namespace, queue);
     let wait = wait.unwrap_or_default().max(WAIT_MIN);
-    let leased = broker.hub.poll(line, max, wait, lease).await;
-    answer::ok(&Deliveries { deliveries: leased.iter().map(DeliveryAnswer::of).collect() })
+    let found = poll::poll(&broker, Want { namespace, queue, max, wait, lease }).await;
+    let deliveries = found.iter().map(|found| DeliveryAnswer::of(&broker, found)).collect();
+    answer::ok(&Deliveries { deliveries })
 }
 
 impl DeliveryAnswer {
-    fn of(leased: &Leased) -> Self {
-        let delivery = &leased.delivery;
-        let (payload, payload_base64, content_type) = match &delivery.definition.payload {
+    fn of(broker: &Broker, found: &Found) -> Self {
+        let delivery = &found.polled;
+        let (payload, payload_base64, content_type) = match &delivery.payload {
             Payload::Empty => (None, None, None),
             Payload::Json(json) => (serde_json::from_slice(json).ok(), None, None),
             Payload::Binary { bytes, content_type } => {
@@ -118,10 +121,10 @@ impl DeliveryAnswer {
             }
         };
         Self {
-            token: leased.token.to_string(),
+            token: poll::token_of(broker, found),
             fire_id: delivery.fire_id.to_string(),
             task: delivery.fire_id.task.to_string(),
-            key: delivery.definition.key.as_ref().map(|key| key.as_str().to_owned()),
+            key: delivery.key.as_ref().map(|key| key.as_str().to_owned()),
             occasion: occasion_name(delivery.occasion),
             attempt: delivery.attempt.get(),
             version: delivery.version.get(),
@@ -131,7 +134,7 @@ impl DeliveryAnswer {
             fire_at: delivery.fire_at.to_string(),
             fired_at: delivery.fired_at.to_string(),
             lag_ms: lag_ms(delivery.fired_at, delivery.fire_at),
-            lease: format_duration(leased.lease),
+            lease: format_duration(delivery.lease),
         }
     }
 }
@@ -176,8 +179,8 @@ pub(crate) async fn ack(
     queue_of(&queue)?;
     let body: AckBody = request::json(&body, "a list of tokens")?;
     check_count("tokens", body.tokens.len())?;
-    let words = body.tokens.iter().map(|text| (token(text), Word::Ack));
-    let heard = broker.hub.settle(&namespace, words.collect::<Vec<_>>());
+    let words = body.tokens.iter().map(|text| (text.clone(), Word::Ack));
+    let heard = poll::settle(&broker, &namespace, words.collect()).await.map_err(unheard)?;
     let results = body.tokens.into_iter().zip(heard).map(|(token, heard)| {
         let result = said(heard, "acked");
         AckedOne { token, result }
@@ -212,7 +215,7 @@ pub(crate) async fn fail(
     let body: FailBody = request::json(&body, "a token and a reason")?;
     let retry_in = between("retry_in", body.retry_in.as_deref(), Duration::ZERO, BACKOFF_MAX)?;
     let word = Word::Fail { reason: Reason::new(&body.reason), retry_in };
-    settle(&broker, &namespace, &body.token, word, "failed")
+    settle(&broker, &namespace, body.token, word, "failed").await
 }
 
 /// What is never to be tried again.
@@ -238,7 +241,7 @@ pub(crate) async fn refuse(
     queue_of(&queue)?;
     let body: RefuseBody = request::json(&body, "a token and a reason")?;
     let word = Word::Refuse { reason: Reason::new(&body.reason) };
-    settle(&broker, &namespace, &body.token, word, "refused")
+    settle(&broker, &namespace, body.token, word, "refused").await
 }
 
 /// What takes longer.
@@ -265,17 +268,17 @@ pub(crate) async fn extend(
     let body: ExtendBody = request::json(&body, "a token and a lease")?;
     let lease = between("lease", Some(&body.lease), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let word = Word::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
-    settle(&broker, &namespace, &body.token, word, "extended")
+    settle(&broker, &namespace, body.token, word, "extended").await
 }
 
-fn settle(
+async fn settle(
     broker: &Broker,
     namespace: &Namespace,
-    text: &str,
+    token: String,
     word: Word,
     taken: &'static str,
 ) -> Answer {
-    let heard = broker.hub.settle(namespace, [(token(text), word)]);
+    let heard = poll::settle(broker, namespace, vec![(token, word)]).await.map_err(unheard)?;
     let heard = heard.into_iter().next().unwrap_or(Heard::Stale);
     answer::ok(&Settled { result: said(heard, taken) })
 }
@@ -287,9 +290,10 @@ const fn said(heard: Heard, taken: &'static str) -> &'static str {
     }
 }
 
-/// A token as given. What we cannot have given is as stale as what is over: nobody has the lease of number zero.
-fn token(text: &str) -> Token {
-    text.parse::<Token>().ok().filter(|token| token.to_string() == text).unwrap_or(Token(u64::MAX))
+/// The broker that leased could not be told: whether the word counts is not known, and saying it again does no harm.
+fn unheard(error: PeerError) -> Problem {
+    tracing::debug!(%error, "a word of a worker was not passed on");
+    EngineError::Lost.into()
 }
 
 fn queue_of(name: &str) -> Result<Queue, Problem> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::Clock as _;
-use punctual_engine::Gauges;
 use punctual_store::{Counts, TaskStore as _};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -52,11 +51,10 @@ pub(crate) async fn stats(
 ) -> Answer {
     asked.end()?;
     let mut counts = Counts::default();
-    let mut gauges = Gauges::default();
-    for (partition, owner) in broker.owners.partitions().iter().zip(broker.owners.all()) {
+    for partition in broker.owners.partitions().iter() {
         counts.add(broker.store.counts(partition, &namespace).await?);
-        gauges = gauges.and(owner.gauges(Some(namespace.clone())).await?);
     }
+    let gauges = broker.owners.gauges(Some(&namespace)).await?;
     let now = broker.clock.now();
     // A task that fires counts as scheduled in the store; one that may be received at most once as dead, until its outcome is known.
     let count = |number| i64::try_from(number).unwrap_or(i64::MAX);

@@ -14,8 +14,7 @@ use punctual_core::{
     TaskId, TaskKey, TaskState, Version,
 };
 use punctual_engine::{
-    Answer as Told, Cancelled, Command, Condition, EngineError, Handle, Order, Push, Scheduled,
-    Subject,
+    Answer as Told, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled, Subject,
 };
 use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
@@ -26,7 +25,8 @@ use super::error::Problem;
 use super::request::{self, BODY_BYTES_MAX, Named, Sent};
 use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, duration};
 use super::when::check_fires;
-use crate::broker::{Broker, Owners};
+use crate::broker::Broker;
+use crate::owners::{Door, Owners};
 
 /// What came of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
@@ -247,10 +247,10 @@ pub(super) fn push(
 /// Whom a name in a path may mean: a key first, because keys are the caller's own and may look like
 /// anything, then an id.
 pub(super) fn candidates<'a>(
-    owners: &'a Owners,
+    owners: &'a Arc<Owners>,
     namespace: &Namespace,
     name: &str,
-) -> Result<Vec<(&'a Handle, Subject)>, Problem> {
+) -> Result<Vec<(Door<'a>, Subject)>, Problem> {
     let key = TaskKey::new(name)?;
     let by_key = owners.of_key(namespace, &key);
     let mut candidates = vec![(by_key, Subject::Key(namespace.clone(), key))];

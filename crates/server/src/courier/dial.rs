@@ -108,7 +108,7 @@ impl Service<Uri> for Dial {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (guard, lookups) = (self.guard, Arc::clone(&self.lookups));
+        let (guard, lookups) = (self.guard.clone(), Arc::clone(&self.lookups));
         Box::pin(async move {
             let (host, port) = place(&uri).ok_or(DialError::Nowhere)?;
             let addresses = match host.parse::<IpAddr>() {

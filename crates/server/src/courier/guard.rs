@@ -6,6 +6,7 @@
 //! Not here: resolving and connecting (`dial`), which asks for every address just before it connects to that very one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use punctual_core::{Invalid, Target};
 
@@ -25,6 +26,8 @@ pub enum Reach {
 pub(crate) enum Forbidden {
     #[error("{0} is the broker's own address")]
     Own(IpAddr),
+    #[error("{0} is an address of another broker or of the store")]
+    Ours(IpAddr),
     #[error("{0} is this machine; --allow-private-targets allows it")]
     Loopback(IpAddr),
     #[error("{0} is in a private network; --allow-private-targets allows it")]
@@ -36,10 +39,18 @@ pub(crate) enum Forbidden {
 }
 
 /// Decides for one broker. Cheap to clone.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Guard {
     reach: Reach,
     own: SocketAddr,
+    /// Of the store that is shared, and of the others who share it.
+    barred: Arc<RwLock<Barred>>,
+}
+
+#[derive(Debug, Default)]
+struct Barred {
+    stores: Vec<SocketAddr>,
+    brokers: Vec<SocketAddr>,
 }
 
 /// Services that hand secrets to whoever asks from the right machine. Some stand in ranges that are otherwise fine.
@@ -103,8 +114,18 @@ const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 9
 
 impl Guard {
     /// For a broker that listens on `own`.
-    pub(crate) const fn new(reach: Reach, own: SocketAddr) -> Self {
-        Self { reach, own }
+    pub(crate) fn new(reach: Reach, own: SocketAddr) -> Self {
+        Self { reach, own, barred: Arc::default() }
+    }
+
+    /// The store is at these addresses: whoever could talk to it could do everything.
+    pub(crate) fn bar_stores(&self, addresses: Vec<SocketAddr>) {
+        self.barred.write().unwrap_or_else(PoisonError::into_inner).stores = addresses;
+    }
+
+    /// The other brokers are at these addresses.
+    pub(crate) fn bar_brokers(&self, addresses: Vec<SocketAddr>) {
+        self.barred.write().unwrap_or_else(PoisonError::into_inner).brokers = addresses;
     }
 
     /// Whether a webhook may connect to this very address.
@@ -113,6 +134,11 @@ impl Guard {
         let ip = meant(address.ip());
         if address.port() == self.own.port() && self.listens_at(ip) {
             return Err(Forbidden::Own(ip));
+        }
+        let barred = self.barred.read().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |at: &SocketAddr| at.port() == address.port() && meant(at.ip()) == ip;
+        if barred.stores.iter().chain(&barred.brokers).any(is_it) {
+            return Err(Forbidden::Ours(ip));
         }
         Ok(())
     }
@@ -206,6 +232,27 @@ mod tests {
     use punctual_core::{HttpTarget, Method};
 
     use super::*;
+
+    #[test]
+    fn the_store_and_other_brokers_are_never_called() {
+        let guard = Guard::new(Reach::Private, "127.0.0.1:7400".parse().unwrap());
+        guard
+            .bar_stores(vec!["127.0.0.1:6379".parse().unwrap(), "[fd00::1]:6379".parse().unwrap()]);
+        guard.bar_brokers(vec!["10.0.0.2:7400".parse().unwrap()]);
+        for (address, fine) in [
+            ("127.0.0.1:6379", false),
+            ("[::ffff:127.0.0.1]:6379", false),
+            ("[fd00::1]:6379", false),
+            ("10.0.0.2:7400", false),
+            ("[64:ff9b::10.0.0.2]:7400", false),
+            ("10.0.0.2:80", true),
+            ("127.0.0.1:6380", true),
+        ] {
+            assert_eq!(guard.check(address.parse().unwrap()).is_ok(), fine, "{address}");
+        }
+        guard.bar_brokers(vec![]);
+        assert!(guard.check("10.0.0.2:7400".parse().unwrap()).is_ok());
+    }
 
     #[test]
     fn every_kind_of_address_has_its_reach() {

@@ -6,6 +6,7 @@
 //! Bound: an answer begins within the task's timeout, and no more than [`ANSWER_BYTES_MAX`] of it is read, for no longer
 //! than [`ANSWER_MAX`]. Redirects are not followed, proxies of the environment are not used.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use punctual_core::{HttpTarget, Method, Outcome, Reason, Target};
+use punctual_core::{Clock, HttpTarget, Method, Outcome, Reason, Target};
 use punctual_engine::Delivery;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -26,6 +27,7 @@ use super::guard::Guard;
 use super::occasion_name;
 use super::retry_after::retry_after;
 use super::sign::Signer;
+use crate::clock::SystemClock;
 use crate::telemetry::Telemetry;
 
 /// What is read of an answer: enough to keep the connection for the next delivery.
@@ -55,13 +57,19 @@ const AGENT: HeaderValue =
 pub(crate) struct HttpCourier {
     client: Client<Dialler, Full<Bytes>>,
     signer: Signer,
+    clock: Arc<SystemClock>,
     telemetry: Telemetry,
     /// Becomes true when nobody waits for answers any more. Those who listen are the deliveries under way.
     over: watch::Sender<bool>,
 }
 
 impl HttpCourier {
-    pub(crate) fn new(guard: Guard, signer: Signer, telemetry: Telemetry) -> Self {
+    pub(crate) fn new(
+        guard: Guard,
+        signer: Signer,
+        clock: Arc<SystemClock>,
+        telemetry: Telemetry,
+    ) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_MAX)
@@ -70,14 +78,14 @@ impl HttpCourier {
             // A request is sent once: whether to try again is the owner's decision.
             .retry_canceled_requests(false)
             .build(Dialler::new(guard));
-        Self { client, signer, telemetry, over: watch::Sender::new(false) }
+        Self { client, signer, clock, telemetry, over: watch::Sender::new(false) }
     }
 
     /// Carries one delivery and says what came of it, if that is known and counts.
     pub(crate) async fn deliver(&self, delivery: &Delivery) -> Option<Outcome> {
         let mut over = self.over.subscribe();
         let outcome = tokio::select! {
-            outcome = self.send(delivery) => outcome,
+            outcome = self.send(delivery) => outcome?,
             _ = over.wait_for(|over| *over) => given_up(delivery)?,
         };
         if outcome != Outcome::Acked {
@@ -88,21 +96,33 @@ impl HttpCourier {
         Some(outcome)
     }
 
+    /// Whether no answer is waited for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.over.receiver_count() == 0
+    }
+
     /// Waits for no answer any more; for how many it did.
     pub(crate) fn give_up(&self) -> usize {
         self.over.send_replace(true);
         self.over.receiver_count()
     }
 
-    async fn send(&self, delivery: &Delivery) -> Outcome {
+    /// Nothing, if it was not sent because it is too late to.
+    async fn send(&self, delivery: &Delivery) -> Option<Outcome> {
         let Target::Http(target) = &delivery.definition.target else {
-            return Outcome::Refused { reason: Reason::new("not a webhook") };
+            return Some(Outcome::Refused { reason: Reason::new("not a webhook") });
         };
         let request = match request(delivery, target, &self.signer) {
             Ok(request) => request,
-            Err(error) => return Outcome::Refused { reason: Reason::new(&error.to_string()) },
+            Err(error) => {
+                return Some(Outcome::Refused { reason: Reason::new(&error.to_string()) });
+            }
         };
-        match timeout(delivery.definition.timeout, self.client.request(request)).await {
+        if self.clock.now() >= delivery.send_by {
+            return None;
+        }
+        let answer = timeout(delivery.definition.timeout, self.client.request(request)).await;
+        Some(match answer {
             Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
                 read_rest(body).await;
@@ -110,7 +130,7 @@ impl HttpCourier {
             }
             Ok(Err(error)) => judge_failure(&error),
             Err(_) => Outcome::Expired,
-        }
+        })
     }
 }
 

@@ -11,10 +11,10 @@ mod lease;
 mod line;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_core::{Clock, Namespace, Outcome, Queue, Reason, Target, Timestamp};
+use punctual_core::{Clock, Namespace, Outcome, PartitionId, Queue, Reason, Target, Timestamp};
 use punctual_engine::{Delivery, Handle, Report, Reports};
 use rapidhash::fast::RandomState;
 use tokio::sync::{mpsc, oneshot};
@@ -50,9 +50,18 @@ pub(crate) struct Leased {
 #[derive(Debug)]
 pub(crate) enum Word {
     Ack,
-    Fail { reason: Reason, retry_in: Option<Duration> },
-    Refuse { reason: Reason },
-    Extend { lease: Duration },
+    Fail {
+        reason: Reason,
+        retry_in: Option<Duration>,
+    },
+    Refuse {
+        reason: Reason,
+    },
+    Extend {
+        lease: Duration,
+    },
+    /// It was given to nobody: of a broker that polled for a worker who had gone.
+    Unseen,
 }
 
 /// What came of a worker's word.
@@ -72,8 +81,6 @@ type WorkerNo = u64;
 #[derive(Debug)]
 pub(crate) struct Hub {
     inner: Mutex<Inner>,
-    /// Who is told about room.
-    owners: OnceLock<Vec<Handle>>,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
 }
@@ -85,6 +92,8 @@ struct Inner {
     /// Workers that ever came.
     came: WorkerNo,
     leases: Leases,
+    /// Who is told about room.
+    owners: Vec<(PartitionId, Handle)>,
     closed: bool,
 }
 
@@ -131,12 +140,23 @@ impl Outgoing {
 
 impl Hub {
     pub(crate) fn new(clock: Arc<SystemClock>, telemetry: Telemetry) -> Arc<Self> {
-        Arc::new(Self { inner: Mutex::default(), owners: OnceLock::new(), clock, telemetry })
+        Arc::new(Self { inner: Mutex::default(), clock, telemetry })
     }
 
-    /// Says who owns partitions; from here on they are told about room.
-    pub(crate) fn serve(&self, owners: Vec<Handle>) {
-        let _ = self.owners.set(owners);
+    /// A partition has an owner here: it is told about room, from now on.
+    pub(crate) fn serve(&self, partition: PartitionId, owner: Handle) {
+        let mut inner = self.lock();
+        for (namespace, queue) in inner.lines.keys() {
+            let room = inner.room(&(namespace.clone(), queue.clone()));
+            owner.give_room(namespace.clone(), queue.clone(), room);
+        }
+        inner.owners.retain(|(at, _)| *at != partition);
+        inner.owners.push((partition, owner));
+    }
+
+    /// The owner of a partition has gone. What it has sent goes on.
+    pub(crate) fn forget(&self, partition: PartitionId) {
+        self.lock().owners.retain(|(at, _)| *at != partition);
     }
 
     /// Ends leases whose time is over, for ever.
@@ -251,6 +271,12 @@ impl Hub {
         count
     }
 
+    /// Whether no worker has anything, and nothing waits for one.
+    pub(crate) fn is_idle(&self) -> bool {
+        let inner = self.lock();
+        inner.leases.is_empty() && inner.lines.values().all(|line| line.waiting.is_empty())
+    }
+
     fn report_given_up(&self, held: Vec<Held>, outgoing: &mut Outgoing) {
         for held in held {
             let outcome = given_up(&held.delivery);
@@ -278,6 +304,10 @@ impl Hub {
                 let outcome = match word {
                     Word::Extend { lease } => {
                         heard.push(inner.leases.extend(token, namespace, now.after(lease)));
+                        continue;
+                    }
+                    Word::Unseen => {
+                        heard.push(inner.unseen(token, namespace, &mut lines, &mut polled));
                         continue;
                     }
                     Word::Ack => Outcome::Acked,
@@ -317,6 +347,9 @@ impl Hub {
             }
             let closed = inner.closed;
             for line in inner.lines.values_mut() {
+                for waiting in line.unsent.drain(..) {
+                    outgoing.push(&waiting.reports, waiting.delivery.report(None));
+                }
                 while let Some(first) = line.waiting.front()
                     && (closed || first.since.after(HOLD_MAX) <= now)
                     && let Some(waiting) = line.waiting.pop_front()
@@ -352,7 +385,7 @@ impl Hub {
             let inner = self.lock();
             let room = inner.room(&line_id);
             // Under the lock, so that no older number overtakes a newer one. It is a push into a channel.
-            for owner in self.owners.get().into_iter().flatten() {
+            for (_, owner) in &inner.owners {
                 owner.give_room(namespace.clone(), queue.clone(), room);
             }
         }
@@ -372,6 +405,26 @@ impl Inner {
         };
         let credit: usize = line.workers.iter().map(|number| self.workers[number].credit).sum();
         credit + line.wanted_by_polls() + line.polled
+    }
+
+    /// What was leased was seen by nobody: it stands in line again.
+    fn unseen(
+        &mut self,
+        token: Token,
+        namespace: &Namespace,
+        lines: &mut Vec<LineId>,
+        polled: &mut Vec<LineId>,
+    ) -> Heard {
+        let Some(held) = self.leases.end(token, namespace) else {
+            return Heard::Stale;
+        };
+        self.let_down(&held, lines, polled);
+        let line_id = held.line();
+        self.lines.entry(line_id.clone()).or_default().waiting.push_front(held.into_waiting());
+        if !lines.contains(&line_id) {
+            lines.push(line_id);
+        }
+        Heard::Taken
     }
 
     /// A lease is over: its worker may have another delivery.
@@ -422,8 +475,9 @@ impl Inner {
             let worker = workers.get_mut(&number).expect("lines know workers that are here");
             let piece = if line.workers.len() == 1 { MESSAGE_MAX } else { 16 };
             let count = piece.min(worker.credit - worker.unsettled).min(line.waiting.len());
-            worker.unsettled += count;
-            let leased = line.waiting.drain(..count).map(|waiting| {
+            let taken = line.take(count, now);
+            worker.unsettled += taken.len();
+            let leased = taken.into_iter().map(|waiting| {
                 let lease = waiting.delivery.definition.timeout;
                 leases.begin(waiting, Some(number), lease, now)
             });

@@ -8,9 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message;
-use punctual_core::{
-    Clock as _, Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of,
-};
+use punctual_core::{Clock as _, Invalid, Namespace, NewTask, TaskId, TaskKey, partition_of};
 use punctual_engine::{
     Answer, COMMANDS_MAX, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled,
     Subject,
@@ -281,15 +279,13 @@ fn send_batch(
     check_count("tasks", batch.tasks.len())?;
     let idempotency = idempotency(&batch.idempotency_key).map_err(convert::invalid)?;
     let partitions = broker.owners.partitions();
-    // Tasks without a name go round.
-    let mut round = partitions.iter().collect::<Vec<_>>().into_iter().cycle();
+    let any = broker.owners.any_partition();
     let mut calls = Calls::default();
     let asked = batch.tasks.into_iter().enumerate().map(|(index, sent)| {
         let digested = idempotency.as_ref().map(|key| (key, sent.encode_to_vec()));
         let new_task = checked(broker, &namespace, sent)?;
         let receipt = digested.map(|(key, sent)| key.receipt(&new_task, index, &sent));
-        let partition = place(&new_task, receipt.as_ref(), partitions)
-            .unwrap_or_else(|| round.next().unwrap_or(PartitionId::FIRST));
+        let partition = place(&new_task, receipt.as_ref(), partitions).unwrap_or(any);
         let (new_task, condition) = (new_task.into(), Condition::Always);
         calls.push(partition, Command::Schedule(Order { new_task, condition, receipt }));
         Ok(())

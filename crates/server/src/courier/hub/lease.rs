@@ -54,6 +54,13 @@ impl Held {
     pub(super) fn line(&self) -> LineId {
         super::line_of(&self.delivery).expect("only deliveries to queues are leased")
     }
+
+    /// As it stood in line.
+    pub(super) fn into_waiting(self) -> Waiting {
+        let Self { delivery, reports, .. } = self;
+        let since = delivery.fired_at;
+        Waiting { delivery, reports, since }
+    }
 }
 
 /// All leases of a hub.
@@ -73,6 +80,11 @@ impl Default for Leases {
 }
 
 impl Leases {
+    /// Whether nobody has anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// Hands a delivery out.
     pub(super) fn begin(
         &mut self,
@@ -145,9 +157,7 @@ impl Leases {
     pub(super) fn give_back(&mut self, leased: Leased, line: &mut Line) {
         let namespace = &leased.delivery.definition.namespace;
         if let Some(held) = self.end(leased.token, namespace) {
-            let Held { delivery, reports, .. } = held;
-            let since = delivery.fired_at;
-            line.waiting.push_front(Waiting { delivery, reports, since });
+            line.waiting.push_front(held.into_waiting());
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Poll {
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) waiting: VecDeque<Waiting>,
+    /// Not to be sent any more: they go back to their owner.
+    pub(super) unsent: Vec<Waiting>,
     pub(super) workers: Vec<WorkerNo>,
     pub(super) polls: Vec<Poll>,
     /// Deliveries in the hands of those who polled.
@@ -49,12 +51,16 @@ impl Line {
         while !self.polls.is_empty() && !self.waiting.is_empty() {
             let poll = self.polls.remove(0);
             let count = poll.max.min(self.waiting.len());
-            let taken: Vec<_> = self.waiting.drain(..count).collect();
+            let taken = self.take(count, now);
+            if taken.is_empty() {
+                self.polls.insert(0, poll);
+                continue;
+            }
+            self.polled += taken.len();
             let leased = taken.into_iter().map(|waiting| {
                 let lease = poll.lease.unwrap_or(waiting.delivery.definition.timeout);
                 leases.begin(waiting, None, lease, now)
             });
-            self.polled += count;
             if let Err(unsent) = poll.sender.send(leased.collect()) {
                 self.polled -= unsent.len();
                 for leased in unsent {
@@ -64,9 +70,24 @@ impl Line {
         }
     }
 
+    /// Takes at most so many that wait, but for those that may not be sent any more.
+    pub(super) fn take(&mut self, count: usize, now: Timestamp) -> Vec<Waiting> {
+        let mut taken = Vec::with_capacity(count);
+        while taken.len() < count
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            match now < waiting.delivery.send_by {
+                true => taken.push(waiting),
+                false => self.unsent.push(waiting),
+            }
+        }
+        taken
+    }
+
     /// Whether nothing and nobody is left.
     pub(super) fn is_over(&self) -> bool {
         self.waiting.is_empty()
+            && self.unsent.is_empty()
             && self.workers.is_empty()
             && self.polled == 0
             && self.polls.iter().all(|poll| poll.sender.is_closed())

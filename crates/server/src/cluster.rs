@@ -1,0 +1,374 @@
+//! One of many: what this broker does as a member of a cluster.
+//!
+//! In: orders of `punctual-cluster`, and what other brokers say. Out: owners that start here, stand still, are handed over and
+//! end; the topology for whoever forwards; words back to the member. `cluster` decides who holds what and knows no owners,
+//! `engine` owns and knows no cluster: here they meet.
+//! Invariant: of a partition there is at most one owner here, and what an earlier one has under way is with the next one, here or
+//! elsewhere, before that one fires.
+//! Bound: partitions. What is offered and not taken within [`TAKE_MAX`] is forgotten.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use punctual_cluster::{Handle as Member, Order, View};
+use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Timestamp};
+use punctual_engine::{Flight, Possession, Stray, Strays, Terms, spawn};
+use punctual_store::StoreError;
+use tokio::net::lookup_host;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::clock::SystemClock;
+use crate::courier::{Couriers, Guard, Hub};
+use crate::owners::Owners;
+use crate::peer::{PeerError, Peers};
+use crate::store::Store;
+use crate::telemetry::Telemetry;
+
+/// How long the heir of a partition may take to say that it has it. The partition is its own by then, with or without a word.
+const TAKE_MAX: Duration = Duration::from_secs(1);
+/// How long a broker is remembered that is no longer there: longer than one takes to stop.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// How long, and how often, what came of a delivery is told to the owner of then. Afterwards it is known as over without a word.
+const STRAY_MAX: Duration = Duration::from_secs(10);
+const STRAY_EVERY: Duration = Duration::from_millis(100);
+
+/// A broker as a member.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) me: BrokerId,
+    member: Member,
+    rooms: Rooms,
+    peers: Arc<Peers>,
+    /// Under way elsewhere, of partitions that are offered to this broker.
+    offered: Mutex<HashMap<PartitionId, Vec<Flight>>>,
+    /// Under way here, of partitions that this broker lets go of.
+    parting: Mutex<HashMap<PartitionId, Parting>>,
+    lease: Duration,
+    /// Who was there, and when last: one that is leaving is off the roll before its last leases are over.
+    known: Mutex<HashMap<BrokerId, Timestamp>>,
+    leaving: AtomicBool,
+    view: watch::Sender<Option<Arc<View>>>,
+    skewed: watch::Sender<Option<i64>>,
+    left: watch::Sender<bool>,
+}
+
+/// What owners are run with.
+#[derive(Debug)]
+pub(crate) struct Rooms {
+    pub(crate) owners: Arc<Owners>,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) couriers: Arc<Couriers>,
+    pub(crate) clock: Arc<SystemClock>,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) guard: Guard,
+    pub(crate) terms: Terms,
+    /// Nowhere, once the broker has left: no owner starts any more.
+    pub(crate) strays: Mutex<Strays>,
+}
+
+#[derive(Debug)]
+struct Parting {
+    flights: Vec<Flight>,
+    since: Timestamp,
+}
+
+impl Membership {
+    pub(crate) fn new(
+        me: BrokerId,
+        member: Member,
+        rooms: Rooms,
+        peers: Arc<Peers>,
+        lease: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            me,
+            member,
+            rooms,
+            peers,
+            lease,
+            known: Mutex::default(),
+            leaving: AtomicBool::new(false),
+            skewed: watch::Sender::new(None),
+            offered: Mutex::default(),
+            parting: Mutex::default(),
+            view: watch::Sender::new(None),
+            left: watch::Sender::new(false),
+        })
+    }
+
+    /// Who is there and who holds what, as far as is known; nothing before the first answer of the store.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.view.borrow().clone()
+    }
+
+    /// All other brokers that are there.
+    pub(crate) fn others(&self) -> Vec<BrokerId> {
+        let view = self.view();
+        let present = view.iter().flat_map(|view| &view.present).map(|seen| seen.broker.clone());
+        present.filter(|broker| *broker != self.me).collect()
+    }
+
+    /// Another broker by its address, if it is there or was until a moment ago.
+    pub(crate) fn known(&self, address: &str) -> Option<BrokerId> {
+        let broker = BrokerId::new(address);
+        (broker != self.me && lock(&self.known).contains_key(&broker)).then_some(broker)
+    }
+
+    /// Whether this broker can do its work: what to look at although it can, or why it cannot.
+    pub(crate) fn standing(&self, now: Timestamp) -> Result<Option<String>, String> {
+        if self.leaving.load(Ordering::Relaxed) {
+            return Err("leaving: it hands its partitions over".to_owned());
+        }
+        let view = self.view().ok_or("it has not joined yet: the store has not answered")?;
+        let me = view.present.iter().find(|seen| seen.broker == self.me);
+        let heard = me.map(|seen| now.since(seen.heard_at));
+        if heard.is_none_or(|ago| ago > self.lease) {
+            return Err("the store does not answer".to_owned());
+        }
+        if let Some(ahead_ms) = *self.skewed.borrow() {
+            return Err(format!(
+                "clock_suspect: its clock is {ahead_ms} ms ahead of the others' and it holds no partitions"
+            ));
+        }
+        let vacant = view.topology.vacant_count();
+        Ok((vacant > 0).then(|| format!("{vacant} partitions have no owner at the moment")))
+    }
+
+    /// Gives everything back. Ends when all is given back, or cannot be.
+    pub(crate) async fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+        self.member.leave();
+        let _ = self.left.subscribe().wait_for(|left| *left).await;
+    }
+
+    /// Does as it is told, until the member has left.
+    pub(crate) async fn obey(self: &Arc<Self>, mut orders: mpsc::Receiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Start { partition, epoch, until } => self.start(partition, epoch, until),
+                Order::Extend { partition, epoch, until } => self.extend(partition, epoch, until),
+                Order::HandOver { partition, epoch, heir } => {
+                    tracing::info!(%partition, %epoch, heir = heir.as_ref().map(BrokerId::as_str), "handing over");
+                    tokio::spawn(Arc::clone(self).quieten(partition, epoch));
+                }
+                Order::Released { partition, epoch, heir } => {
+                    tokio::spawn(Arc::clone(self).hand_over(partition, epoch, heir));
+                }
+                Order::Drop { partition, epoch } => self.lose(partition, epoch),
+                Order::Publish(view) => self.publish(view),
+                Order::Skew(ahead_ms) => self.skew(ahead_ms),
+                Order::Left => break,
+            }
+        }
+        *lock(&self.rooms.strays) = Strays::none();
+        self.left.send_replace(true);
+    }
+
+    fn start(self: &Arc<Self>, partition: PartitionId, epoch: Epoch, until: Timestamp) {
+        let Rooms { owners, hub, store, couriers, clock, telemetry, terms, strays, .. } =
+            &self.rooms;
+        let flights = lock(&self.offered).remove(&partition).unwrap_or_default();
+        let possession = Possession { partition, epoch, until };
+        let under_way = flights.len();
+        let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
+        let strays = lock(strays).clone();
+        match spawn(possession, flights, store, couriers, clock, *terms, strays) {
+            Ok((handle, end)) => {
+                tracing::info!(%partition, %epoch, under_way, "owner started");
+                owners.start(partition, epoch, handle.clone());
+                hub.serve(partition, handle);
+                telemetry.holds(partition, Some(epoch));
+                let membership = Arc::clone(self);
+                tokio::spawn(async move {
+                    if let Ok(error) = end.await {
+                        membership.ended(partition, epoch, &error);
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::error!(%partition, %error, "cannot start an owner");
+                self.member.ended(partition, epoch);
+            }
+        }
+    }
+
+    fn extend(&self, partition: PartitionId, epoch: Epoch, until: Timestamp) {
+        if self.rooms.owners.epoch(partition) == Some(epoch)
+            && let Some(handle) = self.rooms.owners.handle(partition)
+        {
+            handle.extend(until);
+        }
+    }
+
+    /// An owner has stopped by itself.
+    fn ended(&self, partition: PartitionId, epoch: Epoch, error: &StoreError) {
+        tracing::warn!(%partition, %epoch, %error, "an owner ended");
+        if matches!(error, StoreError::Fenced { .. }) {
+            self.rooms.telemetry.stale_write();
+        }
+        self.forget(partition, epoch);
+        self.member.ended(partition, epoch);
+    }
+
+    /// Brings an owner to rest, so that its lease can be given back.
+    async fn quieten(self: Arc<Self>, partition: PartitionId, epoch: Epoch) {
+        let since = self.rooms.clock.now();
+        let handle = self.rooms.owners.handle(partition);
+        let flights = match handle.filter(|_| self.rooms.owners.epoch(partition) == Some(epoch)) {
+            // One that has ended meanwhile has nothing under way.
+            Some(handle) => handle.hand_over().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        self.forget(partition, epoch);
+        lock(&self.parting).insert(partition, Parting { flights, since });
+        self.member.quiet(partition, epoch);
+    }
+
+    /// Tells the heir of a partition, with what is under way.
+    async fn hand_over(
+        self: Arc<Self>,
+        partition: PartitionId,
+        epoch: Epoch,
+        heir: Option<BrokerId>,
+    ) {
+        let parting = lock(&self.parting).remove(&partition);
+        if let (Some(heir), Some(Parting { flights, since })) = (heir, parting) {
+            let taking = self.peers.take(&heir, partition, epoch, &flights);
+            match timeout(TAKE_MAX, taking).await {
+                Ok(Ok(taken)) => {
+                    self.rooms.owners.note(partition, heir.clone(), taken);
+                    let took = self.rooms.clock.now().since(since);
+                    self.rooms.telemetry.handed_over(took);
+                    tracing::info!(%partition, %heir, epoch = %taken, ?took, "handed over");
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%partition, %heir, %error, "the heir was not told; it finds out by itself");
+                }
+                Err(_) => tracing::warn!(%partition, %heir, "the heir takes long"),
+            }
+        }
+        self.member.handed_over(partition, epoch);
+    }
+
+    /// The lease is lost: whoever has it now decides.
+    fn lose(&self, partition: PartitionId, epoch: Epoch) {
+        tracing::warn!(%partition, %epoch, "lost");
+        lock(&self.parting).remove(&partition);
+        self.forget(partition, epoch);
+    }
+
+    fn forget(&self, partition: PartitionId, epoch: Epoch) {
+        if let Some(handle) = self.rooms.owners.end(partition, epoch) {
+            self.rooms.hub.forget(partition);
+            self.rooms.telemetry.holds(partition, None);
+            handle.end();
+        }
+    }
+
+    fn publish(&self, view: Arc<View>) {
+        self.rooms.owners.publish(&view.topology);
+        let others = view.present.iter().map(|seen| seen.broker.clone());
+        self.peers.retain(&others.filter(|broker| *broker != self.me).collect::<Vec<_>>());
+        self.rooms.telemetry.leads(view.topology.leader.as_ref() == Some(&self.me));
+        self.rooms.telemetry.brokers(view.present.len());
+        let before = self.others();
+        let now = self.rooms.clock.now();
+        {
+            let mut known = lock(&self.known);
+            known.extend(view.present.iter().map(|seen| (seen.broker.clone(), now)));
+            known.retain(|_, last| now.since(*last) < KNOWN_FOR);
+        }
+        self.view.send_replace(Some(view));
+        let others = self.others();
+        if others != before {
+            let guard = self.rooms.guard.clone();
+            let others: Vec<_> = others.iter().map(|other| other.as_str().to_owned()).collect();
+            tokio::spawn(async move { guard.bar_brokers(addresses(&others).await) });
+        }
+    }
+
+    fn skew(&self, ahead_ms: Option<i64>) {
+        match ahead_ms {
+            Some(ahead_ms) => tracing::error!(
+                ahead_ms,
+                "clock_suspect: this broker's clock differs from the others'; it gives up its partitions until they agree"
+            ),
+            None => tracing::info!("this broker's clock agrees with the others' again"),
+        }
+        self.rooms.telemetry.skew(ahead_ms);
+        self.skewed.send_replace(ahead_ms);
+    }
+
+    /// Another broker has let go of a partition for this one. Out: the epoch under which this one has it.
+    pub(crate) async fn take(
+        &self,
+        partition: PartitionId,
+        before: Epoch,
+        flights: Vec<Flight>,
+    ) -> Result<Epoch, PeerError> {
+        if self.leaving.load(Ordering::Relaxed) {
+            return Err(PeerError::NotMine);
+        }
+        lock(&self.offered).insert(partition, flights);
+        self.member.offered(partition);
+        let owners = &self.rooms.owners;
+        let mut changes = owners.changes().ok_or(PeerError::NotMine)?;
+        let taken = |_: &u64| owners.epoch(partition).is_some_and(|epoch| epoch > before);
+        let _ = timeout(TAKE_MAX, changes.wait_for(taken)).await;
+        // What nobody has taken by now would be out of date when somebody does.
+        lock(&self.offered).remove(&partition);
+        owners.epoch(partition).filter(|epoch| *epoch > before).ok_or(PeerError::NotMine)
+    }
+}
+
+/// The addresses that names stand for; of a name that means nothing there is none.
+pub(crate) async fn addresses(names: &[String]) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for name in names {
+        match lookup_host(name).await {
+            Ok(found) => addresses.extend(found),
+            Err(error) => tracing::warn!(%name, %error, "cannot look this address up"),
+        }
+    }
+    addresses
+}
+
+/// Tells owners elsewhere what came of deliveries that they have inherited, until nobody can bring any more.
+pub(crate) async fn carry_strays(owners: Arc<Owners>, mut strays: mpsc::UnboundedReceiver<Stray>) {
+    let mut carried = JoinSet::new();
+    loop {
+        tokio::select! {
+            stray = strays.recv() => match stray {
+                Some(stray) => _ = carried.spawn(carry(Arc::clone(&owners), stray)),
+                None => break,
+            },
+            Some(_) = carried.join_next() => {}
+        }
+    }
+    while carried.join_next().await.is_some() {}
+}
+
+/// Tells the owner of then, as soon as there is one.
+async fn carry(owners: Arc<Owners>, Stray { partition, reports }: Stray) {
+    let Some(mut changes) = owners.changes() else { return };
+    let telling = async {
+        while !owners.report(partition, &reports).await {
+            let _ = timeout(STRAY_EVERY, changes.changed()).await;
+        }
+    };
+    if timeout(STRAY_MAX, telling).await.is_err() {
+        let count = reports.len();
+        tracing::warn!(%partition, count, "nobody to tell what came of deliveries");
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What they guard is consistent between any two steps.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

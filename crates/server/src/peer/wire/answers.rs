@@ -1,0 +1,156 @@
+//! Answers: what came of commands, on its way back to whoever asked.
+//!
+//! They travel in pieces, because a thousand short commands can be answered with a thousand long tasks.
+
+use punctual_core::{AttemptNo, Task, Version};
+use punctual_engine::{Answer, Answers, COMMANDS_MAX, Cancelled, EngineError, Scheduled};
+use punctual_store::codec::{
+    CodecError, Interner, Reader, put_bytes, put_task, put_timestamp, put_varint, read_task,
+};
+
+use super::{Packed, Read, Result, read_list};
+
+const CREATED: u8 = 0;
+const REPLACED: u8 = 1;
+const CANCELLED: u8 = 2;
+const CANCELLED_FIRING: u8 = 3;
+const CANCELLED_FIRED: u8 = 4;
+const TASK: u8 = 5;
+const TOUCHED: u8 = 6;
+const FORGOTTEN: u8 = 7;
+
+const NOT_FOUND: u8 = 32;
+const NO_LETTER: u8 = 33;
+const EXISTS: u8 = 34;
+const OTHER_VERSION: u8 = 35;
+const OTHER_ORDER: u8 = 36;
+const AT_MOST_ONCE: u8 = 37;
+const FIRING: u8 = 38;
+const PAUSED: u8 = 39;
+const NO_WATCH: u8 = 40;
+const NO_TOUCH: u8 = 41;
+const NEVER: u8 = 42;
+const BUSY: u8 = 43;
+const FULL: u8 = 44;
+const STOPPED: u8 = 45;
+const LOST: u8 = 46;
+const AWAY: u8 = 47;
+
+type Answered = std::result::Result<Answer, EngineError>;
+
+/// Answers, in pieces of about a megabyte. Each is written when it is wanted.
+pub(crate) fn answer_pieces(answers: Answers) -> impl Iterator<Item = Vec<u8>> + Send {
+    Packed { values: answers.into_iter(), put: put_answer }
+}
+
+/// Reads a piece.
+pub(crate) fn read_answers(bytes: &[u8], interner: &Interner) -> Read<Answers> {
+    read_list(bytes, COMMANDS_MAX, |reader| read_answer(reader, interner))
+}
+
+fn put_answer(out: &mut Vec<u8>, answer: &Answered) {
+    match answer {
+        Ok(Answer::Scheduled(Scheduled::Created(task))) => put_one(out, CREATED, task),
+        Ok(Answer::Scheduled(Scheduled::Replaced(task))) => put_one(out, REPLACED, task),
+        Ok(Answer::Cancelled(Cancelled::Cancelled)) => out.push(CANCELLED),
+        Ok(Answer::Cancelled(Cancelled::Firing(attempt))) => {
+            put_attempt(out, CANCELLED_FIRING, *attempt);
+        }
+        Ok(Answer::Cancelled(Cancelled::AlreadyFired(at))) => {
+            out.push(CANCELLED_FIRED);
+            put_timestamp(out, *at);
+        }
+        Ok(Answer::Task(task)) => put_one(out, TASK, task),
+        Ok(Answer::Touched { fire_at, version }) => {
+            out.push(TOUCHED);
+            put_timestamp(out, *fire_at);
+            put_varint(out, version.get());
+        }
+        Ok(Answer::Forgotten) => out.push(FORGOTTEN),
+        Err(error) => put_error(out, error),
+    }
+}
+
+fn put_error(out: &mut Vec<u8>, error: &EngineError) {
+    match error {
+        EngineError::NotFound => out.push(NOT_FOUND),
+        EngineError::NoLetter => out.push(NO_LETTER),
+        EngineError::Exists(task) => put_one(out, EXISTS, task),
+        EngineError::OtherVersion(version) => {
+            out.push(OTHER_VERSION);
+            put_varint(out, version.get());
+        }
+        EngineError::OtherOrder => out.push(OTHER_ORDER),
+        EngineError::AtMostOnce => out.push(AT_MOST_ONCE),
+        EngineError::Firing(attempt) => put_attempt(out, FIRING, *attempt),
+        EngineError::Paused => out.push(PAUSED),
+        EngineError::NoWatch => out.push(NO_WATCH),
+        EngineError::NoTouch => out.push(NO_TOUCH),
+        EngineError::Never => out.push(NEVER),
+        EngineError::Busy => out.push(BUSY),
+        EngineError::Full => out.push(FULL),
+        EngineError::Stopped => out.push(STOPPED),
+        EngineError::Lost => out.push(LOST),
+        EngineError::Away => out.push(AWAY),
+    }
+}
+
+fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Result<Answered> {
+    let answer = match reader.byte()? {
+        CREATED => Answer::Scheduled(Scheduled::Created(read_one(reader, interner)?)),
+        REPLACED => Answer::Scheduled(Scheduled::Replaced(read_one(reader, interner)?)),
+        CANCELLED => Answer::Cancelled(Cancelled::Cancelled),
+        CANCELLED_FIRING => Answer::Cancelled(Cancelled::Firing(read_attempt(reader)?)),
+        CANCELLED_FIRED => Answer::Cancelled(Cancelled::AlreadyFired(reader.timestamp()?)),
+        TASK => Answer::Task(read_one(reader, interner)?),
+        TOUCHED => Answer::Touched {
+            fire_at: reader.timestamp()?,
+            version: Version::new(reader.varint()?),
+        },
+        FORGOTTEN => Answer::Forgotten,
+        error => return read_error(error, reader, interner).map(Err),
+    };
+    Ok(Ok(answer))
+}
+
+fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Result<EngineError> {
+    Ok(match code {
+        NOT_FOUND => EngineError::NotFound,
+        NO_LETTER => EngineError::NoLetter,
+        EXISTS => EngineError::Exists(Box::new(read_one(reader, interner)?)),
+        OTHER_VERSION => EngineError::OtherVersion(Version::new(reader.varint()?)),
+        OTHER_ORDER => EngineError::OtherOrder,
+        AT_MOST_ONCE => EngineError::AtMostOnce,
+        FIRING => EngineError::Firing(read_attempt(reader)?),
+        PAUSED => EngineError::Paused,
+        NO_WATCH => EngineError::NoWatch,
+        NO_TOUCH => EngineError::NoTouch,
+        NEVER => EngineError::Never,
+        BUSY => EngineError::Busy,
+        FULL => EngineError::Full,
+        STOPPED => EngineError::Stopped,
+        AWAY => EngineError::Away,
+        LOST => EngineError::Lost,
+        _ => return Err(CodecError::Invalid("answer")),
+    })
+}
+
+fn put_one(out: &mut Vec<u8>, code: u8, task: &Task) {
+    out.push(code);
+    let mut bytes = Vec::new();
+    put_task(&mut bytes, task);
+    put_bytes(out, &bytes);
+}
+
+fn read_one(reader: &mut Reader<'_>, interner: &Interner) -> Result<Task> {
+    read_task(reader.bytes()?, interner)
+}
+
+fn put_attempt(out: &mut Vec<u8>, code: u8, attempt: AttemptNo) {
+    out.push(code);
+    put_varint(out, u64::from(attempt.get()));
+}
+
+fn read_attempt(reader: &mut Reader<'_>) -> Result<AttemptNo> {
+    Ok(AttemptNo::new(reader.small("attempt")?))
+}

@@ -1,0 +1,68 @@
+//! Gauges: how much there is with the owners of a broker.
+
+use punctual_engine::{Gauges, Skips};
+use punctual_store::codec::{CodecError, put_timestamp, put_varint};
+
+use super::{Read, VERSION, open};
+
+/// Fires that were left out since a broker began: a million a second, for eight years.
+const SKIPS_MAX: u64 = 1 << 48;
+
+/// Writes them.
+pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
+    let Gauges {
+        loaded,
+        queued,
+        inflight,
+        firing,
+        claimed,
+        claimed_aside,
+        lanes,
+        parked_lanes,
+        oldest_overdue,
+        skips: Skips { misfire, overlap, paused },
+    } = *gauges;
+    let mut out = vec![VERSION];
+    for count in [loaded, queued, inflight, firing, claimed, claimed_aside, lanes, parked_lanes] {
+        put_varint(&mut out, count as u64);
+    }
+    for count in [misfire, overlap, paused] {
+        put_varint(&mut out, count);
+    }
+    out.push(u8::from(oldest_overdue.is_some()));
+    if let Some(oldest_overdue) = oldest_overdue {
+        put_timestamp(&mut out, oldest_overdue);
+    }
+    out
+}
+
+/// Reads them.
+pub(crate) fn read_gauges(bytes: &[u8]) -> Read<Gauges> {
+    let mut reader = open(bytes)?;
+    // A sum of all brokers must not run over, whatever one of them says.
+    let mut count = || reader.small::<u32>("count").map(|count| count as usize);
+    let mut gauges = Gauges {
+        loaded: count()?,
+        queued: count()?,
+        inflight: count()?,
+        firing: count()?,
+        claimed: count()?,
+        claimed_aside: count()?,
+        lanes: count()?,
+        parked_lanes: count()?,
+        oldest_overdue: None,
+        skips: Skips::default(),
+    };
+    let mut skips = || match reader.varint()? {
+        count if count <= SKIPS_MAX => Ok(count),
+        _ => Err(CodecError::Invalid("count")),
+    };
+    gauges.skips = Skips { misfire: skips()?, overlap: skips()?, paused: skips()? };
+    gauges.oldest_overdue = match reader.byte()? {
+        0 => None,
+        1 => Some(reader.timestamp()?),
+        _ => return Err(CodecError::Invalid("gauges").into()),
+    };
+    reader.end()?;
+    Ok(gauges)
+}

@@ -1,0 +1,378 @@
+//! Every variant there and back, and bytes that were cut, flipped or made up.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use bytes::Bytes;
+use punctual_core::{
+    AttemptNo, AttemptRecord, Due, FireId, Guarantee, HttpTarget, Labels, Method, Namespace,
+    NewTask, Occasion, Outcome, Payload, Queue, Reason, RetryPolicy, Schedule, Target, Task,
+    TaskId, TaskKey, Timestamp, Version,
+};
+use punctual_engine::{
+    Answer, Cancelled, Command, Condition, EngineError, Flight, Gauges, Order, Push, Receipt,
+    Report, Scheduled, Skips, Stands, Subject,
+};
+use punctual_store::codec::Interner;
+
+use super::*;
+use crate::courier::hub::{Heard, Token, Word};
+
+fn shop() -> Namespace {
+    Namespace::new("shop").unwrap()
+}
+
+fn key() -> TaskKey {
+    TaskKey::new("halle 3/Ω").unwrap()
+}
+
+fn id() -> TaskId {
+    TaskId::floor(Timestamp::from_millis(7000))
+}
+
+fn fire_id() -> FireId {
+    FireId { task: id(), nominal_at: Timestamp::from_millis(7000) }
+}
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn plain() -> NewTask {
+    let schedule = Schedule::Once(Due::In(Duration::from_millis(1500)));
+    NewTask::new(shop(), schedule, Target::Queue(Queue::new("orders").unwrap()))
+}
+
+fn rich() -> NewTask {
+    let headers = vec![("x-a".to_owned(), "b".to_owned())];
+    let target = HttpTarget::new("https://example.org/hook", Method::ALL[1], headers).unwrap();
+    let labels = BTreeMap::from([("region".to_owned(), "eu".to_owned())]);
+    NewTask {
+        key: Some(key()),
+        schedule: Schedule::watch(Duration::from_secs(30)),
+        target: Target::Http(target),
+        payload: Payload::Binary {
+            bytes: Bytes::from_static(b"\0\xff"),
+            content_type: "image/png".into(),
+        },
+        guarantee: Guarantee::AtMostOnce,
+        retry: RetryPolicy { attempts_max: 1, ..RetryPolicy::default() },
+        timeout: Duration::from_secs(3),
+        expires_after: Some(Duration::from_secs(60)),
+        labels: Labels::new(labels).unwrap(),
+        ..plain()
+    }
+}
+
+fn task() -> Task {
+    let reason = Reason::new("HTTP 500");
+    let failed = Outcome::Failed { reason, retry_in: Some(Duration::from_millis(7)) };
+    let attempt = AttemptRecord { fired_at: at(1), ended_at: at(2), outcome: failed };
+    let task = Task::new(id(), rich().into(), at(5), Version::new(3));
+    Task { attempts: vec![attempt], resumes_at: Some(at(9000)), ..task }
+}
+
+fn orders() -> Vec<Order> {
+    let order = |new_task: NewTask, condition, receipt| Order {
+        new_task: new_task.into(),
+        condition,
+        receipt,
+    };
+    let receipt = Receipt { key: TaskKey::new("request-1").unwrap(), digest: "ab".repeat(32) };
+    vec![
+        order(plain(), Condition::Always, None),
+        order(rich(), Condition::Absent, Some(receipt)),
+        order(rich(), Condition::Version(Version::new(u64::MAX)), None),
+    ]
+}
+
+/// One of each, and each of its parts.
+fn commands() -> Vec<Command> {
+    let by_key = || Subject::Key(shop(), key());
+    let by_id = || Subject::Id(shop(), id());
+    let to = |due| Command::Touch(by_key(), Push::To(due));
+    let mut commands: Vec<Command> = orders().into_iter().map(Command::Schedule).collect();
+    commands.extend([
+        Command::Cancel(by_key()),
+        Command::Cancel(by_id()),
+        Command::Get(by_id()),
+        Command::Touch(by_id(), Push::Within),
+        to(Due::At(at(12_345))),
+        to(Due::In(Duration::from_millis(250))),
+        Command::Pause(by_key()),
+        Command::Resume(by_key()),
+        Command::Fire(by_key()),
+        Command::Redrive { subject: by_key(), fire_id: fire_id() },
+        Command::Forget { namespace: shop(), fire_id: fire_id() },
+    ]);
+    for command in &commands {
+        // A new variant is to be sent as well: it belongs into the list above.
+        match command {
+            Command::Schedule(_) | Command::Cancel(_) | Command::Get(_) | Command::Touch(..) => {}
+            Command::Pause(_) | Command::Resume(_) | Command::Fire(_) => {}
+            Command::Redrive { .. } | Command::Forget { .. } => {}
+        }
+    }
+    commands
+}
+
+fn answers() -> punctual_engine::Answers {
+    let attempt = AttemptNo::new(4);
+    let done = [
+        Answer::Scheduled(Scheduled::Created(task())),
+        Answer::Scheduled(Scheduled::Replaced(task())),
+        Answer::Cancelled(Cancelled::Cancelled),
+        Answer::Cancelled(Cancelled::Firing(attempt)),
+        Answer::Cancelled(Cancelled::AlreadyFired(at(99))),
+        Answer::Task(task()),
+        Answer::Touched { fire_at: at(77), version: Version::new(12) },
+        Answer::Forgotten,
+    ];
+    let errors = [
+        EngineError::NotFound,
+        EngineError::NoLetter,
+        EngineError::Exists(Box::new(task())),
+        EngineError::OtherVersion(Version::new(8)),
+        EngineError::OtherOrder,
+        EngineError::AtMostOnce,
+        EngineError::Firing(attempt),
+        EngineError::Paused,
+        EngineError::NoWatch,
+        EngineError::NoTouch,
+        EngineError::Never,
+        EngineError::Busy,
+        EngineError::Full,
+        EngineError::Stopped,
+        EngineError::Away,
+        EngineError::Lost,
+    ];
+    done.into_iter().map(Ok).chain(errors.into_iter().map(Err)).collect()
+}
+
+fn words() -> Vec<(Token, Word)> {
+    let reason = || Reason::new("no paper");
+    let pause = Duration::from_secs(5);
+    let words = [
+        Word::Ack,
+        Word::Fail { reason: reason(), retry_in: None },
+        Word::Fail { reason: reason(), retry_in: Some(pause) },
+        Word::Refuse { reason: reason() },
+        Word::Extend { lease: pause },
+    ];
+    (0u64..).zip(words).map(|(number, word)| (Token(u64::MAX - number), word)).collect()
+}
+
+fn polled() -> Vec<Polled> {
+    let polled = |key, payload, occasion| Polled {
+        token: Token(u64::MAX),
+        lease: Duration::from_secs(10),
+        fire_id: fire_id(),
+        attempt: AttemptNo::new(2),
+        fire_at: at(7000),
+        fired_at: at(7001),
+        occasion,
+        version: Version::FIRST,
+        key,
+        payload,
+    };
+    let json = Payload::Json(Bytes::from_static(b"{}"));
+    vec![
+        polled(None, Payload::Empty, Occasion::Due),
+        polled(Some(key()), json, Occasion::Besides),
+        polled(Some(key()), rich().payload, Occasion::Return),
+    ]
+}
+
+fn flights() -> Vec<Flight> {
+    let claimed = [(false, false), (true, false), (false, true), (true, true)];
+    let claimed =
+        claimed.map(|(went_on, succeeded)| Stands::Claimed { went_on, succeeded }).into_iter();
+    let stands = [Stands::Filed].into_iter().chain(claimed);
+    let flights = stands.map(|stands| Flight {
+        fire_id: fire_id(),
+        namespace: shop(),
+        attempt: AttemptNo::new(100),
+        fired_at: at(7001),
+        until: at(17_001),
+        stands,
+    });
+    flights.collect()
+}
+
+fn reports() -> Vec<Report> {
+    let reason = || Reason::new("HTTP 503");
+    let outcomes = [
+        None,
+        Some(Outcome::Acked),
+        Some(Outcome::Failed { reason: reason(), retry_in: None }),
+        Some(Outcome::Failed { reason: reason(), retry_in: Some(Duration::from_secs(2)) }),
+        Some(Outcome::Refused { reason: reason() }),
+        Some(Outcome::Expired),
+    ];
+    let report = |outcome| Report::of(fire_id(), AttemptNo::new(3), at(7002), outcome);
+    outcomes.map(report).into()
+}
+
+fn gauges() -> Gauges {
+    Gauges {
+        loaded: 1,
+        queued: 2,
+        inflight: 300,
+        firing: 4,
+        claimed: 5,
+        claimed_aside: 6,
+        lanes: 7,
+        parked_lanes: 8,
+        oldest_overdue: Some(at(9)),
+        skips: Skips { misfire: 10, overlap: 11, paused: 1 << 40 },
+    }
+}
+
+fn written(commands: &[Command]) -> Vec<u8> {
+    list_of(commands, put_command)
+}
+
+/// Reads them as whatever is ever read.
+fn read_anything(bytes: &[u8]) {
+    let interner = Interner::default();
+    let _ = read_commands(bytes, &interner);
+    let _ = read_answers(bytes, &interner);
+    let _ = (read_deliveries(bytes), read_flights(bytes), read_reports(bytes));
+    let _ = (read_words(bytes), read_heard(bytes), read_gauges(bytes));
+}
+
+/// Whatever is done to bytes, they are refused or are something else; nothing panics.
+fn spoil<T: Debug>(bytes: &[u8], read: impl Fn(&[u8]) -> Read<T>) {
+    for end in 0..bytes.len() {
+        assert!(read(&bytes[..end]).is_err(), "cut at {end}");
+    }
+    assert!(read(&[bytes, &[0]].concat()).is_err());
+    for version in (0..=u8::MAX).filter(|version| *version != VERSION) {
+        let other = [&[version], &bytes[1..]].concat();
+        assert_eq!(read(&other).unwrap_err(), WireError::Version(version));
+    }
+    for place in 0..bytes.len() {
+        for flip in [1, 2, 4, 8, 16, 32, 64, 128, 255] {
+            let mut bytes = bytes.to_vec();
+            bytes[place] ^= flip;
+            read_anything(&bytes);
+        }
+    }
+}
+
+#[test]
+fn every_command_reads_back() {
+    let commands = commands();
+    let bytes = written(&commands);
+    let read = read_commands(&bytes, &Interner::default()).unwrap();
+    assert_eq!(format!("{read:?}"), format!("{commands:?}"));
+    spoil(&bytes, |bytes| read_commands(bytes, &Interner::default()));
+}
+
+#[test]
+fn commands_that_were_written_apart_read_back_together() {
+    let (mut first, mut second) = (Vec::new(), Vec::new());
+    put_command(&mut first, &commands()[0]);
+    commands()[1..].iter().for_each(|command| put_command(&mut second, command));
+    let bytes = list(commands().len(), &[&first, &second]);
+    assert_eq!(bytes, written(&commands()));
+}
+
+#[test]
+fn every_answer_and_every_error_reads_back() {
+    let pieces: Vec<_> = answer_pieces(answers()).collect();
+    assert_eq!(pieces.len(), 1);
+    assert_eq!(read_answers(&pieces[0], &Interner::default()), Ok(answers()));
+    spoil(&pieces[0], |bytes| read_answers(bytes, &Interner::default()));
+}
+
+#[test]
+fn long_answers_come_in_pieces_and_in_order() {
+    let payload = Payload::Json(vec![b' '; 256 * 1024].into());
+    let of = |version| {
+        let definition = NewTask { payload: payload.clone(), ..plain() };
+        Answer::Task(Task::new(id(), definition.into(), at(0), Version::new(version)))
+    };
+    let long: Vec<_> = (0..10).map(|version| Ok(of(version))).collect();
+    let pieces: Vec<_> = answer_pieces(long.clone()).collect();
+    assert_eq!(pieces.iter().map(|piece| piece.len() >> 20).collect::<Vec<_>>(), [1, 1, 0]);
+    let interner = Interner::default();
+    let read = pieces.iter().flat_map(|piece| read_answers(piece, &interner).unwrap());
+    assert_eq!(read.collect::<Vec<_>>(), long);
+}
+
+#[test]
+fn gauges_read_back() {
+    for gauges in [gauges(), Gauges::default()] {
+        let bytes = put_gauges(&gauges);
+        assert_eq!(read_gauges(&bytes), Ok(gauges));
+        spoil(&bytes, read_gauges);
+    }
+}
+
+#[test]
+fn deliveries_and_words_read_back() {
+    let pieces: Vec<_> = delivery_pieces(polled()).collect();
+    assert_eq!(read_deliveries(&pieces[0]), Ok(polled()));
+    spoil(&pieces[0], read_deliveries);
+
+    let bytes = put_words(&words());
+    assert_eq!(format!("{:?}", read_words(&bytes).unwrap()), format!("{:?}", words()));
+    spoil(&bytes, read_words);
+
+    let heard = [Heard::Taken, Heard::Stale];
+    let bytes = put_heard(&heard);
+    assert_eq!(read_heard(&bytes).unwrap(), heard);
+    spoil(&bytes, read_heard);
+}
+
+#[test]
+fn flights_and_reports_read_back() {
+    let bytes = put_flights(&flights());
+    assert_eq!(read_flights(&bytes), Ok(flights()));
+    spoil(&bytes, read_flights);
+
+    let bytes = put_reports(&reports());
+    assert_eq!(read_reports(&bytes), Ok(reports()));
+    spoil(&bytes, read_reports);
+}
+
+#[test]
+fn a_count_that_lies_is_refused_without_room_being_made_for_it() {
+    for count in [2u64, 65_536, 65_537, u64::from(u32::MAX), u64::MAX] {
+        let mut bytes = vec![VERSION];
+        put_varint(&mut bytes, count);
+        bytes.push(0);
+        read_anything(&bytes);
+        assert!(read_commands(&bytes, &Interner::default()).is_err(), "{count}");
+        assert!(read_words(&bytes).is_err(), "{count}");
+    }
+}
+
+#[test]
+fn what_keeps_no_limit_of_ours_is_refused() {
+    let order = |new_task: NewTask| {
+        let new_task = new_task.into();
+        Command::Schedule(Order { new_task, condition: Condition::Always, receipt: None })
+    };
+    let over = Payload::Json(vec![b' '; 256 * 1024 + 1].into());
+    let receipts = shop().of_receipts();
+    let digest = "x".repeat(1000);
+    let receipt = Some(Receipt { key: key(), digest });
+    let new_task = plain().into();
+    for command in [
+        order(NewTask { payload: over, ..plain() }),
+        order(NewTask { timeout: Duration::ZERO, ..plain() }),
+        order(NewTask { namespace: receipts.clone(), ..plain() }),
+        Command::Schedule(Order { new_task, condition: Condition::Always, receipt }),
+        Command::Cancel(Subject::Key(receipts.clone(), key())),
+        Command::Forget { namespace: receipts, fire_id: fire_id() },
+        Command::Touch(Subject::Id(shop(), id()), Push::To(Due::In(Duration::MAX))),
+    ] {
+        let bytes = written(std::slice::from_ref(&command));
+        assert!(read_commands(&bytes, &Interner::default()).is_err(), "{command:?}");
+    }
+    let endless = [(Token(1), Word::Extend { lease: Duration::MAX })];
+    assert!(read_words(&put_words(&endless)).is_err());
+}

@@ -1,0 +1,132 @@
+//! Metrics of brokers that share a store: who holds what, how hand-overs go, what the store and the others answer.
+//!
+//! Labels are partitions, of which there are at most 4,096, and closed sets of words.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use punctual_core::{Epoch, PartitionId};
+use std::collections::BTreeSet;
+
+/// Bounds of a call of the store in seconds: a server beside us to one that is away.
+const CALL_BOUNDS: [f64; 12] =
+    [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0];
+/// Bounds of a hand-over in seconds: nobody notices to somebody calls.
+const HAND_OVER_BOUNDS: [f64; 9] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0];
+
+/// What came of a call that was forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+pub(crate) enum Forwarded {
+    answered,
+    elsewhere,
+    unreachable,
+    lost,
+    refused,
+}
+
+/// What a store was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+pub(crate) enum StoreCall {
+    apply,
+    load,
+    find,
+    get,
+    sweep,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PartitionLabels {
+    partition: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ForwardedLabels {
+    result: Forwarded,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    call: StoreCall,
+}
+
+pub(super) struct SharedMetrics {
+    epochs: Family<PartitionLabels, Gauge>,
+    held: Gauge,
+    holds: Mutex<BTreeSet<PartitionId>>,
+    pub(super) leader: Gauge,
+    pub(super) brokers: Gauge,
+    pub(super) stale: Counter,
+    pub(super) hand_over_seconds: Histogram,
+    pub(super) skew_seconds: Gauge<f64, AtomicU64>,
+    forwarded: Family<ForwardedLabels, Counter>,
+    calls: Family<CallLabels, Histogram>,
+    pub(super) rewound: Counter,
+}
+
+impl SharedMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            epochs: Family::default(),
+            held: Gauge::default(),
+            holds: Mutex::default(),
+            leader: Gauge::default(),
+            brokers: Gauge::default(),
+            stale: Counter::default(),
+            hand_over_seconds: Histogram::new(HAND_OVER_BOUNDS),
+            skew_seconds: Gauge::default(),
+            forwarded: Family::default(),
+            calls: Family::new_with_constructor(|| Histogram::new(CALL_BOUNDS)),
+            rewound: Counter::default(),
+        };
+        let m = &metrics;
+        let epoch = "Under which epoch this broker holds a partition";
+        registry.register("partition_epoch", epoch, m.epochs.clone());
+        registry.register("partitions_held", "Partitions of this broker", m.held.clone());
+        registry.register("leader", "Whether this broker leads: 1 if so", m.leader.clone());
+        registry.register("brokers", "Brokers that share the store", m.brokers.clone());
+        let stale = "Writes that were refused because their epoch was over";
+        registry.register("stale_epoch_rejected", stale, m.stale.clone());
+        let hand_over = "How long partitions that were handed over had no owner";
+        registry.register("hand_over_seconds", hand_over, m.hand_over_seconds.clone());
+        let skew = "How far this broker's clock is ahead of the others', if it is too far";
+        registry.register("clock_skew_seconds", skew, m.skew_seconds.clone());
+        let forwarded = "Calls that were forwarded to other brokers";
+        registry.register("forwarded", forwarded, m.forwarded.clone());
+        let calls = "How long a shared store took to answer";
+        registry.register("store_call_seconds", calls, m.calls.clone());
+        let rewound = "How often a shared store had lost what it had answered";
+        registry.register("store_rewound", rewound, m.rewound.clone());
+        metrics
+    }
+
+    pub(super) fn holds(&self, partition: PartitionId, epoch: Option<Epoch>) {
+        let labels = PartitionLabels { partition: partition.get() };
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(epoch) = epoch {
+            holds.insert(partition);
+            self.epochs.get_or_create(&labels).set(i64::from(epoch.get()));
+        } else {
+            holds.remove(&partition);
+            self.epochs.remove(&labels);
+        }
+        self.held.set(i64::try_from(holds.len()).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn forwarded(&self, result: Forwarded) {
+        self.forwarded.get_or_create(&ForwardedLabels { result }).inc();
+    }
+
+    pub(super) fn store_call(&self, call: StoreCall, took: Duration) {
+        self.calls.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
+    }
+}
