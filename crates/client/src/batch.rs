@@ -22,9 +22,11 @@ use tonic::{Request, Status, Streaming};
 
 pub(crate) use self::gather::{Ask, TASKS_MAX, split};
 use self::gather::{Batch, Gathering};
+use crate::brokers::{ANSWER_BYTES_MAX, Brokers};
 use crate::client::Link;
 use crate::clock::{self, Backoff, PAUSE_MIN};
 use crate::error::Failing;
+use crate::places::Next;
 use crate::wire::{SCHEDULE_MANY, SharedBatchCodec};
 
 /// Asks in line before a caller waits: two batches, so that the next is ready when one has gone.
@@ -37,14 +39,14 @@ const LINGER: Duration = Duration::from_millis(1);
 
 /// Starts gathering. It stops when every sender is gone and the last batch is answered.
 ///
-/// When the broker could not be reached for longer than `patience`, those who wait are told so.
-pub(crate) fn spawn(grpc: Grpc<Link>, patience: Duration) -> mpsc::Sender<Ask> {
+/// A stream is to one broker; when it breaks the next is opened to whichever answers. When none could be reached for longer than `patience`, those who wait are told so.
+pub(crate) fn spawn(brokers: Arc<Brokers>, patience: Duration) -> mpsc::Sender<Ask> {
     let (asks, asked) = mpsc::channel(ASKS_MAX);
-    tokio::spawn(run(asked, grpc, patience));
+    tokio::spawn(run(asked, brokers, patience));
     asks
 }
 
-async fn run(mut asked: mpsc::Receiver<Ask>, mut grpc: Grpc<Link>, patience: Duration) {
+async fn run(mut asked: mpsc::Receiver<Ask>, brokers: Arc<Brokers>, patience: Duration) {
     let mut gathering = Gathering::default();
     let mut backoff = Backoff::new();
     let mut unreachable_since = None;
@@ -55,18 +57,34 @@ async fn run(mut asked: mpsc::Receiver<Ask>, mut grpc: Grpc<Link>, patience: Dur
                 None => return,
             }
         }
-        let mut stream =
-            Stream { gathering: &mut gathering, in_flight: VecDeque::new(), answers: 0 };
+        let (address, link) = brokers.link();
+        let mut grpc = Grpc::new(link).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut stream = Stream {
+            gathering: &mut gathering,
+            in_flight: VecDeque::new(),
+            answers: 0,
+            opened: false,
+            brokers: &brokers,
+        };
         let Err(status) = stream.run(&mut asked, &mut grpc).await else { return };
-        let (in_flight, answers) = (stream.in_flight, stream.answers);
+        let (in_flight, answers, opened) = (stream.in_flight, stream.answers, stream.opened);
         tracing::debug!(unanswered = in_flight.len(), %status, "the stream of batches ended");
-        gathering.return_unanswered(in_flight, &status);
+        // A broker that does not let a stream begin has read nothing of it, and another may.
+        if !opened && Failing::of(&status) == Failing::Busy && !brokers.is_alone() {
+            gathering.return_unread(in_flight);
+        } else {
+            gathering.return_unanswered(in_flight, &status);
+        }
         if answers > 0 {
+            brokers.answered(&address);
             backoff.reset();
         }
+        let next = brokers.failed(&address, &status);
         match Failing::of(&status) {
             // It was told to whoever it was meant for; the next batch may be another's.
             Failing::Refused => continue,
+            // Another broker can take it now.
+            _ if next == Next::AtOnce => {}
             Failing::Lost | Failing::Busy => {
                 unreachable_since = None;
                 backoff.wait().await;
@@ -99,6 +117,9 @@ struct Stream<'a> {
     /// Sent and not answered, in that order.
     in_flight: VecDeque<Batch>,
     answers: u64,
+    /// Whether the broker has let it begin.
+    opened: bool,
+    brokers: &'a Brokers,
 }
 
 impl Stream<'_> {
@@ -116,6 +137,7 @@ impl Stream<'_> {
             _ = outgoing.try_send(first);
         }
         let mut answers = open(grpc, batches).await?;
+        self.opened = true;
         let mut linger = pin!(clock::after(LINGER));
         let mut lingering = false;
         let mut callers = true;
@@ -173,6 +195,14 @@ impl Stream<'_> {
         else {
             return Err(Status::internal("the answer is to another batch"));
         };
+        // A broker that stops says so of each task, and has taken none: another one may.
+        if !self.brokers.is_alone()
+            && batch.passes_on()
+            && let Some(problem) = gather::refused_for_now(&answer.results)
+        {
+            self.gathering.pass_on(batch);
+            return Err(Status::unavailable(problem));
+        }
         self.answers += 1;
         batch.answer(answer.results);
         Ok(())

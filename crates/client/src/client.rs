@@ -1,38 +1,30 @@
-//! The client: where the broker is, who is asking, and how long a call may take.
+//! The client: where brokers are, who is asking, and how long a call may take.
 //!
-//! In: an address. Out: [`Namespace`] handles, which share one connection for calls; each worker has its own.
-//! Invariant: nothing is connected before the first call, and a broken connection is made again by itself.
-//! Next door: what is asked of a namespace (`namespace`), how tasks are gathered (`batch`).
+//! In: an address, or several. Out: [`Namespace`] handles, which share one connection for calls; each session of a worker has its own.
+//! Invariant: nothing is connected before the first call; a broken connection is made again by itself, or another broker is asked.
+//! Next door: what is asked of a namespace (`namespace`), how tasks are gathered (`batch`), which broker is asked (`brokers`).
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_proto::v1::tasks_client::TasksClient;
-use punctual_proto::v1::workers_client::WorkersClient;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::batch::{self, Ask};
+use crate::brokers::{Brokers, Manner};
 use crate::clock::Backoff;
 use crate::error::Failing;
+use crate::places::Next;
 use crate::{Error, Namespace};
 
 /// How long a call may take, all attempts to reach the broker included: longer than a restart of a broker.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// How long making one connection may take. A machine that is there answers in a round trip or two.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a quiet connection is asked for a sign of life, and how long it may take to give one: a broker that
-/// vanished without a word is noticed in twice this.
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// What may be on the way to us unread: a few batches, so that a round trip is not a stop.
-const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// The largest answer: a page of a thousand tasks with payloads of 64 KiB.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 pub(crate) type Link = InterceptedService<Channel, Bearer>;
 pub(crate) type Tasks = TasksClient<Link>;
@@ -50,7 +42,7 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Talks to a broker. Cheap to clone; all clones share one connection and one stream of batches.
+/// Talks to a broker, or to all brokers of a cluster. Cheap to clone; all clones share one connection and one stream of batches.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -58,17 +50,18 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Shared {
-    endpoint: Endpoint,
-    bearer: Bearer,
-    tasks: Tasks,
+    brokers: Arc<Brokers>,
     asks: mpsc::Sender<Ask>,
     timeout: Duration,
+    /// Tells, by being gone, that nobody asks any more.
+    _living: oneshot::Sender<()>,
 }
 
 impl Client {
     /// A client of the broker at this address (`http://127.0.0.1:7400`, or `https://…` for TLS).
     ///
-    /// Nothing is sent yet: the connection is made by the first call, and again whenever it broke.
+    /// Nothing is sent yet: the connection is made by the first call, and again whenever it broke. The other brokers of its cluster are
+    /// learned from it; to be able to begin while this one is away, give several ([`ClientBuilder::and`]).
     ///
     /// # Errors
     /// [`Error::Address`], or [`Error::NoRuntime`] outside of a tokio runtime.
@@ -76,10 +69,10 @@ impl Client {
         Self::builder(address).connect()
     }
 
-    /// The same with a token, a certificate authority or another timeout.
+    /// The same with further addresses, a token, a certificate authority or another timeout.
     pub fn builder(address: impl Into<String>) -> ClientBuilder {
         ClientBuilder {
-            address: address.into(),
+            addresses: vec![address.into()],
             token: None,
             authority: None,
             timeout: TIMEOUT_DEFAULT,
@@ -100,14 +93,12 @@ impl Client {
         self.shared.timeout
     }
 
-    /// A connection of its own, so that a stream of deliveries and the calls do not wait for one another.
-    pub(crate) fn workers(&self) -> WorkersClient<Link> {
-        let channel = self.shared.endpoint.connect_lazy();
-        WorkersClient::with_interceptor(channel, self.shared.bearer.clone())
-            .max_decoding_message_size(ANSWER_BYTES_MAX)
+    pub(crate) fn brokers(&self) -> &Arc<Brokers> {
+        &self.shared.brokers
     }
 
-    /// Calls until there is an answer, the broker refuses, the time is up, or asking again is not safe.
+    /// Calls until there is an answer, the broker refuses, the time is up, or asking again is not safe. While one broker is away the
+    /// next is asked at once.
     pub(crate) async fn call<T, F>(
         &self,
         again: Again,
@@ -120,10 +111,15 @@ impl Client {
         let answered = tokio::time::timeout(self.shared.timeout, async {
             let mut backoff = Backoff::new();
             loop {
-                let status = match call(self.shared.tasks.clone()).await {
-                    Ok(answer) => return Ok(answer.into_inner()),
+                let (address, tasks) = self.shared.brokers.tasks();
+                let status = match call(tasks).await {
+                    Ok(answer) => {
+                        self.shared.brokers.answered(&address);
+                        return Ok(answer.into_inner());
+                    }
                     Err(status) => status,
                 };
+                let next = self.shared.brokers.failed(&address, &status);
                 match (Failing::of(&status), again) {
                     (Failing::Refused, _) | (Failing::Lost, Again::IfNotSeen) => {
                         return Err(Error::from_status(&status));
@@ -132,7 +128,9 @@ impl Client {
                         last = Error::from_status(&status);
                     }
                 }
-                backoff.wait().await;
+                if next == Next::AfterPause {
+                    backoff.wait().await;
+                }
                 // From here on the broker may be thinking about it: what failed before says nothing of that.
                 last = Error::TimedOut;
             }
@@ -154,7 +152,7 @@ pub(crate) enum Again {
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct ClientBuilder {
-    address: String,
+    addresses: Vec<String>,
     token: Option<String>,
     authority: Option<Vec<u8>>,
     timeout: Duration,
@@ -163,11 +161,23 @@ pub struct ClientBuilder {
 impl fmt::Debug for ClientBuilder {
     /// Without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("ClientBuilder").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 
 impl ClientBuilder {
+    /// Another broker of the same cluster, to be asked when the ones before are away.
+    pub fn and(mut self, address: impl Into<String>) -> Self {
+        self.addresses.push(address.into());
+        self
+    }
+
+    /// Further brokers of the same cluster.
+    pub fn and_all<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
+        self.addresses.extend(addresses.into_iter().map(Into::into));
+        self
+    }
+
     /// Sent as a bearer token with every call.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
@@ -192,37 +202,12 @@ impl ClientBuilder {
     /// [`Error::Address`], [`Error::Token`], or [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn connect(self) -> Result<Client, Error> {
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let endpoint = self.endpoint().map_err(|source| Error::Address {
-            address: self.address.clone(),
-            source: Arc::new(source),
-        })?;
         let bearer = Bearer(self.token.as_deref().map(bearer).transpose()?);
-        let channel = endpoint.connect_lazy();
-        let tasks = TasksClient::with_interceptor(channel.clone(), bearer.clone())
-            .max_decoding_message_size(ANSWER_BYTES_MAX);
-        let link = InterceptedService::new(channel, bearer.clone());
-        let grpc = tonic::client::Grpc::new(link).max_decoding_message_size(ANSWER_BYTES_MAX);
-        let asks = batch::spawn(grpc, self.timeout / 2);
+        let manner = Manner { bearer, authority: self.authority };
+        let (brokers, _living) = Brokers::new(self.addresses, manner)?;
+        let asks = batch::spawn(Arc::clone(&brokers), self.timeout / 2);
         let timeout = self.timeout;
-        Ok(Client { shared: Arc::new(Shared { endpoint, bearer, tasks, asks, timeout }) })
-    }
-
-    fn endpoint(&self) -> Result<Endpoint, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(self.address.clone())?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES);
-        if endpoint.uri().scheme_str() != Some("https") {
-            return Ok(endpoint);
-        }
-        let tls = ClientTlsConfig::new();
-        endpoint.tls_config(match &self.authority {
-            Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
-            None => tls.with_webpki_roots(),
-        })
+        Ok(Client { shared: Arc::new(Shared { brokers, asks, timeout, _living }) })
     }
 }
 

@@ -47,11 +47,13 @@
 //! Invariant: every line, batch and wait has a bound. Not here: what a broker makes of it.
 
 mod batch;
+mod brokers;
 mod client;
 mod clock;
 mod dedup;
 mod error;
 mod namespace;
+mod places;
 mod series;
 mod task;
 mod time;

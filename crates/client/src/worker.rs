@@ -1,17 +1,19 @@
 //! Workers: deliveries of a queue come, a handler does what is due, settlements go.
 //!
 //! In: a handler and a signal to stop. Out: when [`Worker::run_until`] returns, nothing is under way any more.
-//! Invariants: never more deliveries at once than `concurrency`; every delivery that a handler has seen is settled, if
+//! Invariants: never more deliveries at once than `concurrency`, over all brokers; every delivery that a handler has seen is settled, if
 //! the broker that sent it can be reached at all; a broken stream is opened again.
-//! Next door: `worker/session.rs` is one stream, `worker/attempt.rs` runs the handler, `worker/outbox.rs` holds what is
-//! to be told to the broker.
+//! Next door: `worker/register.rs` keeps a session with each broker, `worker/session.rs` is one of them, `worker/share.rs` divides
+//! `concurrency` between them, `worker/attempt.rs` runs the handler, `worker/outbox.rs` holds what is to be told to a broker.
 
 mod attempt;
 mod outbox;
+mod register;
 mod session;
+mod share;
 
 use std::fmt;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +24,6 @@ use tokio::task::JoinHandle;
 
 pub(crate) use self::attempt::Token;
 use self::attempt::Work;
-use self::session::{Ended, Sessions};
-use crate::clock::Backoff;
-use crate::error::Failing;
 use crate::{Dedup, Error, Namespace, TaskId, Timestamp};
 
 /// Deliveries at once when nobody says: enough to hide a round trip, few enough for a handler that calls a database.
@@ -33,8 +32,6 @@ const CONCURRENCY_DEFAULT: u32 = 64;
 const CONCURRENCY_MAX: u32 = 65_536;
 /// How long a handler may run on extended leases when nobody says.
 const EXTEND_FOR_DEFAULT: Duration = Duration::from_secs(15 * 60);
-/// Streams that a worker that is leaving opens to say what it has not said: with the pauses about three seconds.
-const FAREWELLS_MAX: u32 = 6;
 
 /// One fire, the same over attempts, brokers and restarts: dedup on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -285,45 +282,26 @@ pub struct Worked {
     pub untold: u64,
 }
 
+impl Worked {
+    fn add(&mut self, other: Self) {
+        self.acked += other.acked;
+        self.failed += other.failed;
+        self.refused += other.refused;
+        self.stale += other.stale;
+        self.untold += other.untold;
+    }
+}
+
 impl Worker {
     /// Works until `stop` is ready. Then it asks for no more, finishes what it has, tells the broker and returns.
     ///
-    /// A broker that cannot be reached is tried again for ever, with pauses.
+    /// It has a session with each broker of the cluster, which come and go with the topology. A broker that cannot be reached is
+    /// tried again for ever, with pauses.
     ///
     /// # Errors
     /// [`Error::Problem`] when the broker refuses the worker: a namespace, a queue or a token that is none.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Worked, Error> {
-        let mut stop = pin!(stop);
-        let mut sessions = Sessions::new(&self);
-        let mut workers = self.how.namespace.client().workers();
-        let mut backoff = Backoff::new();
-        let mut farewells = 0;
-        loop {
-            match sessions.run(&mut workers, stop.as_mut()).await {
-                Ended::Left => return Ok(sessions.worked()),
-                Ended::Drained => backoff.reset(),
-                Ended::Broken(status) if Failing::of(&status) == Failing::Refused => {
-                    sessions.finish().await;
-                    return Err(Error::from_status(&status));
-                }
-                Ended::Broken(status) => {
-                    tracing::debug!(%status, "the stream of deliveries ended");
-                    if sessions.take_welcomed() {
-                        backoff.reset();
-                    }
-                }
-            }
-            if sessions.is_stopping() {
-                farewells += 1;
-                if farewells >= FAREWELLS_MAX || sessions.has_nothing_to_tell() {
-                    return Ok(sessions.finish().await);
-                }
-                backoff.wait().await;
-            } else {
-                let pause = backoff.wait();
-                sessions.pause(pause, stop.as_mut()).await;
-            }
-        }
+        register::run(Arc::new(self), stop).await
     }
 
     /// Works in the background until stopped.

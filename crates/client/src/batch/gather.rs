@@ -24,6 +24,11 @@ pub(crate) const TASKS_MAX: usize = 4096;
 /// Bytes of one batch: below the 4 MiB that gRPC servers take by default, with room for the largest task.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// The status of a problem that is not about the task: nothing was done, and it may be later, or elsewhere.
+const NOT_NOW: u32 = 503;
+/// How often a batch that a broker does not want for now is taken to another: a cluster that stops broker by broker has one that stays.
+const PASSES_MAX: u32 = 3;
+
 /// A wish in line, and who waits for its answer.
 #[derive(Debug)]
 #[expect(
@@ -59,6 +64,20 @@ pub(crate) fn split(tasks: Vec<v1::NewTask>) -> impl Iterator<Item = Vec<v1::New
     })
 }
 
+/// What a broker says if it took nothing of a batch, because it cannot take anything for now.
+pub(crate) fn refused_for_now(results: &[v1::ScheduleResult]) -> Option<String> {
+    let refused = |result: &v1::ScheduleResult| match &result.result {
+        Some(v1::schedule_result::Result::Problem(told)) => told.status == NOT_NOW,
+        _ => false,
+    };
+    match results.first()?.result.as_ref()? {
+        v1::schedule_result::Result::Problem(told) if results.iter().all(refused) => {
+            Some(told.detail.clone())
+        }
+        _ => None,
+    }
+}
+
 /// Tasks that travel together, and who waits for them.
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -67,6 +86,8 @@ pub(crate) struct Batch {
     replies: Replies,
     /// Whether a broker may have seen it.
     seen: bool,
+    /// How many brokers did not want it for now.
+    passes: u32,
 }
 
 #[derive(Debug)]
@@ -140,8 +161,13 @@ impl Batch {
         }
         message.tasks = kept;
         let replies = Replies::Each(kept_replies);
-        Some(Self { message: Arc::new(message), replies, seen: self.seen })
+        Some(Self { message: Arc::new(message), replies, seen: self.seen, passes: self.passes })
             .filter(|batch| !batch.message.tasks.is_empty())
+    }
+
+    /// Whether one more broker may be asked.
+    pub(crate) fn passes_on(&self) -> bool {
+        self.passes < PASSES_MAX
     }
 
     /// Whether nobody waits for it any more.
@@ -257,7 +283,21 @@ impl Gathering {
             tasks: batch.tasks,
             idempotency_key: batch.idempotency_key,
         };
-        Some(Batch { message: Arc::new(message), replies: batch.replies, seen: false })
+        let replies = batch.replies;
+        Some(Batch { message: Arc::new(message), replies, seen: false, passes: 0 })
+    }
+
+    /// A broker has taken nothing of it: it goes first, whatever is in it.
+    pub(crate) fn pass_on(&mut self, mut batch: Batch) {
+        batch.passes += 1;
+        self.again.push_front(batch);
+    }
+
+    /// Nobody has read these: they go first, whatever is in them.
+    pub(crate) fn return_unread(&mut self, in_flight: VecDeque<Batch>) {
+        for batch in in_flight.into_iter().rev() {
+            self.again.push_front(batch);
+        }
     }
 
     /// After a break: what is safe goes again, before all others; the rest is told.

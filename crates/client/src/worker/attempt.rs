@@ -13,6 +13,7 @@ use std::time::Duration;
 use punctual_proto::v1;
 use tokio::sync::mpsc;
 
+use super::share::Shares;
 use super::{Delivery, Failure, Then};
 use crate::time::millis_up;
 
@@ -69,28 +70,71 @@ pub(super) struct Report {
 }
 
 impl Work {
-    /// Starts what is due.
+    /// Starts what is due, for which there is room.
     pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &Report) {
         match self {
             Self::Each(each) => {
                 for delivery in deliveries {
-                    tokio::spawn(attempt(Arc::clone(each), delivery, report.clone()));
+                    let each = Arc::clone(each);
+                    let (token, lease) = (delivery.token, delivery.lease);
+                    let running = caught(move || each(delivery));
+                    tokio::spawn(attempt(token, lease, running, report.clone()));
                 }
             }
             Self::Batch(batch) => {
-                tokio::spawn(attempt_batch(Arc::clone(batch), deliveries, report.clone()));
+                let batch = Arc::clone(batch);
+                let (tokens, lease) = terms(&deliveries);
+                let running = caught(move || batch(deliveries));
+                tokio::spawn(attempt_batch(tokens, lease, running, report.clone()));
+            }
+        }
+    }
+
+    /// The same as soon as there is room; until then leases are extended. A batch must not be larger than all room there is.
+    pub(super) fn start_when_free(
+        &self,
+        deliveries: Vec<Delivery>,
+        report: &Report,
+        shares: &Arc<Shares>,
+    ) {
+        match self {
+            Self::Each(each) => {
+                for delivery in deliveries {
+                    let (each, shares) = (Arc::clone(each), Arc::clone(shares));
+                    let (token, lease) = (delivery.token, delivery.lease);
+                    let running = async move {
+                        shares.take(1).await;
+                        caught(move || each(delivery)).await
+                    };
+                    tokio::spawn(attempt(token, lease, running, report.clone()));
+                }
+            }
+            Self::Batch(batch) => {
+                let (batch, shares) = (Arc::clone(batch), Arc::clone(shares));
+                let (tokens, lease) = terms(&deliveries);
+                let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
+                let running = async move {
+                    shares.take(count).await;
+                    caught(move || batch(deliveries)).await
+                };
+                tokio::spawn(attempt_batch(tokens, lease, running, report.clone()));
             }
         }
     }
 }
 
+fn terms(deliveries: &[Delivery]) -> (Vec<Token>, Duration) {
+    let tokens = deliveries.iter().map(|delivery| delivery.token).collect();
+    let lease = deliveries.iter().map(|delivery| delivery.lease).min().unwrap_or_default();
+    (tokens, lease)
+}
+
 async fn attempt(
-    each: Arc<dyn Fn(Delivery) -> Boxed<Outcome> + Send + Sync>,
-    delivery: Delivery,
+    token: Token,
+    lease: Duration,
+    running: impl Future<Output = Result<Outcome, Failure>>,
     report: Report,
 ) {
-    let (token, lease) = (delivery.token, delivery.lease);
-    let running = caught(move || each(delivery));
     let outcome = report.extending(&[token], lease, running).await;
     let mut settle = v1::Settle::default();
     add(&mut settle, token, outcome.unwrap_or_else(Err));
@@ -98,13 +142,11 @@ async fn attempt(
 }
 
 async fn attempt_batch(
-    batch: Arc<dyn Fn(Vec<Delivery>) -> Boxed<Vec<Outcome>> + Send + Sync>,
-    deliveries: Vec<Delivery>,
+    tokens: Vec<Token>,
+    lease: Duration,
+    running: impl Future<Output = Result<Vec<Outcome>, Failure>>,
     report: Report,
 ) {
-    let tokens: Vec<Token> = deliveries.iter().map(|delivery| delivery.token).collect();
-    let lease = deliveries.iter().map(|delivery| delivery.lease).min().unwrap_or_default();
-    let running = caught(move || batch(deliveries));
     let outcomes = report.extending(&tokens, lease, running).await;
     let (outcomes, missing) = match outcomes {
         Ok(outcomes) => (outcomes, Failure::fail("the handler gave no outcome")),

@@ -1,24 +1,26 @@
 //! A session: one stream of deliveries, from hello until it ends.
 //!
 //! In: deliveries, and what handlers have to tell. Out: settlements, credit, and why the stream ended.
-//! Invariants: reading goes on while writing waits, so neither side can hold the other; a token goes to the run of the
+//! Invariants: one that finds its broker to have another session of this worker already leaves; reading goes on while writing waits, so neither side can hold the other; a token goes to the run of the
 //! broker that gave it; a stream is left only when nothing is under way and nothing more comes.
-//! Next door: when to open another one (`worker`).
+//! Next door: when to open another one (`register`), how many deliveries it may have (`share`).
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_proto::v1;
 use punctual_proto::v1::broker_message::Message as Told;
 use punctual_proto::v1::worker_message::Message as Tell;
 use punctual_proto::v1::workers_client::WorkersClient;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::attempt::{Done, Origin, Report};
 use super::outbox::Outbox;
+use super::share::{Number, Shares};
 use super::{Worked, Worker};
 use crate::client::Link;
 use crate::{clock, wire};
@@ -41,14 +43,22 @@ pub(super) enum Ended {
     Left,
     /// As the broker wished, and it has read all.
     Drained,
+    /// Because this run of the broker has another session of this worker, and the broker has read all.
+    Surplus(String),
     /// Otherwise.
     Broken(Status),
 }
 
 /// What outlives a stream.
 #[derive(Debug)]
-pub(super) struct Sessions<'a> {
-    worker: &'a Worker,
+pub(super) struct Sessions {
+    worker: Arc<Worker>,
+    shares: Arc<Shares>,
+    /// Tells when shares change.
+    news: watch::Receiver<()>,
+    number: Number,
+    /// How many deliveries may be unsettled with this broker.
+    share: u32,
     done: mpsc::Sender<Done>,
     finished: mpsc::Receiver<Done>,
     outbox: Outbox,
@@ -62,14 +72,20 @@ pub(super) struct Sessions<'a> {
     run_name: Option<String>,
     welcomed: bool,
     stopping: bool,
+    /// Whether this run of the broker has another session of this worker.
+    surplus: bool,
     worked: Worked,
 }
 
-impl<'a> Sessions<'a> {
-    pub(super) fn new(worker: &'a Worker) -> Self {
-        let (done, finished) = mpsc::channel(concurrency(worker));
+impl Sessions {
+    pub(super) fn new(worker: Arc<Worker>, shares: Arc<Shares>, number: Number) -> Self {
+        let (done, finished) = mpsc::channel(concurrency(&worker));
         Self {
+            share: shares.share_of(number),
+            news: shares.watch(),
             worker,
+            shares,
+            number,
             done,
             finished,
             outbox: Outbox::default(),
@@ -80,6 +96,7 @@ impl<'a> Sessions<'a> {
             run_name: None,
             welcomed: false,
             stopping: false,
+            surplus: false,
             worked: Worked::default(),
         }
     }
@@ -107,9 +124,27 @@ impl<'a> Sessions<'a> {
         pause: impl Future<Output = ()>,
         stop: Pin<&mut impl Future<Output = ()>>,
     ) {
-        tokio::select! {
-            () = stop => self.stopping = true,
-            () = pause => {}
+        let stopped = self.meanwhile(async {
+            tokio::select! {
+                () = stop => true,
+                () = pause => false,
+            }
+        });
+        self.stopping |= stopped.await;
+    }
+
+    /// Waits for something other than a stream. Handlers end meanwhile, and others may begin in their place.
+    async fn meanwhile<T>(&mut self, something: impl Future<Output = T>) -> T {
+        let mut something = pin!(something);
+        loop {
+            tokio::select! {
+                biased;
+                came = something.as_mut() => return came,
+                Some(done) = self.finished.recv() => {
+                    self.shares.give_back(done.count);
+                    self.take_done(done);
+                }
+            }
         }
     }
 
@@ -117,6 +152,7 @@ impl<'a> Sessions<'a> {
     pub(super) async fn finish(&mut self) -> Worked {
         while self.running > 0 {
             let Some(done) = self.finished.recv().await else { break };
+            self.shares.give_back(done.count);
             self.take_done(done);
         }
         self.worked.untold += self.outbox.untold() as u64;
@@ -130,6 +166,9 @@ impl<'a> Sessions<'a> {
         stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Ended {
         self.session += 1;
+        self.surplus = false;
+        self.news.mark_unchanged();
+        self.share = self.shares.share_of(self.number);
         self.running_before = self.running;
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
         let hello = self.hello();
@@ -140,7 +179,7 @@ impl<'a> Sessions<'a> {
             let first = incoming.message().await?;
             Ok((incoming, first))
         };
-        let (mut incoming, welcome) = match timeout(WELCOME_TIMEOUT, opened).await {
+        let (mut incoming, welcome) = match self.meanwhile(timeout(WELCOME_TIMEOUT, opened)).await {
             Ok(Ok((incoming, Some(v1::BrokerMessage { message: Some(Told::Welcome(told)) })))) => {
                 (incoming, told)
             }
@@ -155,6 +194,7 @@ impl<'a> Sessions<'a> {
         }
         match timeout(LEAVE_TIMEOUT, self.leave(&mut incoming)).await {
             Ok(Ok(())) if self.stopping => Ended::Left,
+            Ok(Ok(())) if self.surplus => Ended::Surplus(self.run_name.clone().unwrap_or_default()),
             Ok(Ok(())) => Ended::Drained,
             Ok(Err(status)) => Ended::Broken(status),
             Err(_) => Ended::Broken(Status::deadline_exceeded("the broker did not let go")),
@@ -169,8 +209,8 @@ impl<'a> Sessions<'a> {
         mut credit: u32,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Status> {
-        let running_max = 2 * concurrency(self.worker);
-        let mut no_more = credit == 0 && self.stopping;
+        let running_max = 2 * concurrency(&self.worker);
+        let mut no_more = credit == 0 && self.is_leaving();
         let mut drained = false;
         let mut zero = pin!(clock::after(ZERO_TIMEOUT));
         let mut finished = Vec::with_capacity(DONE_MAX);
@@ -184,6 +224,7 @@ impl<'a> Sessions<'a> {
                 biased;
                 () = stop.as_mut(), if !self.stopping => self.stopping = true,
                 _ = self.finished.recv_many(&mut finished, DONE_MAX), if !self.outbox.is_full() => {
+                    self.shares.give_back(finished.iter().map(|done| done.count).sum());
                     finished.drain(..).for_each(|done| self.take_done(done));
                 }
                 permit = outgoing.reserve(), if is_due => {
@@ -200,13 +241,14 @@ impl<'a> Sessions<'a> {
                     match told?.and_then(|told| told.message) {
                         Some(Told::Deliveries(deliveries)) => self.start(deliveries),
                         Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
-                        Some(Told::Credit(0)) => no_more |= self.stopping && credit == 0,
+                        Some(Told::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
                         Some(Told::Drain(_)) => (no_more, drained) = (true, true),
                         Some(Told::Credit(_) | Told::Welcome(_)) => {}
                         None => return Err(Status::cancelled("the broker ended the stream")),
                     }
                 }
-                () = &mut zero, if self.stopping && credit == 0 && !no_more => no_more = true,
+                Ok(()) = self.news.changed() => self.share = self.shares.share_of(self.number),
+                () = &mut zero, if self.is_leaving() && credit == 0 && !no_more => no_more = true,
             }
         }
     }
@@ -232,22 +274,28 @@ impl<'a> Sessions<'a> {
         v1::Hello {
             namespace: how.namespace.name().to_owned(),
             queues: how.queues.clone(),
-            credit: self.credit(),
+            // Whether this broker has a session already is known after its welcome.
+            credit: if self.shares.is_alone(self.number) { self.credit() } else { 0 },
             name: how.name.clone(),
         }
     }
 
+    fn is_leaving(&self) -> bool {
+        self.stopping || self.surplus
+    }
+
     /// How many deliveries may be unsettled on this stream.
     fn credit(&self) -> u32 {
-        if self.stopping {
+        if self.is_leaving() {
             return 0;
         }
         let before = u32::try_from(self.running_before).unwrap_or(u32::MAX);
-        self.worker.how.concurrency.saturating_sub(before)
+        self.share.saturating_sub(before)
     }
 
     fn take_welcome(&mut self, welcome: v1::Welcome) {
         self.welcomed = true;
+        self.surplus = !self.shares.claim(self.number, &welcome.run);
         // A broker that does not say which run it is gets no token of an earlier stream.
         if !welcome.run.is_empty() && self.run_name.as_ref() == Some(&welcome.run) {
             self.outbox.tell_again();
@@ -266,7 +314,15 @@ impl<'a> Sessions<'a> {
             done: self.done.clone(),
             extend_for: self.worker.how.extend_for,
         };
-        self.worker.work.start(deliveries, &report);
+        if self.shares.try_take(deliveries.len()) {
+            return self.worker.work.start(deliveries, &report);
+        }
+        // Other sessions have more than their shares for now, or the broker sent more than it was asked for.
+        let mut deliveries = deliveries.into_iter().peekable();
+        while deliveries.peek().is_some() {
+            let some = deliveries.by_ref().take(concurrency(&self.worker)).collect();
+            self.worker.work.start_when_free(some, &report, &self.shares);
+        }
     }
 
     fn take_done(&mut self, done: Done) {

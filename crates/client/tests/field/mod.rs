@@ -45,6 +45,14 @@ pub(crate) struct Said {
     /// Deliveries that wait for credit.
     pub(crate) due: VecDeque<v1::Delivery>,
     pub(crate) run: String,
+    /// The addresses of all brokers; without any it does not know that there could be others.
+    pub(crate) topology: Vec<String>,
+    /// Whether it refuses all calls because it is about to stop.
+    pub(crate) draining: bool,
+    /// Workers' streams that are open.
+    pub(crate) sessions: u64,
+    /// How often it was asked for the topology.
+    pub(crate) looks: u64,
 }
 
 #[derive(Debug, Default)]
@@ -87,9 +95,31 @@ impl Broker {
         self.note(|said| said.due.push_back(delivery));
     }
 
+    /// What it says before it looks at a request.
+    fn told_first(&self, path: &str) -> Option<axum::response::Response> {
+        let mut said = self.said();
+        if path == "/v1/topology" && !said.topology.is_empty() {
+            said.looks += 1;
+            self.changed.notify_waiters();
+            let brokers = said.topology.iter();
+            let brokers: Vec<_> =
+                brokers.map(|address| serde_json::json!({ "address": address })).collect();
+            let topology = serde_json::json!({ "leader": null, "brokers": brokers });
+            return Some(axum::response::Response::new(topology.to_string().into()));
+        }
+        said.draining.then(|| Status::unavailable("it is about to stop").into_http())
+    }
+
     fn answer(&self, batch: &v1::ScheduleBatch) -> v1::ScheduledBatch {
+        let draining = self.said().draining;
         let results = batch.tasks.iter().map(|task| {
-            let result = if task.key.starts_with("bad") {
+            let result = if draining {
+                v1::schedule_result::Result::Problem(v1::Problem {
+                    status: 503,
+                    detail: "it is about to stop".to_owned(),
+                    ..v1::Problem::default()
+                })
+            } else if task.key.starts_with("bad") {
                 v1::schedule_result::Result::Problem(v1::Problem {
                     r#type: "urn:punctual:invalid".to_owned(),
                     status: 422,
@@ -117,6 +147,7 @@ pub(crate) struct Field {
     pub(crate) broker: Arc<Broker>,
     pub(crate) address: SocketAddr,
     cuts: watch::Sender<u64>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Field {
@@ -127,17 +158,30 @@ impl Field {
         let server = listener.local_addr().unwrap();
         let tasks = v1::tasks_server::TasksServer::new(Door(Arc::clone(&broker)));
         let workers = v1::workers_server::WorkersServer::new(Door(Arc::clone(&broker)));
+        let teller = Arc::clone(&broker);
+        let routes = tonic::service::Routes::new(tasks).add_service(workers);
+        let router = routes.into_axum_router().layer(axum::middleware::from_fn(
+            move |request: axum::extract::Request, next: axum::middleware::Next| {
+                let teller = Arc::clone(&teller);
+                async move {
+                    match teller.told_first(request.uri().path()) {
+                        Some(told) => told,
+                        None => next.run(request).await,
+                    }
+                }
+            },
+        ));
         tokio::spawn(
             tonic::transport::Server::builder()
-                .add_service(tasks)
-                .add_service(workers)
+                .add_routes(tonic::service::Routes::from(router))
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
         let wire = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = wire.local_addr().unwrap();
         let cuts = watch::Sender::new(0);
-        tokio::spawn(carry(wire, server, cuts.subscribe()));
-        Self { broker, address, cuts }
+        let closed = Arc::new(AtomicBool::new(false));
+        tokio::spawn(carry(wire, server, cuts.subscribe(), Arc::clone(&closed)));
+        Self { broker, address, cuts, closed }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -152,14 +196,32 @@ impl Field {
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
+
+    /// Breaks every connection, and lets no other through until it is opened.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    pub(crate) fn open(&self) {
+        self.closed.store(false, Ordering::Relaxed);
+    }
 }
 
-async fn carry(wire: TcpListener, server: SocketAddr, mut cuts: watch::Receiver<u64>) {
+async fn carry(
+    wire: TcpListener,
+    server: SocketAddr,
+    mut cuts: watch::Receiver<u64>,
+    closed: Arc<AtomicBool>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = wire.accept() => {
                 let (mut near, _) = accepted.unwrap();
+                if closed.load(Ordering::Relaxed) {
+                    continue;
+                }
                 connections.spawn(async move {
                     let mut far = TcpStream::connect(server).await.unwrap();
                     _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
@@ -251,7 +313,12 @@ impl v1::workers_server::Workers for Door {
         request: Request<Streaming<v1::WorkerMessage>>,
     ) -> Result<Response<Self::WorkStream>, Status> {
         let (outgoing, messages) = mpsc::channel(4);
-        tokio::spawn(work(Arc::clone(&self.0), request.into_inner(), outgoing));
+        let broker = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            broker.note(|said| said.sessions += 1);
+            work(Arc::clone(&broker), request.into_inner(), outgoing).await;
+            broker.note(|said| said.sessions -= 1);
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 }
@@ -325,5 +392,29 @@ pub(crate) fn delivery(token: u64) -> v1::Delivery {
         attempt: 1,
         lease_ms: 30_000,
         ..v1::Delivery::default()
+    }
+}
+
+/// The same with a lease that is soon over.
+pub(crate) fn short(token: u64) -> v1::Delivery {
+    v1::Delivery { lease_ms: 60, ..delivery(token) }
+}
+
+/// Several brokers that know of one another.
+pub(crate) async fn cluster(count: usize) -> Vec<Field> {
+    let mut fields = Vec::new();
+    for number in 0..count {
+        let field = Field::new().await;
+        field.broker.said().run = format!("run-{number}");
+        fields.push(field);
+    }
+    know(&fields, &fields.iter().map(|field| field.address.to_string()).collect::<Vec<_>>());
+    fields
+}
+
+/// What brokers say of the topology from now on.
+pub(crate) fn know(fields: &[Field], addresses: &[String]) {
+    for field in fields {
+        field.broker.said().topology = addresses.to_vec();
     }
 }
