@@ -1,4 +1,4 @@
-//! `punctual serve`: runs a broker on the embedded store.
+//! `punctual serve`: runs a broker, on a store of its own or on a Redis that it shares.
 //!
 //! In: [`Settings`]. Out: a running broker, until SIGTERM or SIGINT. It gathers and explains; what a broker is, is in
 //! `server`.
@@ -8,21 +8,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use punctual_core::{Partitions, zones_version};
 use punctual_server::config::{admin_token, signing_secret, tls, token};
-use punctual_server::{Config, ConfigError, LogFormat, Store, raise_file_limit, start_log};
+use punctual_server::{
+    Config, ConfigError, LogFormat, Sharing, Store, raise_file_limit, start_log,
+};
 use punctual_store::Retention;
 use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_redis::{Durability, OpenError, RedisStore};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::settings::{Hidden, Settings};
+use crate::settings::{Durable, Hidden, Settings};
 
 /// What a broker is told if nobody says otherwise.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
 const DATA_DIR: &str = "./punctual-data";
 const PARTITIONS: u16 = 1;
+/// Of a Redis: more than most have servers and brokers, few enough for batches to grow under load.
+const PARTITIONS_SHARED: u16 = 16;
+const CLUSTER: &str = "punctual";
+const LEASE: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(10);
 
 /// How often, and how many times, it is looked whether the store is still in use when the broker has stopped.
@@ -51,16 +58,24 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     raise_file_limit();
     let config = config(&settings)?;
     config.check()?;
-    let partitions = Partitions::new(settings.partitions.unwrap_or(PARTITIONS))?;
-    let data_dir = settings.data_dir.unwrap_or_else(|| DATA_DIR.into());
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))?;
-    let store = Arc::new(Store::embedded(open(&data_dir, partitions).await?));
+    let (store, partitions) = match config.sharing {
+        Some(_) => join(&settings).await?,
+        None => {
+            let partitions = Partitions::new(settings.partitions.unwrap_or(PARTITIONS))?;
+            let data_dir = settings.data_dir.unwrap_or_else(|| DATA_DIR.into());
+            (Store::embedded(open(&data_dir, partitions).await?), partitions)
+        }
+    };
+    let store = Arc::new(store);
     let stop = stop_signal()?;
+    let shared = config.sharing.is_some();
     let served = punctual_server::run(listener, config, Arc::clone(&store), partitions, stop).await;
     match sole(store).await {
         Some(store) if served.is_ok() => store.close().await.context("cannot close the store")?,
+        _ if shared => {}
         // Something still holds it, or it broke: like a crash, which it is made for.
         _ => tracing::warn!("the store was not closed; the next start replays its journal"),
     }
@@ -100,7 +115,74 @@ fn config(settings: &Settings) -> anyhow::Result<Config> {
         tls: tls(settings.tls_cert.as_deref(), settings.tls_key.as_deref())?,
         retention,
         grace: settings.grace.unwrap_or(GRACE),
+        sharing: sharing(settings)?,
     })
+}
+
+/// How the store is shared, if it is.
+fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
+    if settings.redis.is_none() {
+        let alone = [
+            ("cluster", settings.cluster.is_some()),
+            ("lease", settings.lease.is_some()),
+            ("advertise", settings.advertise.is_some()),
+            ("durability", settings.durability.is_some()),
+            ("redis_ca", settings.redis_ca.is_some()),
+        ];
+        if let Some((key, _)) = alone.iter().find(|(_, given)| *given) {
+            bail!("{key} is for brokers that share a Redis: give --redis redis://HOST:PORT too");
+        }
+        return Ok(None);
+    }
+    if settings.data_dir.is_some() {
+        bail!("data_dir and redis exclude each other: tasks are kept in one of them");
+    }
+    let (lease, advertise) = (settings.lease.unwrap_or(LEASE), settings.advertise.clone());
+    let authority = settings.tls_ca.as_deref().map(read_pem).transpose()?;
+    let stores = settings.redis.iter().flatten().filter_map(|url| place(url.reveal()));
+    Ok(Some(Sharing { advertise, lease, stores: stores.collect(), authority }))
+}
+
+/// Host and port of a URL of Redis.
+fn place(url: &str) -> Option<String> {
+    let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
+    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+    let has_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Some(if has_port { place.to_owned() } else { format!("{place}:6379") })
+}
+
+fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Opens the Redis that is shared. How many partitions it has is its own matter, unless somebody says.
+async fn join(settings: &Settings) -> anyhow::Result<(Store, Partitions)> {
+    let asked = Partitions::new(settings.partitions.unwrap_or(PARTITIONS_SHARED))?;
+    let urls = settings.redis.iter().flatten().map(|url| url.reveal().to_owned()).collect();
+    let cluster = settings.cluster.as_deref().unwrap_or(CLUSTER);
+    let mut options = punctual_store_redis::Options::new(urls, cluster, asked);
+    options.durability = match settings.durability {
+        None | Some(Durable::Master) => Durability::Master,
+        Some(Durable::Replica) => Durability::Replica,
+        Some(Durable::Fsync) => Durability::Fsync,
+    };
+    // A call that takes longer than a part of the lease would cost the lease.
+    options.timeout = options.timeout.min(settings.lease.unwrap_or(LEASE) / 3);
+    options.authority_pem = settings.redis_ca.as_deref().map(read_pem).transpose()?;
+    let opened = match RedisStore::open(options.clone()).await {
+        Err(OpenError::Partitions { made, .. }) if settings.partitions.is_none() => {
+            options.partitions = Partitions::new(made.parse().unwrap_or(0))?;
+            RedisStore::open(options).await
+        }
+        opened => opened,
+    };
+    let (store, warnings) = opened.context("cannot open the store in Redis")?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let partitions = store.partitions();
+    tracing::info!(cluster, partitions = partitions.count(), "store open");
+    Ok((Store::redis(store), partitions))
 }
 
 fn each<T>(

@@ -33,7 +33,39 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// How many partitions the store has; fixed when it is first made [default: 1]
+    /// Share this Redis with other brokers instead: redis://[USER:PASSWORD@]HOST:PORT, rediss:// for TLS. Repeat it for
+    /// further servers of a Redis Cluster, or for replicas
+    #[arg(long, env = "PUNCTUAL_REDIS", value_name = "URL", value_delimiter = ',')]
+    #[arg(hide_env_values = true)]
+    #[serde(deserialize_with = "hidden")]
+    pub(crate) redis: Option<Vec<Hidden>>,
+
+    /// Trust this authority, a PEM file, for rediss://
+    #[arg(long, env = "PUNCTUAL_REDIS_CA", value_name = "FILE")]
+    pub(crate) redis_ca: Option<PathBuf>,
+
+    /// Which brokers belong together on a Redis [default: punctual]
+    #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+
+    /// What must have a task in Redis before it is acknowledged [default: the first of these]
+    #[arg(long, env = "PUNCTUAL_DURABILITY")]
+    pub(crate) durability: Option<Durable>,
+
+    /// How long a partition waits for a broker that has vanished; 500ms to 1m [default: 5s]
+    #[arg(long, env = "PUNCTUAL_LEASE", value_parser = parse_duration)]
+    #[serde(deserialize_with = "duration")]
+    pub(crate) lease: Option<Duration>,
+
+    /// Where the other brokers, clients and workers reach this one [default: where it listens]
+    #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "HOST:PORT")]
+    pub(crate) advertise: Option<String>,
+
+    /// Trust this authority, a PEM file, when calling other brokers over TLS
+    #[arg(long, env = "PUNCTUAL_TLS_CA", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+
+    /// How many partitions the store has; fixed when it is first made [default: 1, with --redis 16]
     #[arg(long, env = "PUNCTUAL_PARTITIONS")]
     pub(crate) partitions: Option<u16>,
 
@@ -100,6 +132,18 @@ pub(crate) enum Format {
     Json,
 }
 
+/// What must have a task in Redis before it is acknowledged.
+#[derive(Debug, Clone, Copy, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durable {
+    /// The server that takes writes. It may be lost if that one fails over or crashes right after
+    Master,
+    /// A replica as well
+    Replica,
+    /// Its disk (Redis 7.2, or `appendfsync always`)
+    Fsync,
+}
+
 /// Text that may hold a secret.
 #[derive(Clone)]
 pub(crate) struct Hidden(String);
@@ -123,6 +167,13 @@ impl Settings {
             listen: self.listen.or(other.listen),
             insecure: self.insecure.or(other.insecure),
             data_dir: self.data_dir.or(other.data_dir),
+            redis: self.redis.or(other.redis),
+            redis_ca: self.redis_ca.or(other.redis_ca),
+            cluster: self.cluster.or(other.cluster),
+            durability: self.durability.or(other.durability),
+            lease: self.lease.or(other.lease),
+            advertise: self.advertise.or(other.advertise),
+            tls_ca: self.tls_ca.or(other.tls_ca),
             partitions: self.partitions.or(other.partitions),
             history_age: self.history_age.or(other.history_age),
             history_bytes: self.history_bytes.or(other.history_bytes),
@@ -231,8 +282,10 @@ mod tests {
     fn what_is_wrong_in_a_file_is_named_with_its_line_and_without_its_secrets() {
         for (file, says) in [
             ("listen = \"127.0.0.1:1\"\nlistn = 1", "line 2: unknown field `listn`"),
-            ("redis = \"redis://a\"", "unknown field `redis`"),
-            ("cluster = \"a\"", "unknown field `cluster`"),
+            ("redis = \"redis://:hush@a\"", "must be a list of texts"),
+            ("raft = \"a\"", "unknown field `raft`"),
+            ("durability = \"none\"", "unknown variant `none`"),
+            ("lease = \"soon\"", "must be a duration like"),
             ("grace = \"soon\"", "must be a duration like"),
             ("grace = 5", "line 1"),
             ("tokens = [\"shop=hush\"", "line 1"),
