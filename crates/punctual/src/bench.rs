@@ -9,6 +9,7 @@
 mod broker;
 mod cancel;
 mod clock;
+mod cluster;
 mod cron;
 mod drain;
 mod every;
@@ -94,10 +95,12 @@ enum Workload {
     Cron,
     /// A hundred thousand watches that are touched every ten seconds, of which a thousand fall silent.
     Watch,
+    /// Three brokers that share a Redis: end to end, to the wrong broker, one leaves, one is killed. Needs redis-server.
+    Cluster,
 }
 
 impl Workload {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Schedule,
         Self::Lag,
         Self::Drain,
@@ -110,6 +113,7 @@ impl Workload {
         Self::Every,
         Self::Cron,
         Self::Watch,
+        Self::Cluster,
     ];
 }
 
@@ -130,11 +134,15 @@ pub(crate) async fn bench(flags: Bench) -> anyhow::Result<()> {
     let mut report = Report::new(flags.json);
     let workloads = if flags.only.is_empty() { Workload::ALL.to_vec() } else { flags.only.clone() };
     for workload in workloads {
+        let shrink = if flags.quick { 10 } else { 1 };
+        if workload == Workload::Cluster {
+            cluster::run(&mut report, &flags.dir, shrink).await?;
+            continue;
+        }
         let broker = match &flags.broker {
             Some(url) => Broker::running(url)?,
             None => Broker::start(&flags.dir, flags.partitions).await?,
         };
-        let shrink = if flags.quick { 10 } else { 1 };
         let seconds = if flags.quick { 1 } else { flags.seconds.max(1) };
         let (pending, keys) = (flags.pending, flags.keys);
         let mut stage = Stage { broker, report, shrink, seconds, pending, keys };
@@ -151,6 +159,7 @@ pub(crate) async fn bench(flags: Bench) -> anyhow::Result<()> {
             Workload::Every => every::run(&mut stage).await?,
             Workload::Cron => cron::run(&mut stage).await?,
             Workload::Watch => watch::run(&mut stage).await?,
+            Workload::Cluster => unreachable!("has brokers of its own"),
         }
         report = stage.report;
         stage.broker.stop().await?;

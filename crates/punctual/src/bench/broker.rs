@@ -102,6 +102,12 @@ async fn launch(dir: &Path, partitions: u16) -> anyhow::Result<(Child, String)> 
         .kill_on_drop(true)
         .spawn()
         .context("cannot start a broker")?;
+    let address = read_address(&mut child).await?;
+    Ok((child, address))
+}
+
+/// Where a broker says that it listens. What it says later is passed on, so that it never waits for a reader.
+pub(super) async fn read_address(child: &mut Child) -> anyhow::Result<String> {
     let stderr = child.stderr.take().context("the broker has no output")?;
     let mut lines = BufReader::new(stderr).lines();
     let address = loop {
@@ -113,16 +119,15 @@ async fn launch(dir: &Path, partitions: u16) -> anyhow::Result<(Child, String)> 
             break listen.to_owned();
         }
     };
-    // What it says later is passed on, so that it never waits for a reader.
     tokio::spawn(async move {
         while let Ok(Some(line)) = lines.next_line().await {
             tracing::debug!(line, "broker");
         }
     });
-    Ok((child, address))
+    Ok(address)
 }
 
-fn usage(pid: u32) -> Option<Usage> {
+pub(super) fn usage(pid: u32) -> Option<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name in brackets: state, then numbers; the 12th and 13th are user and system ticks of 10 ms.
     let numbers: Vec<u64> = stat

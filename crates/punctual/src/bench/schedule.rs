@@ -192,7 +192,6 @@ pub(super) async fn send_batches(
     mut next: impl FnMut() -> Option<ScheduleBatch> + Send + 'static,
     done: &AtomicU64,
 ) -> anyhow::Result<()> {
-    let mut tasks = tasks(channel(address).await?);
     let (sender, receiver) = tokio::sync::mpsc::channel(UNDER_WAY);
     let making = tokio::spawn(async move {
         while let Some(batch) = next() {
@@ -201,7 +200,19 @@ pub(super) async fn send_batches(
             }
         }
     });
-    let mut answers = tasks.schedule_many(ReceiverStream::new(receiver)).await?.into_inner();
+    send_as_they_come(address, receiver, done).await?;
+    making.await.context("making batches panicked")?;
+    Ok(())
+}
+
+/// Sends batches on one stream, each when it comes.
+pub(super) async fn send_as_they_come(
+    address: &str,
+    batches: tokio::sync::mpsc::Receiver<ScheduleBatch>,
+    done: &AtomicU64,
+) -> anyhow::Result<()> {
+    let mut tasks = tasks(channel(address).await?);
+    let mut answers = tasks.schedule_many(ReceiverStream::new(batches)).await?.into_inner();
     while let Some(answer) = answers.message().await? {
         for result in &answer.results {
             let scheduled = matches!(result.result, Some(schedule_result::Result::Scheduled(_)));
@@ -209,7 +220,6 @@ pub(super) async fn send_batches(
         }
         done.fetch_add(answer.results.len() as u64, Ordering::Relaxed);
     }
-    making.await.context("making batches panicked")?;
     Ok(())
 }
 
