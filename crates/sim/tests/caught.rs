@@ -1,0 +1,86 @@
+//! The watch over the promises can fail: what is broken on purpose is caught, by the promise that it breaks.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+
+use punctual_sim::{Variant, look};
+
+/// Lives until something that is broken must have been caught.
+const SEEDS: u64 = 150;
+
+/// Asserts that some life breaks one of these promises. What is broken may break others as well, in other lives.
+fn is_caught(variant: Variant, promises: &[&str]) {
+    let mut others = Vec::new();
+    for seed in 1..=SEEDS {
+        let Err(broken) = look(seed, variant) else { continue };
+        if promises.iter().any(|promise| broken.promise.starts_with(promise)) {
+            return;
+        }
+        others.push((seed, broken));
+    }
+    panic!("{variant:?} is not caught in {SEEDS} lives; others: {others:?}");
+}
+
+#[test]
+fn a_task_that_the_store_forgets_is_caught() {
+    is_caught(Variant::StoreForgetsTasks, &["G1 "]);
+}
+
+#[test]
+fn an_owner_with_a_clock_of_its_own_is_caught() {
+    is_caught(Variant::OwnersAreEarly, &["G2 "]);
+}
+
+#[test]
+fn a_broker_that_goes_by_a_wrong_clock_is_caught() {
+    is_caught(Variant::SkewIsIgnored, &["G2 "]);
+}
+
+#[test]
+fn a_send_without_a_claim_is_caught() {
+    is_caught(Variant::NothingIsClaimed, &["G4 "]);
+}
+
+#[test]
+fn a_courier_that_lies_is_caught() {
+    is_caught(Variant::CouriersLie, &["G5 "]);
+}
+
+#[test]
+fn a_cancellation_that_the_store_forgets_is_caught() {
+    is_caught(Variant::StoreForgetsCancels, &["G7 "]);
+}
+
+#[test]
+fn a_postponement_that_the_store_forgets_is_caught() {
+    is_caught(Variant::StoreForgetsPostponements, &["G8 "]);
+}
+
+#[test]
+fn an_owner_that_ignores_its_lease_is_caught() {
+    is_caught(Variant::OwnersIgnoreTheirLease, &["G11 one owner"]);
+}
+
+#[test]
+fn a_store_that_does_not_fence_is_caught() {
+    is_caught(Variant::StoreDoesNotFence, &["G11 epochs"]);
+}
+
+#[test]
+fn a_receipt_that_the_store_forgets_is_caught() {
+    is_caught(Variant::StoreForgetsReceipts, &["G12 "]);
+}
+
+#[test]
+fn counts_that_do_not_add_up_are_caught() {
+    is_caught(Variant::StoreMakesTwice, &["G15 "]);
+}
+
+#[test]
+fn a_hand_over_that_forgets_what_is_under_way_is_caught() {
+    is_caught(Variant::HandOverForgetsFlights, &["a graceful move"]);
+}
+
+#[test]
+fn an_owner_that_does_not_start_is_caught() {
+    is_caught(Variant::OwnersDoNotStart, &["every partition", "G3 "]);
+}
