@@ -40,7 +40,8 @@ struct Watched {
     silent: bool,
 }
 
-const WITHIN_MS: u64 = 4000;
+/// Longer than a broker takes to start on a machine that is busy.
+const WITHIN_MS: u64 = 8000;
 
 #[test]
 fn a_broker_that_is_killed_again_and_again_misses_and_doubles_no_time_of_tasks_that_go_on() {

@@ -143,7 +143,7 @@ fn unknown_letters(caller: &Caller) -> HashSet<String> {
             assert_eq!(task["guarantee"], "at_most_once", "{letter}");
             assert!(keys.insert(task["key"].as_str().unwrap().to_owned()), "{letter}");
         }
-        match page["cursor"].as_str() {
+        match page["next"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => return keys,
         }

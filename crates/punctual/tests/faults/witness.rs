@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -86,7 +86,12 @@ impl Witness {
 /// Receives webhooks from now on; where. A thread per connection: a server that lets one connection wait for the end of another would
 /// make deliveries late that are not.
 pub(crate) fn receive(ledger: Ledger) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    receive_at(Ipv4Addr::LOCALHOST.into(), ledger)
+}
+
+/// The same on another address of this machine.
+pub(crate) fn receive_at(address: IpAddr, ledger: Ledger) -> String {
+    let listener = TcpListener::bind((address, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {

@@ -70,6 +70,11 @@ pub(crate) struct Workers {
 impl Workers {
     /// They come back to this address whenever the broker does.
     pub(crate) fn start(address: SocketAddr, ledger: &Ledger) -> Self {
+        Self::start_at(&[address], ledger)
+    }
+
+    /// The same with several brokers: on streams at each of them, and polls that go round, acked at another than they were leased at.
+    pub(crate) fn start_at(addresses: &[SocketAddr], ledger: &Ledger) -> Self {
         let effects = Effects::default();
         let book = Book {
             ledger: ledger.clone(),
@@ -79,12 +84,14 @@ impl Workers {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (leave, left) = oneshot::channel();
-        let polling = (0..4).map(|_| {
+        let polling = (0..4).map(|turn| {
             let (book, stop) = (book.clone(), Arc::clone(&stop));
-            thread::spawn(move || poll(address, &book, &stop))
+            let addresses = addresses.to_vec();
+            thread::spawn(move || poll(&addresses, turn, &book, &stop))
         });
         let mut threads: Vec<_> = polling.collect();
-        threads.push(thread::spawn(move || stream(address, &book, left)));
+        let addresses = addresses.to_vec();
+        threads.push(thread::spawn(move || stream(&addresses, &book, left)));
         Self { effects, stop, leave: Some(leave), threads }
     }
 }
@@ -99,14 +106,16 @@ impl Drop for Workers {
     }
 }
 
-/// Two workers of the Rust client, which find the broker again by themselves.
-fn stream(address: SocketAddr, book: &Book, left: oneshot::Receiver<()>) {
+/// Two workers of the Rust client at each broker, which find it again by themselves.
+fn stream(addresses: &[SocketAddr], book: &Book, left: oneshot::Receiver<()>) {
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
-        let client = Client::connect(format!("http://{address}")).unwrap();
         let dedup = Dedup::in_memory(1_000_000);
-        let workers: Vec<_> = (0..2)
-            .map(|_| {
+        let workers: Vec<_> = addresses
+            .iter()
+            .flat_map(|address| [address, address])
+            .map(|address| {
+                let client = Client::connect(format!("http://{address}")).unwrap();
                 let (book, dedup) = (book.clone(), dedup.clone());
                 let worker = client.namespace("shop").worker(STREAMED);
                 let worker = worker.extend_for(Duration::ZERO);
@@ -141,10 +150,12 @@ async fn work(delivery: Delivery, book: Book, dedup: Dedup) -> Result<(), Failur
 }
 
 /// A worker without a library: long poll, and an ack for each.
-fn poll(address: SocketAddr, book: &Book, stop: &AtomicBool) {
+fn poll(addresses: &[SocketAddr], mut turn: usize, book: &Book, stop: &AtomicBool) {
     let config = ureq::Agent::config_builder().http_status_as_error(false);
     let agent: ureq::Agent = config.timeout_global(Some(Duration::from_secs(5))).build().into();
-    let post = |verb: &str, body: &Value| -> Option<Value> {
+    let mut post = |verb: &str, body: &Value| -> Option<Value> {
+        turn += 1;
+        let address = addresses[turn % addresses.len()];
         let url = format!("http://{address}/v1/shop/queues/{POLLED}/{verb}");
         let mut answer = agent.post(url).send(body.to_string()).ok()?;
         let text = answer.body_mut().read_to_string().ok()?;
@@ -169,7 +180,9 @@ fn poll(address: SocketAddr, book: &Book, stop: &AtomicBool) {
             if key.ends_with("slow") {
                 pause(SLOW);
             }
-            post("ack", &json!({"tokens": [delivery["token"]]}));
+            // A broker that is away is not the only one.
+            let ack = json!({"tokens": [delivery["token"]]});
+            let _ = addresses.iter().any(|_| post("ack", &ack).is_some());
         }
     }
 }
