@@ -11,6 +11,7 @@ mod schedule;
 mod show;
 mod stats;
 mod tasks;
+mod topology;
 
 use clap::Subcommand;
 
@@ -43,8 +44,8 @@ pub(crate) enum Verb {
     Forecast(stats::Forecast),
     /// Shows when a cron expression fires next. Needs no broker.
     Preview(preview::Preview),
-    /// Shows brokers and their partitions.
-    Topology(stats::Topology),
+    /// Shows brokers and their partitions, as a picture.
+    Topology(topology::Topology),
     /// Works on a queue: prints deliveries and acks them.
     Listen(listen::Listen),
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod cli;
+mod moving;
 mod serve;
 mod settings;
 mod store;
@@ -35,6 +36,10 @@ enum Verb {
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
+    /// Writes everything that a store has into one file.
+    Export(moving::Export),
+    /// Puts what an export has into a store.
+    Import(moving::Import),
     #[command(flatten)]
     Cli(cli::Verb),
 }
@@ -47,6 +52,8 @@ fn main() -> anyhow::Result<()> {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
         Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
+        Verb::Export(flags) => runtime()?.block_on(moving::export(flags)),
+        Verb::Import(flags) => runtime()?.block_on(moving::import(flags)),
         Verb::Cli(verb) => cli::run(verb),
     }
 }

@@ -33,6 +33,7 @@ mod admit;
 mod background;
 mod buffer;
 mod catalog;
+mod census;
 mod check;
 mod checkpoint;
 mod directory;

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// Which broker, and as whom.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Broker {
     /// Where the broker is.
     #[arg(
@@ -98,6 +98,22 @@ impl Broker {
 }
 
 impl Broker {
+    /// All brokers of its cluster; this one alone if it does not say, or if it is the only one. A broker that is asked by another address
+    /// than its own is among them under its own, so that none is there twice.
+    pub(crate) fn all(&self) -> Vec<Self> {
+        let scheme = self.broker.split("://").next().filter(|it| *it == "https").unwrap_or("http");
+        let said = self.get("/v1/topology").unwrap_or_default();
+        let brokers = said["brokers"].as_array().into_iter().flatten();
+        let addresses = brokers.filter_map(|broker| broker["address"].as_str());
+        let at = |address: &str| Self { broker: format!("{scheme}://{address}"), ..self.clone() };
+        let all: Vec<Self> = addresses.map(at).collect();
+        if all.len() < 2 { vec![self.clone()] } else { all }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.broker
+    }
+
     fn tls(&self) -> anyhow::Result<TlsConfig> {
         let Some(file) = &self.ca else {
             return Ok(TlsConfig::default());

@@ -1,6 +1,4 @@
-//! `punctual stats`, `forecast`, `topology`: how much there is, when, and where.
-
-use serde_json::{Value, json};
+//! `punctual stats`, `forecast`: how much there is, and when.
 
 use super::broker::{Broker, part, query};
 use super::show;
@@ -25,12 +23,6 @@ pub(crate) struct Forecast {
     broker: Broker,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Topology {
-    #[command(flatten)]
-    broker: Broker,
-}
-
 impl Stats {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let stats = self.broker.get(&format!("/v1/{}/stats", part(&self.namespace)))?;
@@ -49,27 +41,6 @@ impl Forecast {
                 Some(until) => format!("{table}\nnot all was looked at: complete until {until}"),
                 None => table,
             }
-        })
-    }
-}
-
-impl Topology {
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        let topology = self.broker.get("/v1/topology")?;
-        show::answer(&self.broker, &topology, |topology| {
-            let brokers = topology["brokers"].as_array().into_iter().flatten();
-            let rows: Vec<Value> = brokers
-                .map(|broker| {
-                    let partitions = broker["partitions"].as_array().map_or(0, Vec::len);
-                    json!({
-                        "address": broker["address"],
-                        "role": if broker["address"] == topology["leader"] { "leader" } else { "follower" },
-                        "partitions": partitions,
-                        "last_heartbeat": broker["last_heartbeat"],
-                    })
-                })
-                .collect();
-            show::rows(&rows.into(), &["address", "role", "partitions", "last_heartbeat"])
         })
     }
 }

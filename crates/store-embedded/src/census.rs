@@ -1,0 +1,30 @@
+//! A census: what a store was made with, and whose tasks it has had. For whoever moves everything, and cannot know names.
+
+use std::path::Path;
+
+use punctual_core::{Namespace, PartitionId, Partitions};
+use punctual_store::StoreError;
+
+use crate::directory::{Directory, OpenError};
+use crate::store::EmbeddedStore;
+
+impl EmbeddedStore {
+    /// Namespaces that a partition has ever had tasks of, those of receipts included, in order.
+    pub fn namespaces(&self, partition: PartitionId) -> Result<Vec<Namespace>, StoreError> {
+        self.inner.check_partition(partition)?;
+        let state = self.inner.state()?;
+        let names = state.partition(partition).counts.keys();
+        let read = |name: &String| {
+            Namespace::from_stored(name)
+                .map_err(|_| StoreError::Broken(format!("{name:?} is not a namespace")))
+        };
+        let mut namespaces = names.map(read).collect::<Result<Vec<_>, _>>()?;
+        namespaces.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        Ok(namespaces)
+    }
+
+    /// How many partitions the store in a directory has. Refused while somebody has it open, or if there is none.
+    pub fn partitions_in(dir: &Path) -> Result<Partitions, OpenError> {
+        Ok(Directory::take_existing(dir)?.partitions)
+    }
+}
