@@ -314,6 +314,7 @@ impl Joining<'_> {
         let member = punctual_cluster::Terms { me: me.clone(), partitions, lease, skew_max };
         let (member, orders) = punctual_cluster::spawn(member, shared, Arc::clone(clock));
         let (strays, straying) = mpsc::unbounded_channel();
+        let carrying = (Arc::clone(&owners), Arc::clone(&store));
         let rooms = Rooms {
             owners: Arc::clone(&owners),
             hub,
@@ -328,7 +329,7 @@ impl Joining<'_> {
         };
         let membership = Membership::new(me, member, rooms, Arc::clone(&peers), lease);
         let mut parts = JoinSet::new();
-        parts.spawn(cluster::carry_strays(Arc::clone(&owners), straying));
+        parts.spawn(cluster::carry_strays(carrying.0, carrying.1, straying));
         let obeying = Arc::clone(&membership);
         parts.spawn(async move { obeying.obey(orders).await });
         let standing = Standing::Member(Arc::clone(&membership), parts);

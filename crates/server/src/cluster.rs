@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_cluster::{Handle as Member, Order, View};
-use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Timestamp};
+use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Seat, Timestamp};
 use punctual_engine::{Flight, Possession, Stray, Strays, Terms, spawn};
-use punctual_store::StoreError;
+use punctual_store::{LeaseStore as _, StoreError};
 use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -340,12 +340,18 @@ pub(crate) async fn addresses(names: &[String]) -> Vec<SocketAddr> {
 }
 
 /// Tells owners elsewhere what came of deliveries that they have inherited, until nobody can bring any more.
-pub(crate) async fn carry_strays(owners: Arc<Owners>, mut strays: mpsc::UnboundedReceiver<Stray>) {
+pub(crate) async fn carry_strays(
+    owners: Arc<Owners>,
+    store: Arc<Store>,
+    mut strays: mpsc::UnboundedReceiver<Stray>,
+) {
     let mut carried = JoinSet::new();
     loop {
         tokio::select! {
             stray = strays.recv() => match stray {
-                Some(stray) => _ = carried.spawn(carry(Arc::clone(&owners), stray)),
+                Some(stray) => {
+                    _ = carried.spawn(carry(Arc::clone(&owners), Arc::clone(&store), stray));
+                }
                 None => break,
             },
             Some(_) = carried.join_next() => {}
@@ -354,12 +360,15 @@ pub(crate) async fn carry_strays(owners: Arc<Owners>, mut strays: mpsc::Unbounde
     while carried.join_next().await.is_some() {}
 }
 
-/// Tells the owner of then, as soon as there is one.
-async fn carry(owners: Arc<Owners>, Stray { partition, reports }: Stray) {
+/// Tells the owner of then, as soon as there is one. A broker that has left is told no more who owns what, so it asks the store.
+async fn carry(owners: Arc<Owners>, store: Arc<Store>, Stray { partition, reports }: Stray) {
     let Some(mut changes) = owners.changes() else { return };
     let telling = async {
         while !owners.report(partition, &reports).await {
             let _ = timeout(STRAY_EVERY, changes.changed()).await;
+            if let Ok(Some(lease)) = store.holder(Seat::Partition(partition)).await {
+                owners.note(partition, lease.broker, lease.epoch);
+            }
         }
     };
     if timeout(STRAY_MAX, telling).await.is_err() {

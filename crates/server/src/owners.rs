@@ -211,8 +211,15 @@ impl Owners {
     /// Somebody else has taken a partition: news that comes before the topology does.
     pub(crate) fn note(&self, partition: PartitionId, broker: BrokerId, epoch: Epoch) {
         if let Some(others) = &self.others {
-            others.topology().note(partition, broker, epoch);
-            self.changed();
+            let mut topology = others.topology();
+            let before = topology.owner(partition).cloned();
+            topology.note(partition, broker, epoch);
+            let is_news = topology.owner(partition) != before.as_ref();
+            drop(topology);
+            // Whoever waits for news would otherwise be woken by what it has just said itself.
+            if is_news {
+                self.changed();
+            }
         }
     }
 

@@ -55,6 +55,7 @@ impl World {
                 if self.brokers[number].decides(partition) {
                     self.tell_owner(number, partition, ToOwner::Ended(reports));
                 } else {
+                    self.ask_who_owns(from.0, partition);
                     let at = self.now + STRAY_EVERY_MS;
                     self.mail.send(at, Some(from), What::Stray(partition, reports, until));
                 }
@@ -594,6 +595,13 @@ impl World {
         if self.now < until {
             let at = self.now + STRAY_EVERY_MS;
             self.mail.send(at, Some(from), What::Stray(partition, reports, until));
+        }
+    }
+
+    /// A broker that has left is told no more who owns what: it asks the store.
+    fn ask_who_owns(&mut self, number: usize, partition: PartitionId) {
+        if let Some(lease) = self.holder(partition) {
+            self.brokers[number].topology.note(partition, lease.broker, lease.epoch);
         }
     }
 

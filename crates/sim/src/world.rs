@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use punctual_cluster::{Event as ToMember, Member, Terms as MemberTerms};
-use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Seat, TaskState, Topology};
+use punctual_core::{BrokerId, Epoch, Lease, PartitionId, Partitions, Seat, TaskState, Topology};
 use punctual_engine::{Event as ToOwner, Look, Looked};
-use punctual_store::{Filter, Position, StoreError, TaskStore};
+use punctual_store::{Filter, LeaseStore as _, Position, StoreError, TaskStore};
 
 use crate::broker::{Broker, Standing};
 use crate::callers::{self, Call};
@@ -282,6 +282,12 @@ impl World {
         if let Some(call) = wish {
             self.new_call(call);
         }
+    }
+
+    /// Who held a partition last, if the store says.
+    pub(crate) fn holder(&self, partition: PartitionId) -> Option<Lease> {
+        let asked = self.store.memory.holder(Seat::Partition(partition));
+        if self.store_away { None } else { ready(asked).ok().flatten() }
     }
 
     // The way to the store.
