@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// Share this Redis with other brokers instead: redis://[USER:PASSWORD@]HOST:PORT, rediss:// for TLS. Repeat it for
+    /// Share this Redis with other brokers instead: `redis://HOST:PORT` or `redis://USER:PASSWORD@HOST:PORT`, `rediss://` for TLS. Repeat it for
     /// further servers of a Redis Cluster, or for replicas
     #[arg(long, env = "PUNCTUAL_REDIS", value_name = "URL", value_delimiter = ',')]
     #[arg(hide_env_values = true)]
