@@ -27,6 +27,9 @@ const LATE: Duration = Duration::from_secs(1);
 /// A lane without any room for this long parks: its tasks stay in the store, not in memory.
 const PARK_AFTER: Duration = Duration::from_secs(5);
 
+/// Deliveries of one lane that start in one turn: about half a millisecond.
+const STARTS_MAX: usize = 512;
+
 /// How often lanes are looked over for that.
 const PARK_EVERY: Duration = Duration::from_secs(1);
 
@@ -123,11 +126,17 @@ impl Owner {
         self.lanes.push(lane, id, if late { Pace::Late } else { Pace::OnTime });
     }
 
-    /// Serves all lanes that may have something to send.
+    /// Serves all lanes that may have something to send, each with its share of this turn.
     pub(crate) fn deliver(&mut self, now: Timestamp) {
         for lane in self.lanes.take_ready() {
+            let mut started = 0;
             while let Some(id) = self.lanes.get_mut(lane).take() {
                 self.start(id, lane, now);
+                started += 1;
+                if started == STARTS_MAX {
+                    self.lanes.wake(lane);
+                    break;
+                }
             }
             if let Some(spilled) = self.lanes.start_feeding(lane) {
                 self.loader.feed(spilled);

@@ -48,6 +48,18 @@ pub enum Event {
 }
 
 impl Event {
+    /// About how much there is to decide.
+    pub(crate) fn weight(&self) -> usize {
+        let weight = match self {
+            Self::Call(call) => call.commands.len(),
+            Self::Loaded(Ok(tasks)) => tasks.len(),
+            Self::Looked(looked) => looked.len(),
+            Self::Ended(reports) => reports.len(),
+            _ => 0,
+        };
+        weight.max(1)
+    }
+
     /// Whether the store has answered; `None` if this is not of the store.
     pub(crate) fn store_answers(&self) -> Option<bool> {
         let away = |error: Option<&StoreError>| matches!(error, Some(StoreError::Unavailable(_)));

@@ -1,9 +1,10 @@
 //! Firing: a task's time has come.
 //!
-//! In: the time, or somebody who wants a fire besides the schedule. Out: tasks in their lanes, in the order of their times.
+//! In: the time, or somebody who wants a fire besides the schedule. Out: tasks in their lanes, about in the order of their times: of a crowd
+//! that is due at once only a part passes in one turn, and whoever is due a moment later does not wait for the rest of it.
 //! Invariant: nothing passes here before its `fire_at`.
 
-use punctual_core::{FireEnd, FireRecord, Guarantee, Task, TaskState, Timestamp};
+use punctual_core::{FireEnd, FireRecord, Guarantee, Task, TaskId, TaskState, Timestamp};
 use punctual_store::Change;
 
 use crate::command::{Answer, Asked, EngineError};
@@ -11,32 +12,38 @@ use crate::memory::Phase;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
+/// Tasks that fire in one turn of those that have just become due, and as many of those that have been for longer: about a millisecond.
+const FIRES_MAX: usize = 512;
+
 impl Owner {
-    /// Fires all that is due.
+    /// Fires what is due, or the first of it.
     pub(crate) fn fire(&mut self, now: Timestamp) {
-        for id in self.memory.due(now) {
-            let Some(loaded) = self.memory.get(id) else {
-                continue;
-            };
-            if loaded.phase == Phase::Firing {
-                // Another fire has come up to the one under way.
-                if self.memory.turn(id, now) {
-                    self.enqueue(id, now);
-                }
-                continue;
-            }
-            assert!(loaded.task.fire_at <= now, "a timer was early: {id}");
-            assert!(loaded.phase == Phase::Waiting, "only a waiting task has a timer: {id}");
-            if loaded.task.definition.namespace.is_of_receipts() {
-                // Nobody waits for it: it has been kept long enough.
-                let record = FireRecord::of(&loaded.task, FireEnd::Done, now);
-                let was = loaded.task.state;
-                let change = Change::Settle { record, next: None, was };
-                self.write(Decision::own(change, Effect::Leave(id)));
-                continue;
-            }
-            self.enqueue(id, now);
+        for id in self.memory.due(now, FIRES_MAX) {
+            self.fire_one(id, now);
         }
+    }
+
+    fn fire_one(&mut self, id: TaskId, now: Timestamp) {
+        let Some(loaded) = self.memory.take_rung(id) else {
+            return;
+        };
+        if loaded.phase == Phase::Firing {
+            // Another fire has come up to the one under way.
+            if self.memory.turn(id, now) {
+                self.enqueue(id, now);
+            }
+            return;
+        }
+        assert!(loaded.task.fire_at <= now, "a timer was early: {id}");
+        assert!(loaded.phase == Phase::Waiting, "only a waiting task has a timer: {id}");
+        if loaded.task.definition.namespace.is_of_receipts() {
+            // Nobody waits for it: it has been kept long enough.
+            let record = FireRecord::of(&loaded.task, FireEnd::Done, now);
+            let was = loaded.task.state;
+            let change = Change::Settle { record, next: None, was };
+            return self.write(Decision::own(change, Effect::Leave(id)));
+        }
+        self.enqueue(id, now);
     }
 
     /// Fires a task now, once, besides its schedule. A retry that waits is made now.

@@ -288,6 +288,10 @@ impl Lanes {
         }
     }
 
+    pub(crate) const fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     pub(crate) fn take_ready(&mut self) -> Vec<LaneNo> {
         let ready = std::mem::take(&mut self.ready);
         for lane in &ready {

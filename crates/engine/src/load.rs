@@ -148,7 +148,8 @@ impl Owner {
     }
 
     fn next_page(&mut self, now: Timestamp) -> Option<Action> {
-        if self.loader.under_way.is_some() {
+        // First those that are here and due get their places: whether there is room shows afterwards.
+        if self.loader.under_way.is_some() || self.memory.has_rung() {
             return None;
         }
         if self.memory.is_full() {
@@ -253,7 +254,8 @@ impl Owner {
 
     /// When loading goes on by itself.
     pub(crate) fn next_load(&self) -> Option<Timestamp> {
-        let waits = self.loader.under_way.is_some() || self.memory.is_full();
+        let waits = self.loader.under_way.is_some() || self.memory.has_rung();
+        let waits = waits || self.memory.is_full();
         let millis = self.loader.cursor.fire_at.as_millis();
         let ahead = u64::try_from((self.loader.ahead / 2).as_millis()).unwrap_or(u64::MAX);
         (!waits).then(|| Timestamp::from_millis(millis.saturating_sub(ahead)))

@@ -5,7 +5,7 @@
 //! come up to that one.
 //! Bound: a number of tasks and of bytes. Losing all of it loses nothing: the store has every task.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use punctual_core::{Namespace, NewTask, Task, TaskId, TaskState, Timestamp};
@@ -62,6 +62,8 @@ pub(crate) struct Loaded {
     pub(crate) task: Task,
     pub(crate) phase: Phase,
     timer: Option<TimerId>,
+    /// Its timer has rung, and it has not been looked at since.
+    rung: bool,
     /// Where it was before a decision about it was made.
     before: Phase,
     /// Whose place it has while its claim is being written.
@@ -105,6 +107,8 @@ pub(crate) struct Memory {
     tasks: Slab<Loaded>,
     by_id: HashMap<TaskId, usize, RandomState>,
     wheel: Wheel<u32>,
+    /// Tasks whose timers have rung, in line to be looked at; some have been moved since.
+    rung: VecDeque<TaskId>,
     payload_bytes: usize,
     budget: Budget,
     /// Tasks of which some fires are aside, and perhaps under way.
@@ -117,6 +121,7 @@ impl Memory {
             tasks: Slab::new(),
             by_id: HashMap::default(),
             wheel: Wheel::new(now.as_millis()),
+            rung: VecDeque::new(),
             payload_bytes: 0,
             budget,
             overlapping: HashSet::default(),
@@ -169,6 +174,7 @@ impl Memory {
             task,
             phase: Phase::Waiting,
             timer: None,
+            rung: false,
             before: Phase::Waiting,
             lane: None,
             missed: Vec::new(),
@@ -322,6 +328,7 @@ impl Memory {
     }
 
     fn stop_timer(&mut self, slot: usize) {
+        self.tasks[slot].rung = false;
         if let Some(timer) = self.tasks[slot].timer.take() {
             self.wheel.cancel(timer);
         }
@@ -410,17 +417,34 @@ impl Memory {
         }
     }
 
-    /// The tasks whose time has come, in order. Their timers are gone; they are queued or decided next.
-    pub(crate) fn due(&mut self, now: Timestamp) -> Vec<TaskId> {
-        let mut due = Vec::new();
-        let tasks = &mut self.tasks;
+    /// Tasks whose time has come: the first `max` of those for which it just has, and as many for which it came before. They are
+    /// taken with [`take_rung`](Self::take_rung); the others are left for later.
+    pub(crate) fn due(&mut self, now: Timestamp, max: usize) -> Vec<TaskId> {
+        let mut due: Vec<TaskId> = Vec::new();
+        let before = self.rung.len();
+        let (tasks, rung) = (&mut self.tasks, &mut self.rung);
         self.wheel.advance(now.as_millis(), |_, slot| {
             if let Some(loaded) = tasks.get_mut(slot as usize) {
                 loaded.timer = None;
-                due.push(loaded.task.id);
+                loaded.rung = true;
+                let id = loaded.task.id;
+                if due.len() < max { due.push(id) } else { rung.push_back(id) }
             }
         });
+        due.extend(self.rung.drain(..before.min(max)));
         due
+    }
+
+    /// A task whose timer has rung, unless it was moved since.
+    pub(crate) fn take_rung(&mut self, id: TaskId) -> Option<&Loaded> {
+        let loaded = self.get_mut(id).filter(|loaded| loaded.rung)?;
+        loaded.rung = false;
+        Some(loaded)
+    }
+
+    /// Whether some were left for later.
+    pub(crate) fn has_rung(&self) -> bool {
+        !self.rung.is_empty()
     }
 
     /// When the next timer is due.

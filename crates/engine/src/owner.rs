@@ -123,6 +123,7 @@ impl Owner {
             self.away = !answers;
         }
         match event {
+            Event::Call(call) if self.draining => call.refuse(&EngineError::Stopped),
             Event::Call(call) => self.on_call(call, now),
             Event::Applied(result) => self.on_applied(result, now),
             Event::Loaded(result) => self.on_loaded(result, now),
@@ -160,6 +161,7 @@ impl Owner {
             if acts {
                 self.expire_adopted(now);
             }
+            self.take_effect(now);
             if acts && !self.draining {
                 self.fire(now);
                 self.deliver(now);
@@ -187,6 +189,9 @@ impl Owner {
         if self.stopped {
             return None;
         }
+        if self.is_busy() {
+            return Some(self.memory.time());
+        }
         let later = self.later.iter().map(|(at, _)| *at).min();
         let parks_at = self.lanes.starved.then_some(self.parks_at);
         let time = [self.memory.next_due(), self.next_load(), self.sweeper.due(), parks_at]
@@ -197,9 +202,21 @@ impl Owner {
         let time = [time, self.next_adopted_end(), self.writer.confirms_at()];
         let time = time.into_iter().flatten().min();
         // What is due while nothing may be done is no reason to wake up.
-        let time = time.filter(|_| !self.lease.lapsed && !self.adopted.is_pending());
+        let time = time.filter(|_| self.acts());
         let handing_over = self.handing_over.as_ref().map(HandOver::wakes_at);
         [later, time, handing_over].into_iter().flatten().min()
+    }
+
+    /// Whether the last turn left something over that can be done at once.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        let due = self.memory.has_rung() || self.lanes.has_ready();
+        !self.stopped && (self.writer.is_behind() || (due && !self.draining && self.acts()))
+    }
+
+    /// Whether it may act, as far as it knows.
+    fn acts(&self) -> bool {
+        !self.lease.lapsed && !self.adopted.is_pending()
     }
 
     /// Whether nothing is under way that somebody waits for: what was asked for when draining.
@@ -233,6 +250,7 @@ impl Owner {
     /// to the store, that it is not known.
     fn close(&mut self) {
         self.stopped = true;
+        self.answer_durable();
         let undecided = self.queues.drain().flat_map(|(_, queue)| queue).filter_map(Queued::reply);
         let unsent = self.writer.take_unsent();
         let unsent = unsent.into_iter().filter_map(|decision| decision.asked?.reply);

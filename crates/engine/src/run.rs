@@ -32,8 +32,10 @@ use crate::recover::Possession;
 /// keep up, and waiting longer would help nobody.
 pub const COMMANDS_MAX: usize = 65_536;
 
-/// Events taken in before the next look at the time: some tens of microseconds of deciding, unless they are large calls.
-const EVENTS_MAX: usize = 256;
+/// How much is taken in before the next look at the time: about a millisecond of deciding, unless a call is large.
+const WEIGHT_MAX: usize = 512;
+/// Reports of couriers in one event.
+const REPORTS_MAX: usize = 256;
 
 /// How long the thread waits when nothing is due: it wakes by events, this is only a bound.
 const IDLE_MAX: Duration = Duration::from_secs(1);
@@ -56,7 +58,15 @@ pub struct Reports {
 impl Reports {
     /// Reports what came of deliveries. If the owner has ended, it is passed on to whoever came next.
     pub fn send(&self, reports: Vec<Report>) {
-        let _ = self.events.send(Event::Ended(reports));
+        if reports.len() <= REPORTS_MAX {
+            let _ = self.events.send(Event::Ended(reports));
+            return;
+        }
+        let mut reports = reports.into_iter();
+        while !reports.as_slice().is_empty() {
+            let some = reports.by_ref().take(REPORTS_MAX);
+            let _ = self.events.send(Event::Ended(some.collect()));
+        }
     }
 
     /// Whether they lead to the same owner.
@@ -179,8 +189,12 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        for event in received.try_iter().take(EVENTS_MAX) {
+        let mut weight = 0;
+        while weight < WEIGHT_MAX
+            && let Ok(event) = received.try_recv()
+        {
             draining |= matches!(event, Event::Drain);
+            weight += event.weight();
             owner.on(event, clock.now());
         }
     }

@@ -1,12 +1,13 @@
 //! Writing: decisions become durable, in batches, and only then take effect.
 //!
 //! In: [`Decision`]s. Out: one batch at a time for the store; when it has answered, the effects, in
-//! the order of the decisions. Whatever is decided while a batch is under way makes the next one: under
+//! the order of the decisions, and some in each turn, so that a large batch holds up nobody's time. Whatever is decided while a batch is under way makes the next one: under
 //! load batches grow by themselves, and one fsync answers everyone who waited.
 //! Invariant: a batch that may or may not have been made is sent again under its number until the store
 //! says which. A store that has forgotten batches that it answered is sent them again, if they are `kept`, before the next. With nothing
 //! more to write, an empty batch asks a little later whether the last ones are still there.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use punctual_core::{
@@ -23,6 +24,9 @@ use crate::recent::Matter;
 
 /// How long after the last batch a store that may forget is asked whether it still has it: longer than a replica is usually behind.
 const CONFIRM_AFTER: Duration = Duration::from_secs(2);
+
+/// Decisions that take effect in one turn: about a millisecond.
+const EFFECTS_MAX: usize = 512;
 
 /// Changes that belong together, and what follows once they are durable.
 #[derive(Debug, Default)]
@@ -87,6 +91,11 @@ impl Decision {
         task
     }
 
+    /// Whether it makes a task.
+    fn grows(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, Change::Put(_)))
+    }
+
     /// Fires are left out, if any, and the task goes on or ends.
     pub(crate) fn leave_out(&mut self, id: TaskId, onward: Onward, now: Timestamp) {
         let next = onward.next.map(Task::earliest);
@@ -116,14 +125,15 @@ pub(crate) enum Effect {
     Unclaim(FireId),
 }
 
-/// What is decided and not yet durable.
+/// What is decided and has not taken effect.
 #[derive(Debug)]
 pub(crate) struct Writer {
     next: BatchNo,
-    /// Decided since the batch under way was sent.
-    waiting: Vec<Decision>,
-    /// Under way.
-    sent: Vec<Decision>,
+    /// In the order in which they were made: first those that are durable, then those under way, then those that wait.
+    /// Boxed: they are large, and the line grows long when a crowd is due.
+    decisions: VecDeque<Box<Decision>>,
+    durable: usize,
+    sent: usize,
     /// The batch under way was sent before, and what came of it is not known.
     in_doubt: bool,
     /// What the store has answered, for a store that may forget.
@@ -138,8 +148,9 @@ impl Writer {
     pub(crate) fn new(keeps_batches: bool) -> Self {
         Self {
             next: BatchNo::FIRST,
-            waiting: Vec::new(),
-            sent: Vec::new(),
+            decisions: VecDeque::new(),
+            durable: 0,
+            sent: 0,
             in_doubt: false,
             kept: keeps_batches.then(Kept::default),
             again: None,
@@ -155,28 +166,44 @@ impl Writer {
     /// Asks that now, if it is to be asked at all: a batch without changes finds a gap like any other.
     pub(crate) fn confirm(&mut self) {
         if self.confirms_at.take().is_some() && self.is_idle() {
-            self.waiting.push(Decision::default());
+            self.decisions.push_back(Box::default());
         }
     }
 
-    /// Whether everything decided is durable.
-    pub(crate) const fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_empty()
+    /// Whether everything decided has taken effect.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.decisions.is_empty()
+    }
+
+    /// Whether something is durable that has not taken effect.
+    pub(crate) const fn is_behind(&self) -> bool {
+        self.durable > 0
     }
 
     /// The batch under way was not made, unless it was an earlier time that it was sent.
     fn refused(&mut self) {
         if !self.in_doubt {
-            self.waiting.append(&mut self.sent);
+            self.sent = 0;
         }
     }
 
     /// What the store has certainly not made.
-    pub(crate) fn take_unsent(&mut self) -> Vec<Decision> {
-        std::mem::take(&mut self.waiting)
+    pub(crate) fn take_unsent(&mut self) -> VecDeque<Box<Decision>> {
+        self.decisions.split_off(self.durable + self.sent)
     }
 
-    /// Moves waiting decisions to `sent`, as many as fit a batch.
+    /// The next one that is durable.
+    fn take_durable(&mut self) -> Option<Box<Decision>> {
+        self.durable = self.durable.checked_sub(1)?;
+        self.decisions.pop_front()
+    }
+
+    /// Those of the batch under way.
+    fn under_way(&self) -> impl Iterator<Item = &Decision> {
+        self.decisions.range(self.durable..self.durable + self.sent).map(Box::as_ref)
+    }
+
+    /// Counts waiting decisions as sent, as many as fit a batch.
     fn fill(&mut self) {
         let (mut changes, mut weight) = (0, 0);
         let fits = |decision: &Decision| {
@@ -184,14 +211,10 @@ impl Writer {
             weight += decision.changes.iter().map(Change::weight).sum::<usize>();
             changes <= Batch::CHANGES_MAX && weight <= Batch::WEIGHT_MAX
         };
-        let count = self.waiting.iter().map(fits).take_while(|fits| *fits).count();
+        let waiting = self.decisions.range(self.durable..).map(Box::as_ref);
+        let (count, fitting) = (waiting.len(), waiting.map(fits).take_while(|fits| *fits).count());
         // One decision alone always goes, or nothing ever would.
-        let count = count.max(1).min(self.waiting.len());
-        if count == self.waiting.len() {
-            std::mem::swap(&mut self.sent, &mut self.waiting);
-        } else {
-            self.sent.extend(self.waiting.drain(..count));
-        }
+        self.sent = fitting.max(1).min(count);
     }
 
     /// Lets go of what is kept no longer, unless it is being sent again.
@@ -215,7 +238,12 @@ impl Writer {
         if let Some(batch) = forgotten {
             return batch.clone();
         }
-        let changes = self.sent.iter().flat_map(|decision| decision.changes.iter().cloned());
+        self.latest()
+    }
+
+    /// The batch of what was decided last.
+    fn latest(&self) -> Batch {
+        let changes = self.under_way().flat_map(|decision| decision.changes.iter().cloned());
         Batch { number: self.next, changes: changes.collect() }
     }
 }
@@ -230,13 +258,13 @@ impl Owner {
                 self.memory.leaving(id);
             }
         }
-        self.writer.waiting.push(decision);
+        self.writer.decisions.push_back(Box::new(decision));
     }
 
     /// Sends the next batch unless one is under way. Called when all events at hand are taken in, so
     /// that what came together is written together.
     pub(crate) fn flush(&mut self) {
-        if self.writer.sent.is_empty() && !self.writer.waiting.is_empty() {
+        if self.writer.sent == 0 && self.writer.decisions.len() > self.writer.durable {
             self.writer.fill();
             self.actions.push(Action::Apply(self.writer.batch()));
         }
@@ -273,25 +301,43 @@ impl Owner {
     }
 
     fn on_durable(&mut self, now: Timestamp) {
-        let number = self.writer.next;
-        self.writer.next = number.next();
-        self.writer.in_doubt = false;
-        self.recent.applied();
-        let mut changes = Vec::new();
-        for decision in std::mem::take(&mut self.writer.sent) {
-            let made = self.durable(decision, now);
-            if self.writer.kept.is_some() {
-                changes.extend(made);
-            }
+        if self.writer.kept.is_some() {
+            let batch = self.writer.latest();
+            self.writer.confirms_at = (!batch.changes.is_empty()).then(|| now.after(CONFIRM_AFTER));
+            self.writer.kept.get_or_insert_default().keep(batch, now);
         }
-        if let Some(kept) = &mut self.writer.kept {
-            self.writer.confirms_at = (!changes.is_empty()).then(|| now.after(CONFIRM_AFTER));
-            kept.keep(Batch { number, changes }, now);
+        self.writer.next = self.writer.next.next();
+        self.writer.in_doubt = false;
+        self.writer.durable += std::mem::take(&mut self.writer.sent);
+        self.recent.applied();
+        self.take_effect(now);
+    }
+
+    /// Does what follows from the decisions that are durable, or from the first of them.
+    pub(crate) fn take_effect(&mut self, now: Timestamp) {
+        if self.writer.durable > EFFECTS_MAX {
+            // The store need not wait for it.
+            self.flush();
+        }
+        for _ in 0..EFFECTS_MAX {
+            let Some(decision) = self.writer.take_durable() else {
+                return;
+            };
+            self.durable(*decision, now);
         }
     }
 
-    /// Does what follows from a decision. Out: its changes.
-    fn durable(&mut self, decision: Decision, now: Timestamp) -> SmallVec<[Change; 1]> {
+    /// Answers whoever asked for something that is durable: nothing else follows any more.
+    pub(crate) fn answer_durable(&mut self) {
+        while let Some(decision) = self.writer.take_durable() {
+            if let Some(reply) = decision.asked.and_then(|asked| asked.reply) {
+                self.calls.answer(reply, decision.answer.ok_or(EngineError::Stopped));
+            }
+        }
+    }
+
+    /// Does what follows from a decision.
+    fn durable(&mut self, decision: Decision, now: Timestamp) {
         for change in &decision.changes {
             let matter = Matter::of(change);
             self.recent.durable(matter);
@@ -322,18 +368,22 @@ impl Owner {
         if let Some(asked) = decision.asked {
             self.answer(asked, decision.answer.ok_or(EngineError::Stopped));
         }
-        decision.changes
     }
 
     /// The disk is full: new tasks are refused, everything else of the batch goes on without them.
     fn refuse_growth(&mut self, now: Timestamp) {
-        let grows = |decision: &Decision| {
-            decision.changes.iter().any(|change| matches!(change, Change::Put(_)))
-        };
-        let (refused, kept) = std::mem::take(&mut self.writer.sent).into_iter().partition(grows);
-        self.writer.sent = kept;
+        while self.writer.is_behind() {
+            self.take_effect(now);
+        }
+        let mut waiting = self.writer.take_unsent();
+        let sent = std::mem::take(&mut self.writer.decisions);
+        let (refused, mut kept): (VecDeque<_>, VecDeque<_>) =
+            sent.into_iter().partition(|it| it.grows());
+        self.writer.sent = kept.len();
+        kept.append(&mut waiting);
+        self.writer.decisions = kept;
         for decision in refused {
-            self.undo(decision, now);
+            self.undo(*decision, now);
         }
         // With nothing left to refuse, the rest waits until there is room: it may not be dropped.
         self.send_again(now);
@@ -359,7 +409,7 @@ impl Owner {
     }
 
     fn send_again(&mut self, now: Timestamp) {
-        if self.writer.sent.is_empty() {
+        if self.writer.sent == 0 {
             return;
         }
         let batch = self.writer.batch();

@@ -4,8 +4,8 @@
 //! follows word for word. Not here: deciding (`core`, `engine`), counting (`counts`).
 
 use punctual_core::{
-    Backoff, DeadLetter, FireId, FireRecord, REASON_BYTES_MAX, Target, Task, TaskId, TaskState,
-    Timestamp, Version,
+    AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Outcome, Target, Task, TaskId,
+    TaskState, Timestamp, Version,
 };
 
 /// What happens to one task.
@@ -101,11 +101,11 @@ impl Change {
             Self::Put(task) | Self::Refile { task, .. } | Self::Redrive { task, .. } => weigh(task),
             Self::Postpone { .. } | Self::Forget { .. } => WEIGHT_MIN,
             Self::Settle { record, next, .. } => {
-                WEIGHT_MIN + record.attempts.len() * ATTEMPT_WEIGHT + weight_of(next)
+                WEIGHT_MIN + weigh_attempts(&record.attempts) + weight_of(next)
             }
             // The letter, and the record of the same fire.
             Self::Dead { letter, next, .. } => {
-                weigh(&letter.task) + letter.task.attempts.len() * ATTEMPT_WEIGHT + weight_of(next)
+                weigh(&letter.task) + weigh_attempts(&letter.task.attempts) + weight_of(next)
             }
         }
     }
@@ -113,8 +113,16 @@ impl Change {
 
 /// Ids, times, numbers and names.
 const WEIGHT_MIN: usize = 512;
-/// An attempt, with the longest reason.
-const ATTEMPT_WEIGHT: usize = REASON_BYTES_MAX + 64;
+/// An attempt, without its reason.
+const ATTEMPT_WEIGHT: usize = 64;
+
+fn weigh_attempts(attempts: &[AttemptRecord]) -> usize {
+    let reason_bytes = |outcome: &Outcome| match outcome {
+        Outcome::Failed { reason, .. } | Outcome::Refused { reason } => reason.as_str().len(),
+        Outcome::Acked | Outcome::Expired => 0,
+    };
+    attempts.iter().map(|attempt| ATTEMPT_WEIGHT + reason_bytes(&attempt.outcome)).sum()
+}
 
 fn weigh(task: &Task) -> usize {
     let definition = &task.definition;
@@ -135,7 +143,7 @@ fn weigh(task: &Task) -> usize {
         + target
         + labels.sum::<usize>()
         + backoff
-        + task.attempts.len() * ATTEMPT_WEIGHT
+        + weigh_attempts(&task.attempts)
 }
 
 /// The number of a batch among those of one epoch of one partition, from 1, without gaps.

@@ -251,8 +251,20 @@ impl World {
         assert_eq!(epoch, self.possession.epoch, "only batches were forgotten");
     }
 
-    /// Lets the owner act; what it wants done stands in line.
+    /// Lets the owner act until it has nothing left over; what it wants done stands in line.
     pub(crate) fn act(&mut self) {
+        self.turn();
+        while self.owner.is_busy() {
+            self.turn();
+        }
+        if self.ended && self.handing_over.is_some() {
+            self.take_over();
+            self.act();
+        }
+    }
+
+    /// Lets it act once; some may be left over.
+    pub(crate) fn turn(&mut self) {
         for action in self.owner.act(self.now) {
             match action {
                 Action::Deliver(deliveries) => {
@@ -269,10 +281,6 @@ impl World {
                 Action::End => self.ended = true,
                 wanted => self.wanted.push(wanted),
             }
-        }
-        if self.ended && self.handing_over.is_some() {
-            self.take_over();
-            self.act();
         }
     }
 
@@ -418,13 +426,13 @@ impl World {
         Answer(answers, wanted)
     }
 
-    fn apply(&mut self, batch: Batch) -> Result<(), StoreError> {
+    pub(crate) fn make(&mut self, batch: Batch) -> Result<(), StoreError> {
         ready(self.store.apply(PARTITION, self.possession.epoch, batch.clone()))?;
         self.made_of.push(Made::Batch(batch));
         Ok(())
     }
 
-    fn answer(&mut self, action: Action) -> Event {
+    pub(crate) fn answer(&mut self, action: Action) -> Event {
         let away = || StoreError::Unavailable("away".into());
         match action {
             Action::Apply(batch) => Event::Applied(match self.weather {
@@ -433,10 +441,10 @@ impl World {
                 Weather::Full if self.made != Some((self.possession.epoch, batch.number)) => {
                     Err(StoreError::Full("full".to_owned()))
                 }
-                Weather::Fair | Weather::Full => self.apply(batch),
+                Weather::Fair | Weather::Full => self.make(batch),
                 Weather::AnswerLost => {
                     self.made = Some((self.possession.epoch, batch.number));
-                    self.apply(batch).and_then(|()| Err(away()))
+                    self.make(batch).and_then(|()| Err(away()))
                 }
             }),
             Action::Load { after, until, limit } => Event::Loaded(match self.weather {
