@@ -445,3 +445,47 @@ fn a_page_in_somebodys_browser_cannot_schedule_on_an_open_broker() {
     let headers = [("authorization", "Bearer hush"), ("origin", "https://app.example")];
     assert_eq!(broker.call("PUT", "/v1/shop/tasks/a", &headers, task).0, 201);
 }
+
+#[test]
+fn a_request_that_is_refused_at_the_gate_leaves_its_connection_for_the_next_and_is_counted() {
+    let broker = Broker::start(&[]);
+    let mut stream = TcpStream::connect(broker.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let host = broker.address;
+    let refused = |method: &str, header: &str| {
+        format!(
+            "{method} /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\n{header}content-length: 9\r\n\r\n{{\"a\": 1}}\n"
+        )
+    };
+    for (request, status) in [
+        (refused("PATCH", ""), "405"),
+        (refused("POST", "origin: https://evil.example\r\n"), "403"),
+        (format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n"), "200"),
+    ] {
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = answer_on(&mut stream);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+    }
+    let line =
+        r#"punctual_requests_total{method="POST",route="/v1/{namespace}/tasks",status="403"}"#;
+    until_metric(&broker, line, 1.0);
+}
+
+/// One answer, by its length, from a connection that stays open.
+fn answer_on(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            length.and_then(|length| length.parse().ok()).unwrap_or(0) <= body.len()
+        });
+        if whole {
+            return text;
+        }
+        let read = stream.read(&mut buffer).unwrap();
+        assert_ne!(read, 0, "the connection was given up: {text}");
+        answer.extend_from_slice(&buffer[..read]);
+    }
+}

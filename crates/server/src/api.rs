@@ -4,11 +4,12 @@
 //!
 //! `tasks` (one task), `batch` (many), `list`, `fires` (history), `dead`, `queues`, `stats`, `forecast`, `preview` and `health` hold the
 //! calls; `task` the wire form of a task, `when` what is said of its time; `request` and `answer` what is common to all; `error` every status code that is not a
-//! success; `openapi` the document. `calls` and `merge` are how many owners and many partitions are asked at once.
-//! A new route declares its right in `auth`, or nobody may call it.
+//! success; `openapi` the document; `gate` what every request passes first. `calls` and `merge` are how many owners and many partitions are asked
+//! at once. A new route declares its right in `auth`, or nobody may call it.
 
 mod answer;
 mod error;
+mod gate;
 mod grpc;
 mod request;
 mod task;
@@ -34,39 +35,30 @@ mod tasks;
 
 use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::middleware::{Next, from_fn_with_state, map_request};
-use axum::response::{IntoResponse, Response};
-use axum::{Extension, Router};
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
 use http::header::CONTENT_TYPE;
 use punctual_core::Clock as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::auth;
 use crate::broker::Broker;
-use crate::browser;
-use crate::listen;
-use crate::telemetry::{PAGE_TYPE, Telemetry};
+use crate::telemetry::PAGE_TYPE;
 pub(crate) use error::Problem;
 
 /// All routes, and what every request passes on its way to them.
 pub(crate) fn router(broker: Arc<Broker>) -> Router {
-    let (routes, document) = routes();
-    routes
-        .layer(Extension(openapi::whole(document)))
+    routes()
+        .0
         .fallback(async || Problem::no_such_route())
         .method_not_allowed_fallback(async || Problem::method_not_allowed())
-        // Read from the last line up: a request comes in from below.
-        .layer(map_request(async |request: Request| request.map(listen::timely)))
-        .layer(from_fn_with_state(Arc::clone(&broker), refuse_when_draining))
-        .layer(from_fn_with_state(broker.tokens.clone(), auth::check))
-        .layer(from_fn_with_state(broker.telemetry.clone(), count))
+        .layer(from_fn_with_state(Arc::clone(&broker), gate::pass))
         .with_state(Arc::clone(&broker))
         // With limits, deadlines and rights of its own: a stream lasts.
         .merge(grpc::routes(&broker))
-        .layer(from_fn_with_state(broker.strangers, browser::check))
 }
 
 /// What Prometheus reads.
@@ -78,41 +70,6 @@ async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
     broker.store.tell_rewinds();
     let gauges = broker.owners.gauges_here(None).await.ok();
     ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
-}
-
-/// What is answered while the broker drains: whether it does, and what workers say of what they have.
-const ANSWERED_WHEN_DRAINING: [&str; 7] = [
-    "/livez",
-    "/readyz",
-    "/metrics",
-    "/v1/{namespace}/queues/{queue}/ack",
-    "/v1/{namespace}/queues/{queue}/fail",
-    "/v1/{namespace}/queues/{queue}/refuse",
-    "/v1/{namespace}/queues/{queue}/extend",
-];
-
-/// A broker that drains takes nothing new: whoever asks is better served by the next one.
-async fn refuse_when_draining(
-    State(broker): State<Arc<Broker>>,
-    route: Option<MatchedPath>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let route = route.as_ref().map_or("", MatchedPath::as_str);
-    if broker.is_draining() && !ANSWERED_WHEN_DRAINING.contains(&route) {
-        listen::read_off(request).await;
-        return Problem::stopping().into_response();
-    }
-    drop(broker);
-    next.run(request).await
-}
-
-async fn count(State(telemetry): State<Telemetry>, request: Request, next: Next) -> Response {
-    let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let response = next.run(request).await;
-    telemetry.request(&method, route.as_ref().map(MatchedPath::as_str), response.status());
-    response
 }
 
 /// All routes, and what they say of themselves. A route that is not made here is not in the document.

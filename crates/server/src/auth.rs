@@ -4,22 +4,20 @@
 //! [`RIGHTS`] is the one table of what each route wants. Invariant: a route that is not in the table is denied, with or
 //! without a token. A token is kept as its hash, and all hashes are compared in constant time.
 //!
-//! HTTP asks in [`check`], for every request. gRPC names the namespace in its messages: it asks [`Tokens::who`] with the
+//! HTTP asks [`Tokens::admit`], for every request. gRPC names the namespace in its messages: it asks [`Tokens::who`] with the
 //! metadata `authorization`, and then [`Who::may`] for each message.
 
 use std::fmt;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::extract::{FromRequestParts as _, RawPathParams};
 use http::header::AUTHORIZATION;
+use http::request::Parts;
 use http::{HeaderMap, Method};
 use punctual_core::Namespace;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::api::Problem;
-use crate::listen;
 
 /// What a route wants of whoever calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +136,19 @@ impl Tokens {
         grants.fold(None, |who, grant| Some(Who::with(who, grant)))
     }
 
+    /// Whether a request to a route may pass.
+    pub(crate) async fn admit(&self, head: &mut Parts, route: &str) -> Result<(), Problem> {
+        let right = right(&head.method, route)?;
+        let who = self.who_asks(&head.headers);
+        if right != Right::Namespace || who == Some(Who::Admin) {
+            return decide(right, who.as_ref(), None);
+        }
+        let params = RawPathParams::from_request_parts(head, &()).await.ok();
+        let namespace = params.as_ref().and_then(|params| params.iter().next());
+        let namespace = namespace.filter(|(name, _)| *name == "namespace").map(|(_, text)| text);
+        decide(right, who.as_ref(), namespace)
+    }
+
     fn who_asks(&self, headers: &HeaderMap) -> Option<Who> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let first = values.next().map(http::HeaderValue::as_bytes);
@@ -173,33 +184,10 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| secret.trim_ascii())
 }
 
-/// Lets a request through that may pass. A path that leads nowhere passes: there is nothing behind it to protect.
-pub(crate) async fn check(State(tokens): State<Tokens>, request: Request, next: Next) -> Response {
-    let (mut parts, body) = request.into_parts();
-    let Some(pattern) = parts.extensions.get::<MatchedPath>().cloned() else {
-        return next.run(Request::from_parts(parts, body)).await;
-    };
-    let right = match right(&parts.method, pattern.as_str()) {
-        Ok(right) => right,
-        Err(problem) => return problem.into_response(),
-    };
-    let params = RawPathParams::from_request_parts(&mut parts, &()).await.ok();
-    let namespace = params.as_ref().and_then(|params| params.iter().next());
-    let namespace = namespace.filter(|(name, _)| *name == "namespace").map(|(_, text)| text);
-    match decide(right, tokens.who_asks(&parts.headers).as_ref(), namespace) {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(problem) => {
-            listen::read_off(Request::from_parts(parts, body)).await;
-            problem.into_response()
-        }
-    }
-}
-
 /// What a route wants, or the problem with it.
 fn right(method: &Method, pattern: &str) -> Result<Right, Problem> {
-    let pattern = nameless(pattern);
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    let of_path = || RIGHTS.iter().filter(|(_, path, _)| *path == pattern);
+    let of_path = || RIGHTS.iter().filter(|(_, path, _)| is_path(path, pattern));
     if let Some((_, _, right)) = of_path().find(|(declared, _, _)| *declared == method) {
         return Ok(*right);
     }
@@ -225,17 +213,17 @@ fn decide(right: Right, who: Option<&Who>, namespace: Option<&str>) -> Result<()
     }
 }
 
-/// A pattern without the names of its parameters: `/v1/{namespace}/tasks` is `/v1/{}/tasks`.
-fn nameless(pattern: &str) -> String {
-    let segments = pattern.split('/').map(|segment| {
-        let parameter = segment.starts_with('{') && !segment.starts_with("{*");
-        if parameter { "{}" } else { segment }
-    });
-    segments.collect::<Vec<_>>().join("/")
+/// Whether a pattern is a path of the table, whatever its parameters are called: `/v1/{namespace}/tasks` is `/v1/{}/tasks`.
+fn is_path(path: &str, pattern: &str) -> bool {
+    let is_parameter = |segment: &str| segment.starts_with('{') && !segment.starts_with("{*");
+    let nameless = pattern.split('/').map(|it| if is_parameter(it) { "{}" } else { it });
+    path.split('/').eq(nameless)
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse as _;
+
     use super::*;
 
     fn namespace(name: &str) -> Namespace {

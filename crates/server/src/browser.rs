@@ -7,16 +7,12 @@
 
 use std::net::IpAddr;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Uri};
 
 use crate::api::Problem;
 use crate::config::Config;
-use crate::listen;
 
 /// Whom a broker takes for a stranger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +35,7 @@ impl Strangers {
         }
     }
 
-    fn check(self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(crate) fn check(self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
         if self == Self::None {
             return Ok(());
         }
@@ -60,21 +56,6 @@ impl Strangers {
         match headers.get_all(ORIGIN).iter().all(|origin| own(origin.as_bytes())) {
             true => Ok(()),
             false => Err(Problem::strange_origin()),
-        }
-    }
-}
-
-/// Lets a request through that no page of a stranger has made.
-pub(crate) async fn check(
-    State(strangers): State<Strangers>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match strangers.check(request.uri(), request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => {
-            listen::read_off(request).await;
-            problem.into_response()
         }
     }
 }

@@ -24,7 +24,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
@@ -174,12 +174,18 @@ pub(crate) async fn read_off(request: Request) {
 
 /// A body that arrives in time, or ends with an error.
 pub(crate) fn timely(body: Body) -> Body {
-    Body::new(Timely { body, late: deadline(BODY_MAX) })
+    // Most are here already, and need no clock.
+    if http_body::Body::is_end_stream(&body) {
+        body
+    } else {
+        Body::new(Timely { body, late: None })
+    }
 }
 
 struct Timely {
     body: Body,
-    late: Pin<Box<Sleep>>,
+    /// From when it was first waited for.
+    late: Option<Pin<Box<Sleep>>>,
 }
 
 impl http_body::Body for Timely {
@@ -193,7 +199,7 @@ impl http_body::Body for Timely {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             return Poll::Ready(frame);
         }
-        ready!(self.late.as_mut().poll(cx));
+        ready!(self.late.get_or_insert_with(|| deadline(BODY_MAX)).as_mut().poll(cx));
         Poll::Ready(Some(Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut)))))
     }
 
@@ -209,29 +215,47 @@ impl http_body::Body for Timely {
 /// A connection that breaks when its other side stands still for too long.
 struct Paced<S> {
     stream: S,
-    silence: Option<Pin<Box<Sleep>>>,
-    stall: Option<Pin<Box<Sleep>>>,
+    silence: Patience,
+    stall: Patience,
 }
 
 impl<S> Paced<S> {
     const fn new(stream: S) -> Self {
-        Self { stream, silence: None, stall: None }
+        Self { stream, silence: Patience::new(SILENCE_MAX), stall: Patience::new(STALL_MAX) }
     }
 }
 
-/// Passes on what is ready; what is not may stay so only for `max`.
-fn paced<T>(
-    poll: Poll<io::Result<T>>,
-    waiting: &mut Option<Pin<Box<Sleep>>>,
+/// How long something may stand still. Its timer is set once and put off when it rings too soon: a connection that moves thousands of
+/// times a second sets no thousands of timers.
+struct Patience {
     max: Duration,
-    cx: &mut Context<'_>,
-) -> Poll<io::Result<T>> {
-    if poll.is_ready() {
-        *waiting = None;
-        return poll;
+    /// Since when it has stood still.
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Patience {
+    const fn new(max: Duration) -> Self {
+        Self { max, since: None, timer: None }
     }
-    ready!(waiting.get_or_insert_with(|| deadline(max)).as_mut().poll(cx));
-    Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+
+    /// Passes on what is ready; what is not may stay so only for `max`.
+    #[expect(clippy::disallowed_methods, reason = "this is a bound of waiting, not a wait")]
+    fn bound<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if poll.is_ready() {
+            self.since = None;
+            return poll;
+        }
+        let over = *self.since.get_or_insert_with(Instant::now) + self.max;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(over)));
+        while timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= over {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            timer.as_mut().reset(over);
+        }
+        Poll::Pending
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is a bound of waiting, not a wait")]
@@ -247,7 +271,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        paced(poll, &mut this.silence, SILENCE_MAX, cx)
+        this.silence.bound(poll, cx)
     }
 }
 
@@ -259,19 +283,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        paced(poll, &mut this.stall, STALL_MAX, cx)
+        this.stall.bound(poll, cx)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_flush(cx);
-        paced(poll, &mut this.stall, STALL_MAX, cx)
+        this.stall.bound(poll, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_shutdown(cx);
-        paced(poll, &mut this.stall, STALL_MAX, cx)
+        this.stall.bound(poll, cx)
     }
 
     fn poll_write_vectored(
@@ -281,7 +305,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_write_vectored(cx, slices);
-        paced(poll, &mut this.stall, STALL_MAX, cx)
+        this.stall.bound(poll, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use punctual_core::Namespace;
 use punctual_proto::DESCRIPTORS;
 use punctual_proto::v1::tasks_server::TasksServer;
@@ -29,6 +29,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::auth::Who;
 use crate::broker::Broker;
+use crate::listen;
 use crate::peer;
 use tasks::TasksDoor;
 use workers::WorkersDoor;
@@ -60,7 +61,7 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     }
     // What is no call of gRPC is answered by the routes of HTTP.
     let routes = routes.routes().into_axum_router().reset_fallback();
-    let routes = routes.layer(from_fn_with_state(Arc::clone(broker), refuse_when_draining));
+    let routes = routes.layer(from_fn_with_state(Arc::clone(broker), pass));
     let Some(shared) = &broker.shared else {
         return routes;
     };
@@ -68,17 +69,23 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     let door = peer::door(Arc::clone(broker), shared.secret.clone());
     let mut peers = Routes::builder();
     peers.add_service(door);
-    routes.merge(peers.routes().into_axum_router().reset_fallback())
+    let peers = peers.routes().into_axum_router().reset_fallback();
+    routes.merge(peers.layer(from_fn_with_state(Arc::clone(broker), pass_peers)))
 }
 
 /// Calls that are under way end by themselves; new ones are refused, but for those that ask whether they would be.
-async fn refuse_when_draining(
-    State(broker): State<Arc<Broker>>,
-    request: Request,
-    next: Next,
-) -> Response {
+async fn pass(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
     if broker.is_draining() && !request.uri().path().starts_with("/grpc.health.") {
         return Status::unavailable("the broker is stopping").into_http();
+    }
+    pass_peers(State(broker), request, next).await
+}
+
+/// A page of a stranger is refused; a peer says who it is in the call.
+async fn pass_peers(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
+    if let Err(problem) = broker.strangers.check(request.uri(), request.headers()) {
+        listen::read_off(request).await;
+        return problem.into_response();
     }
     drop(broker);
     next.run(request).await

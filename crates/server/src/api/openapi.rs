@@ -3,7 +3,8 @@
 //! In: what the routes say of themselves. Out: `/openapi.json`. What holds for all routes is added here: the names in paths, and
 //! problems.
 
-use axum::Extension;
+use std::sync::LazyLock;
+
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
@@ -31,20 +32,18 @@ pub(super) fn beginning() -> OpenApi {
     Document::openapi()
 }
 
-/// The document, as it is served.
-#[derive(Debug, Clone)]
-pub(super) struct Whole(Bytes);
+/// The document, as it is served: made when it is first asked for.
+static WHOLE: LazyLock<Bytes> = LazyLock::new(|| whole(super::routes().1));
 
 /// Adds what holds for all routes.
-pub(super) fn whole(mut document: OpenApi) -> Whole {
+fn whole(mut document: OpenApi) -> Bytes {
     for (path, item) in &mut document.paths.paths {
         for operation in operations(item) {
             complete(path, operation);
         }
     }
-    let json =
-        serde_json::to_vec(&document).expect("nothing in the document can fail to be written");
-    Whole(json.into())
+    let json = serde_json::to_vec(&document);
+    json.expect("nothing in the document can fail to be written").into()
 }
 
 /// This document.
@@ -52,9 +51,9 @@ pub(super) fn whole(mut document: OpenApi) -> Whole {
     get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value))
 )]
-pub(super) async fn show(Extension(Whole(document)): Extension<Whole>) -> Response {
+pub(super) async fn show() -> Response {
     let kind = HeaderValue::from_static("application/json");
-    ([(CONTENT_TYPE, kind)], document).into_response()
+    ([(CONTENT_TYPE, kind)], WHOLE.clone()).into_response()
 }
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
