@@ -38,6 +38,8 @@ pub(crate) enum What {
         reports: Vec<Report>,
         until: u64,
     },
+    /// The owner of now has heard what was passed on to it.
+    StrayHeard,
     /// A caller asks this broker.
     Called(u64),
     /// It looks again for the owner.

@@ -24,7 +24,7 @@ use crate::world::{Passage, World};
 const TAKE_MAX_MS: u64 = 1_000;
 /// How long, and how often, what came of a delivery is told to the owner of then.
 const STRAY_MAX_MS: u64 = 10_000;
-const STRAY_EVERY_MS: u64 = 100;
+pub(crate) const STRAY_EVERY_MS: u64 = 100;
 /// Turns of a broker at one moment, at most.
 const TURNS_MAX: u32 = 1_000;
 /// How far ahead the clock of owners is that are early on purpose.
@@ -49,11 +49,15 @@ impl World {
                 self.report(number, partition, epoch, report);
             }
             What::Stray(partition, reports, until) => {
-                self.pass_on(number, partition, reports, until)
+                self.brokers[number].carried -= 1;
+                self.pass_on(number, partition, reports, until);
             }
+            What::StrayHeard => self.brokers[number].carried -= 1,
             What::PassedOn { from, partition, reports, until } => {
                 if self.brokers[number].decides(partition) {
                     self.tell_owner(number, partition, ToOwner::Ended(reports));
+                    let at = self.now + self.travel();
+                    self.mail.send(at, Some(from), What::StrayHeard);
                 } else {
                     self.ask_who_owns(from.0, partition);
                     let at = self.now + STRAY_EVERY_MS;
@@ -590,9 +594,11 @@ impl World {
         {
             let at = self.now + self.travel();
             let to = Some((peer, self.brokers[peer].life));
+            self.brokers[number].carried += 1;
             return self.mail.send(at, to, What::PassedOn { from, partition, reports, until });
         }
         if self.now < until {
+            self.brokers[number].carried += 1;
             let at = self.now + STRAY_EVERY_MS;
             self.mail.send(at, Some(from), What::Stray(partition, reports, until));
         }

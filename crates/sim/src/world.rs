@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::dice::Dice;
 use crate::faults::{Fault, Plan, Way};
 use crate::mail::{Mail, What};
+use crate::shell::STRAY_EVERY_MS;
 use crate::store::{Answer, Question, Store, ready};
 use crate::story::Story;
 use crate::variant::Variant;
@@ -237,6 +238,14 @@ impl World {
         Ok(self.figures)
     }
 
+    /// Whoever passes a report on notices that nobody took it, and tries again.
+    fn undelivered(&mut self, what: What) {
+        if let What::PassedOn { from, partition, reports, until } = what {
+            let at = self.now + STRAY_EVERY_MS;
+            self.mail.send(at, Some(from), What::Stray(partition, reports, until));
+        }
+    }
+
     /// Brings one letter to its addressee.
     fn deliver(&mut self, to: Option<(usize, u32)>, what: What) {
         let Some((broker, life)) = to else {
@@ -244,7 +253,7 @@ impl World {
         };
         let addressee = &mut self.brokers[broker];
         if addressee.life != life || !addressee.is_alive() {
-            return;
+            return self.undelivered(what);
         }
         if addressee.standing == Standing::Paused {
             return addressee.inbox.push_back(what);
