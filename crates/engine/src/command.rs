@@ -204,7 +204,7 @@ pub enum EngineError {
     /// The store has no room.
     #[error("the store has no room left")]
     Full,
-    /// Nothing was done: this owner decides no more. The one who comes next does.
+    /// Nothing was done: this owner decides no more, or not before the store has what it forgot. Whoever is asked next does.
     #[error("nobody decides about this at the moment; try again")]
     Stopped,
     /// Nothing was done: the store does not answer.

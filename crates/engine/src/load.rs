@@ -73,6 +73,14 @@ impl Loader {
         }
     }
 
+    /// What was read is read again from the beginning, and the page under way is ignored. What is in memory stays.
+    pub(crate) fn begin_again(&mut self) {
+        self.cursor = Position::START;
+        if let Some(under_way) = &mut self.under_way {
+            under_way.page = Page::Void;
+        }
+    }
+
     /// How far the store was read.
     pub(crate) const fn cursor(&self) -> Position {
         self.cursor
@@ -148,8 +156,10 @@ impl Owner {
     }
 
     fn next_page(&mut self, now: Timestamp) -> Option<Action> {
-        // First those that are here and due get their places: whether there is room shows afterwards.
-        if self.loader.under_way.is_some() || self.memory.has_rung() {
+        // First those that are here and due get their places: whether there is room shows afterwards. And a store that has forgotten
+        // batches is asked for nothing until it has them again.
+        let waits = self.memory.has_rung() || self.writer.is_rewound();
+        if self.loader.under_way.is_some() || waits {
             return None;
         }
         if self.memory.is_full() {
@@ -254,8 +264,8 @@ impl Owner {
 
     /// When loading goes on by itself.
     pub(crate) fn next_load(&self) -> Option<Timestamp> {
-        let waits = self.loader.under_way.is_some() || self.memory.has_rung();
-        let waits = waits || self.memory.is_full();
+        let waits = self.memory.has_rung() || self.writer.is_rewound();
+        let waits = waits || self.loader.under_way.is_some() || self.memory.is_full();
         let millis = self.loader.cursor.fire_at.as_millis();
         let ahead = u64::try_from((self.loader.ahead / 2).as_millis()).unwrap_or(u64::MAX);
         (!waits).then(|| Timestamp::from_millis(millis.saturating_sub(ahead)))

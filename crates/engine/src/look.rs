@@ -222,6 +222,14 @@ impl Owner {
                 }
                 Err(error) => return self.stop(error),
             };
+            if self.writer.is_rewound() {
+                self.distrusted.push(look.subject);
+                continue;
+            }
+            if !self.recent.is_trusted(issued) {
+                self.look_again(&look.subject);
+                continue;
+            }
             let task = sight.head.as_ref().map(|head| Matter::Task(head.id));
             let letter = look.letter.map(|id| [Matter::Task(id.task), Matter::Letters(id.task)]);
             let mut matters = task.into_iter().chain(letter.into_iter().flatten());

@@ -63,6 +63,8 @@ pub struct Owner {
     pub(crate) looks_wanted: Vec<Look>,
     /// Subjects to look at again when what is on its way about a task is durable.
     pub(crate) watchers: HashMap<TaskId, Vec<Subject>, RandomState>,
+    /// Subjects to look at again when the store has all batches that it had forgotten.
+    pub(crate) distrusted: Vec<Subject>,
     /// Deliveries that go out at the end of this turn.
     pub(crate) outbox: Vec<Delivery>,
     /// When lanes are looked over for such that nobody serves.
@@ -100,6 +102,7 @@ impl Owner {
             looks: HashMap::default(),
             looks_wanted: Vec::new(),
             watchers: HashMap::default(),
+            distrusted: Vec::new(),
             outbox: Vec::new(),
             parks_at: now,
             actions: Vec::new(),

@@ -56,6 +56,8 @@ pub(crate) struct Recent {
     by_age: VecDeque<(u64, Matter)>,
     /// Open reads by when they were issued.
     open: BTreeMap<Issued, u32>,
+    /// Reads that were issued before this many batches are not believed at all.
+    trusted: u64,
 }
 
 impl Recent {
@@ -97,6 +99,15 @@ impl Recent {
         if *count == 0 {
             self.undurable.remove(&matter);
         }
+    }
+
+    /// What was read so far, and what is being read, may be out of a past that the store had fallen back to.
+    pub(crate) const fn distrust_earlier(&mut self) {
+        self.trusted = self.batches;
+    }
+
+    pub(crate) const fn is_trusted(&self, issued: Issued) -> bool {
+        issued.0 >= self.trusted
     }
 
     /// One more batch is durable; its decisions are named next.

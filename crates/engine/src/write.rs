@@ -91,6 +91,11 @@ impl Decision {
         task
     }
 
+    /// Whether somebody asked for it and it was decided by what the store said of a name.
+    fn rests_on_a_look(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.reply.is_some() && asked.subject.is_some())
+    }
+
     /// Whether it makes a task.
     fn grows(&self) -> bool {
         self.changes.iter().any(|change| matches!(change, Change::Put(_)))
@@ -217,6 +222,11 @@ impl Writer {
         self.sent = fitting.max(1).min(count);
     }
 
+    /// Whether batches that the store has forgotten are being sent again.
+    pub(crate) const fn is_rewound(&self) -> bool {
+        self.again.is_some()
+    }
+
     /// Lets go of what is kept no longer, unless it is being sent again.
     pub(crate) fn forget(&mut self, now: Timestamp) {
         if let (Some(kept), None) = (&mut self.kept, self.again) {
@@ -275,6 +285,9 @@ impl Owner {
             (Ok(()), Some(number)) => {
                 self.writer.rewind_to(number.next());
                 self.actions.push(Action::Apply(self.writer.batch()));
+                if !self.writer.is_rewound() {
+                    self.trust_again();
+                }
             }
             // These were taken once, and are not given up.
             (Err(StoreError::Full(_)), Some(_)) => self.send_again(now),
@@ -290,6 +303,7 @@ impl Owner {
                     return self.stop(StoreError::Gap { expected, given, partition });
                 }
                 tracing::warn!(%partition, ?expected, ?given, "the store has forgotten batches; they are sent again");
+                self.distrust(now);
                 self.actions.push(Action::Apply(self.writer.batch()));
             }
             (Err(error @ StoreError::Fenced { .. }), _) => {
@@ -383,13 +397,52 @@ impl Owner {
         kept.append(&mut waiting);
         self.writer.decisions = kept;
         for decision in refused {
-            self.undo(*decision, now);
+            self.undo(*decision, EngineError::Full, now);
         }
         // With nothing left to refuse, the rest waits until there is room: it may not be dropped.
         self.send_again(now);
     }
 
-    fn undo(&mut self, decision: Decision, now: Timestamp) {
+    /// The store has forgotten batches: what it was asked meanwhile it may have answered out of the past. Whoever asked for something that
+    /// rests on such an answer is told that nothing was done, and asks again.
+    fn distrust(&mut self, now: Timestamp) {
+        self.loader.begin_again();
+        while self.writer.is_behind() {
+            self.take_effect(now);
+        }
+        let decisions = std::mem::take(&mut self.writer.decisions);
+        let sent = std::mem::take(&mut self.writer.sent);
+        let (mut kept, mut undone) = (VecDeque::new(), Vec::new());
+        for (index, decision) in decisions.into_iter().enumerate() {
+            if decision.rests_on_a_look() {
+                undone.push(decision);
+            } else {
+                self.writer.sent += usize::from(index < sent);
+                kept.push_back(decision);
+            }
+        }
+        if self.writer.sent == 0 {
+            // The batch that was refused is sent in the end, even if nothing is left in it.
+            kept.push_front(Box::default());
+            self.writer.sent = 1;
+        }
+        self.writer.decisions = kept;
+        for decision in undone {
+            self.undo(*decision, EngineError::Stopped, now);
+        }
+    }
+
+    /// The store has all that it had forgotten: what was read before is read again.
+    fn trust_again(&mut self) {
+        self.recent.applied();
+        self.recent.distrust_earlier();
+        self.loader.begin_again();
+        for subject in std::mem::take(&mut self.distrusted) {
+            self.look_again(&subject);
+        }
+    }
+
+    fn undo(&mut self, decision: Decision, why: EngineError, now: Timestamp) {
         for change in &decision.changes {
             let id = change.task_id();
             self.recent.undone(Matter::of(change));
@@ -404,7 +457,7 @@ impl Owner {
             self.wake_watchers(id);
         }
         if let Some(asked) = decision.asked {
-            self.answer(asked, Err(EngineError::Full));
+            self.answer(asked, Err(why));
         }
     }
 

@@ -448,13 +448,16 @@ fn a_store_that_has_forgotten_is_sent_again_what_is_missing() {
     let counts = world.counts();
     world.rewind(4);
     assert_ne!(world.counts(), counts);
+    let mut refused = world.send_schedule(named("d", secs(50)), Condition::Always);
+    world.settle();
+    assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped), "to be asked again");
     world.schedule(named("d", secs(50)));
     assert_eq!(end_of(&world, &fired), FireEnd::Done);
     assert_eq!(world.counts().scheduled, 3);
     assert_eq!((world.counts().done, world.counts().cancelled), (counts.done, counts.cancelled));
     // It forgets, is away and has no room in the middle of it.
     world.rewind(3);
-    let mut created = world.send_schedule(named("e", secs(50)), Condition::Always);
+    let mut refused = world.send_schedule(named("e", secs(50)), Condition::Always);
     for weather in [Weather::Fair, Weather::Fair, Weather::AnswerLost, Weather::Full] {
         world.weather = weather;
         world.now = world.now.after(millis(100));
@@ -465,9 +468,45 @@ fn a_store_that_has_forgotten_is_sent_again_what_is_missing() {
     }
     world.weather = Weather::Fair;
     world.pass(secs(1));
-    assert!(created.try_recv().unwrap().is_ok());
+    assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped));
+    world.schedule(named("e", secs(50)));
     assert_eq!(world.counts().scheduled, 4);
     assert!(world.stopped.is_none());
+}
+
+#[test]
+fn what_a_store_said_while_it_had_forgotten_is_not_believed() {
+    let mut world = World::new();
+    let first = world.schedule(named("a", secs(50)));
+    world.rewind(1);
+    // It knows of no such name, and so it would be a second task of that name.
+    let mut refused = world.send_schedule(named("a", secs(40)), Condition::Always);
+    let mut unnamed = world.send_schedule(once(secs(50)), Condition::Always);
+    world.settle();
+    assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped));
+    assert!(unnamed.try_recv().unwrap().is_ok(), "rests on nothing");
+    assert_eq!(world.get(key("a")).unwrap(), first);
+    let second = world.schedule(named("a", secs(40)));
+    assert_eq!(end_of(&world, &first), FireEnd::Replaced);
+    world.pass(secs(50));
+    let fired: Vec<_> = world.sent.iter().map(|delivery| delivery.fire_id.task).collect();
+    assert_eq!((fired.len(), fired[0]), (2, second.id));
+}
+
+#[test]
+fn a_task_that_was_forgotten_while_its_time_was_read_fires() {
+    let mut world = World::new();
+    world.pass(secs(8));
+    let task = world.schedule(once(secs(34)));
+    world.pass(secs(6));
+    world.schedule(once(secs(3600)));
+    // The next page passes its time before anybody notices that the store does not have it (nor the batch that asked meanwhile).
+    world.rewind(3);
+    let page = world.loads_until(world.now.after(secs(1)));
+    assert!(page > task.fire_at);
+    world.pass(secs(60));
+    let fired: Vec<_> = world.sent.iter().map(|delivery| delivery.fire_id.task).collect();
+    assert_eq!(fired, [task.id], "{:?}", world.stopped);
 }
 
 #[test]

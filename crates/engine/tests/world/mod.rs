@@ -315,6 +315,17 @@ impl World {
         self.settle();
     }
 
+    /// Moves time to a moment at which the owner wants a page, and answers it. Out: up to when it was read.
+    pub(crate) fn loads_until(&mut self, at: Timestamp) -> Timestamp {
+        self.now = at;
+        self.act();
+        let load = self.wanted.iter().position(|action| matches!(action, Action::Load { .. }));
+        let load = load.expect("it is time to load");
+        let Action::Load { until, .. } = self.wanted[load] else { unreachable!() };
+        self.perform(load);
+        until
+    }
+
     /// A courier comes back from the oldest delivery.
     pub(crate) fn comes_back(&mut self, outcome: Outcome) -> Delivery {
         self.comes_back_from(0, outcome)
