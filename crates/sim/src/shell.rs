@@ -516,7 +516,7 @@ impl World {
     fn answer(&mut self, number: usize, open: Open, answer: Result<Answer, EngineError>) {
         let Open { call, from, command, epoch, .. } = open;
         self.story.tell(self.now, || format!("b{number} answers call {call}: {}", short(&answer)));
-        self.witness.answered(&command, epoch, &answer);
+        self.witness.answered(&command, epoch, &answer, &self.store.disturbed);
         if from == (number, self.brokers[number].life) {
             return self.told(number, call, answer);
         }

@@ -103,11 +103,12 @@ impl Witness {
         command: &Command,
         epoch: Epoch,
         answer: &Result<Answer, EngineError>,
+        disturbed: &BTreeSet<TaskId>,
     ) {
         match (command, answer) {
             (Command::Schedule(order), Ok(Answer::Scheduled(scheduled))) => {
                 if let Some(number) = number(&order.new_task.target) {
-                    self.scheduled(number, epoch, scheduled);
+                    self.scheduled(number, epoch, scheduled, disturbed);
                 }
             }
             (Command::Schedule(_), Err(EngineError::Lost)) => self.unknown += 1,
@@ -125,10 +126,16 @@ impl Witness {
         }
     }
 
-    fn scheduled(&mut self, number: usize, epoch: Epoch, scheduled: &Scheduled) {
+    fn scheduled(
+        &mut self,
+        number: usize,
+        epoch: Epoch,
+        scheduled: &Scheduled,
+        disturbed: &BTreeSet<TaskId>,
+    ) {
         let task = scheduled.task();
         self.made.entry(number).or_default().insert(task.id);
-        self.check_receipt(number);
+        self.check_receipt(number, disturbed);
         // What was made before and is only told again says nothing about what its key names now.
         let again = matches!(scheduled, Scheduled::Created(_)) && task.id.epoch() != epoch;
         let known = self.promises.get(&task.id);
@@ -158,8 +165,9 @@ impl Witness {
         }
     }
 
-    fn check_receipt(&mut self, number: usize) {
-        let made = self.made.get(&number).map_or(0, BTreeSet::len);
+    /// One that the store has forgotten may have taken its receipt along.
+    fn check_receipt(&mut self, number: usize, disturbed: &BTreeSet<TaskId>) {
+        let made = self.made.get(&number).map_or(0, |made| made.difference(disturbed).count());
         if self.orders[number].receipt && made > 1 {
             let seen = format!("order {number} has an idempotency key and made {made} tasks");
             self.break_promise("G12 create is idempotent", seen);
@@ -218,7 +226,7 @@ impl Witness {
         }
         let Some(number) = number(&delivery.definition.target) else { return };
         self.made.entry(number).or_default().insert(id);
-        self.check_receipt(number);
+        self.check_receipt(number, disturbed);
         let received = self.received.entry(delivery.fire_id).or_default();
         let twice = received.contains(&delivery.attempt);
         received.push(delivery.attempt);

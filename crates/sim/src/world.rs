@@ -451,7 +451,7 @@ impl World {
         broker.quieting.clear();
         for open in std::mem::take(&mut broker.open) {
             let lost = Err(punctual_engine::EngineError::Lost);
-            self.witness.answered(&open.command, open.epoch, &lost);
+            self.witness.answered(&open.command, open.epoch, &lost, &self.store.disturbed);
         }
     }
 
