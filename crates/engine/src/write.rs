@@ -286,7 +286,7 @@ impl Owner {
                 self.writer.rewind_to(number.next());
                 self.actions.push(Action::Apply(self.writer.batch()));
                 if !self.writer.is_rewound() {
-                    self.trust_again();
+                    self.trust_again(now);
                 }
             }
             // These were taken once, and are not given up.
@@ -317,7 +317,9 @@ impl Owner {
     fn on_durable(&mut self, now: Timestamp) {
         if self.writer.kept.is_some() {
             let batch = self.writer.latest();
-            self.writer.confirms_at = (!batch.changes.is_empty()).then(|| now.after(CONFIRM_AFTER));
+            if !batch.changes.is_empty() {
+                self.writer.confirms_at = Some(now.after(CONFIRM_AFTER));
+            }
             self.writer.kept.get_or_insert_default().keep(batch, now);
         }
         self.writer.next = self.writer.next.next();
@@ -433,7 +435,9 @@ impl Owner {
     }
 
     /// The store has all that it had forgotten: what was read before is read again.
-    fn trust_again(&mut self) {
+    fn trust_again(&mut self, now: Timestamp) {
+        // It may forget them a second time.
+        self.writer.confirms_at = Some(now.after(CONFIRM_AFTER));
         self.recent.applied();
         self.recent.distrust_earlier();
         self.loader.begin_again();

@@ -494,6 +494,19 @@ fn what_a_store_said_while_it_had_forgotten_is_not_believed() {
 }
 
 #[test]
+fn a_store_that_forgets_the_same_a_second_time_is_sent_it_a_second_time() {
+    let mut world = World::new();
+    world.schedule(named("a", secs(50)));
+    for _ in 0..2 {
+        world.rewind(world.batches());
+        assert_eq!(world.counts().scheduled, 0);
+        // Nobody writes; the owner asks whether all is there.
+        world.pass(secs(3));
+        assert_eq!(world.counts().scheduled, 1);
+    }
+}
+
+#[test]
 fn a_task_that_was_forgotten_while_its_time_was_read_fires() {
     let mut world = World::new();
     world.pass(secs(8));

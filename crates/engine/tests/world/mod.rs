@@ -251,6 +251,11 @@ impl World {
         assert_eq!(epoch, self.possession.epoch, "only batches were forgotten");
     }
 
+    /// How many batches the store has of this owner.
+    pub(crate) fn batches(&self) -> usize {
+        self.made_of.iter().rev().take_while(|made| matches!(made, Made::Batch(_))).count()
+    }
+
     /// Lets the owner act until it has nothing left over; what it wants done stands in line.
     pub(crate) fn act(&mut self) {
         self.turn();
