@@ -71,6 +71,14 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Whether it makes a task and asks for nothing that is there already.
+    pub(crate) fn only_adds(&self) -> bool {
+        let Self::Schedule(order) = self else { return false };
+        order.new_task.key.is_none() && order.receipt.is_none()
+    }
+}
+
 /// A task to be scheduled.
 #[derive(Debug, Clone)]
 pub struct Order {

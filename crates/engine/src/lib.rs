@@ -33,6 +33,7 @@ mod command;
 
 mod cancel;
 mod pause;
+mod porch;
 mod receipt;
 mod redrive;
 mod schedule;

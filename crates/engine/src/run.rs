@@ -1,14 +1,19 @@
 //! The shell: runs an owner on a thread of its own and does what it wants done.
 //!
-//! In: calls through a [`Handle`]. Out: reads and writes of the store, each a task on the runtime that
-//! comes back as an event, and deliveries for couriers, who report as events. Invariant: the thread that waits for time does
-//! nothing but decide; whatever may take long happens elsewhere. After the owner's end it stays as long as anybody has a way to it, to
+//! In: calls through a [`Handle`]. Out: reads and writes of the store, which come back as events, and deliveries for couriers, who
+//! report as events. Invariant: the thread that waits for time does nothing but decide; whatever may take long happens on the
+//! runtime. A small batch is begun and looked after by this thread itself, because two ways through the runtime take longer than
+//! it does. After the owner's end it stays as long as anybody has a way to it, to
 //! refuse calls and to pass on what couriers still bring.
 //! Bound: [`COMMANDS_MAX`] commands at once. Everything else that can stand in the channel is the answer to one action
 //! that the owner itself has under way.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -26,6 +31,7 @@ use crate::hand_over::{Flight, Stray};
 use crate::look::Looked;
 use crate::memory::Budget;
 use crate::owner::Owner;
+use crate::porch::Porch;
 use crate::recover::Possession;
 
 /// Commands that wait for their answer at once. Each holds one task; more means that the store cannot
@@ -37,20 +43,33 @@ const WEIGHT_MAX: usize = 512;
 /// Reports of couriers in one event.
 const REPORTS_MAX: usize = 256;
 
+/// Changes of a batch that the thread begins itself: some tens of microseconds of writing them out.
+const BEGUN_MAX: usize = 64;
+
 /// How long the thread waits when nothing is due: it wakes by events, this is only a bound.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// The door to an owner. Clones lead to the same one.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    events: Sender<Event>,
+    words: Sender<Word>,
+    porch: Arc<Porch>,
     permits: Arc<Semaphore>,
+}
+
+/// What reaches the thread.
+#[derive(Debug)]
+enum Word {
+    /// For the owner.
+    Event(Event),
+    /// The batch that the thread has begun may be written.
+    Look,
 }
 
 /// The way back for couriers.
 #[derive(Debug, Clone)]
 pub struct Reports {
-    events: Sender<Event>,
+    words: Sender<Word>,
     /// Tells owners apart.
     owner: (PartitionId, Epoch),
 }
@@ -59,13 +78,13 @@ impl Reports {
     /// Reports what came of deliveries. If the owner has ended, it is passed on to whoever came next.
     pub fn send(&self, reports: Vec<Report>) {
         if reports.len() <= REPORTS_MAX {
-            let _ = self.events.send(Event::Ended(reports));
+            let _ = self.words.send(Word::Event(Event::Ended(reports)));
             return;
         }
         let mut reports = reports.into_iter();
         while !reports.as_slice().is_empty() {
             let some = reports.by_ref().take(REPORTS_MAX);
-            let _ = self.events.send(Event::Ended(some.collect()));
+            let _ = self.words.send(Word::Event(Event::Ended(some.collect())));
         }
     }
 
@@ -129,8 +148,9 @@ where
     K: Courier,
     C: Clock,
 {
-    let (events, received) = channel();
+    let (words, received) = channel();
     let (stopped, why) = oneshot::channel();
+    let porch = Arc::new(Porch::default());
     let hands = Hands {
         partition: possession.partition,
         epoch: possession.epoch,
@@ -138,7 +158,10 @@ where
         courier,
         retention: terms.retention,
         runtime: runtime::Handle::current(),
-        events: events.clone(),
+        words: words.clone(),
+        porch: Arc::clone(&porch),
+        begun: RefCell::default(),
+        bell: Waker::from(Arc::new(Bell(words.clone()))),
         strays,
     };
     thread::Builder::new().name(possession.partition.to_string()).spawn(move || {
@@ -154,17 +177,20 @@ where
         }
         stay(&received, &strays, partition);
     })?;
-    Ok((Handle { events, permits: Arc::new(Semaphore::new(COMMANDS_MAX)) }, why))
+    Ok((Handle { words, porch, permits: Arc::new(Semaphore::new(COMMANDS_MAX)) }, why))
 }
 
 /// Returns when a drain or a hand-over has come to its end; an error when the owner may not or cannot go on.
 fn run<S: TaskStore, K: Courier, C: Clock>(
     mut owner: Owner,
-    received: &Receiver<Event>,
+    received: &Receiver<Word>,
     hands: &Hands<S, K>,
     clock: &C,
 ) -> Result<(), StoreError> {
+    // A store may ask for the runtime's timers when a batch is begun here.
+    let _runtime = hands.runtime.enter();
     let mut draining = false;
+    let mut heard = VecDeque::new();
     loop {
         let mut end = None;
         for action in owner.act(clock.now()) {
@@ -182,30 +208,32 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
         }
         let wait = owner.wakes_at().map_or(IDLE_MAX, |at| clock.until(at).min(IDLE_MAX));
         match received.recv_timeout(wait) {
-            Ok(event) => {
-                draining |= matches!(event, Event::Drain);
-                owner.on(event, clock.now());
-            }
+            Ok(word) => hands.hear(word, &mut heard),
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         let mut weight = 0;
-        while weight < WEIGHT_MAX
-            && let Ok(event) = received.try_recv()
-        {
-            draining |= matches!(event, Event::Drain);
-            weight += event.weight();
-            owner.on(event, clock.now());
+        loop {
+            for event in heard.drain(..) {
+                draining |= matches!(event, Event::Drain);
+                weight += event.weight();
+                owner.on(event, clock.now());
+            }
+            if weight >= WEIGHT_MAX {
+                break;
+            }
+            let Ok(word) = received.try_recv() else { break };
+            hands.hear(word, &mut heard);
         }
     }
 }
 
 /// After the end: refuses calls and passes on reports, until nobody has a way to here any more.
-fn stay(received: &Receiver<Event>, strays: &Strays, partition: PartitionId) {
-    for event in received {
-        match event {
-            Event::Call(call) => call.refuse(&EngineError::Stopped),
-            Event::Ended(reports) => strays.send(partition, reports),
+fn stay(received: &Receiver<Word>, strays: &Strays, partition: PartitionId) {
+    for word in received {
+        match word {
+            Word::Event(Event::Call(call)) => call.refuse(&EngineError::Stopped),
+            Word::Event(Event::Ended(reports)) => strays.send(partition, reports),
             // Whoever waits for an answer learns it by the end of the way back.
             _ => {}
         }
@@ -235,8 +263,14 @@ impl Handle {
         let permits = Arc::clone(&self.permits);
         let permit = permits.try_acquire_many_owned(count).map_err(|_| EngineError::Busy)?;
         let (call, answers) = Call::new(commands);
-        self.events.send(Event::Call(call)).map_err(|_| EngineError::Stopped)?;
+        if let Some(call) = self.porch.wait(call) {
+            self.tell(Event::Call(call)).map_err(|_| EngineError::Stopped)?;
+        }
         Ok((answers, permit))
+    }
+
+    fn tell(&self, event: Event) -> Result<(), SendError<Word>> {
+        self.words.send(Word::Event(event))
     }
 
     /// Creates a task, or replaces the one that its key names.
@@ -270,24 +304,24 @@ impl Handle {
 
     /// The workers of a queue want so many deliveries at once from now on, those under way included.
     pub fn give_room(&self, namespace: Namespace, queue: Queue, room: usize) {
-        let _ = self.events.send(Event::Room { namespace, queue, room });
+        let _ = self.tell(Event::Room { namespace, queue, room });
     }
 
     /// How much there is, of one namespace or of all.
     pub async fn gauges(&self, namespace: Option<Namespace>) -> Result<Gauges, EngineError> {
         let (reply, gauges) = oneshot::channel();
-        self.events.send(Event::Gauge(namespace, reply)).map_err(|_| EngineError::Stopped)?;
+        self.tell(Event::Gauge(namespace, reply)).map_err(|_| EngineError::Stopped)?;
         gauges.await.map_err(|_| EngineError::Stopped)
     }
 
     /// Starts nothing new from here on. The owner ends when what is under way is done.
     pub fn drain(&self) {
-        let _ = self.events.send(Event::Drain);
+        let _ = self.tell(Event::Drain);
     }
 
     /// The lease of the partition is good until then.
     pub fn extend(&self, until: Timestamp) {
-        let _ = self.events.send(Event::Extend(until));
+        let _ = self.tell(Event::Extend(until));
     }
 
     /// Hands the partition over: starts nothing from here on, makes everything durable, waits a little
@@ -298,7 +332,7 @@ impl Handle {
         &self,
     ) -> impl Future<Output = Result<Vec<Flight>, EngineError>> + Send + use<> {
         let (reply, flights) = oneshot::channel();
-        let sent = self.events.send(Event::HandOver(reply));
+        let sent = self.tell(Event::HandOver(reply));
         async move {
             sent.map_err(|_| EngineError::Stopped)?;
             flights.await.unwrap_or(Err(EngineError::Stopped))
@@ -307,13 +341,13 @@ impl Handle {
 
     /// Ends it at once; nothing is written any more, because its lease is lost.
     pub fn end(&self) {
-        let _ = self.events.send(Event::End);
+        let _ = self.tell(Event::End);
     }
 
     /// What couriers of another broker report of deliveries that were under way when the partition came here.
     pub fn report(&self, reports: Vec<Report>) {
         let reports = reports.into_iter().map(Report::passed_on).collect();
-        let _ = self.events.send(Event::Ended(reports));
+        let _ = self.tell(Event::Ended(reports));
     }
 
     async fn ask(&self, command: Command) -> Result<Answer, EngineError> {
@@ -330,8 +364,25 @@ struct Hands<S, K> {
     courier: Arc<K>,
     retention: Retention,
     runtime: runtime::Handle,
-    events: Sender<Event>,
+    words: Sender<Word>,
+    porch: Arc<Porch>,
+    /// The batch that the thread looks after itself.
+    begun: RefCell<Option<Work>>,
+    /// Rings when that may be written.
+    bell: Waker,
     strays: Strays,
+}
+
+/// Something that ends with an event.
+type Work = Pin<Box<dyn Future<Output = Event> + Send>>;
+
+struct Bell(Sender<Word>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // A thread that is gone has nothing to look after.
+        let _ = self.0.send(Word::Look);
+    }
 }
 
 impl<S: TaskStore, K: Courier> Hands<S, K> {
@@ -339,8 +390,13 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
         let (partition, epoch) = (self.partition, self.epoch);
         let store = Arc::clone(&self.store);
         match action {
-            Action::Apply(batch) => self
-                .start(async move { Event::Applied(store.apply(partition, epoch, batch).await) }),
+            Action::Apply(batch) => {
+                self.porch.open();
+                let is_small = batch.changes.len() <= BEGUN_MAX;
+                let work =
+                    async move { Event::Applied(store.apply(partition, epoch, batch).await) };
+                if is_small { self.begin(work) } else { self.start(work) }
+            }
             Action::Load { after, until, limit } => self.start(async move {
                 Event::Loaded(store.load(partition, after, until, limit).await)
             }),
@@ -355,7 +411,7 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
             }
             Action::Deliver(deliveries) => {
                 let courier = Arc::clone(&self.courier);
-                let reports = Reports { events: self.events.clone(), owner: (partition, epoch) };
+                let reports = Reports { words: self.words.clone(), owner: (partition, epoch) };
                 // Handing over is quick, but not so quick that time should wait for it.
                 self.runtime.spawn(async move { courier.carry(deliveries, &reports) });
             }
@@ -364,11 +420,57 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
         }
     }
 
+    /// What a word says to the owner. With the answer to a batch come those who have waited for it.
+    fn hear(&self, word: Word, heard: &mut VecDeque<Event>) {
+        let event = match word {
+            Word::Event(event) => Some(event),
+            Word::Look => self.look(),
+        };
+        if matches!(event, Some(Event::Applied(_))) {
+            heard.extend(self.porch.close().into_iter().map(Event::Call));
+        }
+        heard.extend(event);
+    }
+
+    /// Has something done on the runtime.
     fn start(&self, work: impl Future<Output = Event> + Send + 'static) {
-        let events = self.events.clone();
+        let words = self.words.clone();
         self.runtime.spawn(async move {
             // An owner that is gone wants to know nothing any more.
-            let _ = events.send(work.await);
+            let _ = words.send(Word::Event(work.await));
         });
+    }
+
+    /// Begins something here. There is one batch under way at most.
+    fn begin(&self, work: impl Future<Output = Event> + Send + 'static) {
+        *self.begun.borrow_mut() = Some(Box::pin(work));
+        if let Some(event) = self.look() {
+            let _ = self.words.send(Word::Event(event));
+        }
+    }
+
+    /// What came of that which was begun here, if it is over.
+    fn look(&self) -> Option<Event> {
+        let mut begun = self.begun.borrow_mut();
+        let poll = begun.as_mut()?.as_mut().poll(&mut Context::from_waker(&self.bell));
+        match poll {
+            Poll::Ready(event) => {
+                *begun = None;
+                Some(event)
+            }
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl<S, K> Drop for Hands<S, K> {
+    /// What was begun is seen through by the runtime, and who waits for the next batch waits in vain.
+    fn drop(&mut self) {
+        if let Some(work) = self.begun.take() {
+            self.runtime.spawn(work);
+        }
+        for call in self.porch.close() {
+            call.refuse(&EngineError::Stopped);
+        }
     }
 }

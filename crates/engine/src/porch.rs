@@ -1,0 +1,100 @@
+//! The porch: where calls wait that could only join the next batch, while one is being written.
+//!
+//! In: small calls that make tasks without a name. Out: all of them, when the batch under way is answered. Whoever waits here wakes
+//! nobody: an owner that gets up for each of 64 callers between two writes costs both sides more than all of their tasks
+//! (`docs/adr/0014-few-wakes.md`).
+//! Bound: the commands that may wait at once (`run`).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::call::Call;
+
+/// Commands of a call that waits. A larger one is better decided while the batch is being written.
+const COMMANDS_MAX: usize = 16;
+
+/// Who waits for the batch under way; `None` while there is none, and nobody may wait.
+#[derive(Debug, Default)]
+pub(crate) struct Porch(Mutex<Option<Vec<Call>>>);
+
+impl Porch {
+    /// A batch is being written from here on.
+    pub(crate) fn open(&self) {
+        self.waiting().get_or_insert_default();
+    }
+
+    /// Nobody may wait from here on. Out: who has waited, in order.
+    pub(crate) fn close(&self) -> Vec<Call> {
+        self.waiting().take().unwrap_or_default()
+    }
+
+    /// Lets a call wait. Out: the call, if it may not.
+    pub(crate) fn wait(&self, call: Call) -> Option<Call> {
+        if !can_wait(&call) {
+            return Some(call);
+        }
+        match self.waiting().as_mut() {
+            Some(waiting) => waiting.push(call),
+            None => return Some(call),
+        }
+        None
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<Vec<Call>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether nothing but the next batch can come of it.
+fn can_wait(call: &Call) -> bool {
+    call.commands.len() <= COMMANDS_MAX && call.commands.iter().all(|command| command.only_adds())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use punctual_core::{Due, Namespace, NewTask, Queue, Schedule, Target, TaskKey};
+
+    use super::*;
+    use crate::command::{Command, Condition, Order, Subject};
+
+    fn schedule(key: Option<&str>) -> Command {
+        let due = Schedule::Once(Due::In(Duration::from_secs(1)));
+        let target = Target::Queue(Queue::new("mail").unwrap());
+        let mut new_task = NewTask::new(Namespace::new("shop").unwrap(), due, target);
+        new_task.key = key.map(|key| TaskKey::new(key).unwrap());
+        let (new_task, condition) = (Arc::new(new_task), Condition::Always);
+        Command::Schedule(Order { new_task, condition, receipt: None })
+    }
+
+    fn wait(porch: &Porch, commands: Vec<Command>) -> bool {
+        porch.wait(Call::new(commands).0).is_none()
+    }
+
+    #[test]
+    fn small_calls_for_tasks_without_a_name_wait_while_a_batch_is_written() {
+        let porch = Porch::default();
+        assert!(!wait(&porch, vec![schedule(None)]), "nothing is being written");
+        porch.open();
+        assert!(wait(&porch, vec![schedule(None)]));
+        assert!(wait(&porch, vec![schedule(None), schedule(None)]));
+        porch.open();
+        let waited: Vec<_> = porch.close().iter().map(|call| call.commands.len()).collect();
+        assert_eq!(waited, [1, 2]);
+        assert!(!wait(&porch, vec![schedule(None)]), "it is written");
+        assert!(porch.close().is_empty());
+    }
+
+    #[test]
+    fn whatever_has_to_be_looked_up_or_is_large_does_not_wait() {
+        let porch = Porch::default();
+        porch.open();
+        let subject = Subject::Key(Namespace::new("shop").unwrap(), TaskKey::new("a").unwrap());
+        assert!(!wait(&porch, vec![schedule(Some("a"))]));
+        assert!(!wait(&porch, vec![Command::Get(subject)]));
+        assert!(!wait(&porch, vec![schedule(None), schedule(Some("a"))]));
+        assert!(!wait(&porch, vec![schedule(None); COMMANDS_MAX + 1]));
+        assert!(porch.close().is_empty());
+    }
+}
