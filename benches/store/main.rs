@@ -81,6 +81,9 @@ impl Args {
 }
 
 fn main() -> ExitCode {
+    // What the store says of its checkpoints: RUST_LOG=debug
+    let log = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
     let Some(args) = Args::read(std::env::args().skip(1)) else {
         eprintln!("{USAGE}\n--tasks is at least {}", OWNERS * BATCH * 10);
         return ExitCode::FAILURE;

@@ -34,6 +34,8 @@ const TOUCHES: u64 = 2;
 const STRIDE: u64 = 1_000_003;
 const LEASE: Duration = Duration::from_secs(400 * 86_400);
 const THREADS: usize = 2;
+/// No answer should take longer.
+const LONG_WAIT: Duration = Duration::from_millis(250);
 
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -308,6 +310,14 @@ fn note_answers(figures: &mut Figures, begun: Instant, done: &[Owner]) {
     figures.set("window", window as f64 * BATCH as f64);
     figures.set("per_second_first", rate(begun, answers[window - 1].0));
     figures.set("per_second_last", rate(answers[batches - 1 - window].0, answers[batches - 1].0));
+    for pair in answers.windows(2).filter(|pair| pair[1].0 - pair[0].0 > LONG_WAIT) {
+        let (at, gap) = (pair[0].0 - begun, pair[1].0 - pair[0].0);
+        eprintln!(
+            "  nobody was answered for {:.0} ms after {:.2} s",
+            gap.as_secs_f64() * 1e3,
+            at.as_secs_f64()
+        );
+    }
     let gaps = answers.windows(2).map(|pair| pair[1].0 - pair[0].0);
     figures.set("silence_max_ms", gaps.max().unwrap_or_default().as_secs_f64() * 1e3);
     let mut waits: Vec<Duration> = answers.iter().map(|(_, wait)| *wait).collect();
@@ -316,7 +326,7 @@ fn note_answers(figures: &mut Figures, begun: Instant, done: &[Owner]) {
     figures.set("wait_p50_ms", wait(0.5));
     figures.set("wait_p99_ms", wait(0.99));
     figures.set("wait_max_ms", wait(1.0));
-    let long = waits.iter().filter(|wait| wait.as_millis() > 250).count();
+    let long = waits.iter().filter(|wait| **wait > LONG_WAIT).count();
     figures.set("waits_over_250_ms", long as f64);
 }
 

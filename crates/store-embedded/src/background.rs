@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::checkpoint::{Exchange, Frozen, RunNumbers};
+use crate::checkpoint::{Exchange, Frozen, RunNumbers, timed};
 use crate::fault::Fault;
 use crate::inner::Inner;
 use crate::journal::{CommitNo, Journal};
@@ -125,11 +125,11 @@ impl Loop {
             Some(frozen) => frozen,
             None => {
                 // What merging reads must not have ended without a bit.
-                self.inner.resolve()?;
-                exchange = self.inner.rewrite(&mut self.numbers)?;
+                timed("resolve", || self.inner.resolve())?;
+                exchange = timed("rewrite", || self.inner.rewrite(&mut self.numbers))?;
                 // With something to exchange there is something to write, also if nothing else changed.
                 let unless = exchange.dropped.is_empty().then_some(self.last);
-                match self.inner.freeze(unless)? {
+                match timed("freeze", || self.inner.freeze(unless))? {
                     Some(frozen) => frozen,
                     None => return Ok(()),
                 }
@@ -142,7 +142,7 @@ impl Loop {
                 self.journal.checkpointed(frozen.commit);
                 drop(frozen);
                 self.doomed.extend(dropped);
-                self.remove_doomed()
+                timed("remove", || self.remove_doomed())
             }
             Err(fault) => {
                 self.unwritten = Some(frozen);

@@ -18,7 +18,7 @@ use crate::catalog::{Batch, Listed, Meta, Owned, Paused, RunKind};
 use crate::fault::{Fault, Reading};
 use crate::history::HistoryBuffer;
 use crate::inner::Inner;
-use crate::journal::CommitNo;
+use crate::journal::{CommitNo, Stopwatch};
 use crate::key::Key;
 use crate::layers::{IdHash, Rows};
 use crate::names::{Name, NameHash, Named};
@@ -45,6 +45,15 @@ pub(crate) struct Frozen {
     history_finished: Vec<Arc<Run>>,
     history_swept: Vec<Listed>,
     now: Timestamp,
+}
+
+/// Does a part of a checkpoint, and says how long it took.
+pub(crate) fn timed<T>(part: &'static str, work: impl FnOnce() -> T) -> T {
+    let stopwatch = Stopwatch::start();
+    let done = work();
+    let took_ms = stopwatch.elapsed().as_secs_f64() * 1e3;
+    tracing::debug!(part, took_ms, "checkpoint");
+    done
 }
 
 /// Numbers of runs to come.
@@ -97,7 +106,7 @@ impl Inner {
             }
             return Err(fault);
         }
-        self.thaw(frozen, &exchange)?;
+        timed("thaw", || self.thaw(frozen, &exchange))?;
         self.step()?;
         Ok(exchange.dropped)
     }
@@ -140,15 +149,15 @@ impl Inner {
         numbers: &mut RunNumbers,
     ) -> Result<(), Fault> {
         self.step()?;
-        let stale = self.set_bits(&frozen.endings, &frozen.timeline)?;
+        let stale = timed("bits", || self.set_bits(&frozen.endings, &frozen.timeline))?;
         for (_, run) in &exchange.added {
             // Runs that were merged meanwhile are not on the timeline yet.
             self.set_bits_of_merged(frozen, run)?;
         }
-        self.write_tasks(frozen, exchange, numbers)?;
-        let history = self.write_history(frozen, numbers)?;
+        timed("tasks", || self.write_tasks(frozen, exchange, numbers))?;
+        let history = timed("history", || self.write_history(frozen, numbers))?;
         self.step()?;
-        self.files.sync_dir()?;
+        timed("directory", || self.files.sync_dir())?;
 
         let mut batch = self.catalog.batch();
         let finished: Vec<Arc<Run>> = frozen
@@ -174,7 +183,7 @@ impl Inner {
             now: frozen.now.as_millis(),
         });
         self.step()?;
-        batch.commit()?;
+        timed("catalog", || batch.commit())?;
         self.step()
     }
 

@@ -53,6 +53,7 @@ pub use error::{Dropped, DroppedWhy, JournalError};
 pub(crate) use frame::StoreId;
 pub(crate) use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
 pub use stats::JournalStats;
+pub(crate) use stats::Stopwatch;
 
 use disk::Disk;
 use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, Closed, END, spare_name};

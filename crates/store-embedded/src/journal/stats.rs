@@ -74,15 +74,15 @@ impl JournalStats {
 /// How long something took. A measurement: it is shown, and decides nothing, so it needs no
 /// `Clock` that tests can move.
 #[derive(Debug)]
-pub(super) struct Stopwatch(Instant);
+pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
     #[expect(clippy::disallowed_methods, reason = "a duration that is only shown, never acted on")]
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
 
-    pub(super) fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
 }
