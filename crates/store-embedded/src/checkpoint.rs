@@ -56,6 +56,33 @@ pub(crate) fn timed<T>(part: &'static str, work: impl FnOnce() -> T) -> T {
     done
 }
 
+/// How far the writing of a buffer has come, told to those who wait for it: each entry counts once when it is put into its file, and
+/// once when that is on disk.
+struct Pace<'a> {
+    inner: &'a Inner,
+    total: usize,
+    done: usize,
+    told: usize,
+}
+
+impl<'a> Pace<'a> {
+    const fn new(inner: &'a Inner, entries: usize) -> Self {
+        Self { inner, total: entries * 2, done: 0, told: 0 }
+    }
+
+    fn go_on(&mut self, entries: usize) -> Result<(), Fault> {
+        self.done += entries;
+        let written = self.done * PACES / self.total;
+        if written > self.told {
+            self.told = written;
+            let mut state = self.inner.state()?;
+            state.written = written;
+            self.inner.set_pressure(&state);
+        }
+        Ok(())
+    }
+}
+
 /// Numbers of runs to come.
 #[derive(Debug)]
 pub(crate) struct RunNumbers(pub(crate) u64);
@@ -229,6 +256,7 @@ impl Inner {
         numbers: &mut RunNumbers,
     ) -> Result<(), Fault> {
         let mut writers: BTreeMap<Slice, RunWriter> = BTreeMap::new();
+        let mut pace = Pace::new(self, frozen.buffer.len());
         for (key, body) in frozen.buffer.iter() {
             let slice = Slice::of(key.at, frozen.now, &self.options);
             let writer = match writers.entry(slice) {
@@ -239,18 +267,15 @@ impl Inner {
                 }
             };
             writer.push(key, body)?;
+            pace.go_on(1)?;
         }
-        let (total, mut done) = (frozen.buffer.len().max(1), 0);
         for (slice, writer) in writers {
             if let Some(written) = writer.finish()? {
                 let run = Arc::new(Run::new(written, frozen.birth));
-                done += run.count() as usize;
+                pace.go_on(run.count() as usize)?;
                 exchange.added.push((slice.kind(), run));
             }
             self.step()?;
-            let mut state = self.state()?;
-            state.written = done * PACES / total;
-            self.set_pressure(&state);
         }
         Ok(())
     }
