@@ -3,6 +3,7 @@
 //! In: text. Out: a `Duration` of whole milliseconds, and back. Months and years are not taken,
 //! because nobody agrees how long they are; a calendar is what cron is for.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Units in the order in which they must be written, largest first, in milliseconds.
@@ -46,11 +47,11 @@ pub fn format_duration(duration: Duration) -> String {
     if rest == 0 {
         return "0s".to_owned();
     }
-    let mut text = String::new();
+    let mut text = String::with_capacity(8);
     // Weeks are read but not written: 14d says the same and sorts with its neighbours.
     for (unit, millis) in &UNITS[1..] {
         if rest >= *millis {
-            text.push_str(&format!("{}{unit}", rest / millis));
+            write!(text, "{}{unit}", rest / millis).expect("a string takes everything");
             rest %= millis;
         }
     }

@@ -5,11 +5,11 @@
 //! 127.0.0.1 (DNS rebinding) is betrayed by `Host`. Programs that are no browsers send no `Origin`, and call a broker on loopback by a loopback name.
 //! In: the head of a request. Out: nothing, or the problem. A broker with tokens needs none of this: no page has a token.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::api::Problem;
 use crate::config::Config;
@@ -39,6 +39,11 @@ impl Strangers {
         if self == Self::None {
             return Ok(());
         }
+        // No browser, by an address of loopback: nearly everybody.
+        let is_plain = uri.authority().is_none() && !headers.contains_key(ORIGIN);
+        if is_plain && headers.get_all(HOST).iter().all(is_loopback_address) {
+            return Ok(());
+        }
         // HTTP/2 names the place in the URI, HTTP/1 in a header; some say it twice.
         let mut places: Vec<Authority> = uri.authority().cloned().into_iter().collect();
         for host in headers.get_all(HOST) {
@@ -60,6 +65,11 @@ impl Strangers {
     }
 }
 
+fn is_loopback_address(host: &HeaderValue) -> bool {
+    let address = host.to_str().ok().and_then(|host| host.parse::<SocketAddr>().ok());
+    address.is_some_and(|address| address.ip().is_loopback())
+}
+
 fn is_loopback(host: &str) -> bool {
     let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     host.eq_ignore_ascii_case("localhost")
@@ -68,8 +78,6 @@ fn is_loopback(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Answers that are successes: JSON with its content type, and the version of a task as its tag.
 
-use axum::body::Bytes;
-use axum::response::{IntoResponse, Response};
+use axum::body::Body;
+use axum::response::Response;
 use http::header::{CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
 use punctual_core::Task;
@@ -9,6 +9,9 @@ use serde::Serialize;
 
 use super::error::Problem;
 use super::task::TaskAnswer;
+
+/// About what a task takes, with a small payload.
+const ANSWER_BYTES: usize = 1024;
 
 /// What every call comes to.
 pub(crate) type Answer = Result<Response, Problem>;
@@ -21,14 +24,18 @@ pub(crate) fn ok(answer: &impl Serialize) -> Answer {
 /// A task, with its version.
 pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
     let mut response = json(status, &TaskAnswer::of(task));
-    if let Ok(version) = HeaderValue::from_str(&format!("\"{}\"", task.version.get())) {
+    if let Ok(version) = HeaderValue::try_from(format!("\"{}\"", task.version.get())) {
         response.headers_mut().insert(ETAG, version);
     }
     response
 }
 
 fn json(status: StatusCode, answer: &impl Serialize) -> Response {
-    let json = serde_json::to_vec(answer).expect("nothing in an answer can fail to be written");
+    let mut json = Vec::with_capacity(ANSWER_BYTES);
+    serde_json::to_writer(&mut json, answer).expect("nothing in an answer can fail to be written");
+    let mut response = Response::new(Body::from(json));
+    *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");
-    (status, [(CONTENT_TYPE, kind)], Bytes::from(json)).into_response()
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }

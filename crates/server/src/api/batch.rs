@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use http::HeaderMap;
 use punctual_core::{Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of};
 use punctual_engine::{
     Answer as Told, Command, Condition, EngineError, Order, Receipt, Scheduled, Subject,
@@ -55,19 +54,26 @@ pub(crate) enum TaskOrProblem {
 pub(crate) async fn create(
     State(broker): State<Arc<Broker>>,
     In(namespace): In,
-    headers: HeaderMap,
+    idempotency: Option<Idempotency>,
     load: Load,
 ) -> Answer {
-    let idempotency = Idempotency::of(&headers)?;
-    let new_tasks = match load {
-        Load::One(body) => return create_one(&broker, &namespace, &body, idempotency).await,
-        load => {
-            let (broker, namespace) = (Arc::clone(&broker), namespace.clone());
-            // Reading some megabytes takes a while, and others want the thread.
-            let read = move || read_all(&load, &broker, &namespace, idempotency.as_ref());
-            tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??
-        }
-    };
+    match load {
+        Load::One(body) => create_one(&broker, &namespace, &body, idempotency).await,
+        // Boxed, so that one task does not carry the room for many.
+        load => Box::pin(create_many(broker, namespace, load, idempotency)).await,
+    }
+}
+
+async fn create_many(
+    broker: Arc<Broker>,
+    namespace: Namespace,
+    load: Load,
+    idempotency: Option<Idempotency>,
+) -> Answer {
+    let reader = Arc::clone(&broker);
+    // Reading some megabytes takes a while, and others want the thread.
+    let read = move || read_all(&load, &reader, &namespace, idempotency.as_ref());
+    let new_tasks = tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??;
     let mut problems = Vec::with_capacity(new_tasks.len());
     let mut calls = Calls::default();
     let partitions = broker.owners.partitions();

@@ -42,7 +42,7 @@ pub(super) async fn pass(
             next.run(Request::from_parts(head, listen::timely(body))).await
         }
         Err(problem) => {
-            listen::read_off(Request::from_parts(head, body)).await;
+            Box::pin(listen::read_off(Request::from_parts(head, body))).await;
             problem.into_response()
         }
     };

@@ -3,7 +3,9 @@
 //! In: the header, and each task as it was sent. Out: a [`Receipt`] for the engine: a name made of the key, the place of the task in
 //! its request and the key of the task, and a digest of what was sent. Both are hashes, so that neither can be too long.
 
-use http::{HeaderMap, HeaderName};
+use axum::extract::OptionalFromRequestParts;
+use http::HeaderName;
+use http::request::Parts;
 use punctual_core::{
     IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
 };
@@ -30,12 +32,6 @@ impl Idempotency {
         Ok(Self(key.to_owned()))
     }
 
-    /// The one that a request carries, if it does.
-    pub(crate) fn of(headers: &HeaderMap) -> Result<Option<Self>, Problem> {
-        let key = request::header(headers, &HEADER)?;
-        Ok(key.map(Self::new).transpose()?)
-    }
-
     /// The receipt of one task of the request.
     pub(crate) fn receipt(&self, new_task: &NewTask, index: usize, sent: &[u8]) -> Receipt {
         let mut name = blake3::Hasher::new();
@@ -47,6 +43,15 @@ impl Idempotency {
         let name = name.finalize().to_hex();
         let digest = blake3::hash(sent.trim_ascii()).to_hex().to_string();
         Receipt { key: TaskKey::new(&name).expect("letters and digits"), digest }
+    }
+}
+
+impl<S: Send + Sync> OptionalFromRequestParts<S> for Idempotency {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
+        let key = request::header(&parts.headers, &HEADER)?;
+        Ok(key.map(Self::new).transpose()?)
     }
 }
 

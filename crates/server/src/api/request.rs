@@ -4,7 +4,7 @@
 //! part is wrong and what is allowed.
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
@@ -45,8 +45,8 @@ impl<S: Send + Sync> FromRequestParts<S> for In {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let namespace = names(parts, state).await?.into_iter().next().unwrap_or_default();
-        Ok(Self(Namespace::new(&namespace)?))
+        let names = names(parts, state).await?;
+        Ok(Self(Namespace::new(name(&names, 0))?))
     }
 }
 
@@ -54,20 +54,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let mut names = names(parts, state).await?.into_iter();
-        let namespace = Namespace::new(&names.next().unwrap_or_default())?;
-        Ok(Self(namespace, names.next().unwrap_or_default()))
+        let names = names(parts, state).await?;
+        Ok(Self(Namespace::new(name(&names, 0))?, name(&names, 1).to_owned()))
     }
 }
 
-async fn names<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<String>, Problem> {
-    match Path::<Vec<String>>::from_request_parts(parts, state).await {
-        Ok(Path(names)) => Ok(names),
-        Err(_) => {
-            let detail = "the path must be UTF-8, percent-encoded".to_owned();
-            Err(Problem::request(detail, None))
-        }
-    }
+async fn names<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<RawPathParams, Problem> {
+    RawPathParams::from_request_parts(parts, state).await.map_err(|_| {
+        let detail = "the path must be UTF-8, percent-encoded".to_owned();
+        Problem::request(detail, None)
+    })
+}
+
+/// The name at a place in the pattern of a route; those without have an empty one.
+fn name(names: &RawPathParams, place: usize) -> &str {
+    names.iter().nth(place).map_or("", |(_, name)| name)
 }
 
 /// What a query says. Every name is taken once; what nobody takes is refused by name.
@@ -185,12 +186,16 @@ fn kind(headers: &HeaderMap) -> Result<Kind, Problem> {
     let Some(text) = header(headers, &CONTENT_TYPE)? else {
         return Ok(Kind::Json);
     };
-    let media = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match media.as_str() {
-        "application/json" => Ok(Kind::Json),
-        "application/x-ndjson" => Ok(Kind::Lines),
-        "application/x-www-form-urlencoded" if !headers.contains_key(ORIGIN) => Ok(Kind::Json),
-        _ => Err(Problem::media_type("application/json or application/x-ndjson")),
+    let media = text.split(';').next().unwrap_or_default().trim();
+    let is = |name| media.eq_ignore_ascii_case(name);
+    if is("application/json") {
+        Ok(Kind::Json)
+    } else if is("application/x-ndjson") {
+        Ok(Kind::Lines)
+    } else if is("application/x-www-form-urlencoded") && !headers.contains_key(ORIGIN) {
+        Ok(Kind::Json)
+    } else {
+        Err(Problem::media_type("application/json or application/x-ndjson"))
     }
 }
 
@@ -235,15 +240,21 @@ pub(crate) fn json<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result
     if body.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::body(format!("the body must be {what}, a JSON object"), None));
     }
+    // Keeping track of the path costs as much as reading, so that is left to those who need it.
+    serde_json::from_slice(body).map_err(|error| problem::<T>(body, &error))
+}
+
+/// What is wrong with JSON that could not be read, and where.
+fn problem<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Problem {
     let mut json = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        // A dot stands for the body as a whole, a question mark for a place that has no name.
-        let field = (!path.starts_with(['.', '?'])).then_some(path);
-        Problem::body(error.inner().to_string(), field)
-    })?;
-    json.end().map_err(|error| Problem::body(error.to_string(), None))?;
-    Ok(value)
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut json) else {
+        // Something follows that does not belong to it.
+        return Problem::body(error.to_string(), None);
+    };
+    let path = error.path().to_string();
+    // A dot stands for the body as a whole, a question mark for a place that has no name.
+    let field = (!path.starts_with(['.', '?'])).then_some(path);
+    Problem::body(error.inner().to_string(), field)
 }
 
 /// Reads JSON into a type; no body at all is one that says nothing.

@@ -3,14 +3,15 @@
 //! A task that has ended is shown from its dead letter, which is whole, or from the last record of its history, which is not.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
-    Backoff, FireEnd, FireRecord, Guarantee, NewTask, Payload, RetryPolicy, Target, Task,
-    TaskState, format_duration,
+    Backoff, FireEnd, FireRecord, Guarantee, NewTask, Payload, RetryPolicy, Target, Task, TaskId,
+    TaskState, Timestamp, format_duration,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::{
@@ -21,17 +22,23 @@ use super::{
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Task)]
 pub(crate) struct TaskAnswer<'a> {
-    id: String,
+    #[serde(serialize_with = "text")]
+    #[schema(value_type = String)]
+    id: TaskId,
     namespace: &'a str,
     state: &'static str,
-    fire_at: String,
+    #[serde(serialize_with = "text")]
+    #[schema(value_type = String)]
+    fire_at: Timestamp,
     /// When its present fire is due by the schedule, if that is another time: jitter, or a retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     nominal_at: Option<String>,
     version: u64,
     /// Attempts begun of the present fire.
     attempt: usize,
-    created_at: String,
+    #[serde(serialize_with = "text")]
+    #[schema(value_type = String)]
+    created_at: Timestamp,
     #[serde(flatten)]
     sent: TaskBody<'a>,
 }
@@ -46,17 +53,22 @@ impl<'a> TaskAnswer<'a> {
     pub(crate) fn in_state(task: &'a Task, state: TaskState) -> Self {
         let firing = usize::from(state == TaskState::Firing);
         Self {
-            id: task.id.to_string(),
+            id: task.id,
             namespace: task.definition.namespace.as_str(),
             state: state_name(state),
-            fire_at: task.fire_at.to_string(),
+            fire_at: task.fire_at,
             nominal_at: (task.nominal_at != task.fire_at).then(|| task.nominal_at.to_string()),
             version: task.version.get(),
             attempt: task.attempts.len() + firing,
-            created_at: task.created_at.to_string(),
+            created_at: task.created_at,
             sent: TaskBody::of(&task.definition),
         }
     }
+}
+
+/// As text, written where it belongs.
+fn text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
 }
 
 /// What history knows of a task that has ended and left no dead letter.
