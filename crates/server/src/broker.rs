@@ -26,7 +26,7 @@ use crate::browser::Strangers;
 use crate::clock::SystemClock;
 use crate::cluster::{self, Membership, Rooms};
 use crate::config::{Config, ConfigError, Sharing};
-use crate::courier::{Couriers, Guard, HttpCourier, Hub, Signer};
+use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
 use crate::listen;
 use crate::owners::Owners;
 use crate::peer::{Peers, Secret, Transport};
@@ -237,8 +237,8 @@ async fn compose(
     let guard = Guard::new(config.reach(), address);
     let signer = Signer::new(config.signing_secrets.clone());
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
-    let http =
-        Arc::new(HttpCourier::new(guard.clone(), signer, Arc::clone(&clock), telemetry.clone()));
+    let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
+    let http = Arc::new(HttpCourier::new(dialler, signer, Arc::clone(&clock), telemetry.clone()));
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());

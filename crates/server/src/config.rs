@@ -13,7 +13,7 @@ use punctual_store::Retention;
 
 use crate::auth::{Grant, Token};
 use crate::courier::{Reach, SigningSecret, Signs};
-use crate::tls::{Tls, TlsError};
+use crate::tls::{Authorities, Tls, TlsError};
 
 /// Bytes of a file that holds a secret. A larger one is something else.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;
@@ -31,6 +31,8 @@ pub struct Config {
     pub signing_secrets: Vec<SigningSecret>,
     /// Whether webhooks may go to private networks and to this machine.
     pub allow_private_targets: bool,
+    /// Whom it believes who receivers are, besides those that browsers believe.
+    pub webhook_authorities: Authorities,
     /// Its certificate, if it speaks TLS.
     pub tls: Option<Tls>,
     /// How long history and dead letters are kept.
@@ -185,6 +187,14 @@ pub fn tls(cert: Option<&Path>, key: Option<&Path>) -> Result<Option<Tls>, Confi
     }
 }
 
+/// Authorities for receivers besides those that browsers believe, if there are some.
+pub fn webhook_authorities(path: Option<&Path>) -> Result<Authorities, ConfigError> {
+    match path {
+        None => Ok(Authorities::default()),
+        Some(path) => Authorities::load(path).map_err(|error| bad("webhook_ca", error.to_string())),
+    }
+}
+
 fn pair<'a>(key: &'static str, text: &'a str) -> Result<(&'a str, &'a str), ConfigError> {
     text.split_once('=').ok_or_else(|| bad(key, "must be NAMESPACE=SECRET".to_owned()))
 }
@@ -222,6 +232,7 @@ mod tests {
             tokens: vec![],
             signing_secrets: vec![],
             allow_private_targets: false,
+            webhook_authorities: Authorities::default(),
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
+pub(crate) use dial::Dialler;
 pub(crate) use guard::Guard;
 pub use guard::Reach;
 pub(crate) use http::HttpCourier;

@@ -6,6 +6,7 @@
 //! Bound: an answer begins within the task's timeout, and no more than [`ANSWER_BYTES_MAX`] of it is read, for no longer
 //! than [`ANSWER_MAX`]. Redirects are not followed, proxies of the environment are not used.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,6 @@ use tokio::time::timeout;
 
 use super::dial::{DialError, Dialler};
 use super::given_up;
-use super::guard::Guard;
 use super::occasion_name;
 use super::retry_after::retry_after;
 use super::sign::Signer;
@@ -65,7 +65,7 @@ pub(crate) struct HttpCourier {
 
 impl HttpCourier {
     pub(crate) fn new(
-        guard: Guard,
+        dialler: Dialler,
         signer: Signer,
         clock: Arc<SystemClock>,
         telemetry: Telemetry,
@@ -77,7 +77,7 @@ impl HttpCourier {
             .http1_max_buf_size(ANSWER_BYTES_MAX)
             // A request is sent once: whether to try again is the owner's decision.
             .retry_canceled_requests(false)
-            .build(Dialler::new(guard));
+            .build(dialler);
         Self { client, signer, clock, telemetry, over: watch::Sender::new(false) }
     }
 
@@ -207,6 +207,12 @@ fn judge(status: StatusCode, headers: &HeaderMap) -> Outcome {
 fn judge_failure(error: &(dyn std::error::Error + 'static)) -> Outcome {
     let mut cause = error;
     loop {
+        if is_of_a_stranger(cause) {
+            return failed(
+                "no answer: no authority that is trusted has signed its certificate; \
+                 --webhook-ca trusts further ones",
+            );
+        }
         if let Some(DialError::Forbidden(forbidden)) = cause.downcast_ref() {
             return Outcome::Refused { reason: Reason::new(&forbidden.to_string()) };
         }
@@ -216,6 +222,15 @@ fn judge_failure(error: &(dyn std::error::Error + 'static)) -> Outcome {
             None => return failed(&format!("no answer: {cause}")),
         }
     }
+}
+
+/// Whether a certificate leads to no authority that is trusted, or to a stranger with the name of one.
+fn is_of_a_stranger(error: &(dyn std::error::Error + 'static)) -> bool {
+    use rustls::CertificateError::{BadSignature, UnknownIssuer};
+    // What stands in an io::Error is not its source, but the error itself.
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let inner = inner.and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)))
 }
 
 fn failed(reason: &str) -> Outcome {
