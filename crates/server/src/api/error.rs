@@ -210,9 +210,6 @@ impl From<EngineError> for Problem {
                 "The idempotency key was used for another task",
                 StatusCode::CONFLICT,
             ),
-            EngineError::AtMostOnce => {
-                ("urn:punctual:at-most-once", "At most once", StatusCode::UNPROCESSABLE_ENTITY)
-            }
             EngineError::Firing(_) => {
                 ("urn:punctual:firing", "The task is firing", StatusCode::CONFLICT)
             }
