@@ -238,7 +238,9 @@ async fn compose(
     let signer = Signer::new(config.signing_secrets.clone());
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
     let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
-    let http = Arc::new(HttpCourier::new(dialler, signer, Arc::clone(&clock), telemetry.clone()));
+    let places = config.webhook_connections_max;
+    let http = HttpCourier::new(dialler, places, signer, Arc::clone(&clock), telemetry.clone());
+    let http = Arc::new(http);
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());

@@ -34,7 +34,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long it may take until a connection can be used, TLS and all.
 const READY_MAX: Duration = Duration::from_secs(15);
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Dialling<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// Why there is no connection.
