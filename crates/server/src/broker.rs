@@ -32,6 +32,7 @@ use crate::owners::Owners;
 use crate::peer::{Peers, Secret, Transport};
 use crate::store::Store;
 use crate::telemetry::Telemetry;
+use crate::tls::Tls;
 
 /// The lease of a broker that shares its store with nobody: only its epoch matters.
 const SOLE_LEASE: Duration = Duration::from_secs(5);
@@ -70,6 +71,8 @@ pub(crate) struct Broker {
     pub(crate) strangers: Strangers,
     /// what their tasks may call,
     pub(crate) guard: Guard,
+    /// what the door shows, if it speaks TLS,
+    pub(crate) tls: Option<Tls>,
     /// and who counts them.
     pub(crate) telemetry: Telemetry,
     /// Where it listens.
@@ -122,7 +125,12 @@ pub async fn run(
     let mut serving = Box::pin(async {
         let tls = config.tls.as_ref();
         let accepting = listen::accept(&listener, tls, router, &connections, ended, &telemetry);
-        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry));
+        let renewing = async {
+            if let Some(tls) = tls {
+                tls.watch(&telemetry).await;
+            }
+        };
+        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry), renewing);
     });
     let failed = tokio::select! {
         () = stop => None,
@@ -269,6 +277,7 @@ async fn compose(
         tokens: Tokens::new(config.tokens.clone()),
         strangers: Strangers::to(config),
         guard,
+        tls: config.tls.clone(),
         telemetry,
         address,
         shared,

@@ -80,6 +80,7 @@ struct Metrics {
     connections: Gauge,
     webhook_connections: Gauge,
     webhook_waits: Gauge,
+    certificates: Family<CertificateLabels, Counter>,
     commit_tasks: Histogram,
     commit_seconds: Histogram,
     clock_suspect: Gauge,
@@ -104,6 +105,18 @@ enum OutcomeLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CertificateLabels {
+    result: CertificateLabel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+enum CertificateLabel {
+    used,
+    failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     method: &'static str,
     route: String,
@@ -125,6 +138,7 @@ impl Telemetry {
             connections: Gauge::default(),
             webhook_connections: Gauge::default(),
             webhook_waits: Gauge::default(),
+            certificates: Family::default(),
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
             clock_suspect: Gauge::default(),
@@ -149,6 +163,8 @@ impl Telemetry {
         let waits =
             "Deliveries that wait for a connection because there are as many as there may be";
         m.registry.register("webhook_waits", waits, m.webhook_waits.clone());
+        let certificates = "New certificates found in the files of TLS, and what came of them";
+        m.registry.register("tls_certificates", certificates, m.certificates.clone());
         let tasks = "Changes of tasks made durable by one commit";
         m.registry.register("commit_tasks", tasks, m.commit_tasks.clone());
         m.registry.register("commit_seconds", "How long commits took", m.commit_seconds.clone());
@@ -208,6 +224,12 @@ impl Telemetry {
     pub(crate) fn webhook_waits(&self) -> Waiting {
         self.0.webhook_waits.inc();
         Waiting(self.clone())
+    }
+
+    /// The files of TLS have changed, and what is in them is used, or cannot be.
+    pub(crate) fn certificate(&self, is_used: bool) {
+        let result = if is_used { CertificateLabel::used } else { CertificateLabel::failed };
+        self.0.certificates.get_or_create(&CertificateLabels { result }).inc();
     }
 
     /// The store has made a batch durable.
@@ -381,6 +403,8 @@ mod tests {
         let connected = telemetry.connection();
         telemetry.webhook_connection(1);
         let waits = telemetry.webhook_waits();
+        telemetry.certificate(true);
+        telemetry.certificate(false);
         let partition = |number| PartitionId::new(number).unwrap();
         telemetry.holds(partition(3), Epoch::new(7));
         telemetry.holds(partition(3), Epoch::new(8));
@@ -420,6 +444,8 @@ mod tests {
             "punctual_connections 1",
             "punctual_webhook_connections 1",
             "punctual_webhook_waits 1",
+            "punctual_tls_certificates_total{result=\"used\"} 1",
+            "punctual_tls_certificates_total{result=\"failed\"} 1",
             "punctual_commit_tasks_count 0",
             "punctual_commit_seconds_count 0",
             "punctual_clock_suspect 0",
