@@ -90,11 +90,13 @@ fn open_to(broker: &Broker, ports: &BTreeSet<u16>) -> usize {
         .collect();
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
-    rows.filter(|row| {
+    let open = rows.filter(|row| {
         let port = row[2].rsplit_once(':').unwrap().1;
         ports.contains(&u16::from_str_radix(port, 16).unwrap()) && sockets.contains(row[9])
-    })
-    .count()
+    });
+    // The table is read piece by piece while it changes, so a row may be in it twice.
+    let open: BTreeSet<String> = open.map(|row| row[9].to_owned()).collect();
+    open.len()
 }
 
 fn receive(got: &Channel<usize>, count: usize) -> Vec<usize> {

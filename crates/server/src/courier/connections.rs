@@ -16,7 +16,7 @@ use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use punctual_core::{Clock as _, Namespace, Timestamp};
 use tokio::sync::oneshot;
-use tokio::time::interval;
+use tokio::time::{interval, timeout};
 
 use crate::clock::SystemClock;
 use crate::telemetry::Telemetry;
@@ -24,6 +24,8 @@ use crate::telemetry::Telemetry;
 /// How long an idle connection is kept, and how often it is looked for such.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 const IDLE_EVERY: Duration = Duration::from_secs(5);
+/// How long a connection may take until the next request can be sent on it, when its answer has been read.
+const READY_MAX: Duration = Duration::from_millis(100);
 /// Idle connections kept per line: as many as a lane has deliveries under way.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 
@@ -191,7 +193,9 @@ impl Connection {
 
     /// Keeps it for the next delivery of its line, if it can still be used.
     pub(super) async fn keep(mut self) {
-        if self.sender.ready().await.is_err() {
+        // A receiver may have answered without taking all of the request: the rest is not waited for.
+        let ready = timeout(READY_MAX, self.sender.ready()).await;
+        if !matches!(ready, Ok(Ok(()))) {
             return;
         }
         let Self { sender, usage } = self;
