@@ -98,6 +98,15 @@ impl HttpTarget {
         &self.url
     }
 
+    /// Scheme, host and port of it, as they were written.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        // Behind the two slashes, the path begins at the next one.
+        let host = self.url.find("://").map_or(0, |at| at + 3);
+        let end = self.url[host..].find(['/', '?']).map_or(self.url.len(), |at| host + at);
+        &self.url[..end]
+    }
+
     /// How.
     #[must_use]
     pub const fn method(&self) -> Method {

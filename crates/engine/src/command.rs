@@ -188,9 +188,6 @@ pub enum EngineError {
     /// The idempotency key was used for another task.
     #[error("the idempotency key was used for another task")]
     OtherOrder,
-    /// A task that may be received at most once fires by its schedule alone.
-    #[error("a task with the guarantee at_most_once cannot be fired besides its schedule")]
-    AtMostOnce,
     /// It cannot be changed while this attempt is under way.
     #[error("attempt {} of the task is under way", .0.get())]
     Firing(AttemptNo),

@@ -4,10 +4,10 @@
 //! that is due at once only a part passes in one turn, and whoever is due a moment later does not wait for the rest of it.
 //! Invariant: nothing passes here before its `fire_at`.
 
-use punctual_core::{FireEnd, FireRecord, Guarantee, Task, TaskId, TaskState, Timestamp};
+use punctual_core::{FireEnd, FireRecord, Task, TaskId, TaskState, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Answer, Asked, EngineError};
+use crate::command::{Answer, Asked, EngineError, Subject};
 use crate::memory::Phase;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
@@ -71,8 +71,9 @@ impl Owner {
         if self.memory.is_firing(task.id) {
             return Err(EngineError::Firing(task.attempt_next()));
         }
-        if task.definition.guarantee == Guarantee::AtMostOnce {
-            return Err(EngineError::AtMostOnce);
+        let subject = Subject::Id(task.definition.namespace.clone(), task.id);
+        if let Some(attempt) = self.claims.attempt(&subject) {
+            return Err(EngineError::Firing(attempt));
         }
         if task.state == TaskState::Paused {
             return Err(EngineError::Paused);

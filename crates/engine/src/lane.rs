@@ -39,13 +39,7 @@ impl LaneId {
     pub(crate) fn of(definition: &NewTask) -> Self {
         let place = match &definition.target {
             Target::Queue(queue) => Place::Queue(queue.clone()),
-            Target::Http(http) => {
-                let url = http.url();
-                // Behind the two slashes, the path begins at the next one.
-                let host = url.find("://").map_or(0, |at| at + 3);
-                let end = url[host..].find(['/', '?']).map_or(url.len(), |at| host + at);
-                Place::Origin(url[..end].into())
-            }
+            Target::Http(http) => Place::Origin(http.origin().into()),
         };
         Self(definition.namespace.clone(), place)
     }

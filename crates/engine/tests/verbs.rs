@@ -388,8 +388,49 @@ fn what_cannot_be_fired_besides_says_why() {
     world.schedule(named("a", secs(50)));
     world.task(Command::Pause(key("a"))).unwrap();
     assert_eq!(world.task(Command::Fire(key("a"))), Err(EngineError::Paused));
-    world.schedule(NewTask { guarantee: Guarantee::AtMostOnce, ..named("b", secs(50)) });
-    assert_eq!(world.task(Command::Fire(key("b"))), Err(EngineError::AtMostOnce));
+}
+
+#[test]
+fn what_may_be_received_at_most_once_can_be_fired_besides_its_schedule_too() {
+    let order = || NewTask { guarantee: Guarantee::AtMostOnce, ..named("order", secs(600)) };
+    let mut world = World::new();
+    let task = world.schedule(order());
+    world.task(Command::Fire(key("order"))).unwrap();
+    let besides = world.carried[0].fire_id;
+    assert_ne!(besides, task.fire().id, "another fire of the same task");
+    let letters =
+        |world: &World| ready(world.store.dead(PARTITION, &shop(), None, 9)).unwrap().items;
+    assert_eq!(letters(&world)[0].fire_id(), besides, "claimed before it was sent");
+    assert!(matches!(world.task(Command::Fire(key("order"))), Err(EngineError::Firing(_))));
+    world.crash();
+    world.sent.clear();
+    world.pass(secs(599));
+    assert!(world.sent.is_empty(), "never a second time");
+    world.pass(secs(1));
+    assert_eq!(world.sent.len(), 1);
+    assert_eq!(world.sent[0].fire_id, task.fire().id, "its own time is not forgotten");
+    world.comes_back(Outcome::Acked);
+    world.settle();
+    let letters = letters(&world);
+    assert_eq!((letters.len(), letters[0].fire_id()), (1, besides));
+    let counts = world.counts();
+    assert_eq!((counts.done, counts.scheduled), (1, 0));
+
+    // With a known outcome nothing is left of the claim.
+    let mut world = World::new();
+    world.schedule(order());
+    world.task(Command::Fire(key("order"))).unwrap();
+    world.comes_back(Outcome::Acked);
+    world.settle();
+    let counts = world.counts();
+    assert_eq!((counts.scheduled, counts.dead_letters), (1, 0));
+    world.task(Command::Fire(key("order"))).unwrap();
+    world.comes_back(Outcome::Refused { reason: punctual_core::Reason::new("no") });
+    world.settle();
+    let counts = world.counts();
+    assert_eq!((counts.scheduled, counts.dead_letters), (1, 1));
+    world.pass(secs(600));
+    assert_eq!(world.carried.len(), 1);
 }
 
 #[test]

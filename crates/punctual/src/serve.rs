@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use punctual_core::{Partitions, zones_version};
-use punctual_server::config::{admin_token, signing_secret, tls, token};
+use punctual_server::config::{
+    admin_token, signing_secret, tls, token, webhook_authorities, webhook_connections_max,
+};
 use punctual_server::{
     Config, ConfigError, LogFormat, Sharing, Store, raise_file_limit, start_log,
 };
@@ -112,6 +114,10 @@ fn config(settings: &Settings) -> anyhow::Result<Config> {
         tokens,
         signing_secrets: each(settings.signing_secrets.as_deref(), signing_secret)?,
         allow_private_targets: settings.allow_private_targets.unwrap_or(false),
+        webhook_authorities: webhook_authorities(settings.webhook_ca.as_deref())?,
+        webhook_connections_max: settings
+            .webhook_connections
+            .unwrap_or_else(webhook_connections_max),
         tls: tls(settings.tls_cert.as_deref(), settings.tls_key.as_deref())?,
         retention,
         grace: settings.grace.unwrap_or(GRACE),

@@ -115,6 +115,14 @@ pub(crate) struct Settings {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) allow_private_targets: Option<bool>,
 
+    /// Trust this authority, a PEM file, for https:// webhooks, besides those that browsers trust
+    #[arg(long, env = "PUNCTUAL_WEBHOOK_CA", value_name = "FILE")]
+    pub(crate) webhook_ca: Option<PathBuf>,
+
+    /// Connections to receivers of webhooks at once, to all of them together [default: 512 to 4096, by the files that may be open]
+    #[arg(long, env = "PUNCTUAL_WEBHOOK_CONNECTIONS", value_name = "COUNT")]
+    pub(crate) webhook_connections: Option<usize>,
+
     /// Speak TLS with this certificate chain, a PEM file,
     #[arg(long, env = "PUNCTUAL_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -184,6 +192,8 @@ impl Settings {
             admin_tokens: self.admin_tokens.or(other.admin_tokens),
             signing_secrets: self.signing_secrets.or(other.signing_secrets),
             allow_private_targets: self.allow_private_targets.or(other.allow_private_targets),
+            webhook_ca: self.webhook_ca.or(other.webhook_ca),
+            webhook_connections: self.webhook_connections.or(other.webhook_connections),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
         }

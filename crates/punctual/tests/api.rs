@@ -130,6 +130,87 @@ fn a_task_can_be_fired_now_besides_its_schedule() {
 }
 
 #[test]
+fn what_may_be_received_at_most_once_is_fired_now_once_whatever_fails() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let broker = Broker::start(&[]);
+    let wishes = r#""in": "1h", "timeout": "1m", "guarantee": "at_most_once""#;
+    let (status, made) = broker.put("a", task(wishes, &url));
+    assert_eq!(status, 201, "{made}");
+    let (status, answer) = post(&broker, "/tasks/a/fire", &json!({}));
+    assert_eq!(status, 200, "{answer}");
+    let (_connection, _) = silent.accept().unwrap();
+    let (status, problem) = post(&broker, "/tasks/a/fire", &json!({}));
+    assert_eq!((status, &problem["type"]), (409, &json!("urn:punctual:firing")));
+    // Its outcome is lost with the broker.
+    let dir = std::sync::Arc::clone(&broker.dir);
+    broker.signal("-KILL");
+    broker.end();
+    let broker = Broker::start_on(dir, &[]);
+    let (_, dead) = get(&broker, "/dead");
+    assert_eq!(dead["dead"][0]["reason"], "unknown", "{dead}");
+    let (_, task) = broker.get("a");
+    assert_eq!((&task["state"], &task["fire_at"]), (&json!("scheduled"), &made["fire_at"]));
+    silent.set_nonblocking(true).unwrap();
+    assert!(silent.accept().is_err(), "it is not sent again");
+    // And with an outcome that is known.
+    let receiver = Receiver::start();
+    broker.put("b", self::task(r#""in": "1h", "guarantee": "at_most_once""#, &receiver.url));
+    assert_eq!(post(&broker, "/tasks/b/fire", &json!({})).0, 200);
+    assert_eq!(receiver.next().header("punctual-occasion"), "besides");
+    eventually(|| (get(&broker, "/dead").1["dead"].as_array()?.len() == 1).then_some(()));
+    assert_eq!(broker.get("b").1["state"], "scheduled", "it waits for its time all the same");
+}
+
+#[test]
+fn a_version_of_a_task_that_is_not_there_is_no_version() {
+    let broker = Broker::start(&[]);
+    let path = "/v1/shop/tasks/none";
+    let body = later("none", 1).to_string();
+    let (status, problem) = broker.call("PUT", path, &[("if-match", "\"1\"")], body);
+    assert_eq!((status, &problem["type"]), (412, &json!("urn:punctual:other-version")));
+    assert_eq!(problem["detail"], "there is no such task, so it has no version");
+}
+
+#[test]
+fn counts_add_up_at_every_moment_of_a_busy_namespace() {
+    const TASKS: usize = 2000;
+    let broker = Broker::start(&["--partitions", "4"]);
+    let one =
+        |guarantee: &str| json!({"in": "0s", "target": {"queue": "q"}, "guarantee": guarantee});
+    let guarantees = ["at_least_once", "at_most_once"].into_iter().cycle();
+    let tasks: Vec<Value> = guarantees.take(TASKS).map(one).collect();
+    assert_eq!(post(&broker, "/tasks", &json!(tasks)).0, 200);
+    let adds_up = || {
+        let (_, stats) = get(&broker, "/stats");
+        let of = |name: &str| stats[name].as_i64().unwrap();
+        let states = ["scheduled", "firing", "paused", "done", "dead", "cancelled"];
+        assert_eq!(states.map(of).iter().sum::<i64>(), of("accepted"), "{stats}");
+        assert_eq!(stats["accepted"], TASKS, "{stats}");
+        assert!(states.map(of).iter().all(|count| *count >= 0), "{stats}");
+        stats["done"] == TASKS
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut done = 0;
+            while done < TASKS {
+                let (_, leased) =
+                    post(&broker, "/queues/q/lease", &json!({"max": 100, "wait": "1s"}));
+                let tokens: Vec<&Value> = leased["deliveries"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|it| &it["token"])
+                    .collect();
+                done += tokens.len();
+                post(&broker, "/queues/q/ack", &json!({"tokens": tokens}));
+            }
+        });
+        eventually(|| adds_up().then_some(()));
+    });
+}
+
+#[test]
 fn touch_moves_a_task_and_a_once_task_needs_a_time() {
     let (broker, receiver) = (Broker::start(&[]), Receiver::start());
     broker.put("a", task(r#""in": "1h""#, &receiver.url));

@@ -26,12 +26,13 @@ use crate::browser::Strangers;
 use crate::clock::SystemClock;
 use crate::cluster::{self, Membership, Rooms};
 use crate::config::{Config, ConfigError, Sharing};
-use crate::courier::{Couriers, Guard, HttpCourier, Hub, Signer};
+use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
 use crate::listen;
 use crate::owners::Owners;
 use crate::peer::{Peers, Secret, Transport};
 use crate::store::Store;
 use crate::telemetry::Telemetry;
+use crate::tls::Tls;
 
 /// The lease of a broker that shares its store with nobody: only its epoch matters.
 const SOLE_LEASE: Duration = Duration::from_secs(5);
@@ -70,6 +71,8 @@ pub(crate) struct Broker {
     pub(crate) strangers: Strangers,
     /// what their tasks may call,
     pub(crate) guard: Guard,
+    /// what the door shows, if it speaks TLS,
+    pub(crate) tls: Option<Tls>,
     /// and who counts them.
     pub(crate) telemetry: Telemetry,
     /// Where it listens.
@@ -122,7 +125,12 @@ pub async fn run(
     let mut serving = Box::pin(async {
         let tls = config.tls.as_ref();
         let accepting = listen::accept(&listener, tls, router, &connections, ended, &telemetry);
-        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry));
+        let renewing = async {
+            if let Some(tls) = tls {
+                tls.watch(&telemetry).await;
+            }
+        };
+        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry), renewing);
     });
     let failed = tokio::select! {
         () = stop => None,
@@ -237,8 +245,10 @@ async fn compose(
     let guard = Guard::new(config.reach(), address);
     let signer = Signer::new(config.signing_secrets.clone());
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
-    let http =
-        Arc::new(HttpCourier::new(guard.clone(), signer, Arc::clone(&clock), telemetry.clone()));
+    let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
+    let places = config.webhook_connections_max;
+    let http = HttpCourier::new(dialler, places, signer, Arc::clone(&clock), telemetry.clone());
+    let http = Arc::new(http);
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
@@ -267,6 +277,7 @@ async fn compose(
         tokens: Tokens::new(config.tokens.clone()),
         strangers: Strangers::to(config),
         guard,
+        tls: config.tls.clone(),
         telemetry,
         address,
         shared,

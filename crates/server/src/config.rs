@@ -10,13 +10,21 @@ use std::time::Duration;
 
 use punctual_core::{BrokerId, Namespace};
 use punctual_store::Retention;
+use rustix::process::{Resource, getrlimit};
 
 use crate::auth::{Grant, Token};
 use crate::courier::{Reach, SigningSecret, Signs};
-use crate::tls::{Tls, TlsError};
+use crate::tls::{Authorities, Tls, TlsError};
 
 /// Bytes of a file that holds a secret. A larger one is something else.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;
+
+/// Connections to receivers at once, at least and at most: a lane has up to 256 deliveries under way and may use a half; each costs some tens
+/// of kilobytes.
+const WEBHOOK_CONNECTIONS: (usize, usize) = (512, 4096);
+/// Connections that come in, at most (`listen`), and files of the store.
+const INCOMING_MAX: usize = 16_384;
+const STORE_FILES: usize = 512;
 
 /// What a broker is told when it starts.
 #[derive(Debug, Clone)]
@@ -31,6 +39,10 @@ pub struct Config {
     pub signing_secrets: Vec<SigningSecret>,
     /// Whether webhooks may go to private networks and to this machine.
     pub allow_private_targets: bool,
+    /// Whom it believes who receivers are, besides those that browsers believe.
+    pub webhook_authorities: Authorities,
+    /// Connections to receivers at once, to all of them together.
+    pub webhook_connections_max: usize,
     /// Its certificate, if it speaks TLS.
     pub tls: Option<Tls>,
     /// How long history and dead letters are kept.
@@ -126,6 +138,9 @@ impl Config {
         if !self.listen.ip().is_loopback() && !self.insecure && self.tokens.is_empty() {
             return Err(ConfigError::Open(self.listen));
         }
+        if self.webhook_connections_max == 0 {
+            return Err(bad("webhook_connections", "must be at least 1".to_owned()));
+        }
         if let Some(sharing) = &self.sharing {
             if !LEASE.contains(&sharing.lease) {
                 return Err(bad("lease", "must be from 500ms to 1m".to_owned()));
@@ -185,6 +200,27 @@ pub fn tls(cert: Option<&Path>, key: Option<&Path>) -> Result<Option<Tls>, Confi
     }
 }
 
+/// Authorities for receivers besides those that browsers believe, if there are some.
+pub fn webhook_authorities(path: Option<&Path>) -> Result<Authorities, ConfigError> {
+    match path {
+        None => Ok(Authorities::default()),
+        Some(path) => Authorities::load(path).map_err(|error| bad("webhook_ca", error.to_string())),
+    }
+}
+
+/// Connections to receivers at once, unless somebody says: what is left of the files that this process may open when as many have come in as
+/// may, and the store has its own. Never so few that one receiver could not be kept busy, if there are so many at all.
+#[must_use]
+pub fn webhook_connections_max() -> usize {
+    webhook_connections_of(getrlimit(Resource::Nofile).current)
+}
+
+fn webhook_connections_of(files: Option<u64>) -> usize {
+    let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    let left = files.saturating_sub(INCOMING_MAX + STORE_FILES);
+    left.clamp(WEBHOOK_CONNECTIONS.0, WEBHOOK_CONNECTIONS.1).min((files / 4).max(1))
+}
+
 fn pair<'a>(key: &'static str, text: &'a str) -> Result<(&'a str, &'a str), ConfigError> {
     text.split_once('=').ok_or_else(|| bad(key, "must be NAMESPACE=SECRET".to_owned()))
 }
@@ -222,6 +258,8 @@ mod tests {
             tokens: vec![],
             signing_secrets: vec![],
             allow_private_targets: false,
+            webhook_authorities: Authorities::default(),
+            webhook_connections_max: 8,
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),
@@ -245,6 +283,24 @@ mod tests {
             let config = Config { insecure, tokens, ..config(listen) };
             assert_eq!(config.check().is_ok(), fine, "{listen}");
         }
+    }
+
+    #[test]
+    fn webhooks_leave_files_for_the_rest() {
+        for (files, want) in [
+            (None, 4096),
+            (Some(1_000_000), 4096),
+            (Some(18_000), 1104),
+            (Some(16_384), 512),
+            (Some(2048), 512),
+            (Some(1024), 256),
+            (Some(256), 64),
+            (Some(0), 1),
+        ] {
+            assert_eq!(webhook_connections_of(files), want, "{files:?}");
+        }
+        let none = Config { webhook_connections_max: 0, ..config("127.0.0.1:0") };
+        assert!(none.check().unwrap_err().to_string().contains("webhook_connections"));
     }
 
     #[test]

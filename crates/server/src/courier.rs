@@ -1,8 +1,9 @@
 //! Couriers: how deliveries travel. `http` calls webhooks, `hub` has workers come and take.
 //!
-//! A webhook's way: `http` makes the request and reads the answer, `sign` signs it, `dial` connects, and `guard` says
-//! whereto it may; `retry_after` reads when to come back.
+//! A webhook's way: `http` makes the request and reads the answer, `sign` signs it, `connections` has a connection for it, or room for one
+//! that `dial` makes, and `guard` says whereto it may; `retry_after` reads when to come back.
 
+mod connections;
 mod dial;
 mod guard;
 mod http;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
+pub(crate) use dial::Dialler;
 pub(crate) use guard::Guard;
 pub use guard::Reach;
 pub(crate) use http::HttpCourier;

@@ -33,4 +33,4 @@ pub use courier::{Reach, SecretError, SigningSecret, Signs};
 pub use listen::raise_file_limit;
 pub use store::Store;
 pub use telemetry::{LogFormat, start_log};
-pub use tls::{Tls, TlsError};
+pub use tls::{Authorities, Tls, TlsError};

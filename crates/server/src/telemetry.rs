@@ -78,6 +78,9 @@ struct Metrics {
     early: Counter,
     requests: Family<RequestLabels, Counter>,
     connections: Gauge,
+    webhook_connections: Gauge,
+    webhook_waits: Gauge,
+    certificates: Family<CertificateLabels, Counter>,
     commit_tasks: Histogram,
     commit_seconds: Histogram,
     clock_suspect: Gauge,
@@ -102,6 +105,18 @@ enum OutcomeLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CertificateLabels {
+    result: CertificateLabel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+enum CertificateLabel {
+    used,
+    failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     method: &'static str,
     route: String,
@@ -121,6 +136,9 @@ impl Telemetry {
             early: Counter::default(),
             requests: Family::default(),
             connections: Gauge::default(),
+            webhook_connections: Gauge::default(),
+            webhook_waits: Gauge::default(),
+            certificates: Family::default(),
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
             clock_suspect: Gauge::default(),
@@ -140,6 +158,13 @@ impl Telemetry {
             "Open connections to this broker",
             m.connections.clone(),
         );
+        let open = "Open connections to receivers of webhooks, in use and idle";
+        m.registry.register("webhook_connections", open, m.webhook_connections.clone());
+        let waits =
+            "Deliveries that wait for a connection because there are as many as there may be";
+        m.registry.register("webhook_waits", waits, m.webhook_waits.clone());
+        let certificates = "New certificates found in the files of TLS, and what came of them";
+        m.registry.register("tls_certificates", certificates, m.certificates.clone());
         let tasks = "Changes of tasks made durable by one commit";
         m.registry.register("commit_tasks", tasks, m.commit_tasks.clone());
         m.registry.register("commit_seconds", "How long commits took", m.commit_seconds.clone());
@@ -188,6 +213,23 @@ impl Telemetry {
     pub(crate) fn connection(&self) -> Connected {
         self.0.connections.inc();
         Connected(self.clone())
+    }
+
+    /// So many more connections to receivers are open, or fewer.
+    pub(crate) fn webhook_connection(&self, change: i64) {
+        self.0.webhook_connections.inc_by(change);
+    }
+
+    /// A delivery waits for a connection; it is counted until the guard is dropped.
+    pub(crate) fn webhook_waits(&self) -> Waiting {
+        self.0.webhook_waits.inc();
+        Waiting(self.clone())
+    }
+
+    /// The files of TLS have changed, and what is in them is used, or cannot be.
+    pub(crate) fn certificate(&self, is_used: bool) {
+        let result = if is_used { CertificateLabel::used } else { CertificateLabel::failed };
+        self.0.certificates.get_or_create(&CertificateLabels { result }).inc();
     }
 
     /// The store has made a batch durable.
@@ -276,6 +318,16 @@ impl Drop for Connected {
     }
 }
 
+/// A delivery that is counted as waiting.
+#[derive(Debug)]
+pub(crate) struct Waiting(Telemetry);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.0.webhook_waits.dec();
+    }
+}
+
 /// What the owners held when the page was asked for last.
 #[derive(Debug, Default)]
 struct Latest(Mutex<Option<(Gauges, Timestamp)>>);
@@ -349,6 +401,10 @@ mod tests {
         telemetry.request(&Method::PUT, Some("/v1/{namespace}/tasks/{key}"), StatusCode::CREATED);
         telemetry.request(&"BREW".parse().unwrap(), None, StatusCode::NOT_FOUND);
         let connected = telemetry.connection();
+        telemetry.webhook_connection(1);
+        let waits = telemetry.webhook_waits();
+        telemetry.certificate(true);
+        telemetry.certificate(false);
         let partition = |number| PartitionId::new(number).unwrap();
         telemetry.holds(partition(3), Epoch::new(7));
         telemetry.holds(partition(3), Epoch::new(8));
@@ -386,6 +442,10 @@ mod tests {
             "punctual_requests_total{method=\"PUT\",route=\"/v1/{namespace}/tasks/{key}\",status=\"201\"} 1",
             "punctual_requests_total{method=\"other\",route=\"none\",status=\"404\"} 1",
             "punctual_connections 1",
+            "punctual_webhook_connections 1",
+            "punctual_webhook_waits 1",
+            "punctual_tls_certificates_total{result=\"used\"} 1",
+            "punctual_tls_certificates_total{result=\"failed\"} 1",
             "punctual_commit_tasks_count 0",
             "punctual_commit_seconds_count 0",
             "punctual_clock_suspect 0",
@@ -414,9 +474,10 @@ mod tests {
         }
         assert!(page.contains("punctual_build_info{version=\""), "{page}");
         assert!(page.contains("timezone_data=\"20"), "{page}");
-        drop(connected);
+        drop((connected, waits));
         let page = telemetry.page(None, Timestamp::EPOCH);
         assert!(page.contains("punctual_connections 0"), "{page}");
+        assert!(page.contains("punctual_webhook_waits 0"), "{page}");
         assert!(!page.contains("punctual_backlog"), "{page}");
     }
 

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use punctual_core::Invalid;
+use punctual_core::{Invalid, Version};
 use punctual_engine::EngineError;
 use punctual_store::StoreError;
 use serde::Serialize;
@@ -210,9 +210,6 @@ impl From<EngineError> for Problem {
                 "The idempotency key was used for another task",
                 StatusCode::CONFLICT,
             ),
-            EngineError::AtMostOnce => {
-                ("urn:punctual:at-most-once", "At most once", StatusCode::UNPROCESSABLE_ENTITY)
-            }
             EngineError::Firing(_) => {
                 ("urn:punctual:firing", "The task is firing", StatusCode::CONFLICT)
             }
@@ -245,6 +242,9 @@ impl From<EngineError> for Problem {
         let detail = match &error {
             EngineError::Lost => {
                 format!("{detail}; with an Idempotency-Key it is safe to ask again")
+            }
+            EngineError::OtherVersion(version) if *version == Version::new(0) => {
+                "there is no such task, so it has no version".to_owned()
             }
             _ => detail,
         };

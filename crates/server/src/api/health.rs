@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::answer::{self, Answer};
 use super::error::Problem;
 use crate::broker::Broker;
+use crate::tls::Tls;
 
 /// Whether the process lives.
 #[utoipa::path(
@@ -58,6 +59,8 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
         },
     }
     warnings.extend(broker.clock.doubt().map(|doubt| format!("clock_suspect: {doubt}")));
+    let problem = broker.tls.as_ref().and_then(Tls::problem);
+    warnings.extend(problem.map(|problem| format!("tls: {problem}")));
     if reasons.is_empty() {
         return answer::ok(&Ready { ready: true, reasons, warnings });
     }

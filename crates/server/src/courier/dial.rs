@@ -13,7 +13,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -22,6 +21,7 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use super::guard::{Forbidden, Guard, place};
+use crate::tls::Authorities;
 
 /// How long a name may take to be looked up.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long it may take until a connection can be used, TLS and all.
 const READY_MAX: Duration = Duration::from_secs(15);
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Dialling<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// Why there is no connection.
@@ -70,12 +70,9 @@ pub(crate) struct Dial {
 }
 
 impl Dialler {
-    /// Believes the authorities that browsers believe.
-    pub(crate) fn new(guard: Guard) -> Self {
-        Self::with(guard, HttpsConnectorBuilder::new().with_webpki_roots())
-    }
-
-    fn with(guard: Guard, tls: HttpsConnectorBuilder<WantsSchemes>) -> Self {
+    /// Believes these authorities, and those that browsers believe.
+    pub(crate) fn new(guard: Guard, authorities: &Authorities) -> Self {
+        let tls = HttpsConnectorBuilder::new().with_tls_config(authorities.client());
         let dial = Dial { guard, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) };
         Self(tls.https_or_http().enable_http1().wrap_connector(dial))
     }
@@ -169,7 +166,7 @@ mod tests {
     use http_body_util::Full;
     use hyper_util::client::legacy::Client;
     use hyper_util::rt::TokioExecutor;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::pki_types::PrivateKeyDer;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -207,7 +204,7 @@ mod tests {
     }
 
     /// A receiver that speaks TLS with a certificate of its own, for a name; the authority that vouches for it.
-    async fn secure(name: &str) -> (u16, CertificateDer<'static>) {
+    async fn secure(name: &str) -> (u16, Authorities) {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         let certificate = made.cert.der().clone();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -216,7 +213,7 @@ mod tests {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.clone()], key)
+            .with_single_cert(vec![certificate], key)
             .unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -238,26 +235,15 @@ mod tests {
                 });
             }
         });
-        (port, certificate)
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, made.cert.pem()).unwrap();
+        (port, Authorities::load(file.path()).unwrap())
     }
 
-    /// What a webhook to `https://localhost` comes to, if this authority is believed.
-    async fn call(port: u16, authority: Option<CertificateDer<'static>>) -> Result<u16, String> {
+    /// What a webhook to `https://localhost` comes to, if these authorities are believed, too.
+    async fn call(port: u16, authorities: Authorities) -> Result<u16, String> {
         let guard = Guard::new(Reach::Loopback, "192.0.2.1:1".parse().unwrap());
-        let dialler = match authority {
-            None => Dialler::new(guard),
-            Some(authority) => {
-                let mut roots = rustls::RootCertStore::empty();
-                roots.add(authority).unwrap();
-                let provider = Arc::new(rustls::crypto::ring::default_provider());
-                let config = rustls::ClientConfig::builder_with_provider(provider)
-                    .with_safe_default_protocol_versions()
-                    .unwrap()
-                    .with_root_certificates(roots)
-                    .with_no_client_auth();
-                Dialler::with(guard, HttpsConnectorBuilder::new().with_tls_config(config))
-            }
-        };
+        let dialler = Dialler::new(guard, &authorities);
         let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(dialler);
         let answer = client.get(format!("https://localhost:{port}/").parse().unwrap()).await;
         answer.map(|answer| answer.status().as_u16()).map_err(|error| {
@@ -272,11 +258,20 @@ mod tests {
     #[tokio::test]
     async fn a_receiver_over_tls_is_called_if_it_can_show_who_it_is() {
         let (port, authority) = secure("localhost").await;
-        assert_eq!(call(port, Some(authority)).await, Ok(202));
-        let stranger = call(port, None).await.unwrap_err();
+        assert_eq!(call(port, authority).await, Ok(202));
+        let stranger = call(port, Authorities::default()).await.unwrap_err();
         assert!(stranger.contains("UnknownIssuer"), "{stranger}");
         let (port, authority) = secure("elsewhere.example").await;
-        let misnamed = call(port, Some(authority)).await.unwrap_err();
+        let misnamed = call(port, authority).await.unwrap_err();
         assert!(misnamed.contains("not valid for name"), "{misnamed}");
+    }
+
+    // With time stopped, tokio moves it to the next deadline as soon as nothing else can happen.
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_that_never_agrees_on_tls_is_given_up() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let error = call(port, Authorities::default()).await.unwrap_err();
+        assert_eq!(error, DialError::TlsSlow.to_string());
     }
 }

@@ -6,24 +6,27 @@
 //! Bound: an answer begins within the task's timeout, and no more than [`ANSWER_BYTES_MAX`] of it is read, for no longer
 //! than [`ANSWER_MAX`]. Redirects are not followed, proxies of the environment are not used.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::client::conn::http1;
 use punctual_core::{Clock, HttpTarget, Method, Outcome, Reason, Target};
 use punctual_engine::Delivery;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tower_service::Service as _;
 
-use super::dial::{DialError, Dialler};
+use super::connections::{Connection, Connections, Found, Line, Room, Use};
+use super::dial::{BoxError, DialError, Dialler};
 use super::given_up;
-use super::guard::Guard;
 use super::occasion_name;
 use super::retry_after::retry_after;
 use super::sign::Signer;
@@ -34,10 +37,6 @@ use crate::telemetry::Telemetry;
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// How long the rest of an answer is waited for when its status is known.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// How long an idle connection is kept.
-const IDLE_MAX: Duration = Duration::from_secs(60);
-/// Idle connections kept per host.
-const IDLE_CONNECTIONS_MAX: usize = 256;
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -52,10 +51,11 @@ const PUNCTUAL_VERSION: HeaderName = HeaderName::from_static("punctual-version")
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 
-/// Carries deliveries to webhooks over pooled connections. Clones share them.
-#[derive(Debug, Clone)]
+/// Carries deliveries to webhooks over connections that are kept and bounded.
+#[derive(Debug)]
 pub(crate) struct HttpCourier {
-    client: Client<Dialler, Full<Bytes>>,
+    dialler: Dialler,
+    connections: Connections,
     signer: Signer,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
@@ -65,27 +65,29 @@ pub(crate) struct HttpCourier {
 
 impl HttpCourier {
     pub(crate) fn new(
-        guard: Guard,
+        dialler: Dialler,
+        connections_max: usize,
         signer: Signer,
         clock: Arc<SystemClock>,
         telemetry: Telemetry,
     ) -> Self {
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_MAX)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .http1_max_buf_size(ANSWER_BYTES_MAX)
-            // A request is sent once: whether to try again is the owner's decision.
-            .retry_canceled_requests(false)
-            .build(Dialler::new(guard));
-        Self { client, signer, clock, telemetry, over: watch::Sender::new(false) }
+        let connections = Connections::new(connections_max, Arc::clone(&clock), telemetry.clone());
+        connections.watch();
+        let over = watch::Sender::new(false);
+        Self { dialler, connections, signer, clock, telemetry, over }
     }
 
     /// Carries one delivery and says what came of it, if that is known and counts.
     pub(crate) async fn deliver(&self, delivery: &Delivery) -> Option<Outcome> {
         let mut over = self.over.subscribe();
+        let line = line(delivery);
+        let found = tokio::select! {
+            found = self.connections.find(&line) => found,
+            // Nobody has got anything of it.
+            _ = over.wait_for(|over| *over) => return None,
+        };
         let outcome = tokio::select! {
-            outcome = self.send(delivery) => outcome?,
+            outcome = self.send(delivery, &line, found) => outcome?,
             _ = over.wait_for(|over| *over) => given_up(delivery)?,
         };
         if outcome != Outcome::Acked {
@@ -108,7 +110,7 @@ impl HttpCourier {
     }
 
     /// Nothing, if it was not sent because it is too late to.
-    async fn send(&self, delivery: &Delivery) -> Option<Outcome> {
+    async fn send(&self, delivery: &Delivery, line: &Line, found: Found) -> Option<Outcome> {
         let Target::Http(target) = &delivery.definition.target else {
             return Some(Outcome::Refused { reason: Reason::new("not a webhook") });
         };
@@ -121,17 +123,87 @@ impl HttpCourier {
         if self.clock.now() >= delivery.send_by {
             return None;
         }
-        let answer = timeout(delivery.definition.timeout, self.client.request(request)).await;
+        let answer =
+            timeout(delivery.definition.timeout, self.exchange(request, line, found)).await;
         Some(match answer {
-            Ok(Ok(response)) => {
+            Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
-                read_rest(body).await;
+                if read_rest(body).await {
+                    connection.keep().await;
+                }
                 judge(head.status, &head.headers)
             }
-            Ok(Err(error)) => judge_failure(&error),
+            Ok(Err(error)) => judge_failure(error.as_ref()),
             Err(_) => Outcome::Expired,
         })
     }
+
+    /// Sends a request and waits for the head of its answer. What has begun to be sent is not sent again: whether to is the owner's
+    /// decision.
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        line: &Line,
+        mut found: Found,
+    ) -> Result<(Connection, Response<Incoming>), BoxError> {
+        let uri = request.uri().clone();
+        let mut request = to_origin(request)?;
+        loop {
+            let (mut connection, is_new) = match found {
+                Found::Connection(connection) => (connection, false),
+                Found::Room(room, usage) => (self.connect(&uri, room, usage).await?, true),
+            };
+            match connection.sender.try_send_request(request).await {
+                Ok(response) => return Ok((connection, response)),
+                // A receiver closes a connection that is kept when it likes; this was noticed before anything was sent on it.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(error.into_error().into()),
+                },
+            }
+            drop(connection);
+            found = self.connections.find(line).await;
+        }
+    }
+
+    async fn connect(&self, uri: &Uri, room: Room, usage: Use) -> Result<Connection, BoxError> {
+        let stream = self.dialler.clone().call(uri.clone()).await?;
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(ANSWER_BYTES_MAX).handshake(stream).await?;
+        tokio::spawn(async move {
+            // What goes wrong is told to whoever waits for the answer.
+            let _ = connection.await;
+            drop(room);
+        });
+        Ok(Connection::new(sender, usage))
+    }
+}
+
+/// Whom a delivery shares connections with.
+fn line(delivery: &Delivery) -> Line {
+    let definition = &delivery.definition;
+    let origin = match &definition.target {
+        Target::Http(target) => target.origin(),
+        Target::Queue(_) => "",
+    };
+    Line(definition.namespace.clone(), origin.into())
+}
+
+/// As it is said to the receiver itself: the path alone, and the host in its header.
+fn to_origin(mut request: Request<Full<Bytes>>) -> Result<Request<Full<Bytes>>, BoxError> {
+    let uri = request.uri().clone();
+    let authority = uri.authority().ok_or("the URL names no host")?;
+    let is_default = matches!(
+        (uri.scheme_str(), authority.port_u16()),
+        (Some("http"), Some(80)) | (Some("https"), Some(443))
+    );
+    let host = if is_default { authority.host() } else { authority.as_str() };
+    if !request.headers().contains_key(HOST) {
+        request.headers_mut().insert(HOST, host.try_into()?);
+    }
+    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    *request.uri_mut() = path.parse()?;
+    Ok(request)
 }
 
 /// The caller's headers come first and ours replace them: whatever the store holds, nobody speaks in our name.
@@ -184,10 +256,11 @@ fn lag_millis(delivery: &Delivery) -> u64 {
     u64::try_from(lag).unwrap_or(u64::MAX)
 }
 
-/// Reads what is left of an answer, so that its connection can be used again. An answer that is too long or too slow
+/// Reads what is left of an answer, so that its connection can be used again; whether it can. An answer that is too long or too slow
 /// costs its connection, and nothing else: the status has been said.
-async fn read_rest(body: Incoming) {
-    let _ = timeout(ANSWER_MAX, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
+async fn read_rest(body: Incoming) -> bool {
+    let read = timeout(ANSWER_MAX, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
+    matches!(read, Ok(Ok(_)))
 }
 
 /// What an answer means.
@@ -204,18 +277,34 @@ fn judge(status: StatusCode, headers: &HeaderMap) -> Outcome {
 }
 
 /// What it means that there is no answer.
-fn judge_failure(error: &(dyn std::error::Error + 'static)) -> Outcome {
+fn judge_failure(error: &(dyn Error + 'static)) -> Outcome {
+    use rustls::CertificateError::{BadSignature, UnknownIssuer};
     let mut cause = error;
     loop {
         if let Some(DialError::Forbidden(forbidden)) = cause.downcast_ref() {
             return Outcome::Refused { reason: Reason::new(&forbidden.to_string()) };
         }
-        match cause.source() {
+        // Nobody has signed it who is trusted, or a stranger with the name of one who is.
+        if let Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) =
+            cause.downcast_ref()
+        {
+            return failed(
+                "no answer: no authority that is trusted has signed its certificate; \
+                 --webhook-ca trusts further ones",
+            );
+        }
+        match beneath(cause) {
             Some(source) => cause = source,
             // The innermost error is the one that says something ("connection refused").
             None => return failed(&format!("no answer: {cause}")),
         }
     }
+}
+
+/// What an error is about. The one that an [`io::Error`] was made of is not its source.
+fn beneath<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    inner.map_or_else(|| error.source(), |inner| Some(inner))
 }
 
 fn failed(reason: &str) -> Outcome {

@@ -24,7 +24,6 @@ const NO_LETTER: u8 = 33;
 const EXISTS: u8 = 34;
 const OTHER_VERSION: u8 = 35;
 const OTHER_ORDER: u8 = 36;
-const AT_MOST_ONCE: u8 = 37;
 const FIRING: u8 = 38;
 const PAUSED: u8 = 39;
 const NO_WATCH: u8 = 40;
@@ -81,7 +80,6 @@ fn put_error(out: &mut Vec<u8>, error: &EngineError) {
             put_varint(out, version.get());
         }
         EngineError::OtherOrder => out.push(OTHER_ORDER),
-        EngineError::AtMostOnce => out.push(AT_MOST_ONCE),
         EngineError::Firing(attempt) => put_attempt(out, FIRING, *attempt),
         EngineError::Paused => out.push(PAUSED),
         EngineError::NoWatch => out.push(NO_WATCH),
@@ -120,7 +118,6 @@ fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Result<
         EXISTS => EngineError::Exists(Box::new(read_one(reader, interner)?)),
         OTHER_VERSION => EngineError::OtherVersion(Version::new(reader.varint()?)),
         OTHER_ORDER => EngineError::OtherOrder,
-        AT_MOST_ONCE => EngineError::AtMostOnce,
         FIRING => EngineError::Firing(read_attempt(reader)?),
         PAUSED => EngineError::Paused,
         NO_WATCH => EngineError::NoWatch,

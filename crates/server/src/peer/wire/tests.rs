@@ -135,7 +135,6 @@ fn answers() -> punctual_engine::Answers {
         EngineError::Exists(Box::new(task())),
         EngineError::OtherVersion(Version::new(8)),
         EngineError::OtherOrder,
-        EngineError::AtMostOnce,
         EngineError::Firing(attempt),
         EngineError::Paused,
         EngineError::NoWatch,
