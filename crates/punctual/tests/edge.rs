@@ -471,6 +471,30 @@ fn a_request_that_is_refused_at_the_gate_leaves_its_connection_for_the_next_and_
     until_metric(&broker, line, 1.0);
 }
 
+#[test]
+fn a_body_that_nobody_reads_and_that_comes_late_does_not_cost_its_connection() {
+    let broker = Broker::start(&[]);
+    let mut stream = TcpStream::connect(broker.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let host = broker.address;
+    for (method, path, status) in [
+        ("GET", "/v1/shop/stats", "200"),
+        ("POST", "/v1/shop/tasks/none/pause", "404"),
+        ("POST", "/v1/no%20name/tasks", "422"),
+        ("GET", "/nowhere", "404"),
+    ] {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 9\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        // By then the first request has been looked at.
+        for _ in 0..10 {
+            assert_eq!(broker.call("GET", "/livez", &[], "").0, 200);
+        }
+        stream.write_all(b"{\"a\": 1}\n").unwrap();
+        let answer = answer_on(&mut stream);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
+    }
+}
+
 /// One answer, by its length, from a connection that stays open.
 fn answer_on(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();

@@ -6,13 +6,12 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
 use http::Version;
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Limited};
@@ -165,20 +164,30 @@ where
 
 /// Reads a request that is refused unread, if it is short, so that its connection can be used for the next one: HTTP/1 has to give
 /// up a connection on which something unread is left, and whoever sends the next request on it would get no answer.
-pub(crate) async fn read_off(request: Request) {
-    if request.version() < Version::HTTP_2 {
-        let body = Limited::new(request.into_body(), REFUSED_BYTES_MAX);
+pub(crate) async fn read_off(version: Version, body: Body) {
+    if version < Version::HTTP_2 {
+        let body = Limited::new(body, REFUSED_BYTES_MAX);
         let _ = timeout(REFUSED_MAX, body.collect()).await;
     }
 }
 
-/// A body that arrives in time, or ends with an error.
-pub(crate) fn timely(body: Body) -> Body {
-    // Most are here already, and need no clock.
+/// A body that arrives in time, or ends with an error; and where it is left by a route that does not read it.
+pub(crate) fn timely(body: Body) -> (Body, Unread) {
+    let unread = Unread::default();
+    // Many requests have none, which needs no clock.
     if http_body::Body::is_end_stream(&body) {
-        body
-    } else {
-        Body::new(Timely { body, late: None })
+        return (body, unread);
+    }
+    (Body::new(Timely { body, late: None, ended: false, unread: unread.clone() }), unread)
+}
+
+/// What nobody has read of a body: to be read off, or its connection is lost.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unread(Arc<Mutex<Option<Body>>>);
+
+impl Unread {
+    pub(crate) fn take(&self) -> Option<Body> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -186,6 +195,18 @@ struct Timely {
     body: Body,
     /// From when it was first waited for.
     late: Option<Pin<Box<Sleep>>>,
+    /// Whether all of it was read, or it is given up.
+    ended: bool,
+    unread: Unread,
+}
+
+impl Drop for Timely {
+    fn drop(&mut self) {
+        if !self.ended && !http_body::Body::is_end_stream(&self.body) {
+            let body = std::mem::take(&mut self.body);
+            *self.unread.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        }
+    }
 }
 
 impl http_body::Body for Timely {
@@ -197,9 +218,11 @@ impl http_body::Body for Timely {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.ended = !matches!(frame, Some(Ok(_)));
             return Poll::Ready(frame);
         }
         ready!(self.late.get_or_insert_with(|| deadline(BODY_MAX)).as_mut().poll(cx));
+        self.ended = true;
         Poll::Ready(Some(Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut)))))
     }
 
@@ -379,8 +402,21 @@ mod tests {
                 Poll::Pending
             }
         }
-        assert!(timely(Body::new(Endless)).collect().await.is_err());
-        let whole = timely(Body::from("whole")).collect().await.unwrap();
+        assert!(timely(Body::new(Endless)).0.collect().await.is_err());
+        let (body, unread) = timely(Body::from("whole"));
+        let whole = body.collect().await.unwrap();
         assert_eq!(whole.to_bytes(), "whole");
+        assert!(unread.take().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_a_route_does_not_read_is_left_to_be_read_off() {
+        let (body, unread) = timely(Body::from("whole"));
+        drop(body);
+        let left = unread.take().unwrap().collect().await.unwrap();
+        assert_eq!(left.to_bytes(), "whole");
+        let (body, unread) = timely(Body::empty());
+        drop(body);
+        assert!(unread.take().is_none());
     }
 }

@@ -34,15 +34,20 @@ pub(super) async fn pass(
     let (mut head, body) = request.into_parts();
     let route = head.extensions.get::<MatchedPath>().cloned();
     let route = route.as_ref().map(MatchedPath::as_str);
-    let method = head.method.clone();
+    let (method, version) = (head.method.clone(), head.version);
     let telemetry = broker.telemetry.clone();
     let response = match admit(&broker, &mut head, route).await {
         Ok(()) => {
             drop(broker);
-            next.run(Request::from_parts(head, listen::timely(body))).await
+            let (body, unread) = listen::timely(body);
+            let response = next.run(Request::from_parts(head, body)).await;
+            if let Some(unread) = unread.take() {
+                Box::pin(listen::read_off(version, unread)).await;
+            }
+            response
         }
         Err(problem) => {
-            Box::pin(listen::read_off(Request::from_parts(head, body))).await;
+            Box::pin(listen::read_off(version, body)).await;
             problem.into_response()
         }
     };

@@ -84,7 +84,7 @@ async fn pass(State(broker): State<Arc<Broker>>, request: Request, next: Next) -
 /// A page of a stranger is refused; a peer says who it is in the call.
 async fn pass_peers(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
     if let Err(problem) = broker.strangers.check(request.uri(), request.headers()) {
-        listen::read_off(request).await;
+        listen::read_off(request.version(), request.into_body()).await;
         return problem.into_response();
     }
     drop(broker);
