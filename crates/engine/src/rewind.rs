@@ -4,8 +4,8 @@
 //! that ends once the store has all of it.
 //! Invariant: nothing is answered as not done that a sending on its way could still do. A batch that was sent before without an answer
 //! (`Writer::in_doubt`) is refused only as long as others are missing before it: it may come in right behind the last of them. So
-//! it stays as it was sent. If something in it may have been decided by what the store had forgotten, it is
-//! not sent again: nobody knows then what comes of it, and the next epoch fences it.
+//! it stays as it was sent. If something in it may have been decided by what the store had forgotten, one without changes takes its
+//! number, and the owner ends: nobody knows then which of them was made, and the next epoch fences the other.
 //! Next door: `write`, which sends; `kept`, which has the batches; `look` and `load`, which begin anew.
 
 use std::collections::VecDeque;

@@ -146,7 +146,7 @@ pub(crate) struct Writer {
     pub(crate) kept: Option<Kept>,
     /// The one of these that is under way, because the store has forgotten it.
     again: Option<BatchNo>,
-    /// Why the owner ends when the store has all that it had forgotten.
+    /// Why the owner ends when the store has all that it had forgotten, and a batch without changes in place of the one in doubt.
     pub(crate) ends: Option<StoreError>,
     /// When the store is asked whether it still has what it answered last.
     pub(crate) confirms_at: Option<Timestamp>,
@@ -258,6 +258,10 @@ impl Writer {
         if let Some(batch) = forgotten {
             return batch.clone();
         }
+        if self.ends.is_some() {
+            // In its place, so that it is not made, if it can still be prevented.
+            return Batch { number: self.next, changes: Vec::new() };
+        }
         self.latest()
     }
 
@@ -291,13 +295,17 @@ impl Owner {
     }
 
     pub(crate) fn on_applied(&mut self, result: Result<(), StoreError>, now: Timestamp) {
+        let forgot = matches!(result, Err(StoreError::Gap { .. }));
+        if !self.writer.is_rewound()
+            && !forgot
+            && let Some(why) = self.writer.ends.take()
+        {
+            return self.stop(why);
+        }
         match (result, self.writer.again) {
             (Ok(()), Some(number)) => {
                 self.writer.rewind_to(number.next());
                 if !self.writer.is_rewound() {
-                    if let Some(why) = self.writer.ends.take() {
-                        return self.stop(why);
-                    }
                     self.trust_again(now);
                 }
                 self.actions.push(Action::Apply(self.writer.batch()));
