@@ -10,7 +10,7 @@ use std::time::Duration;
 use punctual_cluster::{Event as ToMember, Member, Terms as MemberTerms};
 use punctual_core::{BrokerId, Epoch, Lease, PartitionId, Partitions, Seat, TaskState, Topology};
 use punctual_engine::{Action as OwnerAction, Event as ToOwner, Look, Looked};
-use punctual_store::{Filter, LeaseStore as _, Position, StoreError, TaskStore};
+use punctual_store::{BatchNo, Filter, LeaseStore as _, Position, StoreError, TaskStore};
 
 use crate::broker::{Broker, Standing};
 use crate::callers::{self, Call};
@@ -103,6 +103,8 @@ struct Pending {
     life: u32,
     /// The owner that asks, if it is one.
     owner: Option<(PartitionId, Epoch)>,
+    /// The batch that it sends, if it does.
+    batch: Option<BatchNo>,
     nothing: Nothing,
 }
 
@@ -148,6 +150,10 @@ pub(crate) struct World {
     slow_ms: u64,
     /// Around failovers, batches are on their way for longer than their owners wait.
     late: Option<Dice>,
+    /// Questions that come to the store after their owner has given them up.
+    given_up: BTreeSet<u64>,
+    /// The last batch that each owner was answered.
+    answered: BTreeMap<(PartitionId, Epoch), BatchNo>,
     /// The last wishes are said.
     dismissed: bool,
     rested: bool,
@@ -198,6 +204,8 @@ impl World {
             loss: 0,
             slow_ms: 0,
             late,
+            given_up: BTreeSet::new(),
+            answered: BTreeMap::new(),
             dismissed: false,
             rested: false,
             plan,
@@ -332,7 +340,8 @@ impl World {
         self.question_number += 1;
         let number = self.question_number;
         let life = self.brokers[broker].life;
-        self.pending.insert(number, Pending { life, owner, nothing });
+        let batch = batch_of(&question).map(|(_, batch)| batch);
+        self.pending.insert(number, Pending { life, owner, batch, nothing });
         let cut = self.cut_store.get(&broker).is_some_and(|way| *way != Way::Answers);
         let gone = self.store_away || cut || self.dice.thousandths(self.loss);
         if gone {
@@ -344,6 +353,7 @@ impl World {
         }
         if let Some((given_up, comes)) = self.late(&question) {
             self.figures.late_batches += 1;
+            self.given_up.insert(number);
             self.story.tell(self.now, || format!("what b{broker} sends comes at {comes}"));
             self.mail.send(comes, None, What::AtStore(number, broker, question));
             return self.mail.send(given_up, Some((broker, life)), What::Unanswered(number));
@@ -374,7 +384,7 @@ impl World {
 
     /// A question that is waited for no longer is made all the same.
     fn at_store(&mut self, number: u64, broker: usize, question: Question) {
-        if self.store_away {
+        if self.store_away || self.is_answered(number, &question) {
             return;
         }
         let id = self.brokers[broker].id.clone();
@@ -389,9 +399,22 @@ impl World {
         self.mail.send(at, Some((broker, life)), What::Answered(number, answer));
     }
 
+    /// Whether a batch comes late that its owner was answered already, by another sending. It changes nothing, unless a failover has lost
+    /// it: then it would bring back, unseen by its owner, what a look has missed meanwhile. That is not promised.
+    fn is_answered(&self, number: u64, question: &Question) -> bool {
+        let answered =
+            |(owner, batch)| self.answered.get(&owner).is_some_and(|last| batch <= *last);
+        self.given_up.contains(&number) && batch_of(question).is_some_and(answered)
+    }
+
     /// The answer to a question, if it is still waited for; nothing comes as an answer as well.
     pub(crate) fn take_answer(&mut self, number: u64, answer: Option<Answer>) -> Option<Answer> {
-        let Pending { owner, nothing, .. } = self.pending.remove(&number)?;
+        let Pending { owner, batch, nothing, .. } = self.pending.remove(&number)?;
+        if let (Some(Answer::Owner(partition, epoch, ToOwner::Applied(Ok(())))), Some(batch)) =
+            (&answer, batch)
+        {
+            self.answered.insert((*partition, *epoch), batch);
+        }
         Some(answer.unwrap_or_else(|| match owner {
             Some((partition, epoch)) => Answer::Owner(partition, epoch, unanswered_owner(nothing)),
             None => Answer::Member(unanswered_member(nothing)),
@@ -490,9 +513,10 @@ impl World {
         broker.standing = Standing::Dead;
         broker.member = None;
         broker.owners.clear();
-        broker.inbox.clear();
         broker.quieting.clear();
-        for open in std::mem::take(&mut broker.open) {
+        let (inbox, open) = (std::mem::take(&mut broker.inbox), std::mem::take(&mut broker.open));
+        inbox.into_iter().for_each(|what| self.undelivered(what));
+        for open in open {
             let lost = Err(punctual_engine::EngineError::Lost);
             self.witness.answered(&open.command, open.epoch, &lost, &self.store.disturbed);
         }
@@ -705,6 +729,15 @@ pub(crate) enum Passage {
     Lost,
     /// It was certainly not sent.
     None,
+}
+
+fn batch_of(question: &Question) -> Option<((PartitionId, Epoch), BatchNo)> {
+    match question {
+        Question::Owner(partition, epoch, OwnerAction::Apply(batch)) => {
+            Some(((*partition, *epoch), batch.number))
+        }
+        _ => None,
+    }
 }
 
 fn nothing_of(asked: &punctual_cluster::Action) -> Nothing {
