@@ -285,8 +285,13 @@ impl Task {
         let new = Arc::clone(&definition);
         let task = Self { definition, version: self.version.next(), ..self.clone() };
         let reaches = |at| new.schedule.series().is_some_and(|series| series.reaches(at));
-        let goes_on = fired || !self.is_fresh() || reaches(self.nominal_at);
-        if same_times(&self.definition.schedule, &new.schedule) && goes_on {
+        let begun = fired || !self.is_fresh();
+        let goes_on = begun || reaches(self.nominal_at);
+        // What was sent already would be sent again by a definition that says at most once.
+        let guarantees = (self.definition.guarantee, new.guarantee);
+        let doubles = matches!(guarantees, (old, Guarantee::AtMostOnce) if old != Guarantee::AtMostOnce)
+            && (begun || !self.aside.is_empty());
+        if same_times(&self.definition.schedule, &new.schedule) && goes_on && !doubles {
             return Some(Edited::InItsCourse(task));
         }
         let task = Self { aside: Vec::new(), resumes_at: None, given_at: None, ..task };
@@ -303,7 +308,6 @@ impl Task {
         if cron && !fired && self.is_fresh() && next_is(self.nominal_at) {
             return Some(Edited::Anew(task.at(self.nominal_at)));
         }
-        let begun = fired || !self.is_fresh();
         let fires = task.fires.saturating_add(u32::from(begun));
         if series.count.is_some_and(|count| fires > count) {
             return None;

@@ -1,14 +1,16 @@
 //! Batches that the store has answered, kept for a while.
 //!
 //! A store that fails over may have forgotten the last that it answered (`docs/adr/0009-redis-store.md`). In: batches, once they are durable. Out: those
-//! that are missing, by their numbers. Invariant: what is kept is the latest, without gaps.
+//! that are missing, by their numbers, and what they are about. Invariant: what is kept is the latest, without gaps.
 //! Bound: [`BATCHES_MAX`], [`WEIGHT_MAX`], [`AGE_MAX`].
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use punctual_core::Timestamp;
+use punctual_core::{Namespace, Task, TaskId, TaskKey, Timestamp};
 use punctual_store::{Batch, BatchNo, Change};
+
+use crate::command::Subject;
 
 /// As many as an owner makes in some seconds.
 const BATCHES_MAX: usize = 256;
@@ -57,6 +59,67 @@ impl Kept {
         let index = usize::try_from(number.get().checked_sub(first)?).ok()?;
         self.batches.get(index).map(|one| &one.batch)
     }
+
+    /// What those from a number on are about.
+    pub(crate) fn about_since(&self, number: BatchNo) -> About {
+        let batches = self.batches.iter().map(|one| &one.batch);
+        batches.filter(|batch| batch.number >= number).flat_map(|batch| &batch.changes).collect()
+    }
+}
+
+/// The tasks and names that changes are about: whoever reads any other in a store that lacks these changes is told the truth.
+#[derive(Debug, Default)]
+pub(crate) struct About {
+    tasks: HashSet<TaskId>,
+    names: HashSet<(Namespace, TaskKey)>,
+}
+
+impl About {
+    fn take_in(&mut self, change: &Change) {
+        self.tasks.insert(change.task_id());
+        let (one, other) = match change {
+            Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
+                (Some(task), None)
+            }
+            Change::Settle { next, .. } => (next.as_ref(), None),
+            Change::Dead { letter, next, .. } => (Some(&letter.task), next.as_ref()),
+            Change::Postpone { .. } | Change::Forget { .. } => (None, None),
+        };
+        for task in one.into_iter().chain(other) {
+            self.tasks.insert(task.id);
+            self.names.extend(name_of(task));
+        }
+    }
+
+    /// Adds whom somebody asked about.
+    pub(crate) fn add(&mut self, subject: &Subject) {
+        match subject {
+            Subject::Key(namespace, key) => {
+                self.names.insert((namespace.clone(), key.clone()));
+            }
+            Subject::Id(_, id) => {
+                self.tasks.insert(*id);
+            }
+        }
+    }
+
+    /// Whether both are about the same task or the same name.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        !self.tasks.is_disjoint(&other.tasks) || !self.names.is_disjoint(&other.names)
+    }
+}
+
+impl<'a> FromIterator<&'a Change> for About {
+    fn from_iter<I: IntoIterator<Item = &'a Change>>(changes: I) -> Self {
+        let mut about = Self::default();
+        changes.into_iter().for_each(|change| about.take_in(change));
+        about
+    }
+}
+
+fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
+    let definition = &task.definition;
+    Some((definition.namespace.clone(), definition.key.clone()?))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 //! `call` → `command` (`schedule`, `cancel`, `touch`, `pause`, `redrive`, each after a `look` at the store where it is about a task that
 //! may exist) → `write` (durable, then the caller is answered) → `load` (up to the horizon) → `memory` (the loaded copy and its
 //! timer) → `fire` → `lane` → `deliver` → `settle` → `write`. `recover` says why
-//! nothing more is needed after a crash, `hand_over` what is told when a partition goes to another broker in peace, and `lease` until when
+//! nothing more is needed after a crash, `rewind` what is done about a store that has forgotten, `hand_over` what is told when a partition goes to another broker in peace, and `lease` until when
 //! an owner acts.
 //!
 //! # What always holds
@@ -42,6 +42,7 @@ mod touch;
 mod kept;
 mod look;
 mod recent;
+mod rewind;
 mod write;
 
 mod load;

@@ -3,8 +3,9 @@
 //! In: [`Decision`]s. Out: one batch at a time for the store; when it has answered, the effects, in
 //! the order of the decisions, and some in each turn, so that a large batch holds up nobody's time. Whatever is decided while a batch is under way makes the next one: under
 //! load batches grow by themselves, and one fsync answers everyone who waited.
-//! Invariant: a batch that may or may not have been made is sent again under its number until the store
-//! says which. A store that has forgotten batches that it answered is sent them again, if they are `kept`, before the next. With nothing
+//! Invariant: a batch that may or may not have been made is sent again under its number, and as it was, until the store
+//! says which: an earlier sending may still come to it. Where that cannot be, the owner ends, and the next epoch fences all of them. A
+//! store that has forgotten batches that it answered is sent them again (`rewind`) before the next. With nothing
 //! more to write, an empty batch asks a little later whether the last ones are still there.
 
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ use crate::owner::{Owner, STORE_PAUSE};
 use crate::recent::Matter;
 
 /// How long after the last batch a store that may forget is asked whether it still has it: longer than a replica is usually behind.
-const CONFIRM_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 
 /// Decisions that take effect in one turn: about a millisecond.
 const EFFECTS_MAX: usize = 512;
@@ -92,7 +93,7 @@ impl Decision {
     }
 
     /// Whether somebody asked for it and it was decided by what the store said of a name.
-    fn rests_on_a_look(&self) -> bool {
+    pub(crate) fn rests_on_a_look(&self) -> bool {
         self.asked.as_ref().is_some_and(|asked| asked.reply.is_some() && asked.subject.is_some())
     }
 
@@ -133,20 +134,22 @@ pub(crate) enum Effect {
 /// What is decided and has not taken effect.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    next: BatchNo,
+    pub(crate) next: BatchNo,
     /// In the order in which they were made: first those that are durable, then those under way, then those that wait.
     /// Boxed: they are large, and the line grows long when a crowd is due.
-    decisions: VecDeque<Box<Decision>>,
+    pub(crate) decisions: VecDeque<Box<Decision>>,
     durable: usize,
-    sent: usize,
-    /// The batch under way was sent before, and what came of it is not known.
-    in_doubt: bool,
+    pub(crate) sent: usize,
+    /// The batch of what was decided last was sent before, and what came of it is not known: it is sent as it was, or never again.
+    pub(crate) in_doubt: bool,
     /// What the store has answered, for a store that may forget.
-    kept: Option<Kept>,
+    pub(crate) kept: Option<Kept>,
     /// The one of these that is under way, because the store has forgotten it.
     again: Option<BatchNo>,
+    /// Why the owner ends when the store has all that it had forgotten, and a batch without changes in place of the one in doubt.
+    pub(crate) ends: Option<StoreError>,
     /// When the store is asked whether it still has what it answered last.
-    confirms_at: Option<Timestamp>,
+    pub(crate) confirms_at: Option<Timestamp>,
 }
 
 impl Writer {
@@ -159,6 +162,7 @@ impl Writer {
             in_doubt: false,
             kept: keeps_batches.then(Kept::default),
             again: None,
+            ends: None,
             confirms_at: None,
         }
     }
@@ -192,6 +196,12 @@ impl Writer {
         }
     }
 
+    /// Whether a sending of the batch under way that nobody waits for any more may still make a task. Where no network
+    /// is between, none is left behind.
+    fn may_grow_late(&self) -> bool {
+        self.in_doubt && self.kept.is_some() && self.under_way().any(Decision::grows)
+    }
+
     /// What the store has certainly not made.
     pub(crate) fn take_unsent(&mut self) -> VecDeque<Box<Decision>> {
         self.decisions.split_off(self.durable + self.sent)
@@ -204,7 +214,7 @@ impl Writer {
     }
 
     /// Those of the batch under way.
-    fn under_way(&self) -> impl Iterator<Item = &Decision> {
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = &Decision> {
         self.decisions.range(self.durable..self.durable + self.sent).map(Box::as_ref)
     }
 
@@ -248,6 +258,10 @@ impl Writer {
         if let Some(batch) = forgotten {
             return batch.clone();
         }
+        if self.ends.is_some() {
+            // In its place, so that it is not made, if it can still be prevented.
+            return Batch { number: self.next, changes: Vec::new() };
+        }
         self.latest()
     }
 
@@ -281,20 +295,31 @@ impl Owner {
     }
 
     pub(crate) fn on_applied(&mut self, result: Result<(), StoreError>, now: Timestamp) {
+        let forgot = matches!(result, Err(StoreError::Gap { .. }));
+        if !self.writer.is_rewound()
+            && !forgot
+            && let Some(why) = self.writer.ends.take()
+        {
+            return self.stop(why);
+        }
         match (result, self.writer.again) {
             (Ok(()), Some(number)) => {
                 self.writer.rewind_to(number.next());
-                self.actions.push(Action::Apply(self.writer.batch()));
                 if !self.writer.is_rewound() {
                     self.trust_again(now);
                 }
+                self.actions.push(Action::Apply(self.writer.batch()));
             }
             // These were taken once, and are not given up.
             (Err(StoreError::Full(_)), Some(_)) => self.send_again(now),
             (Ok(()), None) => self.on_durable(now),
+            // An earlier sending may find room yet, so that nobody can be told that there was none.
+            (Err(error @ StoreError::Full(_)), None) if self.writer.may_grow_late() => {
+                self.stop(error);
+            }
             (Err(StoreError::Full(_)), None) => self.refuse_growth(now),
-            (Err(StoreError::Unavailable(_)), _) => {
-                self.writer.in_doubt = true;
+            (Err(StoreError::Unavailable(_)), again) => {
+                self.writer.in_doubt |= again.is_none();
                 self.send_again(now);
             }
             (Err(StoreError::Gap { expected, given, partition }), _) if expected < given => {
@@ -303,7 +328,7 @@ impl Owner {
                     return self.stop(StoreError::Gap { expected, given, partition });
                 }
                 tracing::warn!(%partition, ?expected, ?given, "the store has forgotten batches; they are sent again");
-                self.distrust(now);
+                self.distrust(expected, now);
                 self.actions.push(Action::Apply(self.writer.batch()));
             }
             (Err(error @ StoreError::Fenced { .. }), _) => {
@@ -405,48 +430,7 @@ impl Owner {
         self.send_again(now);
     }
 
-    /// The store has forgotten batches: what it was asked meanwhile it may have answered out of the past. Whoever asked for something that
-    /// rests on such an answer is told that nothing was done, and asks again.
-    fn distrust(&mut self, now: Timestamp) {
-        self.loader.begin_again();
-        while self.writer.is_behind() {
-            self.take_effect(now);
-        }
-        let decisions = std::mem::take(&mut self.writer.decisions);
-        let sent = std::mem::take(&mut self.writer.sent);
-        let (mut kept, mut undone) = (VecDeque::new(), Vec::new());
-        for (index, decision) in decisions.into_iter().enumerate() {
-            if decision.rests_on_a_look() {
-                undone.push(decision);
-            } else {
-                self.writer.sent += usize::from(index < sent);
-                kept.push_back(decision);
-            }
-        }
-        if self.writer.sent == 0 {
-            // The batch that was refused is sent in the end, even if nothing is left in it.
-            kept.push_front(Box::default());
-            self.writer.sent = 1;
-        }
-        self.writer.decisions = kept;
-        for decision in undone {
-            self.undo(*decision, EngineError::Stopped, now);
-        }
-    }
-
-    /// The store has all that it had forgotten: what was read before is read again.
-    fn trust_again(&mut self, now: Timestamp) {
-        // It may forget them a second time.
-        self.writer.confirms_at = Some(now.after(CONFIRM_AFTER));
-        self.recent.applied();
-        self.recent.distrust_earlier();
-        self.loader.begin_again();
-        for subject in std::mem::take(&mut self.distrusted) {
-            self.look_again(&subject);
-        }
-    }
-
-    fn undo(&mut self, decision: Decision, why: EngineError, now: Timestamp) {
+    pub(crate) fn undo(&mut self, decision: Decision, why: EngineError, now: Timestamp) {
         for change in &decision.changes {
             let id = change.task_id();
             self.recent.undone(Matter::of(change));

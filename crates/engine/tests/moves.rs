@@ -11,10 +11,11 @@ use punctual_core::{
     Series, Task, TaskState,
 };
 use punctual_engine::{
-    Cancelled, Command, Condition, EngineError, Event, Flight, HAND_OVER_WAIT, Report, Stands,
+    Action, Cancelled, Command, Condition, EngineError, Event, Flight, HAND_OVER_WAIT, Report,
+    Scheduled, Stands,
 };
-use punctual_store::TaskStore;
-use world::{Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
+use punctual_store::{Batch, StoreError, TaskStore};
+use world::{Answer, Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
 
 const LEASE: Duration = secs(5);
 
@@ -534,4 +535,96 @@ fn a_store_that_has_forgotten_more_than_is_kept_stops_the_owner() {
     world.settle();
     assert!(world.stopped.is_some());
     assert_eq!(refused.try_recv().unwrap(), Err(EngineError::Stopped), "nothing was done");
+}
+
+/// A store that has forgotten the task "a", and a task of a name whose batch was sent without an answer: the call, and what may still
+/// come to the store.
+fn in_doubt_over_a_failover(world: &mut World, name: &str) -> (Answer<Scheduled>, Batch) {
+    world.schedule(named("a", secs(50)));
+    world.rewind(1);
+    let asked = world.send_schedule(named(name, secs(40)), Condition::Always);
+    world.perform(0);
+    let late = world.send_unanswered();
+    world.now = world.now.after(millis(100));
+    world.act();
+    (asked, late)
+}
+
+/// The store answers the batch that is wanted.
+fn answers(world: &mut World) {
+    let apply = |action: &Action| matches!(action, Action::Apply(_));
+    let apply = world.wanted.iter().position(apply).unwrap();
+    world.perform(apply);
+}
+
+#[test]
+fn a_first_sending_that_comes_after_the_repair_is_what_its_caller_is_told() {
+    let mut world = World::new();
+    let (mut asked, late) = in_doubt_over_a_failover(&mut world, "b");
+    answers(&mut world);
+    answers(&mut world);
+    assert!(asked.try_recv().is_err(), "whoever answers now would have to guess");
+    world.make(late).unwrap();
+    world.settle();
+    let Ok(Scheduled::Created(task)) = asked.try_recv().unwrap() else {
+        panic!("made and not answered as made")
+    };
+    assert_eq!(world.get(key("b")), Ok(task));
+    assert_eq!(world.counts().scheduled, 2);
+    world.pass(secs(60));
+    assert_eq!(world.sent.len(), 2, "{:?}", world.stopped);
+}
+
+#[test]
+fn what_may_be_on_its_way_and_wrong_ends_the_owner_after_the_repair() {
+    let mut world = World::new();
+    // The store knows of no such name, and so it would be a second task of that name.
+    let (mut asked, late) = in_doubt_over_a_failover(&mut world, "a");
+    answers(&mut world);
+    let mut unnamed = world.send_schedule(once(secs(50)), Condition::Always);
+    answers(&mut world);
+    answers(&mut world);
+    assert!(matches!(world.stopped, Some(StoreError::Gap { .. })), "{:?}", world.stopped);
+    assert_eq!(asked.try_recv().unwrap(), Err(EngineError::Lost));
+    assert_eq!(unnamed.try_recv().unwrap(), Err(EngineError::Stopped), "never sent");
+    let old = world.possession.epoch;
+    let comes = |world: &World| ready(world.store.apply(PartitionId::FIRST, old, late.clone()));
+    assert!(comes(&world).is_ok(), "its number was made");
+    world.crash();
+    assert!(matches!(comes(&world), Err(StoreError::Fenced { .. })));
+    assert_eq!(world.counts().scheduled, 1, "what was answered is there, and nothing else");
+    world.pass(secs(60));
+    assert_eq!(world.sent.len(), 1);
+}
+
+#[test]
+fn nobody_is_told_that_there_is_no_room_while_an_earlier_sending_may_find_some() {
+    let mut world = World::new();
+    world.settle();
+    let mut created = world.send_schedule(once(secs(9)), Condition::Always);
+    let late = world.send_unanswered();
+    world.weather = Weather::Full;
+    world.pass(millis(100));
+    assert!(matches!(world.stopped, Some(StoreError::Full(_))), "{:?}", world.stopped);
+    assert_eq!(created.try_recv().unwrap(), Err(EngineError::Lost));
+    world.make(late).unwrap();
+    (world.weather, world.stopped) = (Weather::Fair, None);
+    world.crash();
+    world.pass(secs(9));
+    assert_eq!(world.sent.len(), 1);
+}
+
+#[test]
+fn what_brings_no_task_waits_for_room_as_it_was_sent() {
+    let mut world = World::new();
+    world.schedule(named("a", secs(50)));
+    let mut cancelled = world.send_cancel(key("a"));
+    world.perform(0);
+    world.send_unanswered();
+    world.weather = Weather::Full;
+    world.pass(secs(1));
+    world.weather = Weather::Fair;
+    world.pass(secs(1));
+    assert_eq!(cancelled.try_recv().unwrap(), Ok(Cancelled::Cancelled));
+    assert!(world.stopped.is_none());
 }

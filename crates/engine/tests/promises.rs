@@ -118,6 +118,9 @@ impl Life {
         for _ in 0..STEPS {
             self.step();
             self.witness();
+            if self.world.stopped.take().is_some() {
+                self.crash();
+            }
         }
         self.world.weather = Weather::Fair;
         self.world.give_room(256);

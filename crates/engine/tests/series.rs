@@ -201,6 +201,37 @@ fn an_edit_takes_effect_at_once_under_the_same_id() {
 }
 
 #[test]
+fn what_was_sent_is_not_sent_again_once_an_edit_says_at_most_once() {
+    let at_most_once =
+        || NewTask { guarantee: Guarantee::AtMostOnce, ..every(secs(50), Series::default()) };
+    // One fire waits for its retry; one is under way; one is to come.
+    for begun in [Some(failed()), Some(Outcome::Expired), None] {
+        let mut world = World::new();
+        let task = world.schedule(every(secs(50), Series::default()));
+        world.pass(secs(50));
+        if let Some(outcome) = begun.clone() {
+            world.comes_back(outcome);
+            world.settle();
+        }
+        assert_eq!(world.schedule(at_most_once()).id, task.id);
+        if begun.is_none() {
+            world.comes_back(failed());
+        }
+        world.pass(secs(49));
+        assert_eq!(nominal(&world.sent), [50], "{begun:?}");
+        assert_eq!(history(&world, &task)[0].end, FireEnd::Replaced);
+        world.pass(secs(1));
+        assert_eq!(nominal(&world.sent), [50, 100], "it goes on");
+    }
+    let mut world = World::new();
+    world.schedule(every(secs(50), Series::default()));
+    world.pass(secs(20));
+    world.schedule(at_most_once());
+    world.pass(secs(30));
+    assert_eq!(nominal(&world.sent), [50], "nothing was sent: it keeps its time");
+}
+
+#[test]
 fn an_edit_under_an_idempotency_key_is_made_in_place_and_once() {
     let mut world = World::new();
     let task = world.schedule(every(secs(1), Series::default()));

@@ -130,6 +130,12 @@ impl Plan {
         }
     }
 
+    /// One failover more.
+    pub(crate) fn fail_over(&mut self, dice: &mut Dice) {
+        let at = dice.between(2_000, self.heals_ms);
+        self.faults.push((at, Fault::FailOver(dice.between(1, 2_000))));
+    }
+
     /// One broker after the other leaves and comes back.
     fn roll_over(&mut self, dice: &mut Dice, from: u64) {
         let mut at = from;

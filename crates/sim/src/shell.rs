@@ -588,6 +588,9 @@ impl World {
         if self.brokers[number].decides(partition) {
             return self.tell_owner(number, partition, ToOwner::Ended(reports));
         }
+        if self.now >= until {
+            return;
+        }
         let from = (number, self.brokers[number].life);
         if let Some(peer) = self.elsewhere(number, partition)
             && self.way_to(number, peer) == Passage::Open
@@ -597,11 +600,9 @@ impl World {
             self.brokers[number].carried += 1;
             return self.mail.send(at, to, What::PassedOn { from, partition, reports, until });
         }
-        if self.now < until {
-            self.brokers[number].carried += 1;
-            let at = self.now + STRAY_EVERY_MS;
-            self.mail.send(at, Some(from), What::Stray(partition, reports, until));
-        }
+        self.brokers[number].carried += 1;
+        let at = self.now + STRAY_EVERY_MS;
+        self.mail.send(at, Some(from), What::Stray(partition, reports, until));
     }
 
     /// A broker that has left is told no more who owns what: it asks the store.

@@ -197,7 +197,13 @@ impl Store {
                 // The same one again is made once.
                 let last = (epoch, batch.number);
                 if self.last.insert(partition, last) != Some(last) {
+                    let lies = self.variant == Variant::StoreMakesWhatItRefuses
+                        && batch.changes.iter().any(|change| matches!(change, Change::Put(_)))
+                        && batch.number.get() % 5 == 4;
                     self.made.push((at, Made::Applied(partition, epoch, batch)));
+                    if lies {
+                        return Err(StoreError::Full("no room".to_owned()));
+                    }
                 }
                 Ok(())
             }

@@ -18,6 +18,8 @@ pub enum Variant {
     StoreForgetsPostponements,
     /// The store makes some changes twice.
     StoreMakesTwice,
+    /// The store makes some batches that it refuses.
+    StoreMakesWhatItRefuses,
     /// The store does not keep what makes a creation repeatable.
     StoreForgetsReceipts,
     /// A hand-over does not say what is under way.

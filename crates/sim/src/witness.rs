@@ -42,6 +42,9 @@ pub(crate) struct Ordered {
 #[derive(Debug)]
 struct Promise {
     order: usize,
+    /// Of the owner that answered it last. What a newer owner does comes after all that an older one has done, in whatever order their
+    /// answers come: a broker that was paused may answer late.
+    epoch: Epoch,
     over: bool,
     version: Version,
     fire_at: Timestamp,
@@ -74,6 +77,10 @@ pub(crate) struct Witness {
     acting: BTreeMap<PartitionId, Epoch>,
     /// Tasks that were made for an order.
     made: BTreeMap<usize, BTreeSet<TaskId>>,
+    /// Those of them that somebody was told of.
+    told: BTreeMap<usize, BTreeSet<TaskId>>,
+    /// How often nobody knows whether one was made for an order.
+    unknown_of: BTreeMap<usize, usize>,
     created: BTreeSet<TaskId>,
     replaced: BTreeSet<TaskId>,
     /// Creations of which nobody knows whether they were made.
@@ -111,13 +118,20 @@ impl Witness {
                     self.scheduled(number, epoch, scheduled, disturbed);
                 }
             }
-            (Command::Schedule(_), Err(EngineError::Lost)) => self.unknown += 1,
+            (Command::Schedule(order), Err(EngineError::Lost)) => {
+                self.unknown += 1;
+                let number = number(&order.new_task.target).unwrap_or_default();
+                *self.unknown_of.entry(number).or_default() += 1;
+            }
             (Command::Cancel(subject), Ok(Answer::Cancelled(Cancelled::Cancelled))) => {
-                self.cancelled(subject);
+                self.cancelled(subject, epoch);
             }
             (Command::Touch(subject, _), Ok(Answer::Touched { fire_at, version })) => {
                 let id = self.task_of(subject);
-                if let Some(promise) = id.and_then(|id| self.promises.get_mut(&id)) {
+                if let Some(promise) = id.and_then(|id| self.promises.get_mut(&id))
+                    && promise.epoch <= epoch
+                {
+                    promise.epoch = epoch;
                     promise.version = promise.version.max(*version);
                     promise.fire_at = *fire_at;
                 }
@@ -135,6 +149,7 @@ impl Witness {
     ) {
         let task = scheduled.task();
         self.made.entry(number).or_default().insert(task.id);
+        self.told.entry(number).or_default().insert(task.id);
         self.check_receipt(number, disturbed);
         // What was made before and is only told again says nothing about what its key names now.
         let again = matches!(scheduled, Scheduled::Created(_)) && task.id.epoch() != epoch;
@@ -146,11 +161,15 @@ impl Witness {
             }
             return;
         }
+        let mut over = false;
         if let Some(key) = &self.orders[number].key {
             let key = key.clone();
             for (id, promise) in &mut self.promises {
                 if self.orders[promise.order].key.as_ref() == Some(&key) && *id != task.id {
-                    promise.over = true;
+                    // One of the two is over: the one that was there first.
+                    let late = promise.epoch > epoch;
+                    promise.over |= !late;
+                    over |= late;
                 }
             }
         }
@@ -158,10 +177,11 @@ impl Witness {
             self.created.insert(task.id);
         }
         let (version, fire_at) = (task.version, task.fire_at);
-        let promise = Promise { order: number, over: false, version, fire_at };
+        let promise = Promise { order: number, epoch, over, version, fire_at };
         let known = self.promises.entry(task.id).or_insert(promise);
         if version > known.version {
             (known.order, known.version, known.fire_at) = (number, version, fire_at);
+            known.epoch = known.epoch.max(epoch);
         }
     }
 
@@ -174,12 +194,14 @@ impl Witness {
         }
     }
 
-    fn cancelled(&mut self, subject: &Subject) {
+    fn cancelled(&mut self, subject: &Subject, epoch: Epoch) {
         for (id, promise) in &mut self.promises {
             let same = match subject {
                 Subject::Id(_, cancelled) => id == cancelled,
+                // What a newer owner has put under the name is another.
                 Subject::Key(_, key) => {
                     self.orders[promise.order].key.as_deref() == Some(key.as_str())
+                        && promise.epoch <= epoch
                 }
             };
             promise.over |= same;
@@ -332,6 +354,7 @@ impl Witness {
             }
         }
         self.check_all_received(store, &letters);
+        self.check_answers();
         for seen in wrong {
             self.break_promise("G15 counts add up", seen);
         }
@@ -342,6 +365,22 @@ impl Witness {
         if store.lost_none && !(created - superseded..=created + unknown).contains(&accepted) {
             let seen = format!("{accepted} accepted, {created} created, {unknown} unknown");
             self.break_promise("G15 counts add up", seen);
+        }
+    }
+
+    /// What was answered as not done is not done: whatever was received, somebody was told of, or told that nobody knows.
+    fn check_answers(&mut self) {
+        let mut broken = None;
+        for (number, made) in &self.made {
+            let told = self.told.get(number).map_or(0, |told| made.intersection(told).count());
+            let untold = made.len() - told;
+            let unknown = self.unknown_of.get(number).copied().unwrap_or_default();
+            if untold > unknown {
+                broken = Some(format!("order {number} made {untold} tasks unknown to its caller"));
+            }
+        }
+        if let Some(seen) = broken {
+            self.break_promise("not done is not done", seen);
         }
     }
 

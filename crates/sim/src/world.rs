@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use punctual_cluster::{Event as ToMember, Member, Terms as MemberTerms};
 use punctual_core::{BrokerId, Epoch, Lease, PartitionId, Partitions, Seat, TaskState, Topology};
-use punctual_engine::{Event as ToOwner, Look, Looked};
-use punctual_store::{Filter, LeaseStore as _, Position, StoreError, TaskStore};
+use punctual_engine::{Action as OwnerAction, Event as ToOwner, Look, Looked};
+use punctual_store::{BatchNo, Filter, LeaseStore as _, Position, StoreError, TaskStore};
 
 use crate::broker::{Broker, Standing};
 use crate::callers::{self, Call};
@@ -41,6 +41,13 @@ const FAST_BY_MAX: u64 = 500;
 /// How long an owner's question to the store may take.
 const OWNER_PATIENCE_MS: u64 = 1_000;
 
+/// Tells the dice of late batches from those of everything else, so that a seed without them lives as it always did; this one
+/// because no seed that was kept before has them.
+const LATE: u64 = 0x01b8_0000_0000;
+/// From how long before a failover until how long after it batches may be late.
+const LATE_BEFORE_MS: u64 = 500;
+const LATE_AFTER_MS: u64 = 3_000;
+
 /// What happened in a life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
@@ -62,6 +69,8 @@ pub struct Figures {
     pub flights: u64,
     /// Batches that a failover has lost.
     pub lost_batches: u64,
+    /// Batches that came to the store after their owner had given them up.
+    pub late_batches: u64,
     /// True milliseconds.
     pub millis: u64,
     /// The latest first attempt, in milliseconds.
@@ -82,6 +91,7 @@ impl Figures {
             hand_overs: self.hand_overs + other.hand_overs,
             flights: self.flights + other.flights,
             lost_batches: self.lost_batches + other.lost_batches,
+            late_batches: self.late_batches + other.late_batches,
             millis: self.millis + other.millis,
             lag_max_ms: self.lag_max_ms.max(other.lag_max_ms),
         }
@@ -93,6 +103,8 @@ struct Pending {
     life: u32,
     /// The owner that asks, if it is one.
     owner: Option<(PartitionId, Epoch)>,
+    /// The batch that it sends, if it does.
+    batch: Option<BatchNo>,
     nothing: Nothing,
 }
 
@@ -136,6 +148,12 @@ pub(crate) struct World {
     cut_peers: BTreeSet<(usize, usize)>,
     loss: u64,
     slow_ms: u64,
+    /// Around failovers, batches are on their way for longer than their owners wait.
+    late: Option<Dice>,
+    /// Questions that come to the store after their owner has given them up.
+    given_up: BTreeSet<u64>,
+    /// The last batch that each owner was answered.
+    answered: BTreeMap<(PartitionId, Epoch), BatchNo>,
     /// The last wishes are said.
     dismissed: bool,
     rested: bool,
@@ -144,7 +162,12 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, variant: Variant, story: Story) -> Self {
         let mut dice = Dice::new(seed);
-        let plan = Plan::new(&mut dice);
+        let mut plan = Plan::new(&mut dice);
+        let mut late = Dice::new(seed ^ LATE);
+        let mut late = (late.roll(4) == 0 && !plan.peaceful).then_some(late);
+        if let Some(late) = &mut late {
+            plan.fail_over(late);
+        }
         let partitions = Partitions::new(plan.partitions).expect("a few");
         let mut clock = || {
             let ahead = dice.around(CLOCK_ERROR_MS);
@@ -180,6 +203,9 @@ impl World {
             cut_peers: BTreeSet::new(),
             loss: 0,
             slow_ms: 0,
+            late,
+            given_up: BTreeSet::new(),
+            answered: BTreeMap::new(),
             dismissed: false,
             rested: false,
             plan,
@@ -314,7 +340,8 @@ impl World {
         self.question_number += 1;
         let number = self.question_number;
         let life = self.brokers[broker].life;
-        self.pending.insert(number, Pending { life, owner, nothing });
+        let batch = batch_of(&question).map(|(_, batch)| batch);
+        self.pending.insert(number, Pending { life, owner, batch, nothing });
         let cut = self.cut_store.get(&broker).is_some_and(|way| *way != Way::Answers);
         let gone = self.store_away || cut || self.dice.thousandths(self.loss);
         if gone {
@@ -324,14 +351,40 @@ impl World {
             let to = Some((broker, life));
             return self.mail.send(self.now + after, to, What::Unanswered(number));
         }
+        if let Some((given_up, comes)) = self.late(&question) {
+            self.figures.late_batches += 1;
+            self.given_up.insert(number);
+            self.story.tell(self.now, || format!("what b{broker} sends comes at {comes}"));
+            self.mail.send(comes, None, What::AtStore(number, broker, question));
+            return self.mail.send(given_up, Some((broker, life)), What::Unanswered(number));
+        }
         let at = self.now + self.travel();
         self.mail.send(at, None, What::AtStore(number, broker, question));
         self.mail.send(self.now + patience_ms, Some((broker, life)), What::Unanswered(number));
     }
 
+    /// When a batch is given up by its owner and when it comes to the store after that, if it is late: often just when the owner has sent
+    /// again what a failover has lost.
+    fn late(&mut self, question: &Question) -> Option<(u64, u64)> {
+        let Question::Owner(_, _, OwnerAction::Apply(_)) = question else { return None };
+        let since = self.now - BEGIN;
+        let near = |(at, fault): &(u64, Fault)| {
+            matches!(fault, Fault::FailOver(_))
+                && (at.saturating_sub(LATE_BEFORE_MS)..at + LATE_AFTER_MS).contains(&since)
+        };
+        let late = self.late.as_mut()?;
+        if !self.plan.faults.iter().any(near) || late.roll(2) == 0 {
+            return None;
+        }
+        let given_up = self.now + late.between(1, 10);
+        let after =
+            if late.roll(2) == 0 { late.between(90, 250) } else { late.between(250, 4_000) };
+        Some((given_up, self.now + after))
+    }
+
     /// A question that is waited for no longer is made all the same.
     fn at_store(&mut self, number: u64, broker: usize, question: Question) {
-        if self.store_away {
+        if self.store_away || self.is_answered(number, &question) {
             return;
         }
         let id = self.brokers[broker].id.clone();
@@ -346,9 +399,22 @@ impl World {
         self.mail.send(at, Some((broker, life)), What::Answered(number, answer));
     }
 
+    /// Whether a batch comes late that its owner was answered already, by another sending. It changes nothing, unless a failover has lost
+    /// it: then it would bring back, unseen by its owner, what a look has missed meanwhile. That is not promised.
+    fn is_answered(&self, number: u64, question: &Question) -> bool {
+        let answered =
+            |(owner, batch)| self.answered.get(&owner).is_some_and(|last| batch <= *last);
+        self.given_up.contains(&number) && batch_of(question).is_some_and(answered)
+    }
+
     /// The answer to a question, if it is still waited for; nothing comes as an answer as well.
     pub(crate) fn take_answer(&mut self, number: u64, answer: Option<Answer>) -> Option<Answer> {
-        let Pending { owner, nothing, .. } = self.pending.remove(&number)?;
+        let Pending { owner, batch, nothing, .. } = self.pending.remove(&number)?;
+        if let (Some(Answer::Owner(partition, epoch, ToOwner::Applied(Ok(())))), Some(batch)) =
+            (&answer, batch)
+        {
+            self.answered.insert((*partition, *epoch), batch);
+        }
         Some(answer.unwrap_or_else(|| match owner {
             Some((partition, epoch)) => Answer::Owner(partition, epoch, unanswered_owner(nothing)),
             None => Answer::Member(unanswered_member(nothing)),
@@ -447,9 +513,10 @@ impl World {
         broker.standing = Standing::Dead;
         broker.member = None;
         broker.owners.clear();
-        broker.inbox.clear();
         broker.quieting.clear();
-        for open in std::mem::take(&mut broker.open) {
+        let (inbox, open) = (std::mem::take(&mut broker.inbox), std::mem::take(&mut broker.open));
+        inbox.into_iter().for_each(|what| self.undelivered(what));
+        for open in open {
             let lost = Err(punctual_engine::EngineError::Lost);
             self.witness.answered(&open.command, open.epoch, &lost, &self.store.disturbed);
         }
@@ -621,18 +688,36 @@ impl World {
         }
     }
 
-    /// By how much a delivery of a broker may be early.
+    /// By how much a delivery of a broker may be early: by whatever its clock is off, unless the others must have noticed.
     pub(crate) fn error_max(&self, number: usize) -> i64 {
-        let Some(since) = self.brokers[number].skewed_since else { return UNNOTICED_MS };
+        let since = match self.brokers[number].skewed_since {
+            Some(since) => since,
+            None if self.brokers[number].clock.ahead_ms(self.now) <= UNNOTICED_MS => {
+                return UNNOTICED_MS;
+            }
+            // It has run past the edge by itself.
+            None => return i64::MAX,
+        };
         let others = self.brokers.iter().enumerate();
-        let sure =
-            others.filter(|(other, it)| *other != number && it.standing == Standing::Runs).count()
-                > 1;
+        let others =
+            others.filter(|(other, it)| *other != number && it.standing == Standing::Runs).count();
         let calm_since = since.max(self.wrong_at);
-        let noticed = sure && self.now - calm_since > 3 * self.plan.lease_ms + 1_000;
+        let noticed = others > 1
+            && self.is_outvoted()
+            && self.now - calm_since > 3 * self.plan.lease_ms + 1_000;
         let wrong =
             !self.cut_store.is_empty() || self.store_away || self.loss > 0 || self.slow_ms > 0;
         if noticed && !wrong { UNNOTICED_MS } else { i64::MAX }
+    }
+
+    /// Whether wrong clocks are not the most. Clocks that are wrong together are right, as far as anybody can know. The store has a vote,
+    /// and it decides between two halves.
+    fn is_outvoted(&self) -> bool {
+        let running = self.brokers.iter().filter(|broker| broker.standing == Standing::Runs);
+        let clocks = running.map(|broker| &broker.clock).chain([&self.store.clock]);
+        let ahead: Vec<_> = clocks.map(|clock| clock.ahead_ms(self.now).unsigned_abs()).collect();
+        let right = ahead.iter().filter(|ahead| **ahead <= 2 * CLOCK_ERROR_MS).count();
+        2 * right >= ahead.len()
     }
 }
 
@@ -644,6 +729,15 @@ pub(crate) enum Passage {
     Lost,
     /// It was certainly not sent.
     None,
+}
+
+fn batch_of(question: &Question) -> Option<((PartitionId, Epoch), BatchNo)> {
+    match question {
+        Question::Owner(partition, epoch, OwnerAction::Apply(batch)) => {
+            Some(((*partition, *epoch), batch.number))
+        }
+        _ => None,
+    }
 }
 
 fn nothing_of(asked: &punctual_cluster::Action) -> Nothing {

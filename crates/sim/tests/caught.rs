@@ -71,6 +71,11 @@ fn a_receipt_that_the_store_forgets_is_caught() {
 }
 
 #[test]
+fn a_task_that_is_made_although_it_was_refused_is_caught() {
+    is_caught(Variant::StoreMakesWhatItRefuses, &["not done is not done"]);
+}
+
+#[test]
 fn counts_that_do_not_add_up_are_caught() {
     is_caught(Variant::StoreMakesTwice, &["G15 "]);
 }

@@ -70,6 +70,10 @@ pub(crate) struct World {
     pub(crate) moves: u32,
     /// What workers of the queue "orders" want at once.
     pub(crate) room: usize,
+    /// The batch that was last sent without an answer, made or not.
+    unanswered: Option<(Epoch, BatchNo)>,
+    /// Owners do not end by themselves: no batch that was sent without an answer finds the store full afterwards.
+    pub(crate) calm: bool,
 }
 
 /// What was made of the store.
@@ -124,6 +128,8 @@ impl World {
             moves: 0,
             stopped,
             room: ROOM,
+            unanswered: None,
+            calm: false,
         };
         world.give_room(ROOM);
         world
@@ -297,6 +303,18 @@ impl World {
         self.act();
     }
 
+    /// The batch that stands in line is sent and not answered in time. Out: what may still come to the store.
+    pub(crate) fn send_unanswered(&mut self) -> Batch {
+        let apply = self.wanted.iter().position(|action| matches!(action, Action::Apply(_)));
+        let Action::Apply(batch) = self.wanted.remove(apply.expect("a batch is wanted")) else {
+            unreachable!()
+        };
+        let silent = Err(StoreError::Unavailable("no answer in time".into()));
+        self.owner.on(Event::Applied(silent), self.now);
+        self.act();
+        batch
+    }
+
     /// Does everything that stands in line, and what follows from it, until nothing is wanted.
     pub(crate) fn settle(&mut self) {
         self.act();
@@ -448,21 +466,31 @@ impl World {
         Ok(())
     }
 
+    fn apply(&mut self, batch: Batch) -> Result<(), StoreError> {
+        let away = || StoreError::Unavailable("away".into());
+        let this = Some((self.possession.epoch, batch.number));
+        match self.weather {
+            Weather::Full if self.calm && self.unanswered == this && self.made != this => {
+                Err(away())
+            }
+            Weather::Away => {
+                self.unanswered = this;
+                Err(away())
+            }
+            // Full or not, a store knows a batch that it has made.
+            Weather::Full if self.made != this => Err(StoreError::Full("full".to_owned())),
+            Weather::Fair | Weather::Full => self.make(batch),
+            Weather::AnswerLost => {
+                (self.made, self.unanswered) = (this, this);
+                self.make(batch).and_then(|()| Err(away()))
+            }
+        }
+    }
+
     pub(crate) fn answer(&mut self, action: Action) -> Event {
         let away = || StoreError::Unavailable("away".into());
         match action {
-            Action::Apply(batch) => Event::Applied(match self.weather {
-                Weather::Away => Err(away()),
-                // Full or not, a store knows a batch that it has made.
-                Weather::Full if self.made != Some((self.possession.epoch, batch.number)) => {
-                    Err(StoreError::Full("full".to_owned()))
-                }
-                Weather::Fair | Weather::Full => self.make(batch),
-                Weather::AnswerLost => {
-                    self.made = Some((self.possession.epoch, batch.number));
-                    self.make(batch).and_then(|()| Err(away()))
-                }
-            }),
+            Action::Apply(batch) => Event::Applied(self.apply(batch)),
             Action::Load { after, until, limit } => Event::Loaded(match self.weather {
                 Weather::Away | Weather::AnswerLost => Err(away()),
                 _ => ready(self.store.load(PARTITION, after, until, limit)),
@@ -550,6 +578,7 @@ impl Moves {
     }
 
     pub(crate) fn begin(&self, world: &mut World) {
+        world.calm = !self.crashes;
         if self.lease {
             world.lease_for(secs(5));
             world.crashes = 0;
