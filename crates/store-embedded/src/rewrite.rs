@@ -18,8 +18,8 @@ use crate::merge::Merge;
 use crate::run::{Birth, Run, RunWriter};
 use crate::timeline::{Slice, Timeline};
 
-/// Bytes that one rewriting reads, at most: about what a checkpoint writes, so that what comes in meanwhile fits the buffers.
-const INPUT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes that one rewriting reads, at most: half of what a checkpoint writes, so that what comes in meanwhile fits the buffers.
+const INPUT_BYTES_MAX: u64 = 32 << 20;
 
 impl Inner {
     /// Rewrites the slice that needs it most, if any does. All endings so far must have been resolved.

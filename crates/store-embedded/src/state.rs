@@ -411,13 +411,12 @@ impl State {
     /// Bytes that may wait before writers do, with buffers of `max`. While a checkpoint is written it grows with what is
     /// on disk of it, so that writers go on at the pace of the disk, and neither rush ahead nor stand until it is done.
     pub(crate) fn buffered_max(&self, max: usize) -> usize {
+        let most = max + max / 2;
         match &self.frozen {
-            None => max * 2,
-            Some((_, frozen)) => {
-                let share = max / PACES * self.written.min(PACES);
-                // One that is hardly anything is soon done.
-                if frozen.bytes() < max / 2 { max * 2 } else { max / 2 + share }
-            }
+            None => most,
+            // One that is hardly anything is soon done.
+            Some((_, frozen)) if frozen.bytes() < max / 2 => most,
+            Some(_) => max / 4 + (max - max / 4) / PACES * self.written.min(PACES),
         }
     }
 

@@ -67,10 +67,12 @@ pub(super) async fn run(stage: &mut Stage) -> anyhow::Result<()> {
         let count = done.load(Ordering::Relaxed);
         let per_second = rate(count, stopwatch.elapsed());
         let cpu = cpu_each(&stage.broker, before, count);
-        let cpu_words =
-            cpu.map_or(String::new(), |cpu| format!(" ({cpu:.1} µs of broker CPU each)"));
-        let reached = format!("{}/s{cpu_words}", grouped(per_second));
-        let figures = json!({"per_second": per_second, "cpu_us": cpu});
+        let memory = stage.broker.usage().map(|usage| usage.resident_bytes >> 20);
+        let words = cpu.zip(memory).map_or(String::new(), |(cpu, memory)| {
+            format!(" ({cpu:.1} µs of broker CPU each; {memory} MiB resident afterwards)")
+        });
+        let reached = format!("{}/s{words}", grouped(per_second));
+        let figures = json!({"per_second": per_second, "cpu_us": cpu, "memory_mib": memory});
         let what = format!("touch by key, batches of 1,000, {} keys, {name}", grouped(keys));
         stage.report.row(what, reached, wanted, figures);
     }
