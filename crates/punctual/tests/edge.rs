@@ -495,6 +495,57 @@ fn a_body_that_nobody_reads_and_that_comes_late_does_not_cost_its_connection() {
     }
 }
 
+/// Bytes of memory that a process has.
+fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn ten_thousand_connections_that_say_nothing_hold_up_nobody() {
+    const CROWD: u32 = 10_000;
+    const BYTES_EACH_MAX: u64 = 64 * 1024;
+    let own = std::process::id().to_string();
+    let raised = Command::new("prlimit").args(["--pid", &own, "--nofile=12000:"]).status();
+    assert!(raised.is_ok_and(|status| status.success()), "as many open files must be allowed");
+    let broker = Broker::start(&[]);
+    let before = resident_bytes(broker.pid());
+    let host = broker.address;
+    let whole = format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n");
+    let open = format!("POST /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\ncontent-length: 9\r\n\r\n");
+    let crowd: Vec<TcpStream> = (0..CROWD)
+        .map(|number| {
+            let mut stream = TcpStream::connect(host).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            match number % 4 {
+                0 => {}
+                1 => stream.write_all(&whole.as_bytes()[..20]).unwrap(),
+                2 => stream.write_all(open.as_bytes()).unwrap(),
+                _ => {
+                    // Answered once, and silent since.
+                    stream.write_all(whole.as_bytes()).unwrap();
+                    assert!(answer_on(&mut stream).starts_with("HTTP/1.1 200 "));
+                }
+            }
+            stream
+        })
+        .collect();
+    assert!(metric(&broker, "punctual_connections") >= f64::from(CROWD), "all are accepted");
+    let each = resident_bytes(broker.pid()).saturating_sub(before) / u64::from(CROWD);
+    assert!(each < BYTES_EACH_MAX, "{each} bytes for each");
+    // Whoever says something is served, and what is due is sent.
+    let receiver = Receiver::start();
+    assert_eq!(broker.put("a", task(r#""in": "10ms""#, &receiver.url)).0, 201);
+    assert_eq!(receiver.next().header("punctual-key"), "a");
+    drop(crowd);
+    let begun = now_millis();
+    while metric(&broker, "punctual_connections") > 10.0 {
+        assert!(now_millis() < begun + PATIENCE.as_millis(), "those who are gone are not counted");
+        thread::yield_now();
+    }
+}
+
 /// One answer, by its length, from a connection that stays open.
 fn answer_on(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
