@@ -392,15 +392,25 @@ impl Owner {
         if self.may_act(now) {
             return Some(look);
         }
-        let queue = self.queues.remove(&look.subject)?;
+        self.refuse_queued(&look.subject);
+        match self.queues.get(&look.subject)?.front() {
+            Some(own) => Some(own.look(&look.subject)),
+            None => {
+                self.queues.remove(&look.subject);
+                None
+            }
+        }
+    }
+
+    /// What callers want of a subject is not done, all of it: whoever asks again does so in the same order.
+    fn refuse_queued(&mut self, subject: &Subject) {
+        let Some(queue) = self.queues.get_mut(subject) else { return };
         let (asked, own): (VecDeque<_>, VecDeque<_>) =
-            queue.into_iter().partition(|queued| queued.reply.is_some());
+            std::mem::take(queue).into_iter().partition(|queued| queued.reply.is_some());
+        *queue = own;
         for reply in asked.into_iter().filter_map(Queued::reply) {
             self.calls.answer(reply, Err(EngineError::Stopped));
         }
-        let look = own.front()?.look(&look.subject);
-        self.queues.insert(look.subject.clone(), own);
-        Some(look)
     }
 
     /// Puts a command back to where it was, to be decided when the whole task was read.
@@ -461,12 +471,16 @@ impl Owner {
         }
     }
 
-    /// Answers a command that changes nothing.
+    /// Answers a command that changes nothing. One that is to be asked again takes along what was asked after it about the same subject.
     pub(crate) fn answer(&mut self, asked: Asked, answer: Result<Answer, EngineError>) {
+        let again = answer == Err(EngineError::Stopped);
         if let Some(reply) = asked.reply {
             self.calls.answer(reply, answer);
         }
         if let Some(subject) = asked.subject {
+            if again {
+                self.refuse_queued(&subject);
+            }
             self.free(subject);
         }
     }

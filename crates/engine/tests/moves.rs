@@ -7,12 +7,12 @@ mod world;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptNo, DeadReason, FireEnd, FireRecord, Guarantee, NewTask, Outcome, PartitionId, Schedule,
-    Series, Task, TaskState,
+    AttemptNo, DeadReason, Due, FireEnd, FireRecord, Guarantee, NewTask, Outcome, PartitionId,
+    Schedule, Series, Task, TaskState,
 };
 use punctual_engine::{
-    Action, Cancelled, Command, Condition, EngineError, Event, Flight, HAND_OVER_WAIT, Report,
-    Scheduled, Stands,
+    Action, Cancelled, Command, Condition, EngineError, Event, Flight, HAND_OVER_WAIT, Push,
+    Report, Scheduled, Stands,
 };
 use punctual_store::{Batch, StoreError, TaskStore};
 use world::{Answer, Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
@@ -388,6 +388,25 @@ fn past_its_lease_an_owner_does_nothing_until_it_is_extended() {
     world.settle();
     assert_eq!(world.sent.len(), 2);
     assert!(world.sent.iter().all(|delivery| delivery.send_by == world.possession.until));
+    assert!(world.get(key("order")).is_ok());
+}
+
+#[test]
+fn what_is_to_be_asked_again_takes_along_what_was_asked_after_it() {
+    let mut world = World::new();
+    world.lease_for(LEASE);
+    world.schedule(named("order", secs(60)));
+    let mut touched = world.send_touch(key("order"), Push::To(Due::In(secs(90))));
+    let mut shown = world.send_for_task(Command::Get(key("order")));
+    world.act();
+    // The store is asked about the task, and answers when the lease is over.
+    world.now = world.possession.until;
+    world.perform(0);
+    world.renew();
+    world.settle();
+    assert_eq!(touched.try_recv(), Ok(Err(EngineError::Stopped)));
+    // By itself it would show the task as it was before the touch, which is about to be asked for again.
+    assert_eq!(shown.try_recv(), Ok(Err(EngineError::Stopped)));
     assert!(world.get(key("order")).is_ok());
 }
 
