@@ -24,6 +24,7 @@ use tonic::{Status, body::Body};
 
 use crate::client::{Bearer, Link, Tasks};
 use crate::clock;
+use crate::departure::{Departure, Noting};
 use crate::error::{Error, Failing};
 use crate::places::{Address, LEARNED_MAX, Next, Places};
 
@@ -120,9 +121,10 @@ impl Brokers {
         (address, InterceptedService::new(channel, self.manner.bearer.clone()))
     }
 
-    /// The same to ask about tasks.
-    pub(crate) fn tasks(&self) -> (Address, Tasks) {
+    /// The same to ask about tasks, once.
+    pub(crate) fn tasks(&self, departure: &Departure) -> (Address, Tasks) {
         let (address, link) = self.link();
+        let link = Noting { link, departure: departure.clone() };
         (address, TasksClient::new(link).max_decoding_message_size(ANSWER_BYTES_MAX))
     }
 

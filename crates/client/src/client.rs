@@ -19,6 +19,7 @@ use tonic::{Request, Response, Status};
 use crate::batch::{self, Ask};
 use crate::brokers::{Brokers, Manner};
 use crate::clock::Backoff;
+use crate::departure::{Departure, Noting};
 use crate::error::Failing;
 use crate::places::Next;
 use crate::{Error, Namespace};
@@ -27,7 +28,7 @@ use crate::{Error, Namespace};
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 pub(crate) type Link = InterceptedService<Channel, Bearer>;
-pub(crate) type Tasks = TasksClient<Link>;
+pub(crate) type Tasks = TasksClient<Noting<Link>>;
 
 /// Says who is asking, with every call.
 #[derive(Debug, Clone)]
@@ -107,11 +108,16 @@ impl Client {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let mut last = Error::TimedOut;
+        // What is true if the time is up: how the last attempt failed, whether an earlier one may have been done, and whether
+        // the one under way has left.
+        let mut last = None;
+        let mut seen = false;
+        let mut departure = Departure::default();
         let answered = tokio::time::timeout(self.shared.timeout, async {
             let mut backoff = Backoff::new();
             loop {
-                let (address, tasks) = self.shared.brokers.tasks();
+                departure = Departure::default();
+                let (address, tasks) = self.shared.brokers.tasks(&departure);
                 let status = match call(tasks).await {
                     Ok(answer) => {
                         self.shared.brokers.answered(&address);
@@ -124,18 +130,22 @@ impl Client {
                     (Failing::Refused, _) | (Failing::Lost, Again::IfNotSeen) => {
                         return Err(Error::from_status(&status));
                     }
-                    (Failing::Unreachable | Failing::Busy, _) | (Failing::Lost, Again::Always) => {
-                        last = Error::from_status(&status);
-                    }
+                    (Failing::Lost, Again::Always) => seen = true,
+                    // This one was not done, wherever it came to.
+                    (Failing::Unreachable | Failing::Busy, _) => departure = Departure::default(),
                 }
+                last = Some(Error::from_status(&status));
                 if next == Next::AfterPause {
                     backoff.wait().await;
                 }
-                // From here on the broker may be thinking about it: what failed before says nothing of that.
-                last = Error::TimedOut;
             }
         });
-        answered.await.unwrap_or_else(|_| Err(last))
+        answered.await.unwrap_or_else(|_| {
+            if seen || !departure.is_called_off() {
+                return Err(Error::TimedOut);
+            }
+            Err(last.unwrap_or_else(|| Error::Unreachable("no connection in time".to_owned())))
+        })
     }
 }
 

@@ -51,6 +51,7 @@ mod brokers;
 mod client;
 mod clock;
 mod dedup;
+mod departure;
 mod error;
 mod namespace;
 mod places;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use field::Field;
 use punctual_client::{CancelResult, Client, Error, Namespace, NewTask};
+use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinSet;
 
 fn task(namespace: &Namespace) -> NewTask<Namespace> {
@@ -95,9 +96,8 @@ async fn after_a_break_named_tasks_go_again_and_unnamed_ones_are_told() {
 #[tokio::test]
 async fn a_broker_out_of_reach_is_told_as_such_and_found_when_it_is_back() {
     let field = Field::new().await;
-    let client = Client::builder(field.url()).timeout(Duration::from_millis(600));
-    let client = client.token("secret").connect().unwrap();
-    let nowhere = Client::builder("http://127.0.0.1:1").timeout(Duration::from_millis(600));
+    let client = Client::builder(field.url()).token("secret").connect().unwrap();
+    let nowhere = Client::builder("http://127.0.0.1:1").timeout(Duration::from_secs(2));
     let nowhere = nowhere.connect().unwrap().namespace("a");
     let error = task(&nowhere).schedule().await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error}");
@@ -113,6 +113,36 @@ async fn a_broker_out_of_reach_is_told_as_such_and_found_when_it_is_back() {
     let said = field.broker.said();
     assert!(said.tokens.len() >= 2, "the stream was opened again");
     assert!(said.tokens.iter().all(|token| token.as_deref() == Some("Bearer secret")));
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_says_whether_it_may_have_been_done() {
+    // Nobody takes these connections: the machine does, and keeps quiet.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let ask = async |scheme: &str, timeout| {
+        let client = Client::builder(format!("{scheme}://{address}")).timeout(timeout);
+        client.connect().unwrap().namespace("a").cancel("k").await.unwrap_err()
+    };
+    let sent = ask("http", Duration::from_secs(2)).await;
+    assert!(matches!(sent, Error::TimedOut) && sent.outcome_is_open(), "{sent}");
+    let waited_for_tls = ask("https", Duration::from_millis(300)).await;
+    assert!(matches!(waited_for_tls, Error::Unreachable(_)), "{waited_for_tls}");
+}
+
+#[tokio::test]
+async fn a_call_that_broke_stays_open_while_nobody_can_be_reached() {
+    let broker = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = broker.local_addr().unwrap();
+    let vanishing = async move {
+        let (mut connection, _) = broker.accept().await.unwrap();
+        connection.read_exact(&mut [0; 24]).await.unwrap();
+    };
+    let client = Client::builder(format!("http://{address}")).timeout(Duration::from_secs(2));
+    let namespace = client.connect().unwrap().namespace("a");
+    let (touched, ()) = tokio::join!(namespace.touch("k"), vanishing);
+    let error = touched.unwrap_err();
+    assert!(error.outcome_is_open(), "{error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,101 @@
+//! Whether a request has left, so that a call which ran out of time can say if the broker may have done it.
+//!
+//! In: a connection that may not stand yet. Out: the same, which notes the first bytes of a request's body that are taken to be sent. A request
+//! waits in its connection's line for as long as there is no connection; its head alone asks nothing of a broker.
+//! Invariant: after [`Departure::is_called_off`] has said yes, nothing of the request leaves.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tonic::codegen::{Service, http};
+use tonic::{Status, body::Body};
+
+const WAITS: u8 = 0;
+const HAS_LEFT: u8 = 1;
+const CALLED_OFF: u8 = 2;
+
+/// Of one request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Departure(Arc<AtomicU8>);
+
+impl Departure {
+    /// Keeps the request from leaving, unless it has left.
+    pub(crate) fn is_called_off(&self) -> bool {
+        self.reach(CALLED_OFF)
+    }
+
+    /// Whether this is where it is now; the first to ask decides.
+    fn reach(&self, state: u8) -> bool {
+        let before = self.0.compare_exchange(WAITS, state, Ordering::AcqRel, Ordering::Acquire);
+        before.map_or_else(|before| before == state, |_| true)
+    }
+}
+
+/// A connection whose requests note when they leave.
+#[derive(Debug, Clone)]
+pub(crate) struct Noting<S> {
+    pub(crate) link: S,
+    pub(crate) departure: Departure,
+}
+
+impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Noting<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.link.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> S::Future {
+        let departure = self.departure.clone();
+        self.link.call(request.map(|body| Body::new(Noted { body, departure })))
+    }
+}
+
+struct Noted {
+    body: Body,
+    departure: Departure,
+}
+
+impl http_body::Body for Noted {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if !self.departure.reach(HAS_LEFT) {
+            return Poll::Ready(Some(Err(Status::cancelled("the caller waits no longer"))));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_to_ask_decides_and_it_stays_so() {
+        let departure = Departure::default();
+        assert!(departure.reach(HAS_LEFT) && departure.reach(HAS_LEFT));
+        assert!(!departure.is_called_off(), "it may be with the broker");
+        let departure = Departure::default();
+        assert!(departure.is_called_off() && departure.is_called_off());
+        assert!(!departure.reach(HAS_LEFT), "nothing leaves any more");
+    }
+}
