@@ -267,8 +267,10 @@ impl Writer {
 
     /// The batch of what was decided last.
     fn latest(&self) -> Batch {
-        let changes = self.under_way().flat_map(|decision| decision.changes.iter().cloned());
-        Batch { number: self.next, changes: changes.collect() }
+        // Sized before: the largest are some megabytes, which growing step by step would move again and again.
+        let mut changes = Vec::with_capacity(self.under_way().map(|it| it.changes.len()).sum());
+        changes.extend(self.under_way().flat_map(|decision| &decision.changes).cloned());
+        Batch { number: self.next, changes }
     }
 }
 
@@ -364,7 +366,7 @@ impl Owner {
             let Some(decision) = self.writer.take_durable() else {
                 return;
             };
-            self.durable(*decision, now);
+            self.durable(decision, now);
         }
     }
 
@@ -378,7 +380,7 @@ impl Owner {
     }
 
     /// Does what follows from a decision.
-    fn durable(&mut self, decision: Decision, now: Timestamp) {
+    fn durable(&mut self, decision: Box<Decision>, now: Timestamp) {
         for change in &decision.changes {
             let matter = Matter::of(change);
             self.recent.durable(matter);
