@@ -7,12 +7,11 @@ mod field;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Channel, channel};
 use std::thread;
 
-use field::{Broker, PATIENCE, eventually, now_millis, task};
+use field::{Broker, PATIENCE, eventually, now_millis, refused_start, task};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
@@ -144,23 +143,12 @@ fn a_receiver_that_never_agrees_on_tls_holds_an_attempt_no_longer_than_its_timeo
 fn an_authority_that_will_not_do_stops_the_start_wherever_it_was_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("punctual.toml");
-    let said = |flags: &[&str], variables: &[(&str, &str)]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(dir.path().join("store"))
-            .args(flags)
-            .envs(variables.iter().copied())
-            .output()
-            .unwrap();
-        assert!(!output.status.success());
-        String::from_utf8(output.stderr).unwrap()
-    };
     std::fs::write(&file, "webhook_ca = \"/from/file\"\n").unwrap();
     let config = ["--config", file.to_str().unwrap()];
     for (said, path) in [
-        (said(&["--webhook-ca", "/from/flag"], &[]), "/from/flag"),
-        (said(&[], &[("PUNCTUAL_WEBHOOK_CA", "/from/environment")]), "/from/environment"),
-        (said(&config, &[]), "/from/file"),
+        (refused_start(&["--webhook-ca", "/from/flag"], &[]), "/from/flag"),
+        (refused_start(&[], &[("PUNCTUAL_WEBHOOK_CA", "/from/environment")]), "/from/environment"),
+        (refused_start(&config, &[]), "/from/file"),
     ] {
         assert!(said.contains("webhook_ca") && said.contains(path), "{said}");
     }

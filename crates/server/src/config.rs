@@ -14,6 +14,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::auth::{Grant, Token};
 use crate::courier::{Reach, SigningSecret, Signs};
+use crate::listen::CONNECTIONS_MAX;
 use crate::tls::{Authorities, Tls, TlsError};
 
 /// Bytes of a file that holds a secret. A larger one is something else.
@@ -22,8 +23,7 @@ const SECRET_FILE_BYTES_MAX: u64 = 4096;
 /// Connections to receivers at once, at least and at most: a lane has up to 256 deliveries under way and may use a half; each costs some tens
 /// of kilobytes.
 const WEBHOOK_CONNECTIONS: (usize, usize) = (512, 4096);
-/// Connections that come in, at most (`listen`), and files of the store.
-const INCOMING_MAX: usize = 16_384;
+/// Files of the store.
 const STORE_FILES: usize = 512;
 
 /// What a broker is told when it starts.
@@ -217,7 +217,7 @@ pub fn webhook_connections_max() -> usize {
 
 fn webhook_connections_of(files: Option<u64>) -> usize {
     let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
-    let left = files.saturating_sub(INCOMING_MAX + STORE_FILES);
+    let left = files.saturating_sub(CONNECTIONS_MAX + STORE_FILES);
     left.clamp(WEBHOOK_CONNECTIONS.0, WEBHOOK_CONNECTIONS.1).min((files / 4).max(1))
 }
 

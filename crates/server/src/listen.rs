@@ -29,7 +29,7 @@ use crate::telemetry::Telemetry;
 use crate::tls::Tls;
 
 /// Connections at once. Each costs some tens of kilobytes; beyond this they wait to be accepted.
-const CONNECTIONS_MAX: usize = 16_384;
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 /// Connections at once when there are hardly any file descriptors.
 const CONNECTIONS_MIN: usize = 64;
 /// File descriptors that connections leave to the store and to webhooks.
@@ -171,14 +171,15 @@ pub(crate) async fn read_off(version: Version, body: Body) {
     }
 }
 
-/// A body that arrives in time, or ends with an error; and where it is left by a route that does not read it.
-pub(crate) fn timely(body: Body) -> (Body, Unread) {
-    let unread = Unread::default();
-    // Many requests have none, which needs no clock.
+/// A body that arrives in time, or ends with an error; and where it is left by a route that does not read it. Many requests
+/// have none, which needs neither.
+pub(crate) fn timely(body: Body) -> (Body, Option<Unread>) {
     if http_body::Body::is_end_stream(&body) {
-        return (body, unread);
+        return (body, None);
     }
-    (Body::new(Timely { body, late: None, ended: false, unread: unread.clone() }), unread)
+    let unread = Unread::default();
+    let timely = Timely { body, late: None, ended: false, unread: unread.clone() };
+    (Body::new(timely), Some(unread))
 }
 
 /// What nobody has read of a body: to be read off, or its connection is lost.
@@ -406,17 +407,15 @@ mod tests {
         let (body, unread) = timely(Body::from("whole"));
         let whole = body.collect().await.unwrap();
         assert_eq!(whole.to_bytes(), "whole");
-        assert!(unread.take().is_none());
+        assert!(unread.unwrap().take().is_none());
     }
 
     #[tokio::test]
     async fn a_body_that_a_route_does_not_read_is_left_to_be_read_off() {
         let (body, unread) = timely(Body::from("whole"));
         drop(body);
-        let left = unread.take().unwrap().collect().await.unwrap();
+        let left = unread.unwrap().take().unwrap().collect().await.unwrap();
         assert_eq!(left.to_bytes(), "whole");
-        let (body, unread) = timely(Body::empty());
-        drop(body);
-        assert!(unread.take().is_none());
+        assert!(timely(Body::empty()).1.is_none());
     }
 }

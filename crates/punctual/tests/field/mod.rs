@@ -196,6 +196,21 @@ impl Receiver {
     }
 }
 
+/// What `serve` says when it refuses to start, with a store and a port of its own unless the flags name others.
+pub(crate) fn refused_start(flags: &[&str], variables: &[(&str, &str)]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .env("PUNCTUAL_LISTEN", "127.0.0.1:0")
+        .env("PUNCTUAL_DATA_DIR", dir.path())
+        .arg("serve")
+        .args(flags)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{flags:?} {variables:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
 #[expect(clippy::disallowed_methods, reason = "a receiver looks at the real clock")]
 pub(crate) fn now_millis() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()

@@ -41,7 +41,7 @@ pub(super) async fn pass(
             drop(broker);
             let (body, unread) = listen::timely(body);
             let response = next.run(Request::from_parts(head, body)).await;
-            if let Some(unread) = unread.take() {
+            if let Some(unread) = unread.and_then(|unread| unread.take()) {
                 Box::pin(listen::read_off(version, unread)).await;
             }
             response
