@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, FireRecord, PartitionId, Partitions, Seat, TaskState};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, die, next_fire, settle, shop};
-use punctual_store::{Batch, BatchNo, Change, Head, LeaseStore, Retention, StoreError, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Change, Head, LeaseStore, Retention, Room, StoreError, TaskStore,
+};
 use punctual_store_redis::{Durability, OpenError, Options, RedisStore, keys};
 use servers::writer::{Writer, breathe, done, is_unavailable, options, put};
 use servers::{Server, free_port, wait_for};
@@ -211,7 +213,7 @@ async fn without_memory_new_tasks_are_refused_and_the_rest_goes_on() {
     let tasks = writer.tasks(3);
     for _ in 0..2 {
         let full = writer.send(put(&tasks)).await;
-        assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
+        assert!(matches!(full, Err(StoreError::Full { room: Room::Memory, .. })), "{full:?}");
     }
     let ended = writer.living[..4].to_vec();
     writer.send(done(&ended)).await.expect("settling goes on");
