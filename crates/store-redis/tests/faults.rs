@@ -234,6 +234,29 @@ async fn without_memory_new_tasks_are_refused_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
+async fn without_memory_a_broker_starts_and_takes_what_nobody_has_any_more() {
+    let server = Server::start(&[]);
+    let asked = options(vec![server.url()]);
+    let mut gone = Writer::open(asked.clone(), P).await;
+    let secret = gone.store.secret().await.expect("Redis answers");
+    gone.put(3).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let seat = Seat::Partition(P);
+    let lease = gone.store.holder(seat).await.expect("Redis answers").expect("is held");
+    gone.store.release(&lease).await.expect("giving back goes on");
+    let store = RedisStore::open(asked).await.expect("it was made before").0;
+    assert_eq!(store.secret().await.expect("it was made before"), secret);
+    let taken = store.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("is free");
+    assert!(taken.epoch > lease.epoch);
+    let mut heir = gone;
+    (heir.store, heir.epoch, heir.number) = (store, taken.epoch, BatchNo::FIRST);
+    let ended = heir.living[..2].to_vec();
+    heir.send(done(&ended)).await.expect("settling goes on");
+    heir.living.drain(..2);
+    heir.assert_whole().await;
+}
+
+#[tokio::test]
 async fn a_replica_is_not_written_to_and_a_failover_is_followed() {
     let (first, second) = pair();
     let alone = RedisStore::open(options(vec![second.url()])).await;
