@@ -101,6 +101,18 @@ async fn a_batch_that_a_broker_did_not_take_goes_to_another_whatever_is_in_it() 
 }
 
 #[tokio::test]
+async fn what_the_shared_store_has_no_room_for_is_not_taken_to_another_broker() {
+    let fields = cluster(2).await;
+    let shop = fields[0].client().namespace("shop");
+    shop.task().key("a").queue("q").schedule().await.unwrap();
+    fields[0].broker.until(|said| said.looks > 0).await;
+    let refused = shop.task().key("more").queue("q").schedule().await;
+    assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    let asked = [0, 1].map(|index: usize| fields[index].broker.said().batches.len());
+    assert_eq!(asked, [2, 0]);
+}
+
+#[tokio::test]
 async fn a_sole_broker_that_stops_is_told_at_once_as_before() {
     let field = Field::new().await;
     let shop = field.client().namespace("shop");

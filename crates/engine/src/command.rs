@@ -13,6 +13,7 @@ use punctual_core::{
     AttemptNo, Due, FireId, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Timestamp,
     Version,
 };
+use punctual_store::Room;
 
 use crate::call::{Call, ReplyTo};
 use crate::hand_over::{Flight, Stands};
@@ -206,9 +207,9 @@ pub enum EngineError {
     /// Too much is under way; try again a little later.
     #[error("too much is under way; try again later")]
     Busy,
-    /// The store has no room.
-    #[error("the store has no room left")]
-    Full,
+    /// Nothing was done: the store has no room.
+    #[error("the store has no room left {0}")]
+    Full(Room),
     /// Nothing was done: this owner decides no more, or not before the store has what it forgot. Whoever is asked next does.
     #[error("nobody decides about this at the moment; try again")]
     Stopped,

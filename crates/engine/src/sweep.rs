@@ -45,7 +45,7 @@ impl Owner {
                 let (history, dead) = (swept.history, swept.dead);
                 tracing::info!(partition = %self.partition, history, dead, "swept");
             }
-            Err(StoreError::Unavailable(_) | StoreError::Full(_)) => {}
+            Err(StoreError::Unavailable(_) | StoreError::Full { .. }) => {}
             Err(error) => self.stop(error),
         }
     }

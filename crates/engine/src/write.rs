@@ -14,7 +14,7 @@ use std::time::Duration;
 use punctual_core::{
     FireEnd, FireId, FireRecord, Namespace, Onward, Task, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::{Batch, BatchNo, Change, StoreError};
+use punctual_store::{Batch, BatchNo, Change, Room, StoreError};
 use smallvec::SmallVec;
 
 use crate::command::{Answer, Asked, EngineError};
@@ -313,13 +313,13 @@ impl Owner {
                 self.actions.push(Action::Apply(self.writer.batch()));
             }
             // These were taken once, and are not given up.
-            (Err(StoreError::Full(_)), Some(_)) => self.send_again(now),
+            (Err(StoreError::Full { .. }), Some(_)) => self.send_again(now),
             (Ok(()), None) => self.on_durable(now),
             // An earlier sending may find room yet, so that nobody can be told that there was none.
-            (Err(error @ StoreError::Full(_)), None) if self.writer.may_grow_late() => {
+            (Err(error @ StoreError::Full { .. }), None) if self.writer.may_grow_late() => {
                 self.stop(error);
             }
-            (Err(StoreError::Full(_)), None) => self.refuse_growth(now),
+            (Err(StoreError::Full { room, .. }), None) => self.refuse_growth(room, now),
             (Err(StoreError::Unavailable(_)), again) => {
                 self.writer.in_doubt |= again.is_none();
                 self.send_again(now);
@@ -413,8 +413,8 @@ impl Owner {
         }
     }
 
-    /// The disk is full: new tasks are refused, everything else of the batch goes on without them.
-    fn refuse_growth(&mut self, now: Timestamp) {
+    /// There is no room: new tasks are refused, everything else of the batch goes on without them.
+    fn refuse_growth(&mut self, room: Room, now: Timestamp) {
         while self.writer.is_behind() {
             self.take_effect(now);
         }
@@ -426,7 +426,7 @@ impl Owner {
         kept.append(&mut waiting);
         self.writer.decisions = kept;
         for decision in refused {
-            self.undo(*decision, EngineError::Full, now);
+            self.undo(*decision, EngineError::Full(room), now);
         }
         // With nothing left to refuse, the rest waits until there is room: it may not be dropped.
         self.send_again(now);

@@ -8,7 +8,7 @@ use punctual_core::{
     Backoff, DeadReason, FireEnd, Guarantee, Jitter, Outcome, RetryPolicy, TaskState, Version,
 };
 use punctual_engine::{Action, Cancelled, Condition, EngineError, Scheduled, Subject};
-use punctual_store::TaskStore;
+use punctual_store::{Room, TaskStore};
 use world::{Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
 
 const PARTITION: punctual_core::PartitionId = punctual_core::PartitionId::FIRST;
@@ -366,18 +366,20 @@ fn while_the_store_is_away_loaded_tasks_go_on_firing() {
 
 #[test]
 fn a_full_store_refuses_new_tasks_and_goes_on_with_the_rest() {
-    let mut world = World::new();
-    world.schedule(named("order", secs(5)));
-    world.weather = Weather::Full;
-    let mut created = world.send_schedule(once(secs(5)), Condition::Always);
-    let mut replaced = world.send_schedule(named("order", secs(9)), Condition::Always);
-    world.settle();
-    assert_eq!(created.try_recv().unwrap(), Err(EngineError::Full));
-    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full));
-    world.weather = Weather::Fair;
-    world.pass(secs(5));
-    assert_eq!(world.carried.len(), 1, "the one that was there");
-    assert_eq!(world.counts().accepted(), 1);
+    for room in [Room::Disk, Room::Memory] {
+        let mut world = World::new();
+        world.schedule(named("order", secs(5)));
+        (world.weather, world.lacks) = (Weather::Full, room);
+        let mut created = world.send_schedule(once(secs(5)), Condition::Always);
+        let mut replaced = world.send_schedule(named("order", secs(9)), Condition::Always);
+        world.settle();
+        assert_eq!(created.try_recv().unwrap(), Err(EngineError::Full(room)));
+        assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(room)));
+        world.weather = Weather::Fair;
+        world.pass(secs(5));
+        assert_eq!(world.carried.len(), 1, "the one that was there");
+        assert_eq!(world.counts().accepted(), 1);
+    }
 }
 
 #[test]
@@ -393,7 +395,7 @@ fn a_task_loaded_while_its_replacement_was_on_its_way_fires_if_that_is_refused()
     world.perform(load.unwrap());
     world.weather = Weather::Full;
     world.settle();
-    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full));
+    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(Room::Disk)));
     world.weather = Weather::Fair;
     world.pass(secs(5));
     assert_eq!(world.carried.len(), 1);
@@ -409,7 +411,7 @@ fn an_outcome_that_came_while_a_replacement_was_on_its_way_counts_if_that_is_ref
     world.comes_back(Outcome::Acked);
     world.weather = Weather::Full;
     world.settle();
-    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full));
+    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(Room::Disk)));
     world.weather = Weather::Fair;
     world.pass(secs(5));
     assert_eq!((world.counts().done, world.counts().scheduled), (1, 0));

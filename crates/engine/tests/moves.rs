@@ -624,7 +624,7 @@ fn nobody_is_told_that_there_is_no_room_while_an_earlier_sending_may_find_some()
     let late = world.send_unanswered();
     world.weather = Weather::Full;
     world.pass(millis(100));
-    assert!(matches!(world.stopped, Some(StoreError::Full(_))), "{:?}", world.stopped);
+    assert!(matches!(world.stopped, Some(StoreError::Full { .. })), "{:?}", world.stopped);
     assert_eq!(created.try_recv().unwrap(), Err(EngineError::Lost));
     world.make(late).unwrap();
     (world.weather, world.stopped) = (Weather::Fair, None);

@@ -35,7 +35,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Rounds in `./test`: half of the kinds.
-const ROUNDS: u64 = KINDS.len() as u64 / 2;
+const ROUNDS: u64 = KINDS.len().div_ceil(2) as u64;
 
 #[test]
 fn a_cluster_under_faults_loses_nothing_and_doubles_nothing() {

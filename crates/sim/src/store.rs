@@ -16,7 +16,7 @@ use punctual_core::{
 };
 use punctual_engine::{Action, Event, Looked};
 use punctual_store::{
-    Batch, BatchNo, Change, LeaseStore, MemoryStore, Retention, Roster, StoreError, TaskStore,
+    Batch, BatchNo, Change, LeaseStore, MemoryStore, Retention, Room, Roster, StoreError, TaskStore,
 };
 
 use crate::clock::Clock;
@@ -202,7 +202,10 @@ impl Store {
                         && batch.number.get() % 5 == 4;
                     self.made.push((at, Made::Applied(partition, epoch, batch)));
                     if lies {
-                        return Err(StoreError::Full("no room".to_owned()));
+                        return Err(StoreError::Full {
+                            room: Room::Disk,
+                            why: "no room".to_owned(),
+                        });
                     }
                 }
                 Ok(())

@@ -18,7 +18,8 @@ use punctual_core::{
     TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, Head, Page, Position, Retention, StoreError, Swept, TaskStore,
+    Batch, BatchNo, Counts, Filter, Head, Page, Position, Retention, Room, StoreError, Swept,
+    TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -194,7 +195,7 @@ impl EmbeddedStore {
         if class == Class::Grow
             && let Some(why) = self.inner.full()
         {
-            return Err(StoreError::Full(why));
+            return Err(StoreError::Full { room: Room::Disk, why });
         }
         let (answer, answered) = oneshot::channel();
         let bytes = frame.clone();
@@ -455,7 +456,7 @@ impl TaskStore for EmbeddedStore {
 /// What a refusal of the journal means to a caller.
 fn refusal(inner: &Inner, error: &JournalError) -> StoreError {
     match error {
-        JournalError::Full { .. } => StoreError::Full(error.to_string()),
+        JournalError::Full { .. } => StoreError::Full { room: Room::Disk, why: error.to_string() },
         // No store takes it, now or later, so whoever made it has a bug and must stop. This store is none the worse for it.
         JournalError::TooLarge { .. } => StoreError::Broken(error.to_string()),
         JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),

@@ -18,7 +18,7 @@ use disk::SmallDisk;
 use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Timestamp};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, partition, settle, task};
 use punctual_store::conformance::run;
-use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, StoreError, TaskStore};
+use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, Room, StoreError, TaskStore};
 use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
 
 const PAYLOAD_BYTES: u64 = 16 << 10;
@@ -93,7 +93,7 @@ fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
         let runs = std::fs::read_dir(disk.data().join("runs")).unwrap();
         assert_eq!(runs.count(), 0, "half a run is left");
         let refused = apply(&store, &lease, 2, puts(&lease, 256, 1)).await;
-        assert!(matches!(refused, Err(StoreError::Full(_))), "{refused:?}");
+        assert!(matches!(refused, Err(StoreError::Full { room: Room::Disk, .. })), "{refused:?}");
         disk.empty();
         store.checkpoint().await.unwrap();
         apply(&store, &lease, 2, puts(&lease, 256, 1)).await.unwrap();
@@ -119,7 +119,7 @@ fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
         disk.empty();
         // Nobody asks for a checkpoint: the background comes back to it by itself.
         while let Err(refused) = apply(&store, &lease, 4, puts(&lease, 128, 1)).await {
-            assert!(matches!(refused, StoreError::Full(_)), "{refused:?}");
+            assert!(matches!(refused, StoreError::Full { room: Room::Disk, .. }), "{refused:?}");
             tokio::task::yield_now().await;
         }
         assert_eq!(count(&store).await, 128 - 32 + 1);

@@ -4,7 +4,7 @@
 //! write is not known, or that passes by itself, is `Unavailable`; no memory is `Full`; what cannot be read is
 //! `Broken`.
 
-use punctual_store::StoreError;
+use punctual_store::{Room, StoreError};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// Why a store was not opened.
@@ -43,16 +43,18 @@ pub enum OpenError {
 pub(crate) fn store_error(error: RedisError) -> StoreError {
     match error.kind() {
         // The client knows few codes; the others are told by their text.
-        ErrorKind::Extension if error.code() == Some("OOM") => StoreError::Full(error.to_string()),
+        ErrorKind::Extension if error.code() == Some("OOM") => full(&error),
         ErrorKind::Extension if error.code() == Some("WRONGTYPE") => broken(&error),
         // A script that failed in its middle says so with a general error.
-        ErrorKind::Server(ServerErrorKind::ResponseError) if says(&error, "OOM ") => {
-            StoreError::Full(error.to_string())
-        }
+        ErrorKind::Server(ServerErrorKind::ResponseError) if says(&error, "OOM ") => full(&error),
         ErrorKind::Server(ServerErrorKind::ResponseError) if !passes(&error) => broken(&error),
         ErrorKind::UnexpectedReturnType | ErrorKind::Parse => broken(&error),
         _ => StoreError::Unavailable(Box::new(error)),
     }
+}
+
+fn full(error: &RedisError) -> StoreError {
+    StoreError::Full { room: Room::Memory, why: error.to_string() }
 }
 
 fn broken(error: &RedisError) -> StoreError {

@@ -71,16 +71,8 @@ impl RedisStore {
 async fn fix(link: &Link, cluster: &str, partitions: Partitions) -> Result<(), OpenError> {
     let meta = keys::meta(cluster);
     let asked = partitions.count();
-    // Each field is set by whoever comes first, so that two that start together agree.
-    for (field, value) in [("format", FORMAT), ("partitions", &asked.to_string())] {
-        let mut command = redis::cmd("HSETNX");
-        command.arg(&meta).arg(field).arg(value);
-        link.command(command, &meta).await?;
-    }
-    let mut command = redis::cmd("HMGET");
-    command.arg(&meta).arg(&["format", "partitions"]);
-    let [format, made] = reply::tuple(link.command(command, &meta).await?)?;
-    let [format, made] = [reply::text(&format)?.to_owned(), reply::text(&made)?.to_owned()];
+    let format = first_said(link, &meta, "format", FORMAT).await?;
+    let made = first_said(link, &meta, "partitions", &asked.to_string()).await?;
     let cluster = cluster.to_owned();
     if format != FORMAT {
         return Err(OpenError::Format { cluster, format });
@@ -89,6 +81,26 @@ async fn fix(link: &Link, cluster: &str, partitions: Partitions) -> Result<(), O
         return Err(OpenError::Partitions { cluster, made, asked });
     }
     Ok(())
+}
+
+/// What a field is: what whoever came first proposed, so that two that start together agree. Nothing is written when it is
+/// there: a server without memory refuses that, and a broker must be able to start on it.
+pub(crate) async fn first_said(
+    link: &Link,
+    key: &str,
+    field: &str,
+    proposed: &str,
+) -> Result<String, StoreError> {
+    let mut read = redis::cmd("HGET");
+    read.arg(key).arg(field);
+    let mut said = link.command(read.clone(), key).await?;
+    if said == Value::Nil {
+        let mut propose = redis::cmd("HSETNX");
+        propose.arg(key).arg(field).arg(proposed);
+        link.command(propose, key).await?;
+        said = link.command(read, key).await?;
+    }
+    Ok(reply::text(&said)?.to_owned())
 }
 
 /// What a server says of itself. What an ACL does not let us ask is not there.

@@ -13,6 +13,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::codec;
 use crate::keys;
+use crate::open::first_said;
 use crate::reply;
 use crate::script::{self, Call};
 use crate::store::{RedisStore, millis, read_epoch, verdict};
@@ -29,18 +30,12 @@ impl RedisStore {
             .map_err(|_| StoreError::Broken("the system gives no random numbers".to_owned()))?;
         let proposed: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let meta = keys::meta(&self.cluster);
-        let mut command = redis::cmd("HSETNX");
-        command.arg(&meta).arg("secret").arg(proposed);
-        self.reads.command(command, &meta).await?;
-        let mut command = redis::cmd("HGET");
-        command.arg(&meta).arg("secret");
-        let secret = self.reads.command(command, &meta).await?;
-        let secret = reply::text(&secret)?;
+        let secret = first_said(&self.reads, &meta, "secret", &proposed).await?;
         let whole = secret.len() == 2 * SECRET_BYTES;
         if !whole || !secret.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(reply::unlike("a secret"));
         }
-        Ok(secret.to_owned())
+        Ok(secret)
     }
 
     /// What the others hold tells how far epochs have got, even if Redis has lost the acquisition.

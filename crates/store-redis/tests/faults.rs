@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, FireRecord, PartitionId, Partitions, Seat, TaskState};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, die, next_fire, settle, shop};
-use punctual_store::{Batch, BatchNo, Change, Head, LeaseStore, Retention, StoreError, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Change, Head, LeaseStore, Retention, Room, StoreError, TaskStore,
+};
 use punctual_store_redis::{Durability, OpenError, Options, RedisStore, keys};
 use servers::writer::{Writer, breathe, done, is_unavailable, options, put};
 use servers::{Server, free_port, wait_for};
@@ -211,7 +213,7 @@ async fn without_memory_new_tasks_are_refused_and_the_rest_goes_on() {
     let tasks = writer.tasks(3);
     for _ in 0..2 {
         let full = writer.send(put(&tasks)).await;
-        assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
+        assert!(matches!(full, Err(StoreError::Full { room: Room::Memory, .. })), "{full:?}");
     }
     let ended = writer.living[..4].to_vec();
     writer.send(done(&ended)).await.expect("settling goes on");
@@ -229,6 +231,29 @@ async fn without_memory_new_tasks_are_refused_and_the_rest_goes_on() {
     writer.living.extend(tasks);
     writer.living.push(late);
     writer.assert_whole().await;
+}
+
+#[tokio::test]
+async fn without_memory_a_broker_starts_and_takes_what_nobody_has_any_more() {
+    let server = Server::start(&[]);
+    let asked = options(vec![server.url()]);
+    let mut gone = Writer::open(asked.clone(), P).await;
+    let secret = gone.store.secret().await.expect("Redis answers");
+    gone.put(3).await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let seat = Seat::Partition(P);
+    let lease = gone.store.holder(seat).await.expect("Redis answers").expect("is held");
+    gone.store.release(&lease).await.expect("giving back goes on");
+    let store = RedisStore::open(asked).await.expect("it was made before").0;
+    assert_eq!(store.secret().await.expect("it was made before"), secret);
+    let taken = store.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("is free");
+    assert!(taken.epoch > lease.epoch);
+    let mut heir = gone;
+    (heir.store, heir.epoch, heir.number) = (store, taken.epoch, BatchNo::FIRST);
+    let ended = heir.living[..2].to_vec();
+    heir.send(done(&ended)).await.expect("settling goes on");
+    heir.living.drain(..2);
+    heir.assert_whole().await;
 }
 
 #[tokio::test]

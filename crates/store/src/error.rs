@@ -1,5 +1,7 @@
 //! What can go wrong with a store: one variant per thing that the caller can do about it.
 
+use std::fmt;
+
 use punctual_core::{Epoch, PartitionId, Seat};
 
 use crate::change::BatchNo;
@@ -44,8 +46,13 @@ pub enum StoreError {
     },
 
     /// Refuse new tasks until there is room; what is stored goes on.
-    #[error("the store has no room left: {0}")]
-    Full(String),
+    #[error("the store has no room left {room}: {why}")]
+    Full {
+        /// Where there is none.
+        room: Room,
+        /// As the store says it, for the operator.
+        why: String,
+    },
 
     /// Try the same again later. Whether this batch was made is not known; sent again under its
     /// number it is made once.
@@ -55,4 +62,22 @@ pub enum StoreError {
     /// Stop the process: the store cannot tell what is durable any more, or has found damage.
     #[error("the store is broken: {0}")]
     Broken(String),
+}
+
+/// Where a store keeps tasks, and so whether to wait or to do something when there is no place left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// A disk: somebody must make room.
+    Disk,
+    /// The memory of a server that others use too: there may be room again by itself.
+    Memory,
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Disk => "on its disk",
+            Self::Memory => "in its memory",
+        })
+    }
 }

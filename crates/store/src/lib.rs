@@ -26,7 +26,7 @@ pub mod conformance;
 
 pub use change::{Batch, BatchNo, Change};
 pub use counts::{Counts, count};
-pub use error::StoreError;
+pub use error::{Room, StoreError};
 pub use lease_store::LeaseStore;
 pub use memory::MemoryStore;
 pub use query::{Filter, Head, Page, Position, Retention, Swept};

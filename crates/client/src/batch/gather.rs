@@ -26,6 +26,8 @@ const BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The status of a problem that is not about the task: nothing was done, and it may be later, or elsewhere.
 const NOT_NOW: u32 = 503;
+/// The type of the only problem with this status that every other broker would have as well: they have the same store.
+const FULL: &str = "urn:punctual:full";
 /// How often a batch that a broker does not want for now is taken to another: a cluster that stops broker by broker has one that stays.
 const PASSES_MAX: u32 = 3;
 
@@ -67,7 +69,9 @@ pub(crate) fn split(tasks: Vec<v1::NewTask>) -> impl Iterator<Item = Vec<v1::New
 /// What a broker says if it took nothing of a batch, because it cannot take anything for now.
 pub(crate) fn refused_for_now(results: &[v1::ScheduleResult]) -> Option<String> {
     let refused = |result: &v1::ScheduleResult| match &result.result {
-        Some(v1::schedule_result::Result::Problem(told)) => told.status == NOT_NOW,
+        Some(v1::schedule_result::Result::Problem(told)) => {
+            told.status == NOT_NOW && told.r#type != FULL
+        }
         _ => false,
     };
     match results.first()?.result.as_ref()? {

@@ -119,6 +119,13 @@ impl Broker {
                     detail: "it is about to stop".to_owned(),
                     ..v1::Problem::default()
                 })
+            } else if task.key.starts_with("more") {
+                v1::schedule_result::Result::Problem(v1::Problem {
+                    r#type: "urn:punctual:full".to_owned(),
+                    status: 503,
+                    detail: "no room left".to_owned(),
+                    ..v1::Problem::default()
+                })
             } else if task.key.starts_with("bad") {
                 v1::schedule_result::Result::Problem(v1::Problem {
                     r#type: "urn:punctual:invalid".to_owned(),

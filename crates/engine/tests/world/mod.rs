@@ -19,7 +19,7 @@ use punctual_engine::{
     EngineError, Event, Flight, Gauges, Looked, Order, Owner, Possession, Push, Report, Scheduled,
     Subject, Terms, take,
 };
-use punctual_store::{Batch, BatchNo, Counts, MemoryStore, Retention, StoreError, TaskStore};
+use punctual_store::{Batch, BatchNo, Counts, MemoryStore, Retention, Room, StoreError, TaskStore};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -43,6 +43,8 @@ pub(crate) struct World {
     pub(crate) possession: Possession,
     pub(crate) now: Timestamp,
     pub(crate) weather: Weather,
+    /// Where there is no room when it is full.
+    pub(crate) lacks: Room,
     /// Wanted of the store, not done yet.
     pub(crate) wanted: Vec<Action>,
     /// On their way to receivers.
@@ -114,6 +116,7 @@ impl World {
             possession,
             now: START,
             weather,
+            lacks: Room::Disk,
             wanted,
             carried,
             sent,
@@ -478,7 +481,9 @@ impl World {
                 Err(away())
             }
             // Full or not, a store knows a batch that it has made.
-            Weather::Full if self.made != this => Err(StoreError::Full("full".to_owned())),
+            Weather::Full if self.made != this => {
+                Err(StoreError::Full { room: self.lacks, why: "full".to_owned() })
+            }
             Weather::Fair | Weather::Full => self.make(batch),
             Weather::AnswerLost => {
                 (self.made, self.unanswered) = (this, this);

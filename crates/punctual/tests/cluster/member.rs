@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use http::Response;
 use serde_json::Value;
 
 use crate::field::eventually;
@@ -113,6 +114,12 @@ impl Desk {
 
     /// Sends a request. `None` if there was no whole answer: what came of it is not known. What is not JSON is a text.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
+        let answer = self.send(method, path, body)?;
+        Some((answer.status().as_u16(), answer.into_body()))
+    }
+
+    /// The same, with the headers of the answer.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Option<Response<Value>> {
         let request = http::Request::builder()
             .method(method)
             .uri(format!("http://{}{path}", self.address))
@@ -121,7 +128,7 @@ impl Desk {
         let mut answer = self.agent.run(request).ok()?;
         let text = answer.body_mut().read_to_string().ok()?;
         let json = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Some((answer.status().as_u16(), json))
+        Some(answer.map(|_| json))
     }
 
     /// About a namespace: `/tasks/…`, `/stats`.

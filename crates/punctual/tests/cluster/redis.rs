@@ -1,4 +1,4 @@
-//! A Redis that is killed, held and failed over: one that takes writes and one that follows it.
+//! A Redis that is killed, held, filled and failed over: one that takes writes and one that follows it.
 //!
 //! In: where to listen. Out: processes that end with the test, by themselves. A server that is started again has what it had.
 
@@ -115,6 +115,16 @@ impl Pair {
         self.servers[self.first].signal("-STOP");
         pause(time);
         self.servers[self.first].signal("-CONT");
+    }
+
+    /// The one that takes writes has no memory left, until it is told otherwise.
+    pub(crate) fn fill(&self) {
+        assert_eq!(self.cli(&["CONFIG", "SET", "maxmemory", "1"]).trim(), "OK");
+    }
+
+    /// It has memory again.
+    pub(crate) fn make_room(&self) {
+        assert_eq!(self.cli(&["CONFIG", "SET", "maxmemory", "0"]).trim(), "OK");
     }
 
     /// The one that follows loses its link, then the one that takes writes is gone, with something else, and the other takes its place.

@@ -38,6 +38,7 @@ pub(crate) enum Kind {
     Terminate,
     RedisKilled,
     RedisHeld,
+    RedisFull,
     RedisFailover,
     /// What one broker alone knew is gone too.
     FailoverAndKill,
@@ -49,7 +50,7 @@ pub(crate) enum Kind {
     RollingRestart,
 }
 
-pub(crate) const KINDS: [Kind; 16] = [
+pub(crate) const KINDS: [Kind; 17] = [
     Kind::KillLeader,
     Kind::Hold,
     Kind::Terminate,
@@ -58,6 +59,7 @@ pub(crate) const KINDS: [Kind; 16] = [
     Kind::CutFromBrokers,
     Kind::RedisFailover,
     Kind::KillAndBack,
+    Kind::RedisFull,
     Kind::KillFollower,
     Kind::CutAnswers,
     Kind::RedisHeld,
@@ -149,6 +151,9 @@ impl Run {
         self.seen.rewound += rewound;
         let told = |told: Told| asked.iter().filter(|asked| asked.put == told).count();
         let (yes, no, unknown) = (told(Told::Yes), told(Told::No), told(Told::Unknown));
+        if kind == Kind::RedisFull && no == 0 {
+            story.wrongs.push("nobody was refused without memory".to_owned());
+        }
         println!(
             "round {number} {kind:?}: {} ms, {yes} acknowledged, {no} refused, {unknown} not known; {:?}{times}; stale {stale}, rewound {rewound}",
             now_millis() - begun,
@@ -219,6 +224,7 @@ impl Run {
                 self.stage.redis.hold(time);
                 Story::default()
             }
+            Kind::RedisFull => self.fill_redis(),
             Kind::RedisFailover => {
                 let cut = Duration::from_millis(500 + self.dice.roll(1_000));
                 self.stage.redis.fail_over(cut, || {});
@@ -299,30 +305,27 @@ impl Run {
 
     /// Ownership is decided in the store: nothing moves.
     fn cut_from_brokers(&mut self, index: usize) -> Story {
-        let epochs = || -> Vec<String> {
-            let desks = self.stage.desks();
-            let pages = desks.iter().map(|desk| {
-                let (_, page) = eventually(|| desk.ask("GET", "/metrics", ""));
-                let mut lines: Vec<String> = page
-                    .as_str()
-                    .unwrap_or_default()
-                    .lines()
-                    .filter(|line| line.starts_with("punctual_partition_epoch"))
-                    .map(str::to_owned)
-                    .collect();
-                lines.sort_unstable();
-                lines.join("\n")
-            });
-            pages.collect()
-        };
-        let before = epochs();
+        let before = self.stage.epochs();
         let net = self.stage.net.as_ref().unwrap();
         let machine = u8::try_from(index).unwrap();
         net.cut_from_others(machine);
         pause(BEYOND_LEASE);
         net.heal(machine);
-        let after = epochs();
+        self.nothing_moved(&before)
+    }
+
+    /// What is new is refused; what is there goes on, and leases are renewed.
+    fn fill_redis(&mut self) -> Story {
+        let before = self.stage.epochs();
+        self.stage.redis.fill();
+        pause(BEYOND_LEASE);
+        self.stage.redis.make_room();
+        self.nothing_moved(&before)
+    }
+
+    fn nothing_moved(&self, before: &[String]) -> Story {
         let mut story = Story::default();
+        let after = self.stage.epochs();
         if before != after {
             story.wrongs.push(format!("partitions moved: {before:?} {after:?}"));
         }

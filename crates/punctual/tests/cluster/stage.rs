@@ -139,6 +139,19 @@ impl Stage {
         (status == 200).then(|| Held::of(&topology))
     }
 
+    /// Under which epochs each broker holds what, as it says.
+    pub(crate) fn epochs(&self) -> Vec<String> {
+        let pages = self.members.iter().map(|member| {
+            let (_, page) = eventually(|| member.desk.ask("GET", "/metrics", ""));
+            let lines = page.as_str().unwrap_or_default().lines();
+            let mut lines: Vec<&str> =
+                lines.filter(|line| line.starts_with("punctual_partition_epoch")).collect();
+            lines.sort_unstable();
+            lines.join("\n")
+        });
+        pages.collect()
+    }
+
     /// Which broker leads, and some broker that does not.
     pub(crate) fn leader_and_follower(&self) -> (usize, usize) {
         let leader = eventually(|| {

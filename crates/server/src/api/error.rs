@@ -9,7 +9,7 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use punctual_core::{Invalid, Version};
 use punctual_engine::EngineError;
-use punctual_store::StoreError;
+use punctual_store::{Room, StoreError};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -21,6 +21,9 @@ const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// Whether it was done is not known: gRPC has a code of its own for that.
 pub(crate) const LOST: &str = "urn:punctual:lost";
+
+/// There is no room, whichever broker is asked: gRPC has a code of its own for that, too.
+pub(crate) const FULL: &str = "urn:punctual:full";
 
 /// How to say who one is.
 const SCHEME: HeaderValue = HeaderValue::from_static("Bearer realm=\"punctual\"");
@@ -226,9 +229,7 @@ impl From<EngineError> for Problem {
                 ("urn:punctual:never", "It would never fire", StatusCode::UNPROCESSABLE_ENTITY)
             }
             EngineError::Busy => ("urn:punctual:busy", "Busy", StatusCode::SERVICE_UNAVAILABLE),
-            EngineError::Full => {
-                ("urn:punctual:full", "No room left", StatusCode::INSUFFICIENT_STORAGE)
-            }
+            EngineError::Full(room) => (FULL, "No room left", full(*room)),
             EngineError::Away => {
                 ("urn:punctual:store", "Store unavailable", StatusCode::SERVICE_UNAVAILABLE)
             }
@@ -242,6 +243,14 @@ impl From<EngineError> for Problem {
         let detail = match &error {
             EngineError::Lost => {
                 format!("{detail}; with an Idempotency-Key it is safe to ask again")
+            }
+            EngineError::Full(Room::Disk) => {
+                format!("{detail}; what is there goes on, make room for more")
+            }
+            EngineError::Full(Room::Memory) => {
+                format!(
+                    "{detail}; what is there goes on, try again later or give Redis more memory"
+                )
             }
             EngineError::OtherVersion(version) if *version == Version::new(0) => {
                 "there is no such task, so it has no version".to_owned()
@@ -261,7 +270,7 @@ impl From<EngineError> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let status = match error {
-            StoreError::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
+            StoreError::Full { room, .. } => full(room),
             StoreError::Broken(_) => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
@@ -269,6 +278,14 @@ impl From<StoreError> for Problem {
         tracing::warn!(%error, "the store did not answer a read");
         let detail = "the store could not be read; try again later".to_owned();
         Self::new("urn:punctual:store", "Store unavailable", status, detail)
+    }
+}
+
+/// A full disk waits for somebody, and no caller is told to come back soon; memory of a server comes and goes.
+const fn full(room: Room) -> StatusCode {
+    match room {
+        Room::Disk => StatusCode::INSUFFICIENT_STORAGE,
+        Room::Memory => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

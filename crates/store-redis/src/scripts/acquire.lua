@@ -20,6 +20,8 @@ if next > tonumber(ARGV[6]) then
   return {2, tostring(epoch)}
 end
 local word = string.format('%d', next)
+-- Removing comes first, so that a server without memory lets it go on: what is there must have an owner to be fired.
+redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'epoch', word, 'broker', ARGV[1], 'until', ARGV[3], 'token', ARGV[4], 'batch', '0',
   'expires', string.format('%d', now + tonumber(ARGV[2])))
 return {0, word}

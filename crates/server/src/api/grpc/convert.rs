@@ -22,7 +22,7 @@ use serde::de::IgnoredAny;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-use crate::api::error::{LOST, Problem};
+use crate::api::error::{FULL, LOST, Problem};
 use crate::api::task::{check_depth, factor_thousandths};
 use crate::api::when::When;
 use crate::courier::hub::{Leased, Token, Word};
@@ -393,6 +393,7 @@ pub(super) fn to_status(problem: &Problem) -> Status {
     let (kind, status, detail, _) = problem.parts();
     let code = match status {
         _ if kind == LOST => Code::Unknown,
+        _ if kind == FULL => Code::ResourceExhausted,
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::FORBIDDEN => Code::PermissionDenied,
         StatusCode::NOT_FOUND => Code::NotFound,

@@ -4,6 +4,7 @@
 
 use punctual_core::{AttemptNo, Task, Version};
 use punctual_engine::{Answer, Answers, COMMANDS_MAX, Cancelled, EngineError, Scheduled};
+use punctual_store::Room;
 use punctual_store::codec::{
     CodecError, Interner, Reader, put_bytes, put_task, put_timestamp, put_varint, read_task,
 };
@@ -30,10 +31,11 @@ const NO_WATCH: u8 = 40;
 const NO_TOUCH: u8 = 41;
 const NEVER: u8 = 42;
 const BUSY: u8 = 43;
-const FULL: u8 = 44;
+const FULL_DISK: u8 = 44;
 const STOPPED: u8 = 45;
 const LOST: u8 = 46;
 const AWAY: u8 = 47;
+const FULL_MEMORY: u8 = 48;
 
 type Answered = std::result::Result<Answer, EngineError>;
 
@@ -86,7 +88,8 @@ fn put_error(out: &mut Vec<u8>, error: &EngineError) {
         EngineError::NoTouch => out.push(NO_TOUCH),
         EngineError::Never => out.push(NEVER),
         EngineError::Busy => out.push(BUSY),
-        EngineError::Full => out.push(FULL),
+        EngineError::Full(Room::Disk) => out.push(FULL_DISK),
+        EngineError::Full(Room::Memory) => out.push(FULL_MEMORY),
         EngineError::Stopped => out.push(STOPPED),
         EngineError::Lost => out.push(LOST),
         EngineError::Away => out.push(AWAY),
@@ -124,7 +127,8 @@ fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Result<
         NO_TOUCH => EngineError::NoTouch,
         NEVER => EngineError::Never,
         BUSY => EngineError::Busy,
-        FULL => EngineError::Full,
+        FULL_DISK => EngineError::Full(Room::Disk),
+        FULL_MEMORY => EngineError::Full(Room::Memory),
         STOPPED => EngineError::Stopped,
         AWAY => EngineError::Away,
         LOST => EngineError::Lost,

@@ -14,6 +14,7 @@ use punctual_engine::{
     Answer, Cancelled, Command, Condition, EngineError, Flight, Gauges, Order, Push, Receipt,
     Report, Scheduled, Skips, Stands, Subject,
 };
+use punctual_store::Room;
 use punctual_store::codec::Interner;
 
 use super::*;
@@ -141,7 +142,8 @@ fn answers() -> punctual_engine::Answers {
         EngineError::NoTouch,
         EngineError::Never,
         EngineError::Busy,
-        EngineError::Full,
+        EngineError::Full(Room::Disk),
+        EngineError::Full(Room::Memory),
         EngineError::Stopped,
         EngineError::Away,
         EngineError::Lost,
