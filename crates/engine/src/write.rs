@@ -99,7 +99,7 @@ impl Decision {
 
     /// Whether it makes a task.
     fn grows(&self) -> bool {
-        self.changes.iter().any(|change| matches!(change, Change::Put(_)))
+        self.changes.iter().any(Change::grows)
     }
 
     /// Fires are left out, if any, and the task goes on or ends.
@@ -425,11 +425,16 @@ impl Owner {
         self.writer.sent = kept.len();
         kept.append(&mut waiting);
         self.writer.decisions = kept;
+        if refused.is_empty() {
+            // With nothing to refuse, it waits until there is room: it may not be dropped.
+            return self.send_again(now);
+        }
         for decision in refused {
             self.undo(*decision, EngineError::Full(room), now);
         }
-        // With nothing left to refuse, the rest waits until there is room: it may not be dropped.
-        self.send_again(now);
+        if self.writer.sent > 0 {
+            self.actions.push(Action::Apply(self.writer.batch()));
+        }
     }
 
     pub(crate) fn undo(&mut self, decision: Decision, why: EngineError, now: Timestamp) {

@@ -383,6 +383,19 @@ fn a_full_store_refuses_new_tasks_and_goes_on_with_the_rest() {
 }
 
 #[test]
+fn what_makes_no_task_waits_for_nobody_who_is_refused() {
+    let mut world = World::new();
+    world.schedule(named("paid", secs(5)));
+    world.weather = Weather::Filled;
+    let mut created = world.send_schedule(once(secs(5)), Condition::Always);
+    let mut cancelled = world.send_cancel(key("paid"));
+    world.settle();
+    assert_eq!(created.try_recv().unwrap(), Err(EngineError::Full(Room::Disk)));
+    assert!(cancelled.try_recv().unwrap().is_ok(), "no time has passed");
+    assert_eq!((world.counts().cancelled, world.counts().scheduled), (1, 0));
+}
+
+#[test]
 fn a_task_loaded_while_its_replacement_was_on_its_way_fires_if_that_is_refused() {
     let mut world = World::new();
     world.schedule(named("order", secs(5)));

@@ -198,7 +198,7 @@ impl Store {
                 let last = (epoch, batch.number);
                 if self.last.insert(partition, last) != Some(last) {
                     let lies = self.variant == Variant::StoreMakesWhatItRefuses
-                        && batch.changes.iter().any(|change| matches!(change, Change::Put(_)))
+                        && batch.changes.iter().any(Change::grows)
                         && batch.number.get() % 5 == 4;
                     self.made.push((at, Made::Applied(partition, epoch, batch)));
                     if lies {

@@ -44,8 +44,7 @@ pub(crate) fn doubts(batch: &Batch, paused: bool) -> Vec<TaskId> {
 
 /// Whether a batch asks for room that it does not give back soon.
 pub(crate) fn class_of(batch: &Batch) -> Class {
-    let grows = |change: &Change| matches!(change, Change::Put(_) | Change::Redrive { .. });
-    if batch.changes.iter().any(grows) { Class::Grow } else { Class::Shrink }
+    if batch.changes.iter().any(Change::grows) { Class::Grow } else { Class::Shrink }
 }
 
 impl Inner {

@@ -15,8 +15,10 @@ mod disk;
 use std::path::Path;
 
 use disk::SmallDisk;
-use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Timestamp};
-use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, partition, settle, task};
+use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Task, Timestamp};
+use punctual_store::conformance::fixtures::{
+    NOW, TTL, at, broker, die, id, partition, settle, task,
+};
 use punctual_store::conformance::run;
 use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, Room, StoreError, TaskStore};
 use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
@@ -98,6 +100,26 @@ fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
         store.checkpoint().await.unwrap();
         apply(&store, &lease, 2, puts(&lease, 256, 1)).await.unwrap();
         assert_eq!(count(&store).await, 257);
+        store.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_full_disk_lets_letters_go_back() {
+    run(async {
+        let disk = SmallDisk::mount(200);
+        let (store, _, lease) = open(&disk.data(), Options::new(Partitions::ONE)).await;
+        apply(&store, &lease, 1, puts(&lease, 0, 8)).await.unwrap();
+        let tasks = store.load(partition(0), Position::START, Timestamp::MAX, 8).await.unwrap();
+        let dead = tasks.iter().map(|task| die(task, NOW, None)).collect();
+        apply(&store, &lease, 2, dead).await.unwrap();
+        disk.fill(0);
+        store.checkpoint().await.unwrap();
+        let refused = apply(&store, &lease, 3, puts(&lease, 8, 1)).await;
+        assert!(matches!(refused, Err(StoreError::Full { room: Room::Disk, .. })), "{refused:?}");
+        let back = |task: &Task| Change::Redrive { fire_id: task.fire().id, task: task.clone() };
+        apply(&store, &lease, 3, tasks.iter().map(back).collect()).await.unwrap();
+        assert_eq!(count(&store).await, 8);
         store.close().await.unwrap();
     });
 }

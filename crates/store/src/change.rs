@@ -93,6 +93,13 @@ impl Change {
         }
     }
 
+    /// Whether it makes a task. A store that runs out of room refuses these first, and all others for as long as it can: they give
+    /// back what they take, and firing, cancelling and sending a letter back go on.
+    #[must_use]
+    pub const fn grows(&self) -> bool {
+        matches!(self, Self::Put(_))
+    }
+
     /// About how many bytes it takes, rather too many than too few.
     #[must_use]
     pub fn weight(&self) -> usize {

@@ -19,7 +19,9 @@ use punctual_engine::{
     EngineError, Event, Flight, Gauges, Looked, Order, Owner, Possession, Push, Report, Scheduled,
     Subject, Terms, take,
 };
-use punctual_store::{Batch, BatchNo, Counts, MemoryStore, Retention, Room, StoreError, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Change, Counts, MemoryStore, Retention, Room, StoreError, TaskStore,
+};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -34,7 +36,10 @@ pub(crate) enum Weather {
     Away,
     /// Makes the batch and says that it may not have.
     AnswerLost,
+    /// Refuses all.
     Full,
+    /// Refuses what makes a task.
+    Filled,
 }
 
 pub(crate) struct World {
@@ -484,7 +489,10 @@ impl World {
             Weather::Full if self.made != this => {
                 Err(StoreError::Full { room: self.lacks, why: "full".to_owned() })
             }
-            Weather::Fair | Weather::Full => self.make(batch),
+            Weather::Filled if self.made != this && batch.changes.iter().any(Change::grows) => {
+                Err(StoreError::Full { room: self.lacks, why: "full".to_owned() })
+            }
+            Weather::Fair | Weather::Full | Weather::Filled => self.make(batch),
             Weather::AnswerLost => {
                 (self.made, self.unanswered) = (this, this);
                 self.make(batch).and_then(|()| Err(away()))
