@@ -83,7 +83,7 @@ fn more_than_a_lane_holds_comes_back_from_the_store() {
     world.settle();
     world.pass(secs(1));
     let waiting = gauges(&mut world);
-    assert!(waiting.queued <= 65_536, "{waiting:?}");
+    assert!(waiting.queued <= 32_768, "{waiting:?}");
     // Another target is not held up by it.
     let hook = HttpTarget::new("http://127.0.0.1:9/", Method::Post, vec![]).unwrap();
     world.carried.clear();
