@@ -39,7 +39,8 @@ struct Letters<'a> {
 #[schema(as = DeadLetter)]
 struct Letter<'a> {
     fire_id: String,
-    /// `exhausted`, `refused`, `expired` or `unknown`.
+    /// `exhausted`, `refused`, `expired`, or `unknown`: sent at most once, and no answer has come so far. A letter whose answer comes yet
+    /// is gone with it, and while one may come it is not sent back.
     reason: &'static str,
     died_at: String,
     attempts: Vec<Attempt>,
