@@ -141,7 +141,7 @@ impl Client {
             }
         });
         answered.await.unwrap_or_else(|_| {
-            if seen || !departure.is_called_off() {
+            if seen || !departure.call_off() {
                 return Err(Error::TimedOut);
             }
             Err(last.unwrap_or_else(|| Error::Unreachable("no connection in time".to_owned())))

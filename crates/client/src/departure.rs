@@ -2,7 +2,7 @@
 //!
 //! In: a connection that may not stand yet. Out: the same, which notes the first bytes of a request's body that are taken to be sent. A request
 //! waits in its connection's line for as long as there is no connection; its head alone asks nothing of a broker.
-//! Invariant: after [`Departure::is_called_off`] has said yes, nothing of the request leaves.
+//! Invariant: after [`Departure::call_off`] has said yes, nothing of the request leaves.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ const CALLED_OFF: u8 = 2;
 pub(crate) struct Departure(Arc<AtomicU8>);
 
 impl Departure {
-    /// Keeps the request from leaving, unless it has left.
-    pub(crate) fn is_called_off(&self) -> bool {
+    /// Keeps the request from leaving; false if it has left.
+    pub(crate) fn call_off(&self) -> bool {
         self.reach(CALLED_OFF)
     }
 
@@ -93,9 +93,9 @@ mod tests {
     fn the_first_to_ask_decides_and_it_stays_so() {
         let departure = Departure::default();
         assert!(departure.reach(HAS_LEFT) && departure.reach(HAS_LEFT));
-        assert!(!departure.is_called_off(), "it may be with the broker");
+        assert!(!departure.call_off(), "it may be with the broker");
         let departure = Departure::default();
-        assert!(departure.is_called_off() && departure.is_called_off());
+        assert!(departure.call_off() && departure.call_off());
         assert!(!departure.reach(HAS_LEFT), "nothing leaves any more");
     }
 }

@@ -8,9 +8,7 @@
 //! A letter of a task that goes on is a matter of its own: whatever becomes of it, what was read about the task is still true.
 //! Bound: ids are forgotten as soon as no open read is older than their change.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::num::NonZeroU64;
 
 use punctual_core::{TaskId, TaskState};
 use punctual_store::Change;
@@ -50,30 +48,16 @@ impl Matter {
 pub(crate) struct Recent {
     /// Batches made so far.
     batches: u64,
-    /// What was decided about and is not forgotten. One table for both questions: every decision comes by here three times, and each
-    /// look into a table that outgrows the cache is a good part of what it costs to decide.
-    matters: HashMap<Matter, Standing, RandomState>,
-    /// Those that were changed, by age, to forget them in order.
+    /// Decisions about a task that are not durable yet.
+    undurable: HashMap<Matter, u32, RandomState>,
+    /// The batch that last changed a task, as long as a read is open that may have missed it.
+    changed: HashMap<Matter, u64, RandomState>,
+    /// The same by age, to forget them in order.
     by_age: VecDeque<(u64, Matter)>,
     /// Open reads by when they were issued.
     open: BTreeMap<Issued, u32>,
     /// Reads that were issued before this many batches are not believed at all.
     trusted: u64,
-}
-
-/// What is known of a matter.
-#[derive(Debug, Default)]
-struct Standing {
-    /// Decisions about it that are not durable yet.
-    undurable: u32,
-    /// The batch that last changed it, as long as a read is open that may have missed it.
-    changed: Option<NonZeroU64>,
-}
-
-impl Standing {
-    const fn is_forgotten(&self) -> bool {
-        self.undurable == 0 && self.changed.is_none()
-    }
 }
 
 impl Recent {
@@ -93,36 +77,27 @@ impl Recent {
     }
 
     pub(crate) fn decided(&mut self, matter: Matter) {
-        self.matters.entry(matter).or_default().undurable += 1;
+        *self.undurable.entry(matter).or_default() += 1;
     }
 
     /// A decision about a task, part of the batch last applied, is durable.
     pub(crate) fn durable(&mut self, matter: Matter) {
         // A read that is issued from now on sees it; without an open one nobody can have missed it.
-        let batch = NonZeroU64::new(self.batches).filter(|_| !self.open.is_empty());
-        if let Some(batch) = batch {
-            self.by_age.push_back((batch.get(), matter));
+        if !self.open.is_empty() {
+            self.changed.insert(matter, self.batches);
+            self.by_age.push_back((self.batches, matter));
         }
-        self.change(matter, |standing| {
-            standing.undurable = standing.undurable.saturating_sub(1);
-            standing.changed = batch.or(standing.changed);
-        });
+        self.undone(matter);
     }
 
     /// A decision about a task will never be made.
     pub(crate) fn undone(&mut self, matter: Matter) {
-        self.change(matter, |standing| {
-            standing.undurable = standing.undurable.saturating_sub(1);
-        });
-    }
-
-    /// Changes what is known of a matter, and forgets it if nothing is left. Of one that was forgotten there is nothing to change.
-    fn change(&mut self, matter: Matter, change: impl FnOnce(&mut Standing)) {
-        if let Entry::Occupied(mut standing) = self.matters.entry(matter) {
-            change(standing.get_mut());
-            if standing.get().is_forgotten() {
-                standing.remove();
-            }
+        let Some(count) = self.undurable.get_mut(&matter) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.undurable.remove(&matter);
         }
     }
 
@@ -144,27 +119,25 @@ impl Recent {
                 break;
             }
             self.by_age.pop_front();
-            self.change(matter, |standing| {
-                standing.changed = standing.changed.filter(|changed| changed.get() != batch);
-            });
+            if self.changed.get(&matter) == Some(&batch) {
+                self.changed.remove(&matter);
+            }
         }
     }
 
     pub(crate) fn is_undurable(&self, matter: Matter) -> bool {
-        self.matters.get(&matter).is_some_and(|standing| standing.undurable > 0)
+        self.undurable.contains_key(&matter)
     }
 
     /// Whether a read that was issued then may be out of date about a task.
     pub(crate) fn changed_since(&self, matter: Matter, issued: Issued) -> bool {
-        self.matters.get(&matter).is_some_and(|standing| {
-            let missed = standing.changed.is_some_and(|batch| batch.get() > issued.0);
-            standing.undurable > 0 || missed
-        })
+        self.is_undurable(matter)
+            || self.changed.get(&matter).is_some_and(|batch| *batch > issued.0)
     }
 
     #[cfg(test)]
     fn remembered(&self) -> usize {
-        self.matters.len() + self.by_age.len()
+        self.undurable.len() + self.changed.len() + self.by_age.len()
     }
 }
 
