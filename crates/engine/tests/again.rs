@@ -16,7 +16,7 @@ use punctual_core::{
 };
 use punctual_engine::{Command, Condition, Push};
 use punctual_store::TaskStore;
-use world::{Answer, Dice, Moves, Weather, World, failed, key, millis, named, ready, secs};
+use world::{Answer, Dice, Moves, Weather, World, failed, key, millis, named, ready, secs, seeds};
 
 const SEEDS_DEFAULT: u64 = 200;
 /// Each broke a promise once.
@@ -28,34 +28,13 @@ const PARTITION: PartitionId = PartitionId::FIRST;
 
 #[test]
 fn every_nominal_time_is_accounted_for_over_random_lives() {
-    for seed in SEEDS_KEPT.into_iter().chain(seeds()) {
-        let life = std::panic::catch_unwind(|| Life::new(seed, None).live());
-        assert!(life.is_ok(), "PUNCTUAL_SEED={seed} breaks a promise; see above");
-    }
+    seeds::live(&SEEDS_KEPT, SEEDS_DEFAULT, |seed, moves| Life::new(seed, moves).live());
 }
 
-/// Hand-overs at any point, in any weather; in half of the lives owners never crash, and then nothing is sent twice.
 #[test]
 fn every_nominal_time_is_accounted_for_while_the_partition_moves() {
-    let mut moves = 0;
-    let mut lives = 0;
-    for seed in SEEDS_KEPT_MOVING.into_iter().chain(seeds()) {
-        let live = || Life::new(seed, Some(Moves::new(seed))).live();
-        let life = std::panic::catch_unwind(live);
-        let life = life.ok();
-        assert!(life.is_some(), "PUNCTUAL_SEED={seed} breaks a promise when it moves; see above");
-        moves += life.unwrap_or_default();
-        lives += 1;
-    }
-    assert!(moves >= lives, "{moves} moves in {lives} lives");
-}
-
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    match number("PUNCTUAL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 1..1 + number("PUNCTUAL_SEEDS").unwrap_or(SEEDS_DEFAULT),
-    }
+    let live = |seed, moves| Life::new(seed, moves).live();
+    seeds::live_moving(&SEEDS_KEPT_MOVING, SEEDS_DEFAULT, live);
 }
 
 /// A series as its caller knows it.

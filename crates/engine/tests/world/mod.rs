@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod seeds;
+
 use std::collections::HashSet;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
