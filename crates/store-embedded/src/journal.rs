@@ -8,8 +8,9 @@
 //! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
 //! next group: one write, one fdatasync, one frame and one commit number each. A second thread
 //! hands the durable entries to the store (`on_durable`), while the first is already writing the
-//! next group. A third keeps the next files ready, recycled or filled with zeros, because a commit
-//! into blocks that were written before costs half of one into new blocks (`shelf`).
+//! next group; if nothing waits, the first does that itself (`hand_over`). A third keeps the next
+//! files ready, recycled or filled with zeros, because a commit into blocks that were written
+//! before costs half of one into new blocks (`shelf`).
 //!
 //! # What always holds
 //! - A group is written only when the one before it is durable; `scan` builds on that to tell a
@@ -30,6 +31,7 @@
 mod disk;
 mod error;
 mod frame;
+mod hand_over;
 mod options;
 mod scan;
 mod shelf;
@@ -216,10 +218,13 @@ impl<T: Send + 'static> Journal<T> {
         let shelf = Arc::new(Shelf::new(disk.clone(), dir, &options, start));
         let shared = Arc::new(Shared::new(opened.last, &active));
         let writer = Writer::new(disk.clone(), &options, &shared, &shelf, active, opened.last);
-        let (hand_over, outcomes) = writer::hand_over(Arc::clone(&shared), on_durable);
+        let (hand_over, groups) = hand_over::hand_over(on_durable);
         let threads = Threads {
-            write: spawn("journal-write", move || writer.run(&outcomes))?,
-            hand_over: spawn("journal-hand-over", hand_over)?,
+            write: spawn("journal-write", move || writer.run(&hand_over))?,
+            hand_over: spawn("journal-hand-over", {
+                let shared = Arc::clone(&shared);
+                move || writer::hand_over(&shared, groups)
+            })?,
             shelf: spawn("journal-shelf", {
                 let (shelf, shared) = (Arc::clone(&shelf), Arc::clone(&shared));
                 move || shelf.run(&|why| shared.break_with(why))

@@ -1,14 +1,13 @@
 //! The writer: turns what waits into groups, and groups into durable bytes.
 //!
-//! In: the queue that callers fill. Out: outcomes, in order, to the thread that hands them over.
+//! In: the queue that callers fill. Out: outcomes, in order, to be handed over.
 //! Invariant: a group is written only when the one before it is durable, and lies in one file.
 //! Invariant: bytes of a group that failed cannot be read as frames later; if that cannot be made
 //! sure of, the journal is broken.
-//! Next door: `shelf` has the next file ready; `scan` reads what is written here.
+//! Next door: `shelf` has the next file ready; `scan` reads what is written here; `hand_over` tells the store.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -17,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::disk::{Disk, means_full};
 use super::frame::{Head, frame_bytes, padding, payload_sum};
+use super::hand_over::{Gone, Groups, HandOver, Outcome};
 use super::shelf::{LiveFile, Next, Shelf};
 use super::stats::Stopwatch;
 use super::{Class, CommitNo, Entry, JournalError, JournalOptions, JournalStats};
@@ -24,8 +24,8 @@ use super::{Class, CommitNo, Entry, JournalError, JournalOptions, JournalStats};
 /// Payloads up to this length are copied next to their heads; longer ones are written from where
 /// they are.
 const COPY_BYTES_MAX: usize = 4096;
-/// Groups that may wait to be handed over while one is: more would only hide a slow store.
-const GROUPS_WAITING_MAX: usize = 1;
+/// Bytes of a group that the writer hands over itself: less than a millisecond of taking it in.
+const HERE_BYTES_MAX: u64 = 64 * 1024;
 
 /// What callers, the writer and the hand-over share.
 #[derive(Debug)]
@@ -141,6 +141,11 @@ impl<T> Shared<T> {
         }
     }
 
+    /// Whether nothing waits to be written.
+    fn is_idle(&self) -> bool {
+        self.state().queue.is_empty()
+    }
+
     fn wake_callers(&self) {
         self.room.notify_all();
         self.room_async.notify_waiters();
@@ -185,24 +190,10 @@ impl<T> State<T> {
     }
 }
 
-/// One accepted entry and what became of it.
-type Outcome<T> = (Result<CommitNo, JournalError>, T);
-
-/// The thread that hands outcomes to the store, and the way to it.
-pub(super) fn hand_over<T>(
-    shared: Arc<Shared<T>>,
-    mut on_durable: impl FnMut(Result<CommitNo, &JournalError>, T),
-) -> (impl FnOnce(), SyncSender<Vec<Outcome<T>>>) {
-    let (sender, receiver): (_, Receiver<Vec<Outcome<T>>>) = sync_channel(GROUPS_WAITING_MAX);
-    let run = move || {
-        let _guard = BreakOnPanic(&shared);
-        for outcomes in receiver {
-            for (outcome, item) in outcomes {
-                on_durable(outcome.as_ref().copied(), item);
-            }
-        }
-    };
-    (run, sender)
+/// The thread that hands outcomes to the store.
+pub(super) fn hand_over<T>(shared: &Shared<T>, groups: Groups<T>) {
+    let _guard = BreakOnPanic(shared);
+    groups.run();
 }
 
 /// A thread that panics must not leave callers waiting for ever.
@@ -266,14 +257,19 @@ impl<T> Writer<T> {
     }
 
     /// The thread: until the journal is stopped and the queue is empty.
-    pub(super) fn run(mut self, outcomes: &SyncSender<Vec<Outcome<T>>>) {
+    pub(super) fn run(mut self, hand_over: &HandOver<T>) {
         let shared = Arc::clone(&self.shared);
         let _guard = BreakOnPanic(&shared);
         while let Some(mut waiting) = shared.take() {
             while !waiting.is_empty() {
-                let group = self.next_group(&mut waiting);
-                if !group.is_empty() && outcomes.send(group).is_err() {
-                    // The hand-over panicked, and has broken the journal: see there.
+                let (group, bytes) = self.next_group(&mut waiting);
+                let nobody_waits = waiting.is_empty() && shared.is_idle();
+                let told = match group.is_empty() {
+                    true => Ok(()),
+                    false if nobody_waits && bytes <= HERE_BYTES_MAX => hand_over.here(group),
+                    false => hand_over.there(group),
+                };
+                if let Err(Gone) = told {
                     return;
                 }
             }
@@ -281,7 +277,8 @@ impl<T> Writer<T> {
     }
 
     /// Takes entries off the front, as many as go in one group, and makes them durable.
-    fn next_group(&mut self, waiting: &mut VecDeque<Queued<T>>) -> Vec<Outcome<T>> {
+    /// Out: what became of them, and how many bytes they were.
+    fn next_group(&mut self, waiting: &mut VecDeque<Queued<T>>) -> (Vec<Outcome<T>>, u64) {
         let mut group = Vec::with_capacity(waiting.len());
         let mut refused = Vec::new();
         let mut bytes = 0;
@@ -307,7 +304,7 @@ impl<T> Writer<T> {
             Step::Rotate => self.rotate(),
             Step::Take | Step::Refuse(_) => {}
         }
-        outcomes
+        (outcomes, bytes)
     }
 
     /// Decides on one entry, when `taken` bytes stand before it in the group.
