@@ -33,9 +33,16 @@ pub enum Event {
         /// Under which epoch.
         epoch: Epoch,
     },
-    /// The heir knows, or could not be reached.
+    /// The heir knows.
     HandedOver {
         /// Which partition.
+        partition: PartitionId,
+        /// Under which epoch it was ours.
+        epoch: Epoch,
+    },
+    /// The heir could not be reached, or does not want it.
+    NotTold {
+        /// Of which partition.
         partition: PartitionId,
         /// Under which epoch it was ours.
         epoch: Epoch,
@@ -76,7 +83,7 @@ pub enum Action {
 }
 
 /// What the broker is to do, in this order. Of one partition and epoch: `Start`, any number of `Extend`, and then either
-/// `Drop`, or `HandOver` and `Released`; a `Drop` may also come after `HandOver`.
+/// `Drop`, or `HandOver` and `Released`; a `Drop` may also come after `HandOver`, and a `Released` after another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Run an owner of this partition.
@@ -111,6 +118,8 @@ pub enum Order {
     /// The lease of a partition that was quiet is given back, or is over: tell the heir, with what is still under way, and
     /// then say [`HandedOver`](Event::HandedOver). Without an heir there is nothing to say. Until it is said, or half a lease has passed,
     /// this broker goes on being listed as the holder, so that the heir does not take the partition before it is told.
+    /// If the heir cannot be told, say [`NotTold`](Event::NotTold) and keep what is under way: another `Released` with
+    /// another heir may follow, or a `Start` under the next epoch, to which it belongs.
     Released {
         /// Which.
         partition: PartitionId,

@@ -6,8 +6,8 @@
 //! ```text
 //!            acquire              hand over          quiet             released           handed over
 //!  Vacant ───────────▶ Owned ───────────────▶ Ending ──────▶ Releasing ─────────▶ Telling ────────────▶ Vacant
-//!     ▲                  │ lost, ended by itself │ lost, or over │
-//!     └──────────────────┴───────────────────────┴───────────────┘
+//!     ▲                  │ lost, ended by itself │ lost, or over │   another heir ▲     │ not told      ▲
+//!     └──────────────────┴───────────────────────┴───────────────┘                └─ Untold ────────────┘
 //! ```
 //!
 //! Invariants: the lease is released after the owner is quiet and before the heir is told. One question at a time. A lease whose
@@ -72,9 +72,21 @@ enum Phase {
     /// It is; the lease is being given back.
     Releasing(Option<BrokerId>),
     /// It is given back; the heir is being told until then.
-    Telling(Timestamp),
+    Telling(BrokerId, Timestamp),
+    /// The heir could not be told.
+    Untold(Untold),
     /// No owner was started: it came when we wanted none any more.
     Refusing,
+}
+
+/// A partition that is given back, and of which nobody knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Untold {
+    /// Who could not be told.
+    pub(crate) heir: BrokerId,
+    pub(crate) since: Timestamp,
+    /// Then we are no longer listed as the holder.
+    pub(crate) until: Timestamp,
 }
 
 impl Holding {
@@ -261,9 +273,46 @@ impl Holding {
     }
 
     pub(crate) fn handed_over(&mut self, now: Timestamp) {
-        if matches!(&self.state, State::Held(Held { phase: Phase::Telling(_), .. })) {
+        if matches!(&self.state, State::Held(Held { phase: Phase::Telling(..), .. })) {
             self.become_vacant(now);
         }
+    }
+
+    pub(crate) fn not_told(&mut self, now: Timestamp) {
+        if let State::Held(held) = &mut self.state
+            && let Phase::Telling(heir, until) = &held.phase
+        {
+            let (heir, until) = (heir.clone(), *until);
+            held.phase = Phase::Untold(Untold { heir, since: now, until });
+        }
+    }
+
+    /// If it is given back and the heir could not be told.
+    pub(crate) fn untold(&self) -> Option<&Untold> {
+        match &self.state {
+            State::Held(Held { phase: Phase::Untold(untold), .. }) => Some(untold),
+            _ => None,
+        }
+    }
+
+    /// One that could not be told to its heir goes to another.
+    pub(crate) fn tell(&mut self, heir: BrokerId, terms: &Terms, now: Timestamp) -> Option<Order> {
+        self.untold()?;
+        let State::Held(held) = &mut self.state else { return None };
+        held.phase = Phase::Telling(heir.clone(), now.after(terms.lease / 2));
+        let (partition, epoch) = (self.partition, held.lease.epoch);
+        Some(Order::Released { partition, epoch, heir: Some(heir) })
+    }
+
+    /// One that could not be told to its heir is left to it all the same.
+    pub(crate) fn let_go(&mut self, now: Timestamp) {
+        self.become_vacant(now);
+    }
+
+    /// One that could not be told to its heir is asked for again.
+    pub(crate) fn take_back(&mut self, now: Timestamp) {
+        self.become_vacant(now);
+        self.offered(now);
     }
 
     /// What its time has come for.
@@ -291,7 +340,7 @@ impl Holding {
                 held.asking = Some(now);
                 Some(Action::Release(held.lease.clone()))
             }
-            Phase::Telling(_) => {
+            Phase::Telling(..) | Phase::Untold(_) => {
                 self.become_vacant(now);
                 None
             }
@@ -305,7 +354,7 @@ impl Holding {
             _ if held.asking.is_some() => None,
             Phase::Owned | Phase::Releasing(_) | Phase::Refusing => Some(held.ask_at),
             Phase::Ending(_) => Some(terms.over_at(held.asked_at)),
-            Phase::Telling(until) => Some(until),
+            Phase::Telling(_, until) | Phase::Untold(Untold { until, .. }) => Some(until),
         }
     }
 
@@ -321,7 +370,9 @@ impl Holding {
             }
         };
         match heir {
-            Some(_) => held.phase = Phase::Telling(now.after(terms.lease / 2)),
+            Some(ref heir) => {
+                held.phase = Phase::Telling(heir.clone(), now.after(terms.lease / 2));
+            }
             None => self.become_vacant(now),
         }
         Some(Order::Released { partition, epoch, heir })

@@ -13,7 +13,7 @@ use punctual_store::{Roll, StoreError};
 
 use crate::event::{Action, Event, Order, Seen, View};
 use crate::heart::Heart;
-use crate::hold::Holding;
+use crate::hold::{Holding, Untold};
 use crate::lead::Lead;
 use crate::roll::Known;
 use crate::skew::{Skew, Vote};
@@ -47,7 +47,7 @@ pub struct Member {
 enum Stage {
     /// Giving partitions back.
     Partitions,
-    /// Off the roll, and the seat given back.
+    /// Off the roll, and then the seat given back.
     Roll,
     /// All is said.
     Gone,
@@ -139,6 +139,12 @@ impl Member {
                 self.tell();
                 None
             }
+            Event::NotTold { partition, epoch } => {
+                let Some(holding) = of_epoch(&mut self.holdings, partition, epoch) else { return };
+                holding.not_told(now);
+                self.tell();
+                None
+            }
             Event::Ended { partition, epoch } => {
                 let Some(holding) = of_epoch(&mut self.holdings, partition, epoch) else { return };
                 holding.ended(terms, now);
@@ -192,7 +198,7 @@ impl Member {
         });
         let others = [
             heart,
-            self.lead.renew_at(),
+            self.lead.renew_at().filter(|_| !self.is_off_the_roll()),
             self.settled_at.filter(|at| self.proposes(*at)),
             self.patience_ends_at().filter(|_| self.holds_any()),
             self.leaving.map(|leaving| leaving.since.after(self.terms.lease * 2)),
@@ -277,11 +283,15 @@ impl Member {
         let Some(roll) = self.known.asked_at else { return false };
         let settled = self.settled_at.is_some_and(|settled_at| settled_at <= at);
         (settled || self.leaving.is_some())
+            && !self.is_off_the_roll()
             && !self.known.stands(&self.wanted)
             && self.lead.may_propose(roll)
     }
 
     fn act_on_lead(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+        if self.is_off_the_roll() {
+            return;
+        }
         actions.extend(self.lead.renew(now));
         let Some(roll) = self.known.asked_at else { return };
         if self.proposes(now) {
@@ -296,6 +306,7 @@ impl Member {
 
     fn act_on_holdings(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         for place in 0..self.holdings.len() {
+            self.act_on_untold(place, now);
             let holding = &self.holdings[place];
             if holding.try_at().is_some_and(|at| at <= now) && self.is_due(holding, now) {
                 actions.extend(self.holdings[place].acquire(now));
@@ -313,6 +324,28 @@ impl Member {
                 self.tell();
             }
         }
+    }
+
+    /// A partition whose heir could not be told goes to the one who is to have it instead, or stays ours. An heir that is there
+    /// all the same, and only not for us, finds out by itself.
+    fn act_on_untold(&mut self, place: usize, now: Timestamp) {
+        let Some(Untold { heir, since, until }) = self.holdings[place].untold() else { return };
+        let fresh = self.known.asked_at.is_some_and(|asked_at| asked_at >= *since);
+        let assigned = self.known.assigned(self.holdings[place].partition());
+        let other = assigned.filter(|other| *other != heir && self.known.is_there(other)).cloned();
+        let there = self.known.is_there_since(heir, *since);
+        let gone = !self.known.is_there(heir) && self.is_willing();
+        match other {
+            Some(other) if fresh => {
+                let order = self.holdings[place].tell(other, &self.terms, now);
+                order.into_iter().for_each(|order| self.order(order));
+                return;
+            }
+            _ if fresh && there => self.holdings[place].let_go(now),
+            _ if (fresh && gone) || *until <= now => self.holdings[place].take_back(now),
+            _ => return,
+        }
+        self.tell();
     }
 
     /// Whether a partition that is not ours is to be asked for.
@@ -335,11 +368,10 @@ impl Member {
         let holding = &self.holdings[place];
         let since = holding.owned_since()?;
         let assigned = self.known.assigned(holding.partition());
-        // A roll that was asked for before it became ours may have the assignment before the one by which it did.
-        let known = self.known.asked_at.is_some_and(|asked_at| asked_at >= since);
+        // A roll that was asked for before it became ours may have the assignment before the one by which it did; and an heir from
+        // which we took it back must have said since then that it is there.
         if let Some(other) = assigned.filter(|other| **other != self.terms.me)
-            && known
-            && self.known.is_willing(other)
+            && self.known.is_there_since(other, since)
         {
             return Some(Some(other.clone()));
         }
@@ -365,7 +397,8 @@ impl Member {
         self.leaving.is_some_and(|leaving| leaving.stage != Stage::Partitions)
     }
 
-    /// When everything is given back, the roll and the seat are.
+    /// When everything is given back, the roll and then the seat are: whoever leads next must not find us on the roll, or it
+    /// plans with us.
     fn act_on_leaving(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         let idle = !self.heart.is_under_way() && self.lead.is_idle();
         let empty = self.holdings.iter().all(Holding::is_vacant);
@@ -374,6 +407,8 @@ impl Member {
         if leaving.stage == Stage::Partitions && empty && idle {
             leaving.stage = Stage::Roll;
             actions.push(Action::Leave);
+        }
+        if leaving.stage == Stage::Roll && leaving.struck {
             actions.extend(self.lead.release(now));
         }
     }

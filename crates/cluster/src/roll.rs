@@ -106,6 +106,17 @@ impl Known {
         !seen.leaving && (self.listed.contains(broker) || planned())
     }
 
+    /// Whether another broker is there for certain, and wants partitions: only such a one is handed anything.
+    pub(crate) fn is_there(&self, broker: &BrokerId) -> bool {
+        self.listed.contains(broker) && self.is_willing(broker)
+    }
+
+    /// Whether it has said so since then.
+    pub(crate) fn is_there_since(&self, broker: &BrokerId, since: Timestamp) -> bool {
+        let heard = self.others.get(broker).is_some_and(|seen| seen.heard_at >= since);
+        heard && self.is_there(broker)
+    }
+
     /// Whether any other broker could take what we hold.
     pub(crate) fn has_heirs(&self) -> bool {
         self.others.keys().any(|broker| self.is_willing(broker))

@@ -37,7 +37,12 @@ impl Handle {
         let _ = self.events.send(Event::Quiet { partition, epoch });
     }
 
-    /// The heir was told, or could not be reached. See [`Order::Released`].
+    /// The heir could not be told. See [`Order::Released`].
+    pub fn not_told(&self, partition: PartitionId, epoch: Epoch) {
+        let _ = self.events.send(Event::NotTold { partition, epoch });
+    }
+
+    /// The heir was told. See [`Order::Released`].
     pub fn handed_over(&self, partition: PartitionId, epoch: Epoch) {
         let _ = self.events.send(Event::HandedOver { partition, epoch });
     }

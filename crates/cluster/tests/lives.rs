@@ -179,6 +179,41 @@ fn an_heir_that_cannot_be_told_takes_over_by_itself() {
 }
 
 #[test]
+fn what_an_heir_was_to_have_that_is_gone_by_then_stays_where_it_was() {
+    for (dies, within) in [(true, LEASE * 2 / 3), (false, ms(400))] {
+        let mut world = World::of(&["a:1", "b:1"]);
+        world.start("c:1");
+        // Owners are quiet, and about to tell it.
+        world.run_until(LEASE, |world| world.vacant() > 0);
+        if dies {
+            world.kill("c:1")
+        } else {
+            world.leave("c:1")
+        }
+        let took = world.run_until(LEASE, |world| world.vacant() == 0);
+        assert!(took < within, "dies {dies}: took {took:?}");
+        world.run(MINUTE);
+        world.assert_settled();
+        assert_eq!(world.count("a:1"), 8, "dies {dies}");
+    }
+}
+
+#[test]
+fn one_that_leaves_finds_another_heir_for_what_the_first_does_not_want() {
+    let mut world = World::of(&["a:1", "b:1", "c:1"]);
+    let leader = world.leader();
+    let names = ["a:1", "b:1", "c:1"];
+    let others: Vec<_> = names.into_iter().filter(|name| *name != leader).collect();
+    world.leave(others[0]);
+    world.run_until(LEASE, |world| world.vacant() > 0);
+    world.leave(others[1]);
+    let took = world.run_until(LEASE, |world| world.count(leader) == usize::from(PARTITIONS));
+    assert!(took < LEASE / 2, "took {took:?}");
+    world.run(LEASE);
+    assert!(others.iter().all(|name| !world.is_there(name)));
+}
+
+#[test]
 fn brokers_that_cannot_reach_each_other_notice_nothing() {
     let mut world = World::of(&["a:1", "b:1", "c:1"]);
     let starts = world.starts;

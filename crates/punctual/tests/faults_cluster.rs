@@ -6,9 +6,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
 #![allow(clippy::print_stdout, reason = "a long run says what it did")]
 
+#[path = "faults/again.rs"]
+mod again;
+#[path = "cluster/fault.rs"]
+mod fault;
 mod field;
 #[path = "cluster/judge.rs"]
 mod judge;
+#[path = "cluster/lasting.rs"]
+mod lasting;
 #[path = "cluster/load.rs"]
 mod load;
 #[path = "cluster/machine.rs"]
@@ -23,6 +29,8 @@ mod redis;
 mod round;
 #[path = "cluster/stage.rs"]
 mod stage;
+#[path = "cluster/trial.rs"]
+mod trial;
 #[path = "faults/witness.rs"]
 mod witness;
 #[path = "faults/workers.rs"]

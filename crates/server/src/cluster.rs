@@ -72,8 +72,9 @@ pub(crate) struct Rooms {
     pub(crate) strays: Mutex<Strays>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Parting {
+    epoch: Epoch,
     flights: Vec<Flight>,
     since: Timestamp,
 }
@@ -173,7 +174,11 @@ impl Membership {
     fn start(self: &Arc<Self>, partition: PartitionId, epoch: Epoch, until: Timestamp) {
         let Rooms { owners, hub, store, couriers, clock, telemetry, terms, strays, .. } =
             &self.rooms;
-        let flights = lock(&self.offered).remove(&partition).unwrap_or_default();
+        // What could not be told to an heir is still ours, if nobody had the partition in between.
+        let parting = lock(&self.parting).remove(&partition);
+        let kept = parting.filter(|parting| parting.epoch.next() == Some(epoch));
+        let kept = kept.map(|parting| parting.flights);
+        let flights = lock(&self.offered).remove(&partition).or(kept).unwrap_or_default();
         let possession = Possession { partition, epoch, until };
         let under_way = flights.len();
         let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
@@ -226,7 +231,7 @@ impl Membership {
             None => Vec::new(),
         };
         self.forget(partition, epoch);
-        lock(&self.parting).insert(partition, Parting { flights, since });
+        lock(&self.parting).insert(partition, Parting { epoch, flights, since });
         self.member.quiet(partition, epoch);
     }
 
@@ -237,23 +242,26 @@ impl Membership {
         epoch: Epoch,
         heir: Option<BrokerId>,
     ) {
-        let parting = lock(&self.parting).remove(&partition);
-        if let (Some(heir), Some(Parting { flights, since })) = (heir, parting) {
-            let taking = self.peers.take(&heir, partition, epoch, &flights);
-            match timeout(TAKE_MAX, taking).await {
-                Ok(Ok(taken)) => {
-                    self.rooms.owners.note(partition, heir.clone(), taken);
-                    let took = self.rooms.clock.now().since(since);
-                    self.rooms.telemetry.handed_over(took);
-                    tracing::info!(%partition, %heir, epoch = %taken, ?took, "handed over");
-                }
-                Ok(Err(error)) => {
-                    tracing::warn!(%partition, %heir, %error, "the heir was not told; it finds out by itself");
-                }
-                Err(_) => tracing::warn!(%partition, %heir, "the heir takes long"),
+        // It stays here until the heir has it.
+        let parting = lock(&self.parting).get(&partition).cloned();
+        let (Some(heir), Some(parting)) = (heir, parting.filter(|it| it.epoch == epoch)) else {
+            return self.member.handed_over(partition, epoch);
+        };
+        let taking = self.peers.take(&heir, partition, epoch, &parting.flights);
+        let error = match timeout(TAKE_MAX, taking).await {
+            Ok(Ok(taken)) => {
+                lock(&self.parting).retain(|of, it| (*of, it.epoch) != (partition, epoch));
+                self.rooms.owners.note(partition, heir.clone(), taken);
+                let took = self.rooms.clock.now().since(parting.since);
+                self.rooms.telemetry.handed_over(took);
+                tracing::info!(%partition, %heir, epoch = %taken, ?took, "handed over");
+                return self.member.handed_over(partition, epoch);
             }
-        }
-        self.member.handed_over(partition, epoch);
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it takes long".to_owned(),
+        };
+        tracing::warn!(%partition, %heir, %error, "the heir was not told");
+        self.member.not_told(partition, epoch);
     }
 
     /// The lease is lost: whoever has it now decides.

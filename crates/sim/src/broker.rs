@@ -35,7 +35,7 @@ pub(crate) struct Broker {
     /// Under way elsewhere, of partitions that are offered to it.
     pub(crate) offered: BTreeMap<PartitionId, Vec<Flight>>,
     /// Under way here, of partitions that it lets go of.
-    pub(crate) parting: BTreeMap<PartitionId, Vec<Flight>>,
+    pub(crate) parting: BTreeMap<PartitionId, Parting>,
     /// Owners that are to become quiet.
     pub(crate) quieting: Vec<(PartitionId, Epoch, Flights)>,
     /// Partitions that others have let go of for it: who waits for a word.
@@ -72,6 +72,14 @@ pub(crate) struct Held {
     pub(crate) owner: Owner,
     /// Until when it may act.
     pub(crate) until: Timestamp,
+}
+
+/// What is under way of a partition that is let go of.
+pub(crate) struct Parting {
+    pub(crate) epoch: Epoch,
+    pub(crate) flights: Vec<Flight>,
+    /// Who is being told.
+    pub(crate) heir: Option<usize>,
 }
 
 pub(crate) struct Taking {

@@ -71,6 +71,7 @@ pub(crate) enum What {
     TakenLate {
         partition: PartitionId,
         before: Epoch,
+        by: usize,
     },
     /// One of the callers does something.
     CallerActs,

@@ -13,7 +13,7 @@ use punctual_store::Retention;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::broker::{Held, Open, Standing, Taking};
+use crate::broker::{Held, Open, Parting, Standing, Taking};
 use crate::mail::What;
 use crate::store::{Answer as StoreAnswer, Question};
 use crate::variant::Variant;
@@ -73,10 +73,10 @@ impl World {
                 self.offered(number, from, partition, before, flights);
             }
             What::Taken { partition, before, by, epoch } => {
-                self.handed_over(number, partition, before, epoch.map(|epoch| (by, epoch)));
+                self.handed_over(number, partition, before, by, epoch);
             }
-            What::TakenLate { partition, before } => {
-                self.handed_over(number, partition, before, None)
+            What::TakenLate { partition, before, by } => {
+                self.handed_over(number, partition, before, by, None)
             }
             what => unreachable!("is not for a broker: {what:?}"),
         }
@@ -360,7 +360,11 @@ impl World {
         let terms = Terms { retention: Retention::default(), budget, keeps_batches: true };
         let mut owner = Owner::new(Possession { partition, epoch, until }, terms, says);
         let broker = &mut self.brokers[number];
-        let flights = broker.offered.remove(&partition).unwrap_or_default();
+        let parting = broker.parting.remove(&partition);
+        // What could not be told to an heir is still ours, if nobody had the partition in between.
+        let kept = parting.filter(|parting| parting.epoch.next() == Some(epoch));
+        let kept = kept.map(|parting| parting.flights);
+        let flights = broker.offered.remove(&partition).or(kept).unwrap_or_default();
         self.figures.flights += flights.len() as u64;
         self.figures.owners += 1;
         owner.adopt(flights);
@@ -391,7 +395,7 @@ impl World {
         flights: Vec<Flight>,
     ) {
         self.forget(number, partition, epoch);
-        self.brokers[number].parting.insert(partition, flights);
+        self.brokers[number].parting.insert(partition, Parting { epoch, flights, heir: None });
         self.tell_member(number, ToMember::Quiet { partition, epoch });
     }
 
@@ -402,13 +406,14 @@ impl World {
         epoch: Epoch,
         heir: Option<&BrokerId>,
     ) {
-        let parting = self.brokers[number].parting.remove(&partition);
         let heir = heir.and_then(|heir| self.brokers.iter().position(|broker| broker.id == *heir));
-        let (Some(heir), Some(flights)) = (heir, parting) else {
+        let parting = self.brokers[number].parting.get_mut(&partition);
+        let (Some(heir), Some(parting)) = (heir, parting.filter(|it| it.epoch == epoch)) else {
             return self.tell_member(number, ToMember::HandedOver { partition, epoch });
         };
+        parting.heir = Some(heir);
         let forgets = self.variant == Variant::HandOverForgetsFlights;
-        let flights = if forgets { Vec::new() } else { flights };
+        let flights = if forgets { Vec::new() } else { parting.flights.clone() };
         let from = (number, self.brokers[number].life);
         let after = match self.way_to(number, heir) {
             Passage::Open => {
@@ -420,7 +425,8 @@ impl World {
             Passage::Lost => TAKE_MAX_MS,
             Passage::None => 1,
         };
-        self.mail.send(self.now + after, Some(from), What::TakenLate { partition, before: epoch });
+        let late = What::TakenLate { partition, before: epoch, by: heir };
+        self.mail.send(self.now + after, Some(from), late);
     }
 
     /// Another broker has let go of a partition for this one.
@@ -470,13 +476,22 @@ impl World {
         number: usize,
         partition: PartitionId,
         before: Epoch,
-        taken: Option<(usize, Epoch)>,
+        by: usize,
+        taken: Option<Epoch>,
     ) {
-        if let Some((heir, epoch)) = taken {
-            self.figures.hand_overs += 1;
-            let heir = self.brokers[heir].id.clone();
-            self.brokers[number].topology.note(partition, heir, epoch);
+        let broker = &mut self.brokers[number];
+        // One that was asked before another says nothing any more.
+        let asked = broker.parting.get(&partition);
+        if asked.is_none_or(|parting| (parting.epoch, parting.heir) != (before, Some(by))) {
+            return;
         }
+        let Some(epoch) = taken else {
+            return self.tell_member(number, ToMember::NotTold { partition, epoch: before });
+        };
+        broker.parting.remove(&partition);
+        self.figures.hand_overs += 1;
+        let heir = self.brokers[by].id.clone();
+        self.brokers[number].topology.note(partition, heir, epoch);
         self.tell_member(number, ToMember::HandedOver { partition, epoch: before });
     }
 

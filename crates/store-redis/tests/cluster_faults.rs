@@ -12,7 +12,7 @@ use punctual_core::PartitionId;
 use punctual_store_redis::{Durability, keys::Keys};
 use servers::cluster::Cluster;
 use servers::writer::{Writer, options};
-use servers::{pause, say, wait_for};
+use servers::{say, wait_for};
 
 /// Goes on writing until it is told to stop.
 async fn write_until(mut writer: Writer, stop: Arc<AtomicBool>) -> Writer {
@@ -39,32 +39,6 @@ async fn beside<T: Send + 'static>(
     (writer, done)
 }
 
-/// Moves the slot of a key from one server to another, key by key.
-fn move_slot(cluster: &Cluster, key: &str, to: usize) {
-    let from = cluster.serving(key);
-    assert_ne!(from, to);
-    let [source, target] = [from, to].map(|index| &cluster.servers[index]);
-    let slot = source.cli(&["CLUSTER", "KEYSLOT", key]);
-    let slot = slot.trim();
-    let [source_id, target_id] = [source, target].map(|server| server.cli(&["CLUSTER", "MYID"]));
-    let [source_id, target_id] = [source_id.trim(), target_id.trim()];
-    target.cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", source_id]);
-    source.cli(&["CLUSTER", "SETSLOT", slot, "MIGRATING", target_id]);
-    let port = target.port.to_string();
-    wait_for("the slot to be empty", || {
-        let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]);
-        let Some(key) = keys.lines().next().filter(|key| !key.is_empty()) else { return true };
-        source.cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
-        // Half-moved for a while, as a large partition is.
-        (0..5).for_each(|_| pause());
-        false
-    });
-    for server in [target, source] {
-        let said = server.cli(&["CLUSTER", "SETSLOT", slot, "NODE", target_id]);
-        assert_eq!(said.trim(), "OK");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
     let cluster = Cluster::start();
@@ -80,7 +54,7 @@ async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
     let to = (cluster.serving(&key) + 1) % 3;
     let moved = key.clone();
     let (writer, cluster) = beside(writer, move || {
-        move_slot(&cluster, &moved, to);
+        cluster.move_slot(&moved, to);
         cluster
     })
     .await;
@@ -91,8 +65,8 @@ async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
     let watched = key.clone();
     let (writer, cluster) = beside(writer, move || {
         assert_eq!(cluster.servers[replica].cli(&["CLUSTER", "FAILOVER"]).trim(), "OK");
-        wait_for("the replica to take over", || serves(&cluster, replica, &watched));
-        wait_for("the old one to follow", || follows(&cluster, to, replica));
+        wait_for("the replica to take over", || cluster.serves(replica, &watched));
+        wait_for("the old one to follow", || cluster.follows(to, replica));
         cluster
     })
     .await;
@@ -101,9 +75,9 @@ async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
     let watched = key.clone();
     let (writer, cluster) = beside(writer, move || {
         cluster.servers[replica].pause();
-        wait_for("the other to take over", || serves(&cluster, to, &watched));
+        wait_for("the other to take over", || cluster.serves(to, &watched));
         cluster.servers[replica].resume();
-        wait_for("the old one to follow", || follows(&cluster, replica, to));
+        wait_for("the old one to follow", || cluster.follows(replica, to));
         cluster
     })
     .await;
@@ -114,24 +88,12 @@ async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
     let (writer, _cluster) = beside(writer, move || {
         let mut cluster = cluster;
         cluster.servers[to].kill();
-        wait_for("the other to take over", || serves(&cluster, replica, &key));
+        wait_for("the other to take over", || cluster.serves(replica, &key));
         cluster.servers[to].start_again();
-        wait_for("the old one to follow", || follows(&cluster, to, replica));
+        wait_for("the old one to follow", || cluster.follows(to, replica));
         cluster
     })
     .await;
     assert!(writer.repeated > hung, "somebody noticed");
     assert_eq!(writer.store.rewinds(), 0);
-}
-
-/// Whether a server takes the writes of a key.
-fn serves(cluster: &Cluster, index: usize, key: &str) -> bool {
-    matches!(cluster.servers[index].cli(&["EXISTS", key]).trim(), "0" | "1")
-}
-
-/// Whether a server has all that another has.
-fn follows(cluster: &Cluster, index: usize, other: usize) -> bool {
-    let says = cluster.servers[index].cli(&["INFO", "replication"]);
-    let port = format!("master_port:{}\r", cluster.servers[other].port); // words: allow
-    says.contains(&port) && says.contains("master_link_status:up") // words: allow
 }

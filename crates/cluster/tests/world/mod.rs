@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use punctual_cluster::{Action, Event, Member, Order, Terms, View};
-use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Timestamp};
+use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Seat, Timestamp};
 use punctual_store::{LeaseStore, MemoryStore, Roster, StoreError};
 
 /// How long leases last here.
@@ -39,6 +39,8 @@ pub(crate) struct World {
     epochs: BTreeMap<PartitionId, Epoch>,
     /// Partitions of which an heir is being told.
     telling: BTreeMap<PartitionId, u64>,
+    /// Brokers that are off the roll by their own wish.
+    struck: BTreeSet<&'static str>,
     /// When the roll was last not what it should be: the heir may then not see that it is to wait.
     disturbed_at: u64,
     /// Owners that were started, ever.
@@ -52,6 +54,7 @@ struct Broker {
     /// How far its clock is ahead.
     ahead: i64,
     sleeps: bool,
+    leaves: bool,
     inbox: Vec<Event>,
     owners: BTreeMap<PartitionId, Owner>,
     view: Option<Arc<View>>,
@@ -82,6 +85,7 @@ impl World {
             lives: 0,
             epochs: BTreeMap::new(),
             telling: BTreeMap::new(),
+            struck: BTreeSet::new(),
             disturbed_at: 0,
             starts: 0,
             questions: 0,
@@ -111,11 +115,13 @@ impl World {
             skew_max: Duration::from_millis(250),
         };
         self.lives += 1;
+        self.struck.remove(name);
         let broker = Broker {
             life: self.lives,
             member: Member::new(terms, clock(self.now, ahead)),
             ahead,
             sleeps: false,
+            leaves: false,
             inbox: Vec::new(),
             owners: BTreeMap::new(),
             view: None,
@@ -139,7 +145,9 @@ impl World {
     }
 
     pub(crate) fn leave(&mut self, name: &str) {
-        self.broker(name).inbox.push(Event::Leave);
+        let broker = self.broker(name);
+        broker.leaves = true;
+        broker.inbox.push(Event::Leave);
     }
 
     /// An owner of this broker comes to its end by itself.
@@ -346,12 +354,20 @@ impl World {
                 Event::Renewed(lease.seat, answer(up, store.renew(&lease, LEASE, at)))
             }
             Action::Release(lease) => {
+                let stays = !self.struck.contains(name);
+                assert!(
+                    lease.seat != Seat::Leader || !stays,
+                    "{name} would be planned with by whoever leads next"
+                );
                 Event::Released(lease.seat, answer(up, store.release(&lease)))
             }
             Action::Propose(lease, assignment) => {
                 Event::Proposed(answer(up, store.propose(&lease, &assignment)))
             }
-            Action::Leave => Event::Struck(answer(up, store.leave(&me))),
+            Action::Leave => {
+                self.struck.insert(name);
+                Event::Struck(answer(up, store.leave(&me)))
+            }
             Action::Order(_) => unreachable!("is not for the store"),
         }
     }
@@ -421,15 +437,17 @@ impl World {
                 assert!(!broker.owners.contains_key(&partition), "was quiet");
                 let Some(heir) = heir else { return };
                 let found = self.brokers.iter().find(|(other, _)| **other == heir.as_str());
+                let mut told = Event::NotTold { partition, epoch };
                 if let Some((heir, broker)) = found
                     && !self.cut.contains(&(name, heir))
+                    && !broker.leaves
                 {
-                    let told = Happening::Told(Event::Offered { partition });
-                    self.later.push((now + TELL_MS, heir, broker.life, told));
+                    let offered = Happening::Told(Event::Offered { partition });
+                    self.later.push((now + TELL_MS, heir, broker.life, offered));
                     self.telling.insert(partition, now + TELL_MS);
+                    told = Event::HandedOver { partition, epoch };
                 }
-                let told = Happening::Told(Event::HandedOver { partition, epoch });
-                self.later.push((now + TELL_MS + 1, name, life, told));
+                self.later.push((now + TELL_MS + 1, name, life, Happening::Told(told)));
             }
             Order::Drop { partition, epoch } => {
                 let owner = broker.owners.remove(&partition);

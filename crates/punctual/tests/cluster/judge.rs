@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
+use crate::again::{Verdict, was_not_sent};
 use crate::field::eventually;
 use crate::load::{Asked, House, Told};
 use crate::member::Desk;
@@ -59,8 +60,14 @@ impl Judgement {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Judges a round that has come to rest.
-    pub(crate) fn of(asked: &[Asked], house: &House, desk: &Desk, before: &Stats) -> Self {
+    /// Judges a round that has come to rest, in which so many tasks were accepted besides those that were asked for here.
+    pub(crate) fn of(
+        asked: &[Asked],
+        house: &House,
+        desk: &Desk,
+        before: &Stats,
+        besides: usize,
+    ) -> Self {
         let mut judgement = Self::default();
         let receipts = house.ledger.receipts();
         let unknown = judgement.unknown_letters(desk);
@@ -72,8 +79,14 @@ impl Judgement {
         }
         // A task that has ended cannot be asked for by its name.
         let ended = |key: &str| receipts.contains_key(key) || unknown.contains(key);
-        judgement.add_up(asked, &ended, desk, before);
+        judgement.add_up(asked, &ended, desk, before, besides);
         judgement
+    }
+
+    /// What was found of tasks that go on.
+    pub(crate) fn add(&mut self, verdict: Verdict) {
+        self.wrongs.extend(verdict.wrongs);
+        self.counts.extend(verdict.counts);
     }
 
     /// Nobody early, and nothing after a cancel or at a time that was put off.
@@ -162,6 +175,7 @@ impl Judgement {
         ended: &dyn Fn(&str) -> bool,
         desk: &Desk,
         before: &Stats,
+        besides: usize,
     ) {
         let now = eventually(|| stats(desk));
         let grown = |name: &str| now[name] - before[name];
@@ -184,10 +198,12 @@ impl Judgement {
             }
             came += usize::from(is_there);
         }
-        let accepted = i64::try_from(acknowledged + came).unwrap();
+        let accepted = i64::try_from(acknowledged + came + besides).unwrap();
         if grown("accepted") != accepted {
             let was = grown("accepted");
-            self.wrong(format!("{acknowledged} + {came} came, {was} accepted: {now:?}"));
+            self.wrong(format!(
+                "{acknowledged} + {came} + {besides} came, {was} accepted: {now:?}"
+            ));
         }
         let sure = count(&|asked| matches!(asked.cancel, Some((Told::Yes, _))));
         let perhaps = count(&|asked| matches!(asked.cancel, Some((Told::Unknown, _))));
@@ -205,6 +221,11 @@ impl Judgement {
             let (_, page) =
                 eventually(|| desk.ask("GET", &path, "").filter(|(status, _)| *status == 200));
             for letter in page["dead"].as_array().unwrap() {
+                // At most once of a series that had gone on: see `again::Fate`.
+                let most_once = letter["task"]["guarantee"] == "at_most_once";
+                if most_once && was_not_sent(letter) {
+                    continue;
+                }
                 if letter["reason"] != "unknown" {
                     self.wrong(format!("a dead letter: {letter}"));
                 }

@@ -1,5 +1,7 @@
 //! The load: callers that schedule, touch and cancel at random brokers, and write down what they asked and what they were told.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::field::now_millis;
 use crate::member::Desk;
-use crate::stage::Stage;
+use crate::stage::{Servers, Stage};
 use crate::witness::{Ledger, millis, pause, receive_at};
 use crate::workers::{POLLED, STREAMED, Workers};
 
@@ -20,7 +22,7 @@ const CALLERS: u64 = 12;
 /// Between two calls of one of them.
 const PACE: Duration = Duration::from_millis(12);
 /// How long a caller waits for an answer: a broker that is held gives none.
-const PATIENT: Duration = Duration::from_millis(2_500);
+pub(crate) const PATIENT: Duration = Duration::from_millis(2_500);
 /// Tasks are due within this time: some before a fault, some during it, some after.
 const AHEAD_MAX: u64 = 4_000;
 /// What is touched or cancelled is due no sooner than this.
@@ -55,12 +57,12 @@ pub(crate) struct Asked {
 pub(crate) struct House {
     pub(crate) ledger: Ledger,
     pub(crate) workers: Workers,
-    url: String,
+    pub(crate) url: String,
     partitions: Partitions,
 }
 
 impl House {
-    pub(crate) fn open(stage: &Stage, middle: IpAddr, partitions: u16) -> Self {
+    pub(crate) fn open(stage: &Stage<impl Servers>, middle: IpAddr, partitions: u16) -> Self {
         let (ledger, _) = Ledger::new();
         let workers = Workers::start_at(&stage.addresses(), &ledger);
         let url = receive_at(middle, ledger.clone());
@@ -75,7 +77,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn start(stage: &Stage, house: &House, round: u64, seed: u64) -> Self {
+    pub(crate) fn start(stage: &Stage<impl Servers>, house: &House, round: u64, seed: u64) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let callers = (0..CALLERS).map(|number| {
             let mut caller = Caller {
@@ -222,7 +224,8 @@ impl Caller {
     }
 }
 
-fn told(answer: Option<&(u16, Value)>) -> Told {
+/// What an answer says of what was asked for.
+pub(crate) fn told(answer: Option<&(u16, Value)>) -> Told {
     match answer {
         Some((200 | 201, _)) => Told::Yes,
         Some((400..=499, _)) => Told::No,

@@ -2,24 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use crate::field::{eventually, now_millis};
-use crate::judge::{Judgement, all_ended, stats};
-use crate::load::{Asked, Dice, House, Load, Told};
-use crate::machine::Clock;
-use crate::member::Member;
-use crate::net::Cut;
+use crate::fault::Faults;
+use crate::load::{Asked, Dice, House};
 use crate::stage::Stage;
-use crate::witness::pause;
+use crate::trial::Trial;
 
-const HELD: &str = "punctual_partitions_held";
-const BROKERS: u8 = 3;
+pub(crate) const BROKERS: u8 = 3;
 const PARTITIONS: u16 = 12;
-/// Longer than the lease, so that others take over.
-const BEYOND_LEASE: Duration = Duration::from_millis(3_200);
 /// How long a partition may stay without its broker after a kill: the lease, and what it takes to notice and to load.
-const TAKEN_MAX: u128 = 3_500;
+pub(crate) const TAKEN_MAX: u128 = 3_500;
 
 /// A machine that does much else takes longer; this is too long on any.
 const TAKEN_FAR_TOO_LATE: u128 = 2 * TAKEN_MAX;
@@ -98,12 +90,12 @@ struct Seen {
 
 /// What a fault has to say.
 #[derive(Debug, Default)]
-struct Story {
+pub(crate) struct Story {
     /// A broker that was gone with these partitions from then on.
-    gone: Option<(Vec<u64>, u128)>,
+    pub(crate) gone: Option<(Vec<u64>, u128)>,
     /// While brokers handed over in good order.
-    handing: Option<(u128, u128)>,
-    wrongs: Vec<String>,
+    pub(crate) handing: Option<(u128, u128)>,
+    pub(crate) wrongs: Vec<String>,
 }
 
 impl Run {
@@ -123,40 +115,24 @@ impl Run {
 
     /// One fault under load.
     pub(crate) fn round(&mut self, number: u64, kind: Kind) {
-        let begun = now_millis();
-        self.stage.wait_until_whole();
-        let before = eventually(|| stats(self.stage.desk(0)));
-        let load = Load::start(&self.stage, &self.house, number, self.seed);
-        pause(Duration::from_millis(1_200 + self.dice.roll(800)));
-        let mut story = self.fault(kind);
-        // Some are asked for when all is well again.
-        pause(Duration::from_millis(500));
-        let asked = load.end();
-        self.stage.wait_until_whole();
-        let desk = self.stage.desk(usize::try_from(self.dice.roll(BROKERS.into())).unwrap());
-        let ended = all_ended(desk, 50);
-        let judgement = Judgement::of(&asked, &self.house, desk, &before);
+        let Self { stage, house, dice, .. } = self;
+        let mut trial = Trial::of(stage, house, (number, self.seed), dice, |stage, dice| {
+            Faults { stage, dice }.make(kind)
+        });
+        let [yes, no, unknown] = trial.told();
+        let mut story = std::mem::take(&mut trial.story);
+        let Trial { asked, judgement, took_ms, .. } = trial;
         story.wrongs.extend(judgement.wrongs.iter().cloned());
-        if let Err(stats) = ended {
-            story.wrongs.push(format!("it does not come to rest: {stats:?}"));
-        }
-        let held: f64 = self.stage.desks().iter().filter_map(|it| it.metric(HELD)).sum();
-        if (held - f64::from(PARTITIONS)).abs() > 0.5 {
-            story.wrongs.push(format!("{held} owners of {PARTITIONS} partitions"));
-        }
         let times = self.times(&mut story, &asked);
         let stale = self.grown("punctual_stale_epoch_rejected_total");
         let rewound = self.grown("punctual_store_rewound_total");
         self.seen.stale += stale;
         self.seen.rewound += rewound;
-        let told = |told: Told| asked.iter().filter(|asked| asked.put == told).count();
-        let (yes, no, unknown) = (told(Told::Yes), told(Told::No), told(Told::Unknown));
         if kind == Kind::RedisFull && no == 0 {
             story.wrongs.push("nobody was refused without memory".to_owned());
         }
         println!(
-            "round {number} {kind:?}: {} ms, {yes} acknowledged, {no} refused, {unknown} not known; {:?}{times}; stale {stale}, rewound {rewound}",
-            now_millis() - begun,
+            "round {number} {kind:?}: {took_ms} ms, {yes} acknowledged, {no} refused, {unknown} not known; {:?}{times}; stale {stale}, rewound {rewound}",
             judgement.counts,
         );
         for rough in judgement.rough.iter().filter(|_| story.handing.is_some()) {
@@ -191,172 +167,6 @@ impl Run {
         if std::env::var_os("PUNCTUAL_CLUSTER_KEEP").is_some() {
             println!("what the brokers said: {}", self.stage.keep_logs().display());
         }
-    }
-
-    fn fault(&mut self, kind: Kind) -> Story {
-        let (leader, follower) = self.stage.leader_and_follower();
-        let any = usize::try_from(self.dice.roll(BROKERS.into())).unwrap();
-        match kind {
-            Kind::KillLeader => self.kill(leader),
-            Kind::KillFollower => self.kill(follower),
-            Kind::KillAndBack => {
-                self.stage.members[any].kill();
-                self.stage.start_again(any);
-                Story::default()
-            }
-            Kind::KillAll => {
-                self.stage.members.iter_mut().for_each(Member::kill);
-                for index in 0..usize::from(BROKERS) {
-                    self.stage.launch(index);
-                }
-                Story::default()
-            }
-            Kind::Hold => self.hold(any),
-            Kind::Terminate => self.terminate(any),
-            Kind::RollingRestart => self.restart_all(),
-            Kind::RedisKilled => {
-                let away = Duration::from_millis(200 + self.dice.roll(2_500));
-                self.stage.redis.crash(away);
-                Story::default()
-            }
-            Kind::RedisHeld => {
-                let time = Duration::from_millis(1_000 + self.dice.roll(2_500));
-                self.stage.redis.hold(time);
-                Story::default()
-            }
-            Kind::RedisFull => self.fill_redis(),
-            Kind::RedisFailover => {
-                let cut = Duration::from_millis(500 + self.dice.roll(1_000));
-                self.stage.redis.fail_over(cut, || {});
-                Story::default()
-            }
-            Kind::FailoverAndKill => {
-                let cut = Duration::from_millis(500 + self.dice.roll(1_000));
-                let Stage { redis, members, .. } = &mut self.stage;
-                redis.fail_over(cut, || members[any].kill());
-                self.stage.start_again(any);
-                Story::default()
-            }
-            Kind::CutFromRedis => self.cut_from_redis(any, Cut::Both),
-            Kind::CutWords => self.cut_from_redis(any, Cut::Words),
-            Kind::CutAnswers => self.cut_from_redis(any, Cut::Answers),
-            Kind::CutFromBrokers => self.cut_from_brokers(any),
-            Kind::ClockJump => self.jump(any),
-        }
-    }
-
-    fn partitions_of(&self, index: usize) -> Vec<u64> {
-        let address: SocketAddr = self.stage.desk(index).address;
-        let held = eventually(|| self.stage.held(index)).by_broker.remove(&address);
-        held.into_iter().flatten().collect()
-    }
-
-    fn kill(&mut self, index: usize) -> Story {
-        let partitions = self.partitions_of(index);
-        self.stage.members[index].kill();
-        let killed_at = now_millis();
-        pause(Duration::from_millis(u64::try_from(TAKEN_MAX).unwrap()));
-        self.stage.start_again(index);
-        Story { gone: Some((partitions, killed_at)), ..Story::default() }
-    }
-
-    fn hold(&mut self, index: usize) -> Story {
-        let member = &self.stage.members[index];
-        member.signal("-STOP");
-        pause(BEYOND_LEASE);
-        member.signal("-CONT");
-        Story::default()
-    }
-
-    fn terminate(&mut self, index: usize) -> Story {
-        let mut story = Story::default();
-        let from = now_millis();
-        let status = self.stage.members[index].stop();
-        if !status.success() {
-            story.wrongs.push(format!("a broker that was told to stop ended with {status}"));
-        }
-        let stopped = now_millis();
-        println!("  stopped {} ms after SIGTERM", stopped - from);
-        pause(Duration::from_millis(300));
-        self.stage.start_again(index);
-        self.stage.wait_until_whole();
-        story.handing = Some((from, now_millis()));
-        story
-    }
-
-    fn restart_all(&mut self) -> Story {
-        let mut story = Story::default();
-        let from = now_millis();
-        for index in 0..usize::from(BROKERS) {
-            story.wrongs.extend(self.terminate(index).wrongs);
-        }
-        story.handing = Some((from, now_millis()));
-        story
-    }
-
-    fn cut_from_redis(&mut self, index: usize, cut: Cut) -> Story {
-        let machine = u8::try_from(index).unwrap();
-        let net = self.stage.net.as_ref().unwrap();
-        net.cut_from_ports(machine, &self.stage.redis.ports(), cut);
-        pause(BEYOND_LEASE);
-        net.heal(machine);
-        Story::default()
-    }
-
-    /// Ownership is decided in the store: nothing moves.
-    fn cut_from_brokers(&mut self, index: usize) -> Story {
-        let before = self.stage.epochs();
-        let net = self.stage.net.as_ref().unwrap();
-        let machine = u8::try_from(index).unwrap();
-        net.cut_from_others(machine);
-        pause(BEYOND_LEASE);
-        net.heal(machine);
-        self.nothing_moved(&before)
-    }
-
-    /// What is new is refused; what is there goes on, and leases are renewed.
-    fn fill_redis(&mut self) -> Story {
-        let before = self.stage.epochs();
-        self.stage.redis.fill();
-        pause(BEYOND_LEASE);
-        self.stage.redis.make_room();
-        self.nothing_moved(&before)
-    }
-
-    fn nothing_moved(&self, before: &[String]) -> Story {
-        let mut story = Story::default();
-        let after = self.stage.epochs();
-        if before != after {
-            story.wrongs.push(format!("partitions moved: {before:?} {after:?}"));
-        }
-        story
-    }
-
-    /// The clock of one broker jumps ahead or back, and then is right again.
-    fn jump(&mut self, index: usize) -> Story {
-        let mut story = Story::default();
-        let clock = Clock::new(self.stage.logs(), "+0");
-        let status = self.stage.members[index].stop();
-        if !status.success() {
-            story.wrongs.push(format!("a broker that was told to stop ended with {status}"));
-        }
-        self.stage.launch_with(index, &[], &clock.env());
-        self.stage.members[index].wait_until_ready();
-        self.stage.wait_until_whole();
-        let jumps = ["+1", "-1", "+3600", "-3600", "+31536000", "-31536000"];
-        let jump = jumps[usize::try_from(self.dice.roll(jumps.len() as u64)).unwrap()];
-        clock.set(jump);
-        pause(Duration::from_secs(3));
-        clock.set("+0");
-        pause(Duration::from_secs(1));
-        let pid = self.stage.members[index].pid();
-        let status = self.stage.members[index].stop();
-        if !status.success() {
-            story.wrongs.push(format!("a broker that was told to stop ended with {status}"));
-        }
-        Clock::forget(pid);
-        self.stage.start_again(index);
-        story
     }
 
     /// How long it took, where that is promised.

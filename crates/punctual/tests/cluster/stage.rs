@@ -1,4 +1,4 @@
-//! The stage: brokers that share a Redis with a replica, all of them real processes, which end with the test.
+//! The stage: brokers that share a Redis with a replica, or another, all of them real processes, which end with the test.
 //!
 //! On loopback, or each broker on a machine of its own (`net`), so that links can be cut.
 
@@ -23,13 +23,25 @@ pub(crate) const LEASE: &str = "2s";
 /// On machines of their own all brokers have the same port.
 const PORT: u16 = 7400;
 
-pub(crate) struct Stage {
+pub(crate) struct Stage<R: Servers = Pair> {
     pub(crate) members: Vec<Member>,
-    pub(crate) redis: Pair,
+    pub(crate) redis: R,
     /// Flags that all of them have.
     pub(crate) flags: Vec<String>,
     pub(crate) net: Option<Net>,
     dir: Option<TempDir>,
+}
+
+/// What brokers share.
+pub(crate) trait Servers {
+    /// As the flag takes them.
+    fn urls(&self) -> String;
+}
+
+impl Servers for Pair {
+    fn urls(&self) -> String {
+        self.urls()
+    }
 }
 
 /// Who holds what, by address.
@@ -42,18 +54,25 @@ pub(crate) struct Held {
 impl Stage {
     /// Brokers on loopback.
     pub(crate) fn on_loopback(brokers: u8, flags: &[&str]) -> Self {
-        Self::start(brokers, flags, None)
+        Self::on_pair(brokers, flags, None)
     }
 
     /// Each broker on a machine of its own.
     pub(crate) fn on_machines(brokers: u8, flags: &[&str]) -> Self {
         let flags = [&["--insecure", "--allow-private-targets"], flags].concat();
-        Self::start(brokers, &flags, Some(Net::make(brokers)))
+        Self::on_pair(brokers, &flags, Some(Net::make(brokers)))
     }
 
-    fn start(brokers: u8, flags: &[&str], net: Option<Net>) -> Self {
+    fn on_pair(brokers: u8, flags: &[&str], net: Option<Net>) -> Self {
         let middle = net.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Net::middle);
         let redis = Pair::start(middle, [free_port(), free_port()]);
+        Self::over(redis, brokers, flags, net)
+    }
+}
+
+impl<R: Servers> Stage<R> {
+    /// Brokers that share what is there already.
+    pub(crate) fn over(redis: R, brokers: u8, flags: &[&str], net: Option<Net>) -> Self {
         let dir = tempfile::Builder::new().prefix("punctual-cluster-").tempdir().unwrap();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut stage = Self { members: Vec::new(), redis, flags, net, dir: Some(dir) };
@@ -183,13 +202,13 @@ impl Stage {
         eventually(whole)
     }
 
-    fn partitions(&self) -> usize {
+    pub(crate) fn partitions(&self) -> usize {
         let mut flags = self.flags.iter().skip_while(|flag| *flag != "--partitions");
         flags.nth(1).map_or(16, |count| count.parse().unwrap())
     }
 }
 
-impl Drop for Stage {
+impl<R: Servers> Drop for Stage<R> {
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Some(dir) = self.dir.take()

@@ -52,6 +52,11 @@ impl Ledger {
     pub(crate) fn receipts(&self) -> HashMap<String, Vec<Receipt>> {
         self.receipts.lock().unwrap().clone()
     }
+
+    /// Everything so far of one task.
+    pub(crate) fn of(&self, key: &str) -> Vec<Receipt> {
+        self.receipts.lock().unwrap().get(key).cloned().unwrap_or_default()
+    }
 }
 
 /// Tasks call `{url}/now/{key}` or `{url}/slow/{key}`.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Server, cli, free_port, wait_for};
+use super::{Server, cli, free_port, pause, wait_for};
 
 /// Servers of a Cluster.
 pub(crate) const MEMBERS: usize = 6;
@@ -68,6 +68,45 @@ impl Cluster {
             let says = server.cli(&["EXISTS", key]);
             says.trim() == "0" || says.trim() == "1"
         })
+    }
+
+    /// Moves the slot of a key from the server that has it to another, key by key.
+    pub(crate) fn move_slot(&self, key: &str, to: usize) {
+        let from = self.serving(key);
+        assert_ne!(from, to);
+        let [source, target] = [from, to].map(|index| &self.servers[index]);
+        let slot = source.cli(&["CLUSTER", "KEYSLOT", key]);
+        let slot = slot.trim();
+        let [source_id, target_id] =
+            [source, target].map(|server| server.cli(&["CLUSTER", "MYID"]));
+        let [source_id, target_id] = [source_id.trim(), target_id.trim()];
+        target.cli(&["CLUSTER", "SETSLOT", slot, "IMPORTING", source_id]);
+        source.cli(&["CLUSTER", "SETSLOT", slot, "MIGRATING", target_id]);
+        let port = target.port.to_string();
+        wait_for("the slot to be empty", || {
+            let keys = source.cli(&["CLUSTER", "GETKEYSINSLOT", slot, "1"]);
+            let Some(key) = keys.lines().next().filter(|key| !key.is_empty()) else { return true };
+            source.cli(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+            // Half-moved for a while, as a large partition is.
+            (0..5).for_each(|_| pause());
+            false
+        });
+        for server in [target, source] {
+            let said = server.cli(&["CLUSTER", "SETSLOT", slot, "NODE", target_id]);
+            assert_eq!(said.trim(), "OK");
+        }
+    }
+
+    /// Whether a server takes the writes of a key.
+    pub(crate) fn serves(&self, index: usize, key: &str) -> bool {
+        matches!(self.servers[index].cli(&["EXISTS", key]).trim(), "0" | "1")
+    }
+
+    /// Whether a server has all that another has.
+    pub(crate) fn follows(&self, index: usize, other: usize) -> bool {
+        let says = self.servers[index].cli(&["INFO", "replication"]);
+        let port = format!("master_port:{}\r", self.servers[other].port); // words: allow
+        says.contains(&port) && says.contains("master_link_status:up") // words: allow
     }
 
     /// The server that follows another.
