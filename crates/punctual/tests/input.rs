@@ -4,11 +4,38 @@
 
 mod field;
 
+use std::process::Command;
+
 use field::Broker;
 use serde_json::{Value, json};
 
 fn put(broker: &Broker, key: &str, fields: &str) -> (u16, Value) {
     broker.put(key, format!(r#"{{"target": {{"queue": "q"}}, {fields}}}"#))
+}
+
+/// JSON allows what strict parsers do not read. Such a payload would make every list and every batch of deliveries that it stands in
+/// unreadable, with the tasks of others.
+#[test]
+fn a_payload_that_cannot_be_read_back_is_refused() {
+    let broker = Broker::start(&[]);
+    let beyond = "9".repeat(400);
+    for payload in [r#""\ud800""#, r#"{"\udc00": 1}"#, "1e400", "[-1E999]", &beyond] {
+        let (status, answer) = put(&broker, "odd", &format!(r#""in": "1h", "payload": {payload}"#));
+        assert_eq!((status, &answer["field"]), (422, &json!("payload")), "{payload}: {answer}");
+    }
+    for (key, payload) in [("a", r#""\ud83d\ude00""#), ("b", "1e300"), ("c", r#""1e400 \\ud800""#)]
+    {
+        let (status, answer) = put(&broker, key, &format!(r#""in": "1h", "payload": {payload}"#));
+        assert_eq!(status, 201, "{payload}: {answer}");
+        let want: Value = serde_json::from_str(payload).unwrap();
+        assert_eq!(answer["payload"], want);
+    }
+    let list = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["list", "shop", "--broker", &format!("http://{}", broker.address)])
+        .output()
+        .unwrap();
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    assert_eq!(String::from_utf8(list.stdout).unwrap().matches(" scheduled ").count(), 3);
 }
 
 /// Unix time has no leap seconds, so one has to be another second: the one after, never the one before.

@@ -1,8 +1,9 @@
 //! The wire form of a task: the types that JSON is read into and written from.
 //!
 //! `sent` reads a task as callers send it into a checked `NewTask`; `shown` writes a task as they get it back; `schedule` does both for
-//! when it is due. These types exist only here; nothing behind this folder knows of JSON.
+//! when it is due; `payload` says which payloads can be read back. These types exist only here; nothing behind this folder knows of JSON.
 
+mod payload;
 mod schedule;
 mod sent;
 mod shown;
@@ -14,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+pub(crate) use payload::check_json;
 use schedule::{DstBody, MisfireBody, OverlapBody};
-pub(crate) use sent::{Instant, check_depth, duration, factor_thousandths, instant};
+pub(crate) use sent::{Instant, duration, factor_thousandths, instant};
 pub(crate) use shown::{EndedTask, TaskAnswer, end_name};
 
 /// A task as sent.
