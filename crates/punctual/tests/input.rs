@@ -56,3 +56,16 @@ fn a_leap_second_is_not_early_and_the_end_of_time_says_so() {
     let detail = answer["detail"].as_str().unwrap();
     assert!(detail.contains("9999-12-30T22:00:00Z"), "names the limit: {detail}");
 }
+
+#[test]
+fn a_label_is_found_whichever_way_it_is_written_and_whatever_its_value() {
+    let broker = Broker::start(&[]);
+    let labels = r#""in": "1h", "labels": {"at": "09:30", "rule": "a=b", "plain": "x"}"#;
+    assert_eq!(put(&broker, "k", labels).0, 201);
+    for label in ["at:09:30", "at%3D09:30", "rule:a%3Db", "rule%3Da%3Db", "plain:x", "plain%3Dx"] {
+        let (_, page) = broker.call("GET", &format!("/v1/shop/tasks?label={label}"), &[], "");
+        assert_eq!(page["tasks"].as_array().unwrap().len(), 1, "{label}: {page}");
+    }
+    let (_, page) = broker.call("GET", "/v1/shop/tasks?label=at:09:31", &[], "");
+    assert_eq!(page["tasks"], json!([]));
+}

@@ -108,7 +108,7 @@ fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
 }
 
 /// One of the values that an enum of ours has.
-fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
+pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
     E::try_from(number).map_err(|_| Invalid::new(field, "is not known"))
 }
 
