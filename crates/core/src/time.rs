@@ -46,14 +46,17 @@ impl Timestamp {
         }
     }
 
-    /// From RFC 3339 text with an offset. A fraction of a millisecond rounds up.
+    /// From RFC 3339 text with an offset. A fraction of a millisecond rounds up, and so does a leap second: Unix time has none, and
+    /// the second after it is the first that is not early.
     pub fn parse_rfc3339(text: &str) -> Result<Self, TimestampError> {
-        let instant: jiff::Timestamp = text.parse().map_err(|_| TimestampError::NotRfc3339)?;
+        let instant: jiff::Timestamp = text.parse().map_err(|_| why_not(text))?;
         let nanos = instant.as_nanosecond();
         if nanos < 0 {
             return Err(TimestampError::OutOfRange);
         }
-        Self::try_from_millis((nanos + 999_999) / 1_000_000)
+        let millis = (nanos + 999_999) / 1_000_000;
+        // What was read has the second before in its place.
+        Self::try_from_millis(if is_leap_second(text) { millis + 1_000 } else { millis })
     }
 
     /// The number for codecs, the wheel and arithmetic at the edges.
@@ -80,6 +83,23 @@ impl Timestamp {
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Whether the time of day in a text that was read has 60 as its second.
+fn is_leap_second(text: &str) -> bool {
+    let time = text.split_once(['T', 't', ' ']).map_or("", |(_, time)| time);
+    let clock = time.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b':');
+    clock.filter(u8::is_ascii_digit).skip(4).take(2).eq(*b"60")
+}
+
+/// Why a text is no instant: it may be RFC 3339 and name a time that cannot be written in every time zone.
+fn why_not(text: &str) -> TimestampError {
+    match jiff::fmt::temporal::Pieces::parse(text) {
+        Ok(pieces) if pieces.time().is_some() && pieces.offset().is_some() => {
+            TimestampError::OutOfRange
+        }
+        _ => TimestampError::NotRfc3339,
     }
 }
 
@@ -117,7 +137,15 @@ mod tests {
             ("1970-01-01T01:00:00+01:00", Ok(0)),
             ("9999-12-30T22:00:00Z", Ok(Timestamp::MAX.as_millis())),
             ("9999-12-30T22:00:00.001Z", Err(TimestampError::OutOfRange)),
+            ("9999-12-31T23:59:59Z", Err(TimestampError::OutOfRange)),
+            ("9999-12-31T23:59:59", Err(TimestampError::NotRfc3339)),
             ("1969-12-31T23:59:59.999Z", Err(TimestampError::OutOfRange)),
+            ("1972-06-30T23:59:60Z", Ok(78_796_800_000)),
+            ("1972-06-30T23:59:60.25Z", Ok(78_796_800_250)),
+            ("1972-07-01 00:59:60+01:00", Ok(78_796_800_000)),
+            ("19720630T235960Z", Ok(78_796_800_000)),
+            ("1972-06-30T23:59:59.060Z", Ok(78_796_799_060)),
+            ("1972-06-30T23:59+00:00", Ok(78_796_740_000)),
             ("1970-01-01T00:00:00", Err(TimestampError::NotRfc3339)),
             ("tomorrow", Err(TimestampError::NotRfc3339)),
         ] {

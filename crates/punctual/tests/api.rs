@@ -734,6 +734,7 @@ fn the_examples_of_the_contract_keep_to_the_document() {
         "timeout": "10s", "expires_after": "1h", "labels": {"campaign": "7"}
     });
     let (tasks, queue) = ("/v1/{namespace}/tasks/{key}", "/v1/{namespace}/queues/{queue}");
+    let many = "/v1/{namespace}/tasks";
     for (path, method, body) in [
         (tasks.to_owned(), "put", task.clone()),
         (
@@ -746,6 +747,8 @@ fn the_examples_of_the_contract_keep_to_the_document() {
             "put",
             json!({"at": "2035-01-01T00:00:00Z", "retry": {"backoff": {"list": ["2m"]}}}),
         ),
+        (many.to_owned(), "post", task.clone()),
+        (many.to_owned(), "post", json!([task, task])),
         (format!("{tasks}/touch"), "post", json!({"in": "1m"})),
         ("/v1/{namespace}/touch".to_owned(), "post", json!({"keys": ["a"], "create": task})),
         ("/v1/{namespace}/cancel".to_owned(), "post", json!({"keys": ["a"]})),
@@ -766,10 +769,18 @@ fn the_examples_of_the_contract_keep_to_the_document() {
     {
         assert!(keeps(&document, &schema, &wrong).is_err(), "{wrong}");
     }
-    let answered = &document["paths"][tasks]["put"]["responses"]["201"]["content"]["application/json"]
-        ["schema"];
+    let answered = |path: &str, method: &str, status: &str| {
+        let said = &document["paths"][path][method]["responses"][status]["content"];
+        said["application/json"]["schema"].clone()
+    };
     let (_, made) = broker.put("a", task.to_string());
-    keeps(&document, answered, &made).unwrap();
+    keeps(&document, &answered(tasks, "put", "201"), &made).unwrap();
+    let results = broker.call("POST", "/v1/shop/tasks", &[], json!([task, 5]).to_string());
+    let named = json!({"key": "a", "in": "1h", "target": {"queue": "q"}}).to_string();
+    for (status, said) in [results, broker.call("POST", "/v1/shop/tasks", &[], named)] {
+        assert_eq!(status, 200, "{said}");
+        keeps(&document, &answered(many, "post", "200"), &said).unwrap();
+    }
 }
 
 /// As much of JSON Schema as the document uses.

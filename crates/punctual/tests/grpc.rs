@@ -166,6 +166,20 @@ async fn one_bad_task_among_many_spoils_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_a_state_that_nobody_knows_is_refused() {
+    let broker = Broker::start(&[]);
+    shop(&broker).task().delay(HOUR).queue("q").schedule().await.unwrap();
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
+    let mut raw = TasksClient::new(channel.unwrap().connect().await.unwrap());
+    for (state, want) in [(0, Ok(1)), (3, Ok(0)), (99, Err(Code::InvalidArgument))] {
+        let request =
+            v1::ListRequest { namespace: "shop".to_owned(), state, ..v1::ListRequest::default() };
+        let listed = raw.list(request).await.map(|page| page.into_inner().tasks.len());
+        assert_eq!(listed.map_err(|status| status.code()), want, "{state}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_of_many_wishes_for_one_key_wins() {
     let broker = Broker::start(&[]);
     let shop = shop(&broker);

@@ -64,7 +64,7 @@ pub(crate) fn router(broker: Arc<Broker>) -> Router {
 /// What Prometheus reads.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "metrics", body = String, content_type = "text/plain"))
+    responses((status = 200, description = "metrics", body = String, content_type = "application/openmetrics-text"))
 )]
 async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
     broker.store.tell_rewinds();

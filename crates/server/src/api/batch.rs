@@ -31,10 +31,11 @@ struct Results {
     results: Vec<Box<RawValue>>,
 }
 
-/// For the document only.
-#[derive(ToSchema)]
+/// A task, or what was wrong with it.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
 #[schema(no_recursion)]
-#[expect(dead_code, reason = "says what stands in the list")]
+#[expect(dead_code, reason = "for the document only: says what stands in the list")]
 pub(crate) enum TaskOrProblem {
     #[schema(value_type = TaskAnswer)]
     Task(()),
@@ -42,13 +43,38 @@ pub(crate) enum TaskOrProblem {
     Problem(()),
 }
 
+/// One task, or many.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "for the document only: says what may be sent")]
+pub(crate) enum NewTasks {
+    #[schema(value_type = TaskBody)]
+    One(()),
+    #[schema(value_type = Vec<TaskBody>)]
+    Many(()),
+}
+
+/// The task whose key named another, or the results of many.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "for the document only: says what is answered")]
+pub(crate) enum TaskOrResults {
+    #[schema(value_type = TaskAnswer)]
+    Task(()),
+    #[schema(value_type = Results)]
+    Results(()),
+}
+
 /// Creates one task, or many: a JSON object, a JSON array, or NDJSON.
 #[utoipa::path(
     post, path = "/v1/{namespace}/tasks", tag = "tasks",
-    request_body(content((TaskBody = "application/json"), (TaskBody = "application/x-ndjson"))),
+    params(
+        ("idempotency-key" = Option<String>, Header, description = "the same key with the same body creates once, for a day"),
+    ),
+    request_body(content((NewTasks = "application/json"), (TaskBody = "application/x-ndjson"))),
     responses(
         (status = 201, description = "one: created", body = TaskAnswer),
-        (status = 200, description = "many: one result each; or one whose key named another", body = Results),
+        (status = 200, description = "many: one result each; or one whose key named another", body = TaskOrResults),
     )
 )]
 pub(crate) async fn create(
@@ -158,7 +184,7 @@ fn pieces_of_lines(body: &[u8]) -> Vec<&[u8]> {
 
 /// Tasks to be moved.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = TouchMany)]
 struct TouchManyBody<'a> {
     keys: Vec<String>,
@@ -275,7 +301,7 @@ impl Model {
 
 /// Tasks to be cancelled, by one or the other.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = CancelMany)]
 struct CancelManyBody {
     #[serde(default)]

@@ -51,7 +51,7 @@ enum Wanted {
     params(
         ("state" = Option<String>, Query, description = "scheduled, firing, paused, done (watches that have fired) or dead; all that live unless given"),
         ("key_prefix" = Option<String>, Query, description = "the beginning of the key"),
-        ("label" = Option<String>, Query, description = "name:value"),
+        ("label" = Option<String>, Query, description = "name:value or name=value"),
         ("from" = Option<String>, Query, description = "due at this time or later"),
         ("to" = Option<String>, Query, description = "due before this time"),
         ("limit" = Option<u32>, Query, description = "1 to 1000; 100 unless given"),
@@ -198,10 +198,11 @@ fn filter(namespace: &Namespace, asked: &mut Asked) -> Result<Filter, Problem> {
         filter.key_prefix = prefix;
     }
     if let Some(label) = asked.take("label")? {
-        let (name, value) =
-            label.split_once(':').or_else(|| label.split_once('=')).ok_or_else(|| {
-                Problem::request("label must be name:value".to_owned(), Some("label".to_owned()))
-            })?;
+        // No name has either, and a value may have both: the first one ends the name.
+        let (name, value) = label.split_once([':', '=']).ok_or_else(|| {
+            let detail = "label must be name:value or name=value".to_owned();
+            Problem::request(detail, Some("label".to_owned()))
+        })?;
         filter.label = Some((name.to_owned(), value.to_owned()));
     }
     if let Some(from) = asked.take("from")? {

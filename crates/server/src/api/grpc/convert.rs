@@ -23,7 +23,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::api::error::{FULL, LOST, Problem};
-use crate::api::task::{check_depth, factor_thousandths};
+use crate::api::task::{check_json, factor_thousandths};
 use crate::api::when::When;
 use crate::courier::hub::{Leased, Token, Word};
 
@@ -108,7 +108,7 @@ fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
 }
 
 /// One of the values that an enum of ours has.
-fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
+pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
     E::try_from(number).map_err(|_| Invalid::new(field, "is not known"))
 }
 
@@ -139,7 +139,7 @@ fn payload(payload: &Bytes, content_type: &str) -> Result<Payload, Invalid> {
     if content_type == JSON {
         let json = std::str::from_utf8(&bytes)
             .map_err(|_| Invalid::new("payload", "must be JSON, which is UTF-8"))?;
-        check_depth(json)?;
+        check_json(json)?;
         serde_json::from_str::<IgnoredAny>(json)
             .map_err(|error| Invalid::new("payload", format!("must be JSON: {error}")))?;
         return Ok(Payload::Json(bytes));

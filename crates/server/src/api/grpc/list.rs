@@ -79,7 +79,8 @@ fn cursor(text: &str) -> Result<Option<Position>, Invalid> {
 }
 
 fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Invalid> {
-    let state = match request.state() {
+    // Not `request.state()`: it takes a number that it does not know for none, and all tasks would be listed.
+    let state = match convert::known("state", request.state)? {
         v1::TaskState::Unspecified => None,
         v1::TaskState::Scheduled => Some(TaskState::Scheduled),
         v1::TaskState::Paused => Some(TaskState::Paused),

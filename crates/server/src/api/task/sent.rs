@@ -7,18 +7,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask, Payload,
-    Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
+    ATTEMPTS_MAX, Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace,
+    NewTask, Payload, Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::payload::check_json;
 use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
 use crate::api::error::Problem;
 use crate::api::request;
-
-/// Arrays and objects within each other in a payload: common parsers stop at 128.
-const PAYLOAD_DEPTH_MAX: usize = 100;
 
 /// A time: RFC 3339 text, or milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
@@ -72,7 +70,7 @@ impl<'a> TaskBody<'a> {
         match (self.payload, &self.payload_base64, &self.content_type) {
             (None, None, None) => Ok(Payload::Empty),
             (Some(json), None, None) => {
-                check_depth(json.get())?;
+                check_json(json.get())?;
                 Ok(Payload::Json(Bytes::copy_from_slice(json.get().as_bytes())))
             }
             (None, Some(text), content_type) => {
@@ -134,8 +132,15 @@ impl RetryBody {
             Some(backoff) => backoff.into_backoff().map_err(|i| i.within("backoff"))?,
             None => default.backoff,
         };
+        let attempts_max = match self.attempts_max {
+            Some(count) => u16::try_from(count).map_err(|_| {
+                let problem = format!("must be from 1 to {ATTEMPTS_MAX}, is {count}");
+                Invalid::new("attempts_max", problem)
+            })?,
+            None => default.attempts_max,
+        };
         Ok(RetryPolicy {
-            attempts_max: self.attempts_max.unwrap_or(default.attempts_max),
+            attempts_max,
             backoff,
             jitter: self.jitter.map_or(Ok(default.jitter), Jitter::from_share)?,
         })
@@ -179,47 +184,7 @@ pub(crate) fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
     Ok(thousandths as u32)
 }
 
-/// A payload is kept as text and never parsed here, but whoever receives it parses it.
-pub(crate) fn check_depth(json: &str) -> Result<(), Invalid> {
-    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    for byte in json.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_string,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => depth += 1,
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > PAYLOAD_DEPTH_MAX {
-            let problem = format!("must be nested at most {PAYLOAD_DEPTH_MAX} deep");
-            return Err(Invalid::new("payload", problem));
-        }
-    }
-    Ok(())
-}
-
 /// A duration, or what is wrong with the field.
 pub(crate) fn duration(field: &str, text: &str) -> Result<Duration, Invalid> {
     parse_duration(text).map_err(|error| Invalid::new(field, error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depth_is_counted_outside_strings() {
-        let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
-        for (json, taken) in [
-            (nested(100), true),
-            (nested(101), false),
-            (format!("[{}]", vec!["[]"; 200].join(",")), true),
-            (format!("\"{}\"", "[".repeat(200)), true),
-            (format!("\"\\\"{}\"", "[".repeat(200)), true),
-            (format!("[\"\\\\\",{}]", nested(100)), false),
-        ] {
-            assert_eq!(check_depth(&json).is_ok(), taken, "{json}");
-        }
-    }
 }
