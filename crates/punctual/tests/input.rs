@@ -69,3 +69,31 @@ fn a_label_is_found_whichever_way_it_is_written_and_whatever_its_value() {
     let (_, page) = broker.call("GET", "/v1/shop/tasks?label=at:09:31", &[], "");
     assert_eq!(page["tasks"], json!([]));
 }
+
+/// An answer is for people: it names the field and the limit, and no type of the program.
+#[test]
+fn a_wrong_value_is_answered_in_the_words_of_the_api() {
+    let broker = Broker::start(&[]);
+    for (fields, status, field, words) in [
+        (
+            r#""in": "1h", "retry": {"attempts_max": 1000000}"#,
+            422,
+            "retry.attempts_max",
+            "1 to 100",
+        ),
+        (r#""in": "1h", "retry": {"attempts_max": -1}"#, 422, "retry.attempts_max", "1 to 100"),
+        (r#""in": "1h", "retry": 5"#, 400, "retry", "`attempts_max`"),
+        (r#""cron": "0 9 * * *", "dst": "after""#, 400, "dst", "`gap`"),
+    ] {
+        let (got, answer) = put(&broker, "k", fields);
+        assert_eq!((got, &answer["field"]), (status, &json!(field)), "{answer}");
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(detail.contains(words) && !detail.contains("Body"), "{detail}");
+    }
+    for body in ["5", "null", r#""x""#] {
+        let (status, answer) = broker.put("k", body);
+        assert_eq!(status, 400);
+        let detail = answer["detail"].as_str().unwrap();
+        assert!(detail.contains("one task, a JSON object"), "{detail}");
+    }
+}

@@ -184,7 +184,7 @@ fn pieces_of_lines(body: &[u8]) -> Vec<&[u8]> {
 
 /// Tasks to be moved.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = TouchMany)]
 struct TouchManyBody<'a> {
     keys: Vec<String>,
@@ -301,7 +301,7 @@ impl Model {
 
 /// Tasks to be cancelled, by one or the other.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = CancelMany)]
 struct CancelManyBody {
     #[serde(default)]

@@ -83,7 +83,7 @@ impl<'a> Letter<'a> {
 
 /// Which letters go back: by their fire ids, or all.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Redrive)]
 struct RedriveBody {
     #[serde(default)]

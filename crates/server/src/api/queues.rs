@@ -40,7 +40,7 @@ const LEASE_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// What a worker wants.
 #[derive(Debug, Deserialize, Default, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a JSON object")]
 #[schema(as = Lease)]
 struct LeaseBody {
     /// Deliveries at most: 1 to 1000; 1 unless given.
@@ -141,7 +141,7 @@ impl DeliveryAnswer {
 
 /// What is done.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Ack)]
 struct AckBody {
     tokens: Vec<String>,
@@ -190,7 +190,7 @@ pub(crate) async fn ack(
 
 /// What is not done, and worth another try.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Fail)]
 struct FailBody {
     token: String,
@@ -220,7 +220,7 @@ pub(crate) async fn fail(
 
 /// What is never to be tried again.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Refuse)]
 struct RefuseBody {
     token: String,
@@ -246,7 +246,7 @@ pub(crate) async fn refuse(
 
 /// What takes longer.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Extend)]
 struct ExtendBody {
     token: String,

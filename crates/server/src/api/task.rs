@@ -23,7 +23,7 @@ pub(crate) use shown::{EndedTask, TaskAnswer, end_name};
 /// A task as sent.
 #[derive(Debug, Deserialize, Serialize, Default, ToSchema)]
 #[schema(as = NewTask)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "one task, a JSON object")]
 pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
@@ -101,7 +101,7 @@ enum TargetBody {
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = HttpTarget)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with a `url`")]
 struct HttpBody {
     url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,10 +122,11 @@ enum GuaranteeBody {
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = RetryPolicy)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `attempts_max`, `backoff` and `jitter`")]
 struct RetryBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    attempts_max: Option<u16>,
+    #[schema(value_type = Option<u16>)]
+    attempts_max: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     backoff: Option<BackoffBody>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,7 +144,7 @@ enum BackoffBody {
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = ExponentialBackoff)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `first`, `factor` and `max`")]
 struct ExponentialBody {
     first: String,
     #[serde(default = "ExponentialBody::factor_default")]

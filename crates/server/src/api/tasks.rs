@@ -44,7 +44,7 @@ pub(crate) enum CancelAnswer {
 
 /// To when a task is moved.
 #[derive(Debug, Deserialize, Default, ToSchema)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a JSON object")]
 #[schema(as = Touch)]
 struct TouchBody {
     r#in: Option<String>,

@@ -13,7 +13,7 @@ use crate::api::when::When;
 /// What is done about local times that do not exist, and about those that exist twice.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = Dst)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `gap` and `overlap`")]
 pub(super) struct DstBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gap: Option<GapBody>,

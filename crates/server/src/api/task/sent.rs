@@ -7,8 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace, NewTask, Payload,
-    Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
+    ATTEMPTS_MAX, Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace,
+    NewTask, Payload, Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -132,8 +132,15 @@ impl RetryBody {
             Some(backoff) => backoff.into_backoff().map_err(|i| i.within("backoff"))?,
             None => default.backoff,
         };
+        let attempts_max = match self.attempts_max {
+            Some(count) => u16::try_from(count).map_err(|_| {
+                let problem = format!("must be from 1 to {ATTEMPTS_MAX}, is {count}");
+                Invalid::new("attempts_max", problem)
+            })?,
+            None => default.attempts_max,
+        };
         Ok(RetryPolicy {
-            attempts_max: self.attempts_max.unwrap_or(default.attempts_max),
+            attempts_max,
             backoff,
             jitter: self.jitter.map_or(Ok(default.jitter), Jitter::from_share)?,
         })

@@ -200,7 +200,7 @@ impl RetryBody {
             }
         };
         Self {
-            attempts_max: Some(policy.attempts_max),
+            attempts_max: Some(policy.attempts_max.into()),
             backoff: Some(backoff),
             jitter: Some(f64::from(policy.jitter.thousandths()) / 1000.0),
         }
