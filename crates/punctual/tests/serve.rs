@@ -156,7 +156,7 @@ fn bad_input_gets_a_problem_that_names_the_field() {
         (task(r#""in": "1s", "timeout": "1ms""#, url), 422, Some("timeout")),
         (task(r#""in": "1s", "guarantee": "twice""#, url), 400, Some("guarantee")),
         (task(r#""in": "1s", "retry": {"attempts_max": 0}"#, url), 422, Some("retry.attempts_max")),
-        (task(r#""in": "1s", "retry": {"attempts_max": 70000}"#, url), 400, Some("retry.attempts_max")),
+        (task(r#""in": "1s", "retry": {"attempts_max": 70000}"#, url), 422, Some("retry.attempts_max")),
         (task(r#""in": "1s", "retry": {"jitter": 2}"#, url), 422, Some("retry.jitter")),
         (task(r#""in": "1s", "retry": {"backoff": {"fixed": "x"}}"#, url), 422, Some("retry.backoff.fixed")),
         (task(r#""in": "1s", "labels": {"a b": ""}"#, url), 422, Some("labels")),
