@@ -97,3 +97,16 @@ fn a_wrong_value_is_answered_in_the_words_of_the_api() {
         assert!(detail.contains("one task, a JSON object"), "{detail}");
     }
 }
+
+/// A condition that is not heeded is worse than none: whoever says "create only" would have replaced a task.
+#[test]
+fn conditions_are_refused_where_they_are_not_heeded() {
+    let broker = Broker::start(&[]);
+    let body = br#"{"key": "k", "in": "1h", "target": {"queue": "q"}}"#;
+    for header in ["if-none-match", "if-match"] {
+        let (status, answer) =
+            broker.call("POST", "/v1/shop/tasks", &[(header, "*")], body.as_slice());
+        assert_eq!((status, &answer["field"]), (400, &json!(header)), "{answer}");
+    }
+    assert_eq!(broker.get("k").0, 404);
+}

@@ -5,7 +5,7 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use http_body_util::BodyExt as _;
@@ -162,6 +162,7 @@ impl<S: Send + Sync> FromRequest<S> for Load {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
+        refuse_conditions(&parts.headers)?;
         let kind = kind(&parts.headers)?;
         let bytes = read(&parts.headers, body, BATCH_BYTES_MAX).await?;
         match (kind, bytes.trim_ascii_start().first()) {
@@ -173,6 +174,16 @@ impl<S: Send + Sync> FromRequest<S> for Load {
             (Kind::Json, _) => Ok(Self::One(bytes)),
         }
     }
+}
+
+/// Conditions are about the one task that a path names. Whoever sends one elsewhere must not think that it was heeded.
+fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(name) = [IF_NONE_MATCH, IF_MATCH].into_iter().find(|name| headers.contains_key(name))
+    else {
+        return Ok(());
+    };
+    let detail = format!("{name} is for PUT /v1/{{namespace}}/tasks/{{key}}, not for POST");
+    Err(Problem::request(detail, Some(name.to_string())))
 }
 
 enum Kind {
