@@ -3,12 +3,14 @@
 //! In: [`Settings`]. Out: a running broker, until SIGTERM or SIGINT. It gathers and explains; what a broker is, is in
 //! `server`.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::Args as _;
 use punctual_core::{Partitions, zones_version};
 use punctual_server::config::{
     admin_token, signing_secret, tls, token, webhook_authorities, webhook_connections_max,
@@ -57,6 +59,9 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     start_log(settings.log_format.map_or(LogFormat::Pretty, LogFormat::from));
     let (version, timezone_data) = (env!("CARGO_PKG_VERSION"), zones_version());
     tracing::info!(version, timezone_data, "starting");
+    for name in strangers(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
+        tracing::warn!(name, "this variable of the environment is no setting, see serve --help");
+    }
     raise_file_limit();
     let config = config(&settings)?;
     config.check()?;
@@ -84,6 +89,16 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     served?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Variables that look like settings and are none. Not an error, as an unknown key of the file is: systems that run services put
+/// variables of their own there, named after the service.
+fn strangers(names: impl Iterator<Item = String>) -> Vec<String> {
+    let command = Serve::augment_args(clap::Command::new("serve"));
+    let known: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
+    let is_stranger =
+        |name: &String| name.starts_with("PUNCTUAL_") && !known.contains(&OsStr::new(name));
+    names.filter(is_stranger).collect()
 }
 
 /// The store, once nobody else has it. An owner's thread lets go of it a moment after it has said that it ends.
@@ -233,4 +248,23 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
             std::process::exit(1);
         });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_are_no_settings_are_strangers() {
+        let names = [
+            "PUNCTUAL_TOKENS",
+            "PUNCTUAL_CONFIG",
+            "PUNCTUAL_LISTEN",
+            "PUNCTUAL_TOKEN",
+            "PUNCTUAL_LISTNE",
+            "PATH",
+        ];
+        let strangers = strangers(names.into_iter().map(str::to_owned));
+        assert_eq!(strangers, ["PUNCTUAL_TOKEN", "PUNCTUAL_LISTNE"]);
+    }
 }
