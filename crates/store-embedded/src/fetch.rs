@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{PartitionId, TaskId};
+use punctual_core::{PartitionId, Task, TaskId};
 
 use crate::catalog::Paused;
 use crate::fault::Fault;
@@ -143,6 +143,23 @@ impl Inner {
                 return Ok(found);
             }
         }
+    }
+
+    /// The same, as tasks.
+    pub(crate) fn tasks_of(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, Fault> {
+        let found = self.fetch(partition, ids, Want::Bodies)?;
+        let task = |(id, found): (&TaskId, Option<Found>)| match found {
+            None => Ok(None),
+            Some(Found::Paused(paused)) => self.paused_task(*id, &paused).map(Some),
+            Some(Found::Scheduled { key, body, standing, .. }) => {
+                self.task(key, &body, moved_of(standing)).map(Some)
+            }
+        };
+        ids.iter().zip(found).map(task).collect()
     }
 
     /// The standing that holds: the one in memory, or the catalog's.

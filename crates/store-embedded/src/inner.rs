@@ -2,7 +2,7 @@
 //!
 //! Invariant: the lock is never held over a read or write of the disk. Once broken, a store stays so.
 
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     pub(crate) files: Files,
     pub(crate) catalog: Catalog,
     pub(crate) interner: Interner,
+    /// Entries, rows and names that listing has looked at.
+    pub(crate) looked_at: AtomicU64,
     /// Where each partition's owner goes on loading.
     pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
     state: Mutex<State>,
@@ -79,6 +81,7 @@ impl Inner {
             files,
             catalog,
             interner: Interner::default(),
+            looked_at: AtomicU64::new(0),
             loadings,
             state: Mutex::new(state),
             broken: OnceLock::new(),

@@ -152,6 +152,11 @@ impl<K: Eq + Hash, V, S: BuildHasher + Default> Layers<K, V, S> {
         rows
     }
 
+    /// What the last checkpoint wrote, if it is still known.
+    pub(crate) fn clean(&self) -> Option<Arc<Rows<K, V, S>>> {
+        self.clean.clone()
+    }
+
     /// Ends a checkpoint: what was frozen is on disk. What it displaces is given back, to be
     /// freed without the lock.
     #[must_use]

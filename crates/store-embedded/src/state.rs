@@ -29,7 +29,8 @@ use crate::history::History;
 use crate::journal::CommitNo;
 use crate::key::Key;
 use crate::layers::{IdHash, Layers};
-use crate::names::{Named, Names, free, name};
+use crate::names::{Name, Named, Names, free, name};
+use crate::order::{Noted, OrderKey, postponed_key};
 use crate::run::{Birth, RunNo};
 use crate::standing::{Moved, Standing, Standings, key_of};
 use crate::timeline::Timeline;
@@ -150,6 +151,11 @@ pub(crate) struct State {
     pub(crate) standings: Standings,
     pub(crate) names: Names,
     pub(crate) paused: Layers<TaskId, Option<Paused>>,
+    /// Where postponed tasks are listed, and paused ones, as far as the catalog does not know it.
+    pub(crate) postponed_order: Noted<OrderKey>,
+    pub(crate) paused_order: Noted<OrderKey>,
+    /// Names that may not be in the catalog yet.
+    pub(crate) names_order: Noted<Name>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
     pub(crate) history: History,
     pub(crate) leases: BTreeMap<Seat, Lease>,
@@ -200,6 +206,9 @@ impl State {
             standings: Layers::new(false, read_max),
             names: Layers::new(false, read_max),
             paused: Layers::new(false, read_max),
+            postponed_order: Noted::default(),
+            paused_order: Noted::default(),
+            names_order: Noted::default(),
             dead: Layers::new(false, read_max),
             history: History::default(),
             leases: BTreeMap::new(),
@@ -305,11 +314,13 @@ impl State {
             let summary = read_summary(id, fire_at, &body)?;
             let key = summary.key.unwrap_or_default();
             let name = name(id.partition(), summary.namespace, key);
+            self.names_order.note(name.clone());
             self.names.set(name, Named::Is(summary.head));
         }
         if read_state(&body)? != TaskState::Scheduled {
             // By itself it would keep the whole frame in memory for as long as it waits outside of time.
             let body = Bytes::copy_from_slice(&body);
+            self.paused_order.note(OrderKey::of(Key::new(fire_at, id)));
             self.paused.set(id, Some(Paused { fire_at, body }));
             return Ok(());
         }
@@ -337,6 +348,9 @@ impl State {
             None => Some(id.due()),
         };
         let standing = Standing::postponed(filed_at, fire_at, version);
+        if let Some(key) = postponed_key(id, Some(standing)) {
+            self.postponed_order.note(OrderKey::of(key));
+        }
         self.standings.set(id, Some(standing));
         let own = self.partition_mut(id.partition());
         let ahead = filed_at.is_some_and(|at| Key::new(at, id) > own.frontier && at <= fire_at);

@@ -1,6 +1,7 @@
 //! Figures of an open store: what there is, what it takes on disk and in memory.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use punctual_store::StoreError;
 
@@ -38,6 +39,8 @@ pub struct StoreStats {
     pub buffer_bytes: u64,
     /// Bytes of fences and bits in memory.
     pub index_bytes: u64,
+    /// Entries, rows and names that listing has looked at since opening.
+    pub looked_at: u64,
     /// Checkpoints since opening.
     pub checkpoints: u64,
     /// Bytes of journal that can be written without asking the disk for more.
@@ -79,6 +82,7 @@ impl EmbeddedStore {
             ],
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,
+            looked_at: self.inner.looked_at.load(Ordering::Relaxed),
             checkpoints: state.checkpoints,
             journal_room_bytes: room.bytes_preallocated_left,
             journal_room_refused: room.preallocation_failed,
