@@ -296,12 +296,12 @@ impl Inner {
         frozen: &Frozen,
         numbers: &mut RunNumbers,
     ) -> Result<Option<Arc<Run>>, Fault> {
-        if frozen.history.records.is_empty() {
+        if frozen.history.is_empty() {
             return Ok(None);
         }
         let no = numbers.take();
         let mut writer = RunWriter::new(&self.files, no, self.options.block_bytes)?;
-        for ((_, fire_id), record) in &frozen.history.records {
+        for (fire_id, record) in frozen.history.sorted() {
             let (_, ended_at) = read_record_id(record).reading("record of a fire")?;
             writer.note_newest(ended_at);
             writer.push(Key::home(fire_id.task), record)?;

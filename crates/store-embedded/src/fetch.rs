@@ -116,21 +116,23 @@ impl Inner {
             let version = state.partition(partition).version;
             let checkpoints = state.checkpoints;
             let timeline = Arc::clone(&state.timeline);
-            let looks: Vec<Look> = ids.iter().map(|id| look(&state, partition, *id)).collect();
-            drop(state);
-
             let mut found: Vec<Option<Found>> = Vec::with_capacity(ids.len());
-            let mut sought = Vec::new();
-            for (wanted, (look, id)) in looks.into_iter().zip(ids).enumerate() {
-                found.push(None);
-                match look {
-                    Look::Known(known) => found[wanted] = known,
+            let mut asked = Vec::with_capacity(ids.len());
+            for (wanted, id) in ids.iter().enumerate() {
+                found.push(match look(&state, partition, *id) {
+                    Look::Known(known) => known,
                     Look::Sought { standing, may_be_paused } => {
-                        let standing = self.standing_of(*id, standing)?;
-                        let key = key_of(*id, standing);
-                        sought.push(Sought { wanted, key, standing, may_be_paused });
+                        asked.push((wanted, standing, may_be_paused));
+                        None
                     }
-                }
+                });
+            }
+            drop(state);
+            let mut sought = Vec::with_capacity(asked.len());
+            for (wanted, standing, may_be_paused) in asked {
+                let standing = self.standing_of(ids[wanted], standing)?;
+                let key = key_of(ids[wanted], standing);
+                sought.push(Sought { wanted, key, standing, may_be_paused });
             }
             let keys: Vec<(usize, Key)> = sought.iter().map(|s| (s.wanted, s.key)).collect();
             let hits = self.search(&timeline, &keys, want)?;

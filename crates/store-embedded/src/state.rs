@@ -86,7 +86,7 @@ impl Located {
 impl Endings {
     /// Takes all out. As many again find room without the table being moved while everybody waits.
     pub(crate) fn take(&mut self) -> Self {
-        let by_id = HashMap::with_capacity_and_hasher(self.by_id.len(), IdHash::default());
+        let by_id = HashMap::with_capacity_and_hasher(self.by_id.capacity(), IdHash::default());
         std::mem::replace(self, Self { by_id, earlier: Vec::new() })
     }
 
