@@ -351,13 +351,9 @@ impl Batch<'_> {
         self.insert(|catalog| &catalog.rest, key, row);
     }
 
-    pub(crate) fn name(&mut self, name: &[u8], head: Option<&Head>) {
+    pub(crate) fn name(&mut self, name: &[u8], head: Option<&[u8]>) {
         match head {
-            Some(head) => {
-                let mut row = Vec::with_capacity(48);
-                punctual_store::codec::put_head(&mut row, head);
-                self.insert(|catalog| &catalog.names, name, row);
-            }
+            Some(head) => self.insert(|catalog| &catalog.names, name, head),
             None => self.remove(|catalog| &catalog.names, name),
         }
     }

@@ -144,11 +144,11 @@ impl Inner {
         {
             let state = self.state()?;
             let mut known = std::collections::HashSet::new();
-            for (name, named) in state.names.iter() {
-                if known.insert(name.clone()) {
-                    let beneath = self.catalog.head(name)?;
-                    let head = named.clone().resolve(beneath);
-                    rows.insert(name.clone(), head.map(|head| head.id));
+            for (row, ()) in state.names.iter() {
+                if known.insert(row.clone()) {
+                    let beneath = self.catalog.head(row.name())?;
+                    let head = row.named().reading("name")?.resolve(beneath);
+                    rows.insert(row.name().into(), head.map(|head| head.id));
                 }
             }
         }

@@ -23,7 +23,7 @@ use crate::inner::Inner;
 use crate::journal::{CommitNo, Stopwatch};
 use crate::key::Key;
 use crate::layers::{IdHash, Rows};
-use crate::names::{Name, NameHash, Named};
+use crate::names::{NameHash, NameRow};
 use crate::run::{Birth, Run, RunNo, RunWriter};
 use crate::standing::Standing;
 use crate::state::{Endings, PACES, State};
@@ -42,7 +42,7 @@ pub(crate) struct Frozen {
     standings_before: Option<Arc<Rows<TaskId, Option<Standing>, IdHash>>>,
     /// Whether the catalog has any standings, and any paused tasks.
     beneath: (bool, bool),
-    names: Arc<Rows<Name, Named, NameHash>>,
+    names: Arc<Rows<NameRow, (), NameHash>>,
     paused: Arc<Rows<TaskId, Option<Paused>, IdHash>>,
     dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
@@ -113,7 +113,7 @@ impl Inner {
         let mut state = self.state()?;
         let idle = unless == Some(state.commit)
             && state.buffered() == 0
-            && state.changed() == 0
+            && state.changed_bytes() == 0
             && state.ended.len() == 0
             && state.history.finished().is_empty();
         if idle {

@@ -160,7 +160,7 @@ impl Inner {
         let (buffered, ended) = (state.buffered(), state.ended.len());
         let full = buffered >= self.options.buffer_bytes_max
             || state.journal_bytes >= self.options.journal_bytes_max
-            || state.changed() >= self.options.rows_changed_max;
+            || state.changed_bytes() >= self.options.rows_changed_bytes_max;
         self.set_pressure(&state);
         drop(state);
         if full {
@@ -174,7 +174,8 @@ impl Inner {
     pub(crate) fn set_pressure(&self, state: &State) {
         let (buffered, max) = (state.buffered(), self.options.buffer_bytes_max);
         let much = buffered >= max.saturating_mul(BUFFERS_MAX)
-            || state.changed() >= self.options.rows_changed_max.saturating_mul(ROWS_MAX);
+            || state.changed_bytes()
+                >= self.options.rows_changed_bytes_max.saturating_mul(ROWS_MAX);
         let pressure = match buffered >= state.buffered_max(max) {
             _ if much => Pressure::Much,
             true => Pressure::Some,

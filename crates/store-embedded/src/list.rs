@@ -16,7 +16,7 @@ use crate::fetch::{Found, Want, moved_of};
 use crate::inner::Inner;
 use crate::key::Key;
 use crate::load::{Loading, Postponed};
-use crate::names::{Name, name};
+use crate::names::{Name, NameRow, name};
 use crate::order::{Kind, OrderKey, paused_key, postponed_key};
 use crate::state::State;
 
@@ -216,10 +216,11 @@ impl Inner {
         let prefix = name(partition, filter.namespace.as_str(), &filter.key_prefix);
         let (mut names, beneath) = {
             let state = self.state()?;
-            let (before, within) =
-                (|name: &Name| *name < prefix, |name: &Name| name.starts_with(&prefix));
+            let before = |row: &NameRow| row.name() < &*prefix;
+            let within = |row: &NameRow| row.name().starts_with(&prefix);
             let noted = state.names_order.select(before, within, NAMES_MAX + 1);
-            (noted, state.names.beneath())
+            let noted = noted.iter().map(|row| row.name().into());
+            (noted.collect::<Vec<Name>>(), state.names.beneath())
         };
         if names.len() <= NAMES_MAX && beneath {
             names.extend(self.catalog.names_from(&prefix, NAMES_MAX + 1)?);

@@ -29,7 +29,7 @@ use crate::history::History;
 use crate::journal::CommitNo;
 use crate::key::Key;
 use crate::layers::{IdHash, Layers};
-use crate::names::{Name, Named, Names, free, name};
+use crate::names::{NameRow, Named, Names, free, name};
 use crate::order::{Noted, OrderKey, postponed_key};
 use crate::run::{Birth, RunNo};
 use crate::standing::{Moved, Standing, Standings, key_of};
@@ -155,7 +155,7 @@ pub(crate) struct State {
     pub(crate) postponed_order: Noted<OrderKey>,
     pub(crate) paused_order: Noted<OrderKey>,
     /// Names that may not be in the catalog yet.
-    pub(crate) names_order: Noted<Name>,
+    pub(crate) names_order: Noted<NameRow>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
     pub(crate) history: History,
     pub(crate) leases: BTreeMap<Seat, Lease>,
@@ -193,7 +193,7 @@ impl Partition {
 
 impl State {
     /// An empty one.
-    pub(crate) fn new(partitions: Partitions, slice_millis: u64, read_max: usize) -> Self {
+    pub(crate) fn new(partitions: Partitions, slice_millis: u64, cached_bytes_max: usize) -> Self {
         Self {
             commit: CommitNo(0),
             birth: Birth(1),
@@ -203,13 +203,13 @@ impl State {
             ended: Endings::default(),
             resolving: None,
             located: Located::default(),
-            standings: Layers::new(false, read_max),
-            names: Layers::new(false, read_max),
-            paused: Layers::new(false, read_max),
+            standings: Layers::new(false, cached_bytes_max),
+            names: Layers::new(false, cached_bytes_max),
+            paused: Layers::new(false, cached_bytes_max),
             postponed_order: Noted::default(),
             paused_order: Noted::default(),
             names_order: Noted::default(),
-            dead: Layers::new(false, read_max),
+            dead: Layers::new(false, cached_bytes_max),
             history: History::default(),
             leases: BTreeMap::new(),
             partitions: partitions.iter().map(Partition::new).collect(),
@@ -314,8 +314,9 @@ impl State {
             let summary = read_summary(id, fire_at, &body)?;
             let key = summary.key.unwrap_or_default();
             let name = name(id.partition(), summary.namespace, key);
-            self.names_order.note(name.clone());
-            self.names.set(name, Named::Is(summary.head));
+            let row = NameRow::new(&name, &Named::Is(summary.head));
+            self.names_order.note(row.clone());
+            self.names.set(row, ());
         }
         if read_state(&body)? != TaskState::Scheduled {
             // By itself it would keep the whole frame in memory for as long as it waits outside of time.
@@ -390,7 +391,7 @@ impl State {
         let (fire_id, namespace, key) = read_record_name(&record)?;
         if frees && let Some(key) = key {
             let name = name(fire_id.task.partition(), namespace, key);
-            free(&mut self.names, name, fire_id.task);
+            free(&mut self.names, &name, fire_id.task)?;
         }
         self.history.keep(fire_id, record);
         Ok(())
@@ -434,11 +435,11 @@ impl State {
         }
     }
 
-    /// Rows that wait to be written to the catalog.
-    pub(crate) fn changed(&self) -> usize {
-        self.standings.changed()
-            + self.names.changed()
-            + self.paused.changed()
-            + self.dead.changed()
+    /// Bytes of rows that wait to be written to the catalog.
+    pub(crate) const fn changed_bytes(&self) -> usize {
+        self.standings.changed_bytes()
+            + self.names.changed_bytes()
+            + self.paused.changed_bytes()
+            + self.dead.changed_bytes()
     }
 }

@@ -35,6 +35,8 @@ pub struct StoreStats {
     pub journal_bytes: u64,
     /// Rows of the catalog in memory: standings, names, paused tasks, dead letters.
     pub rows_in_memory: [u64; 4],
+    /// About how many bytes of memory these take.
+    pub row_bytes_in_memory: [u64; 4],
     /// Bytes in buffers.
     pub buffer_bytes: u64,
     /// Bytes of fences and bits in memory.
@@ -79,6 +81,12 @@ impl EmbeddedStore {
                 state.names.len() as u64,
                 state.paused.len() as u64,
                 state.dead.len() as u64,
+            ],
+            row_bytes_in_memory: [
+                state.standings.bytes() as u64,
+                state.names.bytes() as u64,
+                state.paused.bytes() as u64,
+                state.dead.bytes() as u64,
             ],
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,

@@ -7,6 +7,7 @@ use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_times
 use punctual_store::{BatchNo, Counts};
 
 use crate::journal::CommitNo;
+use crate::layers::Weight;
 use crate::order::{Kind, OrderKey};
 use crate::run::{Birth, RunNo};
 
@@ -59,6 +60,12 @@ pub(crate) struct Owned {
 pub(crate) struct Paused {
     pub(crate) fire_at: Timestamp,
     pub(crate) body: bytes::Bytes,
+}
+
+impl Weight for Paused {
+    fn heap_bytes(&self) -> usize {
+        self.body.len()
+    }
 }
 
 impl Paused {

@@ -8,9 +8,9 @@ use punctual_core::TaskId;
 
 use super::Frozen;
 use crate::catalog::Batch;
-use crate::fault::Fault;
+use crate::fault::{Fault, Reading};
 use crate::inner::Inner;
-use crate::names::Named;
+use crate::names::Known;
 use crate::order::{Kind, paused_key, postponed_key};
 use crate::standing::Standing;
 
@@ -23,15 +23,17 @@ impl Inner {
     ) -> Result<(), Fault> {
         self.write_standings(batch, frozen, stale)?;
         self.write_paused(batch, frozen)?;
-        let mut names: Vec<_> = frozen.names.iter().collect();
-        names.sort_unstable_by_key(|(name, _)| *name);
-        for (name, named) in names {
-            match named {
-                Named::Is(head) => batch.name(name, Some(head)),
-                Named::Gone => batch.name(name, None),
-                Named::GoneIf(ids) => {
+        let mut names: Vec<_> = frozen.names.keys().collect();
+        names.sort_unstable();
+        for row in names {
+            let name = row.name();
+            match row.known() {
+                Known::Is(head) => batch.name(name, Some(head)),
+                Known::Gone => batch.name(name, None),
+                Known::GoneIf(_) => {
+                    let named = row.named().reading("name")?;
                     let head = self.catalog.head(name)?;
-                    if head.is_some_and(|head| ids.contains(&head.id)) {
+                    if head.is_some() && named.resolve(head).is_none() {
                         batch.name(name, None);
                     }
                 }
