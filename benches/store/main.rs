@@ -497,6 +497,14 @@ fn touch_rows(touched: &Figures, rows: &mut Vec<Row>) {
         )
         .wanted("≤ 100", written <= 100.0),
     );
+    rows.push(Row::new(
+        "— pages of 100 listed from their middle afterwards, 16 at a time",
+        format!(
+            "{}/s ({} entries and rows looked at each)",
+            grouped(touched.get("list_pages_per_second")),
+            grouped(touched.get("list_looked_at"))
+        ),
+    ));
 }
 
 fn print_json(rows: &[Row]) {

@@ -32,6 +32,9 @@ pub const KEYS: u64 = 1_000_000;
 const TOUCHES: u64 = 2;
 /// Spreads consecutive numbers over all: prime, and larger than an owner's share of any usual run.
 const STRIDE: u64 = 1_000_003;
+/// Pages that each owner lists, and tasks on one.
+const PAGES: u64 = 64;
+const PAGE: usize = 100;
 const LEASE: Duration = Duration::from_secs(400 * 86_400);
 const THREADS: usize = 2;
 /// No answer should take longer.
@@ -573,10 +576,33 @@ pub fn touch(dir: &Path, keys: u64) -> Outcome<Figures> {
     figures.set("find_share", finding / (seconds * OWNERS as f64));
     figures.set("memory_mib", machine::memory_mib("VmRSS"));
     figures.set("memory_peak_mib", machine::memory_mib("VmHWM"));
+    list_touched(&mut bench, &mut figures)?;
     check_touched(&mut bench, each)?;
     figures.set("checked_memory_mib", machine::memory_mib("VmRSS"));
     bench.close()?;
     Ok(figures)
+}
+
+/// Pages from the middle of what was touched.
+fn list_touched(bench: &mut Bench, figures: &mut Figures) -> Outcome<()> {
+    let progress = Progress::new("list", PAGES * OWNERS);
+    let looked_at = |bench: &Bench| bench.store.stats().map(|stats| stats.looked_at);
+    let (begun, before) = (machine::start(), looked_at(bench)?);
+    bench.run(&progress, |owner| async move {
+        let filter = Filter::all(owner.maker.namespace.clone());
+        let mut after = Position::before(NOW.after(DAY * (DAYS / 2)));
+        for _ in 0..PAGES {
+            let page = owner.store.list(owner.partition, &filter, after, PAGE).await?;
+            assert_eq!(page.items.len(), PAGE, "every page is full");
+            after = page.next.ok_or("there is more")?;
+            owner.progress.add(1);
+        }
+        Ok(())
+    })?;
+    let pages = (PAGES * OWNERS) as f64;
+    figures.set("list_pages_per_second", pages / begun.elapsed().as_secs_f64());
+    figures.set("list_looked_at", (looked_at(bench)? - before) as f64 / pages);
+    Ok(())
 }
 
 /// Every task is loaded once, at the time to which it was touched last.

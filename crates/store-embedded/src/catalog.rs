@@ -16,14 +16,16 @@ use punctual_store::codec::{CodecError, Reader, put_varint, read_head};
 use punctual_store::{BatchNo, Counts, Head};
 
 use crate::fault::{Fault, Reading};
+use crate::key::Key;
 use crate::names::Name;
 use crate::options::Options;
+use crate::order::{Kind, OrderKey};
 use crate::run::RunNo;
 use crate::standing::Standing;
 
 use rows::{
-    BATCH, BITS, COUNTS, META, RUN, SEAT, bits_key, dead_key, numbered, put_seat, read_dead_key,
-    read_partition, read_word, standing_key,
+    BATCH, BITS, COUNTS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key, put_seat,
+    read_dead_key, read_partition, read_word, standing_key,
 };
 pub(crate) use rows::{
     Listed, Meta, Owned, Paused, RunKind, put_counts, put_lease, read_counts, read_lease,
@@ -42,6 +44,7 @@ pub(crate) struct Catalog {
     pub(crate) standings: Keyspace,
     pub(crate) paused: Keyspace,
     pub(crate) dead: Keyspace,
+    order: Keyspace,
     rest: Keyspace,
 }
 
@@ -80,6 +83,7 @@ impl Catalog {
             standings: table("standings")?,
             paused: table("paused")?,
             dead: table("dead")?,
+            order: table("order")?,
             rest: table("rest")?,
             database,
         })
@@ -112,19 +116,49 @@ impl Catalog {
         row.map(|row| Standing::read(&row).reading("standing")).transpose()
     }
 
-    /// Standings of ids from one to another, both included, of the same partition.
+    /// Standings of ids from one to another, both included, of the same partition, until `each` says that it has enough.
     pub(crate) fn standings_between(
         &self,
         first: TaskId,
         last: TaskId,
-        mut each: impl FnMut(TaskId, Standing),
+        mut each: impl FnMut(TaskId, Standing) -> bool,
     ) -> Result<(), Fault> {
         for row in self.standings.range(standing_key(first)..=standing_key(last)) {
             let (key, row) = row.into_inner()?;
             let id = Reader::new(key.get(2..).unwrap_or_default()).task_id().reading("standing")?;
-            each(id, Standing::read(&row).reading("standing")?);
+            if !each(id, Standing::read(&row).reading("standing")?) {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// The first keys of the order after one and before another, at most `limit`.
+    pub(crate) fn order_between(
+        &self,
+        kind: Kind,
+        (after, end): (Key, Key),
+        limit: usize,
+    ) -> Result<Vec<Key>, Fault> {
+        let bounds = (
+            std::ops::Bound::Excluded(order_key(kind, OrderKey::of(after))),
+            std::ops::Bound::Excluded(order_key(kind, OrderKey::of(end))),
+        );
+        let mut keys = Vec::new();
+        for row in self.order.range(bounds).take(limit) {
+            let key = row.key()?;
+            keys.push(OrderKey::read(key.get(1..).unwrap_or_default()).reading("order")?);
+        }
+        Ok(keys)
+    }
+
+    /// The first names that begin so, at most `limit`.
+    pub(crate) fn names_from(&self, prefix: &[u8], limit: usize) -> Result<Vec<Name>, Fault> {
+        let mut names = Vec::new();
+        for row in self.names.prefix(prefix).take(limit) {
+            names.push(row.key()?.to_vec().into_boxed_slice());
+        }
+        Ok(names)
     }
 
     pub(crate) fn paused(&self, id: TaskId) -> Result<Option<Paused>, Fault> {
@@ -317,13 +351,9 @@ impl Batch<'_> {
         self.insert(|catalog| &catalog.rest, key, row);
     }
 
-    pub(crate) fn name(&mut self, name: &[u8], head: Option<&Head>) {
+    pub(crate) fn name(&mut self, name: &[u8], head: Option<&[u8]>) {
         match head {
-            Some(head) => {
-                let mut row = Vec::with_capacity(48);
-                punctual_store::codec::put_head(&mut row, head);
-                self.insert(|catalog| &catalog.names, name, row);
-            }
+            Some(head) => self.insert(|catalog| &catalog.names, name, head),
             None => self.remove(|catalog| &catalog.names, name),
         }
     }
@@ -343,6 +373,17 @@ impl Batch<'_> {
         match paused {
             Some(paused) => self.insert(|catalog| &catalog.paused, key, paused.to_bytes()),
             None => self.remove(|catalog| &catalog.paused, key),
+        }
+    }
+
+    /// Lists a task under another key than it was.
+    pub(crate) fn order(&mut self, kind: Kind, before: Option<Key>, now: Option<Key>) {
+        if let Some(now) = now {
+            self.insert(|catalog| &catalog.order, order_key(kind, OrderKey::of(now)), []);
+        }
+        // A batch must not both write and remove a row: it has no order within.
+        if let Some(before) = before.filter(|before| Some(*before) != now) {
+            self.remove(|catalog| &catalog.order, order_key(kind, OrderKey::of(before)));
         }
     }
 

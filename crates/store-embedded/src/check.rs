@@ -3,12 +3,12 @@
 //! In: the directory of a store that nobody has open. Out: a [`CheckReport`]: what there is, and every problem that was found. Damage that keeps a
 //! store from opening is an error; the rest is a list, because whoever checks wants to know all of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{PartitionId, TaskId};
+use punctual_core::{PartitionId, Task, TaskId};
 use punctual_store::Position;
 use punctual_store::codec::{read_letter, read_record, read_summary};
 
@@ -23,6 +23,7 @@ use crate::list::end_of;
 use crate::load::Postponed;
 use crate::open::restore;
 use crate::options::Options;
+use crate::order::Kind;
 use crate::run::{Files, Run};
 
 /// Entries that are looked at together.
@@ -143,11 +144,11 @@ impl Inner {
         {
             let state = self.state()?;
             let mut known = std::collections::HashSet::new();
-            for (name, named) in state.names.iter() {
-                if known.insert(name.clone()) {
-                    let beneath = self.catalog.head(name)?;
-                    let head = named.clone().resolve(beneath);
-                    rows.insert(name.clone(), head.map(|head| head.id));
+            for (row, ()) in state.names.iter() {
+                if known.insert(row.clone()) {
+                    let beneath = self.catalog.head(row.name())?;
+                    let head = row.named().reading("name")?.resolve(beneath);
+                    rows.insert(row.name().into(), head.map(|head| head.id));
                 }
             }
         }
@@ -182,30 +183,75 @@ impl Inner {
                 let namespace = task.definition.namespace.as_str().to_owned();
                 living.entry(namespace).or_default().0 += 1;
             }
-            let Some(last) = stretch.living.last().filter(|_| !stretch.whole) else { break };
-            after = last.key;
+            if stretch.whole {
+                break;
+            }
+            after = stretch.covered;
             // Where to go on is found anew: a check reads every entry once.
             loading = None;
         }
-        let away: Vec<TaskId> =
-            self.postponed_of(partition)?.into_iter().map(|(id, _)| id).collect();
-        for found in self.fetch(partition, &away, Want::Bodies)?.into_iter().flatten() {
+        let away = self.postponed_of(partition)?;
+        let ids: Vec<TaskId> = away.iter().map(|(id, _)| *id).collect();
+        for found in self.fetch(partition, &ids, Want::Bodies)?.into_iter().flatten() {
             if let Found::Scheduled { key, body, .. } = found {
                 let task = self.task(key, &body, None)?;
                 let namespace = task.definition.namespace.as_str().to_owned();
                 living.entry(namespace).or_default().0 += 1;
             }
         }
-        for task in self.paused_within(partition, |_| true)? {
+        let paused = self.all_paused(partition)?;
+        for task in &paused {
             let namespace = task.definition.namespace.as_str().to_owned();
             living.entry(namespace).or_default().1 += 1;
         }
+        let paused = paused.iter().map(|task| Key::new(task.fire_at, task.id)).collect();
+        let postponed = away.iter().map(|(id, fire_at)| Key::new(*fire_at, *id)).collect();
+        self.check_order(Kind::Postponed, partition, postponed, report)?;
+        self.check_order(Kind::Paused, partition, paused, report)?;
         for (_, letter) in self.all_letters(partition)? {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
             let namespace = letter.task.definition.namespace.as_str().to_owned();
             living.entry(namespace).or_default().2 += 1;
         }
         self.compare_counts(partition, living, report)
+    }
+
+    fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, Fault> {
+        let mut rows = BTreeMap::new();
+        for (id, paused) in self.state()?.paused.iter() {
+            if id.partition() == partition {
+                rows.entry(*id).or_insert_with(|| paused.clone());
+            }
+        }
+        self.catalog.paused_of(partition, |id, paused| {
+            rows.entry(id).or_insert(Some(paused));
+        })?;
+        let rows = rows.into_iter().filter_map(|(id, paused)| Some((id, paused?)));
+        rows.map(|(id, paused)| self.paused_task(id, &paused)).collect()
+    }
+
+    /// Everything that is postponed or paused is listed under its time.
+    fn check_order(
+        &self,
+        kind: Kind,
+        partition: PartitionId,
+        mut wanted: BTreeSet<Key>,
+        report: &mut CheckReport,
+    ) -> Result<(), Fault> {
+        let mut after = Key::after(partition, Position::START);
+        let end = end_of(partition, punctual_core::Timestamp::MAX);
+        while after < end {
+            let mut covered = end;
+            for key in self.order_after(kind, (after, end), TOGETHER, &mut covered)? {
+                wanted.remove(&key);
+            }
+            after = covered;
+        }
+        for Key { at, id, .. } in wanted {
+            let at = at.as_millis();
+            report.problems.push(format!("{id} is due at {at} ms and not listed there"));
+        }
+        Ok(())
     }
 
     fn compare_counts(

@@ -5,6 +5,8 @@
 //! leaves either the old list or the new one, and files that no list names are leftovers.
 //! One thread does this, and merging and resolving with it, so that none of them sees another half-way.
 
+mod rows;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
@@ -21,7 +23,7 @@ use crate::inner::Inner;
 use crate::journal::{CommitNo, Stopwatch};
 use crate::key::Key;
 use crate::layers::{IdHash, Rows};
-use crate::names::{Name, NameHash, Named};
+use crate::names::{NameHash, NameRow};
 use crate::run::{Birth, Run, RunNo, RunWriter};
 use crate::standing::Standing;
 use crate::state::{Endings, PACES, State};
@@ -36,7 +38,11 @@ pub(crate) struct Frozen {
     endings: Arc<Endings>,
     timeline: Arc<Timeline>,
     standings: Arc<Rows<TaskId, Option<Standing>, IdHash>>,
-    names: Arc<Rows<Name, Named, NameHash>>,
+    /// What the catalog has of them, as far as memory knows it.
+    standings_before: Option<Arc<Rows<TaskId, Option<Standing>, IdHash>>>,
+    /// Whether the catalog has any standings, and any paused tasks.
+    beneath: (bool, bool),
+    names: Arc<Rows<NameRow, (), NameHash>>,
     paused: Arc<Rows<TaskId, Option<Paused>, IdHash>>,
     dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
@@ -107,7 +113,7 @@ impl Inner {
         let mut state = self.state()?;
         let idle = unless == Some(state.commit)
             && state.buffered() == 0
-            && state.changed() == 0
+            && state.changed_bytes() == 0
             && state.ended.len() == 0
             && state.history.finished().is_empty();
         if idle {
@@ -149,6 +155,9 @@ impl Inner {
         state.resolving = Some(Arc::clone(&endings));
         state.journal_bytes = 0;
         state.written = 0;
+        state.postponed_order.freeze();
+        state.paused_order.freeze();
+        state.names_order.freeze();
         Frozen {
             commit: state.commit,
             birth,
@@ -157,6 +166,8 @@ impl Inner {
             endings,
             timeline: Arc::clone(&state.timeline),
             standings: state.standings.freeze(),
+            standings_before: state.standings.clean(),
+            beneath: (state.standings.beneath(), state.paused.beneath()),
             names: state.names.freeze(),
             paused: state.paused.freeze(),
             dead: state.dead.freeze(),
@@ -285,12 +296,12 @@ impl Inner {
         frozen: &Frozen,
         numbers: &mut RunNumbers,
     ) -> Result<Option<Arc<Run>>, Fault> {
-        if frozen.history.records.is_empty() {
+        if frozen.history.is_empty() {
             return Ok(None);
         }
         let no = numbers.take();
         let mut writer = RunWriter::new(&self.files, no, self.options.block_bytes)?;
-        for ((_, fire_id), record) in &frozen.history.records {
+        for (fire_id, record) in frozen.history.sorted() {
             let (_, ended_at) = read_record_id(record).reading("record of a fire")?;
             writer.note_newest(ended_at);
             writer.push(Key::home(fire_id.task), record)?;
@@ -326,57 +337,6 @@ impl Inner {
         }
     }
 
-    fn write_rows(
-        &self,
-        batch: &mut Batch<'_>,
-        frozen: &Frozen,
-        stale: &[TaskId],
-    ) -> Result<(), Fault> {
-        for id in stale.iter().filter(|id| !frozen.standings.contains_key(*id)) {
-            batch.standing(*id, None);
-        }
-        // In the order of the catalog's keys: there each then stands beside the one before it.
-        let mut standings: Vec<_> = frozen.standings.iter().collect();
-        standings.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
-        for (id, standing) in standings {
-            let standing = match standing {
-                Some(standing) => self.standing_of(*id, Some(Some(*standing)))?,
-                None => None,
-            };
-            batch.standing(*id, standing);
-        }
-        let mut names: Vec<_> = frozen.names.iter().collect();
-        names.sort_unstable_by_key(|(name, _)| *name);
-        for (name, named) in names {
-            match named {
-                Named::Is(head) => batch.name(name, Some(head)),
-                Named::Gone => batch.name(name, None),
-                Named::GoneIf(ids) => {
-                    let head = self.catalog.head(name)?;
-                    if head.is_some_and(|head| ids.contains(&head.id)) {
-                        batch.name(name, None);
-                    }
-                }
-            }
-        }
-        for (id, paused) in frozen.paused.iter() {
-            batch.paused(*id, paused.as_ref());
-        }
-        for (fire_id, letter) in frozen.dead.iter() {
-            batch.letter(*fire_id, letter.as_deref());
-        }
-        for (partition, namespace, counts) in &frozen.counts {
-            batch.counts(*partition, namespace, counts);
-        }
-        for lease in &frozen.leases {
-            batch.lease(lease);
-        }
-        for (partition, owned) in &frozen.owned {
-            batch.owned(*partition, *owned);
-        }
-        Ok(())
-    }
-
     fn thaw(&self, frozen: &Frozen, exchange: &Exchange) -> Result<(), Fault> {
         let [standings, names, paused, dead] = self.catalog.filled()?;
         let dropped: Vec<RunNo> = exchange.dropped.iter().map(|run| run.no).collect();
@@ -401,10 +361,12 @@ impl Inner {
             state.paused.thaw(paused),
             state.dead.thaw(dead),
         );
+        let noted =
+            (state.postponed_order.thaw(), state.paused_order.thaw(), state.names_order.thaw());
         state.checkpoints += 1;
         self.set_pressure(&state);
         drop(state);
-        drop(spent);
+        drop((spent, noted));
         self.forget_loadings();
         Ok(())
     }

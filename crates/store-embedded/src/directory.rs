@@ -14,8 +14,8 @@ use crate::fault::Fault;
 use crate::journal::{JournalError, StoreId};
 use crate::options::Options;
 
-/// The only format that there is so far.
-const FORMAT_VERSION: u32 = 1;
+/// The format that this version reads and writes. Before 2 the catalog did not have postponed and paused tasks in their order.
+const FORMAT_VERSION: u32 = 2;
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]

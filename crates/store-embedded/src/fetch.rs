@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{PartitionId, TaskId};
+use punctual_core::{PartitionId, Task, TaskId};
 
 use crate::catalog::Paused;
 use crate::fault::Fault;
@@ -116,21 +116,23 @@ impl Inner {
             let version = state.partition(partition).version;
             let checkpoints = state.checkpoints;
             let timeline = Arc::clone(&state.timeline);
-            let looks: Vec<Look> = ids.iter().map(|id| look(&state, partition, *id)).collect();
-            drop(state);
-
             let mut found: Vec<Option<Found>> = Vec::with_capacity(ids.len());
-            let mut sought = Vec::new();
-            for (wanted, (look, id)) in looks.into_iter().zip(ids).enumerate() {
-                found.push(None);
-                match look {
-                    Look::Known(known) => found[wanted] = known,
+            let mut asked = Vec::with_capacity(ids.len());
+            for (wanted, id) in ids.iter().enumerate() {
+                found.push(match look(&state, partition, *id) {
+                    Look::Known(known) => known,
                     Look::Sought { standing, may_be_paused } => {
-                        let standing = self.standing_of(*id, standing)?;
-                        let key = key_of(*id, standing);
-                        sought.push(Sought { wanted, key, standing, may_be_paused });
+                        asked.push((wanted, standing, may_be_paused));
+                        None
                     }
-                }
+                });
+            }
+            drop(state);
+            let mut sought = Vec::with_capacity(asked.len());
+            for (wanted, standing, may_be_paused) in asked {
+                let standing = self.standing_of(ids[wanted], standing)?;
+                let key = key_of(ids[wanted], standing);
+                sought.push(Sought { wanted, key, standing, may_be_paused });
             }
             let keys: Vec<(usize, Key)> = sought.iter().map(|s| (s.wanted, s.key)).collect();
             let hits = self.search(&timeline, &keys, want)?;
@@ -143,6 +145,23 @@ impl Inner {
                 return Ok(found);
             }
         }
+    }
+
+    /// The same, as tasks.
+    pub(crate) fn tasks_of(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, Fault> {
+        let found = self.fetch(partition, ids, Want::Bodies)?;
+        let task = |(id, found): (&TaskId, Option<Found>)| match found {
+            None => Ok(None),
+            Some(Found::Paused(paused)) => self.paused_task(*id, &paused).map(Some),
+            Some(Found::Scheduled { key, body, standing, .. }) => {
+                self.task(key, &body, moved_of(standing)).map(Some)
+            }
+        };
+        ids.iter().zip(found).map(task).collect()
     }
 
     /// The standing that holds: the one in memory, or the catalog's.

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use punctual_core::{Namespace, PartitionId, TaskId, TaskKey, TaskState};
 use punctual_store::Head;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reading};
 use crate::inner::Inner;
 use crate::layers::IdHash;
-use crate::names::{Name, Named, name_of};
+use crate::names::{Name, NameRow, Named, name_of};
 use crate::standing::Standing;
 use crate::state::State;
 
@@ -39,7 +39,7 @@ impl Inner {
         let nothing = Beneath::default();
         let mut heads = Vec::with_capacity(names.len());
         for name in names {
-            match answer(&state, name, &nothing) {
+            match answer(&state, name, &nothing)? {
                 Answer::Known(head) => heads.push(head),
                 Answer::AskName | Answer::AskStanding(_) => return Ok(None),
             }
@@ -62,7 +62,7 @@ impl Inner {
                     beneath = Beneath::default();
                 }
                 for name in names {
-                    match answer(&state, name, &beneath) {
+                    match answer(&state, name, &beneath)? {
                         Answer::Known(head) => heads.push(head),
                         Answer::AskName => ask_names.push(name),
                         Answer::AskStanding(id) => ask_standings.push(id),
@@ -83,28 +83,29 @@ impl Inner {
     }
 }
 
-fn answer(state: &State, name: &Name, beneath: &Beneath) -> Answer {
+fn answer(state: &State, name: &Name, beneath: &Beneath) -> Result<Answer, Fault> {
     let from_catalog = || match beneath.names.get(name) {
         Some(head) => Some(head.clone()),
         None => (!state.names.beneath()).then_some(None),
     };
-    let head = match state.names.get(name) {
-        Some(Named::Is(head)) => Some(Some(head.clone())),
+    let named = state.names.row::<[u8]>(name).map(|(row, ())| row.named());
+    let head = match named.transpose().reading("name")? {
+        Some(Named::Is(head)) => Some(Some(head)),
         Some(Named::Gone) => Some(None),
-        Some(gone_if) => from_catalog().map(|head| gone_if.clone().resolve(head)),
+        Some(gone_if) => from_catalog().map(|head| gone_if.resolve(head)),
         None => from_catalog(),
     };
     let mut head = match head {
         Some(Some(head)) if head.state == TaskState::Scheduled => head,
-        Some(head) => return Answer::Known(head),
-        None => return Answer::AskName,
+        Some(head) => return Ok(Answer::Known(head)),
+        None => return Ok(Answer::AskName),
     };
     let standing = match state.standings.get(&head.id) {
         Some(standing) => *standing,
         None if !state.standings.beneath() => None,
         None => match beneath.standings.get(&head.id) {
             Some(standing) => *standing,
-            None => return Answer::AskStanding(head.id),
+            None => return Ok(Answer::AskStanding(head.id)),
         },
     };
     if let Some(moved) = standing.and_then(|standing| standing.moved()) {
@@ -112,12 +113,12 @@ fn answer(state: &State, name: &Name, beneath: &Beneath) -> Answer {
         head.nominal_at = moved.fire_at;
         head.version = moved.version;
     }
-    Answer::Known(Some(head))
+    Ok(Answer::Known(Some(head)))
 }
 
 fn remember(state: &mut State, beneath: Beneath) {
     for (name, head) in beneath.names {
-        state.names.remember(name, head.map_or(Named::Gone, Named::Is));
+        state.names.remember(NameRow::new(&name, &head.map_or(Named::Gone, Named::Is)), ());
     }
     for (id, standing) in beneath.standings {
         state.standings.remember(id, standing);

@@ -4,7 +4,7 @@
 //! an earlier one, so newer runs are asked first.
 //! Dropped whole: a run goes when every partition in it has been swept of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,14 +15,19 @@ use punctual_store::codec::read_record_id;
 use crate::catalog::{Listed, RunKind};
 use crate::fault::{Fault, Reading};
 use crate::key::Key;
+use crate::layers::IdHash;
 use crate::run::{Files, Run, RunNo};
 
 /// What a record costs beside its bytes.
-const ENTRY_BYTES: usize = 96;
+const ENTRY_BYTES: usize = size_of::<(FireId, Bytes)>();
+/// Records that are sorted at a time: a commit adds hundreds, and a place in one large tree for each is dear.
+const PILE: usize = 4096;
 
+/// Records in memory, in piles that are sorted each, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryBuffer {
-    pub(crate) records: BTreeMap<(PartitionId, FireId), Bytes>,
+    piles: Vec<Vec<(FireId, Bytes)>>,
+    open: Vec<(FireId, Bytes)>,
     pub(crate) bytes: usize,
 }
 
@@ -46,32 +51,77 @@ pub(crate) struct History {
 }
 
 impl HistoryBuffer {
+    fn keep(&mut self, fire_id: FireId, record: Bytes) {
+        self.bytes += record.len() + ENTRY_BYTES;
+        if self.open.capacity() == 0 {
+            self.open.reserve_exact(PILE);
+        }
+        self.open.push((fire_id, record));
+        if self.open.len() >= PILE {
+            let mut pile = std::mem::take(&mut self.open);
+            // Those of one fire stay in the order in which they came.
+            pile.sort_by_key(|(fire_id, _)| place_of(*fire_id));
+            self.piles.push(pile);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.piles.is_empty() && self.open.is_empty()
+    }
+
+    /// The records in order, the last of each fire.
+    pub(crate) fn sorted(&self) -> Vec<(FireId, &Bytes)> {
+        let all = self.piles.iter().flatten().chain(&self.open);
+        let mut all: Vec<(FireId, &Bytes)> = all.map(|(fire_id, r)| (*fire_id, r)).collect();
+        all.sort_by_key(|(fire_id, _)| place_of(*fire_id));
+        all.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            if same {
+                earlier.1 = later.1;
+            }
+            same
+        });
+        all
+    }
+
     /// Forgets what is past its age, but for what `keep` says. Not a commit: after a crash it is there again, until the
     /// next sweep.
     fn sweep(&mut self, past: impl Fn(Timestamp) -> bool, keep: impl Fn(FireId) -> bool) -> u64 {
-        let before = self.records.len();
-        self.records.retain(|(_, fire_id), record| {
+        let all = self.sorted();
+        let stays = |(fire_id, record): &(FireId, &Bytes)| {
             let ended = read_record_id(record);
             !ended.is_ok_and(|(_, ended_at)| past(ended_at)) || keep(*fire_id)
-        });
-        (before - self.records.len()) as u64
+        };
+        let before = all.len();
+        let left = all.into_iter().filter(stays).map(|(fire_id, record)| (fire_id, record.clone()));
+        let left: Vec<(FireId, Bytes)> = left.collect();
+        let gone = before - left.len();
+        if gone > 0 {
+            self.piles = if left.is_empty() { Vec::new() } else { vec![left] };
+            self.open = Vec::new();
+        }
+        gone as u64
     }
 
     fn of_task(&self, id: TaskId) -> impl Iterator<Item = (Timestamp, Bytes)> {
-        let fire = |nominal_at| {
-            let task = id;
-            (id.partition(), FireId { task, nominal_at })
-        };
-        self.records
-            .range(fire(Timestamp::EPOCH)..=fire(Timestamp::MAX))
-            .map(|((_, fire_id), record)| (fire_id.nominal_at, record.clone()))
+        let piled = self.piles.iter().flat_map(move |pile| {
+            let first = FireId { task: id, nominal_at: Timestamp::EPOCH };
+            let start = pile.partition_point(|(other, _)| place_of(*other) < place_of(first));
+            pile[start..].iter().take_while(move |(fire_id, _)| fire_id.task == id)
+        });
+        let open = self.open.iter().filter(move |(fire_id, _)| fire_id.task == id);
+        piled.chain(open).map(|(fire_id, record)| (fire_id.nominal_at, record.clone()))
     }
+}
+
+/// The order of runs: partition first.
+const fn place_of(fire_id: FireId) -> (PartitionId, FireId) {
+    (fire_id.task.partition(), fire_id)
 }
 
 impl History {
     pub(crate) fn keep(&mut self, fire_id: FireId, record: Bytes) {
-        self.buffer.bytes += record.len() + ENTRY_BYTES;
-        self.buffer.records.insert((fire_id.task.partition(), fire_id), record);
+        self.buffer.keep(fire_id, record);
     }
 
     /// Records of a task that are in memory, by nominal time; and the runs to look in, newest first.
@@ -146,10 +196,10 @@ impl History {
             .map(|history| &history.run)
             .collect();
         let earlier = |id: TaskId| kept.iter().any(|run| run.may_have_history_of(id));
-        let frozen = self.frozen.as_ref();
-        let writing = |fire| frozen.is_some_and(|f| f.records.contains_key(&(partition, fire)));
+        let frozen = self.frozen.iter().flat_map(|frozen| frozen.sorted());
+        let writing: HashSet<FireId, IdHash> = frozen.map(|(fire_id, _)| fire_id).collect();
         let stays = |fire: FireId| {
-            fire.task.partition() != partition || writing(fire) || earlier(fire.task)
+            fire.task.partition() != partition || writing.contains(&fire) || earlier(fire.task)
         };
         gone + self.buffer.sweep(past, stays)
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the lock is never held over a read or write of the disk. Once broken, a store stays so.
 
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     pub(crate) files: Files,
     pub(crate) catalog: Catalog,
     pub(crate) interner: Interner,
+    /// Entries, rows and names that listing has looked at.
+    pub(crate) looked_at: AtomicU64,
     /// Where each partition's owner goes on loading.
     pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
     state: Mutex<State>,
@@ -79,6 +81,7 @@ impl Inner {
             files,
             catalog,
             interner: Interner::default(),
+            looked_at: AtomicU64::new(0),
             loadings,
             state: Mutex::new(state),
             broken: OnceLock::new(),
@@ -157,7 +160,7 @@ impl Inner {
         let (buffered, ended) = (state.buffered(), state.ended.len());
         let full = buffered >= self.options.buffer_bytes_max
             || state.journal_bytes >= self.options.journal_bytes_max
-            || state.changed() >= self.options.rows_changed_max;
+            || state.changed_bytes() >= self.options.rows_changed_bytes_max;
         self.set_pressure(&state);
         drop(state);
         if full {
@@ -171,7 +174,8 @@ impl Inner {
     pub(crate) fn set_pressure(&self, state: &State) {
         let (buffered, max) = (state.buffered(), self.options.buffer_bytes_max);
         let much = buffered >= max.saturating_mul(BUFFERS_MAX)
-            || state.changed() >= self.options.rows_changed_max.saturating_mul(ROWS_MAX);
+            || state.changed_bytes()
+                >= self.options.rows_changed_bytes_max.saturating_mul(ROWS_MAX);
         let pressure = match buffered >= state.buffered_max(max) {
             _ if much => Pressure::Much,
             true => Pressure::Some,

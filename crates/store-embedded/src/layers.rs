@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use bytes::Bytes;
+use punctual_core::{FireId, TaskId};
+
 /// A hash for ids, which are numbers of our own making and need no protection from their makers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IdHash(u64);
@@ -52,69 +55,142 @@ const fn fold(word: u128) -> u64 {
 /// Rows by their key.
 pub(crate) type Rows<K, V, S> = HashMap<K, V, S>;
 
+/// What a key or a value takes in memory, beside its place in a table.
+pub(crate) trait Weight {
+    /// Whether a key has its value within it, and so takes the place of an equal one.
+    const WHOLE_ROW: bool = false;
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Weight for () {}
+
+impl Weight for TaskId {}
+
+impl Weight for FireId {}
+
+impl Weight for Bytes {
+    fn heap_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Weight> Weight for Option<T> {
+    fn heap_bytes(&self) -> usize {
+        self.as_ref().map_or(0, Weight::heap_bytes)
+    }
+}
+
+/// Rows, and about how many bytes of memory they take.
+#[derive(Debug)]
+struct Layer<K, V, S> {
+    rows: Rows<K, V, S>,
+    bytes: usize,
+}
+
+impl<K, V, S: Default> Default for Layer<K, V, S> {
+    fn default() -> Self {
+        Self { rows: Rows::default(), bytes: 0 }
+    }
+}
+
+impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> {
+    /// What one row takes in the table: at most seven of eight places are used, and each has a byte of its own.
+    const PLACE_BYTES: usize = (size_of::<(K, V)>() + 1) * 8 / 7;
+
+    fn insert(&mut self, key: K, value: V) {
+        if K::WHOLE_ROW {
+            self.remove(&key);
+        }
+        let key_bytes = key.heap_bytes();
+        self.bytes += value.heap_bytes();
+        match self.rows.insert(key, value) {
+            Some(before) => self.bytes -= before.heap_bytes(),
+            None => self.bytes += Self::PLACE_BYTES + key_bytes,
+        }
+    }
+
+    fn remove(&mut self, key: &K) {
+        if self.rows.is_empty() {
+            return;
+        }
+        if let Some((key, value)) = self.rows.remove_entry(key) {
+            self.bytes -= Self::PLACE_BYTES + key.heap_bytes() + value.heap_bytes();
+        }
+    }
+}
+
+/// The rows of a table that are on disk, or are just being written.
+type Written<K, V, S> = Option<(Arc<Rows<K, V, S>>, usize)>;
+
 #[derive(Debug)]
 pub(crate) struct Layers<K, V, S = IdHash> {
-    changed: Rows<K, V, S>,
-    frozen: Option<Arc<Rows<K, V, S>>>,
-    clean: Option<Arc<Rows<K, V, S>>>,
-    read: Rows<K, V, S>,
-    read_before: Rows<K, V, S>,
-    read_max: usize,
+    changed: Layer<K, V, S>,
+    frozen: Written<K, V, S>,
+    clean: Written<K, V, S>,
+    read: Layer<K, V, S>,
+    read_before: Layer<K, V, S>,
+    cached_bytes_max: usize,
     /// Whether the catalog may have rows that no layer knows.
     beneath: bool,
 }
 
-impl<K: Eq + Hash, V, S: BuildHasher + Default> Layers<K, V, S> {
+impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S> {
     /// `beneath`: whether the catalog has any row.
-    pub(crate) fn new(beneath: bool, read_max: usize) -> Self {
+    pub(crate) fn new(beneath: bool, cached_bytes_max: usize) -> Self {
         Self {
-            changed: Rows::default(),
+            changed: Layer::default(),
             frozen: None,
             clean: None,
-            read: Rows::default(),
-            read_before: Rows::default(),
-            read_max,
+            read: Layer::default(),
+            read_before: Layer::default(),
+            cached_bytes_max,
             beneath,
         }
     }
 
-    /// The row, as far as memory knows it.
+    /// The value of a row, as far as memory knows it.
     pub(crate) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
-        let in_layer = |layer: &Rows<K, V, S>| !layer.is_empty();
-        if in_layer(&self.changed)
-            && let Some(value) = self.changed.get(key)
+        self.row(key).map(|(_, value)| value)
+    }
+
+    /// The row, as far as memory knows it.
+    pub(crate) fn row<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        if !self.changed.rows.is_empty()
+            && let Some(row) = self.changed.rows.get_key_value(key)
         {
-            return Some(value);
+            return Some(row);
         }
-        for layer in [&self.frozen, &self.clean].into_iter().flatten() {
-            if let Some(value) = layer.get(key) {
-                return Some(value);
+        for (rows, _) in [&self.frozen, &self.clean].into_iter().flatten() {
+            if let Some(row) = rows.get_key_value(key) {
+                return Some(row);
             }
         }
-        let read = self.read.get(key);
-        read.or_else(|| self.read_before.get(key))
+        let read = self.read.rows.get_key_value(key);
+        read.or_else(|| self.read_before.rows.get_key_value(key))
     }
 
     pub(crate) fn set(&mut self, key: K, value: V) {
         // What was read is older than this, and would come up again when this has left memory.
-        if !self.read.is_empty() {
-            self.read.remove(&key);
-        }
-        if !self.read_before.is_empty() {
-            self.read_before.remove(&key);
-        }
+        self.read.remove(&key);
+        self.read_before.remove(&key);
         self.changed.insert(key, value);
     }
 
     /// Remembers a row that was read from the catalog, unless it is known better.
     pub(crate) fn remember(&mut self, key: K, value: V) {
-        if self.get(&key).is_some() {
+        if self.row(&key).is_some() {
             return;
         }
-        if self.read.len() >= self.read_max / 2 {
+        if self.read.bytes >= self.cached_bytes_max / 2 {
             self.read_before = std::mem::take(&mut self.read);
         }
         self.read.insert(key, value);
@@ -125,43 +201,56 @@ impl<K: Eq + Hash, V, S: BuildHasher + Default> Layers<K, V, S> {
         self.beneath
     }
 
-    /// Rows that changed since the last checkpoint.
-    pub(crate) fn changed(&self) -> usize {
-        self.changed.len()
+    /// Bytes of the rows that changed since the last checkpoint.
+    pub(crate) const fn changed_bytes(&self) -> usize {
+        self.changed.bytes
     }
 
     /// All rows that the layers above the catalog know, newest first: a key may come more than once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let older = [&self.frozen, &self.clean].into_iter().flatten();
-        self.changed.iter().chain(older.flat_map(|rows| rows.iter()))
+        self.changed.rows.iter().chain(older.flat_map(|(rows, _)| rows.iter()))
     }
 
     /// Rows in memory.
     pub(crate) fn len(&self) -> usize {
-        let layer =
-            |layer: &Option<Arc<Rows<K, V, S>>>| layer.as_ref().map_or(0, |rows| rows.len());
-        let read = self.read.len() + self.read_before.len();
-        self.changed.len() + layer(&self.frozen) + layer(&self.clean) + read
+        let written = [&self.frozen, &self.clean].into_iter().flatten();
+        let written: usize = written.map(|(rows, _)| rows.len()).sum();
+        self.changed.rows.len() + written + self.read.rows.len() + self.read_before.rows.len()
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn bytes(&self) -> usize {
+        let written = [&self.frozen, &self.clean].into_iter().flatten();
+        let written: usize = written.map(|(_, bytes)| bytes).sum();
+        self.changed.bytes + written + self.read.bytes + self.read_before.bytes
     }
 
     /// Begins a checkpoint: what changed is frozen until it is on disk.
     pub(crate) fn freeze(&mut self) -> Arc<Rows<K, V, S>> {
         debug_assert!(self.frozen.is_none(), "one checkpoint at a time");
-        let rows = Arc::new(std::mem::take(&mut self.changed));
-        self.frozen = Some(Arc::clone(&rows));
+        let Layer { rows, bytes } = std::mem::take(&mut self.changed);
+        let rows = Arc::new(rows);
+        self.frozen = Some((Arc::clone(&rows), bytes));
         rows
+    }
+
+    /// What the last checkpoint wrote, if it is still known.
+    pub(crate) fn clean(&self) -> Option<Arc<Rows<K, V, S>>> {
+        self.clean.as_ref().map(|(rows, _)| Arc::clone(rows))
     }
 
     /// Ends a checkpoint: what was frozen is on disk. What it displaces is given back, to be
     /// freed without the lock.
     #[must_use]
-    pub(crate) fn thaw(&mut self, beneath: bool) -> Option<Arc<Rows<K, V, S>>> {
+    pub(crate) fn thaw(&mut self, beneath: bool) -> Written<K, V, S> {
         self.beneath = beneath;
-        let frozen = self.frozen.take().filter(|rows| rows.len() <= self.read_max);
-        match frozen {
-            Some(rows) if !rows.is_empty() => self.clean.replace(rows),
-            Some(_) => None,
-            None => self.clean.take(),
+        match self.frozen.take() {
+            Some((rows, _)) if rows.is_empty() => None,
+            Some((rows, bytes)) if bytes <= self.cached_bytes_max => {
+                self.clean.replace((rows, bytes))
+            }
+            _ => self.clean.take(),
         }
     }
 }

@@ -26,7 +26,7 @@
 //! - Nobody holds the lock of the state while reading or writing the disk.
 //!
 //! # Map
-//! writing: `store` → `admit` → `frame` → `journal` → `state` (`buffer`, `standing`, `names`, `history`) · to disk: `background` → `checkpoint`, `resolve`,
+//! writing: `store` → `admit` → `frame` → `journal` → `state` (`buffer`, `standing`, `names`, `order`, `history`) · to disk: `background` → `checkpoint`, `resolve`,
 //! `rewrite` → `run`, `catalog` · reading: `load`, `list` (over `merge`), `fetch`, `find`, `letters` · around it: `directory`, `open`, `check`, `stats`.
 
 mod admit;
@@ -53,6 +53,7 @@ mod merge;
 mod names;
 mod open;
 mod options;
+mod order;
 mod resolve;
 mod rewrite;
 mod run;

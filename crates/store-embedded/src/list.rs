@@ -1,22 +1,45 @@
 //! Listing: living tasks that pass a filter, in order, in pages.
 //!
-//! In: a filter and a position. Out: a page, and where to go on. What one page looks at is bounded, so a filter that hardly
-//! anything passes gives short pages, not long waits. Postponed and paused tasks do not stand where they belong in the order; they are
-//! gathered and merged in, which reads all standings and paused tasks of the partition for each page.
+//! In: a filter and a position. Out: a page, and where to go on. A page goes through the timeline and, beside it, through the postponed and paused
+//! tasks in their order (`order`), a step at a time, until it is full; so it costs what it shows and what the filter leaves
+//! out, however many tasks there are. What one page looks at is bounded, so a filter that hardly anything passes gives short pages, not long waits.
+//! With the beginning of a key, it goes by the names that begin so, unless there are very many.
+//! Next door: `load`, for what is due.
+
+use std::sync::atomic::Ordering;
 
 use punctual_core::{Epoch, PartitionId, Sequence, Task, TaskId, TaskState, Timestamp};
 use punctual_store::{Filter, Page, Position};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Reading};
 use crate::fetch::{Found, Want, moved_of};
 use crate::inner::Inner;
 use crate::key::Key;
-use crate::load::{Postponed, Stretch};
+use crate::load::{Loading, Postponed};
+use crate::names::{Name, NameRow, name};
+use crate::order::{Kind, OrderKey, paused_key, postponed_key};
+use crate::state::State;
 
-/// What one page looks at, at most.
-const LOOKED_AT_MAX: usize = 4096;
+/// What one page looks at, at most, beside what its last step does: some ten milliseconds.
+const LOOKED_AT_MAX: usize = 16_384;
+/// What one step looks at of each kind: as much as the page needs, and twice as much as the step before, within these.
+const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
+/// Names that begin as asked for which a page goes by names. With more of them, enough of what is due next begins so.
+const NAMES_MAX: usize = 8192;
 /// Tries to get a page that no commit has overtaken.
 const TRIES_MAX: usize = 4;
+
+/// What is between two keys, both excluded.
+type Range = (Key, Key);
+
+/// Some of what is in a range.
+struct Step {
+    /// In order.
+    tasks: Vec<Task>,
+    /// Up to where there are no others.
+    covered: Key,
+    looked_at: usize,
+}
 
 impl Inner {
     pub(crate) fn list(
@@ -26,11 +49,13 @@ impl Inner {
         after: Position,
         limit: usize,
     ) -> Result<Page<Task, Position>, Fault> {
+        let after = Key::after(partition, after.max(Position::before(filter.from)));
+        let range = (after, end_of(partition, filter.to));
         let mut tries = 0;
         loop {
             tries += 1;
             let version = self.state()?.partition(partition).version;
-            let page = self.list_once(partition, filter, after, limit)?;
+            let page = self.list_once(filter, range, limit.max(1))?;
             let overtaken = self.state()?.partition(partition).version != version;
             if !overtaken || tries == TRIES_MAX {
                 return Ok(page);
@@ -40,105 +65,226 @@ impl Inner {
 
     fn list_once(
         &self,
-        partition: PartitionId,
         filter: &Filter,
-        after: Position,
+        range: Range,
         limit: usize,
     ) -> Result<Page<Task, Position>, Fault> {
-        let after = Key::after(partition, after.max(Position::before(filter.from)));
-        let end = end_of(partition, filter.to);
-        if end <= after {
-            let items = Vec::new();
-            return Ok(Page { items, next: None });
+        if range.1 <= range.0 {
+            return Ok(Page { items: Vec::new(), next: None });
         }
-        let mut tasks = Vec::new();
-        let mut whole = true;
-        // Scheduled ones are not looked at if only paused ones are wanted.
-        let mut covered = end;
-        if filter.state.is_none_or(|state| state == TaskState::Scheduled) {
-            let Stretch { living, whole: no_more } =
-                self.stretch(&mut None, (after, end), LOOKED_AT_MAX, Postponed::LeaveOut)?;
-            whole = no_more;
-            if !whole {
-                covered = living.last().map_or(end, |last| last.key);
-            }
-            for entry in living {
-                tasks.push(self.task(entry.key, &entry.body, entry.moved)?);
-            }
-            let within = |at: Timestamp, id| {
-                let key = Key::new(at, id);
-                key > after && key <= covered
-            };
-            tasks.extend(self.postponed_within(partition, within)?);
+        if !filter.key_prefix.is_empty()
+            && let Some(names) = self.names_of_prefix(range.0.partition, filter)?
+        {
+            return self.list_by_name(filter, range, limit, &names);
         }
-        tasks.extend(self.paused_within(partition, |key| key > after && key <= covered)?);
-        tasks.sort_unstable_by_key(Position::of);
-        let mut items: Vec<Task> = Vec::new();
-        for task in tasks {
-            let position = Position::of(&task);
-            if filter.matches(&task) {
-                items.push(task);
-            }
-            if items.len() >= limit {
-                let next = Some(position);
-                return Ok(Page { items, next });
-            }
-        }
-        let next = (!whole).then(|| covered.position());
-        Ok(Page { items, next })
+        self.list_by_time(filter, range, limit)
     }
 
-    fn postponed_within(
+    /// Goes through everything that is due in a range.
+    fn list_by_time(
         &self,
-        partition: PartitionId,
-        within: impl Fn(Timestamp, TaskId) -> bool,
-    ) -> Result<Vec<Task>, Fault> {
-        let mut away = self.postponed_of(partition)?;
-        away.retain(|(id, fire_at)| within(*fire_at, *id));
-        let ids: Vec<TaskId> = away.into_iter().map(|(id, _)| id).collect();
+        filter: &Filter,
+        (mut after, end): Range,
+        limit: usize,
+    ) -> Result<Page<Task, Position>, Fault> {
+        let (mut items, mut looked_at) = (Vec::new(), 0);
+        let mut loading = None;
+        let mut want = limit.clamp(*STEP.start(), *STEP.end());
+        while looked_at < LOOKED_AT_MAX {
+            let step = self.list_step(&mut loading, (after, end), want, filter.state)?;
+            if let Some(next) = fill(&mut items, limit, filter, step.tasks) {
+                return Ok(Page { items, next: Some(next) });
+            }
+            if step.covered >= end {
+                return Ok(Page { items, next: None });
+            }
+            looked_at += step.looked_at;
+            after = step.covered;
+            want = (want * 2).min(*STEP.end());
+        }
+        Ok(Page { items, next: Some(after.position()) })
+    }
+
+    fn list_step(
+        &self,
+        loading: &mut Option<Loading>,
+        (after, end): Range,
+        want: usize,
+        state: Option<TaskState>,
+    ) -> Result<Step, Fault> {
+        let (mut covered, mut looked_at) = (end, 0);
+        let (mut living, mut listed) = (Vec::new(), Vec::new());
+        if state.is_none_or(|state| state == TaskState::Scheduled) {
+            listed = self.order_after(Kind::Postponed, (after, end), want, &mut covered)?;
+            looked_at += listed.len();
+            let stretch = self.stretch(loading, (after, end), want, Postponed::LeaveOut)?;
+            looked_at += stretch.looked_at;
+            if !stretch.whole {
+                covered = covered.min(stretch.covered);
+            }
+            living = stretch.living;
+        }
+        if state.is_none_or(|state| state != TaskState::Scheduled) {
+            let paused = self.order_after(Kind::Paused, (after, end), want, &mut covered)?;
+            looked_at += paused.len();
+            listed.extend(paused);
+        }
+        self.looked_at.fetch_add(looked_at as u64, Ordering::Relaxed);
+        listed.retain(|key| *key <= covered);
+        let mut tasks = self.tasks_at(after.partition, listed)?;
+        for entry in living.iter().filter(|entry| entry.key <= covered) {
+            tasks.push(self.task(entry.key, &entry.body, entry.moved)?);
+        }
+        tasks.sort_unstable_by_key(Position::of);
+        if let Some(loading) = loading {
+            loading.go_on_after(covered);
+        }
+        Ok(Step { tasks, covered, looked_at })
+    }
+
+    /// The next keys of the order, at most `limit`; what they cover, if there are more.
+    pub(crate) fn order_after(
+        &self,
+        kind: Kind,
+        (after, end): Range,
+        limit: usize,
+        covered: &mut Key,
+    ) -> Result<Vec<Key>, Fault> {
+        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
+        let (noted, beneath) = {
+            let state = self.state()?;
+            let (order, beneath) = match kind {
+                Kind::Postponed => (&state.postponed_order, state.standings.beneath()),
+                Kind::Paused => (&state.paused_order, state.paused.beneath()),
+            };
+            let (after, end) = (OrderKey::of(after), OrderKey::of(end));
+            (order.select(|key| *key <= after, |key| *key < end, limit), beneath)
+        };
+        let mut keys = Vec::with_capacity(noted.len());
+        for key in &noted {
+            keys.push(OrderKey::read(key.bytes()).reading("order")?);
+        }
+        if keys.len() >= limit {
+            *covered = keys.last().map_or(*covered, |last| *last.min(covered));
+        }
+        if beneath {
+            let rows = self.catalog.order_between(kind, (after, end), limit)?;
+            if rows.len() >= limit {
+                *covered = rows.last().map_or(*covered, |last| *last.min(covered));
+            }
+            keys.extend(rows);
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        Ok(keys)
+    }
+
+    /// Tasks that are postponed or paused, of those that were listed so once.
+    fn tasks_at(&self, partition: PartitionId, mut keys: Vec<Key>) -> Result<Vec<Task>, Fault> {
+        {
+            let state = self.state()?;
+            keys.retain(|key| may_be_at(&state, *key));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let ids: Vec<TaskId> = keys.iter().map(|key| key.id).collect();
         let mut tasks = Vec::new();
-        for chunk in ids.chunks(LOOKED_AT_MAX) {
-            for found in self.fetch(partition, chunk, Want::Bodies)? {
-                if let Some(Found::Scheduled { key, body, standing, .. }) = found
-                    && moved_of(standing).is_some_and(|moved| moved.fire_at != key.at)
+        for (listed, found) in keys.iter().zip(self.fetch(partition, &ids, Want::Bodies)?) {
+            match found {
+                Some(Found::Scheduled { key, body, standing, .. })
+                    if postponed_key(key.id, standing) == Some(*listed) =>
                 {
                     tasks.push(self.task(key, &body, moved_of(standing))?);
                 }
+                Some(Found::Paused(paused))
+                    if paused_key(listed.id, Some(&paused)) == Some(*listed) =>
+                {
+                    tasks.push(self.paused_task(listed.id, &paused)?);
+                }
+                _ => {}
             }
         }
         Ok(tasks)
     }
 
-    pub(crate) fn paused_within(
+    /// Names that begin as the filter says, unless there are too many.
+    fn names_of_prefix(
         &self,
         partition: PartitionId,
-        within: impl Fn(Key) -> bool,
-    ) -> Result<Vec<Task>, Fault> {
-        let mut rows = std::collections::HashMap::new();
-        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
-        let beneath = {
+        filter: &Filter,
+    ) -> Result<Option<Vec<Name>>, Fault> {
+        let prefix = name(partition, filter.namespace.as_str(), &filter.key_prefix);
+        let (mut names, beneath) = {
             let state = self.state()?;
-            for (id, paused) in state.paused.iter() {
-                if id.partition() == partition {
-                    rows.entry(*id).or_insert_with(|| paused.clone());
-                }
-            }
-            state.paused.beneath()
+            let before = |row: &NameRow| row.name() < &*prefix;
+            let within = |row: &NameRow| row.name().starts_with(&prefix);
+            let noted = state.names_order.select(before, within, NAMES_MAX + 1);
+            let noted = noted.iter().map(|row| row.name().into());
+            (noted.collect::<Vec<Name>>(), state.names.beneath())
         };
-        if beneath {
-            self.catalog.paused_of(partition, |id, paused| {
-                rows.entry(id).or_insert(Some(paused));
-            })?;
+        if names.len() <= NAMES_MAX && beneath {
+            names.extend(self.catalog.names_from(&prefix, NAMES_MAX + 1)?);
         }
-        let mut tasks = Vec::new();
-        for (id, paused) in rows {
-            let Some(paused) = paused else { continue };
-            if within(Key::new(paused.fire_at, id)) {
-                tasks.push(self.paused_task(id, &paused)?);
+        self.looked_at.fetch_add(names.len() as u64, Ordering::Relaxed);
+        names.sort_unstable();
+        names.dedup();
+        Ok((names.len() <= NAMES_MAX).then_some(names))
+    }
+
+    fn list_by_name(
+        &self,
+        filter: &Filter,
+        (after, end): Range,
+        limit: usize,
+        names: &[Name],
+    ) -> Result<Page<Task, Position>, Fault> {
+        let heads = self.find(names)?.into_iter().flatten();
+        let of_state = heads.filter(|head| filter.state.is_none_or(|state| state == head.state));
+        let keys = of_state.map(|head| Key::new(head.fire_at, head.id));
+        let mut keys: Vec<Key> = keys.filter(|key| *key > after && *key < end).collect();
+        keys.sort_unstable();
+        let mut items = Vec::new();
+        for some in keys.chunks(limit.clamp(*STEP.start(), *STEP.end())) {
+            let ids: Vec<TaskId> = some.iter().map(|key| key.id).collect();
+            let tasks = self.tasks_of(after.partition, &ids)?.into_iter().flatten().collect();
+            if let Some(next) = fill(&mut items, limit, filter, tasks) {
+                return Ok(Page { items, next: Some(next) });
             }
         }
-        Ok(tasks)
+        Ok(Page { items, next: None })
     }
+}
+
+/// Adds the tasks that pass to a page, and says where the next one begins if it is full.
+fn fill(
+    items: &mut Vec<Task>,
+    limit: usize,
+    filter: &Filter,
+    tasks: Vec<Task>,
+) -> Option<Position> {
+    for task in tasks {
+        if filter.matches(&task) {
+            items.push(task);
+            if items.len() >= limit {
+                return items.last().map(Position::of);
+            }
+        }
+    }
+    None
+}
+
+/// Whether a task may be listed under a key, as far as memory knows.
+fn may_be_at(state: &State, key: Key) -> bool {
+    let id = key.id;
+    let postponed = match state.standings.get(&id) {
+        Some(standing) => postponed_key(id, *standing) == Some(key),
+        None => state.standings.beneath(),
+    };
+    let paused = match state.paused.get(&id) {
+        Some(paused) => paused_key(id, paused.as_ref()) == Some(key),
+        None => state.paused.beneath(),
+    };
+    postponed || paused
 }
 
 /// Above everything that is due before a time. The last instant of all time excludes nothing.

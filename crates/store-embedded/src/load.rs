@@ -24,6 +24,8 @@ use crate::state::State;
 
 /// Entries that are read ahead at a time, at most: a limit without bound must not read a whole store before it looks.
 const AHEAD_MAX: usize = 4096;
+/// Standings that are read in a row for each entry that was read ahead, before they are asked for one by one.
+const ROWS_PER_ENTRY_MAX: usize = 4;
 
 /// Where an owner goes on loading.
 #[derive(Debug)]
@@ -59,8 +61,12 @@ pub(crate) enum Postponed {
 #[derive(Debug)]
 pub(crate) struct Stretch {
     pub(crate) living: Vec<Living>,
+    /// Up to where everything was looked at.
+    pub(crate) covered: Key,
     /// Whether there is no more in the range.
     pub(crate) whole: bool,
+    /// Entries that were looked at.
+    pub(crate) looked_at: usize,
 }
 
 type Base = HashMap<TaskId, Standing, IdHash>;
@@ -103,7 +109,8 @@ impl Inner {
         stretch.living.iter().map(task).collect()
     }
 
-    /// Living entries between two keys, both excluded, in order, at most `limit`.
+    /// Living entries between two keys, both excluded, in order, at most `limit`. Where postponed ones are left out they count
+    /// too, so that no more is looked at than that; so there may be fewer, and more to come.
     pub(crate) fn stretch(
         &self,
         loading: &mut Option<Loading>,
@@ -136,16 +143,17 @@ impl Inner {
             }
             let covered = current.covered(end);
             let range = (after, covered.min(end));
-            let living = loop {
-                let picked = pick(&state, current, &base, range, limit);
-                let early = picked.early;
-                if early.is_empty() || postponed == Postponed::LeaveOut {
-                    break picked.living;
+            let picked = loop {
+                let mut picked = pick(&state, current, &base, range, limit, postponed);
+                if picked.early.is_empty() || postponed == Postponed::LeaveOut {
+                    break picked;
                 }
-                for (key, body, standing, moved) in early {
+                for (key, body, standing, moved) in std::mem::take(&mut picked.early) {
                     state.surface(key, &body, standing, moved);
                 }
             };
+            let looked_at = picked.looked_at(postponed);
+            let Picked { living, last, .. } = picked;
             if postponed == Postponed::FileAnew {
                 for entry in &living {
                     if let Some((run, ordinal)) = entry.place {
@@ -155,9 +163,11 @@ impl Inner {
             }
             // What was filed anew is in the buffer now.
             self.ask_for_relief(state);
-            let whole = covered >= end && living.len() < limit;
-            if whole || living.len() >= limit {
-                return Ok(Stretch { living, whole });
+            let (full, read) = (looked_at >= limit, looked_at.max(current.ahead.len()));
+            let whole = covered >= end && !full;
+            let covered = if full { last.unwrap_or(after) } else { range.1 };
+            if whole || full || (postponed == Postponed::LeaveOut && covered > after) {
+                return Ok(Stretch { living, covered, whole, looked_at: read });
             }
             want = want.saturating_mul(2).max(living.len() + AHEAD_MAX.min(limit));
         }
@@ -175,17 +185,25 @@ impl Inner {
         }
         let at_home = |key: Key| key.at == key.id.due();
         let mut home = loading.ahead.iter().map(|c| c.entry.key).filter(|key| at_home(*key));
+        // Up to where rows were read in a row: between two entries there may be many of tasks that have left long ago.
+        let mut read_to = None;
         if let Some(first) = home.next() {
             let last = home.next_back().unwrap_or(first);
+            let mut left = loading.ahead.len() * ROWS_PER_ENTRY_MAX;
+            read_to = Some(last.id);
             self.catalog.standings_between(first.id, last.id, |id, standing| {
                 base.insert(id, standing);
+                left -= 1;
+                if left == 0 {
+                    read_to = Some(id);
+                }
+                left > 0
             })?;
         }
         for candidate in &loading.ahead {
             let key = candidate.entry.key;
-            if !at_home(key)
-                && let Some(standing) = self.catalog.standing(key.id)?
-            {
+            let read = at_home(key) && read_to.is_some_and(|id| key.id <= id);
+            if !read && let Some(standing) = self.catalog.standing(key.id)? {
                 base.insert(key.id, standing);
             }
         }
@@ -235,6 +253,7 @@ impl Inner {
         }
         self.catalog.standings_between(first, last, |id, standing| {
             rows.entry(id).or_insert(Some(standing));
+            true
         })?;
         let away = |(id, standing): (TaskId, Option<Standing>)| {
             let standing = standing?;
@@ -308,7 +327,7 @@ impl Loading {
         self.ahead.back().map_or(self.after, |candidate| candidate.entry.key.min(end))
     }
 
-    fn go_on_after(&mut self, after: Key) {
+    pub(crate) fn go_on_after(&mut self, after: Key) {
         self.after = after;
         while self.ahead.front().is_some_and(|candidate| candidate.entry.key <= after) {
             self.ahead.pop_front();
@@ -321,6 +340,17 @@ struct Picked {
     living: Vec<Living>,
     /// Postponed entries before their time.
     early: Vec<(Key, Bytes, Standing, Moved)>,
+    /// The last one of both.
+    last: Option<Key>,
+}
+
+impl Picked {
+    const fn looked_at(&self, postponed: Postponed) -> usize {
+        match postponed {
+            Postponed::FileAnew => self.living.len(),
+            Postponed::LeaveOut => self.living.len() + self.early.len(),
+        }
+    }
 }
 
 /// Merges the buffers and what was read ahead, from `after` (excluded) to `to` (included, if an entry was read ahead there).
@@ -330,9 +360,10 @@ fn pick(
     base: &Base,
     (after, to): (Key, Key),
     limit: usize,
+    postponed: Postponed,
 ) -> Picked {
     use std::ops::Bound::{Excluded, Included};
-    let mut picked = Picked { living: Vec::new(), early: Vec::new() };
+    let mut picked = Picked { living: Vec::new(), early: Vec::new(), last: None };
     if to <= after {
         return picked;
     }
@@ -351,7 +382,7 @@ fn pick(
     let mut buffer = state.buffer.range(range).peekable();
     let mut frozen = frozen.peekable();
     let mut runs = runs.peekable();
-    while picked.living.len() < limit {
+    while picked.looked_at(postponed) < limit {
         let heads = [
             buffer.peek().map(|(key, _)| *key),
             frozen.peek().map(|(key, _)| *key),
@@ -371,6 +402,7 @@ fn pick(
             })
         };
         let Some((key, body, place)) = next else { break };
+        picked.last = Some(key);
         let in_memory = state.standings.get(&key.id);
         let standing = in_memory.copied().unwrap_or_else(|| base.get(&key.id).copied());
         let moved = standing.and_then(|standing| standing.moved());

@@ -4,14 +4,16 @@
 //! A task that ends frees its key only if the key still names it. When memory does not know whom it names, that question is
 //! kept (`GoneIf`) and answered by whoever reads the catalog next.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::OnceLock;
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, OnceLock};
 
 use punctual_core::{Namespace, PartitionId, TaskId, TaskKey};
 use punctual_store::Head;
+use punctual_store::codec::{CodecError, Reader, put_head, read_head};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::layers::Layers;
+use crate::layers::{Layers, Weight};
 
 /// A partition, a namespace and a key, in the spelling of the catalog.
 pub(crate) type Name = Box<[u8]>;
@@ -25,8 +27,127 @@ pub(crate) enum Named {
     GoneIf(Vec<TaskId>),
 }
 
+/// A name and what is known of it, in one piece of memory, because a million watches have a million of these. Two are equal if
+/// they are of the same name.
+///
+/// The length of the name, the name, what kind of knowledge it is, and its bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct NameRow(Arc<[u8]>);
+
+const LENGTH_BYTES: usize = 2;
+/// What the counts of references take.
+const COUNTS_BYTES: usize = 16;
+
+const GONE: u8 = 0;
+const IS: u8 = 1;
+const GONE_IF: u8 = 2;
+
+impl NameRow {
+    pub(crate) fn new(name: &[u8], named: &Named) -> Self {
+        let mut bytes = Vec::with_capacity(LENGTH_BYTES + name.len() + 64);
+        let length = u16::try_from(name.len()).expect("a name is far shorter");
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(name);
+        match named {
+            Named::Gone => bytes.push(GONE),
+            Named::Is(head) => {
+                bytes.push(IS);
+                put_head(&mut bytes, head);
+            }
+            Named::GoneIf(ids) => {
+                bytes.push(GONE_IF);
+                for id in ids {
+                    bytes.extend_from_slice(&id.as_u128().to_be_bytes());
+                }
+            }
+        }
+        Self(bytes.into())
+    }
+
+    fn parts(&self) -> (&[u8], &[u8]) {
+        let (length, rest) = self.0.split_at(LENGTH_BYTES);
+        rest.split_at(usize::from(u16::from_le_bytes([length[0], length[1]])))
+    }
+
+    pub(crate) fn name(&self) -> &[u8] {
+        self.parts().0
+    }
+
+    /// What is known, with the head as it is written to the catalog.
+    pub(crate) fn known(&self) -> Known<'_> {
+        match self.parts().1.split_first() {
+            Some((&IS, head)) => Known::Is(head),
+            Some((&GONE_IF, ids)) => Known::GoneIf(ids),
+            _ => Known::Gone,
+        }
+    }
+
+    pub(crate) fn named(&self) -> Result<Named, CodecError> {
+        match self.known() {
+            Known::Gone => Ok(Named::Gone),
+            Known::Is(head) => read_head(head).map(Named::Is),
+            Known::GoneIf(ids) => {
+                let mut reader = Reader::new(ids);
+                let mut read = Vec::with_capacity(ids.len() / 16);
+                while !reader.rest().is_empty() {
+                    read.push(reader.task_id()?);
+                }
+                Ok(Named::GoneIf(read))
+            }
+        }
+    }
+}
+
+/// What is known of a name, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known<'a> {
+    Gone,
+    Is(&'a [u8]),
+    GoneIf(&'a [u8]),
+}
+
+impl Borrow<[u8]> for NameRow {
+    fn borrow(&self) -> &[u8] {
+        self.name()
+    }
+}
+
+impl Hash for NameRow {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+impl PartialEq for NameRow {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for NameRow {}
+
+impl PartialOrd for NameRow {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for NameRow {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.name().cmp(other.name())
+    }
+}
+
+impl Weight for NameRow {
+    const WHOLE_ROW: bool = true;
+
+    fn heap_bytes(&self) -> usize {
+        COUNTS_BYTES + self.0.len()
+    }
+}
+
 /// Names come from callers, so they are hashed with a secret.
-pub(crate) type Names = Layers<Name, Named, NameHash>;
+pub(crate) type Names = Layers<NameRow, (), NameHash>;
 
 /// XXH3 with a secret seed: names are hashed once per layer and lookup, which the standard hash makes dear.
 #[derive(Debug, Clone, Copy)]
@@ -77,19 +198,19 @@ pub(crate) fn name_of(partition: PartitionId, namespace: &Namespace, key: &TaskK
 }
 
 /// Frees a name, if it is the task's.
-pub(crate) fn free(names: &mut Names, name: Name, id: TaskId) {
-    let known = match names.get(&name) {
+pub(crate) fn free(names: &mut Names, name: &[u8], id: TaskId) -> Result<(), CodecError> {
+    let known = match names.row(name).map(|(row, ())| row.named()).transpose()? {
         Some(Named::Is(head)) if head.id == id => Named::Gone,
-        Some(Named::Is(_) | Named::Gone) => return,
-        Some(Named::GoneIf(ids)) => {
-            let mut ids = ids.clone();
+        Some(Named::Is(_) | Named::Gone) => return Ok(()),
+        Some(Named::GoneIf(mut ids)) => {
             ids.push(id);
             Named::GoneIf(ids)
         }
         None if names.beneath() => Named::GoneIf(vec![id]),
-        None => return,
+        None => return Ok(()),
     };
-    names.set(name, known);
+    names.set(NameRow::new(name, &known), ());
+    Ok(())
 }
 
 impl Named {

@@ -52,13 +52,13 @@ pub(crate) fn restore(
         run_next: 1,
         now: 0,
     });
-    let read_max = options.rows_cached_max;
-    let mut state = State::new(directory.partitions, directory.slice_millis, read_max);
+    let cached_bytes_max = options.rows_cached_bytes_max;
+    let mut state = State::new(directory.partitions, directory.slice_millis, cached_bytes_max);
     let [standings, names, paused, dead] = catalog.filled()?;
-    state.standings = crate::layers::Layers::new(standings, read_max);
-    state.names = crate::layers::Layers::new(names, read_max);
-    state.paused = crate::layers::Layers::new(paused, read_max);
-    state.dead = crate::layers::Layers::new(dead, read_max);
+    state.standings = crate::layers::Layers::new(standings, cached_bytes_max);
+    state.names = crate::layers::Layers::new(names, cached_bytes_max);
+    state.paused = crate::layers::Layers::new(paused, cached_bytes_max);
+    state.dead = crate::layers::Layers::new(dead, cached_bytes_max);
     state.commit = meta.commit;
     state.birth = meta.birth;
     state.now = Timestamp::from_millis(meta.now);

@@ -21,11 +21,13 @@ pub struct Options {
     pub journal_bytes_max: u64,
     /// Bytes of one journal file. On a small disk a thirty-second of it, if that holds the largest batch of the contract.
     pub journal_file_bytes: u64,
-    /// Changed rows of the catalog that are held in memory before a checkpoint. They are there up to four times while one is made:
-    /// as they stand, as they are written, in the catalog's own memory, and those that change meanwhile.
-    pub rows_changed_max: usize,
-    /// Rows of the catalog that are remembered after they were read.
-    pub rows_cached_max: usize,
+    /// Bytes of changed rows of the catalog that are held in memory before a checkpoint. They are there up to four times while one is made:
+    /// as they stand, as they are written, in the catalog's own memory, and those that change meanwhile. A row that
+    /// changes again meanwhile is written once, so fewer bytes here are more bytes written for each touch.
+    pub rows_changed_bytes_max: usize,
+    /// Bytes of rows of each table that are remembered after they were written, and as many after they were read: enough for the
+    /// names of a million watches.
+    pub rows_cached_bytes_max: usize,
     /// Ended tasks whose bit in a run is not set yet. More share a block when they are looked up, fewer stay in the processor's
     /// cache; most need no looking up, because they were read lately.
     pub ended_max: usize,
@@ -59,8 +61,8 @@ impl Options {
             buffer_bytes_max: 64 << 20,
             journal_bytes_max: 64 << 20,
             journal_file_bytes: 16 << 20,
-            rows_changed_max: 1_500_000,
-            rows_cached_max: 1_200_000,
+            rows_changed_bytes_max: 80 << 20,
+            rows_cached_bytes_max: 128 << 20,
             ended_max: 131_072,
             block_bytes: 16 << 10,
             slice: Duration::from_secs(86_400),
@@ -80,8 +82,8 @@ impl Options {
             buffer_bytes_max: 4 << 10,
             journal_bytes_max: 16 << 10,
             journal_file_bytes: 4 << 20,
-            rows_changed_max: 24,
-            rows_cached_max: 8,
+            rows_changed_bytes_max: 24 * 96,
+            rows_cached_bytes_max: 8 * 96,
             ended_max: 6,
             block_bytes: 256,
             slice: Duration::from_secs(30),

@@ -8,7 +8,7 @@ use punctual_core::{TaskId, Timestamp, Version};
 use punctual_store::codec::{CodecError, Reader, put_timestamp, put_varint};
 
 use crate::key::Key;
-use crate::layers::Layers;
+use crate::layers::{Layers, Weight};
 
 /// No time: above every `Timestamp`.
 const NONE: u64 = u64::MAX;
@@ -23,6 +23,8 @@ pub(crate) struct Standing {
 
 /// `None`: at home.
 pub(crate) type Standings = Layers<TaskId, Option<Standing>>;
+
+impl Weight for Standing {}
 
 impl Standing {
     /// Filed at a time, where its record is true.

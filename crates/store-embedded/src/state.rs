@@ -29,7 +29,8 @@ use crate::history::History;
 use crate::journal::CommitNo;
 use crate::key::Key;
 use crate::layers::{IdHash, Layers};
-use crate::names::{Named, Names, free, name};
+use crate::names::{NameRow, Named, Names, free, name};
+use crate::order::{Noted, OrderKey, postponed_key};
 use crate::run::{Birth, RunNo};
 use crate::standing::{Moved, Standing, Standings, key_of};
 use crate::timeline::Timeline;
@@ -85,7 +86,7 @@ impl Located {
 impl Endings {
     /// Takes all out. As many again find room without the table being moved while everybody waits.
     pub(crate) fn take(&mut self) -> Self {
-        let by_id = HashMap::with_capacity_and_hasher(self.by_id.len(), IdHash::default());
+        let by_id = HashMap::with_capacity_and_hasher(self.by_id.capacity(), IdHash::default());
         std::mem::replace(self, Self { by_id, earlier: Vec::new() })
     }
 
@@ -150,6 +151,11 @@ pub(crate) struct State {
     pub(crate) standings: Standings,
     pub(crate) names: Names,
     pub(crate) paused: Layers<TaskId, Option<Paused>>,
+    /// Where postponed tasks are listed, and paused ones, as far as the catalog does not know it.
+    pub(crate) postponed_order: Noted<OrderKey>,
+    pub(crate) paused_order: Noted<OrderKey>,
+    /// Names that may not be in the catalog yet.
+    pub(crate) names_order: Noted<NameRow>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
     pub(crate) history: History,
     pub(crate) leases: BTreeMap<Seat, Lease>,
@@ -187,7 +193,7 @@ impl Partition {
 
 impl State {
     /// An empty one.
-    pub(crate) fn new(partitions: Partitions, slice_millis: u64, read_max: usize) -> Self {
+    pub(crate) fn new(partitions: Partitions, slice_millis: u64, cached_bytes_max: usize) -> Self {
         Self {
             commit: CommitNo(0),
             birth: Birth(1),
@@ -197,10 +203,13 @@ impl State {
             ended: Endings::default(),
             resolving: None,
             located: Located::default(),
-            standings: Layers::new(false, read_max),
-            names: Layers::new(false, read_max),
-            paused: Layers::new(false, read_max),
-            dead: Layers::new(false, read_max),
+            standings: Layers::new(false, cached_bytes_max),
+            names: Layers::new(false, cached_bytes_max),
+            paused: Layers::new(false, cached_bytes_max),
+            postponed_order: Noted::default(),
+            paused_order: Noted::default(),
+            names_order: Noted::default(),
+            dead: Layers::new(false, cached_bytes_max),
             history: History::default(),
             leases: BTreeMap::new(),
             partitions: partitions.iter().map(Partition::new).collect(),
@@ -305,11 +314,14 @@ impl State {
             let summary = read_summary(id, fire_at, &body)?;
             let key = summary.key.unwrap_or_default();
             let name = name(id.partition(), summary.namespace, key);
-            self.names.set(name, Named::Is(summary.head));
+            let row = NameRow::new(&name, &Named::Is(summary.head));
+            self.names_order.note(row.clone());
+            self.names.set(row, ());
         }
         if read_state(&body)? != TaskState::Scheduled {
             // By itself it would keep the whole frame in memory for as long as it waits outside of time.
             let body = Bytes::copy_from_slice(&body);
+            self.paused_order.note(OrderKey::of(Key::new(fire_at, id)));
             self.paused.set(id, Some(Paused { fire_at, body }));
             return Ok(());
         }
@@ -337,6 +349,9 @@ impl State {
             None => Some(id.due()),
         };
         let standing = Standing::postponed(filed_at, fire_at, version);
+        if let Some(key) = postponed_key(id, Some(standing)) {
+            self.postponed_order.note(OrderKey::of(key));
+        }
         self.standings.set(id, Some(standing));
         let own = self.partition_mut(id.partition());
         let ahead = filed_at.is_some_and(|at| Key::new(at, id) > own.frontier && at <= fire_at);
@@ -376,7 +391,7 @@ impl State {
         let (fire_id, namespace, key) = read_record_name(&record)?;
         if frees && let Some(key) = key {
             let name = name(fire_id.task.partition(), namespace, key);
-            free(&mut self.names, name, fire_id.task);
+            free(&mut self.names, &name, fire_id.task)?;
         }
         self.history.keep(fire_id, record);
         Ok(())
@@ -420,11 +435,11 @@ impl State {
         }
     }
 
-    /// Rows that wait to be written to the catalog.
-    pub(crate) fn changed(&self) -> usize {
-        self.standings.changed()
-            + self.names.changed()
-            + self.paused.changed()
-            + self.dead.changed()
+    /// Bytes of rows that wait to be written to the catalog.
+    pub(crate) const fn changed_bytes(&self) -> usize {
+        self.standings.changed_bytes()
+            + self.names.changed_bytes()
+            + self.paused.changed_bytes()
+            + self.dead.changed_bytes()
     }
 }

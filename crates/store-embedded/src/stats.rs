@@ -1,6 +1,7 @@
 //! Figures of an open store: what there is, what it takes on disk and in memory.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use punctual_store::StoreError;
 
@@ -34,10 +35,14 @@ pub struct StoreStats {
     pub journal_bytes: u64,
     /// Rows of the catalog in memory: standings, names, paused tasks, dead letters.
     pub rows_in_memory: [u64; 4],
+    /// About how many bytes of memory these take.
+    pub row_bytes_in_memory: [u64; 4],
     /// Bytes in buffers.
     pub buffer_bytes: u64,
     /// Bytes of fences and bits in memory.
     pub index_bytes: u64,
+    /// Entries, rows and names that listing has looked at since opening.
+    pub looked_at: u64,
     /// Checkpoints since opening.
     pub checkpoints: u64,
     /// Bytes of journal that can be written without asking the disk for more.
@@ -77,8 +82,15 @@ impl EmbeddedStore {
                 state.paused.len() as u64,
                 state.dead.len() as u64,
             ],
+            row_bytes_in_memory: [
+                state.standings.bytes() as u64,
+                state.names.bytes() as u64,
+                state.paused.bytes() as u64,
+                state.dead.bytes() as u64,
+            ],
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,
+            looked_at: self.inner.looked_at.load(Ordering::Relaxed),
             checkpoints: state.checkpoints,
             journal_room_bytes: room.bytes_preallocated_left,
             journal_room_refused: room.preallocation_failed,

@@ -29,7 +29,6 @@ use crate::catalog::Catalog;
 use crate::checkpoint::RunNumbers;
 use crate::directory::{Directory, OpenError};
 use crate::fault::Fault;
-use crate::fetch::{Found, Want, moved_of};
 use crate::find::names_of;
 use crate::frame::{nothing_frame, sweep_frame};
 use crate::inner::Inner;
@@ -335,18 +334,7 @@ impl TaskStore for EmbeddedStore {
     ) -> Result<Vec<Option<Task>>, StoreError> {
         self.inner.check_partition(partition)?;
         let ids = ids.to_vec();
-        self.blocking(move |inner| {
-            let found = inner.fetch(partition, &ids, Want::Bodies)?;
-            let task = |(id, found): (&TaskId, Option<Found>)| match found {
-                None => Ok(None),
-                Some(Found::Paused(paused)) => inner.paused_task(*id, &paused).map(Some),
-                Some(Found::Scheduled { key, body, standing, .. }) => {
-                    inner.task(key, &body, moved_of(standing)).map(Some)
-                }
-            };
-            ids.iter().zip(found).map(task).collect()
-        })
-        .await
+        self.blocking(move |inner| inner.tasks_of(partition, &ids)).await
     }
 
     async fn list(

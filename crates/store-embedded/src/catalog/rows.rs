@@ -7,6 +7,8 @@ use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_times
 use punctual_store::{BatchNo, Counts};
 
 use crate::journal::CommitNo;
+use crate::layers::Weight;
+use crate::order::{Kind, OrderKey};
 use crate::run::{Birth, RunNo};
 
 pub(super) const META: &[u8] = b"m";
@@ -58,6 +60,12 @@ pub(crate) struct Owned {
 pub(crate) struct Paused {
     pub(crate) fire_at: Timestamp,
     pub(crate) body: bytes::Bytes,
+}
+
+impl Weight for Paused {
+    fn heap_bytes(&self) -> usize {
+        self.body.len()
+    }
 }
 
 impl Paused {
@@ -139,6 +147,13 @@ pub(super) fn standing_key(id: TaskId) -> [u8; 18] {
     key[..2].copy_from_slice(&id.partition().get().to_be_bytes());
     key[2..].copy_from_slice(&id.as_u128().to_be_bytes());
     key
+}
+
+/// Postponed and paused tasks apart, then as the timeline is ordered.
+pub(super) fn order_key(kind: Kind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] {
+    let mut bytes = [kind as u8; 1 + OrderKey::BYTES];
+    bytes[1..].copy_from_slice(key.bytes());
+    bytes
 }
 
 pub(super) fn dead_key(fire_id: FireId) -> Vec<u8> {

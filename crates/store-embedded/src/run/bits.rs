@@ -35,6 +35,21 @@ impl Bits {
             .is_some_and(|word| word.load(Ordering::Acquire) & (1 << (ordinal % 64)) != 0)
     }
 
+    /// Whether all of some entries have ended.
+    pub(crate) fn all(&self, ordinals: std::ops::Range<u32>) -> bool {
+        let mut ordinal = ordinals.start;
+        while ordinal < ordinals.end {
+            let upto = ordinals.end.min((ordinal / 64 + 1) * 64);
+            let mask = (u64::MAX >> (64 - (upto - ordinal))) << (ordinal % 64);
+            let word = self.words.get(ordinal as usize / 64);
+            if word.is_none_or(|word| word.load(Ordering::Acquire) & mask != mask) {
+                return false;
+            }
+            ordinal = upto;
+        }
+        true
+    }
+
     pub(crate) fn set(&self, ordinal: u32) {
         let index = ordinal as usize / 64;
         let mask = 1 << (ordinal % 64);
@@ -101,6 +116,8 @@ mod tests {
             bits.set(ordinal);
         }
         assert_eq!(bits.count(), 6);
+        assert!(bits.all(63..65) && bits.all(4095..4097) && bits.all(9..9));
+        assert!(!bits.all(62..65) && !bits.all(0..2) && !bits.all(9_999..10_001));
         let kept = bits.take_changed();
         assert_eq!(kept.iter().map(|(chunk, _)| *chunk).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(bits.take_changed().is_empty());

@@ -1,12 +1,13 @@
 //! A cursor: the entries of one partition of a run, in order, from a key on.
 //!
-//! One block is held at a time. Entries that have ended are left out.
+//! One block is held at a time. Entries that have ended are left out; where all of a block have, it is not read.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::PartitionId;
 
+use super::format::Fence;
 use super::reader::Block;
 use super::{Files, Run};
 use crate::fault::Fault;
@@ -66,7 +67,12 @@ impl Cursor {
 
     /// Takes the next block; false if there is none.
     fn read_on(&mut self, files: &Files) -> Result<bool, Fault> {
-        let Some(next) = self.blocks.next() else {
+        let fences = &self.run.footer.fences;
+        let over = |block: &usize| {
+            let Fence { ordinal, count, .. } = fences[*block];
+            self.run.ended.all(ordinal..ordinal + count)
+        };
+        let Some(next) = self.blocks.find(|block| !over(block)) else {
             self.block = None;
             return Ok(false);
         };
