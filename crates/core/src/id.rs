@@ -68,6 +68,12 @@ impl TaskId {
         Self((due.as_millis() as u128) << (128 - DUE_BITS))
     }
 
+    /// The next below: a bound for ranges, not the id of a task. Nothing is below the lowest.
+    #[must_use]
+    pub const fn below(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
     /// The id of a task that `partition`'s owner files at `due`.
     #[must_use]
     pub const fn new(
