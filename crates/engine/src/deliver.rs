@@ -66,6 +66,13 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// For tests of couriers: the first attempt of a task, of no owner's.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of(task: &Task, now: Timestamp) -> Self {
+        delivery(task, LaneNo::NONE, now, Timestamp::MAX)
+    }
+
     /// What came of it; `None` if it was certainly not sent.
     #[must_use]
     pub fn report(&self, outcome: Option<Outcome>) -> Report {

@@ -54,6 +54,11 @@ impl LaneId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LaneNo(u32);
 
+impl LaneNo {
+    /// Of no lane.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
 /// How a task comes into its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
