@@ -219,7 +219,7 @@ impl Owner {
         }
         if self.recent.is_undurable(Matter::Task(task.id)) {
             self.loader.aside.insert(task.id, task);
-        } else if !self.recent.changed_since(Matter::Task(task.id), issued) {
+        } else if !self.recent.durable_since(Matter::Task(task.id), issued) {
             self.memory.insert(task);
         }
     }
