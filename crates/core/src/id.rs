@@ -61,11 +61,20 @@ impl Sequence {
 pub struct TaskId(u128);
 
 impl TaskId {
+    /// How many letters it has.
+    pub const LETTERS: usize = TASK_LETTERS;
+
     /// Below every id of a task that is due at `due` or later, above all that are due before: a bound for
     /// ranges, not the id of a task.
     #[must_use]
     pub const fn floor(due: Timestamp) -> Self {
         Self((due.as_millis() as u128) << (128 - DUE_BITS))
+    }
+
+    /// The next below: a bound for ranges, not the id of a task. Nothing is below the lowest.
+    #[must_use]
+    pub const fn below(self) -> Self {
+        Self(self.0.saturating_sub(1))
     }
 
     /// The id of a task that `partition`'s owner files at `due`.
@@ -133,7 +142,8 @@ impl TaskId {
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_letters(f, self.0, TASK_LETTERS)
+        let letters: [u8; TASK_LETTERS] = letters(self.0);
+        f.write_str(str::from_utf8(&letters).expect("ASCII"))
     }
 }
 
@@ -163,6 +173,19 @@ pub struct FireId {
 }
 
 impl FireId {
+    /// How many letters it has: first those of its task.
+    pub const LETTERS: usize = TASK_LETTERS + 1 + NOMINAL_LETTERS;
+
+    /// As it is printed, in one piece: it is written with every delivery.
+    #[must_use]
+    pub fn letters(self) -> [u8; Self::LETTERS] {
+        let mut all = [b'-'; Self::LETTERS];
+        let nominal: [u8; NOMINAL_LETTERS] = letters(u128::from(self.nominal_at.as_millis()));
+        all[..TASK_LETTERS].copy_from_slice(&letters::<TASK_LETTERS>(self.task.0));
+        all[TASK_LETTERS + 1..].copy_from_slice(&nominal);
+        all
+    }
+
     /// A number that is the same for the same attempt of the same fire, and spread evenly over all others.
     #[must_use]
     pub fn entropy(self, attempt: crate::AttemptNo) -> u64 {
@@ -176,8 +199,7 @@ impl FireId {
 
 impl fmt::Display for FireId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-", self.task)?;
-        write_letters(f, u128::from(self.nominal_at.as_millis()), NOMINAL_LETTERS)
+        f.write_str(str::from_utf8(&self.letters()).expect("ASCII"))
     }
 }
 
@@ -211,14 +233,19 @@ pub enum IdError {
     FireForm,
 }
 
-/// In one piece: ids are written with every delivery and every answer.
-fn write_letters(f: &mut fmt::Formatter<'_>, bits: u128, count: usize) -> fmt::Result {
-    let mut letters = [0; TASK_LETTERS];
-    for (place, letter) in letters[..count].iter_mut().rev().enumerate() {
-        let index = usize::try_from(bits >> (5 * place) & 31).expect("five bits");
-        *letter = LETTERS[index];
+/// Twelve at a time, whose sixty bits fit a register: ids are written with every delivery and every answer.
+#[expect(clippy::cast_possible_truncation, reason = "the lower bits are meant")]
+fn letters<const COUNT: usize>(mut bits: u128) -> [u8; COUNT] {
+    let mut letters = [0; COUNT];
+    for twelve in letters.rchunks_mut(12) {
+        let mut low = bits as u64;
+        bits >>= 60;
+        for letter in twelve.iter_mut().rev() {
+            *letter = LETTERS[(low & 31) as usize];
+            low >>= 5;
+        }
     }
-    f.write_str(str::from_utf8(&letters[..count]).expect("ASCII"))
+    letters
 }
 
 fn read_letters(text: &str, count: usize) -> Option<u128> {

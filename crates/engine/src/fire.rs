@@ -4,7 +4,7 @@
 //! that is due at once only a part passes in one turn, and whoever is due a moment later does not wait for the rest of it.
 //! Invariant: nothing passes here before its `fire_at`.
 
-use punctual_core::{FireEnd, FireRecord, Task, TaskId, TaskState, Timestamp};
+use punctual_core::{FireEnd, FireRecord, Task, TaskState, Timestamp};
 use punctual_store::Change;
 
 use crate::command::{Answer, Asked, EngineError, Subject};
@@ -18,15 +18,16 @@ const FIRES_MAX: usize = 512;
 impl Owner {
     /// Fires what is due, or the first of it.
     pub(crate) fn fire(&mut self, now: Timestamp) {
-        for id in self.memory.due(now, FIRES_MAX) {
-            self.fire_one(id, now);
+        for slot in self.memory.due(now, FIRES_MAX) {
+            self.fire_one(slot, now);
         }
     }
 
-    fn fire_one(&mut self, id: TaskId, now: Timestamp) {
-        let Some(loaded) = self.memory.take_rung(id) else {
+    fn fire_one(&mut self, slot: u32, now: Timestamp) {
+        let Some(loaded) = self.memory.take_rung(slot) else {
             return;
         };
+        let id = loaded.task.id;
         if loaded.phase == Phase::Firing {
             // Another fire has come up to the one under way.
             if self.memory.turn(id, now) {
@@ -61,9 +62,9 @@ impl Owner {
         };
         let task = Task { version, ..task };
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Refile { task: task.clone(), was });
-        decision.effects.push(Effect::File(task.clone()));
-        decision.answer = Some(Answer::Task(task));
+        decision.change(Change::Refile { task: task.clone(), was });
+        decision.effects.push(Effect::file(task.clone()));
+        decision.answers(Answer::Task(task));
         self.write(decision);
     }
 

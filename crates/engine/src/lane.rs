@@ -45,6 +45,16 @@ impl LaneId {
         Self(definition.namespace.clone(), place)
     }
 
+    /// Whether it is that of a task.
+    fn is_of(&self, definition: &NewTask) -> bool {
+        let place = match (&self.1, &definition.target) {
+            (Place::Queue(queue), Target::Queue(other)) => queue == other,
+            (Place::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
+            _ => false,
+        };
+        place && self.0 == definition.namespace
+    }
+
     pub(crate) const fn of_queue(namespace: Namespace, queue: Queue) -> Self {
         Self(namespace, Place::Queue(queue))
     }
@@ -53,6 +63,11 @@ impl LaneId {
 /// Which lane of an owner; stays the same while a delivery of it is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LaneNo(u32);
+
+impl LaneNo {
+    /// Of no lane.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
 
 /// How a task comes into its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +168,8 @@ impl Lane {
 pub(crate) struct Lanes {
     lanes: Slab<Lane>,
     by_id: HashMap<LaneId, LaneNo, RandomState>,
+    /// Who was asked for last: tasks of one lane come together.
+    last: Option<LaneNo>,
     /// What the workers of queues want, as far as couriers have said.
     rooms: HashMap<LaneId, usize, RandomState>,
     /// Lanes that may have something to send.
@@ -168,10 +185,10 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// The lane of a task, opened if it is not there.
     pub(crate) fn open(&mut self, definition: &NewTask, now: Timestamp) -> LaneNo {
-        let id = LaneId::of(definition);
-        if let Some(lane) = self.by_id.get(&id) {
-            return *lane;
+        if let Some(lane) = self.find(definition) {
+            return lane;
         }
+        let id = LaneId::of(definition);
         let room = match id.1 {
             Place::Origin(_) => INFLIGHT_MAX,
             Place::Queue(_) => self.rooms.get(&id).copied().unwrap_or(0),
@@ -191,6 +208,16 @@ impl Lanes {
         let lane = LaneNo(u32::try_from(slot).expect("memory is full long before"));
         self.by_id.insert(id, lane);
         lane
+    }
+
+    /// The lane of a task, if it is there.
+    fn find(&mut self, definition: &NewTask) -> Option<LaneNo> {
+        let is_of = |lane: &LaneNo| self.lanes[lane.0 as usize].id.is_of(definition);
+        if let Some(lane) = self.last.filter(is_of) {
+            return Some(lane);
+        }
+        self.last = self.by_id.get(&LaneId::of(definition)).copied();
+        self.last
     }
 
     pub(crate) fn get_mut(&mut self, lane: LaneNo) -> &mut Lane {
@@ -230,7 +257,7 @@ impl Lanes {
 
     /// Whether a task that was let go of may come back now. If its lane is full again, it is where to go on next time.
     pub(crate) fn takes(&mut self, task: &Task) -> bool {
-        let Some(lane) = self.by_id.get(&LaneId::of(&task.definition)).copied() else {
+        let Some(lane) = self.find(&task.definition) else {
             return true;
         };
         let line = &mut self.lanes[lane.0 as usize];
@@ -333,6 +360,7 @@ impl Lanes {
         if line.is_over() && !line.ready {
             let line = self.lanes.remove(lane.0 as usize);
             self.by_id.remove(&line.id);
+            self.last = None;
         }
     }
 }

@@ -88,7 +88,8 @@ impl Loader {
 
     /// Has what a lane let go of, from a place on, brought back.
     pub(crate) fn feed(&mut self, spilled: Position) {
-        let from = Position::before(spilled.fire_at);
+        // Not from the beginning of its millisecond: of a crowd that is due at once, all before it is here or done.
+        let from = spilled.just_before();
         self.behind = Some(self.behind.map_or(from, |behind| behind.min(from)));
         // A page that is under way may have missed what was let go of since it was wanted: it is read again.
         self.sent_back = true;
@@ -218,7 +219,7 @@ impl Owner {
         }
         if self.recent.is_undurable(Matter::Task(task.id)) {
             self.loader.aside.insert(task.id, task);
-        } else if !self.recent.changed_since(Matter::Task(task.id), issued) {
+        } else if !self.recent.durable_since(Matter::Task(task.id), issued) {
             self.memory.insert(task);
         }
     }

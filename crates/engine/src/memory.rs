@@ -5,6 +5,7 @@
 //! come up to that one.
 //! Bound: a number of tasks and of bytes. Losing all of it loses nothing: the store has every task.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -106,9 +107,11 @@ impl Loaded {
 pub(crate) struct Memory {
     tasks: Slab<Loaded>,
     by_id: HashMap<TaskId, usize, RandomState>,
+    /// Who was asked for last, and where it is: several things follow from one event about a task.
+    last: Cell<Option<(TaskId, usize)>>,
     wheel: Wheel<u32>,
-    /// Tasks whose timers have rung, in line to be looked at; some have been moved since.
-    rung: VecDeque<TaskId>,
+    /// Where tasks are whose timers have rung, in line to be looked at; some have been moved since.
+    rung: VecDeque<u32>,
     payload_bytes: usize,
     budget: Budget,
     /// Tasks of which some fires are aside, and perhaps under way.
@@ -120,6 +123,7 @@ impl Memory {
         Self {
             tasks: Slab::new(),
             by_id: HashMap::default(),
+            last: Cell::new(None),
             wheel: Wheel::new(now.as_millis()),
             rung: VecDeque::new(),
             payload_bytes: 0,
@@ -149,7 +153,7 @@ impl Memory {
     }
 
     pub(crate) fn contains(&self, id: TaskId) -> bool {
-        self.by_id.contains_key(&id)
+        self.slot(id).is_some()
     }
 
     /// Whether an attempt of a task is under way.
@@ -158,11 +162,23 @@ impl Memory {
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<&Loaded> {
-        self.tasks.get(*self.by_id.get(&id)?)
+        self.tasks.get(self.slot(id)?)
     }
 
     pub(crate) fn get_mut(&mut self, id: TaskId) -> Option<&mut Loaded> {
-        self.tasks.get_mut(*self.by_id.get(&id)?)
+        let slot = self.slot(id)?;
+        self.tasks.get_mut(slot)
+    }
+
+    fn slot(&self, id: TaskId) -> Option<usize> {
+        match self.last.get() {
+            Some((last, slot)) if last == id => Some(slot),
+            _ => {
+                let slot = self.by_id.get(&id).copied()?;
+                self.last.set(Some((id, slot)));
+                Some(slot)
+            }
+        }
     }
 
     /// Holds a task as it stands now, with a timer, in place of an older copy.
@@ -188,7 +204,7 @@ impl Memory {
     /// Holds a task as it stands now in place of an older copy of which some fires are under way; they stay so. Out: what
     /// couriers brought meanwhile.
     pub(crate) fn refile(&mut self, task: Task) -> Vec<Report> {
-        let Some(slot) = self.by_id.get(&task.id).copied() else {
+        let Some(slot) = self.slot(task.id) else {
             self.insert(task);
             return Vec::new();
         };
@@ -242,7 +258,7 @@ impl Memory {
         if !self.contains(id) {
             self.insert(task.clone());
         }
-        let slot = self.by_id.get(&id).copied()?;
+        let slot = self.slot(id)?;
         if !task.aside.is_empty() {
             self.overlapping.insert(id);
         }
@@ -263,7 +279,7 @@ impl Memory {
 
     /// Its time has come: it stands in its lane.
     pub(crate) fn queued(&mut self, id: TaskId) {
-        if let Some(slot) = self.by_id.get(&id).copied() {
+        if let Some(slot) = self.slot(id) {
             self.tasks[slot].phase = Phase::Queued;
             self.stop_timer(slot);
         }
@@ -271,7 +287,7 @@ impl Memory {
 
     /// An attempt of the present fire is under way; another fire may come up to it.
     pub(crate) fn firing(&mut self, id: TaskId) {
-        let Some(slot) = self.by_id.get(&id).copied() else {
+        let Some(slot) = self.slot(id) else {
             return;
         };
         let loaded = &mut self.tasks[slot];
@@ -284,7 +300,7 @@ impl Memory {
 
     /// Another fire of a task has come up to the one under way: that one is aside from now on. Out: whether the other is due.
     pub(crate) fn turn(&mut self, id: TaskId, now: Timestamp) -> bool {
-        let Some(slot) = self.by_id.get(&id).copied() else {
+        let Some(slot) = self.slot(id) else {
             return false;
         };
         let loaded = &mut self.tasks[slot];
@@ -304,7 +320,7 @@ impl Memory {
 
     /// A fire that was aside is not under way any more, and not over.
     pub(crate) fn landed(&mut self, id: TaskId, nominal_at: Timestamp) {
-        let Some(slot) = self.by_id.get(&id).copied() else {
+        let Some(slot) = self.slot(id) else {
             return;
         };
         let loaded = &mut self.tasks[slot];
@@ -338,6 +354,7 @@ impl Memory {
         let Some(slot) = self.by_id.remove(&id) else {
             return;
         };
+        self.last.set(None);
         let loaded = self.tasks.remove(slot);
         self.overlapping.remove(&id);
         self.payload_bytes -= loaded.task.definition.payload.bytes().len();
@@ -348,7 +365,7 @@ impl Memory {
 
     /// A decision about the task is on its way: it must not fire meanwhile.
     pub(crate) fn leaving(&mut self, id: TaskId) {
-        let Some(slot) = self.by_id.get(&id).copied() else {
+        let Some(slot) = self.slot(id) else {
             return;
         };
         let loaded = &mut self.tasks[slot];
@@ -419,26 +436,28 @@ impl Memory {
 
     /// Tasks whose time has come: the first `max` of those for which it just has, and as many for which it came before. They are
     /// taken with [`take_rung`](Self::take_rung); the others are left for later.
-    pub(crate) fn due(&mut self, now: Timestamp, max: usize) -> Vec<TaskId> {
-        let mut due: Vec<TaskId> = Vec::new();
+    pub(crate) fn due(&mut self, now: Timestamp, max: usize) -> Vec<u32> {
+        let mut due: Vec<u32> = Vec::new();
         let before = self.rung.len();
         let (tasks, rung) = (&mut self.tasks, &mut self.rung);
         self.wheel.advance(now.as_millis(), |_, slot| {
             if let Some(loaded) = tasks.get_mut(slot as usize) {
                 loaded.timer = None;
                 loaded.rung = true;
-                let id = loaded.task.id;
-                if due.len() < max { due.push(id) } else { rung.push_back(id) }
+                if due.len() < max { due.push(slot) } else { rung.push_back(slot) }
             }
         });
         due.extend(self.rung.drain(..before.min(max)));
         due
     }
 
-    /// A task whose timer has rung, unless it was moved since.
-    pub(crate) fn take_rung(&mut self, id: TaskId) -> Option<&Loaded> {
-        let loaded = self.get_mut(id).filter(|loaded| loaded.rung)?;
+    /// A task whose timer has rung, unless it was moved since. If another is in its place by now, that one's timer has rung too, or it
+    /// is let be.
+    pub(crate) fn take_rung(&mut self, slot: u32) -> Option<&Loaded> {
+        let slot = slot as usize;
+        let loaded = self.tasks.get_mut(slot).filter(|loaded| loaded.rung)?;
         loaded.rung = false;
+        self.last.set(Some((loaded.task.id, slot)));
         Some(loaded)
     }
 

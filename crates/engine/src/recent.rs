@@ -8,6 +8,7 @@
 //! A letter of a task that goes on is a matter of its own: whatever becomes of it, what was read about the task is still true.
 //! Bound: ids are forgotten as soon as no open read is older than their change.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use punctual_core::{TaskId, TaskState};
@@ -48,16 +49,41 @@ impl Matter {
 pub(crate) struct Recent {
     /// Batches made so far.
     batches: u64,
-    /// Decisions about a task that are not durable yet.
-    undurable: HashMap<Matter, u32, RandomState>,
-    /// The batch that last changed a task, as long as a read is open that may have missed it.
-    changed: HashMap<Matter, u64, RandomState>,
-    /// The same by age, to forget them in order.
-    by_age: VecDeque<(u64, Matter)>,
+    tasks: Lately,
+    letters: Lately,
     /// Open reads by when they were issued.
     open: BTreeMap<Issued, u32>,
     /// Reads that were issued before this many batches are not believed at all.
     trusted: u64,
+}
+
+/// What was decided of late about matters of one kind. By nothing but their ids: the tables are looked into with every decision, and when a
+/// crowd is due they are larger than a cache.
+#[derive(Debug, Default)]
+struct Lately {
+    /// Decisions about a task that are not durable yet.
+    undurable: HashMap<TaskId, u32, RandomState>,
+    /// The batch that last changed a task, as long as a read is open that may have missed it.
+    changed: HashMap<TaskId, u64, RandomState>,
+    /// The same by age, to forget them in order.
+    by_age: VecDeque<(u64, TaskId)>,
+}
+
+impl Lately {
+    /// Forgets what was changed by a batch and those before.
+    fn forget(&mut self, oldest: u64) {
+        while let Some((batch, id)) = self.by_age.front().copied() {
+            if batch > oldest {
+                break;
+            }
+            self.by_age.pop_front();
+            if let Entry::Occupied(entry) = self.changed.entry(id)
+                && *entry.get() == batch
+            {
+                entry.remove();
+            }
+        }
+    }
 }
 
 impl Recent {
@@ -76,28 +102,45 @@ impl Recent {
         }
     }
 
+    const fn lately(&self, matter: Matter) -> (&Lately, TaskId) {
+        match matter {
+            Matter::Task(id) => (&self.tasks, id),
+            Matter::Letters(id) => (&self.letters, id),
+        }
+    }
+
+    const fn lately_mut(&mut self, matter: Matter) -> (&mut Lately, TaskId) {
+        match matter {
+            Matter::Task(id) => (&mut self.tasks, id),
+            Matter::Letters(id) => (&mut self.letters, id),
+        }
+    }
+
     pub(crate) fn decided(&mut self, matter: Matter) {
-        *self.undurable.entry(matter).or_default() += 1;
+        let (lately, id) = self.lately_mut(matter);
+        *lately.undurable.entry(id).or_default() += 1;
     }
 
     /// A decision about a task, part of the batch last applied, is durable.
     pub(crate) fn durable(&mut self, matter: Matter) {
         // A read that is issued from now on sees it; without an open one nobody can have missed it.
         if !self.open.is_empty() {
-            self.changed.insert(matter, self.batches);
-            self.by_age.push_back((self.batches, matter));
+            let batch = self.batches;
+            let (lately, id) = self.lately_mut(matter);
+            lately.changed.insert(id, batch);
+            lately.by_age.push_back((batch, id));
         }
         self.undone(matter);
     }
 
     /// A decision about a task will never be made.
     pub(crate) fn undone(&mut self, matter: Matter) {
-        let Some(count) = self.undurable.get_mut(&matter) else {
-            return;
-        };
-        *count -= 1;
-        if *count == 0 {
-            self.undurable.remove(&matter);
+        let (lately, id) = self.lately_mut(matter);
+        if let Entry::Occupied(mut entry) = lately.undurable.entry(id) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
         }
     }
 
@@ -114,30 +157,30 @@ impl Recent {
     pub(crate) fn applied(&mut self) {
         self.batches += 1;
         let oldest = self.open.keys().next().map_or(self.batches, |issued| issued.0);
-        while let Some((batch, matter)) = self.by_age.front().copied() {
-            if batch > oldest {
-                break;
-            }
-            self.by_age.pop_front();
-            if self.changed.get(&matter) == Some(&batch) {
-                self.changed.remove(&matter);
-            }
-        }
+        self.tasks.forget(oldest);
+        self.letters.forget(oldest);
     }
 
     pub(crate) fn is_undurable(&self, matter: Matter) -> bool {
-        self.undurable.contains_key(&matter)
+        let (lately, id) = self.lately(matter);
+        lately.undurable.contains_key(&id)
     }
 
     /// Whether a read that was issued then may be out of date about a task.
     pub(crate) fn changed_since(&self, matter: Matter, issued: Issued) -> bool {
-        self.is_undurable(matter)
-            || self.changed.get(&matter).is_some_and(|batch| *batch > issued.0)
+        self.is_undurable(matter) || self.durable_since(matter, issued)
+    }
+
+    /// Whether something about a task has become durable since a read was issued.
+    pub(crate) fn durable_since(&self, matter: Matter, issued: Issued) -> bool {
+        let (lately, id) = self.lately(matter);
+        lately.changed.get(&id).is_some_and(|batch| *batch > issued.0)
     }
 
     #[cfg(test)]
     fn remembered(&self) -> usize {
-        self.undurable.len() + self.changed.len() + self.by_age.len()
+        let lately = [&self.tasks, &self.letters];
+        lately.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len()).iter().sum()
     }
 }
 

@@ -26,6 +26,12 @@ impl Position {
         Self { fire_at, id: TaskId::floor(Timestamp::EPOCH) }
     }
 
+    /// Right before this place: whoever reads on from there finds first what stands here.
+    #[must_use]
+    pub const fn just_before(self) -> Self {
+        Self { fire_at: self.fire_at, id: self.id.below() }
+    }
+
     /// Where a task stands.
     #[must_use]
     pub const fn of(task: &Task) -> Self {

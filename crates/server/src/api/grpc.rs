@@ -5,6 +5,7 @@
 //! Invariant: every batch, message and line of a stream has a bound; a stream ends when the broker drains.
 
 mod convert;
+mod deliveries;
 mod list;
 mod tasks;
 mod workers;
@@ -19,7 +20,6 @@ use axum::response::{IntoResponse as _, Response};
 use punctual_core::Namespace;
 use punctual_proto::DESCRIPTORS;
 use punctual_proto::v1::tasks_server::TasksServer;
-use punctual_proto::v1::workers_server::WorkersServer;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -43,8 +43,7 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     let run = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let tasks = TasksServer::new(TasksDoor::new(Arc::clone(broker)))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let workers = WorkersServer::new(WorkersDoor::new(Arc::clone(broker), run))
-        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let workers = WorkersDoor::new(Arc::clone(broker), run);
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report_health(reporter, broker.draining.clone()));
     let reflection = || {
@@ -94,11 +93,11 @@ async fn pass_peers(State(broker): State<Arc<Broker>>, request: Request, next: N
 /// Serving until the broker drains.
 async fn report_health(reporter: HealthReporter, mut draining: watch::Receiver<bool>) {
     reporter.set_serving::<TasksServer<TasksDoor>>().await;
-    reporter.set_serving::<WorkersServer<WorkersDoor>>().await;
+    reporter.set_serving::<WorkersDoor>().await;
     drains(&mut draining).await;
     reporter.set_service_status("", ServingStatus::NotServing).await;
     reporter.set_not_serving::<TasksServer<TasksDoor>>().await;
-    reporter.set_not_serving::<WorkersServer<WorkersDoor>>().await;
+    reporter.set_not_serving::<WorkersDoor>().await;
 }
 
 /// Who calls, by the metadata of the call.

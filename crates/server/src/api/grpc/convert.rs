@@ -13,7 +13,7 @@ use http::StatusCode;
 use prost::Message;
 use punctual_core::{
     Backoff, Cron, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Misfire,
-    Namespace, NewTask, Occasion, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series,
+    Namespace, NewTask, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series,
     TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
 };
 use punctual_engine::{Cancelled, Condition, EngineError, Push, Scheduled};
@@ -25,7 +25,7 @@ use tonic::{Code, Status};
 use crate::api::error::{FULL, LOST, Problem};
 use crate::api::task::{check_json, factor_thousandths};
 use crate::api::when::When;
-use crate::courier::hub::{Leased, Token, Word};
+use crate::courier::hub::{Token, Word};
 
 const JSON: &str = "application/json";
 const OCTETS: &str = "application/octet-stream";
@@ -211,7 +211,7 @@ fn given(millis: u64) -> Option<Duration> {
     (millis != 0).then(|| Duration::from_millis(millis))
 }
 
-fn as_millis(duration: Duration) -> u64 {
+pub(super) fn as_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -417,42 +417,6 @@ pub(super) fn invalid(invalid: Invalid) -> Status {
 
 pub(super) fn failed(error: EngineError) -> Status {
     to_status(&Problem::from(error))
-}
-
-/// A delivery to a worker.
-pub(super) fn delivery(leased: Leased) -> v1::Delivery {
-    let Leased { token, delivery, lease } = leased;
-    let definition = &delivery.definition;
-    let queue = match &definition.target {
-        Target::Queue(queue) => queue.as_str().to_owned(),
-        Target::Http(_) => String::new(),
-    };
-    let fire_id = delivery.fire_id.to_string();
-    // A fire id begins with the id of its task.
-    let task = fire_id.split('-').next().unwrap_or_default().to_owned();
-    v1::Delivery {
-        token: token.0,
-        fire_id,
-        task,
-        key: definition.key.as_ref().map_or_else(String::new, |key| key.as_str().to_owned()),
-        queue,
-        attempt: u32::from(delivery.attempt.get()),
-        payload: definition.payload.bytes().clone(),
-        content_type: definition.payload.content_type().unwrap_or_default().to_owned(),
-        fire_at_ms: delivery.fire_at.as_millis(),
-        fired_at_ms: delivery.fired_at.as_millis(),
-        version: delivery.version.get(),
-        lease_ms: as_millis(lease),
-        occasion: occasion(delivery.occasion).into(),
-    }
-}
-
-fn occasion(occasion: Occasion) -> v1::Occasion {
-    match occasion {
-        Occasion::Due => v1::Occasion::Due,
-        Occasion::Besides => v1::Occasion::Besides,
-        Occasion::Return => v1::Occasion::Return,
-    }
 }
 
 /// What a worker says, word by word.

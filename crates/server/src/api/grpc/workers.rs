@@ -6,8 +6,9 @@
 //! Next door: who gets what (`courier/hub`).
 
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use punctual_core::{Invalid, Namespace, Queue};
@@ -16,12 +17,14 @@ use punctual_proto::v1::broker_message::Message as Tell;
 use punctual_proto::v1::worker_message::Message as Told;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::deliveries::{Outgoing, WorkCodec};
 use super::tasks::namespace;
-use super::{admit, convert, drains, who};
+use super::{MESSAGE_BYTES_MAX, admit, convert, drains, who};
 use crate::broker::Broker;
 use crate::courier::hub::{Heard, Leased, Worker};
 
@@ -38,27 +41,67 @@ const QUEUES_MAX: usize = 64;
 /// How long a worker may take to say hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
+/// The one call of the service.
+const WORK: &str = "/punctual.v1.Workers/Work";
+
+/// The service. Written out, because the generated one takes only messages that are built before they are spelled.
+#[derive(Debug, Clone)]
 pub(super) struct WorkersDoor {
     broker: Arc<Broker>,
     /// This run of this broker.
-    run: String,
+    run: Arc<str>,
+}
+
+impl NamedService for WorkersDoor {
+    const NAME: &'static str = v1::workers_server::SERVICE_NAME;
+}
+
+impl<B> Service<http::Request<B>> for WorkersDoor
+where
+    B: Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let door = self.clone();
+        Box::pin(async move {
+            if request.uri().path() != WORK {
+                return Ok(Status::unimplemented("there is one call, Work").into_http());
+            }
+            let max = Some(MESSAGE_BYTES_MAX);
+            let mut grpc = Grpc::new(WorkCodec).apply_max_message_size_config(max, None);
+            Ok(grpc.streaming(door, request).await)
+        })
+    }
+}
+
+impl StreamingService<v1::WorkerMessage> for WorkersDoor {
+    type Response = Outgoing;
+    type ResponseStream = ReceiverStream<Result<Outgoing, Status>>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<v1::WorkerMessage>>) -> Self::Future {
+        let door = self.clone();
+        Box::pin(async move { door.work(request).await })
+    }
 }
 
 impl WorkersDoor {
     pub(super) fn new(broker: Arc<Broker>, run: String) -> Self {
-        Self { broker, run }
+        Self { broker, run: run.into() }
     }
-}
-
-#[tonic::async_trait]
-impl v1::workers_server::Workers for WorkersDoor {
-    type WorkStream = Pin<Box<dyn Stream<Item = Result<v1::BrokerMessage, Status>> + Send>>;
 
     async fn work(
         &self,
         request: Request<Streaming<v1::WorkerMessage>>,
-    ) -> Result<Response<Self::WorkStream>, Status> {
+    ) -> Result<Response<ReceiverStream<Result<Outgoing, Status>>>, Status> {
         let who = who(&self.broker, request.metadata())?;
         let mut incoming = request.into_inner();
         let hello = match timeout(HELLO_TIMEOUT, incoming.message()).await {
@@ -74,12 +117,12 @@ impl v1::workers_server::Workers for WorkersDoor {
         let worker = self.broker.hub.join(&namespace, &queues, hello.credit as usize);
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let welcome = Tell::Welcome(v1::Welcome { version, run: self.run.clone() });
+        let welcome = Tell::Welcome(v1::Welcome { version, run: self.run.to_string() });
         let broker = Arc::clone(&self.broker);
         let waiting = VecDeque::from([message(welcome)]);
         let session = Session { broker, namespace, worker, waiting };
         tokio::spawn(session.run(incoming, outgoing));
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        Ok(Response::new(ReceiverStream::new(messages)))
     }
 }
 
@@ -89,14 +132,14 @@ struct Session {
     namespace: Namespace,
     worker: Worker,
     /// What could not be sent yet.
-    waiting: VecDeque<v1::BrokerMessage>,
+    waiting: VecDeque<Outgoing>,
 }
 
 impl Session {
     async fn run(
         mut self,
         mut incoming: Streaming<v1::WorkerMessage>,
-        outgoing: mpsc::Sender<Result<v1::BrokerMessage, Status>>,
+        outgoing: mpsc::Sender<Result<Outgoing, Status>>,
     ) {
         let mut draining = self.broker.draining.clone();
         let mut drained = false;
@@ -167,23 +210,20 @@ impl Session {
     }
 
     fn deliver(&mut self, leased: Vec<Leased>) {
-        let mut deliveries = Vec::with_capacity(leased.len());
-        let mut bytes = 0;
-        for leased in leased {
-            let delivery = convert::delivery(leased);
-            bytes += delivery.payload.len() + delivery.key.len() + DELIVERY_BYTES;
-            deliveries.push(delivery);
-            if bytes > DELIVERIES_BYTES_MAX {
-                bytes = 0;
-                self.push(std::mem::take(&mut deliveries));
-            }
+        let (mut deliveries, mut bytes) = (leased, 0);
+        let too_many = |leased: &Leased| {
+            let definition = &leased.delivery.definition;
+            let key_bytes = definition.key.as_ref().map_or(0, |key| key.as_str().len());
+            bytes += definition.payload.bytes().len() + key_bytes + DELIVERY_BYTES;
+            bytes > DELIVERIES_BYTES_MAX
+        };
+        if let Some(last) = deliveries.iter().position(too_many) {
+            let rest = deliveries.split_off(last + 1);
+            self.waiting.push_back(Outgoing::Deliveries(deliveries));
+            return self.deliver(rest);
         }
-        self.push(deliveries);
-    }
-
-    fn push(&mut self, deliveries: Vec<v1::Delivery>) {
         if !deliveries.is_empty() {
-            self.waiting.push_back(message(Tell::Deliveries(v1::Deliveries { deliveries })));
+            self.waiting.push_back(Outgoing::Deliveries(deliveries));
         }
     }
 
@@ -214,6 +254,6 @@ fn queues(names: &[String]) -> Result<Vec<Queue>, Invalid> {
     Ok(queues)
 }
 
-fn message(tell: Tell) -> v1::BrokerMessage {
-    v1::BrokerMessage { message: Some(tell) }
+fn message(tell: Tell) -> Outgoing {
+    Outgoing::Message(v1::BrokerMessage { message: Some(tell) })
 }

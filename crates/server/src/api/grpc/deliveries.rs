@@ -1,0 +1,240 @@
+//! Spelling deliveries: they become bytes straight from where the hub has them.
+//!
+//! In: what goes out to a worker. Out: the bytes of a `BrokerMessage`. Most of what a broker sends are deliveries, and messages that are
+//! built only to be written cost six allocations each; everything else is written by the generated code.
+//! Invariant: the bytes are those that the generated code would write. The test below is what says so when the message gets another field.
+
+use bytes::BufMut;
+use prost::Message as _;
+use prost::encoding::{encode_varint, encoded_len_varint};
+use punctual_core::{FireId, Occasion, Target, TaskId, TaskKey};
+use punctual_proto::v1;
+use tonic::Status;
+use tonic::codec::{Codec, EncodeBuf, Encoder};
+use tonic_prost::ProstDecoder;
+
+use super::convert::as_millis;
+use crate::courier::hub::Leased;
+
+/// What goes out to a worker.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Message(v1::BrokerMessage),
+    Deliveries(Vec<Leased>),
+}
+
+/// How the stream of a worker is spelled.
+#[derive(Debug, Default)]
+pub(super) struct WorkCodec;
+
+impl Codec for WorkCodec {
+    type Encode = Outgoing;
+    type Decode = v1::WorkerMessage;
+    type Encoder = Self;
+    type Decoder = ProstDecoder<v1::WorkerMessage>;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        ProstDecoder::default()
+    }
+}
+
+impl Encoder for WorkCodec {
+    type Item = Outgoing;
+    type Error = Status;
+
+    fn encode(&mut self, item: Outgoing, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        match item {
+            Outgoing::Message(message) => {
+                message.encode(out).map_err(|error| Status::internal(error.to_string()))?;
+            }
+            Outgoing::Deliveries(leased) => {
+                let length = length_of(&leased);
+                out.reserve(length + LENGTH_BYTES_MAX);
+                put(out, length, &leased);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The field of `BrokerMessage`, and the one of `Deliveries`.
+const DELIVERIES: u8 = 2;
+const DELIVERY: u8 = 1;
+/// A field's number and type, and its length.
+const LENGTH_BYTES_MAX: usize = 1 + 10;
+
+/// The types of fields.
+const VARINT: u8 = 0;
+const FIXED: u8 = 1;
+const BYTES: u8 = 2;
+
+/// What a field holds. One that holds nothing, or zero, is not written.
+#[derive(Clone, Copy)]
+enum Value<'a> {
+    Fixed(u64),
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl Value<'_> {
+    fn length(self) -> usize {
+        match self {
+            Self::Fixed(0) | Self::Number(0) | Self::Bytes([]) => 0,
+            Self::Fixed(_) => 1 + 8,
+            Self::Number(number) => 1 + encoded_len_varint(number),
+            Self::Bytes(bytes) => 1 + encoded_len_varint(bytes.len() as u64) + bytes.len(),
+        }
+    }
+
+    fn put(self, field: u8, out: &mut impl BufMut) {
+        match self {
+            Self::Fixed(0) | Self::Number(0) | Self::Bytes([]) => {}
+            Self::Fixed(number) => {
+                out.put_u8(field << 3 | FIXED);
+                out.put_u64_le(number);
+            }
+            Self::Number(number) => {
+                out.put_u8(field << 3 | VARINT);
+                encode_varint(number, out);
+            }
+            Self::Bytes(bytes) => {
+                put_head(field, bytes.len(), out);
+                out.put_slice(bytes);
+            }
+        }
+    }
+}
+
+fn put_head(field: u8, length: usize, out: &mut impl BufMut) {
+    out.put_u8(field << 3 | BYTES);
+    encode_varint(length as u64, out);
+}
+
+/// The fields of a delivery, from the first on. A fire id begins with the id of its task.
+fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'a>; 13] {
+    use Value::{Bytes, Fixed, Number};
+    let Leased { token, delivery, lease } = leased;
+    let definition = &delivery.definition;
+    let queue = match &definition.target {
+        Target::Queue(queue) => queue.as_str(),
+        Target::Http(_) => "",
+    };
+    let occasion = match delivery.occasion {
+        Occasion::Due => v1::Occasion::Due,
+        Occasion::Besides => v1::Occasion::Besides,
+        Occasion::Return => v1::Occasion::Return,
+    };
+    [
+        Fixed(token.0),
+        Bytes(fire_id),
+        Bytes(task),
+        Bytes(definition.key.as_ref().map_or("", TaskKey::as_str).as_bytes()),
+        Bytes(queue.as_bytes()),
+        Number(u64::from(delivery.attempt.get())),
+        Bytes(definition.payload.bytes()),
+        Bytes(definition.payload.content_type().unwrap_or_default().as_bytes()),
+        Number(delivery.fire_at.as_millis()),
+        Number(delivery.fired_at.as_millis()),
+        Number(delivery.version.get()),
+        Number(as_millis(*lease)),
+        Number(occasion as u64),
+    ]
+}
+
+/// How long the fields of a delivery are, all together.
+fn delivery_length(leased: &Leased) -> usize {
+    let fire_id = [0; FireId::LETTERS];
+    let fields = fields(leased, &fire_id, &fire_id[..TaskId::LETTERS]);
+    fields.into_iter().map(Value::length).sum()
+}
+
+/// How long a `Deliveries` with all of them is.
+fn length_of(leased: &[Leased]) -> usize {
+    let lengths = leased.iter().map(delivery_length);
+    lengths.map(|length| 1 + encoded_len_varint(length as u64) + length).sum()
+}
+
+fn put(out: &mut impl BufMut, length: usize, leased: &[Leased]) {
+    put_head(DELIVERIES, length, out);
+    for leased in leased {
+        put_head(DELIVERY, delivery_length(leased), out);
+        let fire_id = leased.delivery.fire_id.letters();
+        let fields = fields(leased, &fire_id, &fire_id[..TaskId::LETTERS]);
+        for (field, value) in (1..).zip(fields) {
+            value.put(field, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use punctual_core::{
+        Due, Namespace, NewTask, Payload, Queue, Schedule, Task, Timestamp, Version,
+    };
+    use punctual_engine::Delivery;
+
+    use super::*;
+    use crate::courier::hub::Token;
+
+    fn leased(token: u64, change: impl FnOnce(&mut NewTask)) -> Leased {
+        let at = Timestamp::from_millis(1_800_000_000_123);
+        let target = Target::Queue(Queue::new("orders").unwrap());
+        let schedule = Schedule::Once(Due::At(at));
+        let mut new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
+        change(&mut new_task);
+        let task = Task::new(TaskId::floor(at), new_task.into(), at, Version::FIRST);
+        let delivery = Delivery::of(&task, at.after(Duration::from_millis(7)));
+        Leased { token: Token(token), delivery, lease: Duration::from_secs(30) }
+    }
+
+    /// The same as a message.
+    fn message(leased: &Leased) -> v1::Delivery {
+        let Leased { token, delivery, lease } = leased;
+        let definition = &delivery.definition;
+        v1::Delivery {
+            token: token.0,
+            fire_id: delivery.fire_id.to_string(),
+            task: delivery.fire_id.task.to_string(),
+            key: definition.key.as_ref().map_or_else(String::new, ToString::to_string),
+            queue: "orders".to_owned(),
+            attempt: 1,
+            payload: definition.payload.bytes().clone(),
+            content_type: definition.payload.content_type().unwrap_or_default().to_owned(),
+            fire_at_ms: delivery.fire_at.as_millis(),
+            fired_at_ms: delivery.fired_at.as_millis(),
+            version: 1,
+            lease_ms: as_millis(*lease),
+            occasion: v1::Occasion::Due.into(),
+        }
+    }
+
+    #[test]
+    fn deliveries_are_spelled_as_the_generated_code_spells_them() {
+        let all = vec![
+            leased(u64::MAX, |_| {}),
+            leased(0, |new_task| new_task.key = Some(TaskKey::new("ä key").unwrap())),
+            leased(1, |new_task| new_task.payload = Payload::Json(Bytes::from_static(b"{}"))),
+            leased(1 << 40, |new_task| {
+                let bytes = Bytes::from(vec![7; 70_000]);
+                let content_type = "application/octet-stream".into();
+                new_task.payload = Payload::Binary { bytes, content_type };
+            }),
+        ];
+        for leased in [&all[..0], &all[..1], &all] {
+            let deliveries = leased.iter().map(message).collect();
+            let deliveries = v1::Deliveries { deliveries };
+            let tell = v1::broker_message::Message::Deliveries(deliveries);
+            let want = v1::BrokerMessage { message: Some(tell) }.encode_to_vec();
+            let mut spelled = Vec::new();
+            put(&mut spelled, length_of(leased), leased);
+            assert_eq!(spelled, want, "{} of them", leased.len());
+        }
+    }
+}
