@@ -28,7 +28,7 @@ struct Shop {
 impl Shop {
     async fn apply(&mut self, changes: Vec<Change>) {
         for changes in changes.chunks(1000) {
-            let batch = Batch { number: self.batch, changes: changes.to_vec() };
+            let batch = Batch::new(self.batch, changes.to_vec());
             self.store.apply(partition(0), self.epoch, batch).await.unwrap();
             self.batch = self.batch.next();
         }
