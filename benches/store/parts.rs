@@ -186,7 +186,7 @@ impl<T: Send + 'static, F: Future<Output = Outcome<T>> + Send + 'static> Work fo
 impl Owner {
     async fn apply(&mut self, changes: Vec<Change>) -> Outcome<()> {
         let tasks = changes.len() as u64;
-        let batch = Batch { number: self.batch, changes };
+        let batch = Batch::new(self.batch, changes);
         self.batch = self.batch.next();
         let asked = machine::start();
         self.store.apply(self.partition, self.lease.epoch, batch).await?;

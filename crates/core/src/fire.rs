@@ -169,6 +169,13 @@ impl FireRecord {
         }
     }
 
+    /// The same, with the attempts of a task that nobody needs any more.
+    #[must_use]
+    pub fn of_ended(mut task: Task, end: FireEnd, ended_at: Timestamp) -> Self {
+        let attempts = std::mem::take(&mut task.attempts);
+        Self { attempts, ..Self::of(&task, end, ended_at) }
+    }
+
     /// How late the first attempt was, if there was one.
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {

@@ -28,9 +28,9 @@ impl Owner {
         let mut decision = Decision::answering(asked);
         let task = decision.end_aside(task, FireEnd::Cancelled, now);
         let record = FireRecord::of(&task, FireEnd::Cancelled, now);
-        decision.changes.push(Change::Settle { record, next: None, was: task.state });
+        decision.change(Change::Settle { record, next: None, was: task.state });
         decision.effects.push(Effect::Leave(task.id));
-        decision.answer = Some(Answer::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
+        decision.answers(Answer::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
         self.write(decision);
     }
 

@@ -252,7 +252,7 @@ impl Owner {
     }
 
     /// A claim is durable: its task may be sent, and is in the store no more, or stands before its next fire there.
-    pub(crate) fn send_claimed(&mut self, id: TaskId, next: Option<Task>, now: Timestamp) {
+    pub(crate) fn send_claimed(&mut self, id: TaskId, next: Option<Box<Task>>, now: Timestamp) {
         let Some(loaded) = self.memory.get(id) else {
             return;
         };
@@ -262,7 +262,7 @@ impl Owner {
         self.memory.remove(id);
         self.claims.insert(task, next.is_some(), now);
         if let Some(next) = next {
-            self.file(next);
+            self.file(*next);
         }
     }
 

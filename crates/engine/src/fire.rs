@@ -62,9 +62,9 @@ impl Owner {
         };
         let task = Task { version, ..task };
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Refile { task: task.clone(), was });
-        decision.effects.push(Effect::File(task.clone()));
-        decision.answer = Some(Answer::Task(task));
+        decision.change(Change::Refile { task: task.clone(), was });
+        decision.effects.push(Effect::file(task.clone()));
+        decision.answers(Answer::Task(task));
         self.write(decision);
     }
 

@@ -5,6 +5,7 @@
 //! Bound: [`BATCHES_MAX`], [`WEIGHT_MAX`], [`AGE_MAX`].
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{Namespace, Task, TaskId, TaskKey, Timestamp};
@@ -35,7 +36,7 @@ struct One {
 impl Kept {
     /// Keeps the batch that the store has just answered.
     pub(crate) fn keep(&mut self, batch: Batch, now: Timestamp) {
-        let weight = batch.changes.iter().map(Change::weight).sum();
+        let weight = batch.changes.iter().map(|change| change.weight()).sum();
         self.weight += weight;
         self.batches.push_back(One { batch, weight, at: now });
         self.forget(now);
@@ -63,7 +64,8 @@ impl Kept {
     /// What those from a number on are about.
     pub(crate) fn about_since(&self, number: BatchNo) -> About {
         let batches = self.batches.iter().map(|one| &one.batch);
-        batches.filter(|batch| batch.number >= number).flat_map(|batch| &batch.changes).collect()
+        let since = batches.filter(|batch| batch.number >= number);
+        since.flat_map(|batch| &batch.changes).map(Arc::as_ref).collect()
     }
 }
 

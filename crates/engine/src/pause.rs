@@ -42,8 +42,8 @@ impl Owner {
                 let shown = next.clone().unwrap_or(Task { state: TaskState::Done, ..task.clone() });
                 let mut decision = Decision::answering(asked);
                 let task = Task { state: TaskState::Scheduled, ..task };
-                decision.changes.push(Change::Refile { task, was });
-                decision.answer = Some(Answer::Task(shown));
+                decision.change(Change::Refile { task, was });
+                decision.answers(Answer::Task(shown));
                 self.skip(id, onward, &mut decision, now);
                 self.write(decision);
             }
@@ -71,10 +71,10 @@ impl Owner {
     fn stand(&mut self, asked: Asked, task: Task, was: TaskState) {
         let firing = self.memory.is_firing(task.id);
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Refile { task: task.clone().earliest(), was });
-        let effect = if firing { Effect::Stand } else { Effect::File };
+        decision.change(Change::Refile { task: task.clone().earliest(), was });
+        let effect = if firing { Effect::stand } else { Effect::file };
         decision.effects.push(effect(task.clone()));
-        decision.answer = Some(Answer::Task(task));
+        decision.answers(Answer::Task(task));
         self.write(decision);
     }
 }

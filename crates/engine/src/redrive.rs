@@ -31,9 +31,9 @@ impl Owner {
         let attempts = Vec::new();
         let task = Task { fire_at: now, state, version, attempts, ..letter.task };
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Redrive { fire_id, task: task.clone() });
-        decision.effects.push(Effect::File(task.clone()));
-        decision.answer = Some(Answer::Task(task));
+        decision.change(Change::Redrive { fire_id, task: task.clone() });
+        decision.effects.push(Effect::file(task.clone()));
+        decision.answers(Answer::Task(task));
         self.write(decision);
     }
 
@@ -48,10 +48,10 @@ impl Owner {
         let definition = NewTask { key: None, schedule, ..NewTask::clone(&letter.task.definition) };
         let task = Task::new(id, definition.into(), now, Version::FIRST);
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Forget { fire_id, namespace });
-        decision.changes.push(Change::Put(task.clone()));
-        decision.effects.push(Effect::File(task.clone()));
-        decision.answer = Some(Answer::Task(task));
+        decision.change(Change::Forget { fire_id, namespace });
+        decision.change(Change::Put(task.clone()));
+        decision.effects.push(Effect::file(task.clone()));
+        decision.answers(Answer::Task(task));
         self.write(decision);
     }
 
@@ -62,8 +62,8 @@ impl Owner {
         let fire_id = letter.fire_id();
         let namespace = letter.task.definition.namespace.clone();
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Forget { fire_id, namespace });
-        decision.answer = Some(Answer::Forgotten);
+        decision.change(Change::Forget { fire_id, namespace });
+        decision.answers(Answer::Forgotten);
         self.write(decision);
     }
 }

@@ -9,6 +9,7 @@
 //! Next door: `write`, which sends; `kept`, which has the batches; `look` and `load`, which begin anew.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use punctual_core::Timestamp;
 use punctual_store::{BatchNo, StoreError};
@@ -44,12 +45,12 @@ impl Owner {
         }
         if self.writer.sent == 0 {
             // The batch that was refused is sent in the end, even if nothing is left in it.
-            kept.push_front(Box::default());
+            kept.push_front(Decision::default());
             self.writer.sent = 1;
         }
         self.writer.decisions = kept;
         for decision in undone {
-            self.undo(*decision, EngineError::Stopped, now);
+            self.undo(decision, EngineError::Stopped, now);
         }
     }
 
@@ -79,7 +80,7 @@ impl Owner {
 impl Decision {
     /// What it rests on and what it changes.
     fn about(&self) -> About {
-        let mut about: About = self.changes.iter().collect();
+        let mut about: About = self.changes.iter().map(Arc::as_ref).collect();
         let subject = self.asked.as_ref().and_then(|asked| asked.subject.as_ref());
         subject.into_iter().for_each(|subject| about.add(subject));
         about

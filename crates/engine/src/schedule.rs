@@ -50,7 +50,7 @@ impl Owner {
             Some(old) => {
                 let old = decision.end_aside(old, FireEnd::Replaced, now);
                 let record = FireRecord::of(&old, FireEnd::Replaced, now);
-                decision.changes.push(Change::Settle { record, next: None, was: old.state });
+                decision.change(Change::Settle { record, next: None, was: old.state });
                 decision.effects.push(Effect::Leave(old.id));
                 Scheduled::Replaced(task.clone())
             }
@@ -58,9 +58,9 @@ impl Owner {
         if !self.keep_receipt(&mut decision, &order, &task, now) {
             return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
         }
-        decision.changes.push(Change::Put(task.clone()));
-        decision.effects.push(Effect::File(task));
-        decision.answer = Some(Answer::Scheduled(scheduled));
+        decision.change(Change::Put(task.clone()));
+        decision.effects.push(Effect::file(task));
+        decision.answers(Answer::Scheduled(scheduled));
         self.write(decision);
     }
 
@@ -79,8 +79,8 @@ impl Owner {
             return false;
         };
         let kept = receipt::receipt(id, ours, task);
-        decision.changes.push(Change::Put(kept.clone()));
-        decision.effects.push(Effect::File(kept));
+        decision.change(Change::Put(kept.clone()));
+        decision.effects.push(Effect::file(kept));
         true
     }
 
@@ -99,9 +99,9 @@ impl Owner {
             }
             Some(Edited::InItsCourse(task)) => {
                 let stored = task.clone().earliest();
-                decision.changes.push(Change::Refile { task: stored.clone(), was });
+                decision.change(Change::Refile { task: stored.clone(), was });
                 let effect =
-                    if firing { Effect::Stand(task.clone()) } else { Effect::File(stored) };
+                    if firing { Effect::stand(task.clone()) } else { Effect::file(stored) };
                 decision.effects.push(effect);
                 task
             }
@@ -114,19 +114,19 @@ impl Owner {
                     let old = decision.end_aside(old, FireEnd::Replaced, now);
                     let record = FireRecord::of(&old, FireEnd::Replaced, now);
                     let next = Some(task.clone());
-                    decision.changes.push(Change::Settle { record, next, was });
+                    decision.change(Change::Settle { record, next, was });
                 } else {
-                    decision.changes.push(Change::Refile { task: task.clone(), was });
+                    decision.change(Change::Refile { task: task.clone(), was });
                 }
                 decision.effects.push(Effect::Leave(task.id));
-                decision.effects.push(Effect::File(task.clone()));
+                decision.effects.push(Effect::file(task.clone()));
                 task
             }
         };
         if !self.keep_receipt(&mut decision, order, &task, now) {
             return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
         }
-        decision.answer = Some(Answer::Scheduled(Scheduled::Replaced(task)));
+        decision.answers(Answer::Scheduled(Scheduled::Replaced(task)));
         self.write(decision);
     }
 

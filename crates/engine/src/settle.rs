@@ -8,7 +8,6 @@ use punctual_core::{
     Task, TaskState, Terms, Timestamp, Verdict, settle,
 };
 use punctual_store::{Change, Head};
-use smallvec::SmallVec;
 
 use crate::claim::Claim;
 use crate::command::{Asked, EngineError, Subject};
@@ -59,8 +58,8 @@ impl Owner {
         let over = task.is_silent_no_more();
         let decision = match judge(task, report.fired_at, outcome, now) {
             Judged::Done(task) => {
-                let record = FireRecord::of(&task, FireEnd::Done, now);
                 let onward = self.count_skips(task.onward(TaskState::Done, now));
+                let record = FireRecord::of_ended(task, FireEnd::Done, now);
                 let done = |next, was| Change::Settle { record, next, was };
                 Decision::onward(id, onward, was, now, done)
             }
@@ -68,7 +67,7 @@ impl Owner {
             Judged::Again(task, fire_at) => {
                 let task = Task { fire_at, ..task }.earliest();
                 let change = Change::Refile { task: task.clone(), was };
-                Decision::own(change, Effect::File(task))
+                Decision::own(change, Effect::file(task))
             }
             Judged::Dead(letter) => {
                 let onward = self.count_skips(letter.task.onward(TaskState::Dead, now));
@@ -121,7 +120,7 @@ impl Owner {
         if let Some(loaded) = self.memory.get_mut(id) {
             loaded.flying.retain(|at| *at != nominal_at);
         }
-        self.write(Decision::own(change, Effect::Stand(stands)));
+        self.write(Decision::own(change, Effect::stand(stands)));
     }
 
     /// It ended as a dead letter with an unknown outcome when it was claimed. Now the outcome is known, and another end takes the
@@ -152,9 +151,9 @@ impl Owner {
             Judged::Again(..) => unreachable!("at most once is never tried again"),
             Judged::Dead(letter) => Change::Dead { letter, next: None, was },
         };
-        let changes = SmallVec::from_iter([Change::Forget { fire_id, namespace }, change]);
-        let effects = SmallVec::from_iter([Effect::Unclaim(fire_id)]);
-        self.write(Decision { changes, effects, ..Decision::default() });
+        let mut decision = Decision::own(change, Effect::Unclaim(fire_id));
+        decision.changes.insert(0, Change::Forget { fire_id, namespace }.into());
+        self.write(decision);
     }
 
     /// A claimed fire was not sent, so it may be: its task is filed again, unless another was given its name, which is as if it
@@ -175,11 +174,11 @@ impl Owner {
         if successor.is_some() || self.claims.is_succeeded(fire_id) {
             let namespace = task.definition.namespace.clone();
             let record = FireRecord::of(&task, FireEnd::Replaced, now);
-            decision.changes.push(Change::Forget { fire_id, namespace });
-            decision.changes.push(Change::Settle { record, next: None, was: TaskState::Dead });
+            decision.change(Change::Forget { fire_id, namespace });
+            decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
         } else {
-            decision.changes.push(Change::Redrive { fire_id, task: task.clone() });
-            decision.effects.push(Effect::File(task));
+            decision.change(Change::Redrive { fire_id, task: task.clone() });
+            decision.effects.push(Effect::file(task));
         }
         self.write(decision);
     }
@@ -200,6 +199,8 @@ fn judge(mut task: Task, fired_at: Timestamp, outcome: Outcome, now: Timestamp) 
         expires_at: task.expires_at(),
     };
     let verdict = settle(task.attempt_next(), &outcome, &terms, now);
+    // Most fires have one.
+    task.attempts.reserve_exact(1);
     task.attempts.push(AttemptRecord { fired_at, ended_at: now, outcome });
     match verdict {
         Verdict::Done => Judged::Done(task),

@@ -27,9 +27,9 @@ impl Owner {
                 let (id, version) = (head.id, head.version.next());
                 let fire_at = due.resolve(now);
                 let mut decision = Decision::answering(asked);
-                decision.changes.push(Change::Postpone { id, fire_at, version });
+                decision.change(Change::Postpone { id, fire_at, version });
                 decision.effects.push(Effect::Postpone { namespace, id, fire_at, version });
-                decision.answer = Some(Answer::Touched { fire_at, version });
+                decision.answers(Answer::Touched { fire_at, version });
                 self.write(decision);
             }
             (Some(task), _) => match task.definition.schedule {
@@ -81,13 +81,13 @@ impl Owner {
         let was = task.state;
         let version = task.version.next();
         let mut decision = Decision::answering(asked);
-        decision.answer = Some(Answer::Touched { fire_at: until, version });
+        decision.answers(Answer::Touched { fire_at: until, version });
         if self.memory.is_firing(task.id) {
             // The attempt goes on; the watch is armed when it is over.
             let (resumes_at, armed_at) = (Some(until), Some(now));
             let task = Task { resumes_at, armed_at, version, ..task.clone() };
-            decision.changes.push(Change::Refile { task: task.clone(), was });
-            decision.effects.push(Effect::Stand(task));
+            decision.change(Change::Refile { task: task.clone(), was });
+            decision.effects.push(Effect::stand(task));
             return self.write(decision);
         }
         let touched = Task { version, ..task.touched(until, now) };
@@ -99,8 +99,8 @@ impl Owner {
         } else {
             Change::Refile { task: touched.clone(), was }
         };
-        decision.changes.push(change);
-        decision.effects.push(Effect::File(touched));
+        decision.change(change);
+        decision.effects.push(Effect::file(touched));
         self.write(decision);
     }
 
@@ -110,9 +110,9 @@ impl Owner {
         let version = task.version.next();
         let moved = Task { fire_at, nominal_at: fire_at, version, attempts: Vec::new(), ..task };
         let mut decision = Decision::answering(asked);
-        decision.changes.push(Change::Refile { task: moved.clone(), was });
-        decision.effects.push(Effect::File(moved));
-        decision.answer = Some(Answer::Touched { fire_at, version });
+        decision.change(Change::Refile { task: moved.clone(), was });
+        decision.effects.push(Effect::file(moved));
+        decision.answers(Answer::Touched { fire_at, version });
         self.write(decision);
     }
 }

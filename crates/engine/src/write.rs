@@ -9,6 +9,7 @@
 //! more to write, an empty batch asks a little later whether the last ones are still there.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
@@ -29,15 +30,18 @@ pub(crate) const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 /// Decisions that take effect in one turn: about a millisecond.
 const EFFECTS_MAX: usize = 512;
 
-/// Changes that belong together, and what follows once they are durable.
+/// Changes that belong together, and what follows once they are durable. Small, because the line of them grows long when a crowd is
+/// due: what is large is kept once, behind a pointer, and changes are shared with the batch that carries them.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
-    pub(crate) changes: SmallVec<[Change; 1]>,
+    pub(crate) changes: SmallVec<[Arc<Change>; 2]>,
     pub(crate) effects: SmallVec<[Effect; 1]>,
     /// Who is answered, and with what.
     pub(crate) asked: Option<Asked>,
-    pub(crate) answer: Option<Answer>,
+    answer: Option<Box<Answer>>,
 }
+
+const _: () = assert!(size_of::<Decision>() <= 256);
 
 impl Decision {
     /// One that answers a command.
@@ -47,8 +51,25 @@ impl Decision {
 
     /// One of the owner's own: a change, and what follows.
     pub(crate) fn own(change: Change, effect: Effect) -> Self {
-        let (changes, effects) = (SmallVec::from([change]), SmallVec::from([effect]));
-        Self { changes, effects, ..Self::default() }
+        let mut decision = Self::default();
+        decision.change(change);
+        decision.effects.push(effect);
+        decision
+    }
+
+    /// With one change more.
+    pub(crate) fn change(&mut self, change: Change) {
+        self.changes.push(Arc::new(change));
+    }
+
+    /// With what is said to whoever asked.
+    pub(crate) fn answers(&mut self, answer: Answer) {
+        self.answer = Some(Box::new(answer));
+    }
+
+    /// What is said to whoever asked.
+    fn into_answer(self) -> Result<Answer, EngineError> {
+        self.answer.map(|answer| *answer).ok_or(EngineError::Stopped)
     }
 
     /// A fire of a task is over, by `change` of how the task stood and how it stands then, and the task goes on or ends.
@@ -63,10 +84,10 @@ impl Decision {
         match &onward.skipped {
             None => {
                 let next = onward.next.clone().map(Task::earliest);
-                decision.changes.push(change(next, was));
+                decision.change(change(next, was));
             }
             Some((task, _)) => {
-                decision.changes.push(change(Some(task.clone()), was));
+                decision.change(change(Some(task.clone()), was));
             }
         }
         decision.leave_out(id, onward, now);
@@ -87,7 +108,9 @@ impl Decision {
             let record = before.map(|before| FireRecord::of(&before, end, now));
             task.aside.pop();
             let (next, was) = (Some(task.clone()), task.state);
-            self.changes.extend(record.map(|record| Change::Settle { record, next, was }));
+            if let Some(record) = record {
+                self.change(Change::Settle { record, next, was });
+            }
         }
         task
     }
@@ -99,7 +122,7 @@ impl Decision {
 
     /// Whether it makes a task.
     fn grows(&self) -> bool {
-        self.changes.iter().any(Change::grows)
+        self.changes.iter().any(|change| change.grows())
     }
 
     /// Fires are left out, if any, and the task goes on or ends.
@@ -108,9 +131,9 @@ impl Decision {
         if let Some((task, skipped)) = onward.skipped {
             let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
             let was = task.state;
-            self.changes.push(Change::Settle { record, next: next.clone(), was });
+            self.change(Change::Settle { record, next: next.clone(), was });
         }
-        self.effects.push(next.map_or(Effect::Leave(id), Effect::File));
+        self.effects.push(next.map_or(Effect::Leave(id), Effect::file));
     }
 }
 
@@ -118,17 +141,27 @@ impl Decision {
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A task stands thus from now on: hold it if it is due before the horizon.
-    File(Task),
+    File(Box<Task>),
     /// A task stands thus from now on, and the attempt that is under way goes on.
-    Stand(Task),
+    Stand(Box<Task>),
     /// A task is due later than before.
     Postpone { namespace: Namespace, id: TaskId, fire_at: Timestamp, version: Version },
     /// A task has ended.
     Leave(TaskId),
     /// At most once: the claim is durable, the first byte may be sent. The task goes on, if it does.
-    Send { id: TaskId, next: Option<Task> },
+    Send { id: TaskId, next: Option<Box<Task>> },
     /// At most once: the outcome is durable.
     Unclaim(FireId),
+}
+
+impl Effect {
+    pub(crate) fn file(task: Task) -> Self {
+        Self::File(Box::new(task))
+    }
+
+    pub(crate) fn stand(task: Task) -> Self {
+        Self::Stand(Box::new(task))
+    }
 }
 
 /// What is decided and has not taken effect.
@@ -136,8 +169,7 @@ pub(crate) enum Effect {
 pub(crate) struct Writer {
     pub(crate) next: BatchNo,
     /// In the order in which they were made: first those that are durable, then those under way, then those that wait.
-    /// Boxed: they are large, and the line grows long when a crowd is due.
-    pub(crate) decisions: VecDeque<Box<Decision>>,
+    pub(crate) decisions: VecDeque<Decision>,
     durable: usize,
     pub(crate) sent: usize,
     /// The batch of what was decided last was sent before, and what came of it is not known: it is sent as it was, or never again.
@@ -175,7 +207,7 @@ impl Writer {
     /// Asks that now, if it is to be asked at all: a batch without changes finds a gap like any other.
     pub(crate) fn confirm(&mut self) {
         if self.confirms_at.take().is_some() && self.is_idle() {
-            self.decisions.push_back(Box::default());
+            self.decisions.push_back(Decision::default());
         }
     }
 
@@ -203,19 +235,19 @@ impl Writer {
     }
 
     /// What the store has certainly not made.
-    pub(crate) fn take_unsent(&mut self) -> VecDeque<Box<Decision>> {
+    pub(crate) fn take_unsent(&mut self) -> VecDeque<Decision> {
         self.decisions.split_off(self.durable + self.sent)
     }
 
     /// The next one that is durable.
-    fn take_durable(&mut self) -> Option<Box<Decision>> {
+    fn take_durable(&mut self) -> Option<Decision> {
         self.durable = self.durable.checked_sub(1)?;
         self.decisions.pop_front()
     }
 
     /// Those of the batch under way.
     pub(crate) fn under_way(&self) -> impl Iterator<Item = &Decision> {
-        self.decisions.range(self.durable..self.durable + self.sent).map(Box::as_ref)
+        self.decisions.range(self.durable..self.durable + self.sent)
     }
 
     /// Counts waiting decisions as sent, as many as fit a batch.
@@ -223,10 +255,10 @@ impl Writer {
         let (mut changes, mut weight) = (0, 0);
         let fits = |decision: &Decision| {
             changes += decision.changes.len();
-            weight += decision.changes.iter().map(Change::weight).sum::<usize>();
+            weight += decision.changes.iter().map(|change| change.weight()).sum::<usize>();
             changes <= Batch::CHANGES_MAX && weight <= Batch::WEIGHT_MAX
         };
-        let waiting = self.decisions.range(self.durable..).map(Box::as_ref);
+        let waiting = self.decisions.range(self.durable..);
         let (count, fitting) = (waiting.len(), waiting.map(fits).take_while(|fits| *fits).count());
         // One decision alone always goes, or nothing ever would.
         self.sent = fitting.max(1).min(count);
@@ -284,7 +316,7 @@ impl Owner {
                 self.memory.leaving(id);
             }
         }
-        self.writer.decisions.push_back(Box::new(decision));
+        self.writer.decisions.push_back(decision);
     }
 
     /// Sends the next batch unless one is under way. Called when all events at hand are taken in, so
@@ -373,18 +405,18 @@ impl Owner {
     /// Answers whoever asked for something that is durable: nothing else follows any more.
     pub(crate) fn answer_durable(&mut self) {
         while let Some(decision) = self.writer.take_durable() {
-            if let Some(reply) = decision.asked.and_then(|asked| asked.reply) {
-                self.calls.answer(reply, decision.answer.ok_or(EngineError::Stopped));
+            if let Some(reply) = decision.asked.as_ref().and_then(|asked| asked.reply) {
+                self.calls.answer(reply, decision.into_answer());
             }
         }
     }
 
     /// Does what follows from a decision.
-    fn durable(&mut self, decision: Box<Decision>, now: Timestamp) {
+    fn durable(&mut self, mut decision: Decision, now: Timestamp) {
         for change in &decision.changes {
             let matter = Matter::of(change);
             self.recent.durable(matter);
-            if let Change::Put(task) = change {
+            if let Change::Put(task) = &**change {
                 self.claims.named(task);
             }
             if let Matter::Task(id) = matter {
@@ -392,11 +424,11 @@ impl Owner {
             }
             self.wake_watchers(change.task_id());
         }
-        for effect in decision.effects {
+        for effect in decision.effects.drain(..) {
             match effect {
-                Effect::File(task) => self.file_durable(task, now),
+                Effect::File(task) => self.file_durable(*task, now),
                 Effect::Stand(task) => {
-                    for report in self.memory.stand(task) {
+                    for report in self.memory.stand(*task) {
                         self.settle(report, now);
                     }
                 }
@@ -408,8 +440,8 @@ impl Owner {
                 Effect::Unclaim(fire_id) => self.unclaim(fire_id, now),
             }
         }
-        if let Some(asked) = decision.asked {
-            self.answer(asked, decision.answer.ok_or(EngineError::Stopped));
+        if let Some(asked) = decision.asked.take() {
+            self.answer(asked, decision.into_answer());
         }
     }
 
@@ -430,7 +462,7 @@ impl Owner {
             return self.send_again(now);
         }
         for decision in refused {
-            self.undo(*decision, EngineError::Full(room), now);
+            self.undo(decision, EngineError::Full(room), now);
         }
         if self.writer.sent > 0 {
             self.actions.push(Action::Apply(self.writer.batch()));

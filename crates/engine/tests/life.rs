@@ -456,7 +456,7 @@ fn large_tasks_that_come_together_are_written_in_batches_that_a_store_can_take()
         .collect();
     let mut batches = 0;
     while let Some(Action::Apply(batch)) = world.wanted.first() {
-        let weight: usize = batch.changes.iter().map(punctual_store::Change::weight).sum();
+        let weight: usize = batch.changes.iter().map(|change| change.weight()).sum();
         assert!(weight <= punctual_store::Batch::WEIGHT_MAX, "{weight}");
         batches += 1;
         world.perform(0);

@@ -300,7 +300,7 @@ async fn many(dir: &Path, count: u64) {
             }
         }
         for (part, number) in changes.chunks(1000).zip(1..) {
-            let batch = Batch { number: BatchNo::new(number), changes: part.to_vec() };
+            let batch = Batch::new(BatchNo::new(number), part.to_vec());
             store.apply(partition, epoch, batch).await.unwrap();
         }
     }

@@ -198,7 +198,7 @@ impl Store {
                 let last = (epoch, batch.number);
                 if self.last.insert(partition, last) != Some(last) {
                     let lies = self.variant == Variant::StoreMakesWhatItRefuses
-                        && batch.changes.iter().any(Change::grows)
+                        && batch.changes.iter().any(|change| change.grows())
                         && batch.number.get() % 5 == 4;
                     self.made.push((at, Made::Applied(partition, epoch, batch)));
                     if lies {
@@ -220,7 +220,7 @@ impl Store {
 
     /// A broken store makes something else of a batch.
     fn spoilt(&self, mut batch: Batch) -> Batch {
-        batch.changes.retain(|change| match (self.variant, change) {
+        batch.changes.retain(|change| match (self.variant, &**change) {
             (Variant::StoreForgetsTasks, Change::Put(task)) => task.id.sequence().get() % 5 != 4,
             (Variant::StoreForgetsCancels, Change::Settle { record, .. }) => {
                 record.end != FireEnd::Cancelled
@@ -232,7 +232,7 @@ impl Store {
             _ => true,
         });
         if self.variant == Variant::StoreMakesTwice {
-            let settled = batch.changes.iter().filter(|it| matches!(it, Change::Settle { .. }));
+            let settled = batch.changes.iter().filter(|it| matches!(***it, Change::Settle { .. }));
             let again: Vec<_> = settled.cloned().collect();
             batch.changes.extend(again);
         }
@@ -279,7 +279,7 @@ impl Store {
                 {
                     let lost = self.lost.entry(partition).or_default();
                     count += usize::from(lost.batches.insert(batch.number));
-                    lost.tasks.extend(batch.changes.iter().map(Change::task_id));
+                    lost.tasks.extend(batch.changes.iter().map(|change| change.task_id()));
                     self.disturbed.extend(&lost.tasks);
                     self.lost_none = false;
                 }

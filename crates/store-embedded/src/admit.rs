@@ -4,6 +4,7 @@
 //! that is not here has become none. So the state takes commits in without asking the disk, and a replay does what was done.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{
@@ -33,18 +34,18 @@ type Known = HashMap<TaskId, Presence, IdHash>;
 /// Tasks of which a batch does not say by itself whether they are here. With `paused`, also those that are postponed: a paused
 /// one has no entry to postpone.
 pub(crate) fn doubts(batch: &Batch, paused: bool) -> Vec<TaskId> {
-    let doubtful = |change: &&Change| match change {
+    let doubtful = |change: &&Arc<Change>| match &***change {
         Change::Refile { .. } => true,
         Change::Settle { next, .. } | Change::Dead { next, .. } => next.is_some(),
         Change::Postpone { .. } => paused,
         Change::Put(_) | Change::Redrive { .. } | Change::Forget { .. } => false,
     };
-    batch.changes.iter().filter(doubtful).map(Change::task_id).collect()
+    batch.changes.iter().filter(doubtful).map(|change| change.task_id()).collect()
 }
 
 /// Whether a batch asks for room that it does not give back soon.
 pub(crate) fn class_of(batch: &Batch) -> Class {
-    if batch.changes.iter().any(Change::grows) { Class::Grow } else { Class::Shrink }
+    if batch.changes.iter().any(|change| change.grows()) { Class::Grow } else { Class::Shrink }
 }
 
 impl Inner {
@@ -66,7 +67,7 @@ impl Inner {
             known.insert(*id, presence);
         }
         let counts = counts_of(batch);
-        let bytes = batch.changes.iter().map(bytes_of).sum();
+        let bytes = batch.changes.iter().map(|change| bytes_of(change)).sum();
         let mut frame = FrameWriter::batch(partition, batch.number, &counts, bytes);
         for change in &batch.changes {
             encode_change(&mut frame, &mut known, change);
@@ -156,7 +157,7 @@ fn note(known: &mut Known, id: TaskId, now: Option<&Task>) {
 
 fn counts_of(batch: &Batch) -> Vec<(&str, Counts)> {
     let mut all: Vec<(&str, Counts)> = Vec::new();
-    for (namespace, moved) in batch.changes.iter().filter_map(count) {
+    for (namespace, moved) in batch.changes.iter().filter_map(|change| count(change)) {
         let namespace = namespace.as_str();
         match all.iter_mut().rev().find(|(other, _)| *other == namespace) {
             Some((_, counts)) => counts.add(moved),

@@ -36,7 +36,7 @@ async fn filled() -> (TempDir, Vec<Task>) {
         .map(|n| task(id(at(n / 3), partition(0), lease.epoch, n)).key(&format!("k{n}")).build())
         .collect();
     let changes = tasks.iter().cloned().map(Change::Put).collect();
-    let batch = Batch { number: BatchNo::FIRST, changes };
+    let batch = Batch::new(BatchNo::FIRST, changes);
     store.apply(partition(0), lease.epoch, batch).await.unwrap();
     store.close().await.unwrap();
     (dir, tasks)

@@ -50,7 +50,7 @@ async fn apply(
     number: u64,
     changes: Vec<Change>,
 ) -> Result<(), StoreError> {
-    let batch = Batch { number: BatchNo::new(number), changes };
+    let batch = Batch::new(BatchNo::new(number), changes);
     store.apply(partition(0), lease.epoch, batch).await
 }
 

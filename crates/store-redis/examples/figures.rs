@@ -125,7 +125,7 @@ impl Bench {
         let mut changes = changes.into_iter().peekable();
         while changes.peek().is_some() {
             let changes = changes.by_ref().take(self.batch).collect();
-            let batch = Batch { number: self.number, changes };
+            let batch = Batch::new(self.number, changes);
             self.store.apply(P, self.epoch, batch).await.unwrap();
             self.number = self.number.next();
         }

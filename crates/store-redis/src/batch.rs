@@ -9,6 +9,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::sync::Arc;
 
 use punctual_core::{
     DeadLetter, Epoch, FireEnd, FireId, FireRecord, Namespace, Task, TaskId, TaskState, Timestamp,
@@ -89,7 +90,7 @@ impl Sections {
     pub(crate) fn of(epoch: Epoch, batch: Batch) -> Self {
         let mut folded = Folded::default();
         for change in batch.changes {
-            folded.add(change);
+            folded.add(Arc::unwrap_or_clone(change));
         }
         folded.write(epoch, batch.number)
     }
@@ -472,7 +473,7 @@ mod tests {
     use super::*;
 
     fn sections(changes: Vec<Change>) -> Sections {
-        Sections::of(epoch(1), Batch { number: BatchNo::FIRST, changes })
+        Sections::of(epoch(1), Batch::new(BatchNo::FIRST, changes))
     }
 
     fn number(count: u64) -> TaskId {

@@ -3,6 +3,8 @@
 //! In: decisions of the owner. Out: what each means for a store, in prose that the conformance suite
 //! follows word for word. Not here: deciding (`core`, `engine`), counting (`counts`).
 
+use std::sync::Arc;
+
 use punctual_core::{
     AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Outcome, Target, Task, TaskId,
     TaskState, Timestamp, Version,
@@ -186,10 +188,17 @@ pub struct Batch {
     /// Tells a batch that is sent again from a new one.
     pub number: BatchNo,
     /// In the order in which they take effect.
-    pub changes: Vec<Change>,
+    /// Shared: an owner keeps them until it knows what came of the batch.
+    pub changes: Vec<Arc<Change>>,
 }
 
 impl Batch {
+    /// A batch of these.
+    #[must_use]
+    pub fn new(number: BatchNo, changes: Vec<Change>) -> Self {
+        Self { number, changes: changes.into_iter().map(Arc::new).collect() }
+    }
+
     /// Changes in one batch: a store writes them as one piece, and a piece must fit memory
     /// several times over.
     pub const CHANGES_MAX: usize = 16_384;

@@ -12,7 +12,7 @@ mod partition;
 mod roster;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use punctual_core::{
@@ -177,7 +177,7 @@ impl TaskStore for MemoryStore {
             return Err(StoreError::Gap { partition, expected, given: batch.number });
         }
         for change in batch.changes {
-            if let Some(record) = owned.partition.apply(change) {
+            if let Some(record) = owned.partition.apply(Arc::unwrap_or_clone(change)) {
                 history.keep(partition, record);
             }
         }

@@ -19,9 +19,7 @@ use punctual_engine::{
     EngineError, Event, Flight, Gauges, Looked, Order, Owner, Possession, Push, Report, Scheduled,
     Subject, Terms, take,
 };
-use punctual_store::{
-    Batch, BatchNo, Change, Counts, MemoryStore, Retention, Room, StoreError, TaskStore,
-};
+use punctual_store::{Batch, BatchNo, Counts, MemoryStore, Retention, Room, StoreError, TaskStore};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -489,7 +487,9 @@ impl World {
             Weather::Full if self.made != this => {
                 Err(StoreError::Full { room: self.lacks, why: "full".to_owned() })
             }
-            Weather::Filled if self.made != this && batch.changes.iter().any(Change::grows) => {
+            Weather::Filled
+                if self.made != this && batch.changes.iter().any(|change| change.grows()) =>
+            {
                 Err(StoreError::Full { room: self.lacks, why: "full".to_owned() })
             }
             Weather::Fair | Weather::Full | Weather::Filled => self.make(batch),

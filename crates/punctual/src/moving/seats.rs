@@ -112,7 +112,7 @@ impl<'a> Seats<'a> {
     ) -> anyhow::Result<()> {
         let house = self.house;
         let held = self.held(partition)?;
-        let batch = Batch { number: held.next, changes };
+        let batch = Batch::new(held.next, changes);
         for tried in 1.. {
             match house.apply(partition, held.lease.epoch, batch.clone()).await {
                 Ok(()) => break,

@@ -118,7 +118,7 @@ impl Plan {
         }
         let number = self.number;
         self.number = number.next();
-        Batch { number, changes }
+        Batch::new(number, changes)
     }
 
     fn plan(&mut self, changes: &mut Vec<Change>) {
@@ -307,5 +307,5 @@ fn name_of(task: &Task) -> Option<(String, String)> {
 
 /// The tasks that a batch is about.
 pub(crate) fn ids_of(batch: &Batch) -> BTreeSet<TaskId> {
-    batch.changes.iter().map(Change::task_id).collect()
+    batch.changes.iter().map(|change| change.task_id()).collect()
 }

@@ -63,7 +63,7 @@ impl Writer {
 
     /// Sends a batch once, under the next number, which is used up only if it was made.
     pub(crate) async fn send(&mut self, changes: Vec<Change>) -> Result<(), StoreError> {
-        let batch = Batch { number: self.number, changes };
+        let batch = Batch::new(self.number, changes);
         self.store.apply(self.partition, self.epoch, batch).await?;
         self.number = self.number.next();
         Ok(())

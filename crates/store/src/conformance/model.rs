@@ -168,7 +168,7 @@ impl<'a, S: Subject> Walker<'a, S> {
         let gap = BatchNo::new(expected.get() + 1);
         let other = if self.dice.below(2) == 0 { (older, expected) } else { (current, gap) };
         let (epoch, number) = other;
-        let batch = Batch { number, changes };
+        let batch = Batch::new(number, changes);
         let answer = self.store().apply(partition, epoch, batch).await;
         match answer {
             Err(StoreError::Fenced { .. }) if epoch == older => {}

@@ -97,7 +97,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
     /// Sends a batch under a number, and counts nothing.
     pub async fn send(&self, number: BatchNo, changes: Vec<Change>) -> Result<(), StoreError> {
         let Standing { partition, lease, .. } = &self.standing;
-        let batch = Batch { number, changes };
+        let batch = Batch::new(number, changes);
         self.store.apply(*partition, lease.epoch, batch).await
     }
 

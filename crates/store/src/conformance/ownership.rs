@@ -16,7 +16,7 @@ use crate::query::{Retention, Swept};
 use crate::{LeaseStore, TaskStore};
 
 fn batch(changes: Vec<Change>) -> Batch {
-    Batch { number: BatchNo::FIRST, changes }
+    Batch::new(BatchNo::FIRST, changes)
 }
 
 /// Tries to write under each epoch and finds each refused, with nothing changed.

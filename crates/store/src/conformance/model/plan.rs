@@ -76,7 +76,7 @@ impl Plan {
             self.plan(dice, now, &mut changes);
         }
         let number = self.number;
-        let batch = Batch { number, changes };
+        let batch = Batch::new(number, changes);
         self.number = number.next();
         self.last = Some(batch.clone());
         batch
