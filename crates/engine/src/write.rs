@@ -41,6 +41,8 @@ pub(crate) struct Decision {
     answer: Option<Box<Answer>>,
 }
 
+const _: () = assert!(size_of::<Decision>() <= 256);
+
 impl Decision {
     /// One that answers a command.
     pub(crate) fn answering(asked: Asked) -> Self {

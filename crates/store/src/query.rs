@@ -230,6 +230,15 @@ mod tests {
     }
 
     #[test]
+    fn right_before_a_place_is_behind_everything_before_it() {
+        let [a, b] = [1, 2].map(|number| id(at(1), partition(0), epoch(1), number));
+        let position = |id| Position { fire_at: at(1), id };
+        assert!(position(b).just_before() < position(b));
+        assert!(position(b).just_before() >= position(a));
+        assert_eq!(Position::START.just_before(), Position::START);
+    }
+
+    #[test]
     fn positions_sort_by_time_then_by_id() {
         let [a, b] = [1, 2].map(|number| id(at(1), partition(0), epoch(1), number));
         let position = |second, id| Position { fire_at: at(second), id };

@@ -1,7 +1,7 @@
 //! The gRPC API: the same verbs as HTTP, on the same port, for callers in a hurry.
 //!
 //! In: messages of `punctual-proto`. Out: commands to owners, deliveries of the hub. `tasks` and `workers` hold the calls; `convert`
-//! is the only file that knows both the wire and the core.
+//! and, for what goes out to workers, `deliveries` are the only files that know both the wire and the core.
 //! Invariant: every batch, message and line of a stream has a bound; a stream ends when the broker drains.
 
 mod convert;

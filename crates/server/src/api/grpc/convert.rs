@@ -2,6 +2,7 @@
 //!
 //! In: a message, as untrusted as it comes. Out: a checked value of the core, or an [`Invalid`] that names the field in the words of
 //! the HTTP API. And back.
+//! Not here: deliveries, which are spelled without becoming messages (`deliveries`).
 //! Invariant: nothing that is kept shares memory with the message that it came in.
 
 use std::collections::BTreeMap;
