@@ -335,6 +335,14 @@ impl Memory {
         }
     }
 
+    /// The present fire of a paused task was not sent. The task stays as long as another fire of it is under way, or what came of
+    /// that would be forgotten.
+    pub(crate) fn put_down(&mut self, id: TaskId) {
+        if let Some(slot) = self.slot(id) {
+            self.settle_in(slot);
+        }
+    }
+
     fn set_timer(&mut self, slot: usize, due: Timestamp) {
         self.stop_timer(slot);
         // A wheel holds four thousand times as many timers as memory holds tasks.

@@ -51,7 +51,7 @@ impl Owner {
         let Some(outcome) = report.outcome else {
             // It was not sent: no attempt was made, and it stands in line again, unless it was paused meanwhile.
             return match was {
-                TaskState::Paused => self.memory.remove(id),
+                TaskState::Paused => self.memory.put_down(id),
                 _ => self.enqueue(id, now),
             };
         };
