@@ -84,6 +84,32 @@ async fn a_server_that_was_killed_comes_back_with_all_that_was_answered() {
     writer.assert_whole().await;
 }
 
+/// With the file synced each second an answer waits for that, from 7.2 on; what an older server cannot promise is not taken.
+#[tokio::test]
+async fn an_answer_waits_until_the_file_is_synced_or_the_server_is_refused() {
+    let server = Server::start(&["--appendonly", "yes", "--appendfsync", "everysec"]);
+    let mut asked = options(vec![server.url()]);
+    asked.durability = Durability::Fsync;
+    asked.timeout = Duration::from_secs(4);
+    if server.cli(&["WAITAOF", "0", "0", "1"]).contains("unknown command") {
+        let refused = RedisStore::open(asked).await;
+        let Err(OpenError::Server(why)) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("7.2"), "{why}");
+        return;
+    }
+    let mut writer = Writer::open(asked, P).await;
+    writer.put(10).await;
+    // The server goes on writing its file, and syncs it no more.
+    assert_eq!(server.cli(&["CONFIG", "SET", "appendfsync", "no"]).trim(), "OK");
+    let tasks = writer.tasks(5);
+    let unsynced = within(BOUND * 2, writer.send(put(&tasks))).await;
+    assert!(is_unavailable(&unsynced), "{unsynced:?}");
+    assert_eq!(server.cli(&["CONFIG", "SET", "appendfsync", "everysec"]).trim(), "OK");
+    writer.make(put(&tasks)).await;
+    writer.living.extend(tasks);
+    writer.assert_whole().await;
+}
+
 #[tokio::test]
 async fn a_server_that_hangs_is_unavailable_in_time_and_nothing_doubles() {
     let server = Server::start(&[]);
