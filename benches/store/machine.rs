@@ -81,6 +81,16 @@ pub fn load() -> String {
     load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
+/// Ticks of all processors so far, and how many of them the host took for others.
+pub fn ticks() -> (f64, f64) {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().next().unwrap_or_default();
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests count as user already.
+    let ticks: Vec<f64> =
+        line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
+    (ticks.iter().sum(), ticks.get(7).copied().unwrap_or(0.0))
+}
+
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }

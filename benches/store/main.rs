@@ -358,9 +358,10 @@ impl Insert {
         );
         let (cpu, making) = (grown.get("cpu_micros"), grown.get("making_cpu_micros"));
         let reached = format!(
-            "{:.2} µs ({cpu:.2} with making the task; {:.1} cores)",
+            "{:.2} µs ({cpu:.2} with making the task; {:.1} cores; the host took {:.1} % of the time)",
             cpu - making,
-            rate * cpu / 1e6
+            rate * cpu / 1e6,
+            grown.get("stolen_percent")
         );
         rows.push(Row::new("— CPU each", reached).wanted("≤ 2 µs", cpu - making <= 2.0));
         if !self.redis.is_empty() {
@@ -393,10 +394,18 @@ impl Insert {
 fn growth_rows(grown: &Figures, rows: &mut Vec<Row>) {
     let (first, last) = (grown.get("per_second_first"), grown.get("per_second_last"));
     let window = grouped(grown.get("window"));
+    let tenth = |tenth| grown.get(&format!("per_second_tenth_{tenth}")) / 1e3;
+    let tenths: Vec<String> = (1..=parts::TENTHS).map(|at| format!("{:.0}", tenth(at))).collect();
     rows.push(
         Row::new(
             format!("growth: rate over the last {window} beside the first {window}"),
-            format!("{:.2} × ({}/s, {}/s)", last / first, grouped(last), grouped(first)),
+            format!(
+                "{:.2} × ({}/s, {}/s; thousands a second by tenths: {})",
+                last / first,
+                grouped(last),
+                grouped(first),
+                tenths.join(" ")
+            ),
         )
         .wanted("≥ 0.7 ×", last / first >= 0.7),
     );

@@ -39,6 +39,8 @@ const LEASE: Duration = Duration::from_secs(400 * 86_400);
 const THREADS: usize = 2;
 /// No answer should take longer.
 const LONG_WAIT: Duration = Duration::from_millis(250);
+/// Parts of the growth whose rates are told.
+pub const TENTHS: usize = 10;
 
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -231,6 +233,7 @@ pub fn insert(dir: &Path, tasks: u64, owners: u64, then_more: bool) -> Outcome<F
     let tasks = each * owners;
     let progress = Progress::new("insert", tasks);
     let (begun, cpu, written) = (machine::start(), machine::cpu("self"), machine::written(dir));
+    let ticks = machine::ticks();
     let done = bench.run(&progress, |mut owner| async move {
         for first in (0..each).step_by(BATCH as usize) {
             let make = |sequence| Change::Put(owner.maker.task(owner.partition, sequence));
@@ -241,6 +244,8 @@ pub fn insert(dir: &Path, tasks: u64, owners: u64, then_more: bool) -> Outcome<F
     })?;
     let seconds = begun.elapsed().as_secs_f64();
     let cpu = machine::cpu("self") - cpu;
+    let (all, stolen) = machine::ticks();
+    figures.set("stolen_percent", (stolen - ticks.1) * 100.0 / (all - ticks.0).max(1.0));
     figures.set("memory_mib", machine::memory_mib("VmRSS"));
     figures.set("memory_anon_mib", machine::memory_mib("RssAnon"));
     figures.set("memory_peak_mib", machine::memory_mib("VmHWM"));
@@ -313,6 +318,15 @@ fn note_answers(figures: &mut Figures, begun: Instant, done: &[Owner]) {
     figures.set("window", window as f64 * BATCH as f64);
     figures.set("per_second_first", rate(begun, answers[window - 1].0));
     figures.set("per_second_last", rate(answers[batches - 1 - window].0, answers[batches - 1].0));
+    let mut from = begun;
+    for tenth in 1..=TENTHS {
+        let last = (batches * tenth / TENTHS).max(1) - 1;
+        let first = batches * (tenth - 1) / TENTHS;
+        let tasks = (last + 1 - first.min(last)) as f64 * BATCH as f64;
+        let seconds = (answers[last].0 - from).as_secs_f64().max(1e-9);
+        figures.set(&format!("per_second_tenth_{tenth}"), tasks / seconds);
+        from = answers[last].0;
+    }
     for pair in answers.windows(2).filter(|pair| pair[1].0 - pair[0].0 > LONG_WAIT) {
         let (at, gap) = (pair[0].0 - begun, pair[1].0 - pair[0].0);
         eprintln!(

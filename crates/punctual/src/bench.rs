@@ -2,7 +2,7 @@
 //!
 //! In: which workloads, and a broker unless it is to start its own. Out: one table, or one JSON object. The broker is another process, so that
 //! its memory, CPU and disk are its own; both share this machine. Every workload counts what was lost, doubled or early.
-//! Rooms: `broker` (the other process), `wire` (how load is sent), one file a workload, `report` (rows).
+//! Rooms: `broker` (the other process), `wire` (how load is sent), one file a workload, `machine` (what it did meanwhile), `report` (rows).
 
 #![expect(clippy::print_stdout, reason = "this is what a person or a script reads")]
 
@@ -14,6 +14,7 @@ mod cron;
 mod drain;
 mod every;
 mod lag;
+mod machine;
 mod neighbour;
 mod pending;
 mod report;
@@ -146,6 +147,7 @@ pub(crate) async fn bench(flags: Bench) -> anyhow::Result<()> {
         let seconds = if flags.quick { 1 } else { flags.seconds.max(1) };
         let (pending, keys) = (flags.pending, flags.keys);
         let mut stage = Stage { broker, report, shrink, seconds, pending, keys };
+        stage.report.begin();
         match workload {
             Workload::Schedule => schedule::run(&mut stage).await?,
             Workload::Lag => lag::run(&mut stage).await?,

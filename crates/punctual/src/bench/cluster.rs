@@ -44,6 +44,7 @@ async fn flow(field: &Field, report: &mut Report, count: u64) -> anyhow::Result<
     let book = Book::new(count);
     let workers = listen_all(field, &book);
     let (redis, brokers) = (field.redis_usage(), field.broker_cpu());
+    report.begin();
     let stopwatch = Stopwatch::start();
     let bar = report.bar("through three brokers", count);
     let mut senders = Vec::new();
@@ -101,6 +102,7 @@ async fn wrong_broker(field: &Field, report: &mut Report, count: u64) -> anyhow:
     // The first batches open the streams; what follows is measured.
     pause(500).await;
     let bar = report.bar("to the wrong broker", count);
+    report.begin();
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MS));
     for first in (0..count).step_by(usize::try_from(TICK_MS)?) {
         ticks.tick().await;
@@ -138,6 +140,7 @@ async fn hand_over(field: &mut Field, report: &mut Report, count: u64) -> anyhow
     let book = Book::new(count);
     let workers = listen_all(field, &book);
     let begin = fill(field, "move", count).await?;
+    report.begin();
     until(begin + count / 4).await;
     field.end_last("-TERM").await?;
     let bar = report.bar("a broker leaves", count);
@@ -157,6 +160,7 @@ async fn kill(field: &mut Field, report: &mut Report, count: u64) -> anyhow::Res
     let held = topology.into_iter().find(|(address, _)| *address == last);
     let (_, held) = held.context("it is not in the topology")?;
     let begin = fill(field, "kill", count).await?;
+    report.begin();
     until(begin + count / 4).await;
     let killed = micros();
     field.end_last("-KILL").await?;

@@ -37,6 +37,7 @@ async fn measure(
     // Far enough ahead that filling is over when the first is due.
     let begin = millis() + 3000;
     fill(stage, count, move |number| begin + offset(number)).await?;
+    stage.report.begin();
     let late = millis() >= begin;
     let seen = worker.await.context("the worker panicked")??;
     pause(50).await;

@@ -4,6 +4,8 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::machine::{Machine, Reading};
+
 /// One thing that was measured.
 #[derive(Debug)]
 struct Row {
@@ -11,6 +13,7 @@ struct Row {
     reached: String,
     wanted: &'static str,
     figures: Value,
+    machine: Reading,
 }
 
 /// All of it.
@@ -18,11 +21,17 @@ struct Row {
 pub(super) struct Report {
     rows: Vec<Row>,
     json: bool,
+    machine: Machine,
 }
 
 impl Report {
-    pub(super) const fn new(json: bool) -> Self {
-        Self { rows: Vec::new(), json }
+    pub(super) fn new(json: bool) -> Self {
+        Self { rows: Vec::new(), json, machine: Machine::watch() }
+    }
+
+    /// What is measured from here on begins here: preparing it does not count for the machine.
+    pub(super) fn begin(&mut self) {
+        self.machine.read();
     }
 
     /// Adds a row; figures are for machines.
@@ -34,7 +43,8 @@ impl Report {
         figures: Value,
     ) {
         let (what, reached) = (what.into(), reached.into());
-        self.rows.push(Row { what, reached, wanted, figures });
+        let machine = self.machine.read();
+        self.rows.push(Row { what, reached, wanted, figures, machine });
     }
 
     /// The whole of it, for people or for machines.
@@ -45,14 +55,18 @@ impl Report {
                 .into_iter()
                 .map(|row| {
                     let (what, reached, wanted) = (row.what, row.reached, row.wanted);
-                    json!({"what": what, "reached": reached, "wanted": wanted, "figures": row.figures})
+                    json!({"what": what, "reached": reached, "wanted": wanted, "figures": row.figures,
+                        "machine": row.machine.figures()})
                 })
                 .collect();
             return json!({ "rows": rows }).to_string();
         }
-        let mut table = String::from("| what | reached | wanted |\n|---|---|---|\n");
-        for row in self.rows {
-            table.push_str(&format!("| {} | {} | {} |\n", row.what, row.reached, row.wanted));
+        let mut table = String::from(
+            "| what | reached | wanted | the machine meanwhile |\n|---|---|---|---|\n",
+        );
+        for Row { what, reached, wanted, machine, .. } in self.rows {
+            let machine = machine.words();
+            table.push_str(&format!("| {what} | {reached} | {wanted} | {machine} |\n"));
         }
         table
     }
@@ -133,7 +147,7 @@ impl Lags {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "microseconds of at most an hour")]
-    fn millis(&self, quantile: f64) -> f64 {
+    pub(super) fn millis(&self, quantile: f64) -> f64 {
         self.histogram.value_at_quantile(quantile) as f64 / 1000.0
     }
 }
