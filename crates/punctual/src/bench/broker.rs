@@ -2,6 +2,7 @@
 //!
 //! In: a folder. Out: where it listens, and what it takes of the machine. It is killed, by its id, when the bench ends however it ends.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Broker {
                 .context("cannot empty the folder of the last workload")?;
         }
         std::fs::create_dir_all(&dir).context("cannot make a folder for the broker")?;
-        let (child, address) = launch(&dir, partitions).await?;
+        let (child, address) = launch(settings(&dir, partitions)).await?;
         Ok(Self { address, own: Some(Own { child, dir, partitions }) })
     }
 
@@ -61,7 +62,7 @@ impl Broker {
         };
         own.child.kill().await.context("cannot kill the broker")?;
         let stopwatch = Stopwatch::start();
-        let (child, address) = launch(&own.dir, own.partitions).await?;
+        let (child, address) = launch(settings(&own.dir, own.partitions)).await?;
         let took = stopwatch.elapsed();
         own.child = child;
         self.address = address;
@@ -89,12 +90,20 @@ impl Broker {
     }
 }
 
-async fn launch(dir: &Path, partitions: u16) -> anyhow::Result<(Child, String)> {
+/// Those of a broker with a store of its own.
+fn settings(dir: &Path, partitions: u16) -> [OsString; 4] {
+    let (data, partitions) = (dir.join("data"), partitions.to_string());
+    ["--data-dir".into(), data.into(), "--partitions".into(), partitions.into()]
+}
+
+/// Starts a broker on a free port, with these settings. Out: it, and where it listens.
+pub(super) async fn launch(
+    settings: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> anyhow::Result<(Child, String)> {
     let exe = std::env::current_exe().context("cannot find this program")?;
     let mut child = Command::new(exe)
-        .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--data-dir"])
-        .arg(dir.join("data"))
-        .args(["--partitions", &partitions.to_string()])
+        .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
+        .args(settings)
         .env("RUST_LOG", "warn,punctual_server::broker=info")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -107,7 +116,7 @@ async fn launch(dir: &Path, partitions: u16) -> anyhow::Result<(Child, String)> 
 }
 
 /// Where a broker says that it listens. What it says later is passed on, so that it never waits for a reader.
-pub(super) async fn read_address(child: &mut Child) -> anyhow::Result<String> {
+async fn read_address(child: &mut Child) -> anyhow::Result<String> {
     let stderr = child.stderr.take().context("the broker has no output")?;
     let mut lines = BufReader::new(stderr).lines();
     let address = loop {

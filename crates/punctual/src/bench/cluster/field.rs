@@ -11,7 +11,7 @@ use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use crate::bench::broker::{Usage, read_address, usage};
+use crate::bench::broker::{Usage, launch, usage};
 use crate::bench::clock::pause;
 use crate::bench::wire::{Http, NAMESPACE};
 
@@ -71,19 +71,10 @@ impl Field {
 
     /// Starts one more broker.
     async fn join(&mut self) -> anyhow::Result<()> {
-        let exe = std::env::current_exe().context("cannot find this program")?;
-        let mut child = Command::new(exe)
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--lease", LEASE])
-            .args(["--redis", &format!("redis://127.0.0.1:{}", self.port)])
-            .args(["--partitions", &PARTITIONS.to_string()])
-            .env("RUST_LOG", "warn,punctual_server::broker=info")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("cannot start a broker")?;
-        let address = read_address(&mut child).await?;
+        let (redis, partitions) =
+            (format!("redis://127.0.0.1:{}", self.port), PARTITIONS.to_string());
+        let settings = ["--redis", &redis, "--partitions", &partitions, "--lease", LEASE];
+        let (child, address) = launch(settings).await?;
         self.brokers.push(Member { child, address });
         Ok(())
     }
