@@ -44,6 +44,8 @@ impl Subject {
 pub enum Command {
     /// Create a task, or replace the one that its key names.
     Schedule(Order),
+    /// Write down what an idempotency key stands for, where the key alone leads: its task is made elsewhere.
+    Bind(Namespace, Receipt),
     /// Stop a task before its next fire.
     Cancel(Subject),
     /// Show a task.
@@ -125,6 +127,8 @@ pub enum Push {
 pub enum Answer {
     /// To [`Command::Schedule`].
     Scheduled(Scheduled),
+    /// To [`Command::Bind`]: from now on, or since before, the key stands for this and nothing else.
+    Bound,
     /// To [`Command::Cancel`].
     Cancelled(Cancelled),
     /// To [`Command::Get`], [`Command::Pause`], [`Command::Resume`], [`Command::Fire`] and [`Command::Redrive`]: the task as
@@ -279,8 +283,13 @@ impl Queued {
 impl Order {
     /// Under which name the receipt is kept.
     fn receipt_subject(&self) -> Option<Subject> {
-        let receipt = self.receipt.as_ref()?;
-        Some(Subject::Key(self.new_task.namespace.of_receipts(), receipt.key.clone()))
+        Some(self.receipt.as_ref()?.subject(&self.new_task.namespace))
+    }
+}
+
+impl Receipt {
+    fn subject(&self, namespace: &Namespace) -> Subject {
+        Subject::Key(namespace.of_receipts(), self.key.clone())
     }
 }
 
@@ -291,6 +300,7 @@ impl Command {
                 Some(key) => Some(Subject::Key(order.new_task.namespace.clone(), key)),
                 None => order.receipt_subject(),
             },
+            Self::Bind(namespace, receipt) => Some(receipt.subject(namespace)),
             Self::Cancel(subject)
             | Self::Get(subject)
             | Self::Touch(subject, _)
@@ -457,6 +467,9 @@ impl Owner {
                 (None, Some(_)) => self.schedule(order, asked, None, sight.task, now),
                 _ => self.schedule(order, asked, sight.task, sight.receipt, now),
             },
+            Command::Bind(namespace, ours) => {
+                self.bind(&namespace, &ours, asked, sight.task.as_ref(), now);
+            }
             Command::Cancel(_) => self.cancel(asked, sight, now),
             Command::Get(subject) => {
                 let shown = sight.task.map(|task| self.as_it_stands(task));

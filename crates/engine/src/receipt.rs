@@ -3,13 +3,22 @@
 //! A receipt is a task of Punctual's own, put in the same batch as the task that it is about, under a name made of the idempotency
 //! key, in a namespace that no caller can name. It is due when nobody asks again any more, and ends then without being sent. So the
 //! store needs to know nothing of it, and it is forgotten in time.
+//!
+//! A named task lives where its own name leads, and so does its receipt. What the idempotency key stands for is then written down
+//! beforehand where that key leads (a binding), so that the same key for a task of another name is noticed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use punctual_core::{Due, Labels, NewTask, Queue, Schedule, Target, Task, TaskId, Version};
+use punctual_core::{
+    Due, IDEMPOTENCY_KEPT, Labels, Namespace, NewTask, Queue, Schedule, Target, Task, TaskId,
+    Timestamp, Version,
+};
+use punctual_store::{Change, StoreError};
 
-use crate::command::{EngineError, Receipt, Scheduled};
+use crate::command::{Answer, Asked, EngineError, Receipt, Scheduled};
+use crate::owner::Owner;
+use crate::write::{Decision, Effect};
 
 const DIGEST: &str = "digest";
 const TASK: &str = "task";
@@ -17,20 +26,60 @@ const VERSION: &str = "version";
 
 /// The receipt of a task, due at the time that its id says.
 pub(crate) fn receipt(id: TaskId, ours: &Receipt, task: &Task) -> Task {
-    let namespace = task.definition.namespace.of_receipts();
-    let due = Schedule::Once(Due::At(id.due()));
-    let nowhere = Target::Queue(Queue::new("receipts").expect("a valid name"));
-    let labels = BTreeMap::from([
-        (DIGEST.to_owned(), ours.digest.clone()),
+    let about = [
         (TASK.to_owned(), task.id.to_string()),
         (VERSION.to_owned(), task.version.get().to_string()),
-    ]);
+    ];
+    kept(id, &task.definition.namespace, ours, about, task.created_at)
+}
+
+/// What is kept under an idempotency key, until the time that its id says.
+fn kept(
+    id: TaskId,
+    namespace: &Namespace,
+    ours: &Receipt,
+    about: impl IntoIterator<Item = (String, String)>,
+    now: Timestamp,
+) -> Task {
+    let due = Schedule::Once(Due::At(id.due()));
+    let nowhere = Target::Queue(Queue::new("receipts").expect("a valid name"));
+    let mut labels = BTreeMap::from([(DIGEST.to_owned(), ours.digest.clone())]);
+    labels.extend(about);
     let definition = NewTask {
         key: Some(ours.key.clone()),
-        labels: Labels::new(labels).expect("three short labels"),
-        ..NewTask::new(namespace, due, nowhere)
+        labels: Labels::new(labels).expect("a few short labels"),
+        ..NewTask::new(namespace.of_receipts(), due, nowhere)
     };
-    Task::new(id, Arc::new(definition), task.created_at, Version::FIRST)
+    Task::new(id, Arc::new(definition), now, Version::FIRST)
+}
+
+impl Owner {
+    /// Lets an idempotency key stand for what was sent under it, unless it stands for something else.
+    pub(crate) fn bind(
+        &mut self,
+        namespace: &Namespace,
+        ours: &Receipt,
+        asked: Asked,
+        bound: Option<&Task>,
+        now: Timestamp,
+    ) {
+        if let Some(bound) = bound {
+            let same = bound.definition.labels.get(DIGEST) == Some(&ours.digest);
+            return self.answer(
+                asked,
+                if same { Ok(Answer::Bound) } else { Err(EngineError::OtherOrder) },
+            );
+        }
+        let Some(id) = self.next_id(now.after(IDEMPOTENCY_KEPT)) else {
+            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+        };
+        let binding = kept(id, namespace, ours, [], now);
+        let mut decision = Decision::answering(asked);
+        decision.change(Change::Put(binding.clone()));
+        decision.effects.push(Effect::file(binding));
+        decision.answers(Answer::Bound);
+        self.write(decision);
+    }
 }
 
 /// What was answered when the task was created, if it was the same; otherwise the key was used for another one.

@@ -434,6 +434,42 @@ fn what_may_be_received_at_most_once_can_be_fired_besides_its_schedule_too() {
 }
 
 #[test]
+fn an_idempotency_key_that_is_bound_stands_for_nothing_else_for_a_day() {
+    use punctual_engine::{Answer, Order, Receipt, Scheduled};
+    let receipt = |digest: &str| {
+        let key = punctual_core::TaskKey::new("idempotency").unwrap();
+        Receipt { key, digest: digest.to_owned() }
+    };
+    let bind = |world: &mut World, digest: &str| {
+        let command = Command::Bind(once(secs(1)).namespace, receipt(digest));
+        let mut answer = world.send(command, |told| (told == Answer::Bound).then_some(()));
+        world.settle();
+        answer.try_recv().unwrap()
+    };
+    let mut world = World::new();
+    assert_eq!(bind(&mut world, "named"), Ok(()));
+    assert_eq!(bind(&mut world, "named"), Ok(()), "again");
+    assert_eq!(bind(&mut world, "other"), Err(EngineError::OtherOrder));
+    world.crash();
+    assert_eq!(bind(&mut world, "named"), Ok(()), "after a crash");
+    assert_eq!(bind(&mut world, "other"), Err(EngineError::OtherOrder));
+    // A task without a name has its receipt in the same place.
+    let (new_task, condition) = (once(secs(1)).into(), Condition::Always);
+    let order = Order { new_task, condition, receipt: Some(receipt("nameless")) };
+    let mut answer = world.send(Command::Schedule(order), |told| match told {
+        Answer::Scheduled(scheduled) => Some(scheduled),
+        _ => None,
+    });
+    world.settle();
+    let refused: Result<Scheduled, _> = answer.try_recv().unwrap();
+    assert_eq!(refused, Err(EngineError::OtherOrder));
+    assert_eq!(world.counts().accepted(), 0, "it is nobody's task");
+    world.pass(secs(86_400));
+    assert!(world.carried.is_empty(), "nor is it sent");
+    assert_eq!(bind(&mut world, "other"), Ok(()), "and it is forgotten");
+}
+
+#[test]
 fn a_task_is_created_once_under_an_idempotency_key_even_after_it_has_fired() {
     use punctual_engine::{Answer, Order, Receipt, Scheduled};
     for name in [None, Some("order")] {

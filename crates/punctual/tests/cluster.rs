@@ -30,6 +30,7 @@ use member::Desk;
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
 use punctual_proto::v1;
 use punctual_proto::v1::peers_client::PeersClient;
+use punctual_proto::v1::tasks_client::TasksClient;
 use serde_json::{Value, json};
 use stage::{Held, Stage};
 use tonic::Code;
@@ -70,6 +71,7 @@ fn whichever_broker_is_called_the_answer_is_the_same() {
         follow_a_task(here, there, &names, &receiver);
         follow_a_dead_letter(here, there, &names[3], &receiver);
         follow_a_queue(here, there, &names[4..6]);
+        follow_an_idempotency_key(here, there, &names[6..8]);
     }
     counts_are_the_same_everywhere(&stage);
     let forwarded = stage.desk(0).metric(r#"punctual_forwarded_total{result="answered"}"#);
@@ -164,6 +166,39 @@ fn follow_a_queue(here: &Desk, there: &Desk, names: &[String]) {
         let (_, again) = there.post("/queues/mail/ack", &tokens);
         assert_eq!(again["results"][0]["result"], "stale", "{again}");
     }
+}
+
+/// What it stands for is known to all, wherever it is kept and wherever the tasks live that it is used for.
+fn follow_an_idempotency_key(here: &Desk, there: &Desk, names: &[String]) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let send = |desk: &Desk, key: &str| {
+        let queue = v1::target::To::Queue("nobody".to_owned());
+        let task = v1::NewTask {
+            key: key.to_owned(),
+            when: Some(v1::new_task::When::AtMs(4_000_000_000_000)),
+            target: Some(v1::Target { to: Some(queue) }),
+            ..v1::NewTask::default()
+        };
+        let request = v1::ScheduleRequest {
+            namespace: "shop".to_owned(),
+            task: Some(task),
+            idempotency_key: format!("request-{}", names[0]),
+            ..v1::ScheduleRequest::default()
+        };
+        let address = format!("http://{}", desk.address);
+        let sent = runtime.block_on(async {
+            let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+            TasksClient::new(channel).schedule(request).await
+        });
+        sent.map(|answer| answer.into_inner().task.unwrap().id).map_err(|status| status.code())
+    };
+    let id = send(here, &names[0]).unwrap();
+    assert_eq!(send(there, &names[0]), Ok(id), "the same");
+    for (desk, name) in [(here, names[1].as_str()), (there, &names[1]), (there, "")] {
+        assert_eq!(send(desk, name), Err(Code::AlreadyExists), "{name:?}");
+    }
+    assert_eq!(here.get(&format!("/tasks/{}", names[1])).0, 404);
+    there.shop("DELETE", &format!("/tasks/{}", names[0]), &Value::Null);
 }
 
 fn counts_are_the_same_everywhere(stage: &Stage) {

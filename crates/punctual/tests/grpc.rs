@@ -196,6 +196,36 @@ async fn the_last_of_many_wishes_for_one_key_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_under_one_idempotency_key_are_scheduled_once_and_no_others() {
+    let broker = Broker::start(&["--partitions", "8"]);
+    let shop = shop(&broker);
+    // Several batches; each second task has a name, in the order of `letter` another one.
+    let wish = |letter: char, number: u64| {
+        let task = NewTask::new().delay(HOUR).queue("q");
+        if number.is_multiple_of(2) { task } else { task.key(format!("{letter}-{number}")) }
+    };
+    let send = async |letter: char| {
+        let results =
+            shop.schedule_many_once("once", (0..4_000).map(|number| wish(letter, number))).await;
+        let id = |result: Result<punctual_client::Scheduled, Error>| match result {
+            Ok(scheduled) => Ok(scheduled.id),
+            Err(Error::Problem(problem)) => Err(problem.status),
+            Err(error) => panic!("{error}"),
+        };
+        results.into_iter().map(id).collect::<Vec<_>>()
+    };
+    let first = send('a').await;
+    assert!(first.iter().all(Result::is_ok), "{first:?}");
+    assert_eq!(send('a').await, first);
+    let other = send('b').await;
+    for (number, (one, first)) in other.iter().zip(&first).enumerate() {
+        let expected = if number % 2 == 0 { first } else { &Err(409) };
+        assert_eq!(one, expected, "{number}");
+    }
+    assert_eq!(shop.get("b-1").await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn conditions_and_touches_mean_what_they_say() {
     let broker = Broker::start(&[]);
     let shop = shop(&broker);

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of};
-use punctual_engine::{
-    Answer as Told, Command, Condition, EngineError, Order, Receipt, Scheduled, Subject,
-};
+use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
@@ -17,7 +15,7 @@ use utoipa::ToSchema;
 use super::answer::{self, Answer};
 use super::calls::Calls;
 use super::error::Problem;
-use super::idempotency::{Idempotency, place};
+use super::idempotency::{Creation, Idempotency, bound, bound_one};
 use super::request::{self, BATCH_MAX, In, Load, NAMES_BYTES_MAX, Sent, check_count};
 use super::task::{Instant, TaskAnswer, TaskBody};
 use super::tasks::{CancelAnswer, checked, push, scheduled_response};
@@ -99,16 +97,16 @@ async fn create_many(
     let reader = Arc::clone(&broker);
     // Reading some megabytes takes a while, and others want the thread.
     let read = move || read_all(&load, &reader, &namespace, idempotency.as_ref());
-    let new_tasks = tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??;
-    let mut problems = Vec::with_capacity(new_tasks.len());
+    let creations = tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??;
+    let creations = bound(&broker.owners, creations).await;
+    let mut problems = Vec::with_capacity(creations.len());
     let mut calls = Calls::default();
     let partitions = broker.owners.partitions();
     let any = broker.owners.any_partition();
-    for new_task in new_tasks {
-        problems.push(new_task.map(|(new_task, receipt)| {
-            let partition = place(&new_task, receipt.as_ref(), partitions).unwrap_or(any);
-            let (new_task, condition) = (new_task.into(), Condition::Always);
-            calls.push(partition, Command::Schedule(Order { new_task, condition, receipt }));
+    for creation in creations {
+        problems.push(creation.map(|creation| {
+            let (partition, order) = creation.order(Condition::Always, partitions);
+            calls.push(partition.unwrap_or(any), Command::Schedule(order));
         }));
     }
     let mut told = calls.ask(&broker.owners).await.into_iter();
@@ -126,16 +124,13 @@ async fn create_many(
     answer::ok(&Results { results: results.expect("nothing in it can fail to be written") })
 }
 
-/// A task, and its receipt if its creation is to be repeatable.
-type Created = (NewTask, Option<Receipt>);
-
 /// Reads all tasks of a body; one that is wrong has its problem in its place.
 fn read_all(
     load: &Load,
     broker: &Broker,
     namespace: &Namespace,
     idempotency: Option<&Idempotency>,
-) -> Result<Vec<Result<Created, Problem>>, Problem> {
+) -> Result<Vec<Result<Creation, Problem>>, Problem> {
     let pieces = match load {
         Load::Lines(body) => pieces_of_lines(body),
         Load::One(body) | Load::Array(body) => pieces_of_array(body)?,
@@ -143,12 +138,11 @@ fn read_all(
     if pieces.len() > BATCH_MAX {
         return Err(Problem::too_many("tasks", BATCH_MAX));
     }
-    let created = pieces.into_iter().enumerate().map(|(index, piece)| {
+    let creations = pieces.into_iter().enumerate().map(|(index, piece)| {
         let new_task = checked(broker, TaskBody::parse(piece)?, namespace, None)?;
-        let receipt = idempotency.map(|key| key.receipt(&new_task, index, piece));
-        Ok((new_task, receipt))
+        Ok(Creation::new(new_task, index, piece, idempotency))
     });
-    Ok(created.collect())
+    Ok(creations.collect())
 }
 
 async fn create_one(
@@ -158,11 +152,12 @@ async fn create_one(
     idempotency: Option<Idempotency>,
 ) -> Answer {
     let new_task = checked(broker, TaskBody::parse(body)?, namespace, None)?;
-    let receipt = idempotency.map(|key| key.receipt(&new_task, 0, body));
-    let owner = place(&new_task, receipt.as_ref(), broker.owners.partitions())
+    let creation = Creation::new(new_task, 0, body, idempotency.as_ref());
+    let creation = bound_one::<Problem>(&broker.owners, creation).await?;
+    let (partition, order) = creation.order(Condition::Always, broker.owners.partitions());
+    let owner = partition
         .and_then(|partition| broker.owners.of(partition))
         .unwrap_or_else(|| broker.owners.any());
-    let order = Order { new_task: new_task.into(), condition: Condition::Always, receipt };
     Ok(scheduled_response(&owner.schedule(order).await?))
 }
 

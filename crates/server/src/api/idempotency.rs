@@ -2,6 +2,11 @@
 //!
 //! In: the header, and each task as it was sent. Out: a [`Receipt`] for the engine: a name made of the key, the place of the task in
 //! its request and the key of the task, and a digest of what was sent. Both are hashes, so that neither can be too long.
+//!
+//! A task without a key of its own lives where its receipt leads, and its owner sees at once whether the idempotency key stands for something else. A named one lives
+//! where its name leads; so the idempotency key is bound to it first, at the owner that the idempotency key leads to.
+
+use std::sync::Arc;
 
 use axum::extract::OptionalFromRequestParts;
 use http::HeaderName;
@@ -9,10 +14,12 @@ use http::request::Parts;
 use punctual_core::{
     IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
 };
-use punctual_engine::Receipt;
+use punctual_engine::{Command, Condition, EngineError, Order, Receipt};
 
+use super::calls::Calls;
 use super::error::Problem;
 use super::request;
+use crate::owners::Owners;
 
 /// What makes a request repeatable.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
@@ -32,17 +39,113 @@ impl Idempotency {
         Ok(Self(key.to_owned()))
     }
 
-    /// The receipt of one task of the request.
-    pub(crate) fn receipt(&self, new_task: &NewTask, index: usize, sent: &[u8]) -> Receipt {
-        let mut name = blake3::Hasher::new();
-        let key = new_task.key.as_ref().map_or("", TaskKey::as_str);
-        for part in [self.0.as_bytes(), &index.to_be_bytes(), key.as_bytes()] {
-            // Lengths keep the parts from running together.
-            name.update(&part.len().to_be_bytes()).update(part);
-        }
-        let name = name.finalize().to_hex();
+    /// What is remembered of one task of the request.
+    fn receipts(&self, key: Option<&TaskKey>, index: usize, sent: &[u8]) -> Receipts {
         let digest = blake3::hash(sent.trim_ascii()).to_hex().to_string();
-        Receipt { key: TaskKey::new(&name).expect("letters and digits"), digest }
+        let receipt = |key: &str| {
+            let mut name = blake3::Hasher::new();
+            for part in [self.0.as_bytes(), &index.to_be_bytes(), key.as_bytes()] {
+                // Lengths keep the parts from running together.
+                name.update(&part.len().to_be_bytes()).update(part);
+            }
+            let name = name.finalize().to_hex();
+            let key = TaskKey::new(&name).expect("letters and digits");
+            Receipt { key, digest: digest.clone() }
+        };
+        match key {
+            None => Receipts { binding: None, receipt: receipt("") },
+            Some(key) => Receipts { binding: Some(receipt("")), receipt: receipt(key.as_str()) },
+        }
+    }
+}
+
+/// What is remembered under an idempotency key.
+#[derive(Debug, PartialEq, Eq)]
+struct Receipts {
+    /// Where the idempotency key alone leads: which task it stands for. The receipt itself, for a task without a name.
+    binding: Option<Receipt>,
+    /// Beside the task.
+    receipt: Receipt,
+}
+
+/// A task to be created, once if it was sent under an idempotency key.
+#[derive(Debug)]
+pub(crate) struct Creation {
+    new_task: NewTask,
+    receipts: Option<Receipts>,
+}
+
+impl Creation {
+    /// The task at a place of its request, with the bytes that it was read from.
+    pub(crate) fn new(
+        new_task: NewTask,
+        index: usize,
+        sent: &[u8],
+        idempotency: Option<&Idempotency>,
+    ) -> Self {
+        let receipts = idempotency.map(|key| key.receipts(new_task.key.as_ref(), index, sent));
+        Self { new_task, receipts }
+    }
+
+    /// What is asked first, and of whom.
+    fn binding(&self, partitions: Partitions) -> Option<(PartitionId, Command)> {
+        let binding = self.receipts.as_ref()?.binding.clone()?;
+        let namespace = self.new_task.namespace.clone();
+        let partition = partition_of(&namespace.of_receipts(), &binding.key, partitions);
+        Some((partition, Command::Bind(namespace, binding)))
+    }
+
+    /// What is asked then; and of whom, unless anybody will do.
+    pub(crate) fn order(
+        self,
+        condition: Condition,
+        partitions: Partitions,
+    ) -> (Option<PartitionId>, Order) {
+        let Self { new_task, receipts } = self;
+        let receipt = receipts.map(|receipts| receipts.receipt);
+        let partition = place(&new_task, receipt.as_ref(), partitions);
+        (partition, Order { new_task: new_task.into(), condition, receipt })
+    }
+}
+
+/// Binds idempotency keys to the named tasks among them. One whose key stands for another task is not created.
+pub(crate) async fn bound<E: From<EngineError>>(
+    owners: &Arc<Owners>,
+    creations: Vec<Result<Creation, E>>,
+) -> Vec<Result<Creation, E>> {
+    let mut calls = Calls::default();
+    let mut is_bound = Vec::with_capacity(creations.len());
+    for creation in &creations {
+        let binding = creation.as_ref().ok().and_then(|one| one.binding(owners.partitions()));
+        is_bound.push(binding.is_some());
+        if let Some((partition, command)) = binding {
+            calls.push(partition, command);
+        }
+    }
+    if !is_bound.contains(&true) {
+        return creations;
+    }
+    let mut told = calls.ask(owners).await.into_iter();
+    let both = creations.into_iter().zip(is_bound).map(|(creation, is_bound)| {
+        if is_bound {
+            told.next().unwrap_or(Err(EngineError::Stopped))?;
+        }
+        creation
+    });
+    both.collect()
+}
+
+/// The same for one.
+pub(crate) async fn bound_one<E: From<EngineError>>(
+    owners: &Arc<Owners>,
+    creation: Creation,
+) -> Result<Creation, E> {
+    match creation.receipts {
+        Some(Receipts { binding: Some(_), .. }) => {
+            let mut bound = bound(owners, vec![Ok(creation)]).await;
+            bound.pop().unwrap_or_else(|| Err(EngineError::Stopped.into()))
+        }
+        _ => Ok(creation),
     }
 }
 
@@ -56,7 +159,7 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Idempotency {
 }
 
 /// Where a task lives that cannot live anywhere: by its key, or else by its receipt.
-pub(crate) fn place(
+fn place(
     new_task: &NewTask,
     receipt: Option<&Receipt>,
     partitions: Partitions,
@@ -73,29 +176,24 @@ pub(crate) fn place(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use punctual_core::{Due, Namespace, Queue, Schedule, Target};
-
     use super::*;
 
     #[test]
     fn a_receipt_tells_keys_places_and_tasks_apart() {
-        let new_task = |key: Option<&str>| {
-            let schedule = Schedule::Once(Due::In(Duration::ZERO));
-            let target = Target::Queue(Queue::new("q").unwrap());
-            let key = key.map(|key| TaskKey::new(key).unwrap());
-            NewTask { key, ..NewTask::new(Namespace::new("a").unwrap(), schedule, target) }
-        };
         let [a, b] = ["a", "b"].map(|key| Idempotency::new(key).unwrap());
-        let first = a.receipt(&new_task(None), 0, b"{}");
-        assert_eq!(first, a.receipt(&new_task(None), 0, b" {}\n"), "the same");
-        assert_ne!(first.key, b.receipt(&new_task(None), 0, b"{}").key, "another key");
-        assert_ne!(first.key, a.receipt(&new_task(None), 1, b"{}").key, "another place");
-        assert_ne!(first.key, a.receipt(&new_task(Some("k")), 0, b"{}").key, "another task");
-        let other = a.receipt(&new_task(None), 0, b"[]");
-        assert_eq!(first.key, other.key);
-        assert_ne!(first.digest, other.digest, "another body");
+        let named = TaskKey::new("k").unwrap();
+        let first = a.receipts(None, 0, b"{}");
+        assert_eq!(first, a.receipts(None, 0, b" {}\n"), "the same");
+        assert_ne!(first.receipt.key, b.receipts(None, 0, b"{}").receipt.key, "another key");
+        assert_ne!(first.receipt.key, a.receipts(None, 1, b"{}").receipt.key, "another place");
+        let other = a.receipts(None, 0, b"[]").receipt;
+        assert_eq!(first.receipt.key, other.key);
+        assert_ne!(first.receipt.digest, other.digest, "another body");
+        // Named or not, what the key stands for is found in the same place.
+        let of_named = a.receipts(Some(&named), 0, b"{}");
+        assert_ne!(first.receipt.key, of_named.receipt.key, "another task");
+        assert_eq!(of_named.binding, Some(first.receipt));
+        assert_eq!(first.binding, None);
         assert!(Idempotency::new("").is_err());
         assert!(Idempotency::new(&"x".repeat(257)).is_err());
     }

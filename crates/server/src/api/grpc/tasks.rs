@@ -22,7 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{admit, admitted, convert, drains, list, who};
 use crate::api::calls::Calls;
 use crate::api::error::Problem;
-use crate::api::idempotency::{Idempotency, place};
+use crate::api::idempotency::{Creation, Idempotency, bound, bound_one};
 use crate::api::when::check_fires;
 use crate::auth::Who;
 use crate::broker::Broker;
@@ -61,20 +61,18 @@ impl v1::tasks_server::Tasks for TasksDoor {
         let request = request.into_inner();
         let idempotency = idempotency(&request.idempotency_key).map_err(convert::invalid)?;
         let sent = request.task.ok_or_else(|| missing("task"))?;
-        let digested = idempotency.as_ref().map(|_| sent.encode_to_vec());
+        let bytes = idempotency.as_ref().map_or_else(Vec::new, |_| sent.encode_to_vec());
         let new_task = checked(&self.broker, &namespace, sent).map_err(convert::invalid)?;
-        let receipt = idempotency
-            .zip(digested)
-            .map(|(idempotency, sent)| idempotency.receipt(&new_task, 0, &sent));
         let condition = convert::condition(request.condition);
         if new_task.key.is_none() && condition != Condition::Always {
             return Err(convert::invalid(Invalid::new("key", "must be given with a condition")));
         }
         let owners = &self.broker.owners;
-        let owner = place(&new_task, receipt.as_ref(), owners.partitions())
-            .and_then(|partition| owners.of(partition))
-            .unwrap_or_else(|| owners.any());
-        let order = Order { new_task: new_task.into(), condition, receipt };
+        let creation = Creation::new(new_task, 0, &bytes, idempotency.as_ref());
+        let creation = bound_one::<EngineError>(owners, creation).await.map_err(convert::failed)?;
+        let (partition, order) = creation.order(condition, owners.partitions());
+        let owner =
+            partition.and_then(|partition| owners.of(partition)).unwrap_or_else(|| owners.any());
         let scheduled = owner.schedule(order).await;
         let scheduled = scheduled.map_err(|error| match (error, condition) {
             // A task that is not there has not got that version either.
@@ -257,7 +255,7 @@ async fn take_batches(
         let weight = u32::try_from(weight.min(UNDER_WAY_MAX)).unwrap_or(u32::MAX);
         let Ok(place) = scheduling.reserve().await else { return };
         let Ok(permit) = Arc::clone(&under_way).acquire_many_owned(weight).await else { return };
-        match send_batch(&broker, &who, batch) {
+        match send_batch(&broker, &who, batch).await {
             Ok(scheduled) => place.send(Ok(Box::pin(async move {
                 let scheduled = scheduled.await;
                 drop(permit);
@@ -268,8 +266,9 @@ async fn take_batches(
     }
 }
 
-/// Gives a batch to its owners. Out: its answer, when they have it.
-fn send_batch(
+/// Gives a batch to its owners. Out: its answer, when they have it. A batch waits until its idempotency key is bound, and the
+/// next ones behind it: what is sent first is decided first.
+async fn send_batch(
     broker: &Broker,
     who: &Who,
     batch: v1::ScheduleBatch,
@@ -280,17 +279,19 @@ fn send_batch(
     let idempotency = idempotency(&batch.idempotency_key).map_err(convert::invalid)?;
     let partitions = broker.owners.partitions();
     let any = broker.owners.any_partition();
-    let mut calls = Calls::default();
-    let asked = batch.tasks.into_iter().enumerate().map(|(index, sent)| {
-        let digested = idempotency.as_ref().map(|key| (key, sent.encode_to_vec()));
+    let creations = batch.tasks.into_iter().enumerate().map(|(index, sent)| {
+        let bytes = idempotency.as_ref().map_or_else(Vec::new, |_| sent.encode_to_vec());
         let new_task = checked(broker, &namespace, sent)?;
-        let receipt = digested.map(|(key, sent)| key.receipt(&new_task, index, &sent));
-        let partition = place(&new_task, receipt.as_ref(), partitions).unwrap_or(any);
-        let (new_task, condition) = (new_task.into(), Condition::Always);
-        calls.push(partition, Command::Schedule(Order { new_task, condition, receipt }));
+        Ok(Creation::new(new_task, index, &bytes, idempotency.as_ref()))
+    });
+    let creations: Vec<Result<Creation, Problem>> = creations.collect();
+    let mut calls = Calls::default();
+    let asked = bound(&broker.owners, creations).await.into_iter().map(|creation| {
+        let (partition, order) = creation?.order(Condition::Always, partitions);
+        calls.push(partition.unwrap_or(any), Command::Schedule(order));
         Ok(())
     });
-    let asked: Vec<Result<(), Invalid>> = asked.collect();
+    let asked: Vec<Result<(), Problem>> = asked.collect();
     let sent = calls.send(&broker.owners);
     let number = batch.number;
     Ok(async move {
@@ -303,14 +304,14 @@ fn send_batch(
 }
 
 /// Puts answers to where their commands stood, among those that were not asked.
-fn in_place<T>(
-    asked: Vec<Result<(), Invalid>>,
+fn in_place<T, E: Into<Problem>>(
+    asked: Vec<Result<(), E>>,
     answers: Vec<Result<Answer, EngineError>>,
     expected: impl Fn(Answer) -> T,
 ) -> impl Iterator<Item = Result<T, Problem>> {
     let mut answers = answers.into_iter();
     asked.into_iter().map(move |asked| {
-        asked?;
+        asked.map_err(Into::into)?;
         let answer = answers.next().unwrap_or(Err(EngineError::Stopped))?;
         Ok(expected(answer))
     })

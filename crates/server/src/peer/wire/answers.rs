@@ -19,6 +19,7 @@ const CANCELLED_FIRED: u8 = 4;
 const TASK: u8 = 5;
 const TOUCHED: u8 = 6;
 const FORGOTTEN: u8 = 7;
+const BOUND: u8 = 8;
 
 const NOT_FOUND: u8 = 32;
 const NO_LETTER: u8 = 33;
@@ -68,6 +69,7 @@ fn put_answer(out: &mut Vec<u8>, answer: &Answered) {
             put_varint(out, version.get());
         }
         Ok(Answer::Forgotten) => out.push(FORGOTTEN),
+        Ok(Answer::Bound) => out.push(BOUND),
         Err(error) => put_error(out, error),
     }
 }
@@ -109,6 +111,7 @@ fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Result<Answered>
             version: Version::new(reader.varint()?),
         },
         FORGOTTEN => Answer::Forgotten,
+        BOUND => Answer::Bound,
         error => return read_error(error, reader, interner).map(Err),
     };
     Ok(Ok(answer))

@@ -23,6 +23,7 @@ const RESUME: u8 = 5;
 const FIRE: u8 = 6;
 const REDRIVE: u8 = 7;
 const FORGET: u8 = 8;
+const BIND: u8 = 9;
 
 /// Writes one entry of a list of commands.
 pub(crate) fn put_command(out: &mut Vec<u8>, command: &Command) {
@@ -49,6 +50,11 @@ pub(crate) fn put_command(out: &mut Vec<u8>, command: &Command) {
             put_bytes(out, namespace.as_str().as_bytes());
             put_fire_id(out, *fire_id);
         }
+        Command::Bind(namespace, receipt) => {
+            out.push(BIND);
+            put_bytes(out, namespace.as_str().as_bytes());
+            put_receipt(out, receipt);
+        }
     }
 }
 
@@ -70,6 +76,7 @@ fn read_command(reader: &mut Reader<'_>, interner: &Interner) -> Result<Command>
         FORGET => {
             Command::Forget { namespace: read_namespace(reader)?, fire_id: reader.fire_id()? }
         }
+        BIND => Command::Bind(read_namespace(reader)?, read_receipt(reader)?),
         _ => return Err(CodecError::Invalid("command")),
     })
 }
@@ -142,12 +149,16 @@ fn put_order(out: &mut Vec<u8>, order: &Order) {
     }
     match &order.receipt {
         None => out.push(0),
-        Some(Receipt { key, digest }) => {
+        Some(receipt) => {
             out.push(1);
-            put_bytes(out, key.as_str().as_bytes());
-            put_bytes(out, digest.as_bytes());
+            put_receipt(out, receipt);
         }
     }
+}
+
+fn put_receipt(out: &mut Vec<u8>, Receipt { key, digest }: &Receipt) {
+    put_bytes(out, key.as_str().as_bytes());
+    put_bytes(out, digest.as_bytes());
 }
 
 fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<Order> {
@@ -165,10 +176,14 @@ fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<Order> {
     };
     let receipt = match reader.byte()? {
         0 => None,
-        1 => Some(Receipt { key: read_key(reader)?, digest: read_digest(reader)? }),
+        1 => Some(read_receipt(reader)?),
         _ => return Err(CodecError::Invalid("receipt")),
     };
     Ok(Order { new_task, condition, receipt })
+}
+
+fn read_receipt(reader: &mut Reader<'_>) -> Result<Receipt> {
+    Ok(Receipt { key: read_key(reader)?, digest: read_digest(reader)? })
 }
 
 fn read_digest(reader: &mut Reader<'_>) -> Result<String> {

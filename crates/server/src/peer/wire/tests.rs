@@ -74,16 +74,19 @@ fn task() -> Task {
     Task { attempts: vec![attempt], resumes_at: Some(at(9000)), ..task }
 }
 
+fn receipt() -> Receipt {
+    Receipt { key: TaskKey::new("request-1").unwrap(), digest: "ab".repeat(32) }
+}
+
 fn orders() -> Vec<Order> {
     let order = |new_task: NewTask, condition, receipt| Order {
         new_task: new_task.into(),
         condition,
         receipt,
     };
-    let receipt = Receipt { key: TaskKey::new("request-1").unwrap(), digest: "ab".repeat(32) };
     vec![
         order(plain(), Condition::Always, None),
-        order(rich(), Condition::Absent, Some(receipt)),
+        order(rich(), Condition::Absent, Some(receipt())),
         order(rich(), Condition::Version(Version::new(u64::MAX)), None),
     ]
 }
@@ -106,13 +109,14 @@ fn commands() -> Vec<Command> {
         Command::Fire(by_key()),
         Command::Redrive { subject: by_key(), fire_id: fire_id() },
         Command::Forget { namespace: shop(), fire_id: fire_id() },
+        Command::Bind(shop(), receipt()),
     ]);
     for command in &commands {
         // A new variant is to be sent as well: it belongs into the list above.
         match command {
             Command::Schedule(_) | Command::Cancel(_) | Command::Get(_) | Command::Touch(..) => {}
             Command::Pause(_) | Command::Resume(_) | Command::Fire(_) => {}
-            Command::Redrive { .. } | Command::Forget { .. } => {}
+            Command::Redrive { .. } | Command::Forget { .. } | Command::Bind(..) => {}
         }
     }
     commands
@@ -129,6 +133,7 @@ fn answers() -> punctual_engine::Answers {
         Answer::Task(task()),
         Answer::Touched { fire_at: at(77), version: Version::new(12) },
         Answer::Forgotten,
+        Answer::Bound,
     ];
     let errors = [
         EngineError::NotFound,
@@ -360,13 +365,15 @@ fn what_keeps_no_limit_of_ours_is_refused() {
     let over = Payload::Json(vec![b' '; 256 * 1024 + 1].into());
     let receipts = shop().of_receipts();
     let digest = "x".repeat(1000);
-    let receipt = Some(Receipt { key: key(), digest });
+    let receipt = Receipt { key: key(), digest };
     let new_task = plain().into();
     for command in [
         order(NewTask { payload: over, ..plain() }),
         order(NewTask { timeout: Duration::ZERO, ..plain() }),
         order(NewTask { namespace: receipts.clone(), ..plain() }),
-        Command::Schedule(Order { new_task, condition: Condition::Always, receipt }),
+        Command::Bind(shop(), receipt.clone()),
+        Command::Bind(receipts.clone(), self::receipt()),
+        Command::Schedule(Order { new_task, condition: Condition::Always, receipt: Some(receipt) }),
         Command::Cancel(Subject::Key(receipts.clone(), key())),
         Command::Forget { namespace: receipts, fire_id: fire_id() },
         Command::Touch(Subject::Id(shop(), id()), Push::To(Due::In(Duration::MAX))),
