@@ -10,13 +10,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptNo, Backoff, DeadReason, FireEnd, FireId, FireRecord, Guarantee, Jitter, Misfire,
-    NewTask, Occasion, Outcome, Overlap, PartitionId, Payload, RetryPolicy, Schedule, Series, Task,
-    TaskId, TaskState, Timestamp,
+    Backoff, DeadReason, FireEnd, FireId, FireRecord, Guarantee, Jitter, Misfire, NewTask,
+    Occasion, Outcome, Overlap, PartitionId, Payload, RetryPolicy, Schedule, Series, Task, TaskId,
+    TaskState, Timestamp,
 };
 use punctual_engine::{Command, Condition, Push};
 use punctual_store::TaskStore;
-use world::{Answer, Dice, Moves, Weather, World, failed, key, millis, named, ready, secs, seeds};
+use world::receiver::Receiver;
+use world::{Answer, Dice, Moves, Weather, World, key, millis, named, ready, secs, seeds};
 
 const SEEDS_DEFAULT: u64 = 200;
 /// Each broke a promise once.
@@ -52,10 +53,7 @@ struct Life {
     world: World,
     dice: Dice,
     moves: Option<Moves>,
-    /// Attempts that were sent.
-    attempts: HashSet<(FireId, AttemptNo)>,
-    /// Fires whose receiver has said in time that they are done.
-    acked: HashSet<FireId>,
+    receiver: Receiver,
     series: Vec<Known>,
     received: HashMap<FireId, u32>,
     /// The watch, until when it is armed as far as is known, and whether a touch is under way of which nothing is known.
@@ -92,8 +90,7 @@ impl Life {
             world,
             dice,
             moves,
-            attempts: HashSet::new(),
-            acked: HashSet::new(),
+            receiver: Receiver::default(),
             series: series.into(),
             received: HashMap::new(),
             armed_until: watch.fire_at,
@@ -203,29 +200,10 @@ impl Life {
     }
 
     fn courier_returns(&mut self) {
-        if self.world.carried.is_empty() {
-            return;
+        let unsent = self.receiver.courier_returns(&mut self.world, &mut self.dice);
+        if let Some(fire_id) = unsent {
+            *self.received.entry(fire_id).or_default() -= 1;
         }
-        let index = self.dice.index(self.world.carried.len());
-        let outcome = match self.dice.roll(9) {
-            0..2 => failed(),
-            2..4 => Outcome::Expired,
-            4 => {
-                // It was never sent: the receiver forgets it.
-                let fire_id = self.world.carried[index].fire_id;
-                *self.received.entry(fire_id).or_default() -= 1;
-                let attempt = self.world.carried[index].attempt;
-                self.attempts.remove(&(fire_id, attempt));
-                self.world.reported(index, None);
-                return;
-            }
-            _ => {
-                let delivery = &self.world.carried[index];
-                self.acked.extend(self.world.in_time(delivery).then_some(delivery.fire_id));
-                Outcome::Acked
-            }
-        };
-        self.world.comes_back_from(index, outcome);
     }
 
     fn crash(&mut self) {
@@ -295,12 +273,8 @@ impl Life {
         self.hear();
         let crashed = self.crashed();
         for delivery in self.world.sent.drain(..) {
-            assert!(delivery.fired_at >= delivery.fire_at, "early: {delivery:?}");
+            self.receiver.takes(&delivery, crashed);
             let fire_id = delivery.fire_id;
-            let twice = !self.attempts.insert((fire_id, delivery.attempt));
-            assert!(!twice || crashed, "twice without a crash: {delivery:?}");
-            let acked = self.acked.contains(&fire_id);
-            assert!(!acked || crashed, "acked, and sent again: {delivery:?}");
             let times = self.received.entry(fire_id).or_default();
             *times += 1;
             if fire_id.task == self.watch.id {
@@ -347,7 +321,7 @@ impl Life {
                 }
                 FireEnd::Dead(DeadReason::Unknown | DeadReason::Exhausted) => {
                     fired += 1;
-                    let acked = self.acked.contains(&record.fire_id);
+                    let acked = self.receiver.acked.contains(&record.fire_id);
                     assert!(!acked || self.crashed(), "acked, and dead: {record:?}");
                 }
                 FireEnd::Replaced => fired += 1,

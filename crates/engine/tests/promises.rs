@@ -9,14 +9,15 @@ mod world;
 use std::collections::{HashMap, HashSet};
 
 use punctual_core::{
-    AttemptNo, Backoff, DeadReason, Due, FireEnd, FireId, Guarantee, Jitter, NewTask, Outcome,
-    PartitionId, RetryPolicy, Task, TaskId, Timestamp,
+    Backoff, DeadReason, Due, FireEnd, Guarantee, Jitter, NewTask, Outcome, PartitionId,
+    RetryPolicy, Task, TaskId, Timestamp,
 };
 use punctual_engine::{Cancelled, Command, Condition, Delivery, Push, Scheduled, Subject};
 use punctual_store::TaskStore;
 use tokio::sync::oneshot::error::TryRecvError;
+use world::receiver::Receiver;
 use world::{
-    Answer, Dice, Moves, Weather, World, failed, key, millis, named, once, ready, secs, seeds, shop,
+    Answer, Dice, Moves, Weather, World, key, millis, named, once, ready, secs, seeds, shop,
 };
 
 const SEEDS_DEFAULT: u64 = 300;
@@ -52,10 +53,7 @@ struct Life {
     world: World,
     dice: Dice,
     moves: Option<Moves>,
-    /// Attempts that were sent.
-    attempts: HashSet<(FireId, AttemptNo)>,
-    /// Fires whose receiver has said in time that they are done.
-    acked: HashSet<FireId>,
+    receiver: Receiver,
     promises: HashMap<TaskId, Promise>,
     /// How often each task was sent, promised or not.
     received: HashMap<TaskId, u32>,
@@ -79,8 +77,7 @@ impl Life {
             world,
             dice: Dice::new(seed),
             moves,
-            attempts: HashSet::new(),
-            acked: HashSet::new(),
+            receiver: Receiver::default(),
             promises: HashMap::new(),
             received: HashMap::new(),
             scheduling: Vec::new(),
@@ -239,29 +236,10 @@ impl Life {
     }
 
     fn courier_returns(&mut self) {
-        if self.world.carried.is_empty() {
-            return;
+        let unsent = self.receiver.courier_returns(&mut self.world, &mut self.dice);
+        if let Some(fire_id) = unsent {
+            *self.received.entry(fire_id.task).or_default() -= 1;
         }
-        let index = self.dice.index(self.world.carried.len());
-        let outcome = match self.dice.roll(9) {
-            0..2 => failed(),
-            2..4 => Outcome::Expired,
-            4 => {
-                // It was never sent: the receiver forgets it.
-                let fire_id = self.world.carried[index].fire_id;
-                *self.received.entry(fire_id.task).or_default() -= 1;
-                let attempt = self.world.carried[index].attempt;
-                self.attempts.remove(&(fire_id, attempt));
-                self.world.reported(index, None);
-                return;
-            }
-            _ => {
-                let delivery = &self.world.carried[index];
-                self.acked.extend(self.world.in_time(delivery).then_some(delivery.fire_id));
-                Outcome::Acked
-            }
-        };
-        self.world.comes_back_from(index, outcome);
     }
 
     fn time_passes(&mut self) {
@@ -384,12 +362,7 @@ impl Life {
         self.hear_of_changes();
         for delivery in self.world.sent.drain(..) {
             let id = delivery.fire_id.task;
-            let twice = !self.attempts.insert((delivery.fire_id, delivery.attempt));
-            let asked_for = self.world.crashes > 0 || self.redriven.contains(&id);
-            assert!(!twice || asked_for, "twice without a crash: {delivery:?}");
-            let acked = self.acked.contains(&delivery.fire_id);
-            assert!(!acked || asked_for, "acked, and sent again: {delivery:?}");
-            assert!(delivery.fired_at >= delivery.fire_at, "early: {delivery:?}");
+            self.receiver.takes(&delivery, self.world.crashes > 0 || self.redriven.contains(&id));
             let times = self.received.entry(id).or_default();
             *times += 1;
             let at_most_once = delivery.definition.guarantee == Guarantee::AtMostOnce;
@@ -411,7 +384,7 @@ impl Life {
         assert_eq!((counts.scheduled, counts.paused), (0, 0), "nothing stays overdue: {counts:?}");
         assert_eq!(self.world.owner.loaded(), 0, "memory is empty");
         assert!(self.world.owner.is_quiet());
-        for fire_id in self.acked.iter().filter(|_| self.world.crashes == 0) {
+        for fire_id in self.receiver.acked.iter().filter(|_| self.world.crashes == 0) {
             let records = ready(self.world.store.history(PARTITION, fire_id.task, 9)).unwrap();
             let record = records.iter().find(|record| record.fire_id == *fire_id);
             let end = record.map(|record| record.end);

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod receiver;
 pub(crate) mod seeds;
 
 use std::collections::HashSet;
