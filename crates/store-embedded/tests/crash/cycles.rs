@@ -69,6 +69,9 @@ impl fmt::Display for Found {
     }
 }
 
+/// A long run says how far it is after so many.
+const CYCLES_TOLD: u64 = 50;
+
 /// How far a writer came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
@@ -161,6 +164,9 @@ impl Cycles {
                 self.give_up(cycle, &difference);
             }
             self.found.cycles += 1;
+            if self.found.cycles.is_multiple_of(CYCLES_TOLD) {
+                println!("{:?}: {} of {cycles} cycles", self.budgets, self.found.cycles);
+            }
         }
         // The last kill is looked at too, by a writer that only reads.
         let mut orders = self.orders(cycles);
