@@ -3,6 +3,8 @@
 //! A thread does nothing but sleep a millisecond at a time, and writes down how late it woke. Beside it stands how much of the time the host took
 //! for others (`steal` in `/proc/stat`; zero where there is no host, or none that tells). In: nothing. Out: a reading, from the one before it on.
 
+#![expect(clippy::disallowed_methods, reason = "how late a thread wakes is what is measured")]
+
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
