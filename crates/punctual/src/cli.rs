@@ -1,7 +1,7 @@
 //! The commands that speak to a broker: the same verbs as the API, for people and for scripts.
 //!
 //! In: the command line. Out: a table, or with `--json` what the broker answered, one document a line. What the broker refuses becomes
-//! one sentence and exit code 1. One file a verb, or a small group of them; `broker` is the way there and back, `show` how it looks.
+//! one sentence, or with `--json` one object (`failure`), and exit code 1. One file a verb, or a small group of them; `broker` is the way there and back, `show` how it looks.
 
 mod broker;
 mod dead;

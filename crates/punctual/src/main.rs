@@ -4,15 +4,17 @@
 
 mod bench;
 mod cli;
+mod failure;
 mod moving;
 mod serve;
 mod settings;
 mod store;
 
+use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use punctual_core::zones_version;
 
 /// What `--version` says: brokers that differ in the time zone data may differ about a fire.
@@ -44,17 +46,36 @@ enum Verb {
     Cli(cli::Verb),
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+fn main() -> anyhow::Result<ExitCode> {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(cli.verb) {
+        Err(error) if says_json(&matches) => {
+            failure::print(&error);
+            Ok(ExitCode::FAILURE)
+        }
+        done => done.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn run(verb: Verb) -> anyhow::Result<()> {
     // One provider for everything that speaks TLS; a second attempt is refused, and harmless.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match cli.verb {
+    match verb {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
         Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
         Verb::Export(flags) => runtime()?.block_on(moving::export(flags)),
         Verb::Import(flags) => runtime()?.block_on(moving::import(flags)),
         Verb::Cli(verb) => cli::run(verb),
+    }
+}
+
+/// Whether the command has `--json`, and it was said.
+fn says_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, verb)) => says_json(verb),
+        None => matches.try_get_one("json").ok().flatten().copied().unwrap_or(false),
     }
 }
 

@@ -754,6 +754,33 @@ fn the_document_has_every_route_that_is_served_and_no_other() {
     assert_eq!(calls, 28, "a call more or less: the contract should say so, too");
 }
 
+/// What the document says of tokens is what happens: whoever sends none is refused where it says so, and nowhere else.
+#[test]
+fn the_document_says_which_routes_want_a_token() {
+    let broker = Broker::start(&["--token", "shop=aaa"]);
+    let token = [("authorization", "Bearer aaa")];
+    let (_, document) = broker.call("GET", "/openapi.json", &token, "");
+    let scheme = &document["components"]["securitySchemes"]["token"];
+    assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")));
+    let mut open = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let place = path.replace("{namespace}", "shop").replace(['{', '}'], "");
+        for (method, operation) in methods.as_object().unwrap() {
+            let (status, answer) = broker.call(&method.to_uppercase(), &place, &[], "");
+            match &operation["security"] {
+                Value::Null => open.push(path.as_str()),
+                wanted => assert_eq!(*wanted, json!([{"token": []}]), "{method} {path}"),
+            }
+            assert_eq!(
+                status == 401,
+                operation["security"].is_array(),
+                "{method} {path}: {answer}"
+            );
+        }
+    }
+    assert_eq!(open, ["/livez", "/readyz"]);
+}
+
 #[test]
 fn the_examples_of_the_contract_keep_to_the_document() {
     let broker = Broker::start(&[]);

@@ -110,6 +110,55 @@ fn what_the_broker_refuses_is_one_sentence_and_exit_code_1() {
     }
 }
 
+/// A script that reads JSON reads it, too, when something goes wrong.
+#[test]
+fn with_json_a_failure_is_one_object_and_the_exit_code_is_the_same() {
+    let broker = Broker::start(&[]);
+    let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
+    let made = json_of(&broker, &task);
+    let none = json!({"type": "urn:punctual:no-such-task", "title": "No such task", "status": 404,
+        "detail": "no such task"});
+    let of_field = |field: &str, detail: &str| {
+        json!({"type": "urn:punctual:invalid-request", "title": "Invalid request", "status": 400,
+            "detail": detail, "field": field})
+    };
+    let states = "state must be scheduled, firing, paused, done or dead";
+    let exists = json!({"type": "urn:punctual:exists", "title": "The task exists", "status": 409,
+        "detail": "the key names a task already", "existing": made});
+    let letter = format!("{}-0000000000000", made["id"].as_str().unwrap());
+    let alone = |detail: &str| json!({ "detail": detail });
+    for (args, error) in [
+        (vec!["show", "shop", "none"], none.clone()),
+        (vec!["list", "shop", "--state", "asleep"], of_field("state", states)),
+        ([&task[..], &["--if-absent"]].concat(), exists),
+        (vec!["listen", "sh op", "q"], Value::Null),
+        (vec!["dead", "delete", "shop", &letter], Value::Null),
+        // What never reached a broker has no more than a sentence.
+        (vec!["preview", "@daily", "--count", "x"], alone("count must be a number from 1 to 100")),
+        (
+            [&task[..], &["--label", "a:1", "--label", "a:2"]].concat(),
+            alone("--label a is given twice"),
+        ),
+        (vec!["stats", "shop", "--broker", "http://127.0.0.1:9"], Value::Null),
+        (vec!["store", "check", "/nowhere"], Value::Null),
+    ] {
+        let args = [&args[..], &["--json"]].concat();
+        let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args(&args)
+            .env("PUNCTUAL_BROKER", format!("http://{}", broker.address))
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout), (Some(1), vec![]), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        let object: Value = serde_json::from_str(&said).unwrap();
+        assert!(object["error"]["detail"].is_string(), "{args:?}: {said}");
+        if !error.is_null() {
+            assert_eq!(object, json!({ "error": error }), "{args:?}");
+        }
+    }
+}
+
 #[test]
 fn schedules_are_said_in_words() {
     let broker = Broker::start(&[]);

@@ -386,6 +386,53 @@ fn metrics_tell_what_happened() {
     assert!(!page.contains("shop"), "no label has a name that a caller chose");
 }
 
+/// Whatever is wrong with a request that has a readable head, the answer is a problem document, and never a word of the libraries beneath.
+#[test]
+fn every_refusal_is_a_problem_document() {
+    let broker = Broker::start(&[]);
+    let large = "x".repeat(600_000);
+    let lines = "content-type: application/x-ndjson";
+    for (method, path, header, body, want, more) in [
+        ("GET", "/nowhere", "", "", 404, "no-such-path"),
+        ("GET", "/", "", "", 404, "no-such-path"),
+        ("GET", "/v1/shop/tasks/", "", "", 404, "no-such-path"),
+        ("POST", "/v1/shop/nothing", "", "{}", 404, "no-such-path"),
+        ("FOO", "/nowhere", "", "", 404, "no-such-path"),
+        ("POST", "/punctual.v1.Nobody/Nothing", "", "", 404, "no-such-path"),
+        ("PATCH", "/v1/shop/tasks/a", "", "{}", 405, "allow: PUT, GET, DELETE\r\n"),
+        ("FOO", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
+        ("OPTIONS", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
+        ("POST", "/livez", "", "", 405, "allow: GET\r\n"),
+        ("POST", "/v1/shop/tasks", "content-type: text/plain", "{}", 415, "application/json or"),
+        ("PUT", "/v1/shop/tasks/a", lines, "{}", 415, "application/json"),
+        ("PUT", "/v1/shop/tasks/a", "", &large, 413, "524288 bytes"),
+        ("PUT", "/v1/shop/tasks/a", "", "", 400, "there is no body; it must be one task"),
+        ("POST", "/v1/shop/tasks", "", " \n", 400, "there is no body; it must be one task"),
+        ("POST", "/v1/shop/cancel", "", "", 400, "there is no body; it must be a list of keys"),
+        ("POST", "/v1/shop/queues/q/ack", "", "", 400, "there is no body; it must be a list of"),
+        ("GET", "/v1/shop/tasks/%ff", "", "", 400, "must be UTF-8"),
+        ("GET", "/v1/shop/tasks?%", "", "", 400, "no query parameter"),
+    ] {
+        let mut stream = TcpStream::connect(broker.address).unwrap();
+        let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}");
+        write!(stream, "{head}content-length: {length}\r\n\r\n{body}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {want} ")), "{method} {path}: {answer}");
+        assert!(answer.contains("content-type: application/problem+json\r\n"), "{answer}");
+        let (_, problem) = answer.split_once("\r\n\r\n").unwrap();
+        let problem: Value = serde_json::from_str(problem).unwrap();
+        assert_eq!(problem["status"], want, "{problem}");
+        for name in ["type", "title", "detail"] {
+            assert!(problem[name].is_string(), "{problem}");
+        }
+        assert!(answer.contains(more), "{method} {path}: {more}: {answer}");
+    }
+}
+
 #[test]
 fn a_head_that_is_too_large_is_refused() {
     let broker = Broker::start(&[]);

@@ -171,12 +171,39 @@ async fn a_list_of_a_state_that_nobody_knows_is_refused() {
     shop(&broker).task().delay(HOUR).queue("q").schedule().await.unwrap();
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
     let mut raw = TasksClient::new(channel.unwrap().connect().await.unwrap());
-    for (state, want) in [(0, Ok(1)), (3, Ok(0)), (99, Err(Code::InvalidArgument))] {
+    let refused = Err(Code::InvalidArgument);
+    for (state, want) in [(0, Ok(1)), (2, Ok(0)), (3, Ok(0)), (6, refused), (99, refused)] {
         let request =
             v1::ListRequest { namespace: "shop".to_owned(), state, ..v1::ListRequest::default() };
         let listed = raw.list(request).await.map(|page| page.into_inner().tasks.len());
         assert_eq!(listed.map_err(|status| status.code()), want, "{state}");
     }
+}
+
+/// The store does not know who is firing. A list says it all the same, as the one over HTTP does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_knows_which_tasks_are_firing() {
+    let broker = Broker::start(&["--partitions", "3"]);
+    let shop = shop(&broker);
+    for key in ["waiting", "also-waiting"] {
+        shop.task().key(key).delay(HOUR).queue("q").schedule().await.unwrap();
+    }
+    soon(&shop).key("firing").schedule().await.unwrap();
+    let mut worker = Rogue::new(&broker, "shop", 10).await;
+    let delivery = worker.delivery().await;
+    let listed = async |state: Option<TaskState>| {
+        let list = state.into_iter().fold(List::default(), List::state);
+        let page = shop.list(list).await.unwrap();
+        let tasks = page.tasks.into_iter();
+        tasks.map(|task| (task.key.unwrap(), task.state)).collect::<Vec<_>>()
+    };
+    let firing = [("firing".to_owned(), TaskState::Firing)];
+    assert_eq!(listed(Some(TaskState::Firing)).await, firing);
+    assert_eq!(listed(None).await[..1], firing);
+    let scheduled = listed(Some(TaskState::Scheduled)).await;
+    assert_eq!(scheduled.len(), 2, "{scheduled:?}");
+    assert!(scheduled.iter().all(|(_, state)| *state == TaskState::Scheduled), "{scheduled:?}");
+    worker.say(ack(delivery.token)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,3 +110,56 @@ fn conditions_are_refused_where_they_are_not_heeded() {
     }
     assert_eq!(broker.get("k").0, 404);
 }
+
+/// Of two values under one name neither may win silently: whoever wrote both meant both.
+#[test]
+fn a_name_that_is_given_twice_is_refused_by_name() {
+    let broker = Broker::start(&[]);
+    let headers = |headers: &str| {
+        format!(
+            r#"{{"in": "1h", "target": {{"http": {{"url": "http://127.0.0.1:9/", "headers": {headers}}}}}}}"#
+        )
+    };
+    let labels = r#"{"in": "1h", "target": {"queue": "q"}, "labels": {"colour": "red", "size": "1", "colour": "blue"}}"#;
+    for (body, field) in [
+        (labels.to_owned(), "labels.colour"),
+        // Written in another way, but the same name when it is read.
+        (labels.replacen("colour", r"\u0063olour", 1), "labels.colour"),
+        // Two that say the same are no better: one of them is a mistake.
+        (labels.replacen("blue", "red", 1), "labels.colour"),
+        (headers(r#"{"x-a": "1", "x-a": "2"}"#), "target.http.headers.x-a"),
+        // Case makes no difference in the name of a header, and it would be sent once.
+        (headers(r#"{"X-A": "1", "x-a": "2"}"#), "target.http.headers.x-a"),
+    ] {
+        let (status, answer) = broker.put("k", &body);
+        assert_eq!((status, &answer["field"]), (422, &json!(field)), "{body}: {answer}");
+        assert_eq!(answer["detail"], format!("{field}: is given twice"));
+    }
+    let (_, answer) = broker.call("POST", "/v1/shop/tasks", &[], format!("[{labels}]"));
+    assert_eq!(answer["results"][0]["field"], "labels.colour", "{answer}");
+    let create = format!(r#"{{"keys": ["k"], "create": {labels}}}"#);
+    let (status, answer) = broker.call("POST", "/v1/shop/touch", &[], create);
+    assert_eq!((status, &answer["field"]), (422, &json!("create.labels.colour")), "{answer}");
+    assert_eq!(broker.get("k").0, 404);
+    // A label is no header: case makes a difference.
+    let labels = r#""in": "1h", "labels": {"colour": "red", "Colour": "blue"}"#;
+    assert_eq!(put(&broker, "k", labels).1["labels"], json!({"colour": "red", "Colour": "blue"}));
+}
+
+#[test]
+fn a_query_parameter_that_is_given_twice_is_refused_by_name() {
+    let broker = Broker::start(&[]);
+    for (path, name) in [
+        ("/v1/shop/tasks?state=paused&state=done", "state"),
+        ("/v1/shop/tasks?label=a:1&limit=5&label=b:2", "label"),
+        ("/v1/shop/tasks?limit=5&limit=", "limit"),
+        ("/v1/shop/dead?cursor=x&cursor=x", "cursor"),
+        ("/v1/shop/tasks/k/fires?limit=1&limit=2", "limit"),
+        ("/v1/shop/forecast?for=1h&step=1h&for=2h", "for"),
+        ("/v1/preview?cron=@daily&cron=@hourly", "cron"),
+    ] {
+        let (status, answer) = broker.call("GET", path, &[], "");
+        assert_eq!((status, &answer["field"]), (400, &json!(name)), "{path}: {answer}");
+        assert_eq!(answer["detail"], format!("{name} must be given once"));
+    }
+}

@@ -106,6 +106,29 @@ fn a_failed_delivery_comes_again_and_a_refused_one_is_a_dead_letter() {
     assert_eq!(letter["attempts"][1]["answer"], "no such person");
 }
 
+/// The path names a queue: what a worker says there is of that one, and whoever takes the wrong path is told so.
+#[test]
+fn a_token_of_another_queue_is_stale_and_nothing_is_changed_by_it() {
+    let broker = Broker::start(&[]);
+    put(&broker, "a", r#""in": "0s""#);
+    let token = lease(&broker, 1)[0]["token"].clone();
+    let elsewhere = |verb: &str, body: Value| {
+        let path = format!("/v1/shop/queues/letters/{verb}");
+        let (status, answer) = broker.call("POST", &path, &[], body.to_string());
+        assert_eq!(status, 200, "{verb}: {answer}");
+        answer
+    };
+    let stale = json!({"result": "stale"});
+    let acked = elsewhere("ack", json!({"tokens": [token]}));
+    assert_eq!(acked["results"][0], json!({"token": token, "result": "stale"}));
+    assert_eq!(elsewhere("fail", json!({"token": token, "reason": "no paper"})), stale);
+    assert_eq!(elsewhere("refuse", json!({"token": token, "reason": "no paper"})), stale);
+    assert_eq!(elsewhere("extend", json!({"token": token, "lease": "1s"})), stale);
+    assert_eq!(broker.get("a").1["state"], "firing");
+    let (_, acked) = queue(&broker, "ack", &json!({"tokens": [token]}));
+    assert_eq!(acked["results"][0]["result"], "acked");
+}
+
 #[test]
 fn an_expired_lease_is_stale_and_comes_again() {
     let broker = Broker::start(&[]);

@@ -198,6 +198,11 @@ fn right(method: &Method, pattern: &str) -> Result<Right, Problem> {
     Err(Problem::method_not_allowed_but(&methods.join(", ")))
 }
 
+/// Whether a route is for those only who say who they are, where a broker has tokens at all. One that declares no right is for nobody.
+pub(crate) fn wants_token(method: &Method, pattern: &str) -> bool {
+    !matches!(right(method, pattern), Ok(Right::Public))
+}
+
 fn decide(right: Right, who: Option<&Who>, namespace: Option<&str>) -> Result<(), Problem> {
     match (right, who) {
         (Right::Public, _) | (_, Some(Who::Admin)) | (Right::Any, Some(_)) => Ok(()),

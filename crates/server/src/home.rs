@@ -10,7 +10,7 @@ use punctual_core::{Epoch, Namespace, PartitionId, Queue};
 use punctual_engine::{Answers, Command, EngineError, Flight, Gauges, Report};
 
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::hub::{Heard, Place, Token, Word};
 use crate::peer::{Home, PeerError, Polled};
 
 impl Home for Broker {
@@ -62,11 +62,7 @@ impl Home for Broker {
         Ok(leased.iter().map(Polled::from).collect())
     }
 
-    fn settle(
-        &self,
-        namespace: &Namespace,
-        words: Vec<(Token, Word)>,
-    ) -> Result<Vec<Heard>, PeerError> {
-        Ok(self.hub.settle(namespace, words))
+    fn settle(&self, place: Place<'_>, words: Vec<(Token, Word)>) -> Result<Vec<Heard>, PeerError> {
+        Ok(self.hub.settle(place, words))
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::broker::{Broker, Shared};
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::hub::{Heard, Place, Token, Word};
 use crate::peer::{PeerError, Peers, Polled};
 
 /// How long a poll waits at another broker before it is looked whether anybody still wants it.
@@ -116,7 +116,7 @@ fn give_back(peers: &Arc<Peers>, namespace: &Namespace, unseen: Vec<Found>) {
     let words: Vec<_> = unseen.iter().map(|found| (found.polled.token, Word::Unseen)).collect();
     let (peers, namespace) = (Arc::clone(peers), namespace.clone());
     tokio::spawn(async move {
-        if let Err(error) = peers.settle(&at, &namespace, &words).await {
+        if let Err(error) = peers.settle(&at, Place::anywhere_in(&namespace), &words).await {
             tracing::warn!(%at, %error, "deliveries that nobody saw could not be given back");
         }
     });
@@ -142,7 +142,7 @@ struct Told {
 /// Says what a worker says to whoever has leased. One answer each, in order.
 pub(crate) async fn settle(
     broker: &Broker,
-    namespace: &Namespace,
+    place: Place<'_>,
     words: Vec<(String, Word)>,
 ) -> Result<Vec<Heard>, PeerError> {
     let mut heard = vec![Heard::Stale; words.len()];
@@ -160,14 +160,14 @@ pub(crate) async fn settle(
     }
     for Told { at, places, words } in by_broker {
         let told = match (&at, &broker.shared) {
-            (Some(at), Some(shared)) => match shared.peers.settle(at, namespace, &words).await {
+            (Some(at), Some(shared)) => match shared.peers.settle(at, place, &words).await {
                 // A broker that is gone has left no leases; nothing is changed by what is said of them.
                 Err(PeerError::Unreachable(_)) if !shared.membership.others().contains(at) => {
                     continue;
                 }
                 told => told?,
             },
-            _ => broker.hub.settle(namespace, words),
+            _ => broker.hub.settle(place, words),
         };
         places.into_iter().zip(told).for_each(|(place, told)| heard[place] = told);
     }

@@ -9,6 +9,8 @@ use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
+use crate::failure::Refusal;
+
 /// Longer than the longest long poll.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// A page of the heaviest tasks.
@@ -34,7 +36,7 @@ pub(crate) struct Broker {
     #[arg(long, env = "PUNCTUAL_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Print what the broker answered, as JSON.
+    /// Print what the broker answered, as JSON; what goes wrong, too.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -87,11 +89,8 @@ impl Broker {
         let text = text.with_context(|| format!("no whole answer from {}", self.broker))?;
         let json: Option<Value> = serde_json::from_str(&text).ok();
         if !status.is_success() {
-            let detail = json.as_ref().and_then(|problem| problem["detail"].as_str());
-            bail!(
-                "{}",
-                detail.map_or_else(|| format!("{} answered {status}", self.broker), str::to_owned)
-            );
+            let unknown = format!("{} answered {status}", self.broker);
+            return Err(Refusal::new(status.as_u16(), json, unknown).into());
         }
         json.ok_or_else(|| anyhow!("{} did not answer in JSON: is it a broker?", self.broker))
     }

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ArgGroup;
 use serde_json::{Map, Value, json};
 
@@ -190,7 +190,7 @@ impl Schedule {
         if !dst.is_empty() {
             body.insert("dst".to_owned(), dst.into());
         }
-        body.insert("target".to_owned(), self.target());
+        body.insert("target".to_owned(), self.target()?);
         if let Some(payload) = &self.payload {
             body.insert("payload".to_owned(), read_payload(payload)?);
         }
@@ -198,23 +198,23 @@ impl Schedule {
             body.insert("retry".to_owned(), json!({ "attempts_max": attempts }));
         }
         if !self.labels.is_empty() {
-            body.insert("labels".to_owned(), object(&self.labels));
+            body.insert("labels".to_owned(), object("--label", &self.labels)?);
         }
         Ok(body.into())
     }
 
-    fn target(&self) -> Value {
+    fn target(&self) -> anyhow::Result<Value> {
         let Some(url) = &self.to else {
-            return json!({ "queue": self.queue });
+            return Ok(json!({ "queue": self.queue }));
         };
         let mut http = Map::from_iter([("url".to_owned(), json!(url))]);
         if let Some(method) = &self.method {
             http.insert("method".to_owned(), json!(method));
         }
         if !self.headers.is_empty() {
-            http.insert("headers".to_owned(), object(&self.headers));
+            http.insert("headers".to_owned(), object("--header", &self.headers)?);
         }
-        json!({ "http": http })
+        Ok(json!({ "http": http }))
     }
 }
 
@@ -238,6 +238,13 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn object(pairs: &[(String, String)]) -> Value {
-    pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>().into()
+/// An object of all pairs. A name that is given twice would lose a value before the broker could say so.
+fn object(flag: &str, pairs: &[(String, String)]) -> anyhow::Result<Value> {
+    let mut object = Map::new();
+    for (name, value) in pairs {
+        if object.insert(name.clone(), json!(value)).is_some() {
+            bail!("{flag} {name} is given twice");
+        }
+    }
+    Ok(object.into())
 }

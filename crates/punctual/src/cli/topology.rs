@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::broker::Broker;
 use super::show;
+use crate::failure;
 
 /// Cells of a bar. Where there are more partitions, a cell stands for several.
 const BAR_CELLS_MAX: usize = 32;
@@ -41,6 +42,11 @@ impl Topology {
             let said = match self.broker.get("/v1/topology") {
                 Ok(topology) if self.broker.json => topology.to_string(),
                 Ok(topology) => shown(&topology),
+                Err(error) if self.broker.json => {
+                    failure::print(&error);
+                    pause();
+                    continue;
+                }
                 Err(error) => format!("{error:#}"),
             };
             show::line(&format!("{}{said}", if clear { "\x1b[H\x1b[2J" } else { "" }))?;

@@ -1,4 +1,4 @@
-//! Listing tasks: `GET /v1/{namespace}/tasks`.
+//! Listing tasks: `GET /v1/{namespace}/tasks`, and the pages that gRPC lists.
 //!
 //! In: a filter and a cursor. Out: a page of tasks of all partitions in the order of `fire_at`, and where to go on. Tasks are read from
 //! the store; of those whose time has come their owners are asked whether they are firing, which only owners know.
@@ -36,7 +36,7 @@ struct Tasks<'a> {
 
 /// What a caller wants to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+pub(crate) enum Wanted {
     Living,
     Scheduled,
     Firing,
@@ -64,36 +64,49 @@ pub(crate) async fn list(
     In(namespace): In,
     mut asked: Asked,
 ) -> Answer {
-    let now = broker.clock.now();
     let wanted = wanted(asked.take("state")?.as_deref())?;
-    let mut filter = filter(&namespace, &mut asked)?;
+    let filter = filter(&namespace, &mut asked)?;
     let limit = asked.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let cursor = asked.take("cursor")?;
     asked.end()?;
     if wanted == Wanted::Dead {
         return list_dead(&broker, filter, limit, cursor.as_deref()).await;
     }
-    match wanted {
-        Wanted::Scheduled => filter.state = Some(TaskState::Scheduled),
-        Wanted::Paused => filter.state = Some(TaskState::Paused),
-        Wanted::Done => filter.state = Some(TaskState::Done),
-        Wanted::Firing => {
-            filter.state = Some(TaskState::Scheduled);
-            // Nothing fires before its time.
-            filter.to = filter.to.min(now.after(std::time::Duration::from_millis(1)));
-        }
-        Wanted::Living | Wanted::Dead => {}
-    }
     let after = cursor::position(cursor.as_deref())?;
-    let Page { items, next } = read(&broker, &filter, after, limit).await?;
-    let mut tasks = as_they_stand(&broker, &namespace, items, now).await?;
+    let Page { items, next } = page(&broker, wanted, filter, after, limit).await?;
+    let tasks = items.iter().map(TaskAnswer::of).collect();
+    answer::ok(&Tasks { tasks, next: next.map(cursor::of_position) })
+}
+
+/// A page of living tasks as they stand. Of those that are dead only watches live on; the others are with the dead letters.
+pub(crate) async fn page(
+    broker: &Broker,
+    wanted: Wanted,
+    mut filter: Filter,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Page<Task, Position>, Problem> {
+    let now = broker.clock.now();
+    filter.state = match wanted {
+        Wanted::Living => None,
+        // Of these the store knows only that they are not over.
+        Wanted::Scheduled | Wanted::Firing => Some(TaskState::Scheduled),
+        Wanted::Paused => Some(TaskState::Paused),
+        Wanted::Done => Some(TaskState::Done),
+        Wanted::Dead => Some(TaskState::Dead),
+    };
+    if wanted == Wanted::Firing {
+        // Nothing fires before its time.
+        filter.to = filter.to.min(now.after(std::time::Duration::from_millis(1)));
+    }
+    let Page { items, next } = read(broker, &filter, after, limit).await?;
+    let mut items = as_they_stand(broker, &filter.namespace, items, now).await?;
     match wanted {
-        Wanted::Scheduled => tasks.retain(|task| task.state == TaskState::Scheduled),
-        Wanted::Firing => tasks.retain(|task| task.state == TaskState::Firing),
+        Wanted::Scheduled => items.retain(|task| task.state == TaskState::Scheduled),
+        Wanted::Firing => items.retain(|task| task.state == TaskState::Firing),
         _ => {}
     }
-    let tasks = tasks.iter().map(TaskAnswer::of).collect();
-    answer::ok(&Tasks { tasks, next: next.map(cursor::of_position) })
+    Ok(Page { items, next })
 }
 
 async fn list_dead(broker: &Broker, filter: Filter, limit: usize, cursor: Option<&str>) -> Answer {

@@ -1,20 +1,25 @@
 //! The OpenAPI document, made from the same routes that are served.
 //!
-//! In: what the routes say of themselves. Out: `/openapi.json`. What holds for all routes is added here: the names in paths, and
-//! problems.
+//! In: what the routes say of themselves. Out: `/openapi.json`. What holds for all routes is added here: the names in paths,
+//! problems, and whether a token is wanted, which `auth` decides.
 
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
-use http::HeaderValue;
 use http::header::CONTENT_TYPE;
-use utoipa::OpenApi as _;
+use http::{HeaderValue, Method};
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Required, Response as Said};
+use utoipa::{Modify, OpenApi as _};
 
 use super::error::Problem;
+use crate::auth;
+
+/// What the document calls the way in which callers say who they are.
+const TOKEN: &str = "token";
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -23,9 +28,23 @@ use super::error::Problem;
         description = "A timer service: tell it when, it calls you back on time.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    components(schemas(Problem))
+    components(schemas(Problem)),
+    modifiers(&Tokens)
 )]
 struct Document;
+
+/// Says how callers say who they are.
+struct Tokens;
+
+impl Modify for Tokens {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
+            "A token of the namespace, or an admin token. A broker without tokens asks for none.",
+        ));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme(TOKEN, SecurityScheme::Http(scheme.build()));
+    }
+}
 
 /// What the document says before any route.
 pub(super) fn beginning() -> OpenApi {
@@ -38,8 +57,12 @@ static WHOLE: LazyLock<Bytes> = LazyLock::new(|| whole(super::routes().1));
 /// Adds what holds for all routes.
 fn whole(mut document: OpenApi) -> Bytes {
     for (path, item) in &mut document.paths.paths {
-        for operation in operations(item) {
+        for (method, operation) in operations(item) {
             complete(path, operation);
+            if auth::wants_token(&method, path) {
+                let token = SecurityRequirement::new(TOKEN, [] as [&str; 0]);
+                operation.security = Some(vec![token]);
+            }
         }
     }
     let json = serde_json::to_vec(&document);
@@ -56,8 +79,11 @@ pub(super) async fn show() -> Response {
     ([(CONTENT_TYPE, kind)], WHOLE.clone()).into_response()
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete].into_iter().flatten()
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
+    let PathItem { get, put, post, delete, .. } = item;
+    let all =
+        [(Method::GET, get), (Method::PUT, put), (Method::POST, post), (Method::DELETE, delete)];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
 fn complete(path: &str, operation: &mut Operation) {

@@ -1,7 +1,7 @@
 //! Queues over HTTP: workers lease deliveries by long poll, and say what came of them.
 //!
 //! In: polls and words of workers. Out: deliveries under tokens, and whether a word counted. A token whose attempt is over, or that was
-//! never given, is `stale`, and nothing is changed by it.
+//! never given for this queue, is `stale`, and nothing is changed by it.
 //! Next door: `courier/hub` decides who gets what; a worker that goes away while it waits has taken nothing.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::fires::lag_ms;
 use super::request::{self, BODY_BYTES_MAX, NAMES_BYTES_MAX, Named, Sent, check_count};
 use super::task::duration;
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Word};
+use crate::courier::hub::{Heard, Place, Word};
 use crate::courier::occasion_name;
 use crate::peer::PeerError;
 use crate::poll::{self, Found, Want};
@@ -176,11 +176,12 @@ pub(crate) async fn ack(
     Named(namespace, queue): Named,
     Sent(body): Sent<NAMES_BYTES_MAX>,
 ) -> Answer {
-    queue_of(&queue)?;
+    let queue = queue_of(&queue)?;
     let body: AckBody = request::json(&body, "a list of tokens")?;
     check_count("tokens", body.tokens.len())?;
     let words = body.tokens.iter().map(|text| (text.clone(), Word::Ack));
-    let heard = poll::settle(&broker, &namespace, words.collect()).await.map_err(unheard)?;
+    let heard = poll::settle(&broker, place(&namespace, &queue), words.collect()).await;
+    let heard = heard.map_err(unheard)?;
     let results = body.tokens.into_iter().zip(heard).map(|(token, heard)| {
         let result = said(heard, "acked");
         AckedOne { token, result }
@@ -211,11 +212,11 @@ pub(crate) async fn fail(
     Named(namespace, queue): Named,
     Sent(body): Sent<BODY_BYTES_MAX>,
 ) -> Answer {
-    queue_of(&queue)?;
+    let queue = queue_of(&queue)?;
     let body: FailBody = request::json(&body, "a token and a reason")?;
     let retry_in = between("retry_in", body.retry_in.as_deref(), Duration::ZERO, BACKOFF_MAX)?;
     let word = Word::Fail { reason: Reason::new(&body.reason), retry_in };
-    settle(&broker, &namespace, body.token, word, "failed").await
+    settle(&broker, place(&namespace, &queue), body.token, word, "failed").await
 }
 
 /// What is never to be tried again.
@@ -238,10 +239,10 @@ pub(crate) async fn refuse(
     Named(namespace, queue): Named,
     Sent(body): Sent<BODY_BYTES_MAX>,
 ) -> Answer {
-    queue_of(&queue)?;
+    let queue = queue_of(&queue)?;
     let body: RefuseBody = request::json(&body, "a token and a reason")?;
     let word = Word::Refuse { reason: Reason::new(&body.reason) };
-    settle(&broker, &namespace, body.token, word, "refused").await
+    settle(&broker, place(&namespace, &queue), body.token, word, "refused").await
 }
 
 /// What takes longer.
@@ -264,21 +265,21 @@ pub(crate) async fn extend(
     Named(namespace, queue): Named,
     Sent(body): Sent<BODY_BYTES_MAX>,
 ) -> Answer {
-    queue_of(&queue)?;
+    let queue = queue_of(&queue)?;
     let body: ExtendBody = request::json(&body, "a token and a lease")?;
     let lease = between("lease", Some(&body.lease), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let word = Word::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
-    settle(&broker, &namespace, body.token, word, "extended").await
+    settle(&broker, place(&namespace, &queue), body.token, word, "extended").await
 }
 
 async fn settle(
     broker: &Broker,
-    namespace: &Namespace,
+    place: Place<'_>,
     token: String,
     word: Word,
     taken: &'static str,
 ) -> Answer {
-    let heard = poll::settle(broker, namespace, vec![(token, word)]).await.map_err(unheard)?;
+    let heard = poll::settle(broker, place, vec![(token, word)]).await.map_err(unheard)?;
     let heard = heard.into_iter().next().unwrap_or(Heard::Stale);
     answer::ok(&Settled { result: said(heard, taken) })
 }
@@ -294,6 +295,11 @@ const fn said(heard: Heard, taken: &'static str) -> &'static str {
 fn unheard(error: PeerError) -> Problem {
     tracing::debug!(%error, "a word of a worker was not passed on");
     EngineError::Lost.into()
+}
+
+/// A word counts for what came from the queue in its path.
+const fn place<'a>(namespace: &'a Namespace, queue: &'a Queue) -> Place<'a> {
+    Place { namespace, queue: Some(queue) }
 }
 
 fn queue_of(name: &str) -> Result<Queue, Problem> {

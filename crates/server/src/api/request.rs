@@ -251,6 +251,10 @@ pub(crate) fn json<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result
     if body.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::body(format!("the body must be {what}, a JSON object"), None));
     }
+    if body.trim_ascii().is_empty() {
+        let detail = format!("there is no body; it must be {what}, a JSON object");
+        return Err(Problem::body(detail, None));
+    }
     // Keeping track of the path costs as much as reading, so that is left to those who need it.
     serde_json::from_slice(body).map_err(|error| problem::<T>(body, &error))
 }

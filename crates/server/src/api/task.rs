@@ -1,20 +1,22 @@
 //! The wire form of a task: the types that JSON is read into and written from.
 //!
 //! `sent` reads a task as callers send it into a checked `NewTask`; `shown` writes a task as they get it back; `schedule` does both for
-//! when it is due; `payload` says which payloads can be read back. These types exist only here; nothing behind this folder knows of JSON.
+//! when it is due; `payload` says which payloads can be read back, `pairs` that no label and no header is given twice. These types exist only here; nothing behind this folder knows of JSON.
 
+mod pairs;
 mod payload;
 mod schedule;
 mod sent;
 mod shown;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use pairs::Pairs;
+pub(crate) use pairs::check_headers;
 pub(crate) use payload::check_json;
 use schedule::{DstBody, MisfireBody, OverlapBody};
 pub(crate) use sent::{Instant, duration, factor_thousandths, instant};
@@ -87,8 +89,9 @@ pub(crate) struct TaskBody<'a> {
     timeout: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_after: Option<String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Pairs::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    labels: Pairs,
 }
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
@@ -106,8 +109,9 @@ struct HttpBody {
     url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     method: Option<String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    headers: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Pairs::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    headers: Pairs,
 }
 
 #[derive(Debug, Deserialize, Serialize, ToSchema)]

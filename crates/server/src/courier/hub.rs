@@ -2,7 +2,7 @@
 //!
 //! In: deliveries of owners to queues, and workers who want some. Out: each delivery is leased to one worker under a token; what the worker
 //! says of it, or the end of the lease, is reported to the owner. Least loaded workers are served first.
-//! Invariant: a delivery is reported exactly once. A token settles one lease, in its own namespace, while it lasts.
+//! Invariant: a delivery is reported exactly once. A token settles one lease, in its own namespace and under no other queue's name, while it lasts.
 //! Bound: owners send no more than they were told there is room for; what nobody takes within [`HOLD_MAX`] goes back unsent.
 //! No lock is held across an await, and nothing slow is done under it.
 //! Next door: `line` (one queue), `lease` (who has what until when); `api/queues` and `api/grpc` speak to workers.
@@ -71,6 +71,27 @@ pub(crate) enum Heard {
     Taken,
     /// The attempt is over, or there is none: nothing was changed.
     Stale,
+}
+
+/// Where a worker says that its deliveries are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place<'a> {
+    pub(crate) namespace: &'a Namespace,
+    /// Only of this one. A worker on a stream may have several, and names none.
+    pub(crate) queue: Option<&'a Queue>,
+}
+
+impl<'a> Place<'a> {
+    /// Of any queue.
+    pub(crate) const fn anywhere_in(namespace: &'a Namespace) -> Self {
+        Self { namespace, queue: None }
+    }
+
+    fn has(self, delivery: &Delivery) -> bool {
+        let definition = &delivery.definition;
+        let is_of = |name| matches!(&definition.target, Target::Queue(queue) if queue == name);
+        definition.namespace == *self.namespace && self.queue.is_none_or(is_of)
+    }
 }
 
 /// Which line of deliveries.
@@ -290,7 +311,7 @@ impl Hub {
     /// Takes a worker's words. Out: what came of each, in order.
     pub(crate) fn settle(
         &self,
-        namespace: &Namespace,
+        place: Place<'_>,
         words: impl IntoIterator<Item = (Token, Word)>,
     ) -> Vec<Heard> {
         let now = self.clock.now();
@@ -303,18 +324,18 @@ impl Hub {
             for (token, word) in words {
                 let outcome = match word {
                     Word::Extend { lease } => {
-                        heard.push(inner.leases.extend(token, namespace, now.after(lease)));
+                        heard.push(inner.leases.extend(token, place, now.after(lease)));
                         continue;
                     }
                     Word::Unseen => {
-                        heard.push(inner.unseen(token, namespace, &mut lines, &mut polled));
+                        heard.push(inner.unseen(token, place, &mut lines, &mut polled));
                         continue;
                     }
                     Word::Ack => Outcome::Acked,
                     Word::Fail { reason, retry_in } => Outcome::Failed { reason, retry_in },
                     Word::Refuse { reason } => Outcome::Refused { reason },
                 };
-                let Some(held) = inner.leases.end(token, namespace) else {
+                let Some(held) = inner.leases.end(token, place) else {
                     heard.push(Heard::Stale);
                     continue;
                 };
@@ -411,11 +432,11 @@ impl Inner {
     fn unseen(
         &mut self,
         token: Token,
-        namespace: &Namespace,
+        place: Place<'_>,
         lines: &mut Vec<LineId>,
         polled: &mut Vec<LineId>,
     ) -> Heard {
-        let Some(held) = self.leases.end(token, namespace) else {
+        let Some(held) = self.leases.end(token, place) else {
             return Heard::Stale;
         };
         self.let_down(&held, lines, polled);

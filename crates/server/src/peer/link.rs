@@ -24,7 +24,7 @@ use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::hub::{Heard, Place, Token, Word};
 use line::Lines;
 
 /// Peers at once: far more than a cluster has brokers.
@@ -266,14 +266,17 @@ impl Peers {
     pub(crate) async fn settle(
         &self,
         to: &BrokerId,
-        namespace: &Namespace,
+        place: Place<'_>,
         words: &[(Token, Word)],
     ) -> Result<Vec<Heard>, PeerError> {
         let peer = self.peer(to)?;
         let encoded = wire::put_words(words);
         let _bytes = peer.reserve(encoded.len())?;
-        let namespace = namespace.as_str().to_owned();
-        let request = peer.request(v1::SettleRequest { namespace, words: encoded.into() });
+        let request = peer.request(v1::SettleRequest {
+            namespace: place.namespace.as_str().to_owned(),
+            words: encoded.into(),
+            queue: place.queue.map_or_else(String::new, |queue| queue.as_str().to_owned()),
+        });
         let answer = peer.call(ANSWER_MAX, async |mut client| client.settle(request).await).await?;
         let heard = wire::read_heard(&answer.into_inner().heard).map_err(not_understood)?;
         if heard.len() != words.len() {

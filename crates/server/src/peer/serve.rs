@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::hub::{Heard, Place, Token, Word};
 
 /// How long a poll may wait: longer than any worker may.
 const WAIT_MAX: Duration = Duration::from_secs(65);
@@ -63,11 +63,7 @@ pub(crate) trait Home: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Polled>, PeerError>> + Send;
 
     /// Takes the words of a worker that has polled. One answer each, in order.
-    fn settle(
-        &self,
-        namespace: &Namespace,
-        words: Vec<(Token, Word)>,
-    ) -> Result<Vec<Heard>, PeerError>;
+    fn settle(&self, place: Place<'_>, words: Vec<(Token, Word)>) -> Result<Vec<Heard>, PeerError>;
 }
 
 /// The door, to be mounted beside the other services.
@@ -181,10 +177,13 @@ impl<H: Home> Peers for Door<H> {
         &self,
         request: Request<v1::SettleRequest>,
     ) -> Result<Response<v1::SettleAnswer>, Status> {
-        let v1::SettleRequest { namespace, words } = request.into_inner();
+        let v1::SettleRequest { namespace, words, queue } = request.into_inner();
         let namespace = namespace_of(&namespace)?;
+        // A broker of before this was asked does not say.
+        let queue = (!queue.is_empty()).then(|| Queue::new(&queue)).transpose().map_err(invalid)?;
+        let place = Place { namespace: &namespace, queue: queue.as_ref() };
         let words = wire::read_words(&words).map_err(not_understood)?;
-        let heard = self.home.settle(&namespace, words).map_err(PeerError::into_status)?;
+        let heard = self.home.settle(place, words).map_err(PeerError::into_status)?;
         Ok(Response::new(v1::SettleAnswer { heard: wire::put_heard(&heard).into() }))
     }
 }

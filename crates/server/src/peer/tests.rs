@@ -24,7 +24,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::hub::{Heard, Place, Token, Word};
 use crate::listen;
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
@@ -158,14 +158,12 @@ impl Home for Told {
         Ok((0..max as u64).map(polled).collect())
     }
 
-    fn settle(
-        &self,
-        namespace: &Namespace,
-        words: Vec<(Token, Word)>,
-    ) -> Result<Vec<Heard>, PeerError> {
-        assert_eq!(*namespace, shop());
-        let heard =
-            |(token, _): (Token, Word)| if token.0 == 1 { Heard::Taken } else { Heard::Stale };
+    fn settle(&self, place: Place<'_>, words: Vec<(Token, Word)>) -> Result<Vec<Heard>, PeerError> {
+        assert_eq!(*place.namespace, shop());
+        let here = place.queue.is_none_or(|queue| queue.as_str() == "orders");
+        let heard = |(token, _): (Token, Word)| {
+            if here && token.0 == 1 { Heard::Taken } else { Heard::Stale }
+        };
         Ok(words.into_iter().map(heard).collect())
     }
 }
@@ -282,7 +280,7 @@ async fn whoever_does_not_know_the_secret_is_told_nothing() {
         strangers.report(broker, partition, &[report()]).await,
         strangers.gauges(broker, None).await.map(drop),
         strangers.poll(broker, &ns, &queue, 1, Duration::ZERO, None).await.map(drop),
-        strangers.settle(broker, &ns, &[(Token(1), Word::Ack)]).await.map(drop),
+        strangers.settle(broker, Place::anywhere_in(&ns), &[(Token(1), Word::Ack)]).await.map(drop),
     ];
     let want = Err(PeerError::Refused("the secret of the cluster is needed".to_owned()));
     for refused in refused {
@@ -534,8 +532,14 @@ async fn reports_gauges_polls_and_words_find_their_way() {
     assert_eq!(tokens, (0..50).collect::<Vec<_>>());
 
     let words = [(Token(1), Word::Ack), (Token(2), Word::Ack)];
-    let heard = peers.settle(&broker, &shop(), &words).await.unwrap();
-    assert_eq!(heard, [Heard::Taken, Heard::Stale]);
+    let (shop, other) = (shop(), Queue::new("other").unwrap());
+    for (queue, first) in
+        [(None, Heard::Taken), (Some(&queue), Heard::Taken), (Some(&other), Heard::Stale)]
+    {
+        let place = Place { namespace: &shop, queue };
+        let heard = peers.settle(&broker, place, &words).await.unwrap();
+        assert_eq!(heard, [first, Heard::Stale], "{queue:?}");
+    }
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::api::error::{FULL, LOST, Problem};
-use crate::api::task::{check_json, factor_thousandths};
+use crate::api::task::{check_headers, check_json, factor_thousandths};
 use crate::api::when::When;
 use crate::courier::hub::{Token, Word};
 
@@ -124,6 +124,7 @@ fn target(target: Option<v1::Target>) -> Result<Target, Invalid> {
             };
             let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
             let target = method.and_then(|method| {
+                check_headers(&headers)?;
                 HttpTarget::new(&http.url, method, headers.into_iter().collect())
             });
             Ok(Target::Http(target.map_err(|invalid| invalid.within("target.http"))?))

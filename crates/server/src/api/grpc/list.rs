@@ -1,15 +1,16 @@
-//! Listing: the pages of all partitions, as one page in the order in which tasks are due.
+//! Listing: a page in the order in which tasks are due, as HTTP lists it.
 //!
-//! In: a filter and a cursor. Out: a page, and where the next one begins.
-//! Invariant: nothing is left out. A store may end a page early, so the common page ends where the first of them does.
+//! In: a filter and a cursor. Out: a page, and where the next one begins. Next door: `api/list` reads it, and knows who is firing.
+//! Invariant: nothing is left out. What makes a message too large begins the next page.
 
 use prost::Message;
-use punctual_core::{Invalid, Namespace, TaskId, TaskState, Timestamp};
+use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
 use punctual_proto::v1;
-use punctual_store::{Filter, Position, TaskStore};
+use punctual_store::{Filter, Page, Position};
 use tonic::Status;
 
 use super::convert;
+use crate::api::list::{self, Wanted};
 use crate::broker::Broker;
 
 /// Tasks on a page.
@@ -29,40 +30,23 @@ pub(super) async fn list(
         0 => LIMIT_DEFAULT,
         limit => limit.min(LIMIT_MAX),
     };
+    let wanted = wanted(request.state).map_err(convert::invalid)?;
     let filter = filter(namespace, request).map_err(convert::invalid)?;
     let after = after.unwrap_or(Position::before(filter.from));
-    let mut tasks = Vec::new();
-    let mut end: Option<Position> = None;
-    for partition in broker.owners.partitions().iter() {
-        let page = broker.store.list(partition, &filter, after, limit).await;
-        let page = page.map_err(|error| Status::unavailable(error.to_string()))?;
-        tasks.extend(page.items);
-        if let Some(next) = page.next {
-            end = Some(end.map_or(next, |end| first(end, next)));
-        }
-    }
-    tasks.sort_by_key(|task| task.position());
-    if let Some(end) = end {
-        tasks.retain(|task| task.position() <= (end.fire_at, end.id));
-    }
-    let mut answer = v1::ListResponse::default();
-    let mut bytes = 0;
-    for task in &tasks {
-        if answer.tasks.len() == limit || bytes > PAGE_BYTES_MAX {
-            end = answer.tasks.len().checked_sub(1).map(|last| Position::of(&tasks[last]));
-            break;
-        }
+    let page = list::page(broker, wanted, filter, Some(after), limit).await;
+    let Page { items, next } = page.map_err(|problem| convert::to_status(&problem))?;
+    let (mut tasks, mut bytes, mut end) = (Vec::new(), 0, next);
+    for (index, task) in items.iter().enumerate() {
         let told = convert::task(task);
         bytes += told.encoded_len();
-        answer.tasks.push(told);
+        tasks.push(told);
+        if bytes > PAGE_BYTES_MAX && index + 1 < items.len() {
+            end = Some(Position::of(task));
+            break;
+        }
     }
-    answer.next =
-        end.map_or_else(String::new, |end| format!("{}.{}", end.fire_at.as_millis(), end.id));
-    Ok(answer)
-}
-
-fn first(one: Position, other: Position) -> Position {
-    if (one.fire_at, one.id) <= (other.fire_at, other.id) { one } else { other }
+    let next = end.map(|end| format!("{}.{}", end.fire_at.as_millis(), end.id));
+    Ok(v1::ListResponse { tasks, next: next.unwrap_or_default() })
 }
 
 fn cursor(text: &str) -> Result<Option<Position>, Invalid> {
@@ -78,17 +62,23 @@ fn cursor(text: &str) -> Result<Option<Position>, Invalid> {
     position().map(Some).ok_or_else(|| Invalid::new("cursor", problem))
 }
 
-fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Invalid> {
+fn wanted(state: i32) -> Result<Wanted, Invalid> {
     // Not `request.state()`: it takes a number that it does not know for none, and all tasks would be listed.
-    let state = match convert::known("state", request.state)? {
-        v1::TaskState::Unspecified => None,
-        v1::TaskState::Scheduled => Some(TaskState::Scheduled),
-        v1::TaskState::Paused => Some(TaskState::Paused),
+    match convert::known("state", state)? {
+        v1::TaskState::Unspecified => Ok(Wanted::Living),
+        v1::TaskState::Scheduled => Ok(Wanted::Scheduled),
+        v1::TaskState::Firing => Ok(Wanted::Firing),
+        v1::TaskState::Paused => Ok(Wanted::Paused),
         // Watches that have fired and were not touched since.
-        v1::TaskState::Done => Some(TaskState::Done),
-        v1::TaskState::Dead => Some(TaskState::Dead),
-        _ => return Err(Invalid::new("state", "must be scheduled, paused, done or dead")),
-    };
+        v1::TaskState::Done => Ok(Wanted::Done),
+        v1::TaskState::Dead => Ok(Wanted::Dead),
+        v1::TaskState::Cancelled => {
+            Err(Invalid::new("state", "must be scheduled, firing, paused, done or dead"))
+        }
+    }
+}
+
+fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Invalid> {
     let label = match request.label.split_once('=') {
         Some((name, value)) => Some((name.to_owned(), value.to_owned())),
         None if request.label.is_empty() => None,
@@ -99,5 +89,5 @@ fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Inva
         to => convert::timestamp("to", to)?,
     };
     let from = convert::timestamp("from", request.from_ms)?;
-    Ok(Filter { namespace, state, key_prefix: request.key_prefix, label, from, to })
+    Ok(Filter { namespace, state: None, key_prefix: request.key_prefix, label, from, to })
 }

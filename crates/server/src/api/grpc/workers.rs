@@ -26,7 +26,7 @@ use super::deliveries::{Outgoing, WorkCodec};
 use super::tasks::namespace;
 use super::{MESSAGE_BYTES_MAX, admit, convert, drains, who};
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Leased, Worker};
+use crate::courier::hub::{Heard, Leased, Place, Worker};
 
 /// Messages on their way to the transport.
 const OUTGOING_MAX: usize = 2;
@@ -229,7 +229,8 @@ impl Session {
 
     fn settle(&mut self, settle: v1::Settle) {
         let tokens = convert::tokens(&settle);
-        let heard = self.broker.hub.settle(&self.namespace, convert::words(settle));
+        let heard =
+            self.broker.hub.settle(Place::anywhere_in(&self.namespace), convert::words(settle));
         let stale = tokens.into_iter().zip(heard).filter(|(_, heard)| *heard == Heard::Stale);
         let tokens: Vec<u64> = stale.map(|(token, _)| token).collect();
         if !tokens.is_empty() {

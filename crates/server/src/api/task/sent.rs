@@ -13,6 +13,7 @@ use punctual_core::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::pairs::check_headers;
 use super::payload::check_json;
 use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
 use crate::api::error::Problem;
@@ -49,7 +50,7 @@ impl<'a> TaskBody<'a> {
         let mut task = NewTask::new(namespace, schedule, target.into_target()?);
         task.key = key.or(named);
         task.payload = payload;
-        task.labels = Labels::new(self.labels)?;
+        task.labels = Labels::new(self.labels.by_name("labels")?)?;
         if let Some(guarantee) = self.guarantee {
             task.guarantee = guarantee.into();
         }
@@ -118,7 +119,9 @@ impl TargetBody {
         };
         let method = http.method.as_deref().map(Method::parse).transpose();
         let target = method.and_then(|method| {
-            let headers = http.headers.into_iter().collect();
+            let headers = http.headers.by_name("headers")?;
+            check_headers(&headers)?;
+            let headers = headers.into_iter().collect();
             HttpTarget::new(&http.url, method.unwrap_or_default(), headers)
         });
         Ok(Target::Http(target.map_err(|invalid| invalid.within("target.http"))?))

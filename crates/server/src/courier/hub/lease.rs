@@ -8,13 +8,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 use std::time::Duration;
 
-use punctual_core::{Namespace, Timestamp};
+use punctual_core::Timestamp;
 use punctual_engine::{Delivery, Reports};
 use punctual_wheel::{TimerId, Wheel};
 use slab::Slab;
 
 use super::line::{Line, Waiting};
-use super::{Heard, Leased, LineId, WorkerNo};
+use super::{Heard, Leased, LineId, Place, WorkerNo};
 
 /// Twenty-eight bits say where the lease is kept, the others are the secret.
 const SLOT_BITS: u32 = 28;
@@ -106,8 +106,8 @@ impl Leases {
     }
 
     /// Ends a lease by its token.
-    pub(super) fn end(&mut self, token: Token, namespace: &Namespace) -> Option<Held> {
-        let slot = self.find(token, namespace)?;
+    pub(super) fn end(&mut self, token: Token, place: Place<'_>) -> Option<Held> {
+        let slot = self.find(token, place)?;
         let held = self.held.remove(slot);
         if let Some(timer) = held.timer {
             self.wheel.cancel(timer);
@@ -116,13 +116,8 @@ impl Leases {
     }
 
     /// Gives a lease another end.
-    pub(super) fn extend(
-        &mut self,
-        token: Token,
-        namespace: &Namespace,
-        until: Timestamp,
-    ) -> Heard {
-        let Some(slot) = self.find(token, namespace) else {
+    pub(super) fn extend(&mut self, token: Token, place: Place<'_>, until: Timestamp) -> Heard {
+        let Some(slot) = self.find(token, place) else {
             return Heard::Stale;
         };
         let held = &mut self.held[slot];
@@ -156,15 +151,14 @@ impl Leases {
     /// What was handed out and never arrived stands in line again, where it was.
     pub(super) fn give_back(&mut self, leased: Leased, line: &mut Line) {
         let namespace = &leased.delivery.definition.namespace;
-        if let Some(held) = self.end(leased.token, namespace) {
+        if let Some(held) = self.end(leased.token, Place::anywhere_in(namespace)) {
             line.waiting.push_front(held.into_waiting());
         }
     }
 
-    fn find(&self, token: Token, namespace: &Namespace) -> Option<usize> {
+    fn find(&self, token: Token, place: Place<'_>) -> Option<usize> {
         let slot = usize::try_from(token.0 & SLOT_MASK).ok()?;
         let held = self.held.get(slot)?;
-        let good = held.token == token && held.delivery.definition.namespace == *namespace;
-        good.then_some(slot)
+        (held.token == token && place.has(&held.delivery)).then_some(slot)
     }
 }
