@@ -87,6 +87,10 @@ impl Creation {
         Self { new_task, receipts }
     }
 
+    fn is_to_be_bound(&self) -> bool {
+        self.receipts.as_ref().is_some_and(|receipts| receipts.binding.is_some())
+    }
+
     /// What is asked first, and of whom.
     fn binding(&self, partitions: Partitions) -> Option<(PartitionId, Command)> {
         let binding = self.receipts.as_ref()?.binding.clone()?;
@@ -113,26 +117,21 @@ pub(crate) async fn bound<E: From<EngineError>>(
     owners: &Arc<Owners>,
     creations: Vec<Result<Creation, E>>,
 ) -> Vec<Result<Creation, E>> {
-    let mut calls = Calls::default();
-    let mut is_bound = Vec::with_capacity(creations.len());
-    for creation in &creations {
-        let binding = creation.as_ref().ok().and_then(|one| one.binding(owners.partitions()));
-        is_bound.push(binding.is_some());
-        if let Some((partition, command)) = binding {
-            calls.push(partition, command);
-        }
-    }
-    if !is_bound.contains(&true) {
+    if !creations.iter().flatten().any(Creation::is_to_be_bound) {
         return creations;
     }
+    let mut calls = Calls::default();
+    let bindings = creations.iter().flatten().filter_map(|one| one.binding(owners.partitions()));
+    bindings.for_each(|(partition, command)| calls.push(partition, command));
     let mut told = calls.ask(owners).await.into_iter();
-    let both = creations.into_iter().zip(is_bound).map(|(creation, is_bound)| {
-        if is_bound {
+    let bound = creations.into_iter().map(|creation| {
+        let creation = creation?;
+        if creation.is_to_be_bound() {
             told.next().unwrap_or(Err(EngineError::Stopped))?;
         }
-        creation
+        Ok(creation)
     });
-    both.collect()
+    bound.collect()
 }
 
 /// The same for one.
@@ -140,13 +139,11 @@ pub(crate) async fn bound_one<E: From<EngineError>>(
     owners: &Arc<Owners>,
     creation: Creation,
 ) -> Result<Creation, E> {
-    match creation.receipts {
-        Some(Receipts { binding: Some(_), .. }) => {
-            let mut bound = bound(owners, vec![Ok(creation)]).await;
-            bound.pop().unwrap_or_else(|| Err(EngineError::Stopped.into()))
-        }
-        _ => Ok(creation),
+    if !creation.is_to_be_bound() {
+        return Ok(creation);
     }
+    let mut bound = bound(owners, vec![Ok(creation)]).await;
+    bound.pop().unwrap_or_else(|| Err(EngineError::Stopped.into()))
 }
 
 impl<S: Send + Sync> OptionalFromRequestParts<S> for Idempotency {
