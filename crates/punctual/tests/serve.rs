@@ -4,9 +4,11 @@
 
 mod field;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use field::{Broker, Receiver, now_millis, task};
+use field::{Broker, Receiver, eventually, now_millis, task};
 use serde_json::json;
 
 #[test]
@@ -266,4 +268,48 @@ fn the_store_of_a_stopped_broker_can_be_checked_and_that_of_a_running_one_cannot
     let (fine, stats, said) = store("stats");
     assert!(fine, "{said}");
     assert_eq!(stats["tasks_buffered"], json!(1), "{stats}");
+}
+
+/// Pages of all dead letters, by their fire ids.
+fn dead_letters(broker: &Broker, limit: usize) -> BTreeSet<String> {
+    let (mut found, mut cursor) = (BTreeSet::new(), String::new());
+    loop {
+        let path = format!("/v1/shop/dead?limit={limit}{cursor}");
+        let (status, page) = broker.call("GET", &path, &[], "");
+        assert_eq!(status, 200, "{page}");
+        let letters = page["dead"].as_array().unwrap().iter();
+        found.extend(letters.map(|letter| letter["fire_id"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return found,
+        }
+    }
+}
+
+#[test]
+fn dead_letters_of_all_partitions_are_listed_and_redriven_after_a_restart() {
+    let (flags, receiver) = (&["--partitions", "4"], Receiver::start());
+    let broker = Broker::start(flags);
+    let count = 120;
+    for number in 0..count {
+        let body = task(r#""in": "0s""#, &format!("{}/410", receiver.url));
+        assert_eq!(broker.put(&format!("order-{number}"), body).0, 201);
+    }
+    let stats = |broker: &Broker| broker.call("GET", "/v1/shop/stats", &[], "").1;
+    let all_died = || (stats(&broker)["dead_letters"] == count).then_some(());
+    eventually(all_died);
+    let before = dead_letters(&broker, 10);
+    assert_eq!(before.len(), count);
+    let dir = Arc::clone(&broker.dir);
+    broker.signal("-TERM");
+    assert!(broker.end().success());
+    let broker = Broker::start_on(dir, flags);
+    for limit in [7, 10, 100] {
+        assert_eq!(dead_letters(&broker, limit), before, "in pages of {limit}");
+    }
+    let (_, page) = broker.call("GET", "/v1/shop/tasks?state=dead&limit=1000", &[], "");
+    assert_eq!(page["tasks"].as_array().unwrap().len(), count);
+    let all = json!({"all": true}).to_string();
+    let (_, redriven) = broker.call("POST", "/v1/shop/dead/redrive", &[], all);
+    assert_eq!(redriven["redriven"], count, "{redriven}");
 }

@@ -181,7 +181,7 @@ impl Catalog {
     }
 
     pub(crate) fn letter(&self, fire_id: FireId) -> Result<Option<Vec<u8>>, Fault> {
-        Ok(self.dead.get(dead_key(fire_id))?.map(|row| row.to_vec()))
+        Ok(self.dead.get(dead_key(fire_id.task.partition(), fire_id))?.map(|row| row.to_vec()))
     }
 
     /// Letters of a partition after one, in order, until `each` says that it has enough.
@@ -191,10 +191,11 @@ impl Catalog {
         after: Option<FireId>,
         mut each: impl FnMut(FireId, &[u8]) -> bool,
     ) -> Result<(), Fault> {
+        // `after` may be a fire of another partition: a page over all partitions gives each of them the same cursor.
         let start = after.map_or_else(
             || partition.get().to_be_bytes().to_vec(),
-            |id| {
-                let mut key = dead_key(id);
+            |fire_id| {
+                let mut key = dead_key(partition, fire_id);
                 key.push(0);
                 key
             },
@@ -388,7 +389,7 @@ impl Batch<'_> {
     }
 
     pub(crate) fn letter(&mut self, fire_id: FireId, letter: Option<&[u8]>) {
-        let key = dead_key(fire_id);
+        let key = dead_key(fire_id.task.partition(), fire_id);
         match letter {
             Some(letter) => self.insert(|catalog| &catalog.dead, key, letter),
             None => self.remove(|catalog| &catalog.dead, key),

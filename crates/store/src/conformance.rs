@@ -148,6 +148,7 @@ macro_rules! conformance {
                 a_dead_task_leaves_a_letter_and_a_record,
                 a_task_whose_fire_is_dead_may_go_on,
                 dead_letters_are_listed_in_pages_by_fire_id,
+                dead_letters_are_listed_after_a_fire_of_any_partition,
                 a_redriven_letter_is_gone_and_its_task_is_back_under_its_key,
                 the_record_of_a_redriven_fire_takes_the_place_of_the_earlier,
                 a_forgotten_letter_is_gone_and_nothing_else;
@@ -205,6 +206,7 @@ macro_rules! conformance_durable {
                 numbers_of_batches_are_remembered,
                 epochs_grow_over_restarts_and_fences_stay,
                 leases_are_remembered,
+                dead_letters_of_all_partitions_are_remembered,
                 many_postponements_are_remembered,
                 what_was_swept_stays_counted_and_the_living_stay,
                 large_batches_are_remembered;

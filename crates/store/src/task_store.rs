@@ -78,7 +78,8 @@ pub trait TaskStore: Send + Sync + 'static {
         ids: &[TaskId],
     ) -> impl Future<Output = Result<Vec<Option<Task>>, StoreError>> + Send;
 
-    /// Living tasks that pass a filter, in order, after a position.
+    /// Returns the living tasks that pass a filter, in order, beginning after a position, which may be that of a task
+    /// of another partition.
     fn list(
         &self,
         partition: PartitionId,
@@ -87,7 +88,8 @@ pub trait TaskStore: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Page<Task, Position>, StoreError>> + Send;
 
-    /// Dead letters of a namespace in the order of their fire ids, after one.
+    /// Returns the dead letters of a namespace in the order of their fire ids, beginning after `after`, which may be a
+    /// fire of another partition.
     fn dead(
         &self,
         partition: PartitionId,

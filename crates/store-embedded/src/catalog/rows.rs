@@ -156,8 +156,10 @@ pub(super) fn order_key(kind: Kind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] 
     bytes
 }
 
-pub(super) fn dead_key(fire_id: FireId) -> Vec<u8> {
-    let mut key = standing_key(fire_id.task).to_vec();
+/// Where a fire is, or would be, among the dead letters of a partition.
+pub(super) fn dead_key(partition: PartitionId, fire_id: FireId) -> Vec<u8> {
+    let mut key = partition.get().to_be_bytes().to_vec();
+    key.extend_from_slice(&fire_id.task.as_u128().to_be_bytes());
     key.extend_from_slice(&fire_id.nominal_at.as_millis().to_be_bytes());
     key
 }

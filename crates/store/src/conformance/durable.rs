@@ -9,6 +9,7 @@ use punctual_core::{
 };
 
 use super::Subject;
+use super::ending::{assert_dead_after_any_fire, dead_in_all_partitions};
 use super::fixtures::{
     NOW, TTL, at, broker, die, due_at, in_state, next_fire, partition, postpone, refile, rich_task,
     settle, settle_with_next,
@@ -134,6 +135,15 @@ pub async fn an_owner_goes_on_after_opening_again<S: Subject>(subject: &S) {
         store = again(subject, store, BOTH[usize::from(round % 2 == 0)]).await;
     }
     assert_eq!(Owner::resume(&store, standing).load().await, tasks);
+}
+
+pub async fn dead_letters_of_all_partitions_are_remembered<S: Subject>(subject: &S) {
+    let mut store = subject.open().await;
+    let all = dead_in_all_partitions(&store).await;
+    for leaving in [Leaving::Crash, Leaving::Close, Leaving::Close] {
+        store = again(subject, store, leaving).await;
+        assert_dead_after_any_fire(&store, &all).await;
+    }
 }
 
 pub async fn numbers_of_batches_are_remembered<S: Subject>(subject: &S) {

@@ -1,15 +1,16 @@
 //! Ending: settling, cancelling, replacing, dying, and coming back from the dead.
 
-use punctual_core::{DeadReason, FireEnd, FireRecord, Task, TaskState};
+use punctual_core::{DeadLetter, DeadReason, FireEnd, FireRecord, Task, TaskState};
 
-use super::Subject;
 use super::fixtures::{
-    NOW, at, attempts, die, in_state, letter, namespace, next_fire, refile, rich_task, settle,
-    settle_with_next, shop,
+    NOW, at, attempts, die, in_state, letter, namespace, next_fire, partition, refile, rich_task,
+    settle, settle_with_next, shop,
 };
-use super::owner::Owner;
+use super::owner::{Owner, Standing};
+use super::{PARTITIONS, Subject};
 use crate::change::Change;
 use crate::query::Head;
+use crate::{LeaseStore, TaskStore};
 
 pub async fn a_settled_task_is_gone_and_its_key_is_free<S: Subject>(subject: &S) {
     let store = subject.open().await;
@@ -255,6 +256,48 @@ pub async fn dead_letters_are_listed_in_pages_by_fire_id<S: Subject>(subject: &S
         }
     }
     assert_eq!(owner.dead_of(&namespace("nobody"), 9).await, []);
+}
+
+/// Fills all partitions with dead letters whose fire ids alternate between them.
+pub(super) async fn dead_in_all_partitions<S: TaskStore + LeaseStore>(
+    store: &S,
+) -> Vec<(Standing, Vec<DeadLetter>)> {
+    let mut all = Vec::new();
+    for number in 0..PARTITIONS {
+        let mut owner = Owner::take(store, partition(number)).await;
+        let mut letters = Vec::new();
+        for second in 0..10 {
+            let task = owner.task(at(second * 4 + u64::from(number))).build();
+            owner.put([&task]).await;
+            owner.apply(vec![die(&task, NOW, None)]).await;
+            letters.push(letter(&task, NOW));
+        }
+        all.push((owner.standing(), letters));
+    }
+    all
+}
+
+/// A page over all partitions goes on in each of them after the same fire, which is of one of them.
+pub(super) async fn assert_dead_after_any_fire<S: TaskStore + LeaseStore>(
+    store: &S,
+    all: &[(Standing, Vec<DeadLetter>)],
+) {
+    let fires = all.iter().flat_map(|(_, letters)| letters.iter().map(DeadLetter::fire_id));
+    for after in fires {
+        for (standing, letters) in all {
+            let owner = Owner::resume(store, standing.clone());
+            let mut want = letters.clone();
+            want.retain(|letter| letter.fire_id() > after);
+            let listed = owner.dead_after(&shop(), Some(after), 3).await;
+            assert_eq!(listed, want, "{} after {after}", standing.partition);
+        }
+    }
+}
+
+pub async fn dead_letters_are_listed_after_a_fire_of_any_partition<S: Subject>(subject: &S) {
+    let store = subject.open().await;
+    let all = dead_in_all_partitions(&store).await;
+    assert_dead_after_any_fire(&store, &all).await;
 }
 
 pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Subject>(subject: &S) {

@@ -181,8 +181,18 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// All dead letters, gathered from pages.
     pub async fn dead_of(&self, namespace: &Namespace, limit: usize) -> Vec<DeadLetter> {
+        self.dead_after(namespace, None, limit).await
+    }
+
+    /// All dead letters that come after a fire, gathered from pages.
+    pub async fn dead_after(
+        &self,
+        namespace: &Namespace,
+        mut after: Option<FireId>,
+        limit: usize,
+    ) -> Vec<DeadLetter> {
         let partition = self.standing.partition;
-        let (mut letters, mut after) = (Vec::new(), None);
+        let mut letters = Vec::new();
         for _ in 0..PAGES_MAX {
             let page = self.store.dead(partition, namespace, after, limit).await;
             let page = page.expect("anybody may look at dead letters");

@@ -6,12 +6,14 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, DeadLetter, Epoch, FireRecord, Lease, Seat, Task, TaskId, TaskState, Timestamp,
+    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Seat, Task, TaskId, TaskState,
+    Timestamp,
 };
 
 use super::dice::Dice;
 use super::plan::{KEYS, NAMESPACES, Plan};
-use crate::conformance::fixtures::{key, namespace};
+use crate::conformance::PARTITIONS;
+use crate::conformance::fixtures::{epoch, id, key, namespace, partition};
 use crate::conformance::owner::{Owner, Standing};
 use crate::counts::Counts;
 use crate::query::{Filter, Head, Position};
@@ -22,6 +24,8 @@ pub(super) struct Ways {
     limit: usize,
     until: Timestamp,
     filter: Filter,
+    /// A fire of any partition, made or not.
+    after: FireId,
 }
 
 impl Ways {
@@ -42,7 +46,10 @@ impl Ways {
             }
             _ => {}
         }
-        Self { limit, until, filter }
+        let due = Timestamp::from_millis(now.as_millis() - 1000 * dice.below(200));
+        let other = partition(u16::try_from(dice.below(PARTITIONS.into())).expect("few"));
+        let task = id(due, other, epoch(1), dice.below(500));
+        Self { limit, until, filter, after: FireId { task, nominal_at: due } }
     }
 }
 
@@ -56,6 +63,8 @@ pub(super) struct View {
     holder: Option<(Epoch, BrokerId, Timestamp)>,
     counts: Vec<Counts>,
     dead: Vec<Vec<DeadLetter>>,
+    dead_after: Vec<Vec<DeadLetter>>,
+    listed_after: Vec<Task>,
     history: Vec<(TaskId, Vec<FireRecord>)>,
 }
 
@@ -71,7 +80,7 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(store: &S, plan: &Plan, ways
     );
     let made: Vec<TaskId> = plan.made.iter().copied().collect();
     let (mut listed, mut found, mut history) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut counts, mut dead) = (Vec::new(), Vec::new());
+    let (mut counts, mut dead, mut dead_after) = (Vec::new(), Vec::new(), Vec::new());
     for name in NAMESPACES {
         let namespace = namespace(name);
         let filter = Filter::all(namespace.clone());
@@ -80,11 +89,14 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(store: &S, plan: &Plan, ways
         found.extend(heads.expect("anybody may find"));
         counts.push(owner.counts_of(&namespace).await);
         dead.push(owner.dead_of(&namespace, ways.limit).await);
+        dead_after.push(owner.dead_after(&namespace, Some(ways.after), ways.limit).await);
     }
     for id in &made {
         history.push((*id, owner.history(*id).await));
     }
     let holder = store.holder(Seat::Partition(partition)).await;
+    let after = Position { fire_at: ways.after.nominal_at, id: ways.after.task };
+    let listed_after = owner.list_after(&ways.filter, after, ways.limit).await;
     View {
         loaded: load(&owner, ways).await,
         listed,
@@ -94,6 +106,8 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(store: &S, plan: &Plan, ways
         holder: holder.expect("anybody may ask").map(standing),
         counts,
         dead,
+        dead_after,
+        listed_after,
         history,
     }
 }
@@ -116,6 +130,7 @@ pub(super) fn compare(ours: &View, least: &View, most: &View) -> Result<(), Stri
     alike("loaded", &ours.loaded, &least.loaded)?;
     alike("listed", &ours.listed, &least.listed)?;
     alike("passed", &ours.passed, &least.passed)?;
+    alike("listed after", &ours.listed_after, &least.listed_after)?;
     alike("found", &ours.found, &least.found)?;
     alike("got", &ours.got, &least.got)?;
     alike("holder", &ours.holder, &least.holder)?;
@@ -125,6 +140,10 @@ pub(super) fn compare(ours: &View, least: &View, most: &View) -> Result<(), Stri
         let kept = i64::try_from(letters.len()).expect("few");
         let want = Counts { dead_letters: kept, ..least.counts[index] };
         alike("counts", &ours.counts[index], &want)?;
+    }
+    for (index, letters) in ours.dead_after.iter().enumerate() {
+        among("a letter after a fire that must be kept", &least.dead_after[index], letters)?;
+        among("a letter after a fire that may be kept", letters, &most.dead_after[index])?;
     }
     for (index, (id, records)) in ours.history.iter().enumerate() {
         let about = |what| format!("{what} of {id}");
