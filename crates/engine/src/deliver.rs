@@ -17,6 +17,7 @@ use punctual_store::Change;
 use crate::command::Subject;
 use crate::event::Action;
 use crate::lane::{LaneNo, Pace};
+use crate::lease::LeaseEnd;
 use crate::memory::{Loaded, Phase};
 use crate::owner::Owner;
 use crate::run::Reports;
@@ -36,8 +37,9 @@ const PARK_EVERY: Duration = Duration::from_secs(1);
 /// Carries deliveries.
 ///
 /// Contract: every delivery is reported exactly once, within its timeout and a little, whatever the receiver does: an answer
-/// that does not come in time is [`Outcome::Expired`]. It is sent at most once, and not after [`Delivery::send_by`]. One that was
-/// certainly not sent may be reported without an outcome.
+/// that does not come in time is [`Outcome::Expired`]. It is sent at most once, and its first byte leaves before
+/// [`Delivery::lease_end`], which is checked at that moment, after every wait. One that was certainly not sent may be
+/// reported without an outcome.
 pub trait Courier: Send + Sync + 'static {
     /// Takes deliveries, without waiting for anything.
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports);
@@ -56,8 +58,9 @@ pub struct Delivery {
     pub occasion: Occasion,
     /// When the attempt was sent; a courier that waits before it sends says when it did.
     pub fired_at: Timestamp,
-    /// It is not sent after this, and reported as not sent: the owner may not be the owner any more.
-    pub send_by: Timestamp,
+    /// From then on it is not sent, and reported as not sent: another broker may own the partition and may have answered
+    /// that the task is cancelled.
+    pub lease_end: LeaseEnd,
     /// Which change of the task this is.
     pub version: Version,
     /// What was asked for: target, payload, timeout.
@@ -70,7 +73,7 @@ impl Delivery {
     #[doc(hidden)]
     #[must_use]
     pub fn of(task: &Task, now: Timestamp) -> Self {
-        delivery(task, LaneNo::NONE, now, Timestamp::MAX)
+        delivery(task, LaneNo::NONE, now, LeaseEnd::new(Timestamp::MAX))
     }
 
     /// What came of it; `None` if it was certainly not sent.
@@ -194,7 +197,7 @@ impl Owner {
             return self.claim(id, lane, now);
         }
         loaded.fired_at = now;
-        let delivery = delivery(&loaded.task, lane, now, self.lease.until);
+        let delivery = delivery(&loaded.task, lane, now, self.lease.end());
         self.memory.firing(id);
         self.lanes.sent(lane);
         self.outbox.push(delivery);
@@ -258,7 +261,7 @@ impl Owner {
         };
         let lane = loaded.lane.expect("set when it was claimed");
         let task = loaded.task.clone();
-        self.outbox.push(delivery(&task, lane, now, self.lease.until));
+        self.outbox.push(delivery(&task, lane, now, self.lease.end()));
         self.memory.remove(id);
         self.claims.insert(task, next.is_some(), now);
         if let Some(next) = next {
@@ -318,14 +321,14 @@ pub(crate) fn alone(task: Task) -> Task {
     Task { aside: Vec::new(), ..task }
 }
 
-fn delivery(task: &Task, lane: LaneNo, now: Timestamp, send_by: Timestamp) -> Delivery {
+fn delivery(task: &Task, lane: LaneNo, now: Timestamp, lease_end: LeaseEnd) -> Delivery {
     Delivery {
         fire_id: task.fire().id,
         attempt: task.attempt_next(),
         fire_at: task.due_at(),
         fired_at: now,
         occasion: task.occasion,
-        send_by,
+        lease_end,
         version: task.version,
         definition: Arc::clone(&task.definition),
         lane,

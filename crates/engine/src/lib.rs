@@ -74,6 +74,7 @@ pub use deliver::{Courier, Delivery, Report};
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
 pub use hand_over::{Flight, HAND_OVER_WAIT, Stands, Stray};
+pub use lease::LeaseEnd;
 pub use look::{Depth, Look, Looked, Sight};
 pub use memory::Budget;
 pub use owner::Owner;

@@ -387,7 +387,7 @@ fn past_its_lease_an_owner_does_nothing_until_it_is_extended() {
     world.renew();
     world.settle();
     assert_eq!(world.sent.len(), 2);
-    assert!(world.sent.iter().all(|delivery| delivery.send_by == world.possession.until));
+    assert!(world.sent.iter().all(|delivery| delivery.lease_end.get() == world.possession.until));
     assert!(world.get(key("order")).is_ok());
 }
 

@@ -9,6 +9,8 @@
 mod machine;
 #[path = "cluster/member.rs"]
 mod member;
+#[path = "cluster/names.rs"]
+mod names;
 #[path = "cluster/net.rs"]
 mod net;
 #[path = "cluster/redis.rs"]
@@ -27,6 +29,7 @@ use std::time::Duration;
 use field::{Receiver, eventually, now_millis};
 use machine::Clock;
 use member::Desk;
+use names::Names;
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
 use punctual_proto::v1;
 use punctual_proto::v1::peers_client::PeersClient;
@@ -399,4 +402,50 @@ fn a_broker_that_joins_gets_its_share_and_little_else_moves() {
             assert!(partitions.is_subset(kept), "{broker} got something: {before:?} {after:?}");
         }
     }
+}
+
+/// How long a name takes to be looked up: longer than a lease, shorter than a broker waits for it.
+const LOOKUP: Duration = Duration::from_millis(3500);
+
+/// A broker is stopped past its lease while it looks its receiver up. The next owner makes an attempt, which fails, and
+/// then answers that the task is cancelled, or replaced. The first broker must not send what it began when it goes on.
+#[test]
+fn a_broker_that_slept_past_its_lease_in_a_lookup_does_not_send() {
+    let mut stage = Stage::on_loopback(0, &[]);
+    stage.names = Some(Names::start());
+    for _ in 0..2 {
+        let index = stage.add();
+        stage.start_again(index);
+    }
+    let held = stage.wait_until_whole();
+    let (sleeper, successor) = (stage.desk(0), stage.desk(1));
+    let receiver = Receiver::start();
+    let url = receiver.url.replace("127.0.0.1", "slow.test");
+    let names = stage.names.as_ref().unwrap();
+    names.delay(LOOKUP);
+    let began_at = now_millis();
+    let keys = keys_of(&held, sleeper, "asleep", 2);
+    for key in &keys {
+        let task = json!({"in": "0s", "timeout": "30s", "retry": {"backoff": {"fixed": "1h"}},
+            "target": {"http": {"url": format!("{url}/500/{key}")}}});
+        assert_eq!(sleeper.put(key, &task).0, 201);
+    }
+    let state = |desk: &Desk, key: &str| {
+        let answer = desk.ask("GET", &format!("/v1/shop/tasks/{key}"), "");
+        answer.map_or(Value::Null, |(_, task)| task["state"].clone())
+    };
+    eventually(|| keys.iter().all(|key| state(sleeper, key) == "firing").then_some(()));
+    stage.members[0].signal("-STOP");
+    names.delay(Duration::ZERO);
+    for _ in &keys {
+        receiver.next();
+    }
+    eventually(|| keys.iter().all(|key| state(successor, key) == "scheduled").then_some(()));
+    let (_, answer) = successor.shop("DELETE", &format!("/tasks/{}", keys[0]), &Value::Null);
+    assert_eq!(answer["result"], "cancelled", "{answer}");
+    assert_eq!(successor.put(&keys[1], &due("1h", &url)).0, 200);
+    let took = now_millis() - began_at;
+    assert!(took < LOOKUP.as_millis(), "the successor took {took} ms, so this shows nothing");
+    stage.members[0].signal("-CONT");
+    receiver.stays_silent(LOOKUP);
 }

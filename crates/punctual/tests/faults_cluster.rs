@@ -21,6 +21,8 @@ mod load;
 mod machine;
 #[path = "cluster/member.rs"]
 mod member;
+#[path = "cluster/names.rs"]
+mod names;
 #[path = "cluster/net.rs"]
 mod net;
 #[path = "cluster/redis.rs"]

@@ -7,6 +7,8 @@
 
 #[path = "cluster/member.rs"]
 mod member;
+#[path = "cluster/names.rs"]
+mod names;
 #[path = "cluster/net.rs"]
 mod net;
 #[path = "cluster/redis.rs"]

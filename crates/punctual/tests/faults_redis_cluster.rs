@@ -18,6 +18,8 @@ mod lasting;
 mod load;
 #[path = "cluster/member.rs"]
 mod member;
+#[path = "cluster/names.rs"]
+mod names;
 #[path = "cluster/net.rs"]
 mod net;
 #[path = "cluster/redis.rs"]

@@ -5,6 +5,7 @@
 
 mod connections;
 mod dial;
+mod gate;
 mod guard;
 mod http;
 pub(crate) mod hub;

@@ -547,7 +547,7 @@ impl World {
         let says = self.says(number);
         let to = Some((number, self.brokers[number].life));
         self.brokers[number].carried += 1;
-        if says >= delivery.send_by {
+        if delivery.lease_end.is_over(says) {
             let back = What::Back(partition, epoch, delivery.report(None));
             return self.mail.send(self.now + 1, to, back);
         }

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::field::eventually;
 use crate::member::{Desk, Member};
+use crate::names::Names;
 use crate::net::Net;
 use crate::redis::Pair;
 
@@ -29,6 +30,8 @@ pub(crate) struct Stage<R: Servers = Pair> {
     /// Flags that all of them have.
     pub(crate) flags: Vec<String>,
     pub(crate) net: Option<Net>,
+    /// Whom brokers that are started from now on ask for names, if not the machine's.
+    pub(crate) names: Option<Names>,
     dir: Option<TempDir>,
 }
 
@@ -75,14 +78,17 @@ impl<R: Servers> Stage<R> {
     pub(crate) fn over(redis: R, brokers: u8, flags: &[&str], net: Option<Net>) -> Self {
         let dir = tempfile::Builder::new().prefix("punctual-cluster-").tempdir().unwrap();
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut stage = Self { members: Vec::new(), redis, flags, net, dir: Some(dir) };
+        let members = Vec::new();
+        let mut stage = Self { members, redis, flags, net, names: None, dir: Some(dir) };
         for _ in 0..brokers {
             stage.add();
         }
         for index in 0..stage.members.len() {
             stage.launch(index);
         }
-        stage.wait_until_whole();
+        if brokers > 0 {
+            stage.wait_until_whole();
+        }
         stage
     }
 
@@ -116,9 +122,10 @@ impl<R: Servers> Stage<R> {
 
     /// Starts a broker with more flags, and more in its environment.
     pub(crate) fn launch_with(&mut self, index: usize, flags: &[&str], env: &[(&str, &Path)]) {
-        let mut command = match &self.net {
-            Some(net) => net.command(u8::try_from(index).unwrap()),
-            None => Command::new("env"),
+        let mut command = match (&self.net, &self.names) {
+            (Some(net), _) => net.command(u8::try_from(index).unwrap()),
+            (None, Some(names)) => names.command(),
+            (None, None) => Command::new("env"),
         };
         let listen = self.members[index].desk.address.to_string();
         command

@@ -12,12 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::{Request, Response};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use punctual_core::{Clock as _, Namespace, Timestamp};
+use punctual_engine::LeaseEnd;
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
 
+use super::gate::Gate;
 use crate::clock::SystemClock;
 use crate::telemetry::Telemetry;
 
@@ -29,7 +33,12 @@ const READY_MAX: Duration = Duration::from_millis(100);
 /// Idle connections kept per line: as many as a lane has deliveries under way.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 
-pub(super) type Sender = SendRequest<Full<Bytes>>;
+/// Sends requests on one connection, each through its gate.
+#[derive(Debug)]
+pub(super) struct Sender {
+    requests: SendRequest<Full<Bytes>>,
+    gate: Gate,
+}
 
 /// Whose deliveries share connections: those of a namespace to one scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,6 +59,17 @@ pub(super) enum Found {
     Connection(Connection),
     /// Nothing but the right to make one.
     Room(Room, Use),
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// Nothing of it has left: the lease of its owner was over.
+    LeaseOver,
+    /// Nothing of it has left: the connection was closed before.
+    Unsent(Request<Full<Bytes>>, hyper::Error),
+    /// The receiver may have got it.
+    Broken(hyper::Error),
 }
 
 /// A connection that one delivery has.
@@ -104,6 +124,29 @@ struct Idle {
     number: u64,
     since: Timestamp,
     sender: Sender,
+}
+
+impl Sender {
+    pub(super) const fn new(requests: SendRequest<Full<Bytes>>, gate: Gate) -> Self {
+        Self { requests, gate }
+    }
+
+    /// Sends a request unless the lease is over when its first byte is written.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        lease_end: LeaseEnd,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        self.gate.close_after(lease_end);
+        match self.requests.try_send_request(request).await {
+            Ok(response) => Ok(response),
+            Err(_) if self.gate.has_refused() => Err(Unanswered::LeaseOver),
+            Err(mut error) => Err(match error.take_message() {
+                Some(unsent) => Unanswered::Unsent(unsent, error.into_error()),
+                None => Unanswered::Broken(error.into_error()),
+            }),
+        }
+    }
 }
 
 impl Connections {
@@ -194,7 +237,7 @@ impl Connection {
     /// Keeps it for the next delivery of its line, if it can still be used.
     pub(super) async fn keep(mut self) {
         // A receiver may have answered without taking all of the request: the rest is not waited for.
-        let ready = timeout(READY_MAX, self.sender.ready()).await;
+        let ready = timeout(READY_MAX, self.sender.requests.ready()).await;
         if !matches!(ready, Ok(Ok(()))) {
             return;
         }
@@ -276,7 +319,7 @@ impl Desk {
         while let Some(Idle { number, sender, .. }) = state.idle.pop_back() {
             self.idle.remove(&number);
             // Its receiver may have closed it.
-            if sender.is_ready() {
+            if sender.requests.is_ready() {
                 return Some(sender);
             }
         }
@@ -304,7 +347,7 @@ impl Desk {
             let oldest = self.lines.get_mut(&line)?.idle.pop_front()?;
             self.forget(&line);
             // One that its receiver has closed gives nothing back any more.
-            if !oldest.sender.is_closed() {
+            if !oldest.sender.requests.is_closed() {
                 self.closing += 1;
                 return Some(oldest.sender);
             }

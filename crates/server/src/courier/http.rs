@@ -19,13 +19,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use punctual_core::{Clock, HttpTarget, Method, Outcome, Reason, Target};
-use punctual_engine::Delivery;
+use punctual_engine::{Delivery, LeaseEnd};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tower_service::Service as _;
 
-use super::connections::{Connection, Connections, Found, Line, Room, Use};
+use super::connections::{Connection, Connections, Found, Line, Room, Sender, Unanswered, Use};
 use super::dial::{BoxError, DialError, Dialler};
+use super::gate::{Gate, GatedStream, LeaseOver};
 use super::given_up;
 use super::occasion_name;
 use super::retry_after::retry_after;
@@ -120,11 +121,11 @@ impl HttpCourier {
                 return Some(Outcome::Refused { reason: Reason::new(&error.to_string()) });
             }
         };
-        if self.clock.now() >= delivery.send_by {
+        if delivery.lease_end.is_over(self.clock.now()) {
             return None;
         }
-        let answer =
-            timeout(delivery.definition.timeout, self.exchange(request, line, found)).await;
+        let exchange = self.exchange(request, line, found, &delivery.lease_end);
+        let answer = timeout(delivery.definition.timeout, exchange).await;
         Some(match answer {
             Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
@@ -133,6 +134,7 @@ impl HttpCourier {
                 }
                 judge(head.status, &head.headers)
             }
+            Ok(Err(error)) if error.is::<LeaseOver>() => return None,
             Ok(Err(error)) => judge_failure(error.as_ref()),
             Err(_) => Outcome::Expired,
         })
@@ -145,6 +147,7 @@ impl HttpCourier {
         request: Request<Full<Bytes>>,
         line: &Line,
         mut found: Found,
+        lease_end: &LeaseEnd,
     ) -> Result<(Connection, Response<Incoming>), BoxError> {
         let uri = request.uri().clone();
         let mut request = to_origin(request)?;
@@ -153,13 +156,14 @@ impl HttpCourier {
                 Found::Connection(connection) => (connection, false),
                 Found::Room(room, usage) => (self.connect(&uri, room, usage).await?, true),
             };
-            match connection.sender.try_send_request(request).await {
+            match connection.sender.send(request, lease_end.clone()).await {
                 Ok(response) => return Ok((connection, response)),
-                // A receiver closes a connection that is kept when it likes; this was noticed before anything was sent on it.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) if !is_new => request = unsent,
-                    _ => return Err(error.into_error().into()),
-                },
+                // A receiver may close a connection that is kept at any time; this was noticed before anything was sent.
+                Err(Unanswered::Unsent(unsent, _)) if !is_new => request = unsent,
+                Err(Unanswered::Unsent(_, error) | Unanswered::Broken(error)) => {
+                    return Err(error.into());
+                }
+                Err(Unanswered::LeaseOver) => return Err(LeaseOver.into()),
             }
             drop(connection);
             found = self.connections.find(line).await;
@@ -168,14 +172,16 @@ impl HttpCourier {
 
     async fn connect(&self, uri: &Uri, room: Room, usage: Use) -> Result<Connection, BoxError> {
         let stream = self.dialler.clone().call(uri.clone()).await?;
-        let (sender, connection) =
+        let gate = Gate::new(Arc::clone(&self.clock));
+        let stream = GatedStream::new(stream, gate.clone());
+        let (requests, connection) =
             http1::Builder::new().max_buf_size(ANSWER_BYTES_MAX).handshake(stream).await?;
         tokio::spawn(async move {
             // What goes wrong is told to whoever waits for the answer.
             let _ = connection.await;
             drop(room);
         });
-        Ok(Connection::new(sender, usage))
+        Ok(Connection::new(Sender::new(requests, gate), usage))
     }
 }
 

@@ -76,9 +76,9 @@ impl Line {
         while taken.len() < count
             && let Some(waiting) = self.waiting.pop_front()
         {
-            match now < waiting.delivery.send_by {
-                true => taken.push(waiting),
-                false => self.unsent.push(waiting),
+            match waiting.delivery.lease_end.is_over(now) {
+                false => taken.push(waiting),
+                true => self.unsent.push(waiting),
             }
         }
         taken

@@ -1,0 +1,204 @@
+//! The gate: no byte of a delivery leaves after the lease of its owner.
+//!
+//! [`GatedStream`] wraps the connection to a receiver. Before the first byte of each delivery is written, it compares the
+//! clock with the end of the lease; once the lease is over it refuses to write and the delivery counts as not sent. The
+//! check stands in the write itself because everything before it can take time: a lookup, connecting, TLS, a queue
+//! between two tasks, or a process that is stopped and continued. The clock counts the time in which the process was
+//! stopped.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use punctual_core::Clock as _;
+use punctual_engine::LeaseEnd;
+
+use crate::clock::SystemClock;
+
+/// The lease of the owner was over before the first byte of a delivery left.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the lease of the partition is over")]
+pub(super) struct LeaseOver;
+
+/// Decides whether the delivery on a connection may still be sent. Clones share one state.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    state: Arc<Mutex<State>>,
+    clock: Arc<SystemClock>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first byte of the delivery has left, or there is no delivery.
+    Open,
+    /// The next byte is the first of a delivery that may leave before this lease ends.
+    Until(LeaseEnd),
+    /// The delivery was refused; the connection can no longer be used.
+    Refused,
+}
+
+impl Gate {
+    pub(super) fn new(clock: Arc<SystemClock>) -> Self {
+        Self { state: Arc::new(Mutex::new(State::Open)), clock }
+    }
+
+    /// Requires the next byte to leave before the lease ends.
+    pub(super) fn close_after(&self, lease_end: LeaseEnd) {
+        *self.state() = State::Until(lease_end);
+    }
+
+    /// Whether the last delivery was refused, so that nothing of it has left.
+    pub(super) fn has_refused(&self) -> bool {
+        matches!(*self.state(), State::Refused)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if let State::Until(lease_end) = &*state
+            && lease_end.is_over(self.clock.now())
+        {
+            *state = State::Refused;
+        }
+        match *state {
+            State::Refused => Err(io::Error::other(LeaseOver)),
+            State::Open | State::Until(_) => Ok(()),
+        }
+    }
+
+    fn open(&self) {
+        *self.state() = State::Open;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection whose writes pass a [`Gate`].
+#[derive(Debug)]
+pub(super) struct GatedStream<S> {
+    stream: S,
+    gate: Gate,
+}
+
+impl<S> GatedStream<S> {
+    pub(super) const fn new(stream: S, gate: Gate) -> Self {
+        Self { stream, gate }
+    }
+}
+
+impl<S: Write + Unpin> GatedStream<S> {
+    fn write_with(
+        &mut self,
+        write: impl FnOnce(Pin<&mut S>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        self.gate.check()?;
+        let written = ready!(write(Pin::new(&mut self.stream)))?;
+        if written > 0 {
+            self.gate.open();
+        }
+        Poll::Ready(Ok(written))
+    }
+}
+
+impl<S: Read + Unpin> Read for GatedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: Write + Unpin> Write for GatedStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.write_with(|stream| stream.poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.write_with(|stream| stream.poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use http::Request;
+    use http_body_util::Full;
+    use hyper::client::conn::http1;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    fn request() -> Request<Full<Bytes>> {
+        Request::post("/").header("host", "a").body(Full::new(Bytes::from("body"))).unwrap()
+    }
+
+    /// What a receiver gets of a delivery whose lease ends at `millis` from now, and whether it was refused.
+    async fn sent_within(millis: i64) -> (Vec<u8>, bool) {
+        let clock = Arc::new(SystemClock::start());
+        let now = clock.now().as_millis();
+        let end = now.checked_add_signed(millis).unwrap();
+        let gate = Gate::new(clock);
+        let (ours, mut theirs) = tokio::io::duplex(1 << 16);
+        let stream = GatedStream::new(TokioIo::new(ours), gate.clone());
+        let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+        let connection = tokio::spawn(connection);
+        gate.close_after(LeaseEnd::new(punctual_core::Timestamp::from_millis(end)));
+        let answer = tokio::spawn(async move { sender.try_send_request(request()).await.is_ok() });
+        let mut got = Vec::new();
+        let reading = theirs.read_buf(&mut got);
+        let _ = tokio::time::timeout(Duration::from_secs(5), reading).await;
+        drop(theirs);
+        assert!(!answer.await.unwrap(), "nothing was answered");
+        let _ = connection.await;
+        (got, gate.has_refused())
+    }
+
+    #[tokio::test]
+    async fn a_delivery_is_written_before_the_end_of_its_lease_and_not_from_then_on() {
+        let (got, refused) = sent_within(60_000).await;
+        assert!(got.starts_with(b"POST / HTTP/1.1\r\n"), "{got:?}");
+        assert!(!refused);
+        let (got, refused) = sent_within(0).await;
+        assert_eq!((got.as_slice(), refused), (&b""[..], true));
+    }
+
+    #[test]
+    fn a_lease_that_is_extended_while_the_delivery_waits_lets_it_pass() {
+        let clock = Arc::new(SystemClock::start());
+        let gate = Gate::new(Arc::clone(&clock));
+        let end = LeaseEnd::new(clock.now());
+        gate.close_after(end.clone());
+        end.extend(clock.now().after(Duration::from_secs(60)));
+        assert!(gate.check().is_ok());
+        gate.open();
+        assert!(gate.check().is_ok(), "the rest of a delivery that has begun is not held back");
+    }
+}
