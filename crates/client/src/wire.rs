@@ -203,7 +203,7 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
 pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
     let occasion = match delivery.occasion() {
         v1::Occasion::Unspecified | v1::Occasion::Due => Occasion::Due,
-        v1::Occasion::Besides => Occasion::Besides,
+        v1::Occasion::Manual => Occasion::Manual,
         v1::Occasion::Return => Occasion::Return,
     };
     Delivery {

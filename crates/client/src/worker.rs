@@ -69,7 +69,7 @@ pub enum Occasion {
     #[default]
     Due,
     /// Somebody asked for it, besides the schedule.
-    Besides,
+    Manual,
     /// A watch that had fired was touched.
     Return,
 }

@@ -110,7 +110,7 @@ mod tests {
         let four = assign(&three.owners, (0..4).map(broker));
         let moved: Vec<_> = three.owners.iter().zip(&four.owners).filter(|(a, b)| a != b).collect();
         assert_eq!(moved.len(), 4);
-        assert!(moved.iter().all(|(_, heir)| **heir == Some(broker(3))), "{moved:?}");
+        assert!(moved.iter().all(|(_, successor)| **successor == Some(broker(3))), "{moved:?}");
     }
 
     proptest! {

@@ -5,7 +5,7 @@
 
 use punctual_core::Timestamp;
 
-use crate::terms::{NEWS_GAP, Terms};
+use crate::terms::{MemberConfig, NEWS_GAP};
 
 #[derive(Debug)]
 pub(crate) struct Heart {
@@ -59,7 +59,7 @@ impl Heart {
         self.due_at = at;
     }
 
-    pub(crate) fn failed(&mut self, terms: &Terms, now: Timestamp) {
+    pub(crate) fn failed(&mut self, terms: &MemberConfig, now: Timestamp) {
         // What was not heard is still news.
         (self.failing, self.news, self.asked_at) = (true, true, None);
         self.due_at = now.after(terms.heartbeat_every() / 2);

@@ -1,23 +1,23 @@
 //! Holding: the life of one partition's lease at this broker.
 //!
-//! In: answers of the store about this seat, and words of the broker about its owner. Out: questions and [`Order`]s. Whether the
+//! In: answers of the store about this seat, and words of the broker about its owner. Out: questions and [`Directive`]s. Whether the
 //! partition is wanted, and who is to have it, is decided next door (`member`).
 //!
 //! ```text
 //!            acquire              hand over          quiet             released           handed over
 //!  Vacant ───────────▶ Owned ───────────────▶ Ending ──────▶ Releasing ─────────▶ Telling ────────────▶ Vacant
-//!     ▲                  │ lost, ended by itself │ lost, or over │   another heir ▲     │ not told      ▲
+//!     ▲                  │ lost, ended by itself │ lost, or over │   another successor ▲     │ not told      ▲
 //!     └──────────────────┴───────────────────────┴───────────────┘                └─ Untold ────────────┘
 //! ```
 //!
-//! Invariants: the lease is released after the owner is quiet and before the heir is told. One question at a time. A lease whose
+//! Invariants: the lease is released after the owner is quiet and before the successor is told. One question at a time. A lease whose
 //! renewal is not answered is kept: its owner stands still once it is over, and goes on if nobody took it.
 
 use punctual_core::{BrokerId, Lease, PartitionId, Seat, Timestamp};
 use punctual_store::StoreError;
 
-use crate::event::{Action, Order};
-use crate::terms::Terms;
+use crate::event::{Directive, MemberAction};
+use crate::terms::MemberConfig;
 
 /// Doublings of the pause after an owner that ended by itself, at most.
 const BREAKS_MAX: u32 = 5;
@@ -71,9 +71,9 @@ enum Phase {
     Ending(Option<BrokerId>),
     /// It is; the lease is being given back.
     Releasing(Option<BrokerId>),
-    /// It is given back; the heir is being told until then.
+    /// It is given back; the successor is being told until then.
     Telling(BrokerId, Timestamp),
-    /// The heir could not be told.
+    /// The successor could not be told.
     Untold(Untold),
     /// No owner was started: it came when we wanted none any more.
     Refusing,
@@ -83,7 +83,7 @@ enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Untold {
     /// Who could not be told.
-    pub(crate) heir: BrokerId,
+    pub(crate) successor: BrokerId,
     pub(crate) since: Timestamp,
     /// Then we are no longer listed as the holder.
     pub(crate) until: Timestamp,
@@ -119,7 +119,7 @@ impl Holding {
         matches!(&self.state, State::Vacant(vacant) if vacant.asked_at.is_none())
     }
 
-    pub(crate) fn is_offered(&self, terms: &Terms, now: Timestamp) -> bool {
+    pub(crate) fn is_offered(&self, terms: &MemberConfig, now: Timestamp) -> bool {
         let State::Vacant(vacant) = &self.state else { return false };
         vacant.offered_at.is_some_and(|at| now.since(at) < terms.lease / 2)
     }
@@ -134,10 +134,10 @@ impl Holding {
         }
     }
 
-    pub(crate) fn acquire(&mut self, now: Timestamp) -> Option<Action> {
+    pub(crate) fn acquire(&mut self, now: Timestamp) -> Option<MemberAction> {
         let State::Vacant(vacant) = &mut self.state else { return None };
         vacant.asked_at = Some(now);
-        Some(Action::Acquire(Seat::Partition(self.partition)))
+        Some(MemberAction::Acquire(Seat::Partition(self.partition)))
     }
 
     pub(crate) fn offered(&mut self, now: Timestamp) {
@@ -152,9 +152,9 @@ impl Holding {
         &mut self,
         answer: Result<Lease, StoreError>,
         wanted: bool,
-        terms: &Terms,
+        terms: &MemberConfig,
         now: Timestamp,
-    ) -> Option<Order> {
+    ) -> Option<Directive> {
         let State::Vacant(vacant) = &mut self.state else { return None };
         let asked_at = vacant.asked_at.take()?;
         match answer {
@@ -165,7 +165,7 @@ impl Holding {
                 let held = Held { lease, since: now, asked_at, asking: None, ask_at, phase };
                 self.state = State::Held(held);
                 let until = terms.trusted_until(asked_at);
-                wanted.then_some(Order::Start { partition, epoch, until })
+                wanted.then_some(Directive::Start { partition, epoch, until })
             }
             // It was let go of while the question was on its way.
             Err(StoreError::Held { .. }) if vacant.offered_at > Some(asked_at) => None,
@@ -188,9 +188,9 @@ impl Holding {
     pub(crate) fn renewed(
         &mut self,
         answer: Result<Lease, StoreError>,
-        terms: &Terms,
+        terms: &MemberConfig,
         now: Timestamp,
-    ) -> Option<Order> {
+    ) -> Option<Directive> {
         let State::Held(held) = &mut self.state else { return None };
         let asked_at = held.asking.take()?;
         let (partition, epoch) = (self.partition, held.lease.epoch);
@@ -206,11 +206,11 @@ impl Holding {
                     self.breaks = 0;
                 }
                 let until = terms.trusted_until(asked_at);
-                runs.then_some(Order::Extend { partition, epoch, until })
+                runs.then_some(Directive::Extend { partition, epoch, until })
             }
             Err(StoreError::Held { .. }) => {
                 self.become_vacant(now);
-                Some(Order::Drop { partition, epoch })
+                Some(Directive::Drop { partition, epoch })
             }
             Err(error) => {
                 tracing::warn!(%partition, %epoch, %error, "not_renewed");
@@ -222,27 +222,27 @@ impl Holding {
         }
     }
 
-    /// Hands an owned partition over.
-    pub(crate) fn hand_over(&mut self, heir: Option<BrokerId>) -> Option<Order> {
+    /// Executor an owned partition over.
+    pub(crate) fn hand_over(&mut self, successor: Option<BrokerId>) -> Option<Directive> {
         let State::Held(held) = &mut self.state else { return None };
         if held.phase != Phase::Owned {
             return None;
         }
-        held.phase = Phase::Ending(heir.clone());
-        Some(Order::HandOver { partition: self.partition, epoch: held.lease.epoch, heir })
+        held.phase = Phase::Ending(successor.clone());
+        Some(Directive::HandOver { partition: self.partition, epoch: held.lease.epoch, successor })
     }
 
     pub(crate) fn quiet(&mut self, now: Timestamp) {
         if let State::Held(held) = &mut self.state
-            && let Phase::Ending(heir) = &held.phase
+            && let Phase::Ending(successor) = &held.phase
         {
-            held.phase = Phase::Releasing(heir.clone());
+            held.phase = Phase::Releasing(successor.clone());
             held.ask_at = now;
         }
     }
 
     /// The owner came to its end by itself. One that was to become quiet is quiet now.
-    pub(crate) fn ended(&mut self, terms: &Terms, now: Timestamp) {
+    pub(crate) fn ended(&mut self, terms: &MemberConfig, now: Timestamp) {
         let State::Held(held) = &self.state else { return };
         match held.phase {
             Phase::Owned => {
@@ -257,9 +257,9 @@ impl Holding {
     pub(crate) fn released(
         &mut self,
         answer: Result<(), StoreError>,
-        terms: &Terms,
+        terms: &MemberConfig,
         now: Timestamp,
-    ) -> Option<Order> {
+    ) -> Option<Directive> {
         let State::Held(held) = &mut self.state else { return None };
         held.asking.take()?;
         match answer {
@@ -280,14 +280,14 @@ impl Holding {
 
     pub(crate) fn not_told(&mut self, now: Timestamp) {
         if let State::Held(held) = &mut self.state
-            && let Phase::Telling(heir, until) = &held.phase
+            && let Phase::Telling(successor, until) = &held.phase
         {
-            let (heir, until) = (heir.clone(), *until);
-            held.phase = Phase::Untold(Untold { heir, since: now, until });
+            let (successor, until) = (successor.clone(), *until);
+            held.phase = Phase::Untold(Untold { successor, since: now, until });
         }
     }
 
-    /// If it is given back and the heir could not be told.
+    /// If it is given back and the successor could not be told.
     pub(crate) fn untold(&self) -> Option<&Untold> {
         match &self.state {
             State::Held(Held { phase: Phase::Untold(untold), .. }) => Some(untold),
@@ -295,28 +295,33 @@ impl Holding {
         }
     }
 
-    /// One that could not be told to its heir goes to another.
-    pub(crate) fn tell(&mut self, heir: BrokerId, terms: &Terms, now: Timestamp) -> Option<Order> {
+    /// One that could not be told to its successor goes to another.
+    pub(crate) fn tell(
+        &mut self,
+        successor: BrokerId,
+        terms: &MemberConfig,
+        now: Timestamp,
+    ) -> Option<Directive> {
         self.untold()?;
         let State::Held(held) = &mut self.state else { return None };
-        held.phase = Phase::Telling(heir.clone(), now.after(terms.lease / 2));
+        held.phase = Phase::Telling(successor.clone(), now.after(terms.lease / 2));
         let (partition, epoch) = (self.partition, held.lease.epoch);
-        Some(Order::Released { partition, epoch, heir: Some(heir) })
+        Some(Directive::Released { partition, epoch, successor: Some(successor) })
     }
 
-    /// One that could not be told to its heir is left to it all the same.
+    /// One that could not be told to its successor is left to it all the same.
     pub(crate) fn let_go(&mut self, now: Timestamp) {
         self.become_vacant(now);
     }
 
-    /// One that could not be told to its heir is asked for again.
+    /// One that could not be told to its successor is asked for again.
     pub(crate) fn take_back(&mut self, now: Timestamp) {
         self.become_vacant(now);
         self.offered(now);
     }
 
     /// What its time has come for.
-    pub(crate) fn act(&mut self, terms: &Terms, now: Timestamp) -> Option<Action> {
+    pub(crate) fn act(&mut self, terms: &MemberConfig, now: Timestamp) -> Option<MemberAction> {
         if self.wakes_at(terms)? > now {
             return None;
         }
@@ -326,19 +331,19 @@ impl Holding {
         match held.phase {
             Phase::Owned => {
                 held.asking = Some(now);
-                Some(Action::Renew(held.lease.clone()))
+                Some(MemberAction::Renew(held.lease.clone()))
             }
             Phase::Ending(_) => {
                 // Not quiet in all that time: it stood still when its lease was over, and now others may take it.
                 self.become_vacant(now);
-                Some(Action::Order(Order::Drop { partition, epoch }))
+                Some(MemberAction::Directive(Directive::Drop { partition, epoch }))
             }
             Phase::Releasing(_) | Phase::Refusing if over => {
-                self.is_released(terms, now).map(Action::Order)
+                self.is_released(terms, now).map(MemberAction::Directive)
             }
             Phase::Releasing(_) | Phase::Refusing => {
                 held.asking = Some(now);
-                Some(Action::Release(held.lease.clone()))
+                Some(MemberAction::Release(held.lease.clone()))
             }
             Phase::Telling(..) | Phase::Untold(_) => {
                 self.become_vacant(now);
@@ -348,7 +353,7 @@ impl Holding {
     }
 
     /// When it has something to do without being asked.
-    pub(crate) fn wakes_at(&self, terms: &Terms) -> Option<Timestamp> {
+    pub(crate) fn wakes_at(&self, terms: &MemberConfig) -> Option<Timestamp> {
         let State::Held(held) = &self.state else { return None };
         match held.phase {
             _ if held.asking.is_some() => None,
@@ -359,23 +364,23 @@ impl Holding {
     }
 
     /// The lease is given back, or over.
-    fn is_released(&mut self, terms: &Terms, now: Timestamp) -> Option<Order> {
+    fn is_released(&mut self, terms: &MemberConfig, now: Timestamp) -> Option<Directive> {
         let State::Held(held) = &mut self.state else { return None };
         let (partition, epoch) = (self.partition, held.lease.epoch);
-        let heir = match &held.phase {
-            Phase::Releasing(heir) => heir.clone(),
+        let successor = match &held.phase {
+            Phase::Releasing(successor) => successor.clone(),
             _ => {
                 self.become_vacant(now);
                 return None;
             }
         };
-        match heir {
-            Some(ref heir) => {
-                held.phase = Phase::Telling(heir.clone(), now.after(terms.lease / 2));
+        match successor {
+            Some(ref successor) => {
+                held.phase = Phase::Telling(successor.clone(), now.after(terms.lease / 2));
             }
             None => self.become_vacant(now),
         }
-        Some(Order::Released { partition, epoch, heir })
+        Some(Directive::Released { partition, epoch, successor })
     }
 
     fn become_vacant(&mut self, try_at: Timestamp) {
@@ -394,8 +399,8 @@ mod tests {
     const SEAT: Seat = Seat::Partition(PartitionId::FIRST);
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> MemberConfig {
+        MemberConfig {
             me: BrokerId::new("a:1"),
             partitions: Partitions::ONE,
             lease: Duration::from_secs(10),
@@ -417,12 +422,12 @@ mod tests {
     }
 
     /// Asked for at 0, answered at 100.
-    fn owned(terms: &Terms) -> Holding {
+    fn owned(terms: &MemberConfig) -> Holding {
         let mut holding = Holding::new(PartitionId::FIRST);
-        assert_eq!(holding.acquire(NOW), Some(Action::Acquire(SEAT)));
+        assert_eq!(holding.acquire(NOW), Some(MemberAction::Acquire(SEAT)));
         let order = holding.acquired(Ok(lease()), true, terms, at(100));
         let (partition, epoch) = (PartitionId::FIRST, lease().epoch);
-        assert_eq!(order, Some(Order::Start { partition, epoch, until: at(9_000) }));
+        assert_eq!(order, Some(Directive::Start { partition, epoch, until: at(9_000) }));
         holding
     }
 
@@ -432,7 +437,11 @@ mod tests {
         let mut holding = owned(&terms);
         assert_eq!(holding.act(&terms, at(3_333)), None);
         for millis in [3_334, 50_000, 5_000_000] {
-            assert_eq!(holding.act(&terms, at(millis)), Some(Action::Renew(lease())), "{millis}");
+            assert_eq!(
+                holding.act(&terms, at(millis)),
+                Some(MemberAction::Renew(lease())),
+                "{millis}"
+            );
             assert_eq!(holding.act(&terms, at(millis)), None, "one at a time");
             assert_eq!(holding.renewed(Err(away()), &terms, at(millis)), None);
             assert_eq!(holding.act(&terms, at(millis + 399)), None, "a pause");
@@ -441,10 +450,10 @@ mod tests {
         let (partition, epoch) = (PartitionId::FIRST, lease().epoch);
         let until = at(6_009_000);
         let order = holding.renewed(Ok(lease()), &terms, at(6_002_000));
-        assert_eq!(order, Some(Order::Extend { partition, epoch, until }));
+        assert_eq!(order, Some(Directive::Extend { partition, epoch, until }));
         holding.act(&terms, at(7_000_000));
         let order = holding.renewed(Err(StoreError::Held { seat: SEAT }), &terms, at(7_000_001));
-        assert_eq!(order, Some(Order::Drop { partition, epoch }));
+        assert_eq!(order, Some(Directive::Drop { partition, epoch }));
         assert!(holding.is_vacant());
     }
 
@@ -452,16 +461,16 @@ mod tests {
     fn it_is_released_after_the_owner_is_quiet_and_before_the_heir_is_told() {
         let terms = terms();
         let mut holding = owned(&terms);
-        let heir = Some(BrokerId::new("b:1"));
-        assert!(matches!(holding.hand_over(heir.clone()), Some(Order::HandOver { .. })));
+        let successor = Some(BrokerId::new("b:1"));
+        assert!(matches!(holding.hand_over(successor.clone()), Some(Directive::HandOver { .. })));
         assert_eq!(holding.hand_over(None), None, "once");
         assert_eq!(holding.act(&terms, at(5_000)), None, "not before it is quiet, and no renewal");
         holding.quiet(at(5_001));
-        assert_eq!(holding.act(&terms, at(5_001)), Some(Action::Release(lease())));
+        assert_eq!(holding.act(&terms, at(5_001)), Some(MemberAction::Release(lease())));
         assert_eq!(holding.released(Err(away()), &terms, at(5_002)), None, "not told yet");
-        assert_eq!(holding.act(&terms, at(5_402)), Some(Action::Release(lease())));
+        assert_eq!(holding.act(&terms, at(5_402)), Some(MemberAction::Release(lease())));
         let (partition, epoch) = (PartitionId::FIRST, lease().epoch);
-        let told = Some(Order::Released { partition, epoch, heir });
+        let told = Some(Directive::Released { partition, epoch, successor });
         assert_eq!(holding.released(Ok(()), &terms, at(5_403)), told);
         assert!(holding.lease().is_some(), "still listed");
         holding.handed_over(at(5_500));
@@ -477,7 +486,10 @@ mod tests {
         holding.act(&terms, at(200));
         holding.released(Err(away()), &terms, at(10_900));
         let order = holding.act(&terms, at(11_300));
-        assert!(matches!(order, Some(Action::Order(Order::Released { .. }))), "{order:?}");
+        assert!(
+            matches!(order, Some(MemberAction::Directive(Directive::Released { .. }))),
+            "{order:?}"
+        );
         assert!(holding.is_vacant());
     }
 
@@ -488,7 +500,10 @@ mod tests {
         holding.hand_over(None);
         assert_eq!(holding.wakes_at(&terms), Some(at(11_000)));
         let order = holding.act(&terms, at(11_000));
-        assert!(matches!(order, Some(Action::Order(Order::Drop { .. }))), "{order:?}");
+        assert!(
+            matches!(order, Some(MemberAction::Directive(Directive::Drop { .. }))),
+            "{order:?}"
+        );
     }
 
     #[test]
@@ -500,7 +515,7 @@ mod tests {
         holding.quiet(at(3_335));
         assert_eq!(holding.act(&terms, at(3_335)), None, "one question at a time");
         assert_eq!(holding.renewed(Ok(lease()), &terms, at(3_340)), None);
-        assert_eq!(holding.act(&terms, at(3_340)), Some(Action::Release(lease())));
+        assert_eq!(holding.act(&terms, at(3_340)), Some(MemberAction::Release(lease())));
     }
 
     #[test]

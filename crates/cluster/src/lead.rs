@@ -7,8 +7,8 @@
 use punctual_core::{Assignment, Lease, Seat, Timestamp};
 use punctual_store::StoreError;
 
-use crate::event::Action;
-use crate::terms::Terms;
+use crate::event::MemberAction;
+use crate::terms::MemberConfig;
 
 #[derive(Debug, Default)]
 pub(crate) struct Lead {
@@ -33,15 +33,15 @@ impl Lead {
     }
 
     /// Nobody leads, says the roll that was asked for then.
-    pub(crate) fn acquire(&mut self, roll: Timestamp, now: Timestamp) -> Option<Action> {
+    pub(crate) fn acquire(&mut self, roll: Timestamp, now: Timestamp) -> Option<MemberAction> {
         if self.lease.is_some() || self.asking.is_some() || self.tried == Some(roll) {
             return None;
         }
         (self.asking, self.tried) = (Some(now), Some(roll));
-        Some(Action::Acquire(Seat::Leader))
+        Some(MemberAction::Acquire(Seat::Leader))
     }
 
-    pub(crate) fn acquired(&mut self, answer: Result<Lease, StoreError>, terms: &Terms) {
+    pub(crate) fn acquired(&mut self, answer: Result<Lease, StoreError>, terms: &MemberConfig) {
         let asked_at = self.asking.take();
         match (answer, asked_at) {
             (Ok(lease), Some(asked_at)) => {
@@ -53,12 +53,12 @@ impl Lead {
         }
     }
 
-    pub(crate) fn renew(&mut self, now: Timestamp) -> Option<Action> {
+    pub(crate) fn renew(&mut self, now: Timestamp) -> Option<MemberAction> {
         if self.renew_at()? > now {
             return None;
         }
         self.asking = Some(now);
-        self.lease.clone().map(Action::Renew)
+        self.lease.clone().map(MemberAction::Renew)
     }
 
     pub(crate) fn renew_at(&self) -> Option<Timestamp> {
@@ -69,7 +69,7 @@ impl Lead {
     pub(crate) fn renewed(
         &mut self,
         answer: Result<Lease, StoreError>,
-        terms: &Terms,
+        terms: &MemberConfig,
         now: Timestamp,
     ) {
         let Some(asked_at) = self.asking.take() else { return };
@@ -90,10 +90,14 @@ impl Lead {
         self.proposed = None;
     }
 
-    pub(crate) fn propose(&mut self, roll: Timestamp, assignment: Assignment) -> Option<Action> {
+    pub(crate) fn propose(
+        &mut self,
+        roll: Timestamp,
+        assignment: Assignment,
+    ) -> Option<MemberAction> {
         let lease = self.lease.clone()?;
         (self.proposing, self.proposed) = (Some(assignment.clone()), Some(roll));
-        Some(Action::Propose(lease, assignment))
+        Some(MemberAction::Propose(lease, assignment))
     }
 
     /// What stands from now on, if the proposal was taken.
@@ -108,10 +112,10 @@ impl Lead {
     }
 
     /// Gives the seat back. Whoever still answers is not listened to.
-    pub(crate) fn release(&mut self, now: Timestamp) -> Option<Action> {
+    pub(crate) fn release(&mut self, now: Timestamp) -> Option<MemberAction> {
         let lease = self.lease.take()?;
         self.asking = Some(now);
-        Some(Action::Release(lease))
+        Some(MemberAction::Release(lease))
     }
 
     pub(crate) fn released(&mut self) {

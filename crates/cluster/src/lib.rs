@@ -1,7 +1,7 @@
 //! A broker among brokers: who is there, who leads, who holds which partition.
 //!
-//! In: what a store answers ([`LeaseStore`](punctual_store::LeaseStore), [`Roster`](punctual_store::Roster)), what the broker
-//! says of its owners, and the time. Out: what to ask the store, and [`Order`]s for the broker: start an owner, let it
+//! In: what a store answers ([`LeaseStore`](punctual_store::LeaseStore), [`Roster`](punctual_store::MembershipStore)), what the broker
+//! says of its owners, and the time. Out: what to ask the store, and [`Directive`]s for the broker: start an owner, let it
 //! act longer, hand it over, drop it.
 //!
 //! The leader proposes, the lease of the partition disposes: whatever is decided here by mistake or from old news costs a
@@ -28,7 +28,7 @@ mod skew;
 mod run;
 mod terms;
 
-pub use event::{Action, Event, Order, Seen, View};
+pub use event::{BrokerView, ClusterView, Directive, MemberAction, MemberEvent};
 pub use member::Member;
-pub use run::{Handle, spawn};
-pub use terms::Terms;
+pub use run::{MemberHandle, spawn};
+pub use terms::MemberConfig;

@@ -1,6 +1,6 @@
 //! The member: a broker's part in the cluster, as a value.
 //!
-//! In: [`Event`]s and the time. Out: [`Action`]s. It decides what is wanted, with what it knows (`roll`, `skew`); how a
+//! In: [`MemberEvent`]s and the time. Out: [`MemberAction`]s. It decides what is wanted, with what it knows (`roll`, `skew`); how a
 //! single lease lives is next door (`hold`, `lead`), when to say that we are there too (`heart`).
 //!
 //! Invariants: a partition is asked for only if it is assigned to us and nobody on the roll says that it has it, or if another
@@ -8,21 +8,21 @@
 
 use std::sync::Arc;
 
-use punctual_core::{Assignment, BrokerId, Epoch, PartitionId, Presence, Seat, Timestamp};
-use punctual_store::{Roll, StoreError};
+use punctual_core::{Assignment, BrokerId, Epoch, Heartbeat, PartitionId, Seat, Timestamp};
+use punctual_store::{Members, StoreError};
 
-use crate::event::{Action, Event, Order, Seen, View};
+use crate::event::{BrokerView, ClusterView, Directive, MemberAction, MemberEvent};
 use crate::heart::Heart;
 use crate::hold::{Holding, Untold};
 use crate::lead::Lead;
 use crate::roll::Known;
 use crate::skew::{Skew, Vote};
-use crate::terms::Terms;
+use crate::terms::MemberConfig;
 
 /// A broker's part in the cluster.
 #[derive(Debug)]
 pub struct Member {
-    terms: Terms,
+    terms: MemberConfig,
     heart: Heart,
     known: Known,
     /// What the assignment should be, by what is known.
@@ -36,7 +36,7 @@ pub struct Member {
     /// Since when we do not go by our clock.
     off_since: Option<Timestamp>,
     leaving: Option<Leaving>,
-    orders: Vec<Order>,
+    orders: Vec<Directive>,
     /// The view has changed.
     changed: bool,
     /// What was not done then waits for an event, not for the time.
@@ -48,7 +48,7 @@ enum Stage {
     /// Giving partitions back.
     Partitions,
     /// Off the roll, and then the seat given back.
-    Roll,
+    Members,
     /// All is said.
     Gone,
 }
@@ -63,7 +63,7 @@ struct Leaving {
 impl Member {
     /// A broker that has just started.
     #[must_use]
-    pub fn new(terms: Terms, now: Timestamp) -> Self {
+    pub fn new(terms: MemberConfig, now: Timestamp) -> Self {
         Self {
             heart: Heart::new(now),
             known: Known::new(&terms),
@@ -82,70 +82,70 @@ impl Member {
     }
 
     /// Takes in what has happened.
-    pub fn on(&mut self, event: Event, now: Timestamp) {
+    pub fn on(&mut self, event: MemberEvent, now: Timestamp) {
         let willing = self.is_willing();
         let terms = &self.terms;
         let order = match event {
-            Event::Heard(answer) => return self.heard(answer, now),
-            Event::Acquired(Seat::Leader, answer) => {
+            MemberEvent::Heard(answer) => return self.heard(answer, now),
+            MemberEvent::Acquired(Seat::Leader, answer) => {
                 self.lead.acquired(answer, terms);
                 self.changed = true;
                 return;
             }
-            Event::Renewed(Seat::Leader, answer) => {
+            MemberEvent::Renewed(Seat::Leader, answer) => {
                 self.lead.renewed(answer, terms, now);
                 self.changed |= !self.lead.is_ours();
                 return;
             }
-            Event::Released(Seat::Leader, _) => return self.lead.released(),
-            Event::Proposed(answer) => {
+            MemberEvent::Released(Seat::Leader, _) => return self.lead.released(),
+            MemberEvent::Proposed(answer) => {
                 if let Some(assignment) = self.lead.answered(answer) {
                     self.known.proposed(assignment, now);
                 }
                 return;
             }
-            Event::Struck(_) => {
+            MemberEvent::Deregistered(_) => {
                 if let Some(leaving) = &mut self.leaving {
                     leaving.struck = true;
                 }
                 return;
             }
-            Event::Leave => return self.leave(now),
-            Event::Acquired(Seat::Partition(partition), answer) => {
+            MemberEvent::Leave => return self.leave(now),
+            MemberEvent::Acquired(Seat::Partition(partition), answer) => {
                 let Some(holding) = holding(&mut self.holdings, partition) else { return };
                 holding.acquired(answer, willing, terms, now)
             }
-            Event::Renewed(Seat::Partition(partition), answer) => {
+            MemberEvent::Renewed(Seat::Partition(partition), answer) => {
                 let Some(holding) = holding(&mut self.holdings, partition) else { return };
                 holding.renewed(answer, terms, now)
             }
-            Event::Released(Seat::Partition(partition), answer) => {
+            MemberEvent::Released(Seat::Partition(partition), answer) => {
                 let Some(holding) = holding(&mut self.holdings, partition) else { return };
                 holding.released(answer, terms, now)
             }
-            Event::Offered { partition } => {
+            MemberEvent::Offered { partition } => {
                 let Some(holding) = holding(&mut self.holdings, partition) else { return };
                 holding.offered(now);
                 None
             }
-            Event::Quiet { partition, epoch } => {
+            MemberEvent::Quiet { partition, epoch } => {
                 let Some(holding) = of_epoch(&mut self.holdings, partition, epoch) else { return };
                 holding.quiet(now);
                 None
             }
-            Event::HandedOver { partition, epoch } => {
+            MemberEvent::HandedOver { partition, epoch } => {
                 let Some(holding) = of_epoch(&mut self.holdings, partition, epoch) else { return };
                 holding.handed_over(now);
                 self.tell();
                 None
             }
-            Event::NotTold { partition, epoch } => {
+            MemberEvent::HandOverFailed { partition, epoch } => {
                 let Some(holding) = of_epoch(&mut self.holdings, partition, epoch) else { return };
                 holding.not_told(now);
                 self.tell();
                 None
             }
-            Event::Ended { partition, epoch } => {
+            MemberEvent::Ended { partition, epoch } => {
                 let Some(holding) = of_epoch(&mut self.holdings, partition, epoch) else { return };
                 holding.ended(terms, now);
                 self.tell();
@@ -158,7 +158,7 @@ impl Member {
     }
 
     /// What is to be done. Everything that it gives out is taken to be under way from here on.
-    pub fn act(&mut self, now: Timestamp) -> Vec<Action> {
+    pub fn act(&mut self, now: Timestamp) -> Vec<MemberAction> {
         let mut actions = Vec::new();
         self.acted_at = now;
         if self.leaving.is_some_and(|leaving| leaving.stage == Stage::Gone) {
@@ -169,17 +169,17 @@ impl Member {
         self.act_on_leaving(now, &mut actions);
         if !self.is_off_the_roll() && self.heart.due_at().is_some_and(|due_at| due_at <= now) {
             self.heart.asked(now);
-            actions.push(Action::Heartbeat(self.presence()));
+            actions.push(MemberAction::Heartbeat(self.presence()));
         }
         if std::mem::take(&mut self.changed) {
-            self.orders.push(Order::Publish(Arc::new(self.view(now))));
+            self.orders.push(Directive::Publish(Arc::new(self.view(now))));
         }
-        actions.extend(self.orders.drain(..).map(Action::Order));
+        actions.extend(self.orders.drain(..).map(MemberAction::Directive));
         if self.is_done(now) {
             if let Some(leaving) = &mut self.leaving {
                 leaving.stage = Stage::Gone;
             }
-            actions.push(Action::Order(Order::Left));
+            actions.push(MemberAction::Directive(Directive::Left));
         }
         actions
     }
@@ -206,7 +206,7 @@ impl Member {
         holdings.chain(others).flatten().min()
     }
 
-    fn heard(&mut self, answer: Result<Roll, StoreError>, now: Timestamp) {
+    fn heard(&mut self, answer: Result<Members, StoreError>, now: Timestamp) {
         let roll = match answer {
             Ok(roll) => roll,
             Err(error) => {
@@ -222,14 +222,14 @@ impl Member {
         }
         let at = roll.at;
         self.known.take_in(roll, asked_at, &self.terms);
-        let vote = |seen: &Seen| {
+        let vote = |seen: &BrokerView| {
             let ahead_ms = seen.ahead_ms?;
             Some(Vote { ahead_ms, willing: self.known.is_willing(&seen.broker) })
         };
         let votes: Vec<_> = self.known.others.values().filter_map(vote).collect();
         if let Some(verdict) = self.skew.measure(asked_at, now, at, &votes) {
             self.off_since = verdict.map(|_| now);
-            self.orders.push(Order::Skew(verdict));
+            self.orders.push(Directive::Skew(verdict));
             self.tell();
         }
         self.reconsider();
@@ -288,7 +288,7 @@ impl Member {
             && self.lead.may_propose(roll)
     }
 
-    fn act_on_lead(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+    fn act_on_lead(&mut self, now: Timestamp, actions: &mut Vec<MemberAction>) {
         if self.is_off_the_roll() {
             return;
         }
@@ -304,20 +304,20 @@ impl Member {
         }
     }
 
-    fn act_on_holdings(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+    fn act_on_holdings(&mut self, now: Timestamp, actions: &mut Vec<MemberAction>) {
         for place in 0..self.holdings.len() {
             self.act_on_untold(place, now);
             let holding = &self.holdings[place];
             if holding.try_at().is_some_and(|at| at <= now) && self.is_due(holding, now) {
                 actions.extend(self.holdings[place].acquire(now));
-            } else if let Some(heir) = self.heir(place, now)
-                && let Some(order) = self.holdings[place].hand_over(heir)
+            } else if let Some(successor) = self.successor(place, now)
+                && let Some(order) = self.holdings[place].hand_over(successor)
             {
                 self.order(order);
             }
             let held = self.holdings[place].lease().is_some();
             match self.holdings[place].act(&self.terms, now) {
-                Some(Action::Order(order)) => self.order(order),
+                Some(MemberAction::Directive(order)) => self.order(order),
                 other => actions.extend(other),
             }
             if held != self.holdings[place].lease().is_some() {
@@ -326,15 +326,18 @@ impl Member {
         }
     }
 
-    /// A partition whose heir could not be told goes to the one who is to have it instead, or stays ours. An heir that is there
+    /// A partition whose successor could not be told goes to the one who is to have it instead, or stays ours. An successor that is there
     /// all the same, and only not for us, finds out by itself.
     fn act_on_untold(&mut self, place: usize, now: Timestamp) {
-        let Some(Untold { heir, since, until }) = self.holdings[place].untold() else { return };
+        let Some(Untold { successor, since, until }) = self.holdings[place].untold() else {
+            return;
+        };
         let fresh = self.known.asked_at.is_some_and(|asked_at| asked_at >= *since);
         let assigned = self.known.assigned(self.holdings[place].partition());
-        let other = assigned.filter(|other| *other != heir && self.known.is_there(other)).cloned();
-        let there = self.known.is_there_since(heir, *since);
-        let gone = !self.known.is_there(heir) && self.is_willing();
+        let other =
+            assigned.filter(|other| *other != successor && self.known.is_there(other)).cloned();
+        let there = self.known.is_there_since(successor, *since);
+        let gone = !self.known.is_there(successor) && self.is_willing();
         match other {
             Some(other) if fresh => {
                 let order = self.holdings[place].tell(other, &self.terms, now);
@@ -364,11 +367,11 @@ impl Member {
 
     /// Who is to have a partition that is ours, if anybody else is: `Some(None)` if nobody is there to have it, and we do not
     /// want it.
-    fn heir(&self, place: usize, now: Timestamp) -> Option<Option<BrokerId>> {
+    fn successor(&self, place: usize, now: Timestamp) -> Option<Option<BrokerId>> {
         let holding = &self.holdings[place];
         let since = holding.owned_since()?;
         let assigned = self.known.assigned(holding.partition());
-        // A roll that was asked for before it became ours may have the assignment before the one by which it did; and an heir from
+        // A roll that was asked for before it became ours may have the assignment before the one by which it did; and an successor from
         // which we took it back must have said since then that it is there.
         if let Some(other) = assigned.filter(|other| **other != self.terms.me)
             && self.known.is_there_since(other, since)
@@ -399,16 +402,16 @@ impl Member {
 
     /// When everything is given back, the roll and then the seat are: whoever leads next must not find us on the roll, or it
     /// plans with us.
-    fn act_on_leaving(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+    fn act_on_leaving(&mut self, now: Timestamp, actions: &mut Vec<MemberAction>) {
         let idle = !self.heart.is_under_way() && self.lead.is_idle();
         let empty = self.holdings.iter().all(Holding::is_vacant);
         let Some(leaving) = &mut self.leaving else { return };
         // A heartbeat under way could put us back on the roll.
         if leaving.stage == Stage::Partitions && empty && idle {
-            leaving.stage = Stage::Roll;
-            actions.push(Action::Leave);
+            leaving.stage = Stage::Members;
+            actions.push(MemberAction::Leave);
         }
-        if leaving.stage == Stage::Roll && leaving.struck {
+        if leaving.stage == Stage::Members && leaving.struck {
             actions.extend(self.lead.release(now));
         }
     }
@@ -416,13 +419,13 @@ impl Member {
     fn is_done(&self, now: Timestamp) -> bool {
         self.leaving.is_some_and(|leaving| {
             let over = now >= leaving.since.after(self.terms.lease * 2);
-            let said = leaving.stage == Stage::Roll && leaving.struck && self.lead.is_idle();
+            let said = leaving.stage == Stage::Members && leaving.struck && self.lead.is_idle();
             leaving.stage != Stage::Gone && (said || over)
         })
     }
 
-    fn order(&mut self, order: Order) {
-        if !matches!(order, Order::Extend { .. }) {
+    fn order(&mut self, order: Directive) {
+        if !matches!(order, Directive::Extend { .. }) {
             self.tell();
         }
         self.orders.push(order);
@@ -438,12 +441,12 @@ impl Member {
         self.holdings.get(usize::from(partition.get()))?.owned_since()
     }
 
-    fn presence(&self) -> Presence {
+    fn presence(&self) -> Heartbeat {
         let leases = self
             .holdings
             .iter()
             .filter_map(|holding| Some((holding.partition(), holding.lease()?.epoch)));
-        Presence {
+        Heartbeat {
             broker: self.terms.me.clone(),
             holds: leases.collect(),
             leaving: !self.is_willing(),
@@ -451,7 +454,7 @@ impl Member {
         }
     }
 
-    fn view(&self, now: Timestamp) -> View {
+    fn view(&self, now: Timestamp) -> ClusterView {
         let me = &self.terms.me;
         let mut topology = self.known.claims.clone();
         let leader = self.known.leader.as_ref().filter(|leader| *leader != me);
@@ -461,7 +464,7 @@ impl Member {
                 topology.note(holding.partition(), me.clone(), lease.epoch);
             }
         }
-        let ours = Seen {
+        let ours = BrokerView {
             broker: me.clone(),
             heard_at: self.known.asked_at.unwrap_or(now),
             leaving: !self.is_willing(),
@@ -469,7 +472,7 @@ impl Member {
         };
         let mut present: Vec<_> = self.known.others.values().cloned().chain([ours]).collect();
         present.sort_by(|a, b| a.broker.cmp(&b.broker));
-        View { topology, present }
+        ClusterView { topology, present }
     }
 }
 

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_core::{Assignment, BrokerId, PartitionId, Timestamp, Topology};
-use punctual_store::Roll;
+use punctual_store::Members;
 
 use crate::assign::assign;
-use crate::event::Seen;
-use crate::terms::Terms;
+use crate::event::BrokerView;
+use crate::terms::MemberConfig;
 
 /// What is known of all brokers but this one, and what was proposed.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Known {
     /// What the others say that they hold.
     pub(crate) claims: Topology,
     /// The others that are there, or should be: see [`Known::is_willing`].
-    pub(crate) others: BTreeMap<BrokerId, Seen>,
+    pub(crate) others: BTreeMap<BrokerId, BrokerView>,
     /// Those that the last roll had.
     listed: BTreeSet<BrokerId>,
     /// What was proposed last, as far as we know.
@@ -35,7 +35,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    pub(crate) fn new(terms: &Terms) -> Self {
+    pub(crate) fn new(terms: &MemberConfig) -> Self {
         Self {
             asked_at: None,
             leader: None,
@@ -48,7 +48,7 @@ impl Known {
         }
     }
 
-    pub(crate) fn take_in(&mut self, roll: Roll, asked_at: Timestamp, terms: &Terms) {
+    pub(crate) fn take_in(&mut self, roll: Members, asked_at: Timestamp, terms: &MemberConfig) {
         self.asked_at = Some(asked_at);
         self.leader = roll.leader.filter(|_| roll.led).map(|lease| lease.broker);
         if asked_at >= self.assigned_at {
@@ -68,7 +68,7 @@ impl Known {
                 self.claims.note(partition, presence.broker.clone(), epoch);
             }
             let age = u64::try_from(attendance.age.as_millis()).unwrap_or(u64::MAX);
-            let seen = Seen {
+            let seen = BrokerView {
                 broker: presence.broker.clone(),
                 heard_at: asked_at.millis_before(age),
                 leaving: presence.leaving,
@@ -125,7 +125,7 @@ impl Known {
     /// What the assignment should be: as it is, as far as it can be.
     pub(crate) fn wanted(
         &self,
-        terms: &Terms,
+        terms: &MemberConfig,
         ours: impl Fn(PartitionId) -> bool,
         willing: bool,
     ) -> Assignment {
@@ -148,10 +148,11 @@ impl Known {
     }
 
     /// The first moment at which a broker that was silent for long is off the roll.
-    pub(crate) fn next_off(&self, terms: &Terms, asked_at: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn next_off(&self, terms: &MemberConfig, asked_at: Timestamp) -> Option<Timestamp> {
         let silent = terms.heartbeat_every() * 2;
-        let silent = |seen: &&Seen| asked_at.since(seen.heard_at) > silent;
-        let off = |seen: &Seen| seen.heard_at.after(terms.lease).after(crate::terms::NEWS_GAP);
+        let silent = |seen: &&BrokerView| asked_at.since(seen.heard_at) > silent;
+        let off =
+            |seen: &BrokerView| seen.heard_at.after(terms.lease).after(crate::terms::NEWS_GAP);
         self.others.values().filter(silent).map(off).min()
     }
 }
@@ -160,15 +161,15 @@ impl Known {
 mod tests {
     use std::time::Duration;
 
-    use punctual_core::{Partitions, Presence};
-    use punctual_store::Attendance;
+    use punctual_core::{Heartbeat, Partitions};
+    use punctual_store::MemberInfo;
 
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> MemberConfig {
+        MemberConfig {
             me: BrokerId::new("a:1"),
             partitions: Partitions::new(4).unwrap(),
             lease: Duration::from_secs(5),
@@ -176,9 +177,9 @@ mod tests {
         }
     }
 
-    fn roll(names: &[&str], assignment: Option<Assignment>) -> Roll {
-        let attendance = |name: &&str| Attendance {
-            presence: Presence {
+    fn roll(names: &[&str], assignment: Option<Assignment>) -> Members {
+        let attendance = |name: &&str| MemberInfo {
+            presence: Heartbeat {
                 broker: BrokerId::new(name),
                 holds: Vec::new(),
                 leaving: false,
@@ -187,7 +188,7 @@ mod tests {
             age: Duration::from_secs(1),
         };
         let present = names.iter().map(attendance).collect();
-        Roll { at: NOW, present, leader: None, led: false, assignment }
+        Members { at: NOW, present, leader: None, led: false, assignment }
     }
 
     fn planned(names: [&str; 4]) -> Assignment {

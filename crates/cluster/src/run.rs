@@ -1,6 +1,6 @@
 //! The shell: runs a member over a store until it has left.
 //!
-//! In: a store, a clock, and what the broker says through a [`Handle`]. Out: [`Order`]s. Every question to the store is a task of
+//! In: a store, a clock, and what the broker says through a [`MemberHandle`]. Out: [`Directive`]s. Every question to the store is a task of
 //! its own with a time limit, whose end comes back as an event.
 //! Bound: at most one question per seat is under way, so there are no more than partitions, and a few. Orders wait in a
 //! channel with a bound; a broker that does not take them holds up the member, its leases are no longer renewed,
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{Clock, Epoch, PartitionId, Timestamp};
-use punctual_store::{LeaseStore, Roster, StoreError};
+use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::event::{Action, Event, Order};
+use crate::event::{Directive, MemberAction, MemberEvent};
 use crate::member::Member;
-use crate::terms::Terms;
+use crate::terms::MemberConfig;
 
 /// How long the shell waits when nothing is due: it wakes by events, this is only a bound.
 const IDLE_MAX: Duration = Duration::from_secs(1);
@@ -26,81 +26,85 @@ const ORDERS_SPARE: usize = 64;
 
 /// The door to a member. Clones lead to the same one. What is said to one that has left is lost.
 #[derive(Debug, Clone)]
-pub struct Handle {
+pub struct MemberHandle {
     // Unbounded by type: a broker says a few words per order, and the rest are answers to the member's own questions.
-    events: mpsc::UnboundedSender<Event>,
+    events: mpsc::UnboundedSender<MemberEvent>,
 }
 
-impl Handle {
-    /// Nothing of this owner is on its way any more. See [`Order::HandOver`].
+impl MemberHandle {
+    /// Nothing of this owner is on its way any more. See [`Directive::HandOver`].
     pub fn quiet(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(Event::Quiet { partition, epoch });
+        let _ = self.events.send(MemberEvent::Quiet { partition, epoch });
     }
 
-    /// The heir could not be told. See [`Order::Released`].
+    /// The successor could not be told. See [`Directive::Released`].
     pub fn not_told(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(Event::NotTold { partition, epoch });
+        let _ = self.events.send(MemberEvent::HandOverFailed { partition, epoch });
     }
 
-    /// The heir was told. See [`Order::Released`].
+    /// The successor was told. See [`Directive::Released`].
     pub fn handed_over(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(Event::HandedOver { partition, epoch });
+        let _ = self.events.send(MemberEvent::HandedOver { partition, epoch });
     }
 
     /// An owner has come to its end by itself.
     pub fn ended(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(Event::Ended { partition, epoch });
+        let _ = self.events.send(MemberEvent::Ended { partition, epoch });
     }
 
-    /// Another broker has let go of a partition for us. An [`Order::Start`] follows, unless somebody was quicker or we
+    /// Another broker has let go of a partition for us. An [`Directive::Start`] follows, unless somebody was quicker or we
     /// want none.
     pub fn offered(&self, partition: PartitionId) {
-        let _ = self.events.send(Event::Offered { partition });
+        let _ = self.events.send(MemberEvent::Offered { partition });
     }
 
-    /// Gives everything back. [`Order::Left`] follows within two leases.
+    /// Gives everything back. [`Directive::Left`] follows within two leases.
     pub fn leave(&self) {
-        let _ = self.events.send(Event::Leave);
+        let _ = self.events.send(MemberEvent::Leave);
     }
 }
 
 /// Runs a member over a store until it has left, or nobody takes its orders. To be called on a runtime.
-pub fn spawn<S, C>(terms: Terms, store: Arc<S>, clock: Arc<C>) -> (Handle, mpsc::Receiver<Order>)
+pub fn spawn<S, C>(
+    terms: MemberConfig,
+    store: Arc<S>,
+    clock: Arc<C>,
+) -> (MemberHandle, mpsc::Receiver<Directive>)
 where
-    S: LeaseStore + Roster,
+    S: LeaseStore + MembershipStore,
     C: Clock,
 {
     let (events, received) = mpsc::unbounded_channel();
     let bound = usize::from(terms.partitions.count()) * 4 + ORDERS_SPARE;
     let (orders, given) = mpsc::channel(bound);
-    let hands = Hands { store, terms: terms.clone(), events: events.clone() };
+    let executor = Executor { store, terms: terms.clone(), events: events.clone() };
     let member = Member::new(terms, clock.now());
-    tokio::spawn(run(member, received, orders, hands, clock));
-    (Handle { events }, given)
+    tokio::spawn(run(member, received, orders, executor, clock));
+    (MemberHandle { events }, given)
 }
 
-async fn run<S: LeaseStore + Roster, C: Clock>(
+async fn run<S: LeaseStore + MembershipStore, C: Clock>(
     mut member: Member,
-    mut received: mpsc::UnboundedReceiver<Event>,
-    orders: mpsc::Sender<Order>,
-    hands: Hands<S>,
+    mut received: mpsc::UnboundedReceiver<MemberEvent>,
+    orders: mpsc::Sender<Directive>,
+    executor: Executor<S>,
     clock: Arc<C>,
 ) {
     loop {
         let now = clock.now();
         for action in member.act(now) {
-            let Action::Order(order) = action else {
-                hands.perform(action, now);
+            let MemberAction::Directive(order) = action else {
+                executor.perform(action, now);
                 continue;
             };
-            let last = order == Order::Left;
+            let last = order == Directive::Left;
             if orders.send(order).await.is_err() || last {
                 return;
             }
         }
         let wait = member.wakes_at().map_or(IDLE_MAX, |at| clock.until(at).min(IDLE_MAX));
         let Ok(event) = timeout(wait, received.recv()).await else { continue };
-        // The channel is never closed: the hands hold a sender.
+        // The channel is never closed: the executor hold a sender.
         let Some(event) = event else { return };
         member.on(event, clock.now());
         while let Ok(event) = received.try_recv() {
@@ -110,42 +114,48 @@ async fn run<S: LeaseStore + Roster, C: Clock>(
 }
 
 /// What asks the store.
-struct Hands<S> {
+struct Executor<S> {
     store: Arc<S>,
-    terms: Terms,
-    events: mpsc::UnboundedSender<Event>,
+    terms: MemberConfig,
+    events: mpsc::UnboundedSender<MemberEvent>,
 }
 
-impl<S: LeaseStore + Roster> Hands<S> {
+impl<S: LeaseStore + MembershipStore> Executor<S> {
     /// `now` is the time before the question.
-    fn perform(&self, action: Action, now: Timestamp) {
+    fn perform(&self, action: MemberAction, now: Timestamp) {
         let store = Arc::clone(&self.store);
         let (me, ttl) = (self.terms.me.clone(), self.terms.lease);
         let patience = self.terms.patience();
         match action {
-            Action::Heartbeat(presence) => self.start(async move {
-                Event::Heard(within(patience, store.heartbeat(&presence, ttl)).await)
+            MemberAction::Heartbeat(presence) => self.start(async move {
+                MemberEvent::Heard(within(patience, store.heartbeat(&presence, ttl)).await)
             }),
-            Action::Acquire(seat) => self.start(async move {
-                Event::Acquired(seat, within(patience, store.acquire(seat, &me, ttl, now)).await)
+            MemberAction::Acquire(seat) => self.start(async move {
+                MemberEvent::Acquired(
+                    seat,
+                    within(patience, store.acquire(seat, &me, ttl, now)).await,
+                )
             }),
-            Action::Renew(lease) => self.start(async move {
-                Event::Renewed(lease.seat, within(patience, store.renew(&lease, ttl, now)).await)
+            MemberAction::Renew(lease) => self.start(async move {
+                MemberEvent::Renewed(
+                    lease.seat,
+                    within(patience, store.renew(&lease, ttl, now)).await,
+                )
             }),
-            Action::Release(lease) => self.start(async move {
-                Event::Released(lease.seat, within(patience, store.release(&lease)).await)
+            MemberAction::Release(lease) => self.start(async move {
+                MemberEvent::Released(lease.seat, within(patience, store.release(&lease)).await)
             }),
-            Action::Propose(lease, assignment) => self.start(async move {
-                Event::Proposed(within(patience, store.propose(&lease, &assignment)).await)
+            MemberAction::Propose(lease, assignment) => self.start(async move {
+                MemberEvent::Proposed(within(patience, store.propose(&lease, &assignment)).await)
             }),
-            Action::Leave => {
-                self.start(async move { Event::Struck(within(patience, store.leave(&me)).await) })
-            }
-            Action::Order(_) => {}
+            MemberAction::Leave => self.start(async move {
+                MemberEvent::Deregistered(within(patience, store.leave(&me)).await)
+            }),
+            MemberAction::Directive(_) => {}
         }
     }
 
-    fn start(&self, question: impl Future<Output = Event> + Send + 'static) {
+    fn start(&self, question: impl Future<Output = MemberEvent> + Send + 'static) {
         let events = self.events.clone();
         tokio::spawn(async move {
             // A member that has left wants to know nothing any more.

@@ -74,17 +74,17 @@ impl Skew {
         self.ahead_ms = Some(ahead);
         let median = median(others.iter().map(|vote| vote.ahead_ms).chain([ahead, 0]).collect())?;
         let good = |vote: &Vote| vote.willing && median.abs_diff(vote.ahead_ms) <= self.max();
-        let heirs = others.iter().any(good);
-        self.judge(ahead.saturating_sub(median), heirs)
+        let successors = others.iter().any(good);
+        self.judge(ahead.saturating_sub(median), successors)
     }
 
     fn max(&self) -> u64 {
         self.max_ms.unsigned_abs()
     }
 
-    fn judge(&mut self, off: i64, heirs: bool) -> Option<Option<i64>> {
+    fn judge(&mut self, off: i64, successors: bool) -> Option<Option<i64>> {
         let distance = off.saturating_abs();
-        let doubt = distance > self.max_ms && heirs;
+        let doubt = distance > self.max_ms && successors;
         self.off_in_a_row = if doubt { self.off_in_a_row + 1 } else { 0 };
         match self.off_ms {
             None if self.off_in_a_row >= OFF_IN_A_ROW => {

@@ -1,4 +1,4 @@
-//! Terms: how a broker takes part, and the intervals that follow from it.
+//! MemberConfig: how a broker takes part, and the intervals that follow from it.
 //!
 //! In: how long a lease lasts. Out: every other time of this crate, so that a cluster with short leases is quick
 //! in all it does.
@@ -16,7 +16,7 @@ pub(crate) const NEWS_GAP: Duration = Duration::from_millis(20);
 
 /// How a broker takes part.
 #[derive(Debug, Clone)]
-pub struct Terms {
+pub struct MemberConfig {
     /// Who it is.
     pub me: BrokerId,
     /// How many partitions there are.
@@ -27,7 +27,7 @@ pub struct Terms {
     pub skew_max: Duration,
 }
 
-impl Terms {
+impl MemberConfig {
     /// How often a broker says that it is there.
     pub(crate) fn heartbeat_every(&self) -> Duration {
         (self.lease / 5).max(HEARTBEAT_MIN)

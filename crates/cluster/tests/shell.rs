@@ -7,11 +7,11 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_cluster::{Handle, Order, Terms, spawn};
+use punctual_cluster::{Directive, MemberConfig, MemberHandle, spawn};
 use punctual_core::{
-    Assignment, BrokerId, Clock, Epoch, Lease, PartitionId, Partitions, Presence, Seat, Timestamp,
+    Assignment, BrokerId, Clock, Epoch, Heartbeat, Lease, PartitionId, Partitions, Seat, Timestamp,
 };
-use punctual_store::{LeaseStore, MemoryStore, Roll, Roster, StoreError};
+use punctual_store::{LeaseStore, Members, MembershipStore, MemoryStore, StoreError};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout};
 
@@ -51,8 +51,8 @@ fn store(clock: &Arc<RuntimeClock>) -> Arc<MemoryStore> {
     store
 }
 
-fn terms(name: &str) -> Terms {
-    Terms {
+fn terms(name: &str) -> MemberConfig {
+    MemberConfig {
         me: BrokerId::new(name),
         partitions: Partitions::new(PARTITIONS).expect("a few"),
         lease: LEASE,
@@ -61,21 +61,21 @@ fn terms(name: &str) -> Terms {
 }
 
 /// The next order that is not about time, or about who is there.
-async fn next(orders: &mut Receiver<Order>) -> Order {
+async fn next(orders: &mut Receiver<Directive>) -> Directive {
     loop {
         let order = timeout(LEASE * 3, orders.recv()).await.expect("in time").expect("goes on");
-        if !matches!(order, Order::Extend { .. } | Order::Publish(_)) {
+        if !matches!(order, Directive::Extend { .. } | Directive::Publish(_)) {
             return order;
         }
     }
 }
 
 /// The owners of a broker that has got so many.
-async fn started(orders: &mut Receiver<Order>, count: usize) -> BTreeMap<PartitionId, Epoch> {
+async fn started(orders: &mut Receiver<Directive>, count: usize) -> BTreeMap<PartitionId, Epoch> {
     let mut owners = BTreeMap::new();
     while owners.len() < count {
         match next(orders).await {
-            Order::Start { partition, epoch, .. } => owners.insert(partition, epoch),
+            Directive::Start { partition, epoch, .. } => owners.insert(partition, epoch),
             order => unreachable!("is not there yet: {order:?}"),
         };
     }
@@ -87,23 +87,23 @@ async fn two_share_and_one_leaves_all_to_the_other() {
     let clock = RuntimeClock::start();
     let store = store(&clock);
     let run = |name| spawn(terms(name), Arc::clone(&store), Arc::clone(&clock));
-    let (a, mut of_a): (Handle, _) = run("a:1");
+    let (a, mut of_a): (MemberHandle, _) = run("a:1");
     let (b, mut of_b) = run("b:1");
     let had = started(&mut of_a, 4).await;
     let mut has = started(&mut of_b, 4).await;
     a.leave();
     loop {
         match next(&mut of_a).await {
-            Order::HandOver { partition, epoch, heir } => {
-                assert_eq!(heir, Some(BrokerId::new("b:1")));
+            Directive::HandOver { partition, epoch, successor } => {
+                assert_eq!(successor, Some(BrokerId::new("b:1")));
                 a.quiet(partition, epoch);
             }
-            Order::Released { partition, epoch, .. } => {
+            Directive::Released { partition, epoch, .. } => {
                 assert_eq!(had[&partition], epoch);
                 b.offered(partition);
                 a.handed_over(partition, epoch);
             }
-            Order::Left => break,
+            Directive::Left => break,
             order => unreachable!("is only to leave: {order:?}"),
         }
     }
@@ -144,8 +144,8 @@ impl LeaseStore for Silent {
     }
 }
 
-impl Roster for Silent {
-    async fn heartbeat(&self, _: &Presence, _: Duration) -> Result<Roll, StoreError> {
+impl MembershipStore for Silent {
+    async fn heartbeat(&self, _: &Heartbeat, _: Duration) -> Result<Members, StoreError> {
         pending().await
     }
 
@@ -165,7 +165,7 @@ async fn a_store_that_never_answers_keeps_nobody_from_leaving() {
     assert!(timeout(LEASE * 2, of_a.recv()).await.is_err(), "there is nothing to be done");
     let asked_at = clock.now();
     a.leave();
-    assert_eq!(next(&mut of_a).await, Order::Left);
+    assert_eq!(next(&mut of_a).await, Directive::Left);
     assert!(clock.now().since(asked_at) <= LEASE * 2);
 }
 

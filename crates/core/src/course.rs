@@ -19,14 +19,14 @@ pub enum Occasion {
     #[default]
     Due,
     /// Somebody asked for it, besides the schedule.
-    Besides,
+    Manual,
     /// A watch that had fired was touched.
     Return,
 }
 
 /// A fire that is not over, beside the present one: another of the same task has come up to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Aside {
+pub struct OverlappingFire {
     /// When it was due by the schedule.
     pub nominal_at: Timestamp,
     /// When its next attempt is due.
@@ -41,14 +41,14 @@ pub struct Aside {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edited {
     /// Its times are the same: whatever is open stays so, and further attempts are of the new definition.
-    InItsCourse(Task),
+    SameTimes(Task),
     /// It begins anew, under its id: whatever was open is over.
     Anew(Task),
 }
 
 /// What follows a fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Onward {
+pub struct NextStep {
     /// Fires that a policy left out: the task as it would have stood before the first of them, and which.
     pub skipped: Option<(Task, Skipped)>,
     /// The task as it goes on, if it does.
@@ -76,27 +76,29 @@ impl Task {
 
     /// The same task with a fire at `now`, besides those of its schedule.
     #[must_use]
-    pub fn fired_besides(self, now: Timestamp) -> Self {
+    pub fn fired_manually(self, now: Timestamp) -> Self {
         // Two fires of one nominal time would be one.
         let at = if self.nominal_at == now { now.after(Duration::from_millis(1)) } else { now };
         let silent = matches!(self.state, TaskState::Done | TaskState::Dead);
         let resumes_at = (!silent).then_some(self.nominal_at);
-        let (occasion, state) = (Occasion::Besides, TaskState::Scheduled);
+        let (occasion, state) = (Occasion::Manual, TaskState::Scheduled);
         Self { fire_at: at, nominal_at: at, resumes_at, occasion, state, ..self }
     }
 
     /// What follows when its present fire has ended; `silent` is how a watch stands until it is touched.
     #[must_use]
-    pub fn onward(&self, silent: TaskState, now: Timestamp) -> Onward {
+    pub fn next_step(&self, silent: TaskState, now: Timestamp) -> NextStep {
         let next = match &self.definition.schedule {
             Schedule::Once(_) => self.resumes_at.map(|at| self.at(at)),
-            Schedule::Watch { on_return, .. } => Some(self.watch_onward(*on_return, silent, now)),
-            Schedule::Every { .. } | Schedule::Cron { .. } => return self.series_onward(now),
+            Schedule::Watch { on_return, .. } => {
+                Some(self.watch_next_step(*on_return, silent, now))
+            }
+            Schedule::Every { .. } | Schedule::Cron { .. } => return self.series_next_step(now),
         };
-        Onward { skipped: None, next }
+        NextStep { skipped: None, next }
     }
 
-    fn watch_onward(&self, on_return: bool, silent: TaskState, now: Timestamp) -> Self {
+    fn watch_next_step(&self, on_return: bool, silent: TaskState, now: Timestamp) -> Self {
         match (self.resumes_at, self.occasion) {
             (Some(at), Occasion::Due) if on_return => self.returning(at, now),
             (Some(at), _) => self.at(at),
@@ -108,9 +110,9 @@ impl Task {
         }
     }
 
-    fn series_onward(&self, now: Timestamp) -> Onward {
+    fn series_next_step(&self, now: Timestamp) -> NextStep {
         let Some(next) = self.upcoming() else {
-            return Onward { skipped: None, next: self.aside_next() };
+            return NextStep { skipped: None, next: self.overlapping_next() };
         };
         let overlap = self.definition.schedule.series().map(|series| series.overlap);
         // At most once: the claim comes before the first attempt, and the task goes on with it.
@@ -122,15 +124,15 @@ impl Task {
             Overlap::QueueOne => started_at,
         };
         match floor.filter(|floor| next.nominal_at < *floor) {
-            None => Onward { skipped: None, next: Some(next) },
-            Some(floor) => next.leave_out(floor.millis_before(1), SkipReason::Overlap),
+            None => NextStep { skipped: None, next: Some(next) },
+            Some(floor) => next.skip_until(floor.millis_before(1), SkipReason::Overlap),
         }
     }
 
     /// What is left out and what is fired instead when its present fire comes so late that it was missed; `None` if it is to be
     /// fired as it is.
     #[must_use]
-    pub fn missed(&self, now: Timestamp) -> Option<Onward> {
+    pub fn missed(&self, now: Timestamp) -> Option<NextStep> {
         let schedule = &self.definition.schedule;
         let series = schedule.series()?;
         if !self.is_fresh() || now.since(self.fire_at) <= MISFIRE_AFTER {
@@ -143,51 +145,51 @@ impl Task {
             Misfire::Skip => {
                 let grace = u64::try_from(MISFIRE_AFTER.as_millis()).unwrap_or_default();
                 let until = now.millis_before(grace + 1).max(self.nominal_at);
-                return Some(self.leave_out(until, SkipReason::Misfire));
+                return Some(self.skip_until(until, SkipReason::Misfire));
             }
         };
         let first_kept = first_kept.filter(|at| *at > self.nominal_at)?;
-        Some(self.leave_out(first_kept.millis_before(1), SkipReason::Misfire))
+        Some(self.skip_until(first_kept.millis_before(1), SkipReason::Misfire))
     }
 
     /// The same task when it is resumed: what was due while it was paused is left out, and a watch begins anew.
     #[must_use]
-    pub fn resumed(&self, now: Timestamp) -> Onward {
+    pub fn resumed(&self, now: Timestamp) -> NextStep {
         let task = Self { state: TaskState::Scheduled, ..self.clone() };
         let fresh = task.is_fresh();
         match &task.definition.schedule {
             Schedule::Every { .. } | Schedule::Cron { .. } if fresh && task.nominal_at <= now => {
-                task.leave_out(now, SkipReason::Paused)
+                task.skip_until(now, SkipReason::Paused)
             }
             Schedule::Watch { within, .. } if fresh => {
                 let next = Self { armed_at: Some(now), ..task.at(now.after(*within)) };
-                Onward { skipped: None, next: Some(next) }
+                NextStep { skipped: None, next: Some(next) }
             }
-            _ => Onward { skipped: None, next: Some(task) },
+            _ => NextStep { skipped: None, next: Some(task) },
         }
     }
 
     /// What follows when its present fire is left out because the one before is not over.
     #[must_use]
-    pub fn overlapped(&self, now: Timestamp) -> Onward {
-        self.leave_out(now, SkipReason::Overlap)
+    pub fn overlapped(&self, now: Timestamp) -> NextStep {
+        self.skip_until(now, SkipReason::Overlap)
     }
 
     /// When the first of its fires that are not over is due: where a store has it.
     #[must_use]
     pub fn first_due(&self) -> Timestamp {
-        let aside = self.aside.iter().map(|aside| aside.fire_at);
-        aside.fold(self.fire_at, Timestamp::min)
+        let overlapping = self.overlapping.iter().map(|overlapping| overlapping.fire_at);
+        overlapping.fold(self.fire_at, Timestamp::min)
     }
 
     /// Leaves out its present fire and all that are due by the schedule up to an instant.
-    fn leave_out(&self, until: Timestamp, why: SkipReason) -> Onward {
+    fn skip_until(&self, until: Timestamp, why: SkipReason) -> NextStep {
         let schedule = &self.definition.schedule;
         let last = schedule.last_until(self.nominal_at, until, 1);
         let last = last.last().copied().unwrap_or(self.nominal_at);
         let fires = schedule.count_until(self.nominal_at, last);
-        let next = schedule.next_at(last).map(|at| self.at(at)).or_else(|| self.aside_next());
-        Onward { skipped: Some((self.clone(), Skipped { fires, until: last, why })), next }
+        let next = schedule.next_at(last).map(|at| self.at(at)).or_else(|| self.overlapping_next());
+        NextStep { skipped: Some((self.clone(), Skipped { fires, until: last, why })), next }
     }
 
     /// It stands before the fire of a nominal time.
@@ -253,7 +255,7 @@ impl Task {
 
     /// Whether it was touched while it was told to be silent: that need not be told any more.
     #[must_use]
-    pub fn is_silent_no_more(&self) -> bool {
+    pub fn touched_while_firing(&self) -> bool {
         matches!(self.definition.schedule, Schedule::Watch { .. })
             && self.resumes_at.is_some()
             && self.occasion == Occasion::Due
@@ -270,7 +272,7 @@ impl Task {
         let task = Self { armed_at, state: TaskState::Scheduled, ..self.clone() };
         match self.occasion {
             // What has to be told is told; it is armed after that.
-            Occasion::Besides | Occasion::Return => Self { resumes_at: Some(until), ..task },
+            Occasion::Manual | Occasion::Return => Self { resumes_at: Some(until), ..task },
             Occasion::Due if told && on_return => task.returning(until, now),
             Occasion::Due => task.at(until),
         }
@@ -290,11 +292,11 @@ impl Task {
         // What was sent already would be sent again by a definition that says at most once.
         let guarantees = (self.definition.guarantee, new.guarantee);
         let doubles = matches!(guarantees, (old, Guarantee::AtMostOnce) if old != Guarantee::AtMostOnce)
-            && (begun || !self.aside.is_empty());
+            && (begun || !self.overlapping.is_empty());
         if same_times(&self.definition.schedule, &new.schedule) && goes_on && !doubles {
-            return Some(Edited::InItsCourse(task));
+            return Some(Edited::SameTimes(task));
         }
-        let task = Self { aside: Vec::new(), resumes_at: None, given_at: None, ..task };
+        let task = Self { overlapping: Vec::new(), resumes_at: None, given_at: None, ..task };
         if let Schedule::Watch { within, .. } = &new.schedule {
             let paused = self.state == TaskState::Paused;
             let state = if paused { self.state } else { TaskState::Scheduled };
@@ -331,7 +333,7 @@ impl Task {
     #[must_use]
     pub fn may_overlap(&self) -> bool {
         self.definition.guarantee != Guarantee::AtMostOnce
-            && self.aside.len() + 1 < OVERLAPS_MAX
+            && self.overlapping.len() + 1 < OVERLAPS_MAX
             && self
                 .definition
                 .schedule
@@ -340,22 +342,23 @@ impl Task {
     }
 
     /// The earliest fire that waits, other than the present one; `flying` are those under way. The task with that fire as its
-    /// present one, and the present one aside.
+    /// present one, and the present one overlapping.
     #[must_use]
-    pub fn turned(&self, flying: &[Timestamp]) -> Option<Self> {
-        let waits = |aside: &&Aside| !flying.contains(&aside.nominal_at);
-        let earliest = self.aside.iter().filter(waits).min_by_key(|aside| aside.fire_at);
+    pub fn with_next_fire(&self, flying: &[Timestamp]) -> Option<Self> {
+        let waits = |overlapping: &&OverlappingFire| !flying.contains(&overlapping.nominal_at);
+        let earliest =
+            self.overlapping.iter().filter(waits).min_by_key(|overlapping| overlapping.fire_at);
         let upcoming = self.may_overlap().then(|| self.upcoming()).flatten();
         match (earliest, upcoming) {
-            (Some(aside), next)
-                if next.as_ref().is_none_or(|next| aside.fire_at <= next.fire_at) =>
+            (Some(overlapping), next)
+                if next.as_ref().is_none_or(|next| overlapping.fire_at <= next.fire_at) =>
             {
-                Some(self.swapped(aside.clone(), next.as_ref()))
+                Some(self.swapped(overlapping.clone(), next.as_ref()))
             }
             (_, Some(next)) => {
-                let mut aside = self.aside.clone();
-                aside.push(self.as_aside());
-                Some(Self { aside, ..next })
+                let mut overlapping = self.overlapping.clone();
+                overlapping.push(self.as_aside());
+                Some(Self { overlapping, ..next })
             }
             (_, None) => None,
         }
@@ -364,60 +367,71 @@ impl Task {
     /// As a store keeps it: the fire that is due first is the present one.
     #[must_use]
     pub fn earliest(self) -> Self {
-        if self.aside.is_empty() && self.attempts.is_empty() {
+        if self.overlapping.is_empty() && self.attempts.is_empty() {
             return self;
         }
-        match self.turned(&[]).filter(|turned| turned.fire_at < self.fire_at) {
-            Some(turned) => turned,
+        match self
+            .with_next_fire(&[])
+            .filter(|with_next_fire| with_next_fire.fire_at < self.fire_at)
+        {
+            Some(with_next_fire) => with_next_fire,
             None => self,
         }
     }
 
-    /// The task as it stands before a fire that is aside, to see what becomes of that one.
+    /// The task as it stands before a fire that is overlapping, to see what becomes of that one.
     #[must_use]
-    pub fn before_aside(&self, nominal_at: Timestamp) -> Option<Self> {
-        let aside = self.aside.iter().find(|aside| aside.nominal_at == nominal_at)?;
-        let Aside { nominal_at, fire_at, attempts, occasion } = aside.clone();
+    pub fn before_overlapping(&self, nominal_at: Timestamp) -> Option<Self> {
+        let overlapping =
+            self.overlapping.iter().find(|overlapping| overlapping.nominal_at == nominal_at)?;
+        let OverlappingFire { nominal_at, fire_at, attempts, occasion } = overlapping.clone();
         Some(Self { nominal_at, fire_at, attempts, occasion, ..self.clone() })
     }
 
-    /// The task when a fire that was aside is over, or waits for another attempt.
+    /// The task when a fire that was overlapping is over, or waits for another attempt.
     #[must_use]
-    pub fn with_aside(&self, nominal_at: Timestamp, again: Option<Aside>) -> Self {
-        let others = self.aside.iter().filter(|aside| aside.nominal_at != nominal_at);
-        let aside = others.cloned().chain(again).collect();
-        Self { aside, ..self.clone() }
+    pub fn with_aside(&self, nominal_at: Timestamp, again: Option<OverlappingFire>) -> Self {
+        let others =
+            self.overlapping.iter().filter(|overlapping| overlapping.nominal_at != nominal_at);
+        let overlapping = others.cloned().chain(again).collect();
+        Self { overlapping, ..self.clone() }
     }
 
-    /// Its present fire as one aside.
+    /// Its present fire as one overlapping.
     #[must_use]
-    pub fn as_aside(&self) -> Aside {
+    pub fn as_aside(&self) -> OverlappingFire {
         let Self { nominal_at, fire_at, occasion, .. } = *self;
-        Aside { nominal_at, fire_at, attempts: self.attempts.clone(), occasion }
+        OverlappingFire { nominal_at, fire_at, attempts: self.attempts.clone(), occasion }
     }
 
-    fn swapped(&self, chosen: Aside, upcoming: Option<&Self>) -> Self {
-        let others = self.aside.iter().filter(|aside| aside.nominal_at != chosen.nominal_at);
-        let aside = others.cloned().chain([self.as_aside()]).collect();
-        let Aside { nominal_at, fire_at, attempts, occasion } = chosen;
+    fn swapped(&self, chosen: OverlappingFire, upcoming: Option<&Self>) -> Self {
+        let others = self
+            .overlapping
+            .iter()
+            .filter(|overlapping| overlapping.nominal_at != chosen.nominal_at);
+        let overlapping = others.cloned().chain([self.as_aside()]).collect();
+        let OverlappingFire { nominal_at, fire_at, attempts, occasion } = chosen;
         let resumes_at = upcoming.map(|next| next.nominal_at).or(self.resumes_at);
         let fires = upcoming.map_or(self.fires, |next| next.fires);
         let given_at = match upcoming {
             Some(next) => next.given_at,
             None => Some(self.latest_at()),
         };
-        let task = Self { nominal_at, fire_at, attempts, occasion, aside, ..self.clone() };
+        let task = Self { nominal_at, fire_at, attempts, occasion, overlapping, ..self.clone() };
         Self { resumes_at, fires, given_at, ..task }
     }
 
-    /// Nothing more is due by the schedule: what is aside is what is left.
-    fn aside_next(&self) -> Option<Self> {
-        let first = self.aside.iter().min_by_key(|aside| aside.fire_at)?.clone();
-        let others = self.aside.iter().filter(|aside| aside.nominal_at != first.nominal_at);
-        let aside = others.cloned().collect();
-        let Aside { nominal_at, fire_at, attempts, occasion } = first;
+    /// Nothing more is due by the schedule: what is overlapping is what is left.
+    fn overlapping_next(&self) -> Option<Self> {
+        let first = self.overlapping.iter().min_by_key(|overlapping| overlapping.fire_at)?.clone();
+        let others = self
+            .overlapping
+            .iter()
+            .filter(|overlapping| overlapping.nominal_at != first.nominal_at);
+        let overlapping = others.cloned().collect();
+        let OverlappingFire { nominal_at, fire_at, attempts, occasion } = first;
         let (resumes_at, given_at) = (None, Some(self.latest_at()));
-        let task = Self { nominal_at, fire_at, attempts, occasion, aside, ..self.clone() };
+        let task = Self { nominal_at, fire_at, attempts, occasion, overlapping, ..self.clone() };
         Some(Self { resumes_at, given_at, ..task })
     }
 }
@@ -475,12 +489,12 @@ mod tests {
     }
 
     /// What was skipped, as first nominal time, how many and the last, and where the task stands then.
-    fn said(onward: Onward) -> (Option<(u64, u32, u64)>, Option<u64>) {
+    fn said(next_step: NextStep) -> (Option<(u64, u32, u64)>, Option<u64>) {
         let seconds = |at: Timestamp| at.as_millis() / 1000;
-        let skipped = onward.skipped.map(|(task, skipped)| {
+        let skipped = next_step.skipped.map(|(task, skipped)| {
             (seconds(task.nominal_at), skipped.fires, seconds(skipped.until))
         });
-        (skipped, onward.next.map(|next| seconds(next.nominal_at)))
+        (skipped, next_step.next.map(|next| seconds(next.nominal_at)))
     }
 
     #[test]
@@ -499,8 +513,8 @@ mod tests {
             (QueueOne, 5, 9, (Some((2, 3, 4)), Some(5))),
         ] {
             let task = tried(seconds(Series { overlap, ..Series::default() }), at(started));
-            let onward = task.onward(TaskState::Done, at(ended));
-            assert_eq!(said(onward), want, "{overlap:?} from {started} to {ended}");
+            let next_step = task.next_step(TaskState::Done, at(ended));
+            assert_eq!(said(next_step), want, "{overlap:?} from {started} to {ended}");
         }
     }
 
@@ -513,15 +527,15 @@ mod tests {
             let mut made = Vec::new();
             while let Some(before) = task.filter(|_| made.len() < 9) {
                 made.push(before.nominal_at);
-                task = before.onward(TaskState::Done, before.nominal_at).next;
+                task = before.next_step(TaskState::Done, before.nominal_at).next;
             }
             let want: Vec<_> = (1..=fires).map(at).collect();
             assert_eq!(made, want, "{series:?}");
         }
         // What is left out does not count, but no fire is after the end.
         let skip = Series { overlap: Overlap::Skip, ..ends(4) };
-        let onward = tried(seconds(skip), at(1)).onward(TaskState::Done, at(9));
-        assert_eq!(said(onward), (Some((2, 3, 4)), None));
+        let next_step = tried(seconds(skip), at(1)).next_step(TaskState::Done, at(9));
+        assert_eq!(said(next_step), (Some((2, 3, 4)), None));
     }
 
     #[test]
@@ -552,7 +566,7 @@ mod tests {
     fn what_was_tried_already_or_asked_for_besides_is_not_missed() {
         let task = seconds(Series { misfire: Misfire::Skip, ..Series::default() });
         assert_eq!(tried(task.clone(), at(1)).missed(at(100)), None);
-        assert_eq!(task.fired_besides(at(2)).missed(at(100)), None);
+        assert_eq!(task.fired_manually(at(2)).missed(at(100)), None);
         let once = task_due_once();
         assert_eq!(once.missed(at(100)), None);
     }
@@ -583,7 +597,7 @@ mod tests {
             assert_eq!(task.nominal_at, at(second));
             assert_eq!(task.fire_at, task.due_at());
             lates.push(task.fire_at.since(task.nominal_at));
-            task = task.onward(TaskState::Done, task.fire_at).next.unwrap();
+            task = task.next_step(TaskState::Done, task.fire_at).next.unwrap();
         }
         assert!(lates.iter().all(|late| *late <= SECOND));
         lates.sort();
@@ -600,7 +614,7 @@ mod tests {
         let watch = watch(false, None);
         assert_eq!(watch.fire_at, at(10));
         for end in [TaskState::Done, TaskState::Dead] {
-            let rests = tried(watch.clone(), at(10)).onward(end, at(11)).next.unwrap();
+            let rests = tried(watch.clone(), at(10)).next_step(end, at(11)).next.unwrap();
             assert_eq!((rests.state, rests.nominal_at), (end, at(10)));
             let until = rests.touched_until(SECOND * 10, at(50));
             let armed = rests.touched(until, at(50));
@@ -615,17 +629,17 @@ mod tests {
         // A touch in time is none.
         let touched = watch.touched(at(15), at(5));
         assert_eq!((touched.occasion, touched.fire_at), (Occasion::Due, at(15)));
-        let rests = watch.onward(TaskState::Done, at(11)).next.unwrap();
+        let rests = watch.next_step(TaskState::Done, at(11)).next.unwrap();
         let returns = rests.touched(at(60), at(50));
         assert_eq!((returns.occasion, returns.fire_at), (Occasion::Return, at(50)));
         // Touched again before that was told: told once, armed by the last touch.
         let returns = returns.touched(at(61), at(51));
         assert_eq!((returns.occasion, returns.fire_at), (Occasion::Return, at(50)));
-        let armed = returns.onward(TaskState::Done, at(52)).next.unwrap();
+        let armed = returns.next_step(TaskState::Done, at(52)).next.unwrap();
         assert_eq!((armed.occasion, armed.fire_at), (Occasion::Due, at(61)));
         // Touched while it was told to be silent.
         let touched = Task { resumes_at: Some(at(20)), ..watch };
-        let returns = touched.onward(TaskState::Done, at(12)).next.unwrap();
+        let returns = touched.next_step(TaskState::Done, at(12)).next.unwrap();
         assert_eq!((returns.occasion, returns.resumes_at), (Occasion::Return, Some(at(20))));
         assert_ne!(returns.nominal_at, touched.nominal_at, "another fire");
     }
@@ -638,7 +652,7 @@ mod tests {
             assert_eq!(until, at(want), "touched at {now}");
             watch = watch.touched(until, at(now));
         }
-        let rests = watch.onward(TaskState::Done, at(25)).next.unwrap();
+        let rests = watch.next_step(TaskState::Done, at(25)).next.unwrap();
         let again = rests.touched(rests.touched_until(SECOND * 10, at(40)), at(40));
         assert_eq!(again.fire_at, at(50), "the limit is counted anew");
         assert_eq!(again.touched_until(SECOND * 90, at(41)), at(65));
@@ -646,7 +660,7 @@ mod tests {
 
     fn edited(task: &Task, schedule: Schedule, fired: bool, now: u64) -> Option<u64> {
         let definition = NewTask { schedule, ..NewTask::clone(&task.definition) };
-        let (Edited::InItsCourse(edited) | Edited::Anew(edited)) =
+        let (Edited::SameTimes(edited) | Edited::Anew(edited)) =
             task.edited(definition.into(), fired, at(now))?;
         assert_eq!((edited.id, edited.version), (task.id, task.version.next()));
         Some(edited.nominal_at.as_millis() / 1000)
@@ -686,21 +700,21 @@ mod tests {
     fn fires_may_come_up_to_each_other_and_each_is_settled_by_itself() {
         let task = seconds(Series::default());
         // Second 1 is under way; second 2 comes up to it, and then 3.
-        let two = task.turned(&[]).unwrap();
-        assert_eq!((two.nominal_at, two.aside[0].nominal_at), (at(2), at(1)));
-        let three = two.turned(&[at(1)]).unwrap();
-        assert_eq!((three.nominal_at, three.aside.len()), (at(3), 2));
+        let two = task.with_next_fire(&[]).unwrap();
+        assert_eq!((two.nominal_at, two.overlapping[0].nominal_at), (at(2), at(1)));
+        let three = two.with_next_fire(&[at(1)]).unwrap();
+        assert_eq!((three.nominal_at, three.overlapping.len()), (at(3), 2));
         // Second 1 fails and waits for a retry before second 4: that is next.
-        let before = three.before_aside(at(1)).unwrap();
+        let before = three.before_overlapping(at(1)).unwrap();
         assert_eq!((before.fire().id, before.nominal_at), (task.fire().id, at(1)));
         let again = Task { fire_at: at(3).after(SECOND / 2), ..tried(before, at(1)) }.as_aside();
         let three = three.with_aside(at(1), Some(again));
-        let retry = three.turned(&[at(2)]).unwrap();
+        let retry = three.with_next_fire(&[at(2)]).unwrap();
         assert_eq!((retry.nominal_at, retry.resumes_at), (at(1), Some(at(4))));
         assert_eq!((retry.attempts.len(), retry.fires), (1, 4));
         // It is done; second 4 is next, and was counted once.
-        let four = retry.onward(TaskState::Done, at(4)).next.unwrap();
-        assert_eq!((four.nominal_at, four.fires, four.aside.len()), (at(4), 4, 2));
+        let four = retry.next_step(TaskState::Done, at(4)).next.unwrap();
+        assert_eq!((four.nominal_at, four.fires, four.overlapping.len()), (at(4), 4, 2));
         // A store has it where its first open fire is.
         let stored = four.clone().earliest();
         assert_eq!((stored.nominal_at, stored.resumes_at), (at(2), Some(at(5))));
@@ -711,21 +725,21 @@ mod tests {
     fn the_last_fires_of_a_series_end_it_in_any_order() {
         let two = Series { ends_at: Some(at(2)), ..Series::default() };
         let task = seconds(two);
-        let last = task.turned(&[]).unwrap();
-        assert_eq!(last.turned(&[at(1)]), None, "no further one");
+        let last = task.with_next_fire(&[]).unwrap();
+        assert_eq!(last.with_next_fire(&[at(1)]), None, "no further one");
         // Second 2 is done first: second 1 is what is left.
-        let left = last.onward(TaskState::Done, at(3)).next.unwrap();
-        assert_eq!((left.nominal_at, left.aside.len()), (at(1), 0));
-        assert_eq!(left.onward(TaskState::Done, at(3)).next, None, "and no second 2 again");
+        let left = last.next_step(TaskState::Done, at(3)).next.unwrap();
+        assert_eq!((left.nominal_at, left.overlapping.len()), (at(1), 0));
+        assert_eq!(left.next_step(TaskState::Done, at(3)).next, None, "and no second 2 again");
     }
 
     #[test]
     fn only_so_many_fires_are_open_at_once() {
         let mut task = seconds(Series::default());
         let mut flying = Vec::new();
-        while let Some(turned) = task.turned(&flying) {
+        while let Some(with_next_fire) = task.with_next_fire(&flying) {
             flying.push(task.nominal_at);
-            task = turned;
+            task = with_next_fire;
         }
         assert_eq!(flying.len() + 1, OVERLAPS_MAX);
         assert!(!seconds(Series { overlap: Overlap::Skip, ..Series::default() }).may_overlap());

@@ -30,7 +30,7 @@ mod time;
 mod topology;
 mod zone;
 
-pub use course::{Aside, Edited, Occasion, Onward};
+pub use course::{Edited, NextStep, Occasion, OverlappingFire};
 pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
@@ -45,11 +45,11 @@ pub use partition::{PartitionId, Partitions, partition_of};
 pub use retry::{Backoff, Jitter, RetryPolicy};
 pub use schedule::{Due, Schedule};
 pub use series::{Misfire, Overlap, Series};
-pub use settle::{Terms, Verdict, settle};
+pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HttpTarget, Method, Target};
 pub use task::{Guarantee, NewTask, Payload, Task, TaskState, Version};
 pub use time::{Clock, Timestamp, TimestampError};
-pub use topology::{Assignment, Owner, Presence, Topology};
+pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};
 pub use zone::{Zone, zones_version};
 
 /// A value that a caller sent and that cannot be taken: which field, and what is allowed.

@@ -11,7 +11,7 @@ use crate::{FireId, Guarantee, RetryPolicy, Timestamp};
 
 /// What was agreed about a fire.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms<'a> {
+pub struct SettleContext<'a> {
     /// Which; decides the jitter.
     pub fire_id: FireId,
     /// How often it may be tried.
@@ -35,7 +35,12 @@ pub enum Verdict {
 
 /// Decides.
 #[must_use]
-pub fn settle(attempt: AttemptNo, outcome: &Outcome, terms: &Terms<'_>, now: Timestamp) -> Verdict {
+pub fn settle(
+    attempt: AttemptNo,
+    outcome: &Outcome,
+    terms: &SettleContext<'_>,
+    now: Timestamp,
+) -> Verdict {
     let retry_in = match (outcome, terms.guarantee) {
         (Outcome::Acked, _) => return Verdict::Done,
         (Outcome::Refused { .. }, _) => return Verdict::Dead(DeadReason::Refused),
@@ -116,7 +121,7 @@ mod tests {
             (AtMostOnce, 1, Outcome::Expired, None, Verdict::Dead(Unknown)),
         ] {
             let expires_at = expires_in.map(|secs| NOW.after(Duration::from_secs(secs)));
-            let terms = Terms { fire_id, retry: &retry, guarantee, expires_at };
+            let terms = SettleContext { fire_id, retry: &retry, guarantee, expires_at };
             let got = settle(AttemptNo::new(attempt), &outcome, &terms, NOW);
             assert_eq!(got, want, "{guarantee:?}, attempt {attempt}, {outcome:?}, {expires_in:?}");
         }
@@ -127,7 +132,7 @@ mod tests {
         let retry = RetryPolicy::default();
         let fire_id = FireId { task: TaskId::floor(NOW), nominal_at: NOW };
         let guarantee = Guarantee::AtLeastOnce;
-        let terms = Terms { fire_id, retry: &retry, guarantee, expires_at: None };
+        let terms = SettleContext { fire_id, retry: &retry, guarantee, expires_at: None };
         let decide = || settle(AttemptNo::FIRST, &failed(None), &terms, NOW);
         assert_eq!(decide(), decide());
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::course::{Aside, Occasion};
+use crate::course::{Occasion, OverlappingFire};
 use crate::fire::{AttemptNo, AttemptRecord, Fire};
 use crate::limits::{
     ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, PAYLOAD_BYTES_MAX, TIMEOUT_DEFAULT,
@@ -225,7 +225,7 @@ pub struct Task {
     /// Of a watch: when it was armed, if not when it was made.
     pub armed_at: Option<Timestamp>,
     /// Fires that are not over, beside the present one.
-    pub aside: Vec<Aside>,
+    pub overlapping: Vec<OverlappingFire>,
 }
 
 impl Task {
@@ -251,7 +251,7 @@ impl Task {
             fires: 1,
             given_at: None,
             armed_at: None,
-            aside: Vec::new(),
+            overlapping: Vec::new(),
         };
         Self { fire_at: task.due_at(), ..task }
     }
@@ -362,9 +362,9 @@ mod tests {
     fn a_fire_besides_the_schedule_is_another_one_and_leaves_the_schedule_as_it_was() {
         let id = TaskId::floor(Timestamp::from_millis(7000));
         let task = Task::new(id, new_task().into(), Timestamp::EPOCH, Version::FIRST);
-        let next = |task: &Task| task.onward(TaskState::Done, Timestamp::MAX).next;
+        let next = |task: &Task| task.next_step(TaskState::Done, Timestamp::MAX).next;
         assert_eq!(next(&task), None, "due once");
-        let besides = task.clone().fired_besides(Timestamp::from_millis(5));
+        let besides = task.clone().fired_manually(Timestamp::from_millis(5));
         assert_ne!(besides.fire().id, task.fire().id);
         assert_eq!(besides.fire_at, Timestamp::from_millis(5));
         assert_eq!(next(&besides), Some(task));

@@ -2,7 +2,7 @@
 //!
 //! In: what leases say. Out: the owner to ask about a partition. A value, replaced whole; never the truth
 //! itself: a write goes by the epoch in the store, so an old topology costs a detour, not a task.
-//! [`Presence`] is what each broker says of itself, [`Assignment`] what the leader proposes.
+//! [`Heartbeat`] is what each broker says of itself, [`Assignment`] what the leader proposes.
 //! Not here: computing a better one (`assign`, in `cluster`).
 
 use crate::{BrokerId, Epoch, PartitionId, Partitions};
@@ -13,12 +13,12 @@ pub struct Topology {
     /// Who holds the leader seat, if anybody is known to.
     pub leader: Option<BrokerId>,
     /// One entry per partition.
-    owners: Vec<Option<Owner>>,
+    owners: Vec<Option<PartitionOwner>>,
 }
 
 /// The holder of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
+pub struct PartitionOwner {
     /// Whom to ask.
     pub broker: BrokerId,
     /// Since which epoch.
@@ -34,12 +34,12 @@ impl Topology {
 
     /// Who holds a partition.
     #[must_use]
-    pub fn owner(&self, partition: PartitionId) -> Option<&Owner> {
+    pub fn owner(&self, partition: PartitionId) -> Option<&PartitionOwner> {
         self.owners.get(usize::from(partition.get()))?.as_ref()
     }
 
     /// All partitions that somebody holds.
-    pub fn owners(&self) -> impl Iterator<Item = (PartitionId, &Owner)> {
+    pub fn owners(&self) -> impl Iterator<Item = (PartitionId, &PartitionOwner)> {
         let numbered = self.owners.iter().zip(0u16..);
         numbered.filter_map(|(owner, number)| Some((PartitionId::new(number)?, owner.as_ref()?)))
     }
@@ -56,7 +56,7 @@ impl Topology {
             return;
         };
         if entry.as_ref().is_none_or(|known| known.epoch <= epoch) {
-            *entry = Some(Owner { broker, epoch });
+            *entry = Some(PartitionOwner { broker, epoch });
         }
     }
 
@@ -71,7 +71,7 @@ impl Topology {
 
 /// What a broker says of itself with every heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Presence {
+pub struct Heartbeat {
     /// Who.
     pub broker: BrokerId,
     /// What it holds, and at which epochs.

@@ -7,10 +7,10 @@
 use slab::Slab;
 use tokio::sync::oneshot;
 
-use crate::command::{Answer, Command, EngineError};
+use crate::command::{Command, EngineError, Reply};
 
 /// The answers to a call, one for each command, in order.
-pub type Answers = Vec<Result<Answer, EngineError>>;
+pub type Replies = Vec<Result<Reply, EngineError>>;
 
 /// Commands that came together.
 #[derive(Debug)]
@@ -18,18 +18,18 @@ pub struct Call {
     /// What is wanted.
     pub commands: Vec<Command>,
     /// To whom all answers go.
-    pub reply: oneshot::Sender<Answers>,
+    pub reply: oneshot::Sender<Replies>,
 }
 
 impl Call {
     /// A call, and where its answers arrive.
     #[must_use]
-    pub fn new(commands: Vec<Command>) -> (Self, oneshot::Receiver<Answers>) {
+    pub fn new(commands: Vec<Command>) -> (Self, oneshot::Receiver<Replies>) {
         let (reply, answers) = oneshot::channel();
         (Self { commands, reply }, answers)
     }
 
-    /// Answers all of it at once.
+    /// Replies all of it at once.
     pub(crate) fn refuse(self, error: &EngineError) {
         let answers = self.commands.iter().map(|_| Err(error.clone())).collect();
         let _ = self.reply.send(answers);
@@ -49,9 +49,9 @@ pub(crate) struct Calls(Slab<Open>);
 
 #[derive(Debug)]
 struct Open {
-    answers: Vec<Option<Result<Answer, EngineError>>>,
+    answers: Vec<Option<Result<Reply, EngineError>>>,
     missing: usize,
-    reply: oneshot::Sender<Answers>,
+    reply: oneshot::Sender<Replies>,
 }
 
 impl Calls {
@@ -66,7 +66,7 @@ impl Calls {
     }
 
     /// Gives one answer; with the last one the call is answered.
-    pub(crate) fn answer(&mut self, to: ReplyTo, answer: Result<Answer, EngineError>) {
+    pub(crate) fn answer(&mut self, to: ReplyTo, answer: Result<Reply, EngineError>) {
         let open = &mut self.0[to.call];
         let place = &mut open.answers[to.index];
         assert!(place.is_none(), "a command was answered twice");
@@ -82,7 +82,7 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Answers all that is open: what has no answer yet is [`EngineError::Lost`].
+    /// Replies all that is open: what has no answer yet is [`EngineError::Lost`].
     pub(crate) fn lose_all(&mut self) {
         for Open { answers, reply, .. } in self.0.drain() {
             let answers =

@@ -6,16 +6,16 @@
 use punctual_core::{FireEnd, FireRecord, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Answer, Asked, Cancelled, EngineError};
-use crate::look::Sight;
+use crate::command::{Asked, Cancelled, EngineError, Reply};
+use crate::lookup::FoundTask;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
 impl Owner {
-    pub(crate) fn cancel(&mut self, asked: Asked, sight: Sight, now: Timestamp) {
+    pub(crate) fn cancel(&mut self, asked: Asked, sight: FoundTask, now: Timestamp) {
         let Some(task) = sight.task else {
             let answer = self.too_late(&asked, sight.last);
-            return self.answer(asked, answer.map(Answer::Cancelled));
+            return self.answer(asked, answer.map(Reply::Cancelled));
         };
         let under_way = self.memory.is_firing(task.id).then(|| task.attempt_next());
         let claimed = || asked.subject.as_ref().and_then(|subject| self.claims.attempt(subject));
@@ -23,14 +23,14 @@ impl Owner {
         // The attempt under way cannot be called back. A task that is due once has nothing else to cancel; one that goes on does
         // not go on, and is not tried again.
         if let Some(firing) = firing.filter(|_| !task.goes_on()) {
-            return self.answer(asked, Ok(Answer::Cancelled(firing)));
+            return self.answer(asked, Ok(Reply::Cancelled(firing)));
         }
         let mut decision = Decision::answering(asked);
         let task = decision.end_aside(task, FireEnd::Cancelled, now);
         let record = FireRecord::of(&task, FireEnd::Cancelled, now);
         decision.change(Change::Settle { record, next: None, was: task.state });
         decision.effects.push(Effect::Leave(task.id));
-        decision.answers(Answer::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
+        decision.answers(Reply::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
         self.write(decision);
     }
 

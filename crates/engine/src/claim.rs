@@ -16,7 +16,7 @@ pub(crate) struct Claims {
     /// The same by the names under which callers ask.
     by_subject: HashMap<Subject, FireId, RandomState>,
     /// Those whose name was given to another task since.
-    succeeded: HashSet<FireId, RandomState>,
+    key_reused: HashSet<FireId, RandomState>,
 }
 
 /// A fire on its way.
@@ -24,18 +24,18 @@ pub(crate) struct Claims {
 pub(crate) struct Claim {
     pub(crate) task: Task,
     /// The task goes on without this fire: it stands in the store before its next one.
-    pub(crate) went_on: bool,
+    pub(crate) task_continues: bool,
     /// When it was sent.
     pub(crate) fired_at: Timestamp,
 }
 
 impl Claims {
-    pub(crate) fn insert(&mut self, task: Task, went_on: bool, fired_at: Timestamp) {
+    pub(crate) fn insert(&mut self, task: Task, task_continues: bool, fired_at: Timestamp) {
         let fire_id = task.fire().id;
         for subject in subjects(&task) {
             self.by_subject.insert(subject, fire_id);
         }
-        self.fires.insert(fire_id, Claim { task, went_on, fired_at });
+        self.fires.insert(fire_id, Claim { task, task_continues, fired_at });
     }
 
     pub(crate) fn get(&self, fire_id: FireId) -> Option<&Claim> {
@@ -47,7 +47,7 @@ impl Claims {
         let Some(Claim { task, .. }) = self.fires.remove(&fire_id) else {
             return;
         };
-        self.succeeded.remove(&fire_id);
+        self.key_reused.remove(&fire_id);
         for subject in subjects(&task) {
             // The name may have been given to another task, and that one claimed, meanwhile.
             if self.by_subject.get(&subject) == Some(&fire_id) {
@@ -64,13 +64,13 @@ impl Claims {
         let definition = &task.definition;
         if let Some(key) = definition.key.clone() {
             let subject = Subject::Key(definition.namespace.clone(), key);
-            self.succeeded.extend(self.by_subject.get(&subject));
+            self.key_reused.extend(self.by_subject.get(&subject));
         }
     }
 
     /// The name of a claimed task was given to another.
     pub(crate) fn succeed(&mut self, fire_id: FireId) {
-        self.succeeded.insert(fire_id);
+        self.key_reused.insert(fire_id);
     }
 
     /// All of them, and whether the name of each was given to another task since.
@@ -79,7 +79,7 @@ impl Claims {
     }
 
     pub(crate) fn is_succeeded(&self, fire_id: FireId) -> bool {
-        self.succeeded.contains(&fire_id)
+        self.key_reused.contains(&fire_id)
     }
 
     pub(crate) fn has(&self, fire_id: FireId) -> bool {
@@ -89,8 +89,9 @@ impl Claims {
     /// How many there are, of one namespace or of all: of tasks that end with them, and of tasks that go on.
     pub(crate) fn count(&self, namespace: Option<&Namespace>) -> (usize, usize) {
         let of = |claim: &&Claim| namespace.is_none_or(|it| claim.task.definition.namespace == *it);
-        let went_on = self.fires.values().filter(of).filter(|claim| claim.went_on).count();
-        (self.fires.values().filter(of).count() - went_on, went_on)
+        let task_continues =
+            self.fires.values().filter(of).filter(|claim| claim.task_continues).count();
+        (self.fires.values().filter(of).count() - task_continues, task_continues)
     }
 
     /// The task that a caller asks for, firing.

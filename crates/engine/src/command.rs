@@ -13,11 +13,11 @@ use punctual_core::{
     AttemptNo, Due, FireId, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Timestamp,
     Version,
 };
-use punctual_store::Room;
+use punctual_store::Resource;
 
 use crate::call::{Call, ReplyTo};
-use crate::hand_over::{Flight, Stands};
-use crate::look::{Depth, Look, Sight};
+use crate::hand_over::{InFlight, StoredAs};
+use crate::lookup::{FoundTask, Lookup, LookupDepth};
 use crate::owner::Owner;
 
 /// Whom a command is about.
@@ -43,7 +43,7 @@ impl Subject {
 #[derive(Debug, Clone)]
 pub enum Command {
     /// Create a task, or replace the one that its key names.
-    Schedule(Order),
+    Schedule(ScheduleCommand),
     /// Write down what an idempotency key stands for, where the key alone leads: its task is made elsewhere.
     Bind(Namespace, Receipt),
     /// Stop a task before its next fire.
@@ -84,7 +84,7 @@ impl Command {
 
 /// A task to be scheduled.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct ScheduleCommand {
     /// What, already checked.
     pub new_task: Arc<NewTask>,
     /// Whether it may be created, replaced, or both.
@@ -124,7 +124,7 @@ pub enum Push {
 
 /// What came of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Reply {
     /// To [`Command::Schedule`].
     Scheduled(Scheduled),
     /// To [`Command::Bind`]: from now on, or since before, the key stands for this and nothing else.
@@ -213,7 +213,7 @@ pub enum EngineError {
     Busy,
     /// Nothing was done: the store has no room.
     #[error("the store has no room left {0}")]
-    Full(Room),
+    Full(Resource),
     /// Nothing was done: this owner decides no more, or not before the store has what it forgot. Whoever is asked next does.
     #[error("nobody decides about this at the moment; try again")]
     Stopped,
@@ -240,7 +240,7 @@ enum Wish {
     /// A claimed fire was not sent: put its task back, unless its name was given to another meanwhile.
     PutBack(FireId),
     /// A delivery is under way at another broker: count it as under way here.
-    Adopt(Box<Flight>),
+    Adopt(Box<InFlight>),
 }
 
 impl Queued {
@@ -250,7 +250,7 @@ impl Queued {
     }
 
     /// The delivery elsewhere that it is about.
-    pub(crate) fn flight(&self) -> Option<&Flight> {
+    pub(crate) fn flight(&self) -> Option<&InFlight> {
         match &self.wish {
             Wish::Adopt(flight) => Some(flight),
             _ => None,
@@ -258,29 +258,29 @@ impl Queued {
     }
 
     /// What must be read to decide it.
-    fn look(&self, subject: &Subject) -> Look {
+    fn look(&self, subject: &Subject) -> Lookup {
         let receipt = match &self.wish {
             Wish::Caller(Command::Schedule(order)) => order.receipt_subject(),
             _ => None,
         };
         let (depth, letter) = match &self.wish {
-            Wish::Caller(Command::Touch(..)) | Wish::PutBack(_) => (Depth::Head, None),
+            Wish::Caller(Command::Touch(..)) | Wish::PutBack(_) => (LookupDepth::Head, None),
             Wish::Caller(Command::Redrive { fire_id, .. } | Command::Forget { fire_id, .. }) => {
-                (Depth::Task, Some(*fire_id))
+                (LookupDepth::Task, Some(*fire_id))
             }
             Wish::Adopt(flight) => match flight.stands {
-                Stands::Filed => (Depth::Task, None),
-                Stands::Claimed { .. } => (Depth::Head, Some(flight.fire_id)),
+                StoredAs::Filed => (LookupDepth::Task, None),
+                StoredAs::Claimed { .. } => (LookupDepth::Head, Some(flight.fire_id)),
             },
-            Wish::Caller(_) | Wish::Hold => (Depth::Task, None),
+            Wish::Caller(_) | Wish::Hold => (LookupDepth::Task, None),
         };
         // Without a name of its own the receipt is what the task is looked up by.
         let receipt = receipt.filter(|receipt| receipt != subject);
-        Look { subject: subject.clone(), depth, letter, receipt }
+        Lookup { subject: subject.clone(), depth, letter, receipt }
     }
 }
 
-impl Order {
+impl ScheduleCommand {
     /// Under which name the receipt is kept.
     fn receipt_subject(&self) -> Option<Subject> {
         Some(self.receipt.as_ref()?.subject(&self.new_task.namespace))
@@ -330,7 +330,7 @@ impl Owner {
         for (command, reply) in self.calls.open(call) {
             match command.subject() {
                 // A task without a name is about nobody else.
-                None => self.decide(command, reply, None, Sight::default(), now),
+                None => self.decide(command, reply, None, FoundTask::default(), now),
                 Some(subject) => {
                     let wish = Wish::Caller(command);
                     self.queue(subject, Queued { wish, reply: Some(reply) });
@@ -350,7 +350,7 @@ impl Owner {
     }
 
     /// Has the store asked how a fire stands that is under way at another broker.
-    pub(crate) fn queue_adoption(&mut self, flight: Flight) {
+    pub(crate) fn queue_adoption(&mut self, flight: InFlight) {
         let subject = Subject::Id(flight.namespace.clone(), flight.fire_id.task);
         self.queue(subject, Queued { wish: Wish::Adopt(Box::new(flight)), reply: None });
     }
@@ -364,7 +364,7 @@ impl Owner {
     }
 
     /// The store has said what it knows of a subject: the first command about it is decided.
-    pub(crate) fn sighted(&mut self, subject: Subject, sight: Sight, now: Timestamp) {
+    pub(crate) fn on_found(&mut self, subject: Subject, sight: FoundTask, now: Timestamp) {
         let Some(queue) = self.queues.get_mut(&subject) else {
             return;
         };
@@ -399,7 +399,7 @@ impl Owner {
 
     /// The store does not answer. Once the lease is over nobody who asked is kept waiting for it. Out: what is still to be looked
     /// after, if anything is.
-    pub(crate) fn still_wanted(&mut self, look: Look, now: Timestamp) -> Option<Look> {
+    pub(crate) fn still_wanted(&mut self, look: Lookup, now: Timestamp) -> Option<Lookup> {
         if self.may_act(now) {
             return Some(look);
         }
@@ -431,8 +431,8 @@ impl Owner {
         reply: Option<ReplyTo>,
         subject: Subject,
     ) {
-        let (depth, letter, receipt) = (Depth::Task, None, None);
-        let look = Look { subject: subject.clone(), depth, letter, receipt };
+        let (depth, letter, receipt) = (LookupDepth::Task, None, None);
+        let look = Lookup { subject: subject.clone(), depth, letter, receipt };
         let queue = self.queues.entry(subject).or_default();
         queue.push_front(Queued { wish: Wish::Caller(command), reply });
         self.look(look);
@@ -454,7 +454,7 @@ impl Owner {
         command: Command,
         reply: ReplyTo,
         subject: Option<Subject>,
-        sight: Sight,
+        sight: FoundTask,
         now: Timestamp,
     ) {
         let asked = Asked { reply: Some(reply), subject };
@@ -473,7 +473,7 @@ impl Owner {
             Command::Cancel(_) => self.cancel(asked, sight, now),
             Command::Get(subject) => {
                 let shown = sight.task.map(|task| self.as_it_stands(task));
-                let shown = shown.or_else(|| self.claims.firing(&subject)).map(Answer::Task);
+                let shown = shown.or_else(|| self.claims.firing(&subject)).map(Reply::Task);
                 self.answer(asked, shown.ok_or(EngineError::NotFound));
             }
             Command::Touch(_, push) => self.touch(push, asked, sight, now),
@@ -485,8 +485,8 @@ impl Owner {
         }
     }
 
-    /// Answers a command that changes nothing. One that is to be asked again takes along what was asked after it about the same subject.
-    pub(crate) fn answer(&mut self, asked: Asked, answer: Result<Answer, EngineError>) {
+    /// Replies a command that changes nothing. One that is to be asked again takes along what was asked after it about the same subject.
+    pub(crate) fn answer(&mut self, asked: Asked, answer: Result<Reply, EngineError>) {
         let again = answer == Err(EngineError::Stopped);
         if let Some(reply) = asked.reply {
             self.calls.answer(reply, answer);
@@ -500,10 +500,10 @@ impl Owner {
     }
 
     /// A fire that has come up to another is written down only when one of them is over.
-    fn with_what_memory_knows(&self, sight: Sight) -> Sight {
+    fn with_what_memory_knows(&self, sight: FoundTask) -> FoundTask {
         match sight.task.as_ref().and_then(|task| self.memory.get(task.id)) {
-            Some(loaded) if !loaded.task.aside.is_empty() => {
-                Sight { task: Some(loaded.task.clone()), ..sight }
+            Some(loaded) if !loaded.task.overlapping.is_empty() => {
+                FoundTask { task: Some(loaded.task.clone()), ..sight }
             }
             _ => sight,
         }

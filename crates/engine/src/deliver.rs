@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptNo, DeadLetter, DeadReason, FireId, Guarantee, NewTask, Occasion, Onward, Outcome,
+    AttemptNo, DeadLetter, DeadReason, FireId, Guarantee, NewTask, NextStep, Occasion, Outcome,
     Overlap, Skipped, Task, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::Change;
@@ -127,7 +127,7 @@ impl Owner {
         let position = loaded.position();
         let late = !task.attempts.is_empty() || now.since(task.fire_at) > LATE;
         let lane = self.lanes.open(&task.definition, now);
-        if self.lanes.get_mut(lane).is_full() && loaded.flying.is_empty() {
+        if self.lanes.get_mut(lane).is_full() && loaded.in_flight.is_empty() {
             let behind = self.loader.behind();
             self.lanes.spill(lane, position, behind);
             return self.memory.remove(id);
@@ -155,7 +155,7 @@ impl Owner {
         }
     }
 
-    /// Hands over what is to be carried.
+    /// Executor over what is to be carried.
     pub(crate) fn send_outbox(&mut self, now: Timestamp) {
         if self.outbox.is_empty() {
             return;
@@ -175,22 +175,22 @@ impl Owner {
         else {
             return;
         };
-        if loaded.task.is_silent_no_more() {
+        if loaded.task.touched_while_firing() {
             let decision = Decision::silent_no_more(&loaded.task, now);
             return self.write(decision);
         }
-        if let Some(onward) = loaded.task.missed(now) {
+        if let Some(next_step) = loaded.task.missed(now) {
             let mut decision = Decision::default();
-            self.skip(id, onward, &mut decision, now);
+            self.skip(id, next_step, &mut decision, now);
             return self.write(decision);
         }
         if loaded.task.expires_at().is_some_and(|expires_at| expires_at <= now) {
             let task = loaded.task.clone();
-            let (was, onward) = (task.state, task.onward(TaskState::Dead, now));
+            let (was, next_step) = (task.state, task.next_step(TaskState::Dead, now));
             let letter =
                 DeadLetter { died_at: now, reason: DeadReason::Expired, task: alone(task) };
             let died = |next, was| Change::Dead { letter, next, was };
-            let decision = Decision::onward(id, onward, was, now, died);
+            let decision = Decision::next_step(id, next_step, was, now, died);
             return self.write(decision);
         }
         if loaded.task.definition.guarantee == Guarantee::AtMostOnce {
@@ -224,10 +224,10 @@ impl Owner {
             Some(_) => return loaded.phase = Phase::Waiting,
         }
         loaded.lane = Some(lane);
-        let (was, onward) = (task.state, task.onward(TaskState::Done, now));
+        let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
         let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task: alone(task) };
         let died = |next, was| Change::Dead { letter, next, was };
-        let mut decision = Decision::onward(id, onward, was, now, died);
+        let mut decision = Decision::next_step(id, next_step, was, now, died);
         let next = match decision.effects.pop() {
             Some(Effect::File(next)) => Some(next),
             _ => None,
@@ -241,17 +241,17 @@ impl Owner {
     pub(crate) fn skip(
         &mut self,
         id: TaskId,
-        onward: Onward,
+        next_step: NextStep,
         decision: &mut Decision,
         now: Timestamp,
     ) {
-        if let Some((task, skipped)) = &onward.skipped {
+        if let Some((task, skipped)) = &next_step.skipped {
             self.skips.count(*skipped);
             let namespace = task.definition.namespace.as_str();
             let Skipped { fires, why, .. } = skipped;
             tracing::info!(namespace, task = %id, fires, ?why, "fires are left out");
         }
-        decision.leave_out(id, onward, now);
+        decision.skip_fires(id, next_step, now);
     }
 
     /// A claim is durable: its task may be sent, and is in the store no more, or stands before its next fire there.
@@ -305,7 +305,7 @@ impl Owner {
             else {
                 continue;
             };
-            if !loaded.flying.is_empty() {
+            if !loaded.in_flight.is_empty() {
                 self.lanes.push(lane, id, Pace::Late);
                 continue;
             }
@@ -318,7 +318,7 @@ impl Owner {
 
 /// A task before a fire that is to be kept, without its other fires.
 pub(crate) fn alone(task: Task) -> Task {
-    Task { aside: Vec::new(), ..task }
+    Task { overlapping: Vec::new(), ..task }
 }
 
 fn delivery(task: &Task, lane: LaneNo, now: Timestamp, lease_end: LeaseEnd) -> Delivery {

@@ -8,8 +8,8 @@ use crate::call::Call;
 use crate::command::EngineError;
 use crate::deliver::{Delivery, Report};
 use crate::gauges::Gauges;
-use crate::hand_over::Flight;
-use crate::look::{Look, Looked};
+use crate::hand_over::InFlight;
+use crate::lookup::{Lookup, LookupResult};
 
 /// What an owner is told.
 #[derive(Debug)]
@@ -20,12 +20,12 @@ pub enum Event {
     Applied(Result<(), StoreError>),
     /// The store has answered [`Action::Load`].
     Loaded(Result<Vec<Task>, StoreError>),
-    /// The store has answered [`Action::Look`].
-    Looked(Vec<Looked>),
+    /// The store has answered [`Action::Lookup`].
+    LookupResult(Vec<LookupResult>),
     /// Couriers have come back, here or at a broker that passes it on.
     Ended(Vec<Report>),
     /// The workers of a queue want so many deliveries at once from now on.
-    Room {
+    Capacity {
         /// Of whom
         namespace: Namespace,
         /// and where.
@@ -42,7 +42,7 @@ pub enum Event {
     /// The lease of the partition is good until then.
     Extend(Timestamp),
     /// Another broker takes over: start nothing, make everything durable, and tell what is under way.
-    HandOver(oneshot::Sender<Result<Vec<Flight>, EngineError>>),
+    HandOver(oneshot::Sender<Result<Vec<InFlight>, EngineError>>),
     /// The partition is lost: end at once.
     End,
 }
@@ -53,7 +53,7 @@ impl Event {
         let weight = match self {
             Self::Call(call) => call.commands.len(),
             Self::Loaded(Ok(tasks)) => tasks.len(),
-            Self::Looked(looked) => looked.len(),
+            Self::LookupResult(looked) => looked.len(),
             Self::Ended(reports) => reports.len(),
             _ => 0,
         };
@@ -66,7 +66,7 @@ impl Event {
         match self {
             Self::Applied(result) => Some(!away(result.as_ref().err())),
             Self::Loaded(result) => Some(!away(result.as_ref().err())),
-            Self::Looked(looked) => {
+            Self::LookupResult(looked) => {
                 Some(!looked.iter().any(|looked| away(looked.result.as_ref().err())))
             }
             _ => None,
@@ -88,14 +88,14 @@ pub enum Action {
         /// at most so many.
         limit: usize,
     },
-    /// Look these up; answer with [`Event::Looked`].
-    Look(Vec<Look>),
+    /// Lookup these up; answer with [`Event::LookupResult`].
+    Lookup(Vec<Lookup>),
     /// Delete what is past its retention now; answer with [`Event::Swept`].
     Sweep(Timestamp),
     /// Carry these; answer with [`Event::Ended`].
     Deliver(Vec<Delivery>),
     /// Pass these on to the owner who comes next.
-    Stray(Vec<Report>),
+    OrphanReport(Vec<Report>),
     /// Stop: this owner may not or cannot go on.
     Stop(StoreError),
     /// Stop: this owner has ended as it was told to.

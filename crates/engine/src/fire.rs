@@ -7,7 +7,7 @@
 use punctual_core::{FireEnd, FireRecord, Task, TaskState, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Answer, Asked, EngineError, Subject};
+use crate::command::{Asked, EngineError, Reply, Subject};
 use crate::memory::Phase;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
@@ -55,16 +55,16 @@ impl Owner {
         };
         let was = task.state;
         let version = task.version.next();
-        let fresh = task.attempts.is_empty() && task.aside.is_empty();
+        let fresh = task.attempts.is_empty() && task.overlapping.is_empty();
         let task = match (fresh, task.resumes_at) {
-            (true, None) => task.fired_besides(now),
+            (true, None) => task.fired_manually(now),
             _ => Task { fire_at: now.min(task.fire_at), ..task },
         };
         let task = Task { version, ..task };
         let mut decision = Decision::answering(asked);
         decision.change(Change::Refile { task: task.clone(), was });
         decision.effects.push(Effect::file(task.clone()));
-        decision.answers(Answer::Task(task));
+        decision.answers(Reply::Task(task));
         self.write(decision);
     }
 

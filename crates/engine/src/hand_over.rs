@@ -1,7 +1,7 @@
 //! Handing over: a partition goes to another broker, and what is under way is not sent again there.
 //!
 //! In, at the broker that gives: the wish to hand over. Out: all that was decided is durable, all calls that were taken are answered, and
-//! what couriers have not brought back within [`HAND_OVER_WAIT`] is told as [`Flight`]s. In, at the broker that takes: those. Out: each is under
+//! what couriers have not brought back within [`HAND_OVER_WAIT`] is told as [`InFlight`]s. In, at the broker that takes: those. Out: each is under
 //! way here as well, in its lane, without being sent; a report that is passed on settles it, or the end of its time.
 //! Invariant: until the store has said how all of them stand, nothing is decided here, so what follows cannot tell them from
 //! deliveries of our own.
@@ -22,7 +22,7 @@ use crate::command::{EngineError, Queued};
 use crate::deliver::Report;
 use crate::event::{Action, Event};
 use crate::lane::LaneNo;
-use crate::look::Sight;
+use crate::lookup::FoundTask;
 use crate::memory::{Loaded, Phase};
 use crate::owner::Owner;
 
@@ -35,7 +35,7 @@ const FLIGHT_SLACK: Duration = Duration::from_secs(5);
 
 /// A delivery that is under way at another broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flight {
+pub struct InFlight {
     /// Of which fire.
     pub fire_id: FireId,
     /// Whose task it is.
@@ -48,26 +48,26 @@ pub struct Flight {
     /// knows better.
     pub until: Timestamp,
     /// How the store has it.
-    pub stands: Stands,
+    pub stands: StoredAs,
 }
 
 /// How the store has a fire that is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stands {
+pub enum StoredAs {
     /// As a fire of a task that is filed.
     Filed,
     /// At most once: as a dead letter whose outcome is not known.
     Claimed {
         /// The task stands before its next fire; else it has ended with this one.
-        went_on: bool,
+        task_continues: bool,
         /// Its name was given to another task since.
-        succeeded: bool,
+        key_reused: bool,
     },
 }
 
 /// What came of deliveries whose owner is gone: it belongs to the owner who came next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stray {
+pub struct OrphanReport {
     /// Of which partition.
     pub partition: PartitionId,
     /// What couriers said.
@@ -82,12 +82,12 @@ pub(crate) struct HandOver {
     waited: bool,
     /// What couriers brought after that.
     late: Vec<Report>,
-    reply: oneshot::Sender<Result<Vec<Flight>, EngineError>>,
+    reply: oneshot::Sender<Result<Vec<InFlight>, EngineError>>,
 }
 
 /// What is under way at other brokers.
 #[derive(Debug, Default)]
-pub(crate) struct Adopted {
+pub(crate) struct Inherited {
     fires: HashMap<FireId, Fire, RandomState>,
     /// By when each is over.
     ends: BTreeSet<(Timestamp, FireId)>,
@@ -105,7 +105,7 @@ struct Fire {
     lane: LaneNo,
 }
 
-impl Adopted {
+impl Inherited {
     /// Whether the store is still being asked about some.
     pub(crate) const fn is_pending(&self) -> bool {
         self.pending > 0
@@ -148,7 +148,7 @@ impl HandOver {
 impl Owner {
     pub(crate) fn on_hand_over(
         &mut self,
-        reply: oneshot::Sender<Result<Vec<Flight>, EngineError>>,
+        reply: oneshot::Sender<Result<Vec<InFlight>, EngineError>>,
         now: Timestamp,
     ) {
         if self.handing_over.is_some() {
@@ -180,7 +180,7 @@ impl Owner {
         };
         let since = handing_over.since;
         handing_over.waited |= self.lanes.inflight == 0 || since.after(HAND_OVER_WAIT) <= now;
-        let idle = self.queues.is_empty() || self.adopted.is_pending();
+        let idle = self.queues.is_empty() || self.inherited.is_pending();
         let flushed = self.writer.is_idle() && self.calls.is_empty() && idle;
         let answer = match handing_over.waited && flushed && self.outbox.is_empty() {
             true => Ok(self.flights(now)),
@@ -206,17 +206,17 @@ impl Owner {
     pub(crate) fn stray(&mut self, reports: Vec<Report>) {
         if !reports.is_empty() {
             let reports = reports.into_iter().map(Report::passed_on);
-            self.actions.push(Action::Stray(reports.collect()));
+            self.actions.push(Action::OrphanReport(reports.collect()));
         }
     }
 
-    fn flights(&self, now: Timestamp) -> Vec<Flight> {
+    fn flights(&self, now: Timestamp) -> Vec<InFlight> {
         let filed = self.memory.firing_tasks().flat_map(|loaded| {
             let under_way = loaded.under_way();
-            under_way.map(|task| self.flight(&task, loaded.fired_at, Stands::Filed, now))
+            under_way.map(|task| self.flight(&task, loaded.fired_at, StoredAs::Filed, now))
         });
-        let claimed = self.claims.iter().map(|(claim, succeeded)| {
-            let stands = Stands::Claimed { went_on: claim.went_on, succeeded };
+        let claimed = self.claims.iter().map(|(claim, key_reused)| {
+            let stands = StoredAs::Claimed { task_continues: claim.task_continues, key_reused };
             self.flight(&claim.task, claim.fired_at, stands, now)
         });
         // What the store was still being asked about goes on as it came.
@@ -224,30 +224,36 @@ impl Owner {
         filed.chain(claimed).chain(pending.cloned()).collect()
     }
 
-    fn flight(&self, task: &Task, fired_at: Timestamp, stands: Stands, now: Timestamp) -> Flight {
+    fn flight(
+        &self,
+        task: &Task,
+        fired_at: Timestamp,
+        stands: StoredAs,
+        now: Timestamp,
+    ) -> InFlight {
         let (fire_id, namespace) = (task.fire().id, task.definition.namespace.clone());
         let own_end = || now.after(task.definition.timeout).after(FLIGHT_SLACK);
         // One that came here under way goes on as it came.
-        let known = self.adopted.fires.get(&fire_id);
+        let known = self.inherited.fires.get(&fire_id);
         let (fired_at, until) =
             known.map_or_else(|| (fired_at, own_end()), |fire| (fire.fired_at, fire.until));
         let attempt = task.attempt_next();
-        Flight { fire_id, namespace, attempt, fired_at, until, stands }
+        InFlight { fire_id, namespace, attempt, fired_at, until, stands }
     }
 }
 
 /// At the broker that takes.
 impl Owner {
     /// Takes over deliveries that are under way elsewhere. For an owner that has seen no event yet.
-    pub fn adopt(&mut self, flights: Vec<Flight>) {
-        self.adopted.pending += flights.len();
+    pub fn adopt(&mut self, flights: Vec<InFlight>) {
+        self.inherited.pending += flights.len();
         flights.into_iter().for_each(|flight| self.queue_adoption(flight));
     }
 
     /// Nothing is decided before all that is under way is known. Out: what can be taken in already.
     pub(crate) fn unless_adopting(&mut self, event: Event) -> Option<Event> {
-        if self.adopted.is_pending() && matches!(event, Event::Call(_) | Event::Ended(_)) {
-            self.adopted.held_back.push(event);
+        if self.inherited.is_pending() && matches!(event, Event::Call(_) | Event::Ended(_)) {
+            self.inherited.held_back.push(event);
             return None;
         }
         Some(event)
@@ -255,21 +261,21 @@ impl Owner {
 
     /// What was held back while the store was being asked.
     pub(crate) fn take_held_back(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.adopted.held_back)
+        std::mem::take(&mut self.inherited.held_back)
     }
 
     /// The store has said how a fire stands that is under way elsewhere. One that it does not know any more is dropped.
-    pub(crate) fn adopt_one(&mut self, flight: &Flight, sight: Sight, now: Timestamp) {
+    pub(crate) fn adopt_one(&mut self, flight: &InFlight, sight: FoundTask, now: Timestamp) {
         let definition = match flight.stands {
             // It was told twice.
-            _ if self.adopted.fires.contains_key(&flight.fire_id) => None,
-            Stands::Filed => sight.task.and_then(|task| self.memory.adopt(task, flight)),
-            Stands::Claimed { went_on, succeeded } => {
+            _ if self.inherited.fires.contains_key(&flight.fire_id) => None,
+            StoredAs::Filed => sight.task.and_then(|task| self.memory.adopt(task, flight)),
+            StoredAs::Claimed { task_continues, key_reused } => {
                 let letter = sight.letter.filter(|letter| letter.reason == DeadReason::Unknown);
                 letter.map(|letter| {
                     let definition = Arc::clone(&letter.task.definition);
-                    self.claims.insert(letter.task, went_on, flight.fired_at);
-                    if succeeded {
+                    self.claims.insert(letter.task, task_continues, flight.fired_at);
+                    if key_reused {
                         self.claims.succeed(flight.fire_id);
                     }
                     definition
@@ -279,32 +285,32 @@ impl Owner {
         if let Some(definition) = definition {
             self.count_adopted(flight, &definition, now);
         }
-        self.adopted.pending -= 1;
-        if !self.adopted.is_pending() {
+        self.inherited.pending -= 1;
+        if !self.inherited.is_pending() {
             for event in self.take_held_back() {
                 self.on(event, now);
             }
         }
     }
 
-    fn count_adopted(&mut self, flight: &Flight, definition: &NewTask, now: Timestamp) {
+    fn count_adopted(&mut self, flight: &InFlight, definition: &NewTask, now: Timestamp) {
         let lane = self.lanes.open(definition, now);
         self.lanes.sent(lane);
-        let Flight { fire_id, attempt, fired_at, until, .. } = *flight;
-        self.adopted.ends.insert((until, fire_id));
-        self.adopted.fires.insert(fire_id, Fire { attempt, fired_at, until, lane });
+        let InFlight { fire_id, attempt, fired_at, until, .. } = *flight;
+        self.inherited.ends.insert((until, fire_id));
+        self.inherited.fires.insert(fire_id, Fire { attempt, fired_at, until, lane });
     }
 
     /// When the next is over without a word.
     pub(crate) fn next_adopted_end(&self) -> Option<Timestamp> {
-        let next = self.adopted.ends.first().map(|(until, _)| *until);
+        let next = self.inherited.ends.first().map(|(until, _)| *until);
         next.filter(|_| self.handing_over.is_none())
     }
 
     /// Settles what is over without a word. Whoever is handing over leaves that to the next.
     pub(crate) fn expire_adopted(&mut self, now: Timestamp) {
         if self.next_adopted_end().is_some_and(|until| until <= now) {
-            let reports = self.adopted.over(now);
+            let reports = self.inherited.over(now);
             self.on_ended(reports, now);
         }
     }
@@ -314,7 +320,7 @@ impl Loaded {
     /// The task as it stands before each of its fires that are under way.
     fn under_way(&self) -> impl Iterator<Item = Task> {
         let present = (self.phase == Phase::Firing).then(|| self.task.clone());
-        let aside = self.flying.iter().filter_map(|at| self.task.before_aside(*at));
-        present.into_iter().chain(aside)
+        let overlapping = self.in_flight.iter().filter_map(|at| self.task.before_overlapping(*at));
+        present.into_iter().chain(overlapping)
     }
 }

@@ -94,7 +94,7 @@ pub(crate) struct Lane {
     pub(crate) spilled: Option<Position>,
     /// What was let go of is being brought back.
     feeding: bool,
-    /// Stands among those to be served.
+    /// StoredAs among those to be served.
     ready: bool,
 }
 

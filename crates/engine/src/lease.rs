@@ -77,7 +77,7 @@ impl Owner {
     }
 
     /// Looks at the time. Out: whether to act.
-    pub(crate) fn look_at_lease(&mut self, now: Timestamp) -> bool {
+    pub(crate) fn check_lease(&mut self, now: Timestamp) -> bool {
         let lapsed = !self.may_act(now);
         if lapsed && !self.lease.lapsed {
             tracing::warn!(partition = %self.partition, "the lease is over; nothing is fired until it is extended");

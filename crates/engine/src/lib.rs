@@ -32,17 +32,17 @@ mod call;
 mod command;
 
 mod cancel;
+mod next_batch;
 mod pause;
-mod porch;
 mod receipt;
 mod redrive;
 mod schedule;
 mod touch;
 
-mod kept;
-mod look;
-mod recent;
-mod rewind;
+mod failover;
+mod lookup;
+mod read_tracker;
+mod retained_batches;
 mod write;
 
 mod load;
@@ -66,17 +66,18 @@ mod event;
 mod owner;
 mod run;
 
-pub use call::{Answers, Call};
+pub use call::{Call, Replies};
 pub use command::{
-    Answer, Cancelled, Command, Condition, EngineError, Order, Push, Receipt, Scheduled, Subject,
+    Cancelled, Command, Condition, EngineError, Push, Receipt, Reply, ScheduleCommand, Scheduled,
+    Subject,
 };
 pub use deliver::{Courier, Delivery, Report};
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
-pub use hand_over::{Flight, HAND_OVER_WAIT, Stands, Stray};
+pub use hand_over::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};
 pub use lease::LeaseEnd;
-pub use look::{Depth, Look, Looked, Sight};
+pub use lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
 pub use memory::Budget;
 pub use owner::Owner;
-pub use recover::{Possession, take};
-pub use run::{COMMANDS_MAX, Handle, Reports, Strays, Terms, spawn};
+pub use recover::{Ownership, take};
+pub use run::{COMMANDS_MAX, OrphanReports, OwnerConfig, OwnerHandle, Reports, spawn};

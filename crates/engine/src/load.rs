@@ -16,7 +16,7 @@ use punctual_store::{Position, StoreError};
 
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::recent::{Issued, Matter};
+use crate::read_tracker::{ReadToken, Scope};
 
 /// How far ahead of the time memory is loaded, unless memory is short: long enough that a slow disk or a failing-over Redis is
 /// not noticed, short enough that memory holds what is near only.
@@ -44,7 +44,7 @@ pub(crate) struct Loader {
 #[derive(Debug, Clone, Copy)]
 struct UnderWay {
     page: Page,
-    issued: Issued,
+    issued: ReadToken,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +125,7 @@ impl Owner {
 
     /// The same when other fires of the task may be under way: as long as they are, it stays in memory wherever it stands.
     pub(crate) fn file_durable(&mut self, task: Task, now: Timestamp) {
-        if self.memory.get(task.id).is_none_or(|loaded| loaded.flying.is_empty()) {
+        if self.memory.get(task.id).is_none_or(|loaded| loaded.in_flight.is_empty()) {
             return self.file(task);
         }
         for report in self.memory.refile(task) {
@@ -213,18 +213,18 @@ impl Owner {
     }
 
     /// Holds a task that a page brought, unless something about it was decided since.
-    fn take_in(&mut self, task: Task, issued: Issued) {
+    fn take_in(&mut self, task: Task, issued: ReadToken) {
         if self.memory.contains(task.id) {
             return;
         }
-        if self.recent.is_undurable(Matter::Task(task.id)) {
+        if self.recent.is_undurable(Scope::Task(task.id)) {
             self.loader.aside.insert(task.id, task);
-        } else if !self.recent.durable_since(Matter::Task(task.id), issued) {
+        } else if !self.recent.durable_since(Scope::Task(task.id), issued) {
             self.memory.insert(task);
         }
     }
 
-    fn on_behind(&mut self, tasks: Vec<Task>, end: Option<Position>, issued: Issued) {
+    fn on_behind(&mut self, tasks: Vec<Task>, end: Option<Position>, issued: ReadToken) {
         for task in tasks {
             if self.lanes.takes(&task) {
                 self.take_in(task, issued);

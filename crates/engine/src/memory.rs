@@ -16,7 +16,7 @@ use rapidhash::fast::RandomState;
 use slab::Slab;
 
 use crate::deliver::Report;
-use crate::hand_over::Flight;
+use crate::hand_over::InFlight;
 use crate::lane::LaneNo;
 
 /// What one owner may hold in memory.
@@ -71,8 +71,8 @@ pub(crate) struct Loaded {
     pub(crate) lane: Option<LaneNo>,
     /// What couriers brought while a decision was on its way; counts only for attempts that go on after all.
     pub(crate) missed: Vec<Report>,
-    /// The nominal times of its fires that are aside and under way.
-    pub(crate) flying: Vec<Timestamp>,
+    /// The nominal times of its fires that are overlapping and under way.
+    pub(crate) in_flight: Vec<Timestamp>,
     /// When an attempt of it was last sent.
     pub(crate) fired_at: Timestamp,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// Whether an attempt is under way, of whichever of its fires.
     pub(crate) fn is_firing(&self) -> bool {
-        self.phase == Phase::Firing || !self.flying.is_empty()
+        self.phase == Phase::Firing || !self.in_flight.is_empty()
     }
 
     pub(crate) const fn has_timer(&self) -> bool {
@@ -95,11 +95,11 @@ impl Loaded {
     /// When another of its fires comes up to the one under way.
     fn turns_at(&self) -> Option<Timestamp> {
         let task = &self.task;
-        let alone = task.aside.is_empty() && !task.may_overlap();
+        let alone = task.overlapping.is_empty() && !task.may_overlap();
         if alone || task.state != TaskState::Scheduled {
             return None;
         }
-        task.turned(&self.flying).map(|turned| turned.fire_at)
+        task.with_next_fire(&self.in_flight).map(|with_next_fire| with_next_fire.fire_at)
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Memory {
     rung: VecDeque<u32>,
     payload_bytes: usize,
     budget: Budget,
-    /// Tasks of which some fires are aside, and perhaps under way.
+    /// Tasks of which some fires are overlapping, and perhaps under way.
     overlapping: HashSet<TaskId, RandomState>,
 }
 
@@ -194,7 +194,7 @@ impl Memory {
             before: Phase::Waiting,
             lane: None,
             missed: Vec::new(),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             fired_at: Timestamp::EPOCH,
         });
         self.by_id.insert(id, slot);
@@ -218,25 +218,28 @@ impl Memory {
     /// Gives a task whose fires were set anew its place: before the first that waits, or with one under way.
     fn settle_in(&mut self, slot: usize) -> Vec<Report> {
         let loaded = &mut self.tasks[slot];
-        let Loaded { task, flying, .. } = loaded;
+        let Loaded { task, in_flight, .. } = loaded;
         let open = |at: &Timestamp| {
-            *at == task.nominal_at || task.aside.iter().any(|aside| aside.nominal_at == *at)
+            *at == task.nominal_at
+                || task.overlapping.iter().any(|overlapping| overlapping.nominal_at == *at)
         };
-        flying.retain(open);
+        in_flight.retain(open);
         loaded.phase = Phase::Waiting;
-        let turned = task.turned(flying);
-        match (flying.iter().position(|at| *at == task.nominal_at), turned) {
-            (Some(_), Some(turned)) => loaded.task = turned,
+        let with_next_fire = task.with_next_fire(in_flight);
+        match (in_flight.iter().position(|at| *at == task.nominal_at), with_next_fire) {
+            (Some(_), Some(with_next_fire)) => loaded.task = with_next_fire,
             (Some(present), None) => {
-                flying.swap_remove(present);
+                in_flight.swap_remove(present);
                 loaded.phase = Phase::Firing;
             }
-            (None, Some(turned)) if turned.fire_at < task.fire_at => loaded.task = turned,
+            (None, Some(with_next_fire)) if with_next_fire.fire_at < task.fire_at => {
+                loaded.task = with_next_fire
+            }
             (None, _) => {}
         }
         let missed = std::mem::take(&mut loaded.missed);
         let (id, due, state) = (loaded.task.id, loaded.task.fire_at, loaded.task.state);
-        match (loaded.phase, loaded.flying.is_empty()) {
+        match (loaded.phase, loaded.in_flight.is_empty()) {
             (Phase::Waiting, _) if state == TaskState::Scheduled => self.set_timer(slot, due),
             // Nothing of it is under way, and nothing will be until it is resumed.
             (Phase::Waiting, true) => self.remove(id),
@@ -246,11 +249,12 @@ impl Memory {
     }
 
     /// A fire of a task is under way at another broker. Out: what was asked for; `None` if the task knows of no such attempt.
-    pub(crate) fn adopt(&mut self, task: Task, flight: &Flight) -> Option<Arc<NewTask>> {
+    pub(crate) fn adopt(&mut self, task: Task, flight: &InFlight) -> Option<Arc<NewTask>> {
         let (id, at) = (task.id, flight.fire_id.nominal_at);
         let held = self.get(id).map(|loaded| loaded.task.clone());
         let task = opened(held.unwrap_or(task), at)?;
-        let before = if task.nominal_at == at { task.clone() } else { task.before_aside(at)? };
+        let before =
+            if task.nominal_at == at { task.clone() } else { task.before_overlapping(at)? };
         if before.attempt_next() != flight.attempt {
             return None;
         }
@@ -259,13 +263,13 @@ impl Memory {
             self.insert(task.clone());
         }
         let slot = self.slot(id)?;
-        if !task.aside.is_empty() {
+        if !task.overlapping.is_empty() {
             self.overlapping.insert(id);
         }
         let loaded = &mut self.tasks[slot];
         // It takes its place among those that were found to be under way before.
         let present = (loaded.phase == Phase::Firing).then_some(loaded.task.nominal_at);
-        loaded.flying.extend(present.into_iter().chain([at]));
+        loaded.in_flight.extend(present.into_iter().chain([at]));
         loaded.fired_at = flight.fired_at;
         loaded.task = task;
         self.settle_in(slot);
@@ -298,18 +302,18 @@ impl Memory {
         }
     }
 
-    /// Another fire of a task has come up to the one under way: that one is aside from now on. Out: whether the other is due.
+    /// Another fire of a task has come up to the one under way: that one is overlapping from now on. Out: whether the other is due.
     pub(crate) fn turn(&mut self, id: TaskId, now: Timestamp) -> bool {
         let Some(slot) = self.slot(id) else {
             return false;
         };
         let loaded = &mut self.tasks[slot];
-        let Some(turned) = loaded.task.turned(&loaded.flying) else {
+        let Some(with_next_fire) = loaded.task.with_next_fire(&loaded.in_flight) else {
             return false;
         };
         self.overlapping.insert(id);
-        loaded.flying.push(loaded.task.nominal_at);
-        loaded.task = turned;
+        loaded.in_flight.push(loaded.task.nominal_at);
+        loaded.task = with_next_fire;
         loaded.phase = Phase::Waiting;
         let due = loaded.task.fire_at;
         if due > now {
@@ -318,13 +322,13 @@ impl Memory {
         due <= now
     }
 
-    /// A fire that was aside is not under way any more, and not over.
-    pub(crate) fn landed(&mut self, id: TaskId, nominal_at: Timestamp) {
+    /// A fire that was overlapping is not under way any more, and not over.
+    pub(crate) fn returned(&mut self, id: TaskId, nominal_at: Timestamp) {
         let Some(slot) = self.slot(id) else {
             return;
         };
         let loaded = &mut self.tasks[slot];
-        loaded.flying.retain(|at| *at != nominal_at);
+        loaded.in_flight.retain(|at| *at != nominal_at);
         match loaded.phase {
             Phase::Firing => self.firing(id),
             Phase::Waiting => {
@@ -420,7 +424,7 @@ impl Memory {
             |loaded: &&Loaded| namespace.is_none_or(|it| loaded.task.definition.namespace == *it);
         let beyond = |loaded: &Loaded| {
             let present = usize::from(loaded.phase == Phase::Firing);
-            (loaded.flying.len() + present).saturating_sub(1)
+            (loaded.in_flight.len() + present).saturating_sub(1)
         };
         loaded.filter(of).map(beyond).sum()
     }
@@ -428,7 +432,7 @@ impl Memory {
     /// Lets go of the tasks that wait for a time behind a place: they stay in the store.
     pub(crate) fn drop_waiting_after(&mut self, horizon: Position) {
         let far = |loaded: &Loaded| {
-            let waits = loaded.phase == Phase::Waiting && loaded.flying.is_empty();
+            let waits = loaded.phase == Phase::Waiting && loaded.in_flight.is_empty();
             waits && loaded.position() > horizon
         };
         let ids: Vec<_> = self
@@ -480,13 +484,14 @@ impl Memory {
     }
 }
 
-/// The task with a fire of it open, present or aside; a store does not know of one that has come up to another. `None` if it is
+/// The task with a fire of it open, present or overlapping; a store does not know of one that has come up to another. `None` if it is
 /// no fire of its.
 fn opened(mut task: Task, nominal_at: Timestamp) -> Option<Task> {
-    while task.nominal_at != nominal_at && task.before_aside(nominal_at).is_none() {
-        // With all that are aside passed over, the one that turns up is the next by the schedule.
-        let aside: Vec<_> = task.aside.iter().map(|aside| aside.nominal_at).collect();
-        task = task.turned(&aside)?;
+    while task.nominal_at != nominal_at && task.before_overlapping(nominal_at).is_none() {
+        // With all that are overlapping passed over, the one that turns up is the next by the schedule.
+        let overlapping: Vec<_> =
+            task.overlapping.iter().map(|overlapping| overlapping.nominal_at).collect();
+        task = task.with_next_fire(&overlapping)?;
     }
     Some(task)
 }

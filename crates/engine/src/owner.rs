@@ -17,15 +17,15 @@ use crate::command::{EngineError, Queued, Subject};
 use crate::deliver::Delivery;
 use crate::event::{Action, Event};
 use crate::gauges::Skips;
-use crate::hand_over::{Adopted, HandOver};
+use crate::hand_over::{HandOver, Inherited};
 use crate::lane::{LaneId, Lanes};
 use crate::lease::Lease;
 use crate::load::Loader;
-use crate::look::Look;
+use crate::lookup::Lookup;
 use crate::memory::Memory;
-use crate::recent::{Issued, Recent};
-use crate::recover::Possession;
-use crate::run::Terms;
+use crate::read_tracker::{ReadToken, ReadTracker};
+use crate::recover::Ownership;
+use crate::run::OwnerConfig;
 use crate::sweep::Sweeper;
 use crate::write::Writer;
 
@@ -45,11 +45,11 @@ pub struct Owner {
     pub(crate) lanes: Lanes,
     pub(crate) sweeper: Sweeper,
     pub(crate) writer: Writer,
-    pub(crate) recent: Recent,
+    pub(crate) recent: ReadTracker,
     /// What may be received at most once and is on its way.
     pub(crate) claims: Claims,
     /// What is under way at other brokers.
-    pub(crate) adopted: Adopted,
+    pub(crate) inherited: Inherited,
     /// What policies have left out.
     pub(crate) skips: Skips,
     /// Who waits for answers.
@@ -58,13 +58,13 @@ pub struct Owner {
     /// decision is on its way.
     pub(crate) queues: HashMap<Subject, VecDeque<Queued>, RandomState>,
     /// Reads about subjects that are under way.
-    pub(crate) looks: HashMap<Subject, Issued, RandomState>,
+    pub(crate) lookups: HashMap<Subject, ReadToken, RandomState>,
     /// Reads that go out at the end of this turn.
-    pub(crate) looks_wanted: Vec<Look>,
+    pub(crate) lookups_wanted: Vec<Lookup>,
     /// Subjects to look at again when what is on its way about a task is durable.
     pub(crate) watchers: HashMap<TaskId, Vec<Subject>, RandomState>,
     /// Subjects to look at again when the store has all batches that it had forgotten.
-    pub(crate) distrusted: Vec<Subject>,
+    pub(crate) under_repair: Vec<Subject>,
     /// Deliveries that go out at the end of this turn.
     pub(crate) outbox: Vec<Delivery>,
     /// When lanes are looked over for such that nobody serves.
@@ -82,27 +82,27 @@ pub struct Owner {
 impl Owner {
     /// An owner that has just taken its partition and knows nothing yet.
     #[must_use]
-    pub fn new(possession: Possession, terms: Terms, now: Timestamp) -> Self {
+    pub fn new(ownership: Ownership, terms: OwnerConfig, now: Timestamp) -> Self {
         Self {
-            partition: possession.partition,
-            epoch: possession.epoch,
-            lease: Lease::new(possession.until),
+            partition: ownership.partition,
+            epoch: ownership.epoch,
+            lease: Lease::new(ownership.until),
             sequence: Some(Sequence::FIRST),
             memory: Memory::new(terms.budget, now),
             loader: Loader::new(),
             lanes: Lanes::default(),
             sweeper: Sweeper::new(now),
             writer: Writer::new(terms.keeps_batches),
-            recent: Recent::default(),
+            recent: ReadTracker::default(),
             claims: Claims::default(),
-            adopted: Adopted::default(),
+            inherited: Inherited::default(),
             skips: Skips::default(),
             calls: Calls::default(),
             queues: HashMap::default(),
-            looks: HashMap::default(),
-            looks_wanted: Vec::new(),
+            lookups: HashMap::default(),
+            lookups_wanted: Vec::new(),
             watchers: HashMap::default(),
-            distrusted: Vec::new(),
+            under_repair: Vec::new(),
             outbox: Vec::new(),
             parks_at: now,
             actions: Vec::new(),
@@ -130,9 +130,9 @@ impl Owner {
             Event::Call(call) => self.on_call(call, now),
             Event::Applied(result) => self.on_applied(result, now),
             Event::Loaded(result) => self.on_loaded(result, now),
-            Event::Looked(looked) => self.on_looked(looked, now),
+            Event::LookupResult(looked) => self.on_lookup_result(looked, now),
             Event::Ended(reports) => self.on_ended(reports, now),
-            Event::Room { namespace, queue, room } => {
+            Event::Capacity { namespace, queue, room } => {
                 self.lanes.give_room(LaneId::of_queue(namespace, queue), room, now);
             }
             Event::Swept(result) => self.on_swept(result, now),
@@ -160,7 +160,7 @@ impl Owner {
     /// Fires what is due and gives out all that is to be done, after the events at hand are taken in.
     pub fn act(&mut self, now: Timestamp) -> Vec<Action> {
         if !self.stopped {
-            let acts = self.look_at_lease(now) && !self.adopted.is_pending();
+            let acts = self.check_lease(now) && !self.inherited.is_pending();
             if acts {
                 self.expire_adopted(now);
             }
@@ -219,13 +219,13 @@ impl Owner {
 
     /// Whether it may act, as far as it knows.
     fn acts(&self) -> bool {
-        !self.lease.lapsed && !self.adopted.is_pending()
+        !self.lease.lapsed && !self.inherited.is_pending()
     }
 
     /// Whether nothing is under way that somebody waits for: what was asked for when draining.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let waits = self.adopted.is_pending() || self.handing_over.is_some();
+        let waits = self.inherited.is_pending() || self.handing_over.is_some();
         let idle = self.writer.is_idle() && self.calls.is_empty() && self.lanes.inflight == 0;
         self.stopped || (idle && !waits)
     }

@@ -4,10 +4,10 @@
 //! Invariant: a paused task starts no attempt. One that is under way goes on, and what follows from it waits. What was due by a
 //! schedule while the task was paused is left out when it is resumed; a watch begins anew.
 
-use punctual_core::{Onward, Task, TaskState, Timestamp};
+use punctual_core::{NextStep, Task, TaskState, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Answer, Asked, EngineError};
+use crate::command::{Asked, EngineError, Reply};
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
@@ -27,15 +27,15 @@ impl Owner {
         };
         let (id, was) = (task.id, task.state);
         let task = Task { version: task.version.next(), ..task };
-        let onward = match self.memory.is_firing(id) {
+        let next_step = match self.memory.is_firing(id) {
             // It was not paused for long enough to miss anything.
             true => {
                 let next = Task { state: TaskState::Scheduled, ..task.clone() };
-                Onward { skipped: None, next: Some(next) }
+                NextStep { skipped: None, next: Some(next) }
             }
             false => task.resumed(now),
         };
-        match (&onward.skipped, &onward.next) {
+        match (&next_step.skipped, &next_step.next) {
             (None, Some(next)) => self.stand(asked, next.clone(), was),
             // What was due meanwhile is left out, and with it perhaps the rest.
             (_, next) => {
@@ -43,8 +43,8 @@ impl Owner {
                 let mut decision = Decision::answering(asked);
                 let task = Task { state: TaskState::Scheduled, ..task };
                 decision.change(Change::Refile { task, was });
-                decision.answers(Answer::Task(shown));
-                self.skip(id, onward, &mut decision, now);
+                decision.answers(Reply::Task(shown));
+                self.skip(id, next_step, &mut decision, now);
                 self.write(decision);
             }
         }
@@ -57,10 +57,10 @@ impl Owner {
                 let claim = asked.subject.as_ref().and_then(|subject| self.claims.attempt(subject));
                 Err(claim.map_or(EngineError::NotFound, EngineError::Firing))
             }
-            Some(task) if task.state == state => Ok(Answer::Task(self.as_it_stands(task))),
+            Some(task) if task.state == state => Ok(Reply::Task(self.as_it_stands(task))),
             // A watch that has fired waits for a touch: there is nothing to resume.
             Some(task) if state == TaskState::Scheduled && task.state != TaskState::Paused => {
-                Ok(Answer::Task(task))
+                Ok(Reply::Task(task))
             }
             Some(task) => return Some(task),
         };
@@ -74,7 +74,7 @@ impl Owner {
         decision.change(Change::Refile { task: task.clone().earliest(), was });
         let effect = if firing { Effect::stand } else { Effect::file };
         decision.effects.push(effect(task.clone()));
-        decision.answers(Answer::Task(task));
+        decision.answers(Reply::Task(task));
         self.write(decision);
     }
 }

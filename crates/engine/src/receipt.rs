@@ -16,7 +16,7 @@ use punctual_core::{
 };
 use punctual_store::{Change, StoreError};
 
-use crate::command::{Answer, Asked, EngineError, Receipt, Scheduled};
+use crate::command::{Asked, EngineError, Receipt, Reply, Scheduled};
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
@@ -65,10 +65,8 @@ impl Owner {
     ) {
         if let Some(bound) = bound {
             let same = bound.definition.labels.get(DIGEST) == Some(&ours.digest);
-            return self.answer(
-                asked,
-                if same { Ok(Answer::Bound) } else { Err(EngineError::OtherOrder) },
-            );
+            return self
+                .answer(asked, if same { Ok(Reply::Bound) } else { Err(EngineError::OtherOrder) });
         }
         let Some(id) = self.next_id(now.after(IDEMPOTENCY_KEPT)) else {
             return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
@@ -77,7 +75,7 @@ impl Owner {
         let mut decision = Decision::answering(asked);
         decision.change(Change::Put(binding.clone()));
         decision.effects.push(Effect::file(binding));
-        decision.answers(Answer::Bound);
+        decision.answers(Reply::Bound);
         self.write(decision);
     }
 }

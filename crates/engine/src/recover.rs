@@ -12,7 +12,7 @@ use punctual_store::{LeaseStore, StoreError};
 
 /// The right to decide about a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Possession {
+pub struct Ownership {
     /// About which.
     pub partition: PartitionId,
     /// Under which epoch.
@@ -28,7 +28,7 @@ pub async fn take<S: LeaseStore>(
     broker: &BrokerId,
     ttl: Duration,
     now: Timestamp,
-) -> Result<Possession, StoreError> {
+) -> Result<Ownership, StoreError> {
     let lease = store.acquire(Seat::Partition(partition), broker, ttl, now).await?;
-    Ok(Possession { partition, epoch: lease.epoch, until: Timestamp::MAX })
+    Ok(Ownership { partition, epoch: lease.epoch, until: Timestamp::MAX })
 }

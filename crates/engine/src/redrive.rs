@@ -7,13 +7,13 @@
 use punctual_core::{DeadLetter, Due, NewTask, Schedule, Task, TaskState, Timestamp, Version};
 use punctual_store::{Change, StoreError};
 
-use crate::command::{Answer, Asked, EngineError};
-use crate::look::Sight;
+use crate::command::{Asked, EngineError, Reply};
+use crate::lookup::FoundTask;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
 impl Owner {
-    pub(crate) fn redrive(&mut self, asked: Asked, sight: Sight, now: Timestamp) {
+    pub(crate) fn redrive(&mut self, asked: Asked, sight: FoundTask, now: Timestamp) {
         let Some(letter) = sight.letter.filter(|letter| !self.claims.has(letter.fire_id())) else {
             return self.answer(asked, Err(EngineError::NoLetter));
         };
@@ -33,7 +33,7 @@ impl Owner {
         let mut decision = Decision::answering(asked);
         decision.change(Change::Redrive { fire_id, task: task.clone() });
         decision.effects.push(Effect::file(task.clone()));
-        decision.answers(Answer::Task(task));
+        decision.answers(Reply::Task(task));
         self.write(decision);
     }
 
@@ -51,11 +51,11 @@ impl Owner {
         decision.change(Change::Forget { fire_id, namespace });
         decision.change(Change::Put(task.clone()));
         decision.effects.push(Effect::file(task.clone()));
-        decision.answers(Answer::Task(task));
+        decision.answers(Reply::Task(task));
         self.write(decision);
     }
 
-    pub(crate) fn forget(&mut self, asked: Asked, sight: Sight) {
+    pub(crate) fn forget(&mut self, asked: Asked, sight: FoundTask) {
         let Some(letter) = sight.letter.filter(|letter| !self.claims.has(letter.fire_id())) else {
             return self.answer(asked, Err(EngineError::NoLetter));
         };
@@ -63,7 +63,7 @@ impl Owner {
         let namespace = letter.task.definition.namespace.clone();
         let mut decision = Decision::answering(asked);
         decision.change(Change::Forget { fire_id, namespace });
-        decision.answers(Answer::Forgotten);
+        decision.answers(Reply::Forgotten);
         self.write(decision);
     }
 }

@@ -1,6 +1,6 @@
 //! The shell: runs an owner on a thread of its own and does what it wants done.
 //!
-//! In: calls through a [`Handle`]. Out: reads and writes of the store, which come back as events, and deliveries for couriers, who
+//! In: calls through a [`OwnerHandle`]. Out: reads and writes of the store, which come back as events, and deliveries for couriers, who
 //! report as events. Invariant: the thread that waits for time does nothing but decide; whatever may take long happens on the
 //! runtime. A small batch is begun and looked after by this thread itself, because two ways through the runtime take longer than
 //! it does. After the owner's end it stays as long as anybody has a way to it, to
@@ -22,17 +22,17 @@ use punctual_store::{Retention, StoreError, TaskStore};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::call::{Answers, Call};
-use crate::command::{Answer, Cancelled, Command, EngineError, Order, Scheduled, Subject};
+use crate::call::{Call, Replies};
+use crate::command::{Cancelled, Command, EngineError, Reply, ScheduleCommand, Scheduled, Subject};
 use crate::deliver::{Courier, Report};
 use crate::event::{Action, Event};
 use crate::gauges::Gauges;
-use crate::hand_over::{Flight, Stray};
-use crate::look::Looked;
+use crate::hand_over::{InFlight, OrphanReport};
+use crate::lookup::LookupResult;
 use crate::memory::Budget;
+use crate::next_batch::NextBatch;
 use crate::owner::Owner;
-use crate::porch::Porch;
-use crate::recover::Possession;
+use crate::recover::Ownership;
 
 /// Commands that wait for their answer at once. Each holds one task; more means that the store cannot
 /// keep up, and waiting longer would help nobody.
@@ -51,25 +51,25 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// The door to an owner. Clones lead to the same one.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    words: Sender<Word>,
-    porch: Arc<Porch>,
+pub struct OwnerHandle {
+    words: Sender<Message>,
+    next_batch: Arc<NextBatch>,
     permits: Arc<Semaphore>,
 }
 
 /// What reaches the thread.
 #[derive(Debug)]
-enum Word {
+enum Message {
     /// For the owner.
     Event(Event),
     /// The batch that the thread has begun may be written.
-    Look,
+    Lookup,
 }
 
 /// The way back for couriers.
 #[derive(Debug, Clone)]
 pub struct Reports {
-    words: Sender<Word>,
+    words: Sender<Message>,
     /// Tells owners apart.
     owner: (PartitionId, Epoch),
 }
@@ -78,13 +78,13 @@ impl Reports {
     /// Reports what came of deliveries. If the owner has ended, it is passed on to whoever came next.
     pub fn send(&self, reports: Vec<Report>) {
         if reports.len() <= REPORTS_MAX {
-            let _ = self.words.send(Word::Event(Event::Ended(reports)));
+            let _ = self.words.send(Message::Event(Event::Ended(reports)));
             return;
         }
         let mut reports = reports.into_iter();
         while !reports.as_slice().is_empty() {
             let some = reports.by_ref().take(REPORTS_MAX);
-            let _ = self.words.send(Word::Event(Event::Ended(some.collect())));
+            let _ = self.words.send(Message::Event(Event::Ended(some.collect())));
         }
     }
 
@@ -97,7 +97,7 @@ impl Reports {
 
 /// How an owner is run.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct OwnerConfig {
     /// How long history and dead letters are kept.
     pub retention: Retention,
     /// What may be held in memory.
@@ -108,12 +108,12 @@ pub struct Terms {
 
 /// Where reports go whose owner has ended. Bound: what is under way.
 #[derive(Debug, Clone, Default)]
-pub struct Strays(Option<mpsc::UnboundedSender<Stray>>);
+pub struct OrphanReports(Option<mpsc::UnboundedSender<OrphanReport>>);
 
-impl Strays {
+impl OrphanReports {
     /// To whoever passes them on to the next owner.
     #[must_use]
-    pub const fn to(sender: mpsc::UnboundedSender<Stray>) -> Self {
+    pub const fn to(sender: mpsc::UnboundedSender<OrphanReport>) -> Self {
         Self(Some(sender))
     }
 
@@ -127,7 +127,7 @@ impl Strays {
         if let Some(sender) = &self.0 {
             let reports = reports.into_iter().map(Report::passed_on);
             // A broker that is stopping passes nothing on.
-            let _ = sender.send(Stray { partition, reports: reports.collect() });
+            let _ = sender.send(OrphanReport { partition, reports: reports.collect() });
         }
     }
 }
@@ -135,14 +135,14 @@ impl Strays {
 /// Starts an owner. The receiver yields why it stopped, if it did so by itself; it is closed without a value
 /// after a drain, a hand-over, or when it was told to end. `flights` are under way at the broker that had the partition before.
 pub fn spawn<S, K, C>(
-    possession: Possession,
-    flights: Vec<Flight>,
+    ownership: Ownership,
+    flights: Vec<InFlight>,
     store: Arc<S>,
     courier: Arc<K>,
     clock: Arc<C>,
-    terms: Terms,
-    strays: Strays,
-) -> std::io::Result<(Handle, oneshot::Receiver<StoreError>)>
+    terms: OwnerConfig,
+    strays: OrphanReports,
+) -> std::io::Result<(OwnerHandle, oneshot::Receiver<StoreError>)>
 where
     S: TaskStore,
     K: Courier,
@@ -150,45 +150,45 @@ where
 {
     let (words, received) = channel();
     let (stopped, why) = oneshot::channel();
-    let porch = Arc::new(Porch::default());
-    let hands = Hands {
-        partition: possession.partition,
-        epoch: possession.epoch,
+    let next_batch = Arc::new(NextBatch::default());
+    let executor = Executor {
+        partition: ownership.partition,
+        epoch: ownership.epoch,
         store,
         courier,
         retention: terms.retention,
         runtime: runtime::Handle::current(),
         words: words.clone(),
-        porch: Arc::clone(&porch),
+        next_batch: Arc::clone(&next_batch),
         begun: RefCell::default(),
-        bell: Waker::from(Arc::new(Bell(words.clone()))),
+        bell: Waker::from(Arc::new(BatchWaker(words.clone()))),
         strays,
     };
-    thread::Builder::new().name(possession.partition.to_string()).spawn(move || {
-        let mut owner = Owner::new(possession, terms, clock.now());
+    thread::Builder::new().name(ownership.partition.to_string()).spawn(move || {
+        let mut owner = Owner::new(ownership, terms, clock.now());
         owner.adopt(flights);
-        let end = run(owner, &received, &hands, clock.as_ref());
-        let (partition, strays) = (possession.partition, hands.strays.clone());
+        let end = run(owner, &received, &executor, clock.as_ref());
+        let (partition, strays) = (ownership.partition, executor.strays.clone());
         // Whoever learns of the end may have the store, and nothing of ours keeps the way to here open.
-        drop((hands, clock));
+        drop((executor, clock));
         match end {
             Ok(()) => drop(stopped),
             Err(error) => _ = stopped.send(error),
         }
         stay(&received, &strays, partition);
     })?;
-    Ok((Handle { words, porch, permits: Arc::new(Semaphore::new(COMMANDS_MAX)) }, why))
+    Ok((OwnerHandle { words, next_batch, permits: Arc::new(Semaphore::new(COMMANDS_MAX)) }, why))
 }
 
 /// Returns when a drain or a hand-over has come to its end; an error when the owner may not or cannot go on.
 fn run<S: TaskStore, K: Courier, C: Clock>(
     mut owner: Owner,
-    received: &Receiver<Word>,
-    hands: &Hands<S, K>,
+    received: &Receiver<Message>,
+    executor: &Executor<S, K>,
     clock: &C,
 ) -> Result<(), StoreError> {
     // A store may ask for the runtime's timers when a batch is begun here.
-    let _runtime = hands.runtime.enter();
+    let _runtime = executor.runtime.enter();
     let mut draining = false;
     let mut heard = VecDeque::new();
     loop {
@@ -197,7 +197,7 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
             match action {
                 Action::Stop(error) => end = Some(Err(error)),
                 Action::End => end = Some(Ok(())),
-                action => hands.perform(action),
+                action => executor.perform(action),
             }
         }
         if let Some(end) = end {
@@ -208,7 +208,7 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
         }
         let wait = owner.wakes_at().map_or(IDLE_MAX, |at| clock.until(at).min(IDLE_MAX));
         match received.recv_timeout(wait) {
-            Ok(word) => hands.hear(word, &mut heard),
+            Ok(word) => executor.hear(word, &mut heard),
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -223,31 +223,31 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
                 break;
             }
             let Ok(word) = received.try_recv() else { break };
-            hands.hear(word, &mut heard);
+            executor.hear(word, &mut heard);
         }
     }
 }
 
 /// After the end: refuses calls and passes on reports, until nobody has a way to here any more.
-fn stay(received: &Receiver<Word>, strays: &Strays, partition: PartitionId) {
+fn stay(received: &Receiver<Message>, strays: &OrphanReports, partition: PartitionId) {
     for word in received {
         match word {
-            Word::Event(Event::Call(call)) => call.refuse(&EngineError::Stopped),
-            Word::Event(Event::Ended(reports)) => strays.send(partition, reports),
+            Message::Event(Event::Call(call)) => call.refuse(&EngineError::Stopped),
+            Message::Event(Event::Ended(reports)) => strays.send(partition, reports),
             // Whoever waits for an answer learns it by the end of the way back.
             _ => {}
         }
     }
 }
 
-impl Handle {
+impl OwnerHandle {
     /// Asks for several things at once; one answer each, in order. At most [`COMMANDS_MAX`].
     ///
     /// It is on its way when this returns, before anybody waits for the answers: what is asked first is decided first.
     pub fn call(
         &self,
         commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Answers, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
         let asked = self.send(commands);
         async move {
             let (answers, _permit) = asked?;
@@ -258,25 +258,25 @@ impl Handle {
     fn send(
         &self,
         commands: Vec<Command>,
-    ) -> Result<(oneshot::Receiver<Answers>, OwnedSemaphorePermit), EngineError> {
+    ) -> Result<(oneshot::Receiver<Replies>, OwnedSemaphorePermit), EngineError> {
         let count = u32::try_from(commands.len()).map_err(|_| EngineError::Busy)?;
         let permits = Arc::clone(&self.permits);
         let permit = permits.try_acquire_many_owned(count).map_err(|_| EngineError::Busy)?;
         let (call, answers) = Call::new(commands);
-        if let Some(call) = self.porch.wait(call) {
+        if let Some(call) = self.next_batch.wait(call) {
             self.tell(Event::Call(call)).map_err(|_| EngineError::Stopped)?;
         }
         Ok((answers, permit))
     }
 
-    fn tell(&self, event: Event) -> Result<(), SendError<Word>> {
-        self.words.send(Word::Event(event))
+    fn tell(&self, event: Event) -> Result<(), SendError<Message>> {
+        self.words.send(Message::Event(event))
     }
 
     /// Creates a task, or replaces the one that its key names.
-    pub async fn schedule(&self, order: Order) -> Result<Scheduled, EngineError> {
+    pub async fn schedule(&self, order: ScheduleCommand) -> Result<Scheduled, EngineError> {
         match self.ask(Command::Schedule(order)).await? {
-            Answer::Scheduled(scheduled) => Ok(scheduled),
+            Reply::Scheduled(scheduled) => Ok(scheduled),
             answer => unreachable!("another command's answer: {answer:?}"),
         }
     }
@@ -284,7 +284,7 @@ impl Handle {
     /// Stops a task before its next fire.
     pub async fn cancel(&self, subject: Subject) -> Result<Cancelled, EngineError> {
         match self.ask(Command::Cancel(subject)).await? {
-            Answer::Cancelled(cancelled) => Ok(cancelled),
+            Reply::Cancelled(cancelled) => Ok(cancelled),
             answer => unreachable!("another command's answer: {answer:?}"),
         }
     }
@@ -297,14 +297,14 @@ impl Handle {
     /// Does what is answered with a task: get, pause, resume, redrive.
     pub async fn task(&self, command: Command) -> Result<Task, EngineError> {
         match self.ask(command).await? {
-            Answer::Task(task) => Ok(task),
+            Reply::Task(task) => Ok(task),
             answer => unreachable!("another command's answer: {answer:?}"),
         }
     }
 
     /// The workers of a queue want so many deliveries at once from now on, those under way included.
     pub fn give_room(&self, namespace: Namespace, queue: Queue, room: usize) {
-        let _ = self.tell(Event::Room { namespace, queue, room });
+        let _ = self.tell(Event::Capacity { namespace, queue, room });
     }
 
     /// How much there is, of one namespace or of all.
@@ -324,13 +324,13 @@ impl Handle {
         let _ = self.tell(Event::Extend(until));
     }
 
-    /// Hands the partition over: starts nothing from here on, makes everything durable, waits a little
+    /// Executor the partition over: starts nothing from here on, makes everything durable, waits a little
     /// ([`HAND_OVER_WAIT`](crate::HAND_OVER_WAIT)) for deliveries under way, and tells those that are left. Later calls are refused with
     /// [`EngineError::Stopped`]; reports that come later are strays. [`EngineError::Lost`]: not everything could be written in time, and
     /// whoever takes over does so as after a crash.
     pub fn hand_over(
         &self,
-    ) -> impl Future<Output = Result<Vec<Flight>, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<InFlight>, EngineError>> + Send + use<> {
         let (reply, flights) = oneshot::channel();
         let sent = self.tell(Event::HandOver(reply));
         async move {
@@ -350,48 +350,48 @@ impl Handle {
         let _ = self.tell(Event::Ended(reports));
     }
 
-    async fn ask(&self, command: Command) -> Result<Answer, EngineError> {
+    async fn ask(&self, command: Command) -> Result<Reply, EngineError> {
         let answers = self.call(vec![command]).await?;
         answers.into_iter().next().unwrap_or(Err(EngineError::Stopped))
     }
 }
 
 /// What does the owner's work.
-struct Hands<S, K> {
+struct Executor<S, K> {
     partition: PartitionId,
     epoch: Epoch,
     store: Arc<S>,
     courier: Arc<K>,
     retention: Retention,
     runtime: runtime::Handle,
-    words: Sender<Word>,
-    porch: Arc<Porch>,
-    /// The batch that the thread looks after itself.
+    words: Sender<Message>,
+    next_batch: Arc<NextBatch>,
+    /// The batch that the thread lookups after itself.
     begun: RefCell<Option<Work>>,
     /// Rings when that may be written.
     bell: Waker,
-    strays: Strays,
+    strays: OrphanReports,
 }
 
 /// Something that ends with an event.
 type Work = Pin<Box<dyn Future<Output = Event> + Send>>;
 
-struct Bell(Sender<Word>);
+struct BatchWaker(Sender<Message>);
 
-impl Wake for Bell {
+impl Wake for BatchWaker {
     fn wake(self: Arc<Self>) {
         // A thread that is gone has nothing to look after.
-        let _ = self.0.send(Word::Look);
+        let _ = self.0.send(Message::Lookup);
     }
 }
 
-impl<S: TaskStore, K: Courier> Hands<S, K> {
+impl<S: TaskStore, K: Courier> Executor<S, K> {
     fn perform(&self, action: Action) {
         let (partition, epoch) = (self.partition, self.epoch);
         let store = Arc::clone(&self.store);
         match action {
             Action::Apply(batch) => {
-                self.porch.open();
+                self.next_batch.open();
                 let is_small = batch.changes.len() <= BEGUN_MAX;
                 let work =
                     async move { Event::Applied(store.apply(partition, epoch, batch).await) };
@@ -400,8 +400,8 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
             Action::Load { after, until, limit } => self.start(async move {
                 Event::Loaded(store.load(partition, after, until, limit).await)
             }),
-            Action::Look(looks) => self.start(async move {
-                Event::Looked(Looked::read(store.as_ref(), partition, looks).await)
+            Action::Lookup(lookups) => self.start(async move {
+                Event::LookupResult(LookupResult::read(store.as_ref(), partition, lookups).await)
             }),
             Action::Sweep(now) => {
                 let retention = self.retention;
@@ -415,19 +415,19 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
                 // Handing over is quick, but not so quick that time should wait for it.
                 self.runtime.spawn(async move { courier.carry(deliveries, &reports) });
             }
-            Action::Stray(reports) => self.strays.send(partition, reports),
+            Action::OrphanReport(reports) => self.strays.send(partition, reports),
             Action::Stop(_) | Action::End => unreachable!("the end of the loop"),
         }
     }
 
     /// What a word says to the owner. With the answer to a batch come those who have waited for it.
-    fn hear(&self, word: Word, heard: &mut VecDeque<Event>) {
+    fn hear(&self, word: Message, heard: &mut VecDeque<Event>) {
         let event = match word {
-            Word::Event(event) => Some(event),
-            Word::Look => self.look(),
+            Message::Event(event) => Some(event),
+            Message::Lookup => self.look(),
         };
         if matches!(event, Some(Event::Applied(_))) {
-            heard.extend(self.porch.close().into_iter().map(Event::Call));
+            heard.extend(self.next_batch.close().into_iter().map(Event::Call));
         }
         heard.extend(event);
     }
@@ -437,7 +437,7 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
         let words = self.words.clone();
         self.runtime.spawn(async move {
             // An owner that is gone wants to know nothing any more.
-            let _ = words.send(Word::Event(work.await));
+            let _ = words.send(Message::Event(work.await));
         });
     }
 
@@ -445,7 +445,7 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
     fn begin(&self, work: impl Future<Output = Event> + Send + 'static) {
         *self.begun.borrow_mut() = Some(Box::pin(work));
         if let Some(event) = self.look() {
-            let _ = self.words.send(Word::Event(event));
+            let _ = self.words.send(Message::Event(event));
         }
     }
 
@@ -463,13 +463,13 @@ impl<S: TaskStore, K: Courier> Hands<S, K> {
     }
 }
 
-impl<S, K> Drop for Hands<S, K> {
+impl<S, K> Drop for Executor<S, K> {
     /// What was begun is seen through by the runtime, and who waits for the next batch waits in vain.
     fn drop(&mut self) {
         if let Some(work) = self.begun.take() {
             self.runtime.spawn(work);
         }
-        for call in self.porch.close() {
+        for call in self.next_batch.close() {
             call.refuse(&EngineError::Stopped);
         }
     }

@@ -11,7 +11,7 @@ use punctual_core::{
 };
 use punctual_store::{Change, StoreError};
 
-use crate::command::{Answer, Asked, Condition, EngineError, Order, Scheduled};
+use crate::command::{Asked, Condition, EngineError, Reply, ScheduleCommand, Scheduled};
 use crate::owner::Owner;
 use crate::receipt;
 use crate::write::{Decision, Effect};
@@ -19,7 +19,7 @@ use crate::write::{Decision, Effect};
 impl Owner {
     pub(crate) fn schedule(
         &mut self,
-        order: Order,
+        order: ScheduleCommand,
         asked: Asked,
         existing: Option<Task>,
         receipt: Option<Task>,
@@ -27,7 +27,7 @@ impl Owner {
     ) {
         if let (Some(ours), Some(kept)) = (&order.receipt, &receipt) {
             let answer = receipt::recall(&order.new_task, ours, kept);
-            return self.answer(asked, answer.map(Answer::Scheduled));
+            return self.answer(asked, answer.map(Reply::Scheduled));
         }
         if let Some(error) = self.refusal(order.condition, existing.as_ref()) {
             return self.answer(asked, Err(error));
@@ -60,7 +60,7 @@ impl Owner {
         }
         decision.change(Change::Put(task.clone()));
         decision.effects.push(Effect::file(task));
-        decision.answers(Answer::Scheduled(scheduled));
+        decision.answers(Reply::Scheduled(scheduled));
         self.write(decision);
     }
 
@@ -68,7 +68,7 @@ impl Owner {
     fn keep_receipt(
         &mut self,
         decision: &mut Decision,
-        order: &Order,
+        order: &ScheduleCommand,
         task: &Task,
         now: Timestamp,
     ) -> bool {
@@ -86,7 +86,7 @@ impl Owner {
 
     /// A task that goes on does so by its new definition from now on, under its id: its history stays, and what was fired already is
     /// not fired again.
-    fn edit(&mut self, old: Task, order: &Order, asked: Asked, now: Timestamp) {
+    fn edit(&mut self, old: Task, order: &ScheduleCommand, asked: Asked, now: Timestamp) {
         let firing = self.memory.is_firing(old.id);
         let was = old.state;
         let mut decision = Decision::answering(asked);
@@ -97,7 +97,7 @@ impl Owner {
                     .into_iter()
                     .for_each(|asked| self.answer(asked, Err(EngineError::Never)));
             }
-            Some(Edited::InItsCourse(task)) => {
+            Some(Edited::SameTimes(task)) => {
                 let stored = task.clone().earliest();
                 decision.change(Change::Refile { task: stored.clone(), was });
                 let effect =
@@ -108,7 +108,8 @@ impl Owner {
             Some(Edited::Anew(task)) => {
                 let rests = matches!(was, TaskState::Done | TaskState::Dead);
                 let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
-                let begun = firing || !old.attempts.is_empty() || !old.aside.is_empty() || due;
+                let begun =
+                    firing || !old.attempts.is_empty() || !old.overlapping.is_empty() || due;
                 if begun && !rests {
                     // An attempt that is under way belongs to the definition of before: whatever comes of it changes nothing.
                     let old = decision.end_aside(old, FireEnd::Replaced, now);
@@ -126,7 +127,7 @@ impl Owner {
         if !self.keep_receipt(&mut decision, order, &task, now) {
             return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
         }
-        decision.answers(Answer::Scheduled(Scheduled::Replaced(task)));
+        decision.answers(Reply::Scheduled(Scheduled::Replaced(task)));
         self.write(decision);
     }
 

@@ -4,8 +4,8 @@
 //! most once per epoch; an outcome of an attempt that is over changes nothing.
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, Onward, Outcome, Reason,
-    Task, TaskState, Terms, Timestamp, Verdict, settle,
+    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason,
+    SettleContext, Task, TaskState, Timestamp, Verdict, settle,
 };
 use punctual_store::{Change, Head};
 
@@ -20,7 +20,7 @@ impl Owner {
     pub(crate) fn on_ended(&mut self, reports: Vec<Report>, now: Timestamp) {
         for report in self.unless_late(reports) {
             // One that is passed on counts if its delivery is known to be under way.
-            let Some(lane) = report.lane.or_else(|| self.adopted.end(&report)) else {
+            let Some(lane) = report.lane.or_else(|| self.inherited.end(&report)) else {
                 continue;
             };
             self.lanes.came_back(lane, report.outcome.as_ref());
@@ -38,7 +38,7 @@ impl Owner {
         if loaded.phase == Phase::Leaving {
             return loaded.missed.push(report);
         }
-        if loaded.flying.contains(&nominal_at) {
+        if loaded.in_flight.contains(&nominal_at) {
             return self.settle_aside(report, now);
         }
         let task = &loaded.task;
@@ -55,13 +55,13 @@ impl Owner {
                 _ => self.enqueue(id, now),
             };
         };
-        let over = task.is_silent_no_more();
+        let over = task.touched_while_firing();
         let decision = match judge(task, report.fired_at, outcome, now) {
             Judged::Done(task) => {
-                let onward = self.count_skips(task.onward(TaskState::Done, now));
+                let next_step = self.count_skips(task.next_step(TaskState::Done, now));
                 let record = FireRecord::of_ended(task, FireEnd::Done, now);
                 let done = |next, was| Change::Settle { record, next, was };
-                Decision::onward(id, onward, was, now, done)
+                Decision::next_step(id, next_step, was, now, done)
             }
             Judged::Again(task, _) if over => Decision::silent_no_more(&task, now),
             Judged::Again(task, fire_at) => {
@@ -70,20 +70,20 @@ impl Owner {
                 Decision::own(change, Effect::file(task))
             }
             Judged::Dead(letter) => {
-                let onward = self.count_skips(letter.task.onward(TaskState::Dead, now));
+                let next_step = self.count_skips(letter.task.next_step(TaskState::Dead, now));
                 let letter = DeadLetter { task: alone(letter.task), ..letter };
                 let dead = |next, was| Change::Dead { letter, next, was };
-                Decision::onward(id, onward, was, now, dead)
+                Decision::next_step(id, next_step, was, now, dead)
             }
         };
         self.write(decision);
     }
 
-    fn count_skips(&mut self, onward: Onward) -> Onward {
-        if let Some((_, skipped)) = &onward.skipped {
+    fn count_skips(&mut self, next_step: NextStep) -> NextStep {
+        if let Some((_, skipped)) = &next_step.skipped {
             self.skips.count(*skipped);
         }
-        onward
+        next_step
     }
 
     /// A fire that another of its task has come up to is over, or waits for another attempt.
@@ -91,12 +91,12 @@ impl Owner {
         let FireId { task: id, nominal_at } = report.fire_id;
         let Some(loaded) = self.memory.get(id) else { return };
         let task = loaded.task.clone();
-        let Some(before) = task.before_aside(nominal_at) else { return };
+        let Some(before) = task.before_overlapping(nominal_at) else { return };
         if before.attempt_next() != report.attempt {
             return;
         }
         let Some(outcome) = report.outcome else {
-            return self.memory.landed(id, nominal_at);
+            return self.memory.returned(id, nominal_at);
         };
         let was = task.state;
         let over = task.with_aside(nominal_at, None);
@@ -118,7 +118,7 @@ impl Owner {
             }
         };
         if let Some(loaded) = self.memory.get_mut(id) {
-            loaded.flying.retain(|at| *at != nominal_at);
+            loaded.in_flight.retain(|at| *at != nominal_at);
         }
         self.write(Decision::own(change, Effect::stand(stands)));
     }
@@ -126,10 +126,10 @@ impl Owner {
     /// It ended as a dead letter with an unknown outcome when it was claimed. Now the outcome is known, and another end takes the
     /// place of that one.
     fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
-        let Claim { task, went_on, .. } = claim;
+        let Claim { task, task_continues, .. } = claim;
         let fire_id = report.fire_id;
         let namespace = task.definition.namespace.clone();
-        let outcome = match (report.outcome, went_on) {
+        let outcome = match (report.outcome, task_continues) {
             (Some(outcome), _) => outcome,
             (None, false) => {
                 return match task.definition.key.clone() {
@@ -142,7 +142,7 @@ impl Owner {
                 Outcome::Failed { reason: Reason::new("it was not sent"), retry_in: None }
             }
         };
-        let was = if went_on { TaskState::Firing } else { TaskState::Dead };
+        let was = if task_continues { TaskState::Firing } else { TaskState::Dead };
         let change = match judge(task, report.fired_at, outcome, now) {
             Judged::Done(task) => {
                 let record = FireRecord::of(&task, FireEnd::Done, now);
@@ -192,7 +192,7 @@ enum Judged {
 }
 
 fn judge(mut task: Task, fired_at: Timestamp, outcome: Outcome, now: Timestamp) -> Judged {
-    let terms = Terms {
+    let terms = SettleContext {
         fire_id: task.fire().id,
         retry: &task.definition.retry,
         guarantee: task.definition.guarantee,

@@ -7,13 +7,13 @@
 use punctual_core::{AttemptNo, Due, FireEnd, FireRecord, Schedule, Task, TaskState, Timestamp};
 use punctual_store::{Change, Head};
 
-use crate::command::{Answer, Asked, Command, EngineError, Push};
-use crate::look::Sight;
+use crate::command::{Asked, Command, EngineError, Push, Reply};
+use crate::lookup::FoundTask;
 use crate::owner::Owner;
 use crate::write::{Decision, Effect};
 
 impl Owner {
-    pub(crate) fn touch(&mut self, push: Push, asked: Asked, sight: Sight, now: Timestamp) {
+    pub(crate) fn touch(&mut self, push: Push, asked: Asked, sight: FoundTask, now: Timestamp) {
         let Some(head) = sight.head else {
             return self.answer(asked, Err(EngineError::NotFound));
         };
@@ -29,7 +29,7 @@ impl Owner {
                 let mut decision = Decision::answering(asked);
                 decision.change(Change::Postpone { id, fire_at, version });
                 decision.effects.push(Effect::Postpone { namespace, id, fire_at, version });
-                decision.answers(Answer::Touched { fire_at, version });
+                decision.answers(Reply::Touched { fire_at, version });
                 self.write(decision);
             }
             (Some(task), _) => match task.definition.schedule {
@@ -81,7 +81,7 @@ impl Owner {
         let was = task.state;
         let version = task.version.next();
         let mut decision = Decision::answering(asked);
-        decision.answers(Answer::Touched { fire_at: until, version });
+        decision.answers(Reply::Touched { fire_at: until, version });
         if self.memory.is_firing(task.id) {
             // The attempt goes on; the watch is armed when it is over.
             let (resumes_at, armed_at) = (Some(until), Some(now));
@@ -112,7 +112,7 @@ impl Owner {
         let mut decision = Decision::answering(asked);
         decision.change(Change::Refile { task: moved.clone(), was });
         decision.effects.push(Effect::file(moved));
-        decision.answers(Answer::Touched { fire_at, version });
+        decision.answers(Reply::Touched { fire_at, version });
         self.write(decision);
     }
 }

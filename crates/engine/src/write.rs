@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    FireEnd, FireId, FireRecord, Namespace, Onward, Task, TaskId, TaskState, Timestamp, Version,
+    FireEnd, FireId, FireRecord, Namespace, NextStep, Task, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::{Batch, BatchNo, Change, Room, StoreError};
+use punctual_store::{Batch, BatchNo, Change, Resource, StoreError};
 use smallvec::SmallVec;
 
-use crate::command::{Answer, Asked, EngineError};
+use crate::command::{Asked, EngineError, Reply};
 use crate::event::Action;
-use crate::kept::Kept;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::recent::Matter;
+use crate::read_tracker::Scope;
+use crate::retained_batches::RetainedBatches;
 
 /// How long after the last batch a store that may forget is asked whether it still has it: longer than a replica is usually behind.
 pub(crate) const CONFIRM_AFTER: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ pub(crate) struct Decision {
     pub(crate) effects: SmallVec<[Effect; 1]>,
     /// Who is answered, and with what.
     pub(crate) asked: Option<Asked>,
-    answer: Option<Box<Answer>>,
+    answer: Option<Box<Reply>>,
 }
 
 const _: () = assert!(size_of::<Decision>() <= 256);
@@ -63,34 +63,34 @@ impl Decision {
     }
 
     /// With what is said to whoever asked.
-    pub(crate) fn answers(&mut self, answer: Answer) {
+    pub(crate) fn answers(&mut self, answer: Reply) {
         self.answer = Some(Box::new(answer));
     }
 
     /// What is said to whoever asked.
-    fn into_answer(self) -> Result<Answer, EngineError> {
+    fn into_answer(self) -> Result<Reply, EngineError> {
         self.answer.map(|answer| *answer).ok_or(EngineError::Stopped)
     }
 
     /// A fire of a task is over, by `change` of how the task stood and how it stands then, and the task goes on or ends.
-    pub(crate) fn onward(
+    pub(crate) fn next_step(
         id: TaskId,
-        onward: Onward,
+        next_step: NextStep,
         was: TaskState,
         now: Timestamp,
         change: impl FnOnce(Option<Task>, TaskState) -> Change,
     ) -> Self {
         let mut decision = Self::default();
-        match &onward.skipped {
+        match &next_step.skipped {
             None => {
-                let next = onward.next.clone().map(Task::earliest);
+                let next = next_step.next.clone().map(Task::earliest);
                 decision.change(change(next, was));
             }
             Some((task, _)) => {
                 decision.change(change(Some(task.clone()), was));
             }
         }
-        decision.leave_out(id, onward, now);
+        decision.skip_fires(id, next_step, now);
         decision
     }
 
@@ -98,15 +98,17 @@ impl Decision {
     pub(crate) fn silent_no_more(task: &Task, now: Timestamp) -> Self {
         let record = FireRecord::of(task, FireEnd::Replaced, now);
         let over = |next, was| Change::Settle { record, next, was };
-        Self::onward(task.id, task.onward(TaskState::Done, now), task.state, now, over)
+        Self::next_step(task.id, task.next_step(TaskState::Done, now), task.state, now, over)
     }
 
-    /// The fires of a task that are aside end with it, or with its definition. Out: the task without them.
+    /// The fires of a task that are overlapping end with it, or with its definition. Out: the task without them.
     pub(crate) fn end_aside(&mut self, mut task: Task, end: FireEnd, now: Timestamp) -> Task {
-        while let Some(nominal_at) = task.aside.last().map(|aside| aside.nominal_at) {
-            let before = task.before_aside(nominal_at);
+        while let Some(nominal_at) =
+            task.overlapping.last().map(|overlapping| overlapping.nominal_at)
+        {
+            let before = task.before_overlapping(nominal_at);
             let record = before.map(|before| FireRecord::of(&before, end, now));
-            task.aside.pop();
+            task.overlapping.pop();
             let (next, was) = (Some(task.clone()), task.state);
             if let Some(record) = record {
                 self.change(Change::Settle { record, next, was });
@@ -126,9 +128,9 @@ impl Decision {
     }
 
     /// Fires are left out, if any, and the task goes on or ends.
-    pub(crate) fn leave_out(&mut self, id: TaskId, onward: Onward, now: Timestamp) {
-        let next = onward.next.map(Task::earliest);
-        if let Some((task, skipped)) = onward.skipped {
+    pub(crate) fn skip_fires(&mut self, id: TaskId, next_step: NextStep, now: Timestamp) {
+        let next = next_step.next.map(Task::earliest);
+        if let Some((task, skipped)) = next_step.skipped {
             let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
             let was = task.state;
             self.change(Change::Settle { record, next: next.clone(), was });
@@ -175,7 +177,7 @@ pub(crate) struct Writer {
     /// The batch of what was decided last was sent before, and what came of it is not known: it is sent as it was, or never again.
     pub(crate) in_doubt: bool,
     /// What the store has answered, for a store that may forget.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<RetainedBatches>,
     /// The one of these that is under way, because the store has forgotten it.
     again: Option<BatchNo>,
     /// Why the owner ends when the store has all that it had forgotten, and a batch without changes in place of the one in doubt.
@@ -192,7 +194,7 @@ impl Writer {
             durable: 0,
             sent: 0,
             in_doubt: false,
-            kept: keeps_batches.then(Kept::default),
+            kept: keeps_batches.then(RetainedBatches::default),
             again: None,
             ends: None,
             confirms_at: None,
@@ -310,9 +312,9 @@ impl Owner {
     /// Decides: from here on the tasks concerned stand as the decision says, durable or not.
     pub(crate) fn write(&mut self, decision: Decision) {
         for change in &decision.changes {
-            let matter = Matter::of(change);
+            let matter = Scope::of(change);
             self.recent.decided(matter);
-            if let Matter::Task(id) = matter {
+            if let Scope::Task(id) = matter {
                 self.memory.leaving(id);
             }
         }
@@ -340,7 +342,7 @@ impl Owner {
             (Ok(()), Some(number)) => {
                 self.writer.rewind_to(number.next());
                 if !self.writer.is_rewound() {
-                    self.trust_again(now);
+                    self.end_repair(now);
                 }
                 self.actions.push(Action::Apply(self.writer.batch()));
             }
@@ -362,7 +364,7 @@ impl Owner {
                     return self.stop(StoreError::Gap { expected, given, partition });
                 }
                 tracing::warn!(%partition, ?expected, ?given, "the store has forgotten batches; they are sent again");
-                self.distrust(expected, now);
+                self.begin_repair(expected, now);
                 self.actions.push(Action::Apply(self.writer.batch()));
             }
             (Err(error @ StoreError::Fenced { .. }), _) => {
@@ -402,7 +404,7 @@ impl Owner {
         }
     }
 
-    /// Answers whoever asked for something that is durable: nothing else follows any more.
+    /// Replies whoever asked for something that is durable: nothing else follows any more.
     pub(crate) fn answer_durable(&mut self) {
         while let Some(decision) = self.writer.take_durable() {
             if let Some(reply) = decision.asked.as_ref().and_then(|asked| asked.reply) {
@@ -414,12 +416,12 @@ impl Owner {
     /// Does what follows from a decision.
     fn durable(&mut self, mut decision: Decision, now: Timestamp) {
         for change in &decision.changes {
-            let matter = Matter::of(change);
+            let matter = Scope::of(change);
             self.recent.durable(matter);
             if let Change::Put(task) = &**change {
                 self.claims.named(task);
             }
-            if let Matter::Task(id) = matter {
+            if let Scope::Task(id) = matter {
                 self.loader.forget_aside(id);
             }
             self.wake_watchers(change.task_id());
@@ -446,7 +448,7 @@ impl Owner {
     }
 
     /// There is no room: new tasks are refused, everything else of the batch goes on without them.
-    fn refuse_growth(&mut self, room: Room, now: Timestamp) {
+    fn refuse_growth(&mut self, room: Resource, now: Timestamp) {
         while self.writer.is_behind() {
             self.take_effect(now);
         }
@@ -472,11 +474,11 @@ impl Owner {
     pub(crate) fn undo(&mut self, decision: Decision, why: EngineError, now: Timestamp) {
         for change in &decision.changes {
             let id = change.task_id();
-            self.recent.undone(Matter::of(change));
+            self.recent.undone(Scope::of(change));
             for report in self.memory.staying(id) {
                 self.settle(report, now);
             }
-            if !self.recent.is_undurable(Matter::Task(id))
+            if !self.recent.is_undurable(Scope::Task(id))
                 && let Some(task) = self.loader.take_aside(id)
             {
                 self.file(task);

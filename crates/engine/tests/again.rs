@@ -17,7 +17,7 @@ use punctual_core::{
 use punctual_engine::{Command, Condition, Push};
 use punctual_store::TaskStore;
 use world::receiver::Receiver;
-use world::{Answer, Dice, Moves, Weather, World, key, millis, named, ready, secs, seeds};
+use world::{Dice, Moves, Reply, Weather, World, key, millis, named, ready, secs, seeds};
 
 const SEEDS_DEFAULT: u64 = 200;
 /// Each broke a promise once.
@@ -46,7 +46,7 @@ struct Known {
     count: u32,
     guarantee: Guarantee,
     paused: bool,
-    pausing: Option<Answer<Task>>,
+    pausing: Option<Reply<Task>>,
 }
 
 struct Life {
@@ -60,7 +60,7 @@ struct Life {
     watch: Task,
     armed_until: Timestamp,
     in_doubt: bool,
-    touching: Option<Answer<Timestamp>>,
+    touching: Option<Reply<Timestamp>>,
     told: HashSet<Timestamp>,
 }
 

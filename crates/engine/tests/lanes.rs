@@ -72,7 +72,7 @@ fn more_than_a_lane_holds_comes_back_from_the_store() {
     let orders = (0..100_000).map(|_| once(secs(1))).map(|new_task| {
         let condition = Condition::Always;
         let new_task = new_task.into();
-        punctual_engine::Command::Schedule(punctual_engine::Order {
+        punctual_engine::Command::Schedule(punctual_engine::ScheduleCommand {
             new_task,
             condition,
             receipt: None,

@@ -8,7 +8,7 @@ use punctual_core::{
     Backoff, DeadReason, FireEnd, Guarantee, Jitter, Outcome, RetryPolicy, TaskState, Version,
 };
 use punctual_engine::{Action, Cancelled, Condition, EngineError, Scheduled, Subject};
-use punctual_store::{Room, TaskStore};
+use punctual_store::{Resource, TaskStore};
 use world::{Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
 
 const PARTITION: punctual_core::PartitionId = punctual_core::PartitionId::FIRST;
@@ -366,7 +366,7 @@ fn while_the_store_is_away_loaded_tasks_go_on_firing() {
 
 #[test]
 fn a_full_store_refuses_new_tasks_and_goes_on_with_the_rest() {
-    for room in [Room::Disk, Room::Memory] {
+    for room in [Resource::Disk, Resource::Memory] {
         let mut world = World::new();
         world.schedule(named("order", secs(5)));
         (world.weather, world.lacks) = (Weather::Full, room);
@@ -390,7 +390,7 @@ fn what_makes_no_task_waits_for_nobody_who_is_refused() {
     let mut created = world.send_schedule(once(secs(5)), Condition::Always);
     let mut cancelled = world.send_cancel(key("paid"));
     world.settle();
-    assert_eq!(created.try_recv().unwrap(), Err(EngineError::Full(Room::Disk)));
+    assert_eq!(created.try_recv().unwrap(), Err(EngineError::Full(Resource::Disk)));
     assert!(cancelled.try_recv().unwrap().is_ok(), "no time has passed");
     assert_eq!((world.counts().cancelled, world.counts().scheduled), (1, 0));
 }
@@ -402,13 +402,13 @@ fn a_task_loaded_while_its_replacement_was_on_its_way_fires_if_that_is_refused()
     world.crash();
     // The replacement is decided before the first page is read, and refused after.
     let mut replaced = world.send_schedule(named("order", secs(9)), Condition::Always);
-    let look = world.wanted.iter().position(|action| matches!(action, Action::Look(_))).unwrap();
+    let look = world.wanted.iter().position(|action| matches!(action, Action::Lookup(_))).unwrap();
     world.perform(look);
     let load = world.wanted.iter().position(|action| matches!(action, Action::Load { .. }));
     world.perform(load.unwrap());
     world.weather = Weather::Full;
     world.settle();
-    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(Room::Disk)));
+    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(Resource::Disk)));
     world.weather = Weather::Fair;
     world.pass(secs(5));
     assert_eq!(world.carried.len(), 1);
@@ -424,7 +424,7 @@ fn an_outcome_that_came_while_a_replacement_was_on_its_way_counts_if_that_is_ref
     world.comes_back(Outcome::Acked);
     world.weather = Weather::Full;
     world.settle();
-    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(Room::Disk)));
+    assert_eq!(replaced.try_recv().unwrap(), Err(EngineError::Full(Resource::Disk)));
     world.weather = Weather::Fair;
     world.pass(secs(5));
     assert_eq!((world.counts().done, world.counts().scheduled), (1, 0));
@@ -473,11 +473,11 @@ fn a_fenced_owner_stops_and_refuses_everything() {
     world.settle();
     let mut answer = world.send_schedule(once(secs(5)), Condition::Always);
     // Somebody else takes the partition; our batch carries the old epoch.
-    let old = world.possession.epoch;
+    let old = world.ownership.epoch;
     let mine = std::mem::replace(&mut world.owner, World::new().owner);
     let wanted = std::mem::take(&mut world.wanted);
     world.crash();
-    (world.owner, world.wanted, world.possession.epoch) = (mine, wanted, old);
+    (world.owner, world.wanted, world.ownership.epoch) = (mine, wanted, old);
     world.settle();
     assert!(world.stopped.is_some());
     assert_eq!(answer.try_recv().unwrap(), Err(EngineError::Stopped), "nothing was done");

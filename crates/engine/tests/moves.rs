@@ -11,11 +11,11 @@ use punctual_core::{
     Schedule, Series, Task, TaskState,
 };
 use punctual_engine::{
-    Action, Cancelled, Command, Condition, EngineError, Event, Flight, HAND_OVER_WAIT, Push,
-    Report, Scheduled, Stands,
+    Action, Cancelled, Command, Condition, EngineError, Event, HAND_OVER_WAIT, InFlight, Push,
+    Report, Scheduled, StoredAs,
 };
 use punctual_store::{Batch, StoreError, TaskStore};
-use world::{Answer, Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
+use world::{Reply, Weather, World, failed, id, key, millis, named, once, ready, secs, shop};
 
 const LEASE: Duration = secs(5);
 
@@ -282,10 +282,10 @@ fn flights_of_what_is_no_longer_there_are_dropped_and_so_are_reports_that_nobody
     let fire_id = task.fire().id;
     let (attempt, fired_at) = (AttemptNo::new(2), world.now);
     let until = fired_at.after(secs(60));
-    let flight = |stands| Flight { fire_id, namespace: shop(), attempt, fired_at, until, stands };
-    let claimed = Stands::Claimed { went_on: false, succeeded: false };
+    let flight = |stands| InFlight { fire_id, namespace: shop(), attempt, fired_at, until, stands };
+    let claimed = StoredAs::Claimed { task_continues: false, key_reused: false };
     world.crash();
-    world.owner.adopt(vec![flight(Stands::Filed), flight(claimed), flight(claimed)]);
+    world.owner.adopt(vec![flight(StoredAs::Filed), flight(claimed), flight(claimed)]);
     world.settle();
     assert_eq!(world.gauges().inflight, 0, "another attempt, and no letter");
     let stray = Report::of(fire_id, task.attempt_next(), fired_at, Some(Outcome::Acked));
@@ -362,10 +362,10 @@ fn a_batch_in_doubt_that_is_fenced_may_have_been_made_all_the_same() {
     let mut in_doubt = world.send_schedule(once(secs(9)), Condition::Always);
     world.settle();
     world.weather = Weather::Fair;
-    let old = world.possession.epoch;
+    let old = world.ownership.epoch;
     let mine = std::mem::replace(&mut world.owner, World::new().owner);
     world.crash();
-    (world.owner, world.possession.epoch) = (mine, old);
+    (world.owner, world.ownership.epoch) = (mine, old);
     world.now = world.now.after(secs(1));
     world.settle();
     assert!(world.stopped.is_some());
@@ -387,7 +387,7 @@ fn past_its_lease_an_owner_does_nothing_until_it_is_extended() {
     world.renew();
     world.settle();
     assert_eq!(world.sent.len(), 2);
-    assert!(world.sent.iter().all(|delivery| delivery.lease_end.get() == world.possession.until));
+    assert!(world.sent.iter().all(|delivery| delivery.lease_end.get() == world.ownership.until));
     assert!(world.get(key("order")).is_ok());
 }
 
@@ -400,7 +400,7 @@ fn what_is_to_be_asked_again_takes_along_what_was_asked_after_it() {
     let mut shown = world.send_for_task(Command::Get(key("order")));
     world.act();
     // The store is asked about the task, and answers when the lease is over.
-    world.now = world.possession.until;
+    world.now = world.ownership.until;
     world.perform(0);
     world.renew();
     world.settle();
@@ -558,7 +558,7 @@ fn a_store_that_has_forgotten_more_than_is_kept_stops_the_owner() {
 
 /// A store that has forgotten the task "a", and a task of a name whose batch was sent without an answer: the call, and what may still
 /// come to the store.
-fn in_doubt_over_a_failover(world: &mut World, name: &str) -> (Answer<Scheduled>, Batch) {
+fn in_doubt_over_a_failover(world: &mut World, name: &str) -> (Reply<Scheduled>, Batch) {
     world.schedule(named("a", secs(50)));
     world.rewind(1);
     let asked = world.send_schedule(named(name, secs(40)), Condition::Always);
@@ -606,7 +606,7 @@ fn what_may_be_on_its_way_and_wrong_ends_the_owner_after_the_repair() {
     assert!(matches!(world.stopped, Some(StoreError::Gap { .. })), "{:?}", world.stopped);
     assert_eq!(asked.try_recv().unwrap(), Err(EngineError::Lost));
     assert_eq!(unnamed.try_recv().unwrap(), Err(EngineError::Stopped), "never sent");
-    let old = world.possession.epoch;
+    let old = world.ownership.epoch;
     let comes = |world: &World| ready(world.store.apply(PartitionId::FIRST, old, late.clone()));
     assert!(comes(&world).is_ok(), "its number was made");
     world.crash();

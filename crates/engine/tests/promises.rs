@@ -17,7 +17,7 @@ use punctual_store::TaskStore;
 use tokio::sync::oneshot::error::TryRecvError;
 use world::receiver::Receiver;
 use world::{
-    Answer, Dice, Moves, Weather, World, key, millis, named, once, ready, secs, seeds, shop,
+    Dice, Moves, Reply, Weather, World, key, millis, named, once, ready, secs, seeds, shop,
 };
 
 const SEEDS_DEFAULT: u64 = 300;
@@ -57,10 +57,10 @@ struct Life {
     promises: HashMap<TaskId, Promise>,
     /// How often each task was sent, promised or not.
     received: HashMap<TaskId, u32>,
-    scheduling: Vec<(Option<String>, Answer<Scheduled>)>,
-    cancelling: Vec<(Subject, Answer<Cancelled>)>,
-    touching: Vec<(TaskId, Answer<Timestamp>)>,
-    pausing: Vec<(TaskId, Answer<Task>)>,
+    scheduling: Vec<(Option<String>, Reply<Scheduled>)>,
+    cancelling: Vec<(Subject, Reply<Cancelled>)>,
+    touching: Vec<(TaskId, Reply<Timestamp>)>,
+    pausing: Vec<(TaskId, Reply<Task>)>,
     /// What was redriven may be received once more than promised: somebody asked for it.
     redriven: HashSet<TaskId>,
     /// The task that a key names, as far as callers know.
@@ -356,7 +356,7 @@ impl Life {
         }
     }
 
-    /// The receiver looks at what was sent, after the callers have looked at their answers.
+    /// The receiver lookups at what was sent, after the callers have looked at their answers.
     fn witness(&mut self) {
         self.hear();
         self.hear_of_changes();

@@ -12,8 +12,8 @@ use punctual_core::{
     Timestamp,
 };
 use punctual_engine::{
-    Answer, Cancelled, Command, Condition, Delivery, EngineError, Event, Order, Push, Receipt,
-    Scheduled,
+    Cancelled, Command, Condition, Delivery, EngineError, Event, Push, Receipt, Reply,
+    ScheduleCommand, Scheduled,
 };
 use punctual_store::TaskStore;
 use world::{START, World, failed, key, millis, named, ready, secs};
@@ -238,9 +238,10 @@ fn an_edit_under_an_idempotency_key_is_made_in_place_and_once() {
     for _ in 0..2 {
         let receipt = Receipt { key: TaskKey::new("k").unwrap(), digest: "d".to_owned() };
         let new_task = every(secs(10), Series::default()).into();
-        let order = Order { new_task, condition: Condition::Always, receipt: Some(receipt) };
+        let order =
+            ScheduleCommand { new_task, condition: Condition::Always, receipt: Some(receipt) };
         let mut answer = world.send(Command::Schedule(order), |told| match told {
-            Answer::Scheduled(scheduled) => Some(scheduled),
+            Reply::Scheduled(scheduled) => Some(scheduled),
             _ => None,
         });
         world.settle();
@@ -300,7 +301,7 @@ fn a_fire_besides_the_schedule_leaves_the_schedule_alone() {
     world.schedule(every(secs(10), Series::default()));
     world.pass(secs(3));
     world.task(Command::Fire(key("s"))).unwrap();
-    assert_eq!(world.sent[0].occasion, Occasion::Besides);
+    assert_eq!(world.sent[0].occasion, Occasion::Manual);
     ack_all(&mut world);
     world.pass(secs(20));
     assert_eq!(nominal(&world.sent), [3, 10, 20]);

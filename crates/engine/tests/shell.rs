@@ -11,15 +11,16 @@ use punctual_core::{
     Timestamp,
 };
 use punctual_engine::{
-    Budget, Cancelled, Condition, Courier, Delivery, EngineError, Flight, HAND_OVER_WAIT, Handle,
-    Order, Possession, Reports, Scheduled, Stray, Strays, Subject, Terms, spawn, take,
+    Budget, Cancelled, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT, InFlight,
+    OrphanReport, OrphanReports, OwnerConfig, OwnerHandle, Ownership, Reports, ScheduleCommand,
+    Scheduled, Subject, spawn, take,
 };
 use punctual_store::{MemoryStore, Retention, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Stands still until it is moved.
+/// StoredAs still until it is moved.
 struct HandClock(AtomicU64);
 
 impl HandClock {
@@ -39,7 +40,7 @@ impl Clock for HandClock {
     }
 }
 
-/// Hands every delivery to the test and takes its word for the outcome.
+/// Executor every delivery to the test and takes its word for the outcome.
 struct Asking(mpsc::UnboundedSender<(Delivery, oneshot::Sender<Outcome>)>);
 
 impl Courier for Asking {
@@ -58,9 +59,9 @@ impl Courier for Asking {
 
 struct Stage {
     clock: Arc<HandClock>,
-    owner: Handle,
+    owner: OwnerHandle,
     stopped: oneshot::Receiver<StoreError>,
-    strays: mpsc::UnboundedReceiver<Stray>,
+    strays: mpsc::UnboundedReceiver<OrphanReport>,
     carried: mpsc::UnboundedReceiver<(Delivery, oneshot::Sender<Outcome>)>,
 }
 
@@ -69,18 +70,22 @@ async fn stage() -> Stage {
     stage_with(Arc::new(MemoryStore::default()), clock, Vec::new()).await
 }
 
-async fn stage_with(store: Arc<MemoryStore>, clock: Arc<HandClock>, flights: Vec<Flight>) -> Stage {
+async fn stage_with(
+    store: Arc<MemoryStore>,
+    clock: Arc<HandClock>,
+    flights: Vec<InFlight>,
+) -> Stage {
     let broker = BrokerId::new("here:1");
     let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
     let (strays, straying) = mpsc::unbounded_channel();
     let (deliveries, carried) = mpsc::unbounded_channel();
     let courier = Arc::new(Asking(deliveries));
     let budget = Budget::shared_by(1);
-    let terms = Terms { retention: Retention::default(), budget, keeps_batches: false };
-    let (possession, strays) = (taken.unwrap(), Strays::to(strays));
+    let terms = OwnerConfig { retention: Retention::default(), budget, keeps_batches: false };
+    let (ownership, strays) = (taken.unwrap(), OrphanReports::to(strays));
     let clocked = Arc::clone(&clock);
     let (owner, stopped) =
-        spawn(possession, flights, store, courier, clocked, terms, strays).unwrap();
+        spawn(ownership, flights, store, courier, clocked, terms, strays).unwrap();
     owner.give_room(shop(), Queue::new("orders").unwrap(), 8);
     Stage { clock, owner, stopped, strays: straying, carried }
 }
@@ -89,10 +94,10 @@ fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
 }
 
-fn in_an_hour() -> Order {
+fn in_an_hour() -> ScheduleCommand {
     let target = Target::Queue(Queue::new("orders").unwrap());
     let new_task = NewTask::new(shop(), Schedule::Once(Due::In(HOUR)), target);
-    Order { new_task: new_task.into(), condition: Condition::Always, receipt: None }
+    ScheduleCommand { new_task: new_task.into(), condition: Condition::Always, receipt: None }
 }
 
 #[tokio::test]
@@ -102,7 +107,7 @@ async fn a_task_is_carried_when_the_clock_has_come_to_its_time() {
     let Scheduled::Created(task) = scheduled else { unreachable!("nothing was there before") };
     assert!(stage.carried.try_recv().is_err());
     stage.clock.pass(HOUR);
-    // A command wakes the owner, which then looks at the time.
+    // A command wakes the owner, which then lookups at the time.
     stage.owner.get(Subject::Id(shop(), task.id)).await.unwrap();
     let (delivery, answer) = stage.carried.recv().await.unwrap();
     assert_eq!(delivery.fire_id, task.fire().id);
@@ -168,7 +173,7 @@ async fn what_is_under_way_goes_on_at_the_owner_who_comes_next() {
     assert!(matches!(firing, Ok(Cancelled::Firing(_))), "{firing:?}");
     // The courier of the old owner comes back there, and its word is passed on.
     answer.send(Outcome::Acked).unwrap();
-    let Stray { partition, reports } = old.strays.recv().await.unwrap();
+    let OrphanReport { partition, reports } = old.strays.recv().await.unwrap();
     assert_eq!((partition, reports.len()), (PartitionId::FIRST, 1));
     new.owner.report(reports);
     new.owner.drain();
@@ -192,14 +197,14 @@ async fn past_its_lease_an_owner_answers_nobody_until_it_is_extended() {
     let store = Arc::new(MemoryStore::default());
     let broker = BrokerId::new("here:1");
     let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
-    let possession = Possession { until: clock.now().after(HOUR), ..taken.unwrap() };
+    let ownership = Ownership { until: clock.now().after(HOUR), ..taken.unwrap() };
     let (deliveries, _carried) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let terms = Terms { retention: Retention::default(), budget, keeps_batches: true };
-    let (courier, strays) = (Arc::new(Asking(deliveries)), Strays::none());
+    let terms = OwnerConfig { retention: Retention::default(), budget, keeps_batches: true };
+    let (courier, strays) = (Arc::new(Asking(deliveries)), OrphanReports::none());
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =
-        spawn(possession, Vec::new(), store, courier, clocked, terms, strays).unwrap();
+        spawn(ownership, Vec::new(), store, courier, clocked, terms, strays).unwrap();
     owner.schedule(in_an_hour()).await.unwrap();
     clock.pass(HOUR);
     assert_eq!(owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));

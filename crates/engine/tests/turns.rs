@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use punctual_core::{Due, HttpTarget, Method, NewTask, Target, Task};
 use punctual_engine::{
-    Action, Answer, Call, Cancelled, Command, Condition, EngineError, Event, Order, Push,
+    Action, Call, Cancelled, Command, Condition, EngineError, Event, Push, Reply, ScheduleCommand,
 };
 use world::{World, named, once, secs};
 
@@ -21,13 +21,13 @@ fn world_with_crowd() -> (World, Vec<Task>) {
     world.give_room(2 * CROWD);
     let orders = (0..CROWD).map(|n| {
         let new_task = named(&format!("crowd/{n}"), secs(1)).into();
-        Command::Schedule(Order { new_task, condition: Condition::Always, receipt: None })
+        Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
     });
     let (call, mut answers) = Call::new(orders.collect());
     world.owner.on(Event::Call(call), world.now);
     world.settle();
     let created = answers.try_recv().unwrap().into_iter().map(|answer| match answer {
-        Ok(Answer::Scheduled(scheduled)) => scheduled.task().clone(),
+        Ok(Reply::Scheduled(scheduled)) => scheduled.task().clone(),
         other => panic!("{other:?}"),
     });
     (world, created.collect())
@@ -70,15 +70,15 @@ fn one_that_is_cancelled_or_moved_while_its_turn_comes_does_not_fire() {
     world.owner.on(Event::Call(call), world.now);
     world.turn();
     // They are looked up, and decided while most of the crowd is in line.
-    let look = world.wanted.iter().position(|action| matches!(action, Action::Look(_))).unwrap();
+    let look = world.wanted.iter().position(|action| matches!(action, Action::Lookup(_))).unwrap();
     let look = world.wanted.remove(look);
     let looked = world.answer(look);
     world.owner.on(looked, world.now);
     assert!(world.owner.is_busy());
     world.settle();
     let answers = answers.try_recv().unwrap();
-    assert_eq!(answers[0], Ok(Answer::Cancelled(Cancelled::Cancelled)));
-    assert!(matches!(answers[1], Ok(Answer::Touched { .. })), "{answers:?}");
+    assert_eq!(answers[0], Ok(Reply::Cancelled(Cancelled::Cancelled)));
+    assert!(matches!(answers[1], Ok(Reply::Touched { .. })), "{answers:?}");
     let fired: HashSet<_> = world.carried.iter().map(|delivery| delivery.fire_id.task).collect();
     assert_eq!(fired.len(), CROWD - 2);
     assert!(!fired.contains(&cancelled.id) && !fired.contains(&moved.id));
@@ -91,7 +91,7 @@ fn the_store_has_the_next_batch_before_all_effects_of_a_large_one_are_done() {
     let mut world = World::new();
     let orders = (0..CROWD).map(|_| {
         let new_task = once(secs(1)).into();
-        Command::Schedule(Order { new_task, condition: Condition::Always, receipt: None })
+        Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
     });
     let (call, _answers) = Call::new(orders.collect());
     world.owner.on(Event::Call(call), world.now);

@@ -202,7 +202,7 @@ fn a_letter_is_deleted_once() {
     let mut world = World::new();
     let letter = one_dead(&mut world, once(secs(1)));
     let forget = || Command::Forget { namespace: shop(), fire_id: letter.fire_id() };
-    let told = |told| matches!(told, punctual_engine::Answer::Forgotten).then_some(());
+    let told = |told| matches!(told, punctual_engine::Reply::Forgotten).then_some(());
     let mut first = world.send(forget(), told);
     let mut second = world.send(forget(), told);
     world.settle();
@@ -246,7 +246,7 @@ fn a_call_of_many_commands_is_answered_in_their_order() {
     let mut world = World::new();
     let order = |new_task: NewTask| {
         let condition = Condition::Always;
-        Command::Schedule(punctual_engine::Order {
+        Command::Schedule(punctual_engine::ScheduleCommand {
             new_task: new_task.into(),
             condition,
             receipt: None,
@@ -264,13 +264,13 @@ fn a_call_of_many_commands_is_answered_in_their_order() {
     world.owner.on(punctual_engine::Event::Call(call), world.now);
     world.settle();
     let answers = answers.try_recv().unwrap();
-    use punctual_engine::{Answer, Cancelled, Scheduled};
+    use punctual_engine::{Cancelled, Reply, Scheduled};
     assert_eq!(answers[0], Err(EngineError::NotFound));
-    assert!(matches!(answers[1], Ok(Answer::Scheduled(Scheduled::Created(_)))));
-    assert!(matches!(answers[2], Ok(Answer::Scheduled(Scheduled::Created(_)))));
-    assert!(matches!(answers[3], Ok(Answer::Touched { .. })));
-    assert!(matches!(&answers[4], Ok(Answer::Task(task)) if task.version == Version::new(2)));
-    assert_eq!(answers[5], Ok(Answer::Cancelled(Cancelled::Cancelled)));
+    assert!(matches!(answers[1], Ok(Reply::Scheduled(Scheduled::Created(_)))));
+    assert!(matches!(answers[2], Ok(Reply::Scheduled(Scheduled::Created(_)))));
+    assert!(matches!(answers[3], Ok(Reply::Touched { .. })));
+    assert!(matches!(&answers[4], Ok(Reply::Task(task)) if task.version == Version::new(2)));
+    assert_eq!(answers[5], Ok(Reply::Cancelled(Cancelled::Cancelled)));
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn an_unsent_task_whose_name_was_given_to_another_does_not_come_back() {
 }
 
 #[test]
-fn a_task_fired_besides_its_schedule_fires_now_and_again_at_its_time() {
+fn a_task_fired_manually_fires_now_and_again_at_its_time() {
     let mut world = World::new();
     let task = world.schedule(named("order", secs(600)));
     let besides = world.task(Command::Fire(key("order"))).unwrap();
@@ -382,7 +382,7 @@ fn a_waiting_retry_that_is_fired_is_made_now() {
 }
 
 #[test]
-fn what_cannot_be_fired_besides_says_why() {
+fn what_cannot_be_fired_manually_says_why() {
     let mut world = World::new();
     assert_eq!(world.task(Command::Fire(key("a"))), Err(EngineError::NotFound));
     world.schedule(named("a", secs(50)));
@@ -391,7 +391,7 @@ fn what_cannot_be_fired_besides_says_why() {
 }
 
 #[test]
-fn what_may_be_received_at_most_once_can_be_fired_besides_its_schedule_too() {
+fn what_may_be_received_at_most_once_can_be_fired_manually_too() {
     let order = || NewTask { guarantee: Guarantee::AtMostOnce, ..named("order", secs(600)) };
     let mut world = World::new();
     let task = world.schedule(order());
@@ -435,14 +435,14 @@ fn what_may_be_received_at_most_once_can_be_fired_besides_its_schedule_too() {
 
 #[test]
 fn an_idempotency_key_that_is_bound_stands_for_nothing_else_for_a_day() {
-    use punctual_engine::{Answer, Order, Receipt, Scheduled};
+    use punctual_engine::{Receipt, Reply, ScheduleCommand, Scheduled};
     let receipt = |digest: &str| {
         let key = punctual_core::TaskKey::new("idempotency").unwrap();
         Receipt { key, digest: digest.to_owned() }
     };
     let bind = |world: &mut World, digest: &str| {
         let command = Command::Bind(once(secs(1)).namespace, receipt(digest));
-        let mut answer = world.send(command, |told| (told == Answer::Bound).then_some(()));
+        let mut answer = world.send(command, |told| (told == Reply::Bound).then_some(()));
         world.settle();
         answer.try_recv().unwrap()
     };
@@ -455,9 +455,9 @@ fn an_idempotency_key_that_is_bound_stands_for_nothing_else_for_a_day() {
     assert_eq!(bind(&mut world, "other"), Err(EngineError::OtherOrder));
     // A task without a name has its receipt in the same place.
     let (new_task, condition) = (once(secs(1)).into(), Condition::Always);
-    let order = Order { new_task, condition, receipt: Some(receipt("nameless")) };
+    let order = ScheduleCommand { new_task, condition, receipt: Some(receipt("nameless")) };
     let mut answer = world.send(Command::Schedule(order), |told| match told {
-        Answer::Scheduled(scheduled) => Some(scheduled),
+        Reply::Scheduled(scheduled) => Some(scheduled),
         _ => None,
     });
     world.settle();
@@ -471,7 +471,7 @@ fn an_idempotency_key_that_is_bound_stands_for_nothing_else_for_a_day() {
 
 #[test]
 fn a_task_is_created_once_under_an_idempotency_key_even_after_it_has_fired() {
-    use punctual_engine::{Answer, Order, Receipt, Scheduled};
+    use punctual_engine::{Receipt, Reply, ScheduleCommand, Scheduled};
     for name in [None, Some("order")] {
         let mut world = World::new();
         let ask = |world: &mut World, digest: &str| {
@@ -482,9 +482,9 @@ fn a_task_is_created_once_under_an_idempotency_key_even_after_it_has_fired() {
             let key = punctual_core::TaskKey::new("idempotency").unwrap();
             let receipt = Some(Receipt { key, digest: digest.to_owned() });
             let (new_task, condition) = (new_task.into(), Condition::Always);
-            let order = Order { new_task, condition, receipt };
+            let order = ScheduleCommand { new_task, condition, receipt };
             let mut answer = world.send(Command::Schedule(order), |told| match told {
-                Answer::Scheduled(scheduled) => Some(scheduled),
+                Reply::Scheduled(scheduled) => Some(scheduled),
                 _ => None,
             });
             world.settle();

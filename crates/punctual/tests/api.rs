@@ -194,7 +194,7 @@ fn what_may_be_received_at_most_once_is_fired_now_once_whatever_fails() {
     let receiver = Receiver::start();
     broker.put("b", self::task(r#""in": "1h", "guarantee": "at_most_once""#, &receiver.url));
     assert_eq!(post(&broker, "/tasks/b/fire", &json!({})).0, 200);
-    assert_eq!(receiver.next().header("punctual-occasion"), "besides");
+    assert_eq!(receiver.next().header("punctual-occasion"), "manual");
     eventually(|| (get(&broker, "/dead").1["dead"].as_array()?.len() == 1).then_some(()));
     assert_eq!(broker.get("b").1["state"], "scheduled", "it waits for its time all the same");
 }

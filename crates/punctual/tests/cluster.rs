@@ -343,7 +343,7 @@ fn a_broker_that_stops_hands_everything_over_and_nothing_is_lost_or_doubled() {
     let took = now_millis() - told_at;
     assert!(status.success(), "{status}: {}", stage.members[leader].said());
     let other = stage.desk((leader + 1) % 3).clone();
-    // What was under way is told to the heirs: nothing ends without a word.
+    // What was under way is told to the successors: nothing ends without a word.
     let stats = eventually(|| {
         let (_, stats) = other.get("/stats");
         (stats["done"] == count).then_some(stats)

@@ -165,7 +165,7 @@ fn stock(receiver: &Receiver) -> Arc<TempDir> {
     let tries = r#""in": "0s", "retry": {"attempts_max": 3, "backoff": {"fixed": "20d"}}"#;
     put("tried", &field::task(tries, &sour));
     eventually(|| (broker.get("tried").1["attempt"] == 1).then_some(()));
-    put("besides", &field::task(r#""in": "300d""#, &receiver.url));
+    put("manual", &field::task(r#""in": "300d""#, &receiver.url));
     assert_eq!(broker.call("POST", "/v1/shop/tasks/besides/fire", &[], "").0, 200);
     eventually(|| {
         let (_, fires) = broker.call("GET", "/v1/shop/tasks/besides/fires", &[], "");
@@ -230,7 +230,7 @@ fn an_import_into_other_partitions_makes_new_ids_and_says_so_and_twice_is_once()
     assert_eq!(first.len(), before.len() - receipts);
 
     let broker = Broker::start_on(Arc::clone(&wide), &["--partitions", "16"]);
-    for key in ["once", "moved", "paused", "cron", "watch", "again", "tried", "besides"] {
+    for key in ["once", "moved", "paused", "cron", "watch", "again", "tried", "manual"] {
         assert_eq!(broker.get(key).0, 200, "{key}");
     }
     // What ends here does not come back.

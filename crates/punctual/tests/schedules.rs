@@ -478,7 +478,7 @@ fn a_webhook_says_why_it_is_called() {
     let (broker, receiver) = (Broker::start(&["--allow-private-targets"]), Receiver::start());
     broker.put("a", field::task(r#""cron": "@yearly""#, &receiver.url));
     assert_eq!(post(&broker, "/tasks/a/fire", &json!({})).0, 200);
-    assert_eq!(receiver.next().header("punctual-occasion"), "besides");
+    assert_eq!(receiver.next().header("punctual-occasion"), "manual");
     assert_eq!(broker.get("a").1["cron"], "@yearly", "its schedule goes on");
     broker.put("b", field::task(r#""every": "100ms", "count": 1"#, &receiver.url));
     assert_eq!(receiver.next().header("punctual-occasion"), "due");

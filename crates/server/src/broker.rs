@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hyper_util::server::graceful::GracefulShutdown;
 use punctual_core::{BrokerId, Clock, Partitions, Seat, Timestamp};
-use punctual_engine::{Budget, Strays, Terms, spawn, take};
+use punctual_engine::{Budget, OrphanReports, OwnerConfig, spawn, take};
 use punctual_store::{LeaseStore as _, StoreError};
 use punctual_store_redis::RedisStore;
 use tokio::net::TcpListener;
@@ -252,7 +252,7 @@ async fn compose(
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
-    let terms = Terms { retention: config.retention, budget, keeps_batches: false };
+    let terms = OwnerConfig { retention: config.retention, budget, keeps_batches: false };
     let (owners, shared, standing) = match (&config.sharing, store.shared()) {
         (Some(sharing), Some(shared)) => {
             let joined = Joining { address, config, sharing, shared, partitions };
@@ -306,7 +306,7 @@ impl Joining<'_> {
         clock: &Arc<SystemClock>,
         telemetry: &Telemetry,
         guard: &Guard,
-        terms: Terms,
+        terms: OwnerConfig,
     ) -> Result<Joined, BrokerError> {
         let Self { address, config, sharing, shared, partitions } = self;
         let me = sharing.broker(address)?;
@@ -322,7 +322,7 @@ impl Joining<'_> {
         let owners = Owners::shared(partitions, me.clone(), Arc::clone(&peers), telemetry.clone());
         let owners = Arc::new(owners);
         let (lease, skew_max) = (sharing.lease, SKEW_MAX);
-        let member = punctual_cluster::Terms { me: me.clone(), partitions, lease, skew_max };
+        let member = punctual_cluster::MemberConfig { me: me.clone(), partitions, lease, skew_max };
         let (member, orders) = punctual_cluster::spawn(member, shared, Arc::clone(clock));
         let (strays, straying) = mpsc::unbounded_channel();
         let carrying = (Arc::clone(&owners), Arc::clone(&store));
@@ -335,8 +335,8 @@ impl Joining<'_> {
             telemetry: telemetry.clone(),
             guard: guard.clone(),
             // Redis may fail over to a server that has less than was answered.
-            terms: Terms { keeps_batches: true, ..terms },
-            strays: Mutex::new(Strays::to(strays)),
+            terms: OwnerConfig { keeps_batches: true, ..terms },
+            strays: Mutex::new(OrphanReports::to(strays)),
         };
         let membership = Membership::new(me, member, rooms, Arc::clone(&peers), lease);
         let mut parts = JoinSet::new();
@@ -375,16 +375,16 @@ async fn take_all(
     store: &Arc<Store>,
     couriers: &Arc<Couriers>,
     clock: &Arc<SystemClock>,
-    terms: Terms,
+    terms: OwnerConfig,
 ) -> Result<Ends, BrokerError> {
     let broker = BrokerId::new(SOLE_BROKER);
     let mut ends = JoinSet::new();
     for partition in owners.partitions().iter() {
-        let possession = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
+        let ownership = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
         let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
         let (handle, end) =
-            spawn(possession, Vec::new(), store, couriers, clock, terms, Strays::none())?;
-        owners.start(partition, possession.epoch, handle);
+            spawn(ownership, Vec::new(), store, couriers, clock, terms, OrphanReports::none())?;
+        owners.start(partition, ownership.epoch, handle);
         ends.spawn(end);
     }
     Ok(ends)

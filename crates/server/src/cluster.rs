@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_cluster::{Handle as Member, Order, View};
+use punctual_cluster::{ClusterView, Directive, MemberHandle};
 use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Seat, Timestamp};
-use punctual_engine::{Flight, Possession, Stray, Strays, Terms, spawn};
+use punctual_engine::{InFlight, OrphanReport, OrphanReports, OwnerConfig, Ownership, spawn};
 use punctual_store::{LeaseStore as _, StoreError};
 use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
@@ -29,7 +29,7 @@ use crate::peer::{PeerError, Peers};
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 
-/// How long the heir of a partition may take to say that it has it. The partition is its own by then, with or without a word.
+/// How long the successor of a partition may take to say that it has it. The partition is its own by then, with or without a word.
 const TAKE_MAX: Duration = Duration::from_secs(1);
 /// How long a broker is remembered that is no longer there: longer than one takes to stop.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
@@ -41,18 +41,18 @@ const STRAY_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) me: BrokerId,
-    member: Member,
+    member: MemberHandle,
     rooms: Rooms,
     peers: Arc<Peers>,
     /// Under way elsewhere, of partitions that are offered to this broker.
-    offered: Mutex<HashMap<PartitionId, Vec<Flight>>>,
+    offered: Mutex<HashMap<PartitionId, Vec<InFlight>>>,
     /// Under way here, of partitions that this broker lets go of.
     parting: Mutex<HashMap<PartitionId, Parting>>,
     lease: Duration,
     /// Who was there, and when last: one that is leaving is off the roll before its last leases are over.
     known: Mutex<HashMap<BrokerId, Timestamp>>,
     leaving: AtomicBool,
-    view: watch::Sender<Option<Arc<View>>>,
+    view: watch::Sender<Option<Arc<ClusterView>>>,
     skewed: watch::Sender<Option<i64>>,
     left: watch::Sender<bool>,
 }
@@ -67,22 +67,22 @@ pub(crate) struct Rooms {
     pub(crate) clock: Arc<SystemClock>,
     pub(crate) telemetry: Telemetry,
     pub(crate) guard: Guard,
-    pub(crate) terms: Terms,
+    pub(crate) terms: OwnerConfig,
     /// Nowhere, once the broker has left: no owner starts any more.
-    pub(crate) strays: Mutex<Strays>,
+    pub(crate) strays: Mutex<OrphanReports>,
 }
 
 #[derive(Debug, Clone)]
 struct Parting {
     epoch: Epoch,
-    flights: Vec<Flight>,
+    flights: Vec<InFlight>,
     since: Timestamp,
 }
 
 impl Membership {
     pub(crate) fn new(
         me: BrokerId,
-        member: Member,
+        member: MemberHandle,
         rooms: Rooms,
         peers: Arc<Peers>,
         lease: Duration,
@@ -104,7 +104,7 @@ impl Membership {
     }
 
     /// Who is there and who holds what, as far as is known; nothing before the first answer of the store.
-    pub(crate) fn view(&self) -> Option<Arc<View>> {
+    pub(crate) fn view(&self) -> Option<Arc<ClusterView>> {
         self.view.borrow().clone()
     }
 
@@ -149,41 +149,43 @@ impl Membership {
     }
 
     /// Does as it is told, until the member has left.
-    pub(crate) async fn obey(self: &Arc<Self>, mut orders: mpsc::Receiver<Order>) {
+    pub(crate) async fn obey(self: &Arc<Self>, mut orders: mpsc::Receiver<Directive>) {
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Start { partition, epoch, until } => self.start(partition, epoch, until),
-                Order::Extend { partition, epoch, until } => self.extend(partition, epoch, until),
-                Order::HandOver { partition, epoch, heir } => {
-                    tracing::info!(%partition, %epoch, heir = heir.as_ref().map(BrokerId::as_str), "handing over");
+                Directive::Start { partition, epoch, until } => self.start(partition, epoch, until),
+                Directive::Extend { partition, epoch, until } => {
+                    self.extend(partition, epoch, until)
+                }
+                Directive::HandOver { partition, epoch, successor } => {
+                    tracing::info!(%partition, %epoch, successor = successor.as_ref().map(BrokerId::as_str), "handing over");
                     tokio::spawn(Arc::clone(self).quieten(partition, epoch));
                 }
-                Order::Released { partition, epoch, heir } => {
-                    tokio::spawn(Arc::clone(self).hand_over(partition, epoch, heir));
+                Directive::Released { partition, epoch, successor } => {
+                    tokio::spawn(Arc::clone(self).hand_over(partition, epoch, successor));
                 }
-                Order::Drop { partition, epoch } => self.lose(partition, epoch),
-                Order::Publish(view) => self.publish(view),
-                Order::Skew(ahead_ms) => self.skew(ahead_ms),
-                Order::Left => break,
+                Directive::Drop { partition, epoch } => self.lose(partition, epoch),
+                Directive::Publish(view) => self.publish(view),
+                Directive::Skew(ahead_ms) => self.skew(ahead_ms),
+                Directive::Left => break,
             }
         }
-        *lock(&self.rooms.strays) = Strays::none();
+        *lock(&self.rooms.strays) = OrphanReports::none();
         self.left.send_replace(true);
     }
 
     fn start(self: &Arc<Self>, partition: PartitionId, epoch: Epoch, until: Timestamp) {
         let Rooms { owners, hub, store, couriers, clock, telemetry, terms, strays, .. } =
             &self.rooms;
-        // What could not be told to an heir is still ours, if nobody had the partition in between.
+        // What could not be told to an successor is still ours, if nobody had the partition in between.
         let parting = lock(&self.parting).remove(&partition);
         let kept = parting.filter(|parting| parting.epoch.next() == Some(epoch));
         let kept = kept.map(|parting| parting.flights);
         let flights = lock(&self.offered).remove(&partition).or(kept).unwrap_or_default();
-        let possession = Possession { partition, epoch, until };
+        let ownership = Ownership { partition, epoch, until };
         let under_way = flights.len();
         let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
         let strays = lock(strays).clone();
-        match spawn(possession, flights, store, couriers, clock, *terms, strays) {
+        match spawn(ownership, flights, store, couriers, clock, *terms, strays) {
             Ok((handle, end)) => {
                 tracing::info!(%partition, %epoch, under_way, "owner started");
                 owners.start(partition, epoch, handle.clone());
@@ -235,32 +237,33 @@ impl Membership {
         self.member.quiet(partition, epoch);
     }
 
-    /// Tells the heir of a partition, with what is under way.
+    /// Tells the successor of a partition, with what is under way.
     async fn hand_over(
         self: Arc<Self>,
         partition: PartitionId,
         epoch: Epoch,
-        heir: Option<BrokerId>,
+        successor: Option<BrokerId>,
     ) {
-        // It stays here until the heir has it.
+        // It stays here until the successor has it.
         let parting = lock(&self.parting).get(&partition).cloned();
-        let (Some(heir), Some(parting)) = (heir, parting.filter(|it| it.epoch == epoch)) else {
+        let (Some(successor), Some(parting)) = (successor, parting.filter(|it| it.epoch == epoch))
+        else {
             return self.member.handed_over(partition, epoch);
         };
-        let taking = self.peers.take(&heir, partition, epoch, &parting.flights);
+        let taking = self.peers.take(&successor, partition, epoch, &parting.flights);
         let error = match timeout(TAKE_MAX, taking).await {
             Ok(Ok(taken)) => {
                 lock(&self.parting).retain(|of, it| (*of, it.epoch) != (partition, epoch));
-                self.rooms.owners.note(partition, heir.clone(), taken);
+                self.rooms.owners.note(partition, successor.clone(), taken);
                 let took = self.rooms.clock.now().since(parting.since);
                 self.rooms.telemetry.handed_over(took);
-                tracing::info!(%partition, %heir, epoch = %taken, ?took, "handed over");
+                tracing::info!(%partition, %successor, epoch = %taken, ?took, "handed over");
                 return self.member.handed_over(partition, epoch);
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => "it takes long".to_owned(),
         };
-        tracing::warn!(%partition, %heir, %error, "the heir was not told");
+        tracing::warn!(%partition, %successor, %error, "the successor was not told");
         self.member.not_told(partition, epoch);
     }
 
@@ -279,7 +282,7 @@ impl Membership {
         }
     }
 
-    fn publish(&self, view: Arc<View>) {
+    fn publish(&self, view: Arc<ClusterView>) {
         self.rooms.owners.publish(&view.topology);
         let others = view.present.iter().map(|seen| seen.broker.clone());
         self.peers.retain(&others.filter(|broker| *broker != self.me).collect::<Vec<_>>());
@@ -318,7 +321,7 @@ impl Membership {
         &self,
         partition: PartitionId,
         before: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     ) -> Result<Epoch, PeerError> {
         if self.leaving.load(Ordering::Relaxed) {
             return Err(PeerError::NotMine);
@@ -351,7 +354,7 @@ pub(crate) async fn addresses(names: &[String]) -> Vec<SocketAddr> {
 pub(crate) async fn carry_strays(
     owners: Arc<Owners>,
     store: Arc<Store>,
-    mut strays: mpsc::UnboundedReceiver<Stray>,
+    mut strays: mpsc::UnboundedReceiver<OrphanReport>,
 ) {
     let mut carried = JoinSet::new();
     loop {
@@ -369,7 +372,11 @@ pub(crate) async fn carry_strays(
 }
 
 /// Tells the owner of then, as soon as there is one. A broker that has left is told no more who owns what, so it asks the store.
-async fn carry(owners: Arc<Owners>, store: Arc<Store>, Stray { partition, reports }: Stray) {
+async fn carry(
+    owners: Arc<Owners>,
+    store: Arc<Store>,
+    OrphanReport { partition, reports }: OrphanReport,
+) {
     let Some(mut changes) = owners.changes() else { return };
     let telling = async {
         while !owners.report(partition, &reports).await {

@@ -29,7 +29,7 @@ pub use sign::{SecretError, SigningSecret, Signs};
 pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {
     match occasion {
         Occasion::Due => "due",
-        Occasion::Besides => "besides",
+        Occasion::Manual => "manual",
         Occasion::Return => "return",
     }
 }

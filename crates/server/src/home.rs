@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{Epoch, Namespace, PartitionId, Queue};
-use punctual_engine::{Answers, Command, EngineError, Flight, Gauges, Report};
+use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use crate::broker::Broker;
 use crate::courier::hub::{Heard, Place, Token, Word};
@@ -18,7 +18,7 @@ impl Home for Broker {
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
-    ) -> Result<Answers, PeerError> {
+    ) -> Result<Replies, PeerError> {
         let handle = self.owners.handle(partition).ok_or(PeerError::NotMine)?;
         match handle.call(commands).await {
             Ok(answers) => Ok(answers),
@@ -32,7 +32,7 @@ impl Home for Broker {
         &self,
         partition: PartitionId,
         epoch: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     ) -> Result<Epoch, PeerError> {
         let shared = self.shared.as_ref().filter(|_| !self.is_draining());
         let membership = Arc::clone(&shared.ok_or(PeerError::NotMine)?.membership);

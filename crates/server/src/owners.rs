@@ -15,8 +15,8 @@ use punctual_core::{
     BrokerId, Epoch, Namespace, PartitionId, Partitions, Task, TaskKey, Topology, partition_of,
 };
 use punctual_engine::{
-    Answer, Answers, Cancelled, Command, EngineError, Gauges, Handle, Order, Report, Scheduled,
-    Subject,
+    Cancelled, Command, EngineError, Gauges, OwnerHandle, Replies, Reply, Report, ScheduleCommand,
+    Scheduled, Subject,
 };
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -53,7 +53,7 @@ struct Here {
 #[derive(Debug, Clone)]
 struct Local {
     epoch: Epoch,
-    handle: Handle,
+    handle: OwnerHandle,
 }
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct Others {
 
 /// Where a partition is.
 enum Place {
-    Here(Handle),
+    Here(OwnerHandle),
     There(BrokerId),
     /// Nobody has it, or nobody knows who.
     Nowhere,
@@ -126,7 +126,7 @@ impl Owners {
     }
 
     /// Those that are here.
-    pub(crate) fn handles(&self) -> Vec<(PartitionId, Handle)> {
+    pub(crate) fn handles(&self) -> Vec<(PartitionId, OwnerHandle)> {
         let here = self.here();
         let local = |partition: &PartitionId| {
             let local = here.by_partition[usize::from(partition.get())].as_ref()?;
@@ -136,7 +136,7 @@ impl Owners {
     }
 
     /// The owner of a partition, if it is here.
-    pub(crate) fn handle(&self, partition: PartitionId) -> Option<Handle> {
+    pub(crate) fn handle(&self, partition: PartitionId) -> Option<OwnerHandle> {
         let here = self.here();
         let local = here.by_partition.get(usize::from(partition.get()))?.as_ref()?;
         Some(local.handle.clone())
@@ -149,13 +149,13 @@ impl Owners {
     }
 
     /// An owner has started here.
-    pub(crate) fn start(&self, partition: PartitionId, epoch: Epoch, handle: Handle) {
+    pub(crate) fn start(&self, partition: PartitionId, epoch: Epoch, handle: OwnerHandle) {
         self.put(partition, Some(Local { epoch, handle }));
         self.changed();
     }
 
     /// An owner has ended here, unless another of the same partition has begun since.
-    pub(crate) fn end(&self, partition: PartitionId, epoch: Epoch) -> Option<Handle> {
+    pub(crate) fn end(&self, partition: PartitionId, epoch: Epoch) -> Option<OwnerHandle> {
         if self.epoch(partition) != Some(epoch) {
             return None;
         }
@@ -229,7 +229,7 @@ impl Owners {
         self: &Arc<Self>,
         partition: PartitionId,
         commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Answers, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
         let again = self.others.is_some().then(|| commands.clone());
         let asked = self.ask_once(partition, commands);
         let owners = Arc::clone(self);
@@ -246,7 +246,7 @@ impl Owners {
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Answers, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
         let (mut here, mut there) = (None, None);
         match (self.place(partition), &self.others) {
             (Place::Here(handle), _) => here = Some(handle.call(commands)),
@@ -274,8 +274,8 @@ impl Owners {
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
-        first: Result<Answers, EngineError>,
-    ) -> Result<Answers, EngineError> {
+        first: Result<Replies, EngineError>,
+    ) -> Result<Replies, EngineError> {
         let Some(others) = &self.others else { return first };
         let mut asking = Asking::new(commands, first);
         let mut over = pin!(timeout(ASK_MAX, std::future::pending::<()>()));
@@ -364,7 +364,7 @@ impl Others {
     }
 }
 
-fn forwarded(answered: &Result<Answers, PeerError>) -> Forwarded {
+fn forwarded(answered: &Result<Replies, PeerError>) -> Forwarded {
     match answered {
         Ok(_) => Forwarded::answered,
         Err(PeerError::NotMine) => Forwarded::elsewhere,
@@ -375,7 +375,7 @@ fn forwarded(answered: &Result<Answers, PeerError>) -> Forwarded {
 }
 
 /// What an error of a peer says about what was asked.
-fn undone(error: PeerError) -> Result<Answers, EngineError> {
+fn undone(error: PeerError) -> Result<Replies, EngineError> {
     tracing::debug!(%error, "a call was not forwarded");
     Err(match error {
         PeerError::NotMine | PeerError::Unreachable(_) => EngineError::Stopped,
@@ -387,13 +387,13 @@ fn undone(error: PeerError) -> Result<Answers, EngineError> {
 /// Commands of which some are answered.
 struct Asking {
     commands: Vec<Command>,
-    answers: Answers,
+    answers: Replies,
     /// Which nobody has decided yet.
     open: Vec<usize>,
 }
 
 impl Asking {
-    fn new(commands: Vec<Command>, first: Result<Answers, EngineError>) -> Self {
+    fn new(commands: Vec<Command>, first: Result<Replies, EngineError>) -> Self {
         let answers = commands.iter().map(|_| Err(EngineError::Stopped)).collect();
         let open = (0..commands.len()).collect();
         let mut asking = Self { commands, answers, open };
@@ -411,7 +411,7 @@ impl Asking {
     }
 
     /// Takes the answers to those that were open.
-    fn take(&mut self, told: Result<Answers, EngineError>) {
+    fn take(&mut self, told: Result<Replies, EngineError>) {
         let asked = std::mem::take(&mut self.open);
         match told {
             Ok(answers) => {
@@ -427,7 +427,7 @@ impl Asking {
         }
     }
 
-    fn note(&mut self, at: usize, answer: Result<Answer, EngineError>) {
+    fn note(&mut self, at: usize, answer: Result<Reply, EngineError>) {
         if answer == Err(EngineError::Stopped) {
             self.open.push(at);
         }
@@ -447,14 +447,14 @@ impl Door<'_> {
     pub(crate) fn call(
         &self,
         commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Answers, EngineError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
         self.owners.ask(self.partition, commands)
     }
 
     /// Creates a task, or replaces the one that its key names.
-    pub(crate) async fn schedule(&self, order: Order) -> Result<Scheduled, EngineError> {
+    pub(crate) async fn schedule(&self, order: ScheduleCommand) -> Result<Scheduled, EngineError> {
         match self.one(Command::Schedule(order)).await? {
-            Answer::Scheduled(scheduled) => Ok(scheduled),
+            Reply::Scheduled(scheduled) => Ok(scheduled),
             answer => Err(unlike(&answer)),
         }
     }
@@ -462,7 +462,7 @@ impl Door<'_> {
     /// Stops a task before its next fire.
     pub(crate) async fn cancel(&self, subject: Subject) -> Result<Cancelled, EngineError> {
         match self.one(Command::Cancel(subject)).await? {
-            Answer::Cancelled(cancelled) => Ok(cancelled),
+            Reply::Cancelled(cancelled) => Ok(cancelled),
             answer => Err(unlike(&answer)),
         }
     }
@@ -475,19 +475,19 @@ impl Door<'_> {
     /// Does what is answered with a task: get, pause, resume, redrive.
     pub(crate) async fn task(&self, command: Command) -> Result<Task, EngineError> {
         match self.one(command).await? {
-            Answer::Task(task) => Ok(task),
+            Reply::Task(task) => Ok(task),
             answer => Err(unlike(&answer)),
         }
     }
 
-    async fn one(&self, command: Command) -> Result<Answer, EngineError> {
+    async fn one(&self, command: Command) -> Result<Reply, EngineError> {
         let answers = self.call(vec![command]).await?;
         answers.into_iter().next().unwrap_or(Err(EngineError::Lost))
     }
 }
 
 /// Another broker may be of another version, and answer what nobody asked: what it did is not known.
-fn unlike(answer: &Answer) -> EngineError {
+fn unlike(answer: &Reply) -> EngineError {
     tracing::error!(?answer, "another command's answer");
     EngineError::Lost
 }

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use punctual_cluster::Member;
 use punctual_core::{BrokerId, Epoch, PartitionId, Timestamp, Topology};
-use punctual_engine::{Answers, Command, EngineError, Flight, Owner};
+use punctual_engine::{Command, EngineError, InFlight, Owner, Replies};
 use tokio::sync::oneshot::Receiver;
 
 use crate::clock::Clock;
 use crate::mail::What;
 
 /// What is told at the end of a hand-over.
-pub(crate) type Flights = Receiver<Result<Vec<Flight>, EngineError>>;
+pub(crate) type Flights = Receiver<Result<Vec<InFlight>, EngineError>>;
 
 pub(crate) struct Broker {
     pub(crate) id: BrokerId,
@@ -33,7 +33,7 @@ pub(crate) struct Broker {
     /// Who holds what, as far as it knows.
     pub(crate) topology: Topology,
     /// Under way elsewhere, of partitions that are offered to it.
-    pub(crate) offered: BTreeMap<PartitionId, Vec<Flight>>,
+    pub(crate) offered: BTreeMap<PartitionId, Vec<InFlight>>,
     /// Under way here, of partitions that it lets go of.
     pub(crate) parting: BTreeMap<PartitionId, Parting>,
     /// Owners that are to become quiet.
@@ -77,9 +77,9 @@ pub(crate) struct Held {
 /// What is under way of a partition that is let go of.
 pub(crate) struct Parting {
     pub(crate) epoch: Epoch,
-    pub(crate) flights: Vec<Flight>,
+    pub(crate) flights: Vec<InFlight>,
     /// Who is being told.
-    pub(crate) heir: Option<usize>,
+    pub(crate) successor: Option<usize>,
 }
 
 pub(crate) struct Taking {
@@ -98,7 +98,7 @@ pub(crate) struct Open {
     pub(crate) command: Command,
     /// Which owner.
     pub(crate) epoch: Epoch,
-    pub(crate) answers: Receiver<Answers>,
+    pub(crate) answers: Receiver<Replies>,
 }
 
 impl Broker {

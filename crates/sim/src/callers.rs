@@ -8,7 +8,7 @@ use punctual_core::{
     Backoff, Due, Guarantee, HttpTarget, Jitter, Method, Namespace, NewTask, PartitionId,
     Partitions, RetryPolicy, Schedule, Target, TaskKey, Timestamp, partition_of,
 };
-use punctual_engine::{Command, Condition, Order, Push, Receipt, Subject};
+use punctual_engine::{Command, Condition, Push, Receipt, ScheduleCommand, Subject};
 
 use crate::dice::Dice;
 use crate::variant::Variant;
@@ -155,6 +155,7 @@ fn schedule(
         }
         (None, None) => None,
     };
-    let order = Order { new_task: new_task.into(), condition: Condition::Always, receipt };
+    let order =
+        ScheduleCommand { new_task: new_task.into(), condition: Condition::Always, receipt };
     Call { command: Command::Schedule(order), partition, repeatable, tries: 0, at: None }
 }

@@ -3,7 +3,7 @@
 //! The counterpart of `server/src/owners.rs`: asked again only if it is certain that nothing was done, and no longer than [`ASK_MAX_MS`].
 
 use punctual_core::PartitionId;
-use punctual_engine::{Answer, Call as OwnerCall, Command, EngineError, Event as ToOwner};
+use punctual_engine::{Call as OwnerCall, Command, EngineError, Event as ToOwner, Reply};
 
 use crate::broker::{Open, Standing};
 use crate::callers::{Call, TRIES_MAX};
@@ -109,12 +109,12 @@ impl World {
         }
         if self.way_to(number, from.0) == Passage::Open {
             let at = self.now + self.travel();
-            self.mail.send(at, Some(from), What::Told(call, Box::new(Err(EngineError::Stopped))));
+            self.mail.send(at, Some(from), What::Reply(call, Box::new(Err(EngineError::Stopped))));
         }
     }
 
     /// An owner has answered, here or elsewhere.
-    pub(crate) fn told(&mut self, number: usize, call: u64, answer: Result<Answer, EngineError>) {
+    pub(crate) fn told(&mut self, number: usize, call: u64, answer: Result<Reply, EngineError>) {
         if answer == Err(EngineError::Stopped) {
             return self.undone(number, call);
         }
@@ -134,7 +134,7 @@ impl World {
         self.tell_caller(number, call, Err(EngineError::Stopped));
     }
 
-    fn tell_caller(&mut self, number: usize, call: u64, answer: Result<Answer, EngineError>) {
+    fn tell_caller(&mut self, number: usize, call: u64, answer: Result<Reply, EngineError>) {
         let asked = self.calls.get(&call).and_then(|call| call.at);
         if asked.is_some_and(|(at, life, _)| (at, life) == (number, self.brokers[number].life)) {
             let at = self.now + self.travel();
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// A caller hears an answer.
-    pub(crate) fn heard(&mut self, number: u64, answer: Result<Answer, EngineError>) {
+    pub(crate) fn heard(&mut self, number: u64, answer: Result<Reply, EngineError>) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let undone =
             matches!(answer, Err(EngineError::Stopped | EngineError::Away | EngineError::Busy));

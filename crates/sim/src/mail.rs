@@ -3,11 +3,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use punctual_cluster::Action as MemberAction;
+use punctual_cluster::MemberAction;
 use punctual_core::{Epoch, PartitionId};
-use punctual_engine::{
-    Action as OwnerAction, Answer as Told, Command, EngineError, Flight, Report,
-};
+use punctual_engine::{Action as OwnerAction, Command, EngineError, InFlight, Reply, Report};
 
 use crate::faults::Fault;
 use crate::store::{Answer, Question};
@@ -52,13 +50,13 @@ pub(crate) enum What {
         command: Box<Command>,
     },
     /// That one's answer.
-    Told(u64, Box<Result<Told, EngineError>>),
+    Reply(u64, Box<Result<Reply, EngineError>>),
     /// Another broker has let go of a partition for this one.
     Take {
         from: (usize, u32),
         partition: PartitionId,
         before: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     },
     /// This one has it, or not.
     Taken {
@@ -67,7 +65,7 @@ pub(crate) enum What {
         by: usize,
         epoch: Option<Epoch>,
     },
-    /// The heir is waited for no longer.
+    /// The successor is waited for no longer.
     TakenLate {
         partition: PartitionId,
         before: Epoch,
@@ -76,7 +74,7 @@ pub(crate) enum What {
     /// One of the callers does something.
     CallerActs,
     /// A caller hears an answer.
-    Heard(u64, Box<Result<Told, EngineError>>),
+    Heard(u64, Box<Result<Reply, EngineError>>),
     /// A caller tries again.
     CallAgain(u64),
     /// A caller waits no longer.

@@ -3,11 +3,11 @@
 //! In: mail for a broker. Out: questions to the store, deliveries, words to other brokers. The counterpart of
 //! `server/src/cluster.rs` and of the shells of `engine` and `cluster`.
 
-use punctual_cluster::{Action as MemberAction, Event as ToMember, Order};
+use punctual_cluster::{Directive, MemberAction, MemberEvent};
 use punctual_core::{BrokerId, Epoch, Outcome, PartitionId, Reason, Target, Timestamp};
 use punctual_engine::{
-    Action as OwnerAction, Answer, Budget, Delivery, EngineError, Event as ToOwner, Flight, Owner,
-    Possession, Report, Terms,
+    Action as OwnerAction, Budget, Delivery, EngineError, Event as ToOwner, InFlight, Owner,
+    OwnerConfig, Ownership, Reply, Report,
 };
 use punctual_store::Retention;
 use tokio::sync::oneshot;
@@ -20,7 +20,7 @@ use crate::variant::Variant;
 use crate::witness::{Seen, describe};
 use crate::world::{Passage, World};
 
-/// How long the heir of a partition may take to say that it has it.
+/// How long the successor of a partition may take to say that it has it.
 const TAKE_MAX_MS: u64 = 1_000;
 /// How long, and how often, what came of a delivery is told to the owner of then.
 const STRAY_MAX_MS: u64 = 10_000;
@@ -68,7 +68,7 @@ impl World {
             What::Asked { from, call, partition, command } => {
                 self.asked_by_peer(number, from, call, partition, *command);
             }
-            What::Told(call, answer) => self.told(number, call, *answer),
+            What::Reply(call, answer) => self.told(number, call, *answer),
             What::Take { from, partition, before, flights } => {
                 self.offered(number, from, partition, before, flights);
             }
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    pub(crate) fn tell_member(&mut self, number: usize, event: ToMember) {
+    pub(crate) fn tell_member(&mut self, number: usize, event: MemberEvent) {
         let says = self.says(number);
         let broker = &mut self.brokers[number];
         if let Some(member) = &mut broker.member {
@@ -226,7 +226,7 @@ impl World {
     fn perform(&mut self, number: usize, actions: Vec<MemberAction>, then: Timestamp) {
         for action in actions {
             match action {
-                MemberAction::Order(order) => self.obey(number, order),
+                MemberAction::Directive(order) => self.obey(number, order),
                 asked => self.ask(number, Question::Member(asked, then)),
             }
         }
@@ -274,13 +274,13 @@ impl World {
                         self.carry(number, partition, epoch, &delivery);
                     }
                 }
-                OwnerAction::Stray(reports) => {
+                OwnerAction::OrphanReport(reports) => {
                     let until = self.now + STRAY_MAX_MS;
                     self.pass_on(number, partition, reports, until);
                 }
                 OwnerAction::Stop(_) => {
                     self.forget(number, partition, epoch);
-                    self.tell_member(number, ToMember::Ended { partition, epoch });
+                    self.tell_member(number, MemberEvent::Ended { partition, epoch });
                 }
                 // Whoever has ended it knows.
                 OwnerAction::End => {}
@@ -291,15 +291,15 @@ impl World {
 
     // Orders of the member.
 
-    fn obey(&mut self, number: usize, order: Order) {
-        if !matches!(order, Order::Publish(_) | Order::Extend { .. }) {
+    fn obey(&mut self, number: usize, order: Directive) {
+        if !matches!(order, Directive::Publish(_) | Directive::Extend { .. }) {
             self.story.tell(self.now, || format!("b{number} is to {order:?}"));
         }
         match order {
-            Order::Start { partition, epoch, until } => {
+            Directive::Start { partition, epoch, until } => {
                 self.start_owner(number, partition, epoch, until)
             }
-            Order::Extend { partition, epoch, until } => {
+            Directive::Extend { partition, epoch, until } => {
                 if self.brokers[number].epoch(partition) == Some(epoch) {
                     if let Some(held) = self.brokers[number].owners.get_mut(&partition) {
                         held.until = held.until.max(until);
@@ -307,7 +307,7 @@ impl World {
                     self.tell_owner(number, partition, ToOwner::Extend(until));
                 }
             }
-            Order::HandOver { partition, epoch, .. } => {
+            Directive::HandOver { partition, epoch, .. } => {
                 if self.brokers[number].epoch(partition) == Some(epoch) {
                     let (reply, flights) = oneshot::channel();
                     self.brokers[number].quieting.push((partition, epoch, flights));
@@ -316,14 +316,14 @@ impl World {
                     self.is_quiet(number, partition, epoch, Vec::new());
                 }
             }
-            Order::Released { partition, epoch, heir } => {
-                self.hand_over(number, partition, epoch, heir.as_ref())
+            Directive::Released { partition, epoch, successor } => {
+                self.hand_over(number, partition, epoch, successor.as_ref())
             }
-            Order::Drop { partition, epoch } => {
+            Directive::Drop { partition, epoch } => {
                 self.brokers[number].parting.remove(&partition);
                 self.forget(number, partition, epoch);
             }
-            Order::Publish(view) => {
+            Directive::Publish(view) => {
                 for (partition, owner) in view.topology.owners() {
                     self.brokers[number].topology.note(
                         partition,
@@ -332,8 +332,8 @@ impl World {
                     );
                 }
             }
-            Order::Skew(_) => {}
-            Order::Left => {
+            Directive::Skew(_) => {}
+            Directive::Left => {
                 self.brokers[number].standing = Standing::Left;
                 self.brokers[number].member = None;
             }
@@ -357,11 +357,11 @@ impl World {
             if self.variant == Variant::OwnersIgnoreTheirLease { Timestamp::MAX } else { until };
         let says = self.owners_say(number);
         let budget = Budget { tasks: 1_000_000, payload_bytes: 1 << 30 };
-        let terms = Terms { retention: Retention::default(), budget, keeps_batches: true };
-        let mut owner = Owner::new(Possession { partition, epoch, until }, terms, says);
+        let terms = OwnerConfig { retention: Retention::default(), budget, keeps_batches: true };
+        let mut owner = Owner::new(Ownership { partition, epoch, until }, terms, says);
         let broker = &mut self.brokers[number];
         let parting = broker.parting.remove(&partition);
-        // What could not be told to an heir is still ours, if nobody had the partition in between.
+        // What could not be told to an successor is still ours, if nobody had the partition in between.
         let kept = parting.filter(|parting| parting.epoch.next() == Some(epoch));
         let kept = kept.map(|parting| parting.flights);
         let flights = broker.offered.remove(&partition).or(kept).unwrap_or_default();
@@ -381,7 +381,7 @@ impl World {
         let says = self.owners_say(number);
         let Some(mut held) = self.brokers[number].owners.remove(&partition) else { return };
         for action in held.owner.act(says) {
-            if let OwnerAction::Stray(reports) = action {
+            if let OwnerAction::OrphanReport(reports) = action {
                 self.pass_on(number, partition, reports, self.now + STRAY_MAX_MS);
             }
         }
@@ -392,11 +392,11 @@ impl World {
         number: usize,
         partition: PartitionId,
         epoch: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     ) {
         self.forget(number, partition, epoch);
-        self.brokers[number].parting.insert(partition, Parting { epoch, flights, heir: None });
-        self.tell_member(number, ToMember::Quiet { partition, epoch });
+        self.brokers[number].parting.insert(partition, Parting { epoch, flights, successor: None });
+        self.tell_member(number, MemberEvent::Quiet { partition, epoch });
     }
 
     fn hand_over(
@@ -404,28 +404,30 @@ impl World {
         number: usize,
         partition: PartitionId,
         epoch: Epoch,
-        heir: Option<&BrokerId>,
+        successor: Option<&BrokerId>,
     ) {
-        let heir = heir.and_then(|heir| self.brokers.iter().position(|broker| broker.id == *heir));
+        let successor = successor
+            .and_then(|successor| self.brokers.iter().position(|broker| broker.id == *successor));
         let parting = self.brokers[number].parting.get_mut(&partition);
-        let (Some(heir), Some(parting)) = (heir, parting.filter(|it| it.epoch == epoch)) else {
-            return self.tell_member(number, ToMember::HandedOver { partition, epoch });
+        let (Some(successor), Some(parting)) = (successor, parting.filter(|it| it.epoch == epoch))
+        else {
+            return self.tell_member(number, MemberEvent::HandedOver { partition, epoch });
         };
-        parting.heir = Some(heir);
+        parting.successor = Some(successor);
         let forgets = self.variant == Variant::HandOverForgetsFlights;
         let flights = if forgets { Vec::new() } else { parting.flights.clone() };
         let from = (number, self.brokers[number].life);
-        let after = match self.way_to(number, heir) {
+        let after = match self.way_to(number, successor) {
             Passage::Open => {
                 let at = self.now + self.travel();
-                let to = Some((heir, self.brokers[heir].life));
+                let to = Some((successor, self.brokers[successor].life));
                 self.mail.send(at, to, What::Take { from, partition, before: epoch, flights });
                 TAKE_MAX_MS
             }
             Passage::Lost => TAKE_MAX_MS,
             Passage::None => 1,
         };
-        let late = What::TakenLate { partition, before: epoch, by: heir };
+        let late = What::TakenLate { partition, before: epoch, by: successor };
         self.mail.send(self.now + after, Some(from), late);
     }
 
@@ -436,14 +438,14 @@ impl World {
         from: (usize, u32),
         partition: PartitionId,
         before: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     ) {
         if self.brokers[number].is_leaving {
             return self.send_taken(number, from, partition, before, None);
         }
         self.brokers[number].offered.insert(partition, flights);
         self.brokers[number].taking.push(Taking { partition, before, from });
-        self.tell_member(number, ToMember::Offered { partition });
+        self.tell_member(number, MemberEvent::Offered { partition });
     }
 
     fn reply_taken(&mut self, number: usize) {
@@ -482,17 +484,18 @@ impl World {
         let broker = &mut self.brokers[number];
         // One that was asked before another says nothing any more.
         let asked = broker.parting.get(&partition);
-        if asked.is_none_or(|parting| (parting.epoch, parting.heir) != (before, Some(by))) {
+        if asked.is_none_or(|parting| (parting.epoch, parting.successor) != (before, Some(by))) {
             return;
         }
         let Some(epoch) = taken else {
-            return self.tell_member(number, ToMember::NotTold { partition, epoch: before });
+            return self
+                .tell_member(number, MemberEvent::HandOverFailed { partition, epoch: before });
         };
         broker.parting.remove(&partition);
         self.figures.hand_overs += 1;
-        let heir = self.brokers[by].id.clone();
-        self.brokers[number].topology.note(partition, heir, epoch);
-        self.tell_member(number, ToMember::HandedOver { partition, epoch: before });
+        let successor = self.brokers[by].id.clone();
+        self.brokers[number].topology.note(partition, successor, epoch);
+        self.tell_member(number, MemberEvent::HandedOver { partition, epoch: before });
     }
 
     // What owners have said.
@@ -528,7 +531,7 @@ impl World {
         heard
     }
 
-    fn answer(&mut self, number: usize, open: Open, answer: Result<Answer, EngineError>) {
+    fn answer(&mut self, number: usize, open: Open, answer: Result<Reply, EngineError>) {
         let Open { call, from, command, epoch, .. } = open;
         self.story.tell(self.now, || format!("b{number} answers call {call}: {}", short(&answer)));
         self.witness.answered(&command, epoch, &answer, &self.store.disturbed);
@@ -537,7 +540,7 @@ impl World {
         }
         if self.way_to(number, from.0) == Passage::Open {
             let at = self.now + self.travel();
-            self.mail.send(at, Some(from), What::Told(call, Box::new(answer)));
+            self.mail.send(at, Some(from), What::Reply(call, Box::new(answer)));
         }
     }
 

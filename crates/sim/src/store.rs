@@ -10,13 +10,14 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use punctual_cluster::{Action as Asked, Event as Told};
+use punctual_cluster::{MemberAction, MemberEvent};
 use punctual_core::{
     BrokerId, Epoch, FireEnd, Lease, PartitionId, Partitions, Seat, TaskId, Timestamp,
 };
-use punctual_engine::{Action, Event, Looked};
+use punctual_engine::{Action, Event, LookupResult};
 use punctual_store::{
-    Batch, BatchNo, Change, LeaseStore, MemoryStore, Retention, Room, Roster, StoreError, TaskStore,
+    Batch, BatchNo, Change, LeaseStore, MembershipStore, MemoryStore, Resource, Retention,
+    StoreError, TaskStore,
 };
 
 use crate::clock::Clock;
@@ -26,7 +27,7 @@ use crate::variant::Variant;
 #[derive(Debug)]
 pub(crate) enum Question {
     /// Of a member, and the time before it was asked.
-    Member(Asked, Timestamp),
+    Member(MemberAction, Timestamp),
     /// Of an owner.
     Owner(PartitionId, Epoch, Action),
 }
@@ -34,7 +35,7 @@ pub(crate) enum Question {
 /// Its answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Member(Told),
+    Member(MemberEvent),
     Owner(PartitionId, Epoch, Event),
 }
 
@@ -117,39 +118,41 @@ impl Store {
     fn of_member(
         &mut self,
         broker: &BrokerId,
-        asked: Asked,
+        asked: MemberAction,
         then: Timestamp,
         at: Timestamp,
-    ) -> Told {
+    ) -> MemberEvent {
         let lease = self.lease;
         match asked {
-            Asked::Heartbeat(presence) => {
-                Told::Heard(ready(self.memory.heartbeat(&presence, lease)))
+            MemberAction::Heartbeat(presence) => {
+                MemberEvent::Heard(ready(self.memory.heartbeat(&presence, lease)))
             }
-            Asked::Acquire(seat) => {
+            MemberAction::Acquire(seat) => {
                 let answer = ready(self.memory.acquire(seat, broker, lease, then));
                 if answer.is_ok() {
                     self.made.push((at, Made::Acquired(seat, broker.clone(), then)));
                     self.taken(seat);
                 }
-                Told::Acquired(seat, answer)
+                MemberEvent::Acquired(seat, answer)
             }
-            Asked::Renew(held) => {
+            MemberAction::Renew(held) => {
                 let answer = ready(self.memory.renew(&held, lease, then));
                 if answer.is_ok() {
                     self.made.push((at, Made::Renewed(held.clone(), then)));
                 }
-                Told::Renewed(held.seat, answer)
+                MemberEvent::Renewed(held.seat, answer)
             }
-            Asked::Release(held) => {
+            MemberAction::Release(held) => {
                 let answer = ready(self.memory.release(&held));
                 self.made.push((at, Made::Released(held.clone())));
-                Told::Released(held.seat, answer)
+                MemberEvent::Released(held.seat, answer)
             }
-            Asked::Propose(held, assignment) => {
-                Told::Proposed(ready(self.memory.propose(&held, &assignment)))
+            MemberAction::Propose(held, assignment) => {
+                MemberEvent::Proposed(ready(self.memory.propose(&held, &assignment)))
             }
-            Asked::Leave | Asked::Order(_) => Told::Struck(ready(self.memory.leave(broker))),
+            MemberAction::Leave | MemberAction::Directive(_) => {
+                MemberEvent::Deregistered(ready(self.memory.leave(broker)))
+            }
         }
     }
 
@@ -164,15 +167,15 @@ impl Store {
             Action::Load { after, until, limit } => {
                 Event::Loaded(ready(self.memory.load(partition, after, until, limit)))
             }
-            Action::Look(looks) => {
-                Event::Looked(ready(Looked::read(&self.memory, partition, looks)))
+            Action::Lookup(looks) => {
+                Event::LookupResult(ready(LookupResult::read(&self.memory, partition, looks)))
             }
             Action::Sweep(now) => {
                 let retention = Retention::default();
                 Event::Swept(ready(self.memory.sweep(partition, epoch, retention, now)))
             }
             Action::Apply(batch) => Event::Applied(self.apply(partition, epoch, batch, at)),
-            Action::Deliver(_) | Action::Stray(_) | Action::Stop(_) | Action::End => {
+            Action::Deliver(_) | Action::OrphanReport(_) | Action::Stop(_) | Action::End => {
                 unreachable!("is not for the store")
             }
         }
@@ -203,7 +206,7 @@ impl Store {
                     self.made.push((at, Made::Applied(partition, epoch, batch)));
                     if lies {
                         return Err(StoreError::Full {
-                            room: Room::Disk,
+                            room: Resource::Disk,
                             why: "no room".to_owned(),
                         });
                     }

@@ -9,7 +9,7 @@ use punctual_core::{
     AttemptNo, DeadReason, Epoch, FireEnd, FireId, Guarantee, Namespace, Outcome, PartitionId,
     Partitions, Schedule, Target, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
 };
-use punctual_engine::{Answer, Cancelled, Command, Delivery, EngineError, Scheduled, Subject};
+use punctual_engine::{Cancelled, Command, Delivery, EngineError, Reply, Scheduled, Subject};
 use punctual_store::{Filter, Position, TaskStore};
 
 use crate::store::{Store, ready};
@@ -109,11 +109,11 @@ impl Witness {
         &mut self,
         command: &Command,
         epoch: Epoch,
-        answer: &Result<Answer, EngineError>,
+        answer: &Result<Reply, EngineError>,
         disturbed: &BTreeSet<TaskId>,
     ) {
         match (command, answer) {
-            (Command::Schedule(order), Ok(Answer::Scheduled(scheduled))) => {
+            (Command::Schedule(order), Ok(Reply::Scheduled(scheduled))) => {
                 if let Some(number) = number(&order.new_task.target) {
                     self.scheduled(number, epoch, scheduled, disturbed);
                 }
@@ -123,10 +123,10 @@ impl Witness {
                 let number = number(&order.new_task.target).unwrap_or_default();
                 *self.unknown_of.entry(number).or_default() += 1;
             }
-            (Command::Cancel(subject), Ok(Answer::Cancelled(Cancelled::Cancelled))) => {
+            (Command::Cancel(subject), Ok(Reply::Cancelled(Cancelled::Cancelled))) => {
                 self.cancelled(subject, epoch);
             }
-            (Command::Touch(subject, _), Ok(Answer::Touched { fire_at, version })) => {
+            (Command::Touch(subject, _), Ok(Reply::Touched { fire_at, version })) => {
                 let id = self.task_of(subject);
                 if let Some(promise) = id.and_then(|id| self.promises.get_mut(&id))
                     && promise.epoch <= epoch

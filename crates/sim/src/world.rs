@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use punctual_cluster::{Event as ToMember, Member, Terms as MemberTerms};
+use punctual_cluster::{Member, MemberConfig, MemberEvent};
 use punctual_core::{BrokerId, Epoch, Lease, PartitionId, Partitions, Seat, TaskState, Topology};
-use punctual_engine::{Action as OwnerAction, Event as ToOwner, Look, Looked};
+use punctual_engine::{Action as OwnerAction, Event as ToOwner, Lookup, LookupResult};
 use punctual_store::{BatchNo, Filter, LeaseStore as _, Position, StoreError, TaskStore};
 
 use crate::broker::{Broker, Standing};
@@ -115,10 +115,10 @@ enum Nothing {
     Renewed(Seat),
     Released(Seat),
     Proposed,
-    Struck,
+    Deregistered,
     Applied,
     Loaded,
-    Looked(Vec<Look>),
+    LookupResult(Vec<Lookup>),
     Swept,
 }
 
@@ -502,7 +502,7 @@ impl World {
         } else {
             SKEW_MAX
         };
-        let terms = MemberTerms { me: id, partitions, lease, skew_max };
+        let terms = MemberConfig { me: id, partitions, lease, skew_max };
         broker.member = Some(Member::new(terms, clock.at(now)));
         broker.member_stirred = true;
         self.drive(number);
@@ -522,7 +522,7 @@ impl World {
         }
     }
 
-    /// Where all is to be peaceful, one leaves at a time, and only if another has run for a while: an heir that is not known yet, or
+    /// Where all is to be peaceful, one leaves at a time, and only if another has run for a while: an successor that is not known yet, or
     /// leaves at the same moment, is not told what is under way.
     fn leave(&mut self, number: usize) {
         let known_since = self.now - 2 * self.plan.lease_ms;
@@ -540,7 +540,7 @@ impl World {
         let broker = &mut self.brokers[number];
         if let (Standing::Runs, Some(member)) = (broker.standing, &mut broker.member) {
             broker.is_leaving = true;
-            member.on(ToMember::Leave, broker.clock.at(now));
+            member.on(MemberEvent::Leave, broker.clock.at(now));
             broker.member_stirred = true;
             self.drive(number);
         }
@@ -740,15 +740,15 @@ fn batch_of(question: &Question) -> Option<((PartitionId, Epoch), BatchNo)> {
     }
 }
 
-fn nothing_of(asked: &punctual_cluster::Action) -> Nothing {
-    use punctual_cluster::Action;
+fn nothing_of(asked: &punctual_cluster::MemberAction) -> Nothing {
+    use punctual_cluster::MemberAction;
     match asked {
-        Action::Heartbeat(_) => Nothing::Heard,
-        Action::Acquire(seat) => Nothing::Acquired(*seat),
-        Action::Renew(lease) => Nothing::Renewed(lease.seat),
-        Action::Release(lease) => Nothing::Released(lease.seat),
-        Action::Propose(..) => Nothing::Proposed,
-        Action::Leave | Action::Order(_) => Nothing::Struck,
+        MemberAction::Heartbeat(_) => Nothing::Heard,
+        MemberAction::Acquire(seat) => Nothing::Acquired(*seat),
+        MemberAction::Renew(lease) => Nothing::Renewed(lease.seat),
+        MemberAction::Release(lease) => Nothing::Released(lease.seat),
+        MemberAction::Propose(..) => Nothing::Proposed,
+        MemberAction::Leave | MemberAction::Directive(_) => Nothing::Deregistered,
     }
 }
 
@@ -756,7 +756,7 @@ fn nothing_of_owner(action: &punctual_engine::Action) -> Nothing {
     use punctual_engine::Action;
     match action {
         Action::Load { .. } => Nothing::Loaded,
-        Action::Look(looks) => Nothing::Looked(looks.clone()),
+        Action::Lookup(looks) => Nothing::LookupResult(looks.clone()),
         Action::Sweep(_) => Nothing::Swept,
         _ => Nothing::Applied,
     }
@@ -766,23 +766,23 @@ fn away() -> StoreError {
     StoreError::Unavailable("no answer in time".into())
 }
 
-fn unanswered_member(nothing: Nothing) -> ToMember {
+fn unanswered_member(nothing: Nothing) -> MemberEvent {
     match nothing {
-        Nothing::Heard => ToMember::Heard(Err(away())),
-        Nothing::Acquired(seat) => ToMember::Acquired(seat, Err(away())),
-        Nothing::Renewed(seat) => ToMember::Renewed(seat, Err(away())),
-        Nothing::Released(seat) => ToMember::Released(seat, Err(away())),
-        Nothing::Proposed => ToMember::Proposed(Err(away())),
-        _ => ToMember::Struck(Err(away())),
+        Nothing::Heard => MemberEvent::Heard(Err(away())),
+        Nothing::Acquired(seat) => MemberEvent::Acquired(seat, Err(away())),
+        Nothing::Renewed(seat) => MemberEvent::Renewed(seat, Err(away())),
+        Nothing::Released(seat) => MemberEvent::Released(seat, Err(away())),
+        Nothing::Proposed => MemberEvent::Proposed(Err(away())),
+        _ => MemberEvent::Deregistered(Err(away())),
     }
 }
 
 fn unanswered_owner(nothing: Nothing) -> ToOwner {
     match nothing {
         Nothing::Loaded => ToOwner::Loaded(Err(away())),
-        Nothing::Looked(looks) => {
-            let looked = looks.into_iter().map(|look| Looked { look, result: Err(away()) });
-            ToOwner::Looked(looked.collect())
+        Nothing::LookupResult(looks) => {
+            let looked = looks.into_iter().map(|look| LookupResult { look, result: Err(away()) });
+            ToOwner::LookupResult(looked.collect())
         }
         Nothing::Swept => ToOwner::Swept(Err(away())),
         _ => ToOwner::Applied(Err(away())),

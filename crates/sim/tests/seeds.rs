@@ -9,7 +9,7 @@ use punctual_sim::{Figures, Variant, live};
 
 /// Each broke a promise once. 333 and 387: a failover that an owner with nothing to write did not notice. 557, 4822, 5994 and 7524: decisions by
 /// what a store said between a failover and its repair. 11193: a store that forgot the same a second time. 105455: an edit to at most once
-/// of what was sent already. 508883: an heir that had just left. 5881, like 227 of the five hundred, would break one: a batch that was sent without an answer comes after the
+/// of what was sent already. 508883: an successor that had just left. 5881, like 227 of the five hundred, would break one: a batch that was sent without an answer comes after the
 /// repair. The others showed where the simulation promised more than the product does (12014 and 40564: clocks that are wrong together;
 /// 5816: a batch that comes back unseen), did less (3417, 111395, 275655), or took a late answer for a newer one (34021).
 const SEEDS_KEPT: [u64; 29] = [

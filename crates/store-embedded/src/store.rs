@@ -18,7 +18,7 @@ use punctual_core::{
     TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, Head, Page, Position, Retention, Room, StoreError, Swept,
+    Batch, BatchNo, Counts, Filter, Head, Page, Position, Resource, Retention, StoreError, Swept,
     TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
@@ -194,7 +194,7 @@ impl EmbeddedStore {
         if class == Class::Grow
             && let Some(why) = self.inner.full()
         {
-            return Err(StoreError::Full { room: Room::Disk, why });
+            return Err(StoreError::Full { room: Resource::Disk, why });
         }
         let (answer, answered) = oneshot::channel();
         let bytes = frame.clone();
@@ -444,7 +444,9 @@ impl TaskStore for EmbeddedStore {
 /// What a refusal of the journal means to a caller.
 fn refusal(inner: &Inner, error: &JournalError) -> StoreError {
     match error {
-        JournalError::Full { .. } => StoreError::Full { room: Room::Disk, why: error.to_string() },
+        JournalError::Full { .. } => {
+            StoreError::Full { room: Resource::Disk, why: error.to_string() }
+        }
         // No store takes it, now or later, so whoever made it has a bug and must stop. This store is none the worse for it.
         JournalError::TooLarge { .. } => StoreError::Broken(error.to_string()),
         JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),

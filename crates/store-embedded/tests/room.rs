@@ -1,4 +1,4 @@
-//! Room: what a store does on a small disk, on a full one, and with a batch that fits nowhere.
+//! Resource: what a store does on a small disk, on a full one, and with a batch that fits nowhere.
 //!
 //! Needs root, `mkfs.ext4` and loop devices.
 
@@ -20,7 +20,9 @@ use punctual_store::conformance::fixtures::{
     NOW, TTL, at, broker, die, id, partition, settle, task,
 };
 use punctual_store::conformance::run;
-use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, Room, StoreError, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Change, LeaseStore, Position, Resource, StoreError, TaskStore,
+};
 use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
 
 const PAYLOAD_BYTES: u64 = 16 << 10;
@@ -95,7 +97,10 @@ fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
         let runs = std::fs::read_dir(disk.data().join("runs")).unwrap();
         assert_eq!(runs.count(), 0, "half a run is left");
         let refused = apply(&store, &lease, 2, puts(&lease, 256, 1)).await;
-        assert!(matches!(refused, Err(StoreError::Full { room: Room::Disk, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::Full { room: Resource::Disk, .. })),
+            "{refused:?}"
+        );
         disk.empty();
         store.checkpoint().await.unwrap();
         apply(&store, &lease, 2, puts(&lease, 256, 1)).await.unwrap();
@@ -116,7 +121,10 @@ fn a_full_disk_lets_letters_go_back() {
         disk.fill(0);
         store.checkpoint().await.unwrap();
         let refused = apply(&store, &lease, 3, puts(&lease, 8, 1)).await;
-        assert!(matches!(refused, Err(StoreError::Full { room: Room::Disk, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::Full { room: Resource::Disk, .. })),
+            "{refused:?}"
+        );
         let back = |task: &Task| Change::Redrive { fire_id: task.fire().id, task: task.clone() };
         apply(&store, &lease, 3, tasks.iter().map(back).collect()).await.unwrap();
         assert_eq!(count(&store).await, 8);
@@ -141,7 +149,10 @@ fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
         disk.empty();
         // Nobody asks for a checkpoint: the background comes back to it by itself.
         while let Err(refused) = apply(&store, &lease, 4, puts(&lease, 128, 1)).await {
-            assert!(matches!(refused, StoreError::Full { room: Room::Disk, .. }), "{refused:?}");
+            assert!(
+                matches!(refused, StoreError::Full { room: Resource::Disk, .. }),
+                "{refused:?}"
+            );
             tokio::task::yield_now().await;
         }
         assert_eq!(count(&store).await, 128 - 32 + 1);

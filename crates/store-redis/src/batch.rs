@@ -279,7 +279,7 @@ impl Folded {
         }
     }
 
-    /// A fire has ended: its task goes on as it is told, or ends. One whose fire stood aside of it is not touched.
+    /// A fire has ended: its task goes on as it is told, or ends. One whose fire stood overlapping of it is not touched.
     fn go_on(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
         match next {
             Some(task) => self.file(task, false),

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_core::{
-    Assignment, BrokerId, Epoch, FireId, FireRecord, Namespace, PARTITIONS_MAX, PartitionId,
-    Presence, Task, TaskId, TaskState, Timestamp, Version,
+    Assignment, BrokerId, Epoch, FireId, FireRecord, Heartbeat, Namespace, PARTITIONS_MAX,
+    PartitionId, Task, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::codec::{self, CodecError, Interner, Reader};
 use punctual_store::{BatchNo, Counts, Head};
@@ -209,7 +209,7 @@ const PRESENCE_AHEAD: u8 = 0b10;
 const PRESENCE_KNOWN: u8 = 0b11;
 
 /// What a broker says of itself, but for its name.
-pub(crate) fn put_presence(out: &mut Vec<u8>, presence: &Presence) {
+pub(crate) fn put_presence(out: &mut Vec<u8>, presence: &Heartbeat) {
     let mut flags = if presence.leaving { PRESENCE_LEAVING } else { 0 };
     if presence.ahead_ms.is_some() {
         flags |= PRESENCE_AHEAD;
@@ -224,7 +224,7 @@ pub(crate) fn put_presence(out: &mut Vec<u8>, presence: &Presence) {
     }
 }
 
-pub(crate) fn read_presence(broker: BrokerId, bytes: &[u8]) -> Result<Presence> {
+pub(crate) fn read_presence(broker: BrokerId, bytes: &[u8]) -> Result<Heartbeat> {
     let mut reader = Reader::new(bytes);
     if reader.byte()? != ROSTER_FORMAT {
         return Err(CodecError::Invalid("format of a heartbeat"));
@@ -241,7 +241,7 @@ pub(crate) fn read_presence(broker: BrokerId, bytes: &[u8]) -> Result<Presence> 
         let hold = partition.zip(epoch).ok_or(CodecError::Invalid("partition or epoch"))?;
         holds.push(hold);
     }
-    Ok(Presence { broker, holds, leaving: flags & PRESENCE_LEAVING != 0, ahead_ms })
+    Ok(Heartbeat { broker, holds, leaving: flags & PRESENCE_LEAVING != 0, ahead_ms })
 }
 
 /// The names of all owners, once each, and for every partition the place of its owner among them; 0 is nobody.
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn damaged_heartbeats_and_assignments_are_refused_and_nothing_panics() {
-        let presence = Presence {
+        let presence = Heartbeat {
             broker: BrokerId::new("a:1"),
             holds: vec![(PartitionId::FIRST, Epoch::MAX)],
             leaving: false,

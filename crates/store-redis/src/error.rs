@@ -4,7 +4,7 @@
 //! write is not known, or that passes by itself, is `Unavailable`; no memory is `Full`; what cannot be read is
 //! `Broken`.
 
-use punctual_store::{Room, StoreError};
+use punctual_store::{Resource, StoreError};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// Why a store was not opened.
@@ -54,7 +54,7 @@ pub(crate) fn store_error(error: RedisError) -> StoreError {
 }
 
 fn full(error: &RedisError) -> StoreError {
-    StoreError::Full { room: Room::Memory, why: error.to_string() }
+    StoreError::Full { room: Resource::Memory, why: error.to_string() }
 }
 
 fn broken(error: &RedisError) -> StoreError {

@@ -21,8 +21,8 @@ mod store;
 
 mod batch;
 mod census;
+mod membership;
 mod read;
-mod roster;
 
 mod open;
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use punctual_cluster::{Handle, Order, Terms, spawn};
+use punctual_cluster::{Directive, MemberConfig, MemberHandle, spawn};
 use punctual_core::{BrokerId, Clock, Epoch, PartitionId, Timestamp};
 use punctual_store::conformance::Subject;
 use servers::subject::{Named, partitions};
@@ -42,15 +42,15 @@ impl Clock for MachineClock {
 }
 
 struct Broker {
-    handle: Handle,
-    orders: Receiver<Order>,
+    handle: MemberHandle,
+    orders: Receiver<Directive>,
     owners: BTreeMap<PartitionId, Epoch>,
 }
 
 impl Broker {
     /// A broker with a connection of its own.
     async fn start(subject: &Named, name: &str, clock: &Arc<MachineClock>) -> Self {
-        let terms = Terms {
+        let terms = MemberConfig {
             me: BrokerId::new(name),
             partitions: partitions(),
             lease: LEASE,
@@ -70,19 +70,21 @@ impl Broker {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: Directive) {
         match order {
-            Order::Start { partition, epoch, .. } => {
+            Directive::Start { partition, epoch, .. } => {
                 self.owners.insert(partition, epoch);
             }
-            Order::Drop { partition, .. } => {
+            Directive::Drop { partition, .. } => {
                 self.owners.remove(&partition);
             }
-            Order::HandOver { partition, epoch, .. } => {
+            Directive::HandOver { partition, epoch, .. } => {
                 self.owners.remove(&partition);
                 self.handle.quiet(partition, epoch);
             }
-            Order::Released { partition, epoch, .. } => self.handle.handed_over(partition, epoch),
+            Directive::Released { partition, epoch, .. } => {
+                self.handle.handed_over(partition, epoch)
+            }
             _ => {}
         }
     }

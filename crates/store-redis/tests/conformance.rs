@@ -5,11 +5,11 @@ mod servers;
 mod single {
     punctual_store::conformance!(crate::servers::subject::Named::single());
     punctual_store::conformance_durable!(crate::servers::subject::Named::single());
-    punctual_store::conformance_roster!(crate::servers::subject::Named::single());
+    punctual_store::conformance_membership!(crate::servers::subject::Named::single());
 }
 
 mod cluster {
     punctual_store::conformance!(crate::servers::subject::Named::cluster());
     punctual_store::conformance_durable!(crate::servers::subject::Named::cluster());
-    punctual_store::conformance_roster!(crate::servers::subject::Named::cluster());
+    punctual_store::conformance_membership!(crate::servers::subject::Named::cluster());
 }

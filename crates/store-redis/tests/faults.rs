@@ -11,7 +11,7 @@ use std::time::Duration;
 use punctual_core::{FireEnd, FireRecord, PartitionId, Partitions, Seat, TaskState};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, die, next_fire, settle, shop};
 use punctual_store::{
-    Batch, BatchNo, Change, Head, LeaseStore, Retention, Room, StoreError, TaskStore,
+    Batch, BatchNo, Change, Head, LeaseStore, Resource, Retention, StoreError, TaskStore,
 };
 use punctual_store_redis::{Durability, OpenError, Options, RedisStore, keys};
 use servers::writer::{Writer, breathe, done, is_unavailable, options, put};
@@ -239,7 +239,7 @@ async fn without_memory_new_tasks_are_refused_and_the_rest_goes_on() {
     let tasks = writer.tasks(3);
     for _ in 0..2 {
         let full = writer.send(put(&tasks)).await;
-        assert!(matches!(full, Err(StoreError::Full { room: Room::Memory, .. })), "{full:?}");
+        assert!(matches!(full, Err(StoreError::Full { room: Resource::Memory, .. })), "{full:?}");
     }
     let ended = writer.living[..4].to_vec();
     writer.send(done(&ended)).await.expect("settling goes on");
@@ -274,12 +274,12 @@ async fn without_memory_a_broker_starts_and_takes_what_nobody_has_any_more() {
     assert_eq!(store.secret().await.expect("it was made before"), secret);
     let taken = store.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("is free");
     assert!(taken.epoch > lease.epoch);
-    let mut heir = gone;
-    (heir.store, heir.epoch, heir.number) = (store, taken.epoch, BatchNo::FIRST);
-    let ended = heir.living[..2].to_vec();
-    heir.send(done(&ended)).await.expect("settling goes on");
-    heir.living.drain(..2);
-    heir.assert_whole().await;
+    let mut successor = gone;
+    (successor.store, successor.epoch, successor.number) = (store, taken.epoch, BatchNo::FIRST);
+    let ended = successor.living[..2].to_vec();
+    successor.send(done(&ended)).await.expect("settling goes on");
+    successor.living.drain(..2);
+    successor.assert_whole().await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //! ```ignore
 //! punctual_store::conformance!(MySubject::new());
 //! punctual_store::conformance_durable!(MySubject::new()); // A store that outlives the process.
-//! punctual_store::conformance_roster!(MySubject::new()); // A store that several brokers share.
+//! punctual_store::conformance_membership!(MySubject::new()); // A store that several brokers share.
 //! ```
 //!
 //! The expression is evaluated once per test, and each must lead to an empty store. The suite brings its own
@@ -28,10 +28,10 @@ pub mod ending;
 pub mod filing;
 pub mod leases;
 pub mod listing;
+pub mod membership;
 pub mod order;
 pub mod ownership;
 pub mod retention;
-pub mod roster;
 pub mod shape;
 
 use std::future::Future;
@@ -214,12 +214,12 @@ macro_rules! conformance_durable {
     };
 }
 
-/// The clauses that a store with a roster keeps besides, each as a test. See [`conformance`](mod@crate::conformance).
+/// The clauses that a store with a membership keeps besides, each as a test. See [`conformance`](mod@crate::conformance).
 #[macro_export]
-macro_rules! conformance_roster {
+macro_rules! conformance_membership {
     ($subject:expr) => {
         $crate::conformance_clauses! { $subject;
-            roster:
+            membership:
                 nobody_is_there_but_who_says_so,
                 all_who_said_so_are_there_in_the_order_of_their_ids,
                 the_last_heartbeat_of_a_broker_counts,

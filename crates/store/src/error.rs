@@ -49,7 +49,7 @@ pub enum StoreError {
     #[error("the store has no room left {room}: {why}")]
     Full {
         /// Where there is none.
-        room: Room,
+        room: Resource,
         /// As the store says it, for the operator.
         why: String,
     },
@@ -66,14 +66,14 @@ pub enum StoreError {
 
 /// Where a store keeps tasks, and so whether to wait or to do something when there is no place left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum Resource {
     /// A disk: somebody must make room.
     Disk,
     /// The memory of a server that others use too: there may be room again by itself.
     Memory,
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for Resource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Disk => "on its disk",

@@ -1,7 +1,7 @@
 //! Stores: where tasks are kept until they are settled.
 //!
 //! In: batches of [`Change`]s that the owner of a partition has already decided. Out: tasks, by time, by
-//! name, by id. The contracts, [`TaskStore`], [`LeaseStore`] and [`Roster`], are prose above small traits;
+//! name, by id. The contracts, [`TaskStore`], [`LeaseStore`] and [`MembershipStore`], are prose above small traits;
 //! the `conformance` suite is that prose in code, and every store runs it.
 //! [`MemoryStore`] is the reference: it keeps every clause, but the process's life only.
 //!
@@ -16,9 +16,9 @@ pub mod codec;
 mod counts;
 mod error;
 mod lease_store;
+mod membership_store;
 mod memory;
 mod query;
-mod roster;
 mod task_store;
 
 #[cfg(feature = "conformance")]
@@ -26,9 +26,9 @@ pub mod conformance;
 
 pub use change::{Batch, BatchNo, Change};
 pub use counts::{Counts, count};
-pub use error::{Room, StoreError};
+pub use error::{Resource, StoreError};
 pub use lease_store::LeaseStore;
+pub use membership_store::{MemberInfo, Members, MembershipStore};
 pub use memory::MemoryStore;
 pub use query::{Filter, Head, Page, Position, Retention, Swept};
-pub use roster::{Attendance, Roll, Roster};
 pub use task_store::TaskStore;

@@ -5,11 +5,11 @@
 //! Invariant: one lock around everything, so a batch is seen whole or not at all; never held over an await.
 //! Time is what it is told: the `now` of whoever asks about a lease, or a clock of its own that a test moves.
 //! Not here: durability. What one change does stands in `memory/partition`, what is kept of
-//! the past in `memory/history`, who is there in `memory/roster`.
+//! the past in `memory/history`, who is there in `memory/membership`.
 
 mod history;
+mod membership;
 mod partition;
-mod roster;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,8 +21,8 @@ use punctual_core::{
 };
 
 use self::history::History;
+use self::membership::MemberTable;
 use self::partition::Partition;
-use self::roster::Attendances;
 use crate::change::{Batch, BatchNo};
 use crate::counts::Counts;
 use crate::error::StoreError;
@@ -41,7 +41,7 @@ struct State {
     partitions: Vec<Owned>,
     history: History,
     seats: BTreeMap<Seat, Taken>,
-    attendances: Attendances,
+    attendances: MemberTable,
     time: Time,
 }
 
@@ -95,7 +95,7 @@ impl MemoryStore {
             partitions: partitions.iter().map(|_| Owned::default()).collect(),
             history: History::default(),
             seats: BTreeMap::new(),
-            attendances: Attendances::default(),
+            attendances: MemberTable::default(),
             time: Time::Askers(Timestamp::EPOCH),
         };
         Self { state: Mutex::new(state) }

@@ -12,7 +12,7 @@ const ROOMS: [&str; 11] = [
     include_str!("../src/conformance/order.rs"),
     include_str!("../src/conformance/ownership.rs"),
     include_str!("../src/conformance/retention.rs"),
-    include_str!("../src/conformance/roster.rs"),
+    include_str!("../src/conformance/membership.rs"),
     include_str!("../src/conformance/shape.rs"),
 ];
 

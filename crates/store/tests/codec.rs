@@ -89,19 +89,19 @@ fn cron() -> impl Strategy<Value = Arc<Cron>> {
 }
 
 fn occasion() -> impl Strategy<Value = Occasion> {
-    prop_oneof![Just(Occasion::Due), Just(Occasion::Besides), Just(Occasion::Return)]
+    prop_oneof![Just(Occasion::Due), Just(Occasion::Manual), Just(Occasion::Return)]
 }
 
-fn aside() -> impl Strategy<Value = Vec<Aside>> {
-    let aside = (instant(), instant(), attempts(), occasion()).prop_map(
-        |(nominal_at, fire_at, attempts, occasion)| Aside {
+fn overlapping() -> impl Strategy<Value = Vec<OverlappingFire>> {
+    let overlapping = (instant(), instant(), attempts(), occasion()).prop_map(
+        |(nominal_at, fire_at, attempts, occasion)| OverlappingFire {
             nominal_at,
             fire_at,
             attempts,
             occasion,
         },
     );
-    vec(aside, 0..3)
+    vec(overlapping, 0..3)
 }
 
 fn retry() -> impl Strategy<Value = RetryPolicy> {
@@ -164,13 +164,13 @@ fn any_task() -> impl Strategy<Value = Task> {
     let times = (instant(), instant(), instant());
     let fires = prop_oneof![Just(1), any::<u32>()];
     let times_set = (option::of(instant()), option::of(instant()), option::of(instant()));
-    let course = (times_set, occasion(), fires, aside());
+    let course = (times_set, occasion(), fires, overlapping());
     let states = [TaskState::Scheduled, TaskState::Paused, TaskState::Done, TaskState::Dead];
     let stands = (any::<u64>(), attempts(), 0..states.len());
     (task_id(), new_task(), times, stands, course).prop_map(
         move |(id, definition, times, (version, attempts, state), course)| {
             let (created_at, fire_at, nominal_at) = times;
-            let ((resumes_at, given_at, armed_at), occasion, fires, aside) = course;
+            let ((resumes_at, given_at, armed_at), occasion, fires, overlapping) = course;
             Task {
                 id,
                 definition: Arc::new(definition),
@@ -185,14 +185,14 @@ fn any_task() -> impl Strategy<Value = Task> {
                 fires,
                 given_at,
                 armed_at,
-                aside,
+                overlapping,
             }
         },
     )
 }
 
 #[test]
-fn a_task_that_was_fired_besides_its_schedule_reads_back_from_the_format_of_then() {
+fn a_task_that_was_fired_manually_reads_back_from_the_format_of_then() {
     let id = TaskId::floor(Timestamp::from_millis(7000));
     let schedule = Schedule::Once(Due::In(Duration::from_secs(7)));
     let target = Target::Queue(Queue::new("orders").unwrap());
@@ -205,7 +205,7 @@ fn a_task_that_was_fired_besides_its_schedule_reads_back_from_the_format_of_then
     bytes[format] = 2;
     put_varint(&mut bytes, 9000);
     let resumes_at = Some(Timestamp::from_millis(9000));
-    let want = Task { resumes_at, occasion: Occasion::Besides, ..task };
+    let want = Task { resumes_at, occasion: Occasion::Manual, ..task };
     assert_eq!(read_task(&bytes, &Interner::default()), Ok(want));
 }
 

@@ -43,7 +43,7 @@ mod clocked {
     }
 
     punctual_store::conformance!(Clocked);
-    punctual_store::conformance_roster!(Clocked);
+    punctual_store::conformance_membership!(Clocked);
 }
 
 /// A memory store that somebody keeps in a drawer: tests the durable clauses themselves, since a

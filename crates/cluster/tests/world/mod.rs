@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use punctual_cluster::{Action, Event, Member, Order, Terms, View};
+use punctual_cluster::{ClusterView, Directive, Member, MemberAction, MemberConfig, MemberEvent};
 use punctual_core::{BrokerId, Epoch, PartitionId, Partitions, Seat, Timestamp};
-use punctual_store::{LeaseStore, MemoryStore, Roster, StoreError};
+use punctual_store::{LeaseStore, MembershipStore, MemoryStore, StoreError};
 
 /// How long leases last here.
 pub(crate) const LEASE: Duration = Duration::from_millis(LEASE_MS);
@@ -23,7 +23,7 @@ const LEASE_MS: u64 = 5_000;
 pub(crate) const PARTITIONS: u16 = 16;
 /// How long an owner takes to become quiet.
 const QUIET_MS: u64 = 30;
-/// How long it takes to tell an heir: long enough for it to be tempted.
+/// How long it takes to tell an successor: long enough for it to be tempted.
 const TELL_MS: u64 = 25;
 
 pub(crate) struct World {
@@ -37,11 +37,11 @@ pub(crate) struct World {
     later: Vec<(u64, &'static str, u32, Happening)>,
     lives: u32,
     epochs: BTreeMap<PartitionId, Epoch>,
-    /// Partitions of which an heir is being told.
+    /// Partitions of which an successor is being told.
     telling: BTreeMap<PartitionId, u64>,
     /// Brokers that are off the roll by their own wish.
     struck: BTreeSet<&'static str>,
-    /// When the roll was last not what it should be: the heir may then not see that it is to wait.
+    /// When the roll was last not what it should be: the successor may then not see that it is to wait.
     disturbed_at: u64,
     /// Owners that were started, ever.
     pub(crate) starts: usize,
@@ -55,9 +55,9 @@ struct Broker {
     ahead: i64,
     sleeps: bool,
     leaves: bool,
-    inbox: Vec<Event>,
+    inbox: Vec<MemberEvent>,
     owners: BTreeMap<PartitionId, Owner>,
-    view: Option<Arc<View>>,
+    view: Option<Arc<ClusterView>>,
     skew: Option<i64>,
 }
 
@@ -67,8 +67,8 @@ struct Owner {
 }
 
 enum Happening {
-    Asked(Action, Timestamp),
-    Told(Event),
+    Asked(MemberAction, Timestamp),
+    Told(MemberEvent),
     Quiet(PartitionId, Epoch),
 }
 
@@ -108,7 +108,7 @@ impl World {
     }
 
     pub(crate) fn start_ahead(&mut self, name: &'static str, ahead: i64) {
-        let terms = Terms {
+        let terms = MemberConfig {
             me: BrokerId::new(name),
             partitions: Partitions::new(PARTITIONS).expect("a few"),
             lease: LEASE,
@@ -147,14 +147,14 @@ impl World {
     pub(crate) fn leave(&mut self, name: &str) {
         let broker = self.broker(name);
         broker.leaves = true;
-        broker.inbox.push(Event::Leave);
+        broker.inbox.push(MemberEvent::Leave);
     }
 
     /// An owner of this broker comes to its end by itself.
     pub(crate) fn break_one(&mut self, name: &str) -> PartitionId {
         let broker = self.broker(name);
         let (partition, owner) = broker.owners.pop_first().expect("owns something");
-        broker.inbox.push(Event::Ended { partition, epoch: owner.epoch });
+        broker.inbox.push(MemberEvent::Ended { partition, epoch: owner.epoch });
         partition
     }
 
@@ -201,7 +201,7 @@ impl World {
         self.brokers[name].skew
     }
 
-    pub(crate) fn view(&self, name: &str) -> &View {
+    pub(crate) fn view(&self, name: &str) -> &ClusterView {
         self.brokers[name].view.as_ref().expect("has heard something")
     }
 
@@ -332,43 +332,43 @@ impl World {
                 if broker.owners.get(&partition).is_some_and(|owner| owner.epoch == epoch) {
                     broker.owners.remove(&partition);
                 }
-                broker.inbox.push(Event::Quiet { partition, epoch });
+                broker.inbox.push(MemberEvent::Quiet { partition, epoch });
             }
             _ => {}
         }
     }
 
-    fn ask(&mut self, name: &'static str, action: Action, at: Timestamp) -> Event {
+    fn ask(&mut self, name: &'static str, action: MemberAction, at: Timestamp) -> MemberEvent {
         self.questions += 1;
         let me = BrokerId::new(name);
         let store = Arc::clone(&self.store);
         let up = self.store_answers;
         match action {
-            Action::Heartbeat(presence) => {
-                Event::Heard(answer(up, store.heartbeat(&presence, LEASE)))
+            MemberAction::Heartbeat(presence) => {
+                MemberEvent::Heard(answer(up, store.heartbeat(&presence, LEASE)))
             }
-            Action::Acquire(seat) => {
-                Event::Acquired(seat, answer(up, store.acquire(seat, &me, LEASE, at)))
+            MemberAction::Acquire(seat) => {
+                MemberEvent::Acquired(seat, answer(up, store.acquire(seat, &me, LEASE, at)))
             }
-            Action::Renew(lease) => {
-                Event::Renewed(lease.seat, answer(up, store.renew(&lease, LEASE, at)))
+            MemberAction::Renew(lease) => {
+                MemberEvent::Renewed(lease.seat, answer(up, store.renew(&lease, LEASE, at)))
             }
-            Action::Release(lease) => {
+            MemberAction::Release(lease) => {
                 let stays = !self.struck.contains(name);
                 assert!(
                     lease.seat != Seat::Leader || !stays,
                     "{name} would be planned with by whoever leads next"
                 );
-                Event::Released(lease.seat, answer(up, store.release(&lease)))
+                MemberEvent::Released(lease.seat, answer(up, store.release(&lease)))
             }
-            Action::Propose(lease, assignment) => {
-                Event::Proposed(answer(up, store.propose(&lease, &assignment)))
+            MemberAction::Propose(lease, assignment) => {
+                MemberEvent::Proposed(answer(up, store.propose(&lease, &assignment)))
             }
-            Action::Leave => {
+            MemberAction::Leave => {
                 self.struck.insert(name);
-                Event::Struck(answer(up, store.leave(&me)))
+                MemberEvent::Deregistered(answer(up, store.leave(&me)))
             }
-            Action::Order(_) => unreachable!("is not for the store"),
+            MemberAction::Directive(_) => unreachable!("is not for the store"),
         }
     }
 
@@ -395,7 +395,7 @@ impl World {
         let life = broker.life;
         for action in actions {
             match action {
-                Action::Order(order) => self.obey(name, order),
+                MemberAction::Directive(order) => self.obey(name, order),
                 action => {
                     self.later.push((world_now + 1, name, life, Happening::Asked(action, now)))
                 }
@@ -403,14 +403,14 @@ impl World {
         }
     }
 
-    fn obey(&mut self, name: &'static str, order: Order) {
+    fn obey(&mut self, name: &'static str, order: Directive) {
         let now = self.now;
         let broker = self.brokers.get_mut(name).expect("is there");
         let life = broker.life;
         let mut later =
             |after, name, life, happening| self.later.push((now + after, name, life, happening));
         match order {
-            Order::Start { partition, epoch, until } => {
+            Directive::Start { partition, epoch, until } => {
                 self.starts += 1;
                 let last = self.epochs.insert(partition, epoch);
                 assert!(
@@ -421,41 +421,41 @@ impl World {
                 assert!(before.is_none(), "{name} has an owner of {partition}");
                 let told = self.telling.get(&partition).is_none_or(|told_at| *told_at <= now);
                 let disturbed = now < self.disturbed_at + LEASE_MS;
-                assert!(told || disturbed, "{name} took {partition} before its heir was told");
+                assert!(told || disturbed, "{name} took {partition} before its successor was told");
             }
-            Order::Extend { partition, epoch, until } => {
+            Directive::Extend { partition, epoch, until } => {
                 if let Some(owner) = broker.owners.get_mut(&partition) {
                     assert_eq!(owner.epoch, epoch);
                     assert!(owner.until <= until, "a lease never gets shorter");
                     owner.until = until;
                 }
             }
-            Order::HandOver { partition, epoch, .. } => {
+            Directive::HandOver { partition, epoch, .. } => {
                 later(QUIET_MS, name, life, Happening::Quiet(partition, epoch));
             }
-            Order::Released { partition, epoch, heir } => {
+            Directive::Released { partition, epoch, successor } => {
                 assert!(!broker.owners.contains_key(&partition), "was quiet");
-                let Some(heir) = heir else { return };
-                let found = self.brokers.iter().find(|(other, _)| **other == heir.as_str());
-                let mut told = Event::NotTold { partition, epoch };
-                if let Some((heir, broker)) = found
-                    && !self.cut.contains(&(name, heir))
+                let Some(successor) = successor else { return };
+                let found = self.brokers.iter().find(|(other, _)| **other == successor.as_str());
+                let mut told = MemberEvent::HandOverFailed { partition, epoch };
+                if let Some((successor, broker)) = found
+                    && !self.cut.contains(&(name, successor))
                     && !broker.leaves
                 {
-                    let offered = Happening::Told(Event::Offered { partition });
-                    self.later.push((now + TELL_MS, heir, broker.life, offered));
+                    let offered = Happening::Told(MemberEvent::Offered { partition });
+                    self.later.push((now + TELL_MS, successor, broker.life, offered));
                     self.telling.insert(partition, now + TELL_MS);
-                    told = Event::HandedOver { partition, epoch };
+                    told = MemberEvent::HandedOver { partition, epoch };
                 }
                 self.later.push((now + TELL_MS + 1, name, life, Happening::Told(told)));
             }
-            Order::Drop { partition, epoch } => {
+            Directive::Drop { partition, epoch } => {
                 let owner = broker.owners.remove(&partition);
                 assert!(owner.is_none_or(|owner| owner.epoch == epoch));
             }
-            Order::Publish(view) => broker.view = Some(view),
-            Order::Skew(skew) => broker.skew = skew,
-            Order::Left => {
+            Directive::Publish(view) => broker.view = Some(view),
+            Directive::Skew(skew) => broker.skew = skew,
+            Directive::Left => {
                 assert!(broker.owners.is_empty(), "{name} has given all back");
                 self.brokers.remove(name);
             }

@@ -18,11 +18,13 @@ use punctual_core::{
     Reason, Schedule, Target, Task, TaskKey, Timestamp,
 };
 use punctual_engine::{
-    Action, Answer as Told, Answers, Budget, Call, Cancelled, Command, Condition, Delivery,
-    EngineError, Event, Flight, Gauges, Looked, Order, Owner, Possession, Push, Report, Scheduled,
-    Subject, Terms, take,
+    Action, Budget, Call, Cancelled, Command, Condition, Delivery, EngineError, Event, Gauges,
+    InFlight, LookupResult, Owner, OwnerConfig, Ownership, Push, Replies, Reply as Told, Report,
+    ScheduleCommand, Scheduled, Subject, take,
 };
-use punctual_store::{Batch, BatchNo, Counts, MemoryStore, Retention, Room, StoreError, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Counts, MemoryStore, Resource, Retention, StoreError, TaskStore,
+};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -46,11 +48,11 @@ pub(crate) enum Weather {
 pub(crate) struct World {
     pub(crate) store: MemoryStore,
     pub(crate) owner: Owner,
-    pub(crate) possession: Possession,
+    pub(crate) ownership: Ownership,
     pub(crate) now: Timestamp,
     pub(crate) weather: Weather,
     /// Where there is no room when it is full.
-    pub(crate) lacks: Room,
+    pub(crate) lacks: Resource,
     /// Wanted of the store, not done yet.
     pub(crate) wanted: Vec<Action>,
     /// On their way to receivers.
@@ -66,7 +68,7 @@ pub(crate) struct World {
     /// How long leases are; without end if not said.
     pub(crate) lease: Option<Duration>,
     /// A hand-over that has begun.
-    handing_over: Option<Receiver<Result<Vec<Flight>, EngineError>>>,
+    handing_over: Option<Receiver<Result<Vec<InFlight>, EngineError>>>,
     /// Carried on behalf of an owner before this one.
     elsewhere: HashSet<(FireId, AttemptNo)>,
     /// Reports that came to an owner that has ended.
@@ -91,9 +93,9 @@ enum Made {
 }
 
 /// Where the answer to one command arrives.
-pub(crate) struct Answer<T>(Receiver<Answers>, fn(Told) -> Option<T>);
+pub(crate) struct Reply<T>(Receiver<Replies>, fn(Told) -> Option<T>);
 
-impl<T> Answer<T> {
+impl<T> Reply<T> {
     pub(crate) fn try_recv(&mut self) -> Result<Result<T, EngineError>, TryRecvError> {
         let answers = self.0.try_recv()?;
         let answer = answers.into_iter().next().unwrap();
@@ -111,18 +113,18 @@ impl World {
 
     pub(crate) fn with_budget(budget: Budget) -> Self {
         let store = MemoryStore::default();
-        let possession = possess(&store, START);
-        let owner = Owner::new(possession, terms(budget), START);
+        let ownership = possess(&store, START);
+        let owner = Owner::new(ownership, terms(budget), START);
         let (wanted, carried, sent) = (Vec::new(), Vec::new(), Vec::new());
         let weather = Weather::Fair;
         let stopped = None;
         let mut world = Self {
             store,
             owner,
-            possession,
+            ownership,
             now: START,
             weather,
-            lacks: Room::Disk,
+            lacks: Resource::Disk,
             wanted,
             carried,
             sent,
@@ -149,7 +151,7 @@ impl World {
         self.room = room;
         for queue in ["orders", "quick"] {
             let queue = Queue::new(queue).unwrap();
-            self.owner.on(Event::Room { namespace: shop(), queue, room }, self.now);
+            self.owner.on(Event::Capacity { namespace: shop(), queue, room }, self.now);
         }
     }
 
@@ -164,13 +166,13 @@ impl World {
     }
 
     /// Another owner comes, who knows of these deliveries under way.
-    fn succeed(&mut self, flights: Vec<Flight>) {
-        self.possession = possess(&self.store, self.now);
+    fn succeed(&mut self, flights: Vec<InFlight>) {
+        self.ownership = possess(&self.store, self.now);
         self.made_of.push(Made::Taken);
         if let Some(lease) = self.lease {
-            self.possession.until = self.now.after(lease);
+            self.ownership.until = self.now.after(lease);
         }
-        self.owner = Owner::new(self.possession, terms(BUDGET), self.now);
+        self.owner = Owner::new(self.ownership, terms(BUDGET), self.now);
         self.owner.adopt(flights);
         self.ended = false;
         self.give_room(self.room);
@@ -186,15 +188,15 @@ impl World {
     /// The lease is renewed.
     pub(crate) fn renew(&mut self) {
         if let Some(lease) = self.lease {
-            self.possession.until = self.now.after(lease);
-            self.owner.on(Event::Extend(self.possession.until), self.now);
+            self.ownership.until = self.now.after(lease);
+            self.owner.on(Event::Extend(self.ownership.until), self.now);
         }
     }
 
     /// Nothing ends any more.
     pub(crate) fn renew_for_ever(&mut self) {
         self.lease = None;
-        self.possession.until = Timestamp::MAX;
+        self.ownership.until = Timestamp::MAX;
         self.owner.on(Event::Extend(Timestamp::MAX), self.now);
     }
 
@@ -208,7 +210,7 @@ impl World {
         self.act();
     }
 
-    /// Hands over, in fair weather.
+    /// Executor over, in fair weather.
     pub(crate) fn hand_over(&mut self) {
         self.start_hand_over();
         while self.is_handing_over() {
@@ -263,7 +265,7 @@ impl World {
                 }
             }
         }
-        assert_eq!(epoch, self.possession.epoch, "only batches were forgotten");
+        assert_eq!(epoch, self.ownership.epoch, "only batches were forgotten");
     }
 
     /// How many batches the store has of this owner.
@@ -288,12 +290,12 @@ impl World {
         for action in self.owner.act(self.now) {
             match action {
                 Action::Deliver(deliveries) => {
-                    assert!(self.now < self.possession.until, "sent after the lease was over");
+                    assert!(self.now < self.ownership.until, "sent after the lease was over");
                     self.sent.extend(deliveries.iter().cloned());
                     self.carried.extend(deliveries);
                 }
                 Action::Stop(error) => self.stopped = Some(error),
-                Action::Stray(reports) => {
+                Action::OrphanReport(reports) => {
                     let passed_on =
                         |it: Report| Report::of(it.fire_id, it.attempt, it.fired_at, it.outcome);
                     self.strays.extend(reports.into_iter().map(passed_on));
@@ -391,22 +393,22 @@ impl World {
         &mut self,
         new_task: NewTask,
         condition: Condition,
-    ) -> Answer<Scheduled> {
-        let order = Order { new_task: new_task.into(), condition, receipt: None };
+    ) -> Reply<Scheduled> {
+        let order = ScheduleCommand { new_task: new_task.into(), condition, receipt: None };
         self.send(Command::Schedule(order), |told| match told {
             Told::Scheduled(scheduled) => Some(scheduled),
             _ => None,
         })
     }
 
-    pub(crate) fn send_cancel(&mut self, subject: Subject) -> Answer<Cancelled> {
+    pub(crate) fn send_cancel(&mut self, subject: Subject) -> Reply<Cancelled> {
         self.send(Command::Cancel(subject), |told| match told {
             Told::Cancelled(cancelled) => Some(cancelled),
             _ => None,
         })
     }
 
-    pub(crate) fn send_touch(&mut self, subject: Subject, push: Push) -> Answer<Timestamp> {
+    pub(crate) fn send_touch(&mut self, subject: Subject, push: Push) -> Reply<Timestamp> {
         self.send(Command::Touch(subject, push), |told| match told {
             Told::Touched { fire_at, .. } => Some(fire_at),
             _ => None,
@@ -414,7 +416,7 @@ impl World {
     }
 
     /// Something that is answered with a task.
-    pub(crate) fn send_for_task(&mut self, command: Command) -> Answer<Task> {
+    pub(crate) fn send_for_task(&mut self, command: Command) -> Reply<Task> {
         self.send(command, |told| match told {
             Told::Task(task) => Some(task),
             _ => None,
@@ -462,22 +464,22 @@ impl World {
         ready(self.store.counts(PARTITION, &shop())).unwrap()
     }
 
-    pub(crate) fn send<T>(&mut self, command: Command, wanted: fn(Told) -> Option<T>) -> Answer<T> {
+    pub(crate) fn send<T>(&mut self, command: Command, wanted: fn(Told) -> Option<T>) -> Reply<T> {
         let (call, answers) = Call::new(vec![command]);
         self.owner.on(Event::Call(call), self.now);
         self.act();
-        Answer(answers, wanted)
+        Reply(answers, wanted)
     }
 
     pub(crate) fn make(&mut self, batch: Batch) -> Result<(), StoreError> {
-        ready(self.store.apply(PARTITION, self.possession.epoch, batch.clone()))?;
+        ready(self.store.apply(PARTITION, self.ownership.epoch, batch.clone()))?;
         self.made_of.push(Made::Batch(batch));
         Ok(())
     }
 
     fn apply(&mut self, batch: Batch) -> Result<(), StoreError> {
         let away = || StoreError::Unavailable("away".into());
-        let this = Some((self.possession.epoch, batch.number));
+        let this = Some((self.ownership.epoch, batch.number));
         match self.weather {
             Weather::Full if self.calm && self.unanswered == this && self.made != this => {
                 Err(away())
@@ -511,28 +513,29 @@ impl World {
                 Weather::Away | Weather::AnswerLost => Err(away()),
                 _ => ready(self.store.load(PARTITION, after, until, limit)),
             }),
-            Action::Look(looks) => Event::Looked(match self.weather {
-                Weather::Away | Weather::AnswerLost => {
-                    looks.into_iter().map(|look| Looked { look, result: Err(away()) }).collect()
-                }
-                _ => ready(Looked::read(&self.store, PARTITION, looks)),
+            Action::Lookup(lookups) => Event::LookupResult(match self.weather {
+                Weather::Away | Weather::AnswerLost => lookups
+                    .into_iter()
+                    .map(|look| LookupResult { look, result: Err(away()) })
+                    .collect(),
+                _ => ready(LookupResult::read(&self.store, PARTITION, lookups)),
             }),
             Action::Sweep(now) => {
-                let (epoch, retention) = (self.possession.epoch, Retention::default());
+                let (epoch, retention) = (self.ownership.epoch, Retention::default());
                 Event::Swept(ready(self.store.sweep(PARTITION, epoch, retention, now)))
             }
-            Action::Deliver(_) | Action::Stop(_) | Action::Stray(_) | Action::End => {
+            Action::Deliver(_) | Action::Stop(_) | Action::OrphanReport(_) | Action::End => {
                 unreachable!("taken out by `act`")
             }
         }
     }
 }
 
-fn terms(budget: Budget) -> Terms {
-    Terms { retention: Retention::default(), budget, keeps_batches: true }
+fn terms(budget: Budget) -> OwnerConfig {
+    OwnerConfig { retention: Retention::default(), budget, keeps_batches: true }
 }
 
-fn possess(store: &MemoryStore, now: Timestamp) -> Possession {
+fn possess(store: &MemoryStore, now: Timestamp) -> Ownership {
     let broker = BrokerId::new("here:1");
     ready(take(store, PARTITION, &broker, Duration::from_secs(5), now)).unwrap()
 }

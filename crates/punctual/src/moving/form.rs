@@ -13,10 +13,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    Aside, AttemptRecord, Backoff, Cron, DeadLetter, DeadReason, Dst, Due, FireEnd, FireRecord,
-    Gap, Guarantee, HttpTarget, Jitter, Labels, Method, Misfire, Namespace, NewTask, Occasion,
-    Outcome, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series, SkipReason, Skipped,
-    Target, Task, TaskKey, TaskState, Timestamp, Twice, Version, Zone, format_duration,
+    AttemptRecord, Backoff, Cron, DeadLetter, DeadReason, Dst, Due, FireEnd, FireRecord, Gap,
+    Guarantee, HttpTarget, Jitter, Labels, Method, Misfire, Namespace, NewTask, Occasion, Outcome,
+    Overlap, OverlappingFire, Payload, Queue, Reason, RetryPolicy, Schedule, Series, SkipReason,
+    Skipped, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version, Zone, format_duration,
     parse_duration,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -122,7 +122,7 @@ macro_rules! words {
 
 words!(StateWord of TaskState: Scheduled, Firing, Paused, Done, Dead, Cancelled);
 words!(GuaranteeWord of Guarantee: AtMostOnce, AtLeastOnce, ExactlyOnce);
-words!(OccasionWord of Occasion: Due, Besides, Return);
+words!(OccasionWord of Occasion: Due, Manual, Return);
 words!(DeadWord of DeadReason: Exhausted, Refused, Expired, Unknown);
 words!(SkipWord of SkipReason: Misfire, Overlap, Paused);
 words!(MisfireWord of Misfire: FireOnce, FireAll, Skip);
@@ -164,7 +164,7 @@ pub(super) struct TaskForm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     armed_at: Option<At>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    aside: Vec<AsideForm>,
+    overlapping: Vec<OverlappingForm>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -263,7 +263,7 @@ enum OutcomeForm {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AsideForm {
+struct OverlappingForm {
     nominal_at: At,
     fire_at: At,
     occasion: OccasionWord,
@@ -346,14 +346,14 @@ pub(super) fn task_form(task: &Task) -> TaskForm {
         fires: task.fires,
         given_at: task.given_at.map(At),
         armed_at: task.armed_at.map(At),
-        aside: task
-            .aside
+        overlapping: task
+            .overlapping
             .iter()
-            .map(|aside| AsideForm {
-                nominal_at: At(aside.nominal_at),
-                fire_at: At(aside.fire_at),
-                occasion: aside.occasion.into(),
-                attempts: attempt_forms(&aside.attempts),
+            .map(|overlapping| OverlappingForm {
+                nominal_at: At(overlapping.nominal_at),
+                fire_at: At(overlapping.fire_at),
+                occasion: overlapping.occasion.into(),
+                attempts: attempt_forms(&overlapping.attempts),
             })
             .collect(),
     }
@@ -396,14 +396,14 @@ pub(super) fn task_of(form: TaskForm) -> anyhow::Result<Task> {
         fires: form.fires,
         given_at: form.given_at.map(|at| at.0),
         armed_at: form.armed_at.map(|at| at.0),
-        aside: form
-            .aside
+        overlapping: form
+            .overlapping
             .into_iter()
-            .map(|aside| Aside {
-                nominal_at: aside.nominal_at.0,
-                fire_at: aside.fire_at.0,
-                occasion: aside.occasion.into(),
-                attempts: attempts_of(aside.attempts),
+            .map(|overlapping| OverlappingFire {
+                nominal_at: overlapping.nominal_at.0,
+                fire_at: overlapping.fire_at.0,
+                occasion: overlapping.occasion.into(),
+                attempts: attempts_of(overlapping.attempts),
             })
             .collect(),
         ..Task::new(id, Arc::new(definition), form.created_at.0, version)
@@ -643,7 +643,7 @@ mod tests {
         let watch = task(id(3)).key("w").schedule(watch).build();
         let interval = Duration::from_secs(60);
         let every = task(id(4)).schedule(Schedule::Every { interval, series }).paused().build();
-        let aside = Aside {
+        let overlapping = OverlappingFire {
             nominal_at: at(3),
             fire_at: at(4),
             attempts: attempts(),
@@ -651,12 +651,12 @@ mod tests {
         };
         vec![
             plain,
-            Task { fires: 9, given_at: Some(at(5)), aside: vec![aside], ..cron },
+            Task { fires: 9, given_at: Some(at(5)), overlapping: vec![overlapping], ..cron },
             Task {
                 state: TaskState::Done,
                 fire_at: Timestamp::MAX,
                 armed_at: Some(at(8)),
-                occasion: Occasion::Besides,
+                occasion: Occasion::Manual,
                 ..watch
             },
             every,

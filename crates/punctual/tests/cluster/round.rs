@@ -177,7 +177,7 @@ impl Run {
             let again = partitions.iter().filter_map(|partition| {
                 let theirs = asked.iter().filter(|asked| asked.partition == *partition);
                 let got = theirs.filter_map(|asked| receipts.get(&asked.key)).flatten();
-                // What was on its way from the killed one when it was killed is not the heir's.
+                // What was on its way from the killed one when it was killed is not the successor's.
                 let after = got.map(|receipt| receipt.at_millis).filter(|at| *at > gone_at + 100);
                 after.min().map(|at| at - gone_at)
             });

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of};
-use punctual_engine::{Answer as Told, Command, Condition, EngineError, Order, Scheduled, Subject};
+use punctual_engine::{
+    Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
@@ -114,7 +116,7 @@ async fn create_many(
         let result = problem.and_then(|()| {
             let told = told.next().unwrap_or(Err(EngineError::Stopped))?;
             Ok(match told {
-                Told::Scheduled(scheduled) => to_raw_value(&TaskAnswer::of(scheduled.task())),
+                Reply::Scheduled(scheduled) => to_raw_value(&TaskAnswer::of(scheduled.task())),
                 told => unreachable!("another command's answer: {told:?}"),
             })
         });
@@ -162,7 +164,7 @@ async fn create_one(
 }
 
 fn schedule(new_task: NewTask, condition: Condition) -> Command {
-    Command::Schedule(Order { new_task: new_task.into(), condition, receipt: None })
+    Command::Schedule(ScheduleCommand { new_task: new_task.into(), condition, receipt: None })
 }
 
 fn pieces_of_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {
@@ -262,8 +264,8 @@ async fn ask_each(
     let mut others = Vec::new();
     for (key, told) in keys.into_iter().zip(calls.ask(&broker.owners).await) {
         match told {
-            Ok(Told::Touched { .. }) => answer.touched += 1,
-            Ok(Told::Scheduled(Scheduled::Created(_))) => answer.created += 1,
+            Ok(Reply::Touched { .. }) => answer.touched += 1,
+            Ok(Reply::Scheduled(Scheduled::Created(_))) => answer.created += 1,
             Err(EngineError::NotFound | EngineError::Exists(_)) => others.push(key),
             Ok(told) => unreachable!("another command's answer: {told:?}"),
             Err(error) => {
@@ -363,7 +365,7 @@ pub(crate) async fn cancel(
             return CancelOutcome::Problem { problem: invalid.into() };
         }
         match told.next().unwrap_or(Err(EngineError::Stopped)) {
-            Ok(Told::Cancelled(cancelled)) => CancelOutcome::Answer(CancelAnswer::of(cancelled)),
+            Ok(Reply::Cancelled(cancelled)) => CancelOutcome::Answer(CancelAnswer::of(cancelled)),
             Ok(told) => unreachable!("another command's answer: {told:?}"),
             Err(EngineError::NotFound) => CancelOutcome::Answer(CancelAnswer::NotFound),
             Err(error) => CancelOutcome::Problem { problem: error.into() },

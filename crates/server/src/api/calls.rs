@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use punctual_core::PartitionId;
-use punctual_engine::{Answer, Answers, Command, EngineError};
+use punctual_engine::{Command, EngineError, Replies, Reply};
 
 use crate::owners::Owners;
 
@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     count: usize,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Answers, EngineError>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Replies, EngineError>> + Send>>;
 
 impl Calls {
     /// One more.
@@ -50,14 +50,14 @@ impl Calls {
     }
 
     /// Asks all owners at once, and waits for their answers.
-    pub(crate) async fn ask(self, owners: &Arc<Owners>) -> Vec<Result<Answer, EngineError>> {
+    pub(crate) async fn ask(self, owners: &Arc<Owners>) -> Vec<Result<Reply, EngineError>> {
         self.send(owners).answers().await
     }
 }
 
 impl Asked {
     /// One answer each, in order.
-    pub(crate) async fn answers(self) -> Vec<Result<Answer, EngineError>> {
+    pub(crate) async fn answers(self) -> Vec<Result<Reply, EngineError>> {
         let mut answers: Vec<_> = (0..self.count).map(|_| Err(EngineError::Stopped)).collect();
         // One after the other: they are all under way.
         for (places, answering) in self.answering {

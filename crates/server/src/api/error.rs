@@ -9,7 +9,7 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use punctual_core::{Invalid, Version};
 use punctual_engine::EngineError;
-use punctual_store::{Room, StoreError};
+use punctual_store::{Resource, StoreError};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -244,10 +244,10 @@ impl From<EngineError> for Problem {
             EngineError::Lost => {
                 format!("{detail}; with an Idempotency-Key it is safe to ask again")
             }
-            EngineError::Full(Room::Disk) => {
+            EngineError::Full(Resource::Disk) => {
                 format!("{detail}; what is there goes on, make room for more")
             }
-            EngineError::Full(Room::Memory) => {
+            EngineError::Full(Resource::Memory) => {
                 format!(
                     "{detail}; what is there goes on, try again later or give Redis more memory"
                 )
@@ -282,10 +282,10 @@ impl From<StoreError> for Problem {
 }
 
 /// A full disk waits for somebody, and no caller is told to come back soon; memory of a server comes and goes.
-const fn full(room: Room) -> StatusCode {
+const fn full(room: Resource) -> StatusCode {
     match room {
-        Room::Disk => StatusCode::INSUFFICIENT_STORAGE,
-        Room::Memory => StatusCode::SERVICE_UNAVAILABLE,
+        Resource::Disk => StatusCode::INSUFFICIENT_STORAGE,
+        Resource::Memory => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

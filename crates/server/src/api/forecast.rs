@@ -202,7 +202,7 @@ async fn find(
 impl Found {
     fn add(&mut self, task: &Task, from: Timestamp) {
         self.times.push(task.fire_at);
-        self.times.extend(task.aside.iter().map(|aside| aside.fire_at));
+        self.times.extend(task.overlapping.iter().map(|overlapping| overlapping.fire_at));
         self.times.extend(task.resumes_at);
         let schedule = &task.definition.schedule;
         let Some(series) = schedule.series() else {

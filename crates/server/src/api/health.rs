@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_cluster::View;
+use punctual_cluster::ClusterView;
 use punctual_core::{BrokerId, Clock as _, PartitionId};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -107,7 +107,7 @@ pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
 }
 
 impl TopologyAnswer {
-    fn of(view: &View) -> Self {
+    fn of(view: &ClusterView) -> Self {
         let brokers = view.present.iter().map(|seen| BrokerAnswer {
             address: seen.broker.to_string(),
             partitions: view.topology.partitions_of(&seen.broker).map(PartitionId::get).collect(),

@@ -14,7 +14,7 @@ use http::request::Parts;
 use punctual_core::{
     IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
 };
-use punctual_engine::{Command, Condition, EngineError, Order, Receipt};
+use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand};
 
 use super::calls::Calls;
 use super::error::Problem;
@@ -104,11 +104,11 @@ impl Creation {
         self,
         condition: Condition,
         partitions: Partitions,
-    ) -> (Option<PartitionId>, Order) {
+    ) -> (Option<PartitionId>, ScheduleCommand) {
         let Self { new_task, receipts } = self;
         let receipt = receipts.map(|receipts| receipts.receipt);
         let partition = place(&new_task, receipt.as_ref(), partitions);
-        (partition, Order { new_task: new_task.into(), condition, receipt })
+        (partition, ScheduleCommand { new_task: new_task.into(), condition, receipt })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{Clock as _, DeadLetter, FireId, Namespace, Task, TaskState, Timestamp};
-use punctual_engine::{Answer as Told, Command, EngineError, Subject};
+use punctual_engine::{Command, EngineError, Reply, Subject};
 use punctual_store::{Filter, Page, Position, TaskStore as _};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -174,7 +174,7 @@ async fn as_they_stand(
     for (task, told) in tasks.iter_mut().filter(|task| is_due(task)).zip(told) {
         match told {
             // Its place in the page is where it was read.
-            Ok(Told::Task(now)) => task.state = now.state,
+            Ok(Reply::Task(now)) => task.state = now.state,
             Ok(told) => unreachable!("another command's answer: {told:?}"),
             Err(EngineError::NotFound) => ended.push(task.id),
             Err(error) => return Err(error.into()),

@@ -67,7 +67,7 @@ struct DeliveryAnswer {
     /// The id of the task.
     task: String,
     key: Option<String>,
-    /// Why there is this fire: `due` by the schedule, `besides` it, or the `return` of a watch.
+    /// Why there is this fire: `due` by the schedule, `manual` on request, or the `return` of a watch.
     occasion: &'static str,
     attempt: u16,
     version: u64,

@@ -14,7 +14,7 @@ use punctual_core::{
     TaskId, TaskKey, TaskState, Version,
 };
 use punctual_engine::{
-    Answer as Told, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled, Subject,
+    Cancelled, Command, Condition, EngineError, Push, Reply, ScheduleCommand, Scheduled, Subject,
 };
 use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
@@ -82,7 +82,10 @@ pub(crate) async fn replace(
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
     let new_task = checked(&broker, TaskBody::parse(&body)?, &namespace, Some(key))?;
-    match owner.schedule(Order { new_task: new_task.into(), condition, receipt: None }).await {
+    match owner
+        .schedule(ScheduleCommand { new_task: new_task.into(), condition, receipt: None })
+        .await
+    {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // With `If-Match`, a task that is not there has not got that version either.
         Err(EngineError::NotFound) => Err(EngineError::OtherVersion(Version::new(0)).into()),
@@ -150,9 +153,9 @@ pub(crate) async fn touch(
         match (told.next(), told.next()) {
             (Some(Err(EngineError::NotFound)), _) => {}
             (Some(Err(error)), _) => return Err(error.into()),
-            (_, Some(Ok(Told::Task(task)))) => return Ok(answer::task(StatusCode::OK, &task)),
+            (_, Some(Ok(Reply::Task(task)))) => return Ok(answer::task(StatusCode::OK, &task)),
             // Moved to a time that had come, it may be over before it could be looked at.
-            (Some(Ok(Told::Touched { fire_at, version })), _) => {
+            (Some(Ok(Reply::Touched { fire_at, version })), _) => {
                 let (fire_at, version) = (fire_at.to_string(), version.get());
                 return answer::ok(&TouchedAnswer { fire_at, version });
             }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_core::{Clock, Namespace, Outcome, PartitionId, Queue, Reason, Target, Timestamp};
-use punctual_engine::{Delivery, Handle, Report, Reports};
+use punctual_engine::{Delivery, OwnerHandle, Report, Reports};
 use rapidhash::fast::RandomState;
 use tokio::sync::{mpsc, oneshot};
 
@@ -114,7 +114,7 @@ struct Inner {
     came: WorkerNo,
     leases: Leases,
     /// Who is told about room.
-    owners: Vec<(PartitionId, Handle)>,
+    owners: Vec<(PartitionId, OwnerHandle)>,
     closed: bool,
 }
 
@@ -165,7 +165,7 @@ impl Hub {
     }
 
     /// A partition has an owner here: it is told about room, from now on.
-    pub(crate) fn serve(&self, partition: PartitionId, owner: Handle) {
+    pub(crate) fn serve(&self, partition: PartitionId, owner: OwnerHandle) {
         let mut inner = self.lock();
         for (namespace, queue) in inner.lines.keys() {
             let room = inner.room(&(namespace.clone(), queue.clone()));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_core::{BrokerId, Epoch, Namespace, PartitionId, Queue};
-use punctual_engine::{Answers, COMMANDS_MAX, Command, Flight, Gauges, Report};
+use punctual_engine::{COMMANDS_MAX, Command, Gauges, InFlight, Replies, Report};
 use punctual_proto::v1;
 use punctual_proto::v1::peers_client::PeersClient;
 use punctual_store::codec::Interner;
@@ -162,7 +162,7 @@ impl Peers {
         to: &BrokerId,
         partition: PartitionId,
         commands: &[Command],
-    ) -> impl Future<Output = Result<Answers, PeerError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Replies, PeerError>> + Send + use<> {
         let asked = self.peer(to).and_then(|peer| peer.ask(partition, commands, &self.runtime));
         async move {
             let lost = |why: &str| Err(PeerError::Lost(why.to_owned()));
@@ -180,7 +180,7 @@ impl Peers {
         to: &BrokerId,
         partition: PartitionId,
         epoch: Epoch,
-        flights: &[Flight],
+        flights: &[InFlight],
     ) -> Result<Epoch, PeerError> {
         let peer = self.peer(to)?;
         let flights = wire::put_flights(flights);
@@ -339,14 +339,14 @@ impl Peer {
         partition: PartitionId,
         count: usize,
         commands: Vec<u8>,
-    ) -> Result<Answers, PeerError> {
+    ) -> Result<Replies, PeerError> {
         let partition = u32::from(partition.get());
         let request = self.request(v1::AskRequest { partition, commands: commands.into() });
         let mut client = self.quick.clone();
         let _turn = self.turn().await?;
         let asking = async {
             let mut pieces = client.ask(request).await.map_err(of)?.into_inner();
-            let mut answers = Answers::new();
+            let mut answers = Replies::new();
             while let Some(piece) = pieces.message().await.map_err(of)? {
                 let piece = wire::read_answers(&piece.answers, &self.interner);
                 answers.extend(piece.map_err(not_understood)?);

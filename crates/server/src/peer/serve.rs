@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{Epoch, Namespace, PartitionId, Queue, TIMEOUT_MAX};
-use punctual_engine::{Answers, Command, Flight, Gauges, Report};
+use punctual_engine::{Command, Gauges, InFlight, Replies, Report};
 use punctual_proto::v1;
 use punctual_proto::v1::peers_server::{Peers, PeersServer};
 use punctual_store::codec::Interner;
@@ -32,15 +32,15 @@ pub(crate) trait Home: Send + Sync + 'static {
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Answers, PeerError>> + Send;
+    ) -> impl Future<Output = Result<Replies, PeerError>> + Send;
 
-    /// Takes a partition that a peer has let go of, with what is under way. Answers when it is held here. It goes on when nobody waits
+    /// Takes a partition that a peer has let go of, with what is under way. Replies when it is held here. It goes on when nobody waits
     /// for the answer any more.
     fn take(
         &self,
         partition: PartitionId,
         epoch: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     ) -> impl Future<Output = Result<Epoch, PeerError>> + Send;
 
     /// Takes what came of deliveries that were under way when their partition came here.

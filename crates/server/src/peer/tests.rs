@@ -10,8 +10,8 @@ use punctual_core::{
     Payload, Queue, Schedule, Target, Task, TaskId, TaskKey, Timestamp, Version,
 };
 use punctual_engine::{
-    Answer, Answers, Command, Condition, EngineError, Flight, Gauges, Order, Report, Stands,
-    Subject,
+    Command, Condition, EngineError, Gauges, InFlight, Replies, Reply, Report, ScheduleCommand,
+    StoredAs, Subject,
 };
 use punctual_proto::v1;
 use punctual_proto::v1::peers_client::PeersClient;
@@ -81,9 +81,9 @@ fn keys(commands: &[Command]) -> Vec<&str> {
     commands.iter().map(key).collect()
 }
 
-fn versions(answers: &Answers) -> Vec<u64> {
-    let version = |answer: &Result<Answer, EngineError>| match answer {
-        Ok(Answer::Task(task)) => task.version.get(),
+fn versions(answers: &Replies) -> Vec<u64> {
+    let version = |answer: &Result<Reply, EngineError>| match answer {
+        Ok(Reply::Task(task)) => task.version.get(),
         other => panic!("not answered here: {other:?}"),
     };
     answers.iter().map(version).collect()
@@ -94,7 +94,7 @@ impl Home for Told {
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
-    ) -> Result<Answers, PeerError> {
+    ) -> Result<Replies, PeerError> {
         self.arrived.send(keys(&commands).join(" ")).unwrap();
         if partition.get() == VACANT {
             return Err(PeerError::NotMine);
@@ -104,7 +104,7 @@ impl Home for Told {
             return Err(PeerError::Refused("bad".to_owned()));
         }
         let version = |key: &str| key.parse().unwrap_or_default();
-        let answer = |key: &str| Ok(Answer::Task(task(version(key), self.payload.clone())));
+        let answer = |key: &str| Ok(Reply::Task(task(version(key), self.payload.clone())));
         Ok(keys(&commands).into_iter().map(answer).collect())
     }
 
@@ -112,7 +112,7 @@ impl Home for Told {
         &self,
         partition: PartitionId,
         epoch: Epoch,
-        flights: Vec<Flight>,
+        flights: Vec<InFlight>,
     ) -> Result<Epoch, PeerError> {
         self.arrived.send(format!("take {partition} {epoch} {}", flights.len())).unwrap();
         self.goes_on.acquire().await.unwrap().forget();
@@ -424,7 +424,7 @@ async fn what_is_too_large_is_refused_before_it_is_sent() {
     end.let_go_on(1);
     let peers = peers();
     let large = Arc::new(new_task(Payload::Json(vec![b' '; 256 * 1024].into())));
-    let order = Order { new_task: large, condition: Condition::Always, receipt: None };
+    let order = ScheduleCommand { new_task: large, condition: Condition::Always, receipt: None };
     let commands = vec![Command::Schedule(order); 330];
     let error = peers.ask(&end.broker, partition(0), &commands).await.unwrap_err();
     assert_eq!(kind(&error), "refused", "{error}");
@@ -487,13 +487,13 @@ fn report() -> Report {
 async fn a_partition_is_taken_even_if_nobody_waits_to_hear_of_it() {
     let mut end = End::start(Payload::Empty, None);
     let peers = peers();
-    let flight = Flight {
+    let flight = InFlight {
         fire_id: fire_id(),
         namespace: shop(),
         attempt: AttemptNo::FIRST,
         fired_at: Timestamp::EPOCH,
         until: Timestamp::MAX,
-        stands: Stands::Filed,
+        stands: StoredAs::Filed,
     };
     let (broker, epoch) = (end.broker.clone(), Epoch::new(3).unwrap());
     let taking = tokio::spawn({

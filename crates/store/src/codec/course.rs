@@ -1,6 +1,6 @@
 //! The course of a task: whatever of it is not as it is for a new task.
 
-use punctual_core::{Aside, Occasion, Task};
+use punctual_core::{Occasion, OverlappingFire, Task};
 
 use super::attempts::{put_attempts, read_attempts};
 use super::bytes::{Reader, put_timestamp, put_varint, read_count};
@@ -9,7 +9,7 @@ use super::{CodecError, Result};
 const COURSE_RESUMES: u8 = 0b0000_0001;
 const COURSE_FIRES: u8 = 0b0000_0010;
 const COURSE_ARMED: u8 = 0b0000_0100;
-const COURSE_ASIDE: u8 = 0b0000_1000;
+const COURSE_OVERLAPPING: u8 = 0b0000_1000;
 /// Two bits for the occasion.
 const COURSE_OCCASION_SHIFT: u8 = 4;
 const COURSE_GIVEN: u8 = 0b0100_0000;
@@ -21,7 +21,7 @@ pub(super) fn course_bits(task: &Task) -> u8 {
         (COURSE_RESUMES, task.resumes_at.is_some()),
         (COURSE_FIRES, task.fires != 1),
         (COURSE_ARMED, task.armed_at.is_some()),
-        (COURSE_ASIDE, !task.aside.is_empty()),
+        (COURSE_OVERLAPPING, !task.overlapping.is_empty()),
         (COURSE_GIVEN, task.given_at.is_some()),
     ] {
         bits |= if set { bit } else { 0 };
@@ -43,13 +43,13 @@ pub(super) fn put_course(out: &mut Vec<u8>, task: &Task, bits: u8) {
     if let Some(given_at) = task.given_at {
         put_timestamp(out, given_at);
     }
-    if bits & COURSE_ASIDE != 0 {
-        put_varint(out, task.aside.len() as u64);
-        for aside in &task.aside {
-            put_timestamp(out, aside.nominal_at);
-            put_timestamp(out, aside.fire_at);
-            out.push(occasion_code(aside.occasion));
-            put_attempts(out, &aside.attempts);
+    if bits & COURSE_OVERLAPPING != 0 {
+        put_varint(out, task.overlapping.len() as u64);
+        for overlapping in &task.overlapping {
+            put_timestamp(out, overlapping.nominal_at);
+            put_timestamp(out, overlapping.fire_at);
+            out.push(occasion_code(overlapping.occasion));
+            put_attempts(out, &overlapping.attempts);
         }
     }
 }
@@ -72,9 +72,9 @@ pub(super) fn read_course(reader: &mut Reader<'_>, task: &mut Task) -> Result<()
     if bits & COURSE_GIVEN != 0 {
         task.given_at = Some(reader.timestamp()?);
     }
-    if bits & COURSE_ASIDE != 0 {
+    if bits & COURSE_OVERLAPPING != 0 {
         for _ in 0..read_count(reader)? {
-            task.aside.push(Aside {
+            task.overlapping.push(OverlappingFire {
                 nominal_at: reader.timestamp()?,
                 fire_at: reader.timestamp()?,
                 occasion: occasion_of(reader.byte()?)?,
@@ -90,7 +90,7 @@ pub(super) fn read_course(reader: &mut Reader<'_>, task: &mut Task) -> Result<()
 pub const fn occasion_code(occasion: Occasion) -> u8 {
     match occasion {
         Occasion::Due => 0,
-        Occasion::Besides => 1,
+        Occasion::Manual => 1,
         Occasion::Return => 2,
     }
 }
@@ -99,7 +99,7 @@ pub const fn occasion_code(occasion: Occasion) -> u8 {
 pub const fn occasion_of(code: u8) -> Result<Occasion> {
     Ok(match code {
         0 => Occasion::Due,
-        1 => Occasion::Besides,
+        1 => Occasion::Manual,
         2 => Occasion::Return,
         _ => return Err(CodecError::Invalid("occasion")),
     })

@@ -107,7 +107,7 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
     match body.first() {
         Some(&FORMAT_BESIDES) => {
             task.resumes_at = Some(reader.timestamp()?);
-            task.occasion = Occasion::Besides;
+            task.occasion = Occasion::Manual;
         }
         Some(&FORMAT_COURSE) => read_course(&mut reader, &mut task)?,
         _ => {}

@@ -125,7 +125,7 @@ fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'
     };
     let occasion = match delivery.occasion {
         Occasion::Due => v1::Occasion::Due,
-        Occasion::Besides => v1::Occasion::Besides,
+        Occasion::Manual => v1::Occasion::Manual,
         Occasion::Return => v1::Occasion::Return,
     };
     [

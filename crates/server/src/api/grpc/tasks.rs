@@ -10,8 +10,8 @@ use std::sync::Arc;
 use prost::Message;
 use punctual_core::{Clock as _, Invalid, Namespace, NewTask, TaskId, TaskKey, partition_of};
 use punctual_engine::{
-    Answer, COMMANDS_MAX, Cancelled, Command, Condition, EngineError, Order, Push, Scheduled,
-    Subject,
+    COMMANDS_MAX, Cancelled, Command, Condition, EngineError, Push, Reply, ScheduleCommand,
+    Scheduled, Subject,
 };
 use punctual_proto::v1;
 use tokio::sync::{Semaphore, mpsc};
@@ -135,7 +135,7 @@ impl v1::tasks_server::Tasks for TasksDoor {
             .collect();
         let answers = calls.ask(owners).await;
         let results = in_place(asked, answers, |answer| match answer {
-            Answer::Cancelled(cancelled) => cancelled,
+            Reply::Cancelled(cancelled) => cancelled,
             answer => unreachable!("another command's answer: {answer:?}"),
         });
         let results: Vec<_> =
@@ -166,7 +166,11 @@ impl v1::tasks_server::Tasks for TasksDoor {
             let create = |key: &TaskKey| {
                 let new_task = NewTask { key: Some(key.clone()), ..model.clone() };
                 let condition = Condition::Absent;
-                Command::Schedule(Order { new_task: new_task.into(), condition, receipt: None })
+                Command::Schedule(ScheduleCommand {
+                    new_task: new_task.into(),
+                    condition,
+                    receipt: None,
+                })
             };
             // Somebody else may have created one meanwhile: then it is there to be touched.
             let exist = self.ask_each(&namespace, missing, create, &mut answer).await;
@@ -222,8 +226,8 @@ impl TasksDoor {
         let mut others = Vec::new();
         for (key, told) in keys.into_iter().zip(calls.ask(owners).await) {
             match told {
-                Ok(Answer::Touched { .. }) => answer.touched += 1,
-                Ok(Answer::Scheduled(_)) => answer.created += 1,
+                Ok(Reply::Touched { .. }) => answer.touched += 1,
+                Ok(Reply::Scheduled(_)) => answer.created += 1,
                 Err(EngineError::NotFound | EngineError::Exists(_)) => others.push(key),
                 Ok(told) => unreachable!("another command's answer: {told:?}"),
                 Err(error) => answer.problems.push(v1::TouchProblem {
@@ -296,7 +300,7 @@ async fn send_batch(
     let number = batch.number;
     Ok(async move {
         let results = in_place(asked, sent.answers().await, |answer| match answer {
-            Answer::Scheduled(scheduled) => scheduled,
+            Reply::Scheduled(scheduled) => scheduled,
             answer => unreachable!("another command's answer: {answer:?}"),
         });
         v1::ScheduledBatch { number, results: results.map(convert::schedule_result).collect() }
@@ -306,8 +310,8 @@ async fn send_batch(
 /// Puts answers to where their commands stood, among those that were not asked.
 fn in_place<T, E: Into<Problem>>(
     asked: Vec<Result<(), E>>,
-    answers: Vec<Result<Answer, EngineError>>,
-    expected: impl Fn(Answer) -> T,
+    answers: Vec<Result<Reply, EngineError>>,
+    expected: impl Fn(Reply) -> T,
 ) -> impl Iterator<Item = Result<T, Problem>> {
     let mut answers = answers.into_iter();
     asked.into_iter().map(move |asked| {

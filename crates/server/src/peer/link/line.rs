@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use punctual_core::PartitionId;
-use punctual_engine::{Answers, Command};
+use punctual_engine::{Command, Replies};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -31,7 +31,7 @@ struct Asked {
     count: usize,
     /// Entries of a list of commands.
     commands: Vec<u8>,
-    reply: oneshot::Sender<Result<Answers, PeerError>>,
+    reply: oneshot::Sender<Result<Replies, PeerError>>,
     /// The room that it takes.
     _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
@@ -90,11 +90,11 @@ impl Peer {
         partition: PartitionId,
         commands: &[Command],
         runtime: &runtime::Handle,
-    ) -> Result<oneshot::Receiver<Result<Answers, PeerError>>, PeerError> {
+    ) -> Result<oneshot::Receiver<Result<Replies, PeerError>>, PeerError> {
         let count = commands.len();
         let (reply, answers) = oneshot::channel();
         if count == 0 {
-            let _ = reply.send(Ok(Answers::new()));
+            let _ = reply.send(Ok(Replies::new()));
             return Ok(answers);
         }
         let permits = u32::try_from(count).map_err(|_| PeerError::Busy)?;
@@ -139,7 +139,7 @@ impl Peer {
         &self,
         partition: PartitionId,
         together: &[Asked],
-    ) -> Result<Answers, PeerError> {
+    ) -> Result<Replies, PeerError> {
         let count = together.iter().map(|asked| asked.count).sum();
         let entries: Vec<&[u8]> = together.iter().map(|asked| &*asked.commands).collect();
         self.send(partition, count, wire::list(count, &entries)).await
@@ -158,7 +158,7 @@ fn behind(error: &PeerError) -> Option<PeerError> {
 }
 
 /// Gives each caller its answers, of which there are as many as commands.
-fn hand_out(together: Vec<Asked>, answers: Answers) {
+fn hand_out(together: Vec<Asked>, answers: Replies) {
     let mut answers = answers.into_iter();
     for asked in together {
         let own = answers.by_ref().take(asked.count).collect();

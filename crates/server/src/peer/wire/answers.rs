@@ -1,10 +1,10 @@
-//! Answers: what came of commands, on its way back to whoever asked.
+//! Replies: what came of commands, on its way back to whoever asked.
 //!
 //! They travel in pieces, because a thousand short commands can be answered with a thousand long tasks.
 
 use punctual_core::{AttemptNo, Task, Version};
-use punctual_engine::{Answer, Answers, COMMANDS_MAX, Cancelled, EngineError, Scheduled};
-use punctual_store::Room;
+use punctual_engine::{COMMANDS_MAX, Cancelled, EngineError, Replies, Reply, Scheduled};
+use punctual_store::Resource;
 use punctual_store::codec::{
     CodecError, Interner, Reader, put_bytes, put_task, put_timestamp, put_varint, read_task,
 };
@@ -38,38 +38,38 @@ const LOST: u8 = 46;
 const AWAY: u8 = 47;
 const FULL_MEMORY: u8 = 48;
 
-type Answered = std::result::Result<Answer, EngineError>;
+type Answered = std::result::Result<Reply, EngineError>;
 
-/// Answers, in pieces of about a megabyte. Each is written when it is wanted.
-pub(crate) fn answer_pieces(answers: Answers) -> impl Iterator<Item = Vec<u8>> + Send {
+/// Replies, in pieces of about a megabyte. Each is written when it is wanted.
+pub(crate) fn answer_pieces(answers: Replies) -> impl Iterator<Item = Vec<u8>> + Send {
     Packed { values: answers.into_iter(), put: put_answer }
 }
 
 /// Reads a piece.
-pub(crate) fn read_answers(bytes: &[u8], interner: &Interner) -> Read<Answers> {
+pub(crate) fn read_answers(bytes: &[u8], interner: &Interner) -> Read<Replies> {
     read_list(bytes, COMMANDS_MAX, |reader| read_answer(reader, interner))
 }
 
 fn put_answer(out: &mut Vec<u8>, answer: &Answered) {
     match answer {
-        Ok(Answer::Scheduled(Scheduled::Created(task))) => put_one(out, CREATED, task),
-        Ok(Answer::Scheduled(Scheduled::Replaced(task))) => put_one(out, REPLACED, task),
-        Ok(Answer::Cancelled(Cancelled::Cancelled)) => out.push(CANCELLED),
-        Ok(Answer::Cancelled(Cancelled::Firing(attempt))) => {
+        Ok(Reply::Scheduled(Scheduled::Created(task))) => put_one(out, CREATED, task),
+        Ok(Reply::Scheduled(Scheduled::Replaced(task))) => put_one(out, REPLACED, task),
+        Ok(Reply::Cancelled(Cancelled::Cancelled)) => out.push(CANCELLED),
+        Ok(Reply::Cancelled(Cancelled::Firing(attempt))) => {
             put_attempt(out, CANCELLED_FIRING, *attempt);
         }
-        Ok(Answer::Cancelled(Cancelled::AlreadyFired(at))) => {
+        Ok(Reply::Cancelled(Cancelled::AlreadyFired(at))) => {
             out.push(CANCELLED_FIRED);
             put_timestamp(out, *at);
         }
-        Ok(Answer::Task(task)) => put_one(out, TASK, task),
-        Ok(Answer::Touched { fire_at, version }) => {
+        Ok(Reply::Task(task)) => put_one(out, TASK, task),
+        Ok(Reply::Touched { fire_at, version }) => {
             out.push(TOUCHED);
             put_timestamp(out, *fire_at);
             put_varint(out, version.get());
         }
-        Ok(Answer::Forgotten) => out.push(FORGOTTEN),
-        Ok(Answer::Bound) => out.push(BOUND),
+        Ok(Reply::Forgotten) => out.push(FORGOTTEN),
+        Ok(Reply::Bound) => out.push(BOUND),
         Err(error) => put_error(out, error),
     }
 }
@@ -90,8 +90,8 @@ fn put_error(out: &mut Vec<u8>, error: &EngineError) {
         EngineError::NoTouch => out.push(NO_TOUCH),
         EngineError::Never => out.push(NEVER),
         EngineError::Busy => out.push(BUSY),
-        EngineError::Full(Room::Disk) => out.push(FULL_DISK),
-        EngineError::Full(Room::Memory) => out.push(FULL_MEMORY),
+        EngineError::Full(Resource::Disk) => out.push(FULL_DISK),
+        EngineError::Full(Resource::Memory) => out.push(FULL_MEMORY),
         EngineError::Stopped => out.push(STOPPED),
         EngineError::Lost => out.push(LOST),
         EngineError::Away => out.push(AWAY),
@@ -100,18 +100,17 @@ fn put_error(out: &mut Vec<u8>, error: &EngineError) {
 
 fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Result<Answered> {
     let answer = match reader.byte()? {
-        CREATED => Answer::Scheduled(Scheduled::Created(read_one(reader, interner)?)),
-        REPLACED => Answer::Scheduled(Scheduled::Replaced(read_one(reader, interner)?)),
-        CANCELLED => Answer::Cancelled(Cancelled::Cancelled),
-        CANCELLED_FIRING => Answer::Cancelled(Cancelled::Firing(read_attempt(reader)?)),
-        CANCELLED_FIRED => Answer::Cancelled(Cancelled::AlreadyFired(reader.timestamp()?)),
-        TASK => Answer::Task(read_one(reader, interner)?),
-        TOUCHED => Answer::Touched {
-            fire_at: reader.timestamp()?,
-            version: Version::new(reader.varint()?),
-        },
-        FORGOTTEN => Answer::Forgotten,
-        BOUND => Answer::Bound,
+        CREATED => Reply::Scheduled(Scheduled::Created(read_one(reader, interner)?)),
+        REPLACED => Reply::Scheduled(Scheduled::Replaced(read_one(reader, interner)?)),
+        CANCELLED => Reply::Cancelled(Cancelled::Cancelled),
+        CANCELLED_FIRING => Reply::Cancelled(Cancelled::Firing(read_attempt(reader)?)),
+        CANCELLED_FIRED => Reply::Cancelled(Cancelled::AlreadyFired(reader.timestamp()?)),
+        TASK => Reply::Task(read_one(reader, interner)?),
+        TOUCHED => {
+            Reply::Touched { fire_at: reader.timestamp()?, version: Version::new(reader.varint()?) }
+        }
+        FORGOTTEN => Reply::Forgotten,
+        BOUND => Reply::Bound,
         error => return read_error(error, reader, interner).map(Err),
     };
     Ok(Ok(answer))
@@ -130,8 +129,8 @@ fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Result<
         NO_TOUCH => EngineError::NoTouch,
         NEVER => EngineError::Never,
         BUSY => EngineError::Busy,
-        FULL_DISK => EngineError::Full(Room::Disk),
-        FULL_MEMORY => EngineError::Full(Room::Memory),
+        FULL_DISK => EngineError::Full(Resource::Disk),
+        FULL_MEMORY => EngineError::Full(Resource::Memory),
         STOPPED => EngineError::Stopped,
         AWAY => EngineError::Away,
         LOST => EngineError::Lost,

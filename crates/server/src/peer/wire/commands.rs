@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use punctual_core::{DELAY_MAX, Due, NewTask, TaskKey, Version};
-use punctual_engine::{COMMANDS_MAX, Command, Condition, Order, Push, Receipt, Subject};
+use punctual_engine::{COMMANDS_MAX, Command, Condition, Push, Receipt, ScheduleCommand, Subject};
 use punctual_store::codec::{
     CodecError, Interner, Reader, put_bytes, put_duration, put_fire_id, put_new_task, put_task_id,
     put_timestamp, put_varint, read_new_task,
@@ -135,7 +135,7 @@ fn read_push(reader: &mut Reader<'_>) -> Result<Push> {
     })
 }
 
-fn put_order(out: &mut Vec<u8>, order: &Order) {
+fn put_order(out: &mut Vec<u8>, order: &ScheduleCommand) {
     let mut new_task = Vec::new();
     put_new_task(&mut new_task, &order.new_task);
     put_bytes(out, &new_task);
@@ -161,7 +161,7 @@ fn put_receipt(out: &mut Vec<u8>, Receipt { key, digest }: &Receipt) {
     put_bytes(out, digest.as_bytes());
 }
 
-fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<Order> {
+fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<ScheduleCommand> {
     let new_task = read_new_task(reader.bytes()?, interner)?;
     // The peer has checked it; that its limits are ours is not known.
     if new_task.check().is_err() || new_task.namespace.is_of_receipts() {
@@ -179,7 +179,7 @@ fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<Order> {
         1 => Some(read_receipt(reader)?),
         _ => return Err(CodecError::Invalid("receipt")),
     };
-    Ok(Order { new_task, condition, receipt })
+    Ok(ScheduleCommand { new_task, condition, receipt })
 }
 
 fn read_receipt(reader: &mut Reader<'_>) -> Result<Receipt> {

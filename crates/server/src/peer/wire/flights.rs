@@ -1,7 +1,7 @@
 //! Flights: deliveries that are under way when their partition moves, and the reports that follow them.
 
 use punctual_core::{AttemptNo, Namespace};
-use punctual_engine::{Flight, Report, Stands};
+use punctual_engine::{InFlight, Report, StoredAs};
 use punctual_store::codec::{
     CodecError, Reader, put_bytes, put_fire_id, put_outcome, put_timestamp, put_varint,
     read_outcome,
@@ -17,36 +17,38 @@ pub(crate) const REPORTS_MAX: usize = 10_000;
 const FILED: u8 = 0;
 /// With a bit for each of what is to be known of it.
 const CLAIMED: u8 = 0b100;
-const CLAIMED_WENT_ON: u8 = 0b001;
-const CLAIMED_SUCCEEDED: u8 = 0b010;
+const CLAIMED_TASK_CONTINUES: u8 = 0b001;
+const CLAIMED_KEY_REUSED: u8 = 0b010;
 
 /// Writes flights.
-pub(crate) fn put_flights(flights: &[Flight]) -> Vec<u8> {
+pub(crate) fn put_flights(flights: &[InFlight]) -> Vec<u8> {
     list_of(flights, put_flight)
 }
 
 /// Reads flights.
-pub(crate) fn read_flights(bytes: &[u8]) -> Read<Vec<Flight>> {
+pub(crate) fn read_flights(bytes: &[u8]) -> Read<Vec<InFlight>> {
     read_list(bytes, FLIGHTS_MAX, read_flight)
 }
 
-fn put_flight(out: &mut Vec<u8>, flight: &Flight) {
+fn put_flight(out: &mut Vec<u8>, flight: &InFlight) {
     put_fire_id(out, flight.fire_id);
     put_bytes(out, flight.namespace.as_str().as_bytes());
     put_varint(out, u64::from(flight.attempt.get()));
     put_timestamp(out, flight.fired_at);
     put_timestamp(out, flight.until);
     out.push(match flight.stands {
-        Stands::Filed => FILED,
-        Stands::Claimed { went_on, succeeded } => {
+        StoredAs::Filed => FILED,
+        StoredAs::Claimed { task_continues, key_reused } => {
             let bit = |bit: u8, set: bool| if set { bit } else { 0 };
-            CLAIMED | bit(CLAIMED_WENT_ON, went_on) | bit(CLAIMED_SUCCEEDED, succeeded)
+            CLAIMED
+                | bit(CLAIMED_TASK_CONTINUES, task_continues)
+                | bit(CLAIMED_KEY_REUSED, key_reused)
         }
     });
 }
 
-fn read_flight(reader: &mut Reader<'_>) -> Result<Flight> {
-    Ok(Flight {
+fn read_flight(reader: &mut Reader<'_>) -> Result<InFlight> {
+    Ok(InFlight {
         fire_id: reader.fire_id()?,
         // Punctual's own tasks fire as well.
         namespace: Namespace::from_stored(reader.text()?)
@@ -55,10 +57,10 @@ fn read_flight(reader: &mut Reader<'_>) -> Result<Flight> {
         fired_at: reader.timestamp()?,
         until: reader.timestamp()?,
         stands: match reader.byte()? {
-            FILED => Stands::Filed,
-            code @ CLAIMED..=0b111 => Stands::Claimed {
-                went_on: code & CLAIMED_WENT_ON != 0,
-                succeeded: code & CLAIMED_SUCCEEDED != 0,
+            FILED => StoredAs::Filed,
+            code @ CLAIMED..=0b111 => StoredAs::Claimed {
+                task_continues: code & CLAIMED_TASK_CONTINUES != 0,
+                key_reused: code & CLAIMED_KEY_REUSED != 0,
             },
             _ => return Err(CodecError::Invalid("flight")),
         },

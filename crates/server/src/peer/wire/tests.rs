@@ -11,10 +11,10 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp, Version,
 };
 use punctual_engine::{
-    Answer, Cancelled, Command, Condition, EngineError, Flight, Gauges, Order, Push, Receipt,
-    Report, Scheduled, Skips, Stands, Subject,
+    Cancelled, Command, Condition, EngineError, Gauges, InFlight, Push, Receipt, Reply, Report,
+    ScheduleCommand, Scheduled, Skips, StoredAs, Subject,
 };
-use punctual_store::Room;
+use punctual_store::Resource;
 use punctual_store::codec::Interner;
 
 use super::*;
@@ -78,8 +78,8 @@ fn receipt() -> Receipt {
     Receipt { key: TaskKey::new("request-1").unwrap(), digest: "ab".repeat(32) }
 }
 
-fn orders() -> Vec<Order> {
-    let order = |new_task: NewTask, condition, receipt| Order {
+fn orders() -> Vec<ScheduleCommand> {
+    let order = |new_task: NewTask, condition, receipt| ScheduleCommand {
         new_task: new_task.into(),
         condition,
         receipt,
@@ -122,18 +122,18 @@ fn commands() -> Vec<Command> {
     commands
 }
 
-fn answers() -> punctual_engine::Answers {
+fn answers() -> punctual_engine::Replies {
     let attempt = AttemptNo::new(4);
     let done = [
-        Answer::Scheduled(Scheduled::Created(task())),
-        Answer::Scheduled(Scheduled::Replaced(task())),
-        Answer::Cancelled(Cancelled::Cancelled),
-        Answer::Cancelled(Cancelled::Firing(attempt)),
-        Answer::Cancelled(Cancelled::AlreadyFired(at(99))),
-        Answer::Task(task()),
-        Answer::Touched { fire_at: at(77), version: Version::new(12) },
-        Answer::Forgotten,
-        Answer::Bound,
+        Reply::Scheduled(Scheduled::Created(task())),
+        Reply::Scheduled(Scheduled::Replaced(task())),
+        Reply::Cancelled(Cancelled::Cancelled),
+        Reply::Cancelled(Cancelled::Firing(attempt)),
+        Reply::Cancelled(Cancelled::AlreadyFired(at(99))),
+        Reply::Task(task()),
+        Reply::Touched { fire_at: at(77), version: Version::new(12) },
+        Reply::Forgotten,
+        Reply::Bound,
     ];
     let errors = [
         EngineError::NotFound,
@@ -147,8 +147,8 @@ fn answers() -> punctual_engine::Answers {
         EngineError::NoTouch,
         EngineError::Never,
         EngineError::Busy,
-        EngineError::Full(Room::Disk),
-        EngineError::Full(Room::Memory),
+        EngineError::Full(Resource::Disk),
+        EngineError::Full(Resource::Memory),
         EngineError::Stopped,
         EngineError::Away,
         EngineError::Lost,
@@ -185,17 +185,18 @@ fn polled() -> Vec<Polled> {
     let json = Payload::Json(Bytes::from_static(b"{}"));
     vec![
         polled(None, Payload::Empty, Occasion::Due),
-        polled(Some(key()), json, Occasion::Besides),
+        polled(Some(key()), json, Occasion::Manual),
         polled(Some(key()), rich().payload, Occasion::Return),
     ]
 }
 
-fn flights() -> Vec<Flight> {
+fn flights() -> Vec<InFlight> {
     let claimed = [(false, false), (true, false), (false, true), (true, true)];
-    let claimed =
-        claimed.map(|(went_on, succeeded)| Stands::Claimed { went_on, succeeded }).into_iter();
-    let stands = [Stands::Filed].into_iter().chain(claimed);
-    let flights = stands.map(|stands| Flight {
+    let claimed = claimed
+        .map(|(task_continues, key_reused)| StoredAs::Claimed { task_continues, key_reused })
+        .into_iter();
+    let stands = [StoredAs::Filed].into_iter().chain(claimed);
+    let flights = stands.map(|stands| InFlight {
         fire_id: fire_id(),
         namespace: shop(),
         attempt: AttemptNo::new(100),
@@ -298,7 +299,7 @@ fn long_answers_come_in_pieces_and_in_order() {
     let payload = Payload::Json(vec![b' '; 256 * 1024].into());
     let of = |version| {
         let definition = NewTask { payload: payload.clone(), ..plain() };
-        Answer::Task(Task::new(id(), definition.into(), at(0), Version::new(version)))
+        Reply::Task(Task::new(id(), definition.into(), at(0), Version::new(version)))
     };
     let long: Vec<_> = (0..10).map(|version| Ok(of(version))).collect();
     let pieces: Vec<_> = answer_pieces(long.clone()).collect();
@@ -360,7 +361,7 @@ fn a_count_that_lies_is_refused_without_room_being_made_for_it() {
 fn what_keeps_no_limit_of_ours_is_refused() {
     let order = |new_task: NewTask| {
         let new_task = new_task.into();
-        Command::Schedule(Order { new_task, condition: Condition::Always, receipt: None })
+        Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
     };
     let over = Payload::Json(vec![b' '; 256 * 1024 + 1].into());
     let receipts = shop().of_receipts();
@@ -373,7 +374,11 @@ fn what_keeps_no_limit_of_ours_is_refused() {
         order(NewTask { namespace: receipts.clone(), ..plain() }),
         Command::Bind(shop(), receipt.clone()),
         Command::Bind(receipts.clone(), self::receipt()),
-        Command::Schedule(Order { new_task, condition: Condition::Always, receipt: Some(receipt) }),
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition: Condition::Always,
+            receipt: Some(receipt),
+        }),
         Command::Cancel(Subject::Key(receipts.clone(), key())),
         Command::Forget { namespace: receipts, fire_id: fire_id() },
         Command::Touch(Subject::Id(shop(), id()), Push::To(Due::In(Duration::MAX))),

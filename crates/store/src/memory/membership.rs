@@ -1,44 +1,44 @@
-//! The roster of the memory store: who is there, and what was proposed.
+//! The membership of the memory store: who is there, and what was proposed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use punctual_core::{Assignment, BrokerId, Epoch, Lease, Presence, Seat, Timestamp};
+use punctual_core::{Assignment, BrokerId, Epoch, Heartbeat, Lease, Seat, Timestamp};
 
 use super::MemoryStore;
 use crate::error::StoreError;
-use crate::roster::{Attendance, Roll, Roster};
+use crate::membership_store::{MemberInfo, Members, MembershipStore};
 
 /// What the brokers said, and their leader.
 #[derive(Debug, Default)]
-pub(super) struct Attendances {
+pub(super) struct MemberTable {
     brokers: BTreeMap<BrokerId, Entry>,
     assignment: Option<Assignment>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    presence: Presence,
+    presence: Heartbeat,
     said_at: Timestamp,
     over_at: Timestamp,
 }
 
-impl Roster for MemoryStore {
-    async fn heartbeat(&self, presence: &Presence, ttl: Duration) -> Result<Roll, StoreError> {
+impl MembershipStore for MemoryStore {
+    async fn heartbeat(&self, presence: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
         let mut state = self.state()?;
         let at = state.time.latest();
         let entry = Entry { presence: presence.clone(), said_at: at, over_at: at.after(ttl) };
-        let Attendances { brokers, assignment } = &mut state.attendances;
+        let MemberTable { brokers, assignment } = &mut state.attendances;
         brokers.insert(presence.broker.clone(), entry);
         brokers.retain(|_, entry| at < entry.over_at);
-        let present = brokers.values().map(|entry| Attendance {
+        let present = brokers.values().map(|entry| MemberInfo {
             presence: entry.presence.clone(),
             age: at.since(entry.said_at),
         });
         let (present, assignment) = (present.collect(), assignment.clone());
         let seat = state.seats.get(&Seat::Leader);
         let led = seat.is_some_and(|last| at < last.over_at);
-        Ok(Roll { at, present, leader: seat.map(|last| last.lease.clone()), led, assignment })
+        Ok(Members { at, present, leader: seat.map(|last| last.lease.clone()), led, assignment })
     }
 
     async fn leave(&self, broker: &BrokerId) -> Result<(), StoreError> {

@@ -1,26 +1,26 @@
-//! The roster: who is there, and what their leader proposes.
+//! The membership: who is there, and what their leader proposes.
 
 use std::time::Duration;
 
 use punctual_core::{
-    Assignment, BrokerId, Epoch, Lease, PARTITIONS_MAX, PartitionId, Presence, Seat,
+    Assignment, BrokerId, Epoch, Heartbeat, Lease, PARTITIONS_MAX, PartitionId, Seat,
 };
 
 use super::Subject;
 use super::fixtures::{NOW, TTL, at, broker, epoch, partition};
 use crate::LeaseStore;
 use crate::error::StoreError;
-use crate::roster::{Roll, Roster};
+use crate::membership_store::{Members, MembershipStore};
 
-fn presence(name: &str) -> Presence {
-    Presence { broker: broker(name), holds: Vec::new(), leaving: false, ahead_ms: None }
+fn presence(name: &str) -> Heartbeat {
+    Heartbeat { broker: broker(name), holds: Vec::new(), leaving: false, ahead_ms: None }
 }
 
-async fn beat<S: Roster>(store: &S, presence: &Presence) -> Roll {
+async fn beat<S: MembershipStore>(store: &S, presence: &Heartbeat) -> Members {
     store.heartbeat(presence, TTL).await.expect("anybody may say that it is there")
 }
 
-fn names(roll: &Roll) -> Vec<&str> {
+fn names(roll: &Members) -> Vec<&str> {
     roll.present.iter().map(|attendance| attendance.presence.broker.as_str()).collect()
 }
 
@@ -37,9 +37,9 @@ fn assert_refused(answer: &Result<(), StoreError>) {
     assert!(held, "was answered {answer:?}");
 }
 
-pub async fn nobody_is_there_but_who_says_so<S: Subject<Store: Roster>>(subject: &S) {
+pub async fn nobody_is_there_but_who_says_so<S: Subject<Store: MembershipStore>>(subject: &S) {
     let store = subject.open().await;
-    let said = Presence {
+    let said = Heartbeat {
         broker: broker("a:1"),
         holds: vec![(partition(0), epoch(7)), (partition(3), Epoch::MAX)],
         leaving: true,
@@ -52,7 +52,9 @@ pub async fn nobody_is_there_but_who_says_so<S: Subject<Store: Roster>>(subject:
     assert_eq!((roll.leader, roll.led, roll.assignment), (None, false, None));
 }
 
-pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<S: Subject<Store: Roster>>(
+pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<
+    S: Subject<Store: MembershipStore>,
+>(
     subject: &S,
 ) {
     let store = subject.open().await;
@@ -66,18 +68,22 @@ pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<S: Subject<Stor
     assert_eq!(names(&roll), ["a:9", "b:1", "c:10", "c:9"]);
 }
 
-pub async fn the_last_heartbeat_of_a_broker_counts<S: Subject<Store: Roster>>(subject: &S) {
+pub async fn the_last_heartbeat_of_a_broker_counts<S: Subject<Store: MembershipStore>>(
+    subject: &S,
+) {
     let store = subject.open().await;
     let first =
-        Presence { holds: vec![(partition(1), epoch(1))], ahead_ms: Some(3), ..presence("a:1") };
+        Heartbeat { holds: vec![(partition(1), epoch(1))], ahead_ms: Some(3), ..presence("a:1") };
     beat(&store, &first).await;
-    let second = Presence { leaving: true, ..presence("a:1") };
+    let second = Heartbeat { leaving: true, ..presence("a:1") };
     beat(&store, &second).await;
     let roll = beat(&store, &presence("b:1")).await;
     assert_eq!(roll.present[0].presence, second);
 }
 
-pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<S: Subject<Store: Roster>>(subject: &S) {
+pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<S: Subject<Store: MembershipStore>>(
+    subject: &S,
+) {
     let store = subject.open().await;
     beat(&store, &presence("a:1")).await;
     subject.pass(&store, TTL / 2).await;
@@ -95,7 +101,7 @@ pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<S: Subject<Store: Ros
 }
 
 pub async fn a_broker_that_leaves_is_gone_until_it_says_something_again<
-    S: Subject<Store: Roster>,
+    S: Subject<Store: MembershipStore>,
 >(
     subject: &S,
 ) {
@@ -108,7 +114,7 @@ pub async fn a_broker_that_leaves_is_gone_until_it_says_something_again<
     assert_eq!(names(&beat(&store, &presence("a:1")).await), ["a:1", "b:1"]);
 }
 
-pub async fn the_roll_says_who_leads_and_whether_that_lasts<S: Subject<Store: Roster>>(
+pub async fn the_roll_says_who_leads_and_whether_that_lasts<S: Subject<Store: MembershipStore>>(
     subject: &S,
 ) {
     let store = subject.open().await;
@@ -126,7 +132,7 @@ pub async fn the_roll_says_who_leads_and_whether_that_lasts<S: Subject<Store: Ro
     assert!(!roll.led, "it gave the seat back");
 }
 
-pub async fn only_the_present_leader_proposes<S: Subject<Store: Roster>>(subject: &S) {
+pub async fn only_the_present_leader_proposes<S: Subject<Store: MembershipStore>>(subject: &S) {
     let store = subject.open().await;
     let forged =
         Lease { seat: Seat::Leader, broker: broker("a:1"), epoch: Epoch::NONE, until: at(9) };
@@ -143,7 +149,9 @@ pub async fn only_the_present_leader_proposes<S: Subject<Store: Roster>>(subject
     assert_eq!(beat(&store, &presence("a:1")).await.assignment, Some(all_to("b:1")));
 }
 
-pub async fn the_last_proposal_counts_and_outlives_its_leader<S: Subject<Store: Roster>>(
+pub async fn the_last_proposal_counts_and_outlives_its_leader<
+    S: Subject<Store: MembershipStore>,
+>(
     subject: &S,
 ) {
     let store = subject.open().await;
@@ -158,12 +166,12 @@ pub async fn the_last_proposal_counts_and_outlives_its_leader<S: Subject<Store: 
     assert_eq!(beat(&store, &presence("b:1")).await.assignment, Some(nobody));
 }
 
-pub async fn all_that_a_broker_can_hold_comes_back_as_it_was<S: Subject<Store: Roster>>(
+pub async fn all_that_a_broker_can_hold_comes_back_as_it_was<S: Subject<Store: MembershipStore>>(
     subject: &S,
 ) {
     let store = subject.open().await;
     let all = || (0..PARTITIONS_MAX).filter_map(PartitionId::new);
-    let said = Presence {
+    let said = Heartbeat {
         broker: broker("[2001:db8::1]:7000"),
         holds: all().zip((1..).filter_map(Epoch::new)).collect(),
         leaving: false,

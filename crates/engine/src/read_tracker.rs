@@ -17,18 +17,18 @@ use rapidhash::fast::RandomState;
 
 /// When a read was issued: how many batches had been made by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Issued(u64);
+pub(crate) struct ReadToken(u64);
 
 /// What was decided about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Matter {
+pub(crate) enum Scope {
     /// How a task stands.
     Task(TaskId),
     /// The letters and records of a task that goes on.
     Letters(TaskId),
 }
 
-impl Matter {
+impl Scope {
     /// What a change is about.
     pub(crate) const fn of(change: &Change) -> Self {
         let aside = match change {
@@ -46,13 +46,13 @@ impl Matter {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct ReadTracker {
     /// Batches made so far.
     batches: u64,
-    tasks: Lately,
-    letters: Lately,
+    tasks: Changes,
+    letters: Changes,
     /// Open reads by when they were issued.
-    open: BTreeMap<Issued, u32>,
+    open: BTreeMap<ReadToken, u32>,
     /// Reads that were issued before this many batches are not believed at all.
     trusted: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Recent {
 /// What was decided of late about matters of one kind. By nothing but their ids: the tables are looked into with every decision, and when a
 /// crowd is due they are larger than a cache.
 #[derive(Debug, Default)]
-struct Lately {
+struct Changes {
     /// Decisions about a task that are not durable yet.
     undurable: HashMap<TaskId, u32, RandomState>,
     /// The batch that last changed a task, as long as a read is open that may have missed it.
@@ -69,7 +69,7 @@ struct Lately {
     by_age: VecDeque<(u64, TaskId)>,
 }
 
-impl Lately {
+impl Changes {
     /// Forgets what was changed by a batch and those before.
     fn forget(&mut self, oldest: u64) {
         while let Some((batch, id)) = self.by_age.front().copied() {
@@ -86,14 +86,14 @@ impl Lately {
     }
 }
 
-impl Recent {
-    pub(crate) fn open(&mut self) -> Issued {
-        let issued = Issued(self.batches);
+impl ReadTracker {
+    pub(crate) fn open(&mut self) -> ReadToken {
+        let issued = ReadToken(self.batches);
         *self.open.entry(issued).or_default() += 1;
         issued
     }
 
-    pub(crate) fn close(&mut self, issued: Issued) {
+    pub(crate) fn close(&mut self, issued: ReadToken) {
         if let Some(count) = self.open.get_mut(&issued) {
             *count -= 1;
             if *count == 0 {
@@ -102,27 +102,27 @@ impl Recent {
         }
     }
 
-    const fn lately(&self, matter: Matter) -> (&Lately, TaskId) {
+    const fn lately(&self, matter: Scope) -> (&Changes, TaskId) {
         match matter {
-            Matter::Task(id) => (&self.tasks, id),
-            Matter::Letters(id) => (&self.letters, id),
+            Scope::Task(id) => (&self.tasks, id),
+            Scope::Letters(id) => (&self.letters, id),
         }
     }
 
-    const fn lately_mut(&mut self, matter: Matter) -> (&mut Lately, TaskId) {
+    const fn lately_mut(&mut self, matter: Scope) -> (&mut Changes, TaskId) {
         match matter {
-            Matter::Task(id) => (&mut self.tasks, id),
-            Matter::Letters(id) => (&mut self.letters, id),
+            Scope::Task(id) => (&mut self.tasks, id),
+            Scope::Letters(id) => (&mut self.letters, id),
         }
     }
 
-    pub(crate) fn decided(&mut self, matter: Matter) {
+    pub(crate) fn decided(&mut self, matter: Scope) {
         let (lately, id) = self.lately_mut(matter);
         *lately.undurable.entry(id).or_default() += 1;
     }
 
     /// A decision about a task, part of the batch last applied, is durable.
-    pub(crate) fn durable(&mut self, matter: Matter) {
+    pub(crate) fn durable(&mut self, matter: Scope) {
         // A read that is issued from now on sees it; without an open one nobody can have missed it.
         if !self.open.is_empty() {
             let batch = self.batches;
@@ -134,7 +134,7 @@ impl Recent {
     }
 
     /// A decision about a task will never be made.
-    pub(crate) fn undone(&mut self, matter: Matter) {
+    pub(crate) fn undone(&mut self, matter: Scope) {
         let (lately, id) = self.lately_mut(matter);
         if let Entry::Occupied(mut entry) = lately.undurable.entry(id) {
             *entry.get_mut() -= 1;
@@ -149,7 +149,7 @@ impl Recent {
         self.trusted = self.batches;
     }
 
-    pub(crate) const fn is_trusted(&self, issued: Issued) -> bool {
+    pub(crate) const fn is_trusted(&self, issued: ReadToken) -> bool {
         issued.0 >= self.trusted
     }
 
@@ -161,18 +161,18 @@ impl Recent {
         self.letters.forget(oldest);
     }
 
-    pub(crate) fn is_undurable(&self, matter: Matter) -> bool {
+    pub(crate) fn is_undurable(&self, matter: Scope) -> bool {
         let (lately, id) = self.lately(matter);
         lately.undurable.contains_key(&id)
     }
 
     /// Whether a read that was issued then may be out of date about a task.
-    pub(crate) fn changed_since(&self, matter: Matter, issued: Issued) -> bool {
+    pub(crate) fn changed_since(&self, matter: Scope, issued: ReadToken) -> bool {
         self.is_undurable(matter) || self.durable_since(matter, issued)
     }
 
     /// Whether something about a task has become durable since a read was issued.
-    pub(crate) fn durable_since(&self, matter: Matter, issued: Issued) -> bool {
+    pub(crate) fn durable_since(&self, matter: Scope, issued: ReadToken) -> bool {
         let (lately, id) = self.lately(matter);
         lately.changed.get(&id).is_some_and(|batch| *batch > issued.0)
     }
@@ -190,13 +190,13 @@ mod tests {
 
     use super::*;
 
-    fn id(n: u64) -> Matter {
-        Matter::Task(TaskId::floor(Timestamp::from_millis(n)))
+    fn id(n: u64) -> Scope {
+        Scope::Task(TaskId::floor(Timestamp::from_millis(n)))
     }
 
     #[test]
     fn a_read_is_out_of_date_about_what_was_decided_since() {
-        let mut recent = Recent::default();
+        let mut recent = ReadTracker::default();
         let before = recent.open();
         recent.decided(id(1));
         assert!(recent.changed_since(id(1), before), "on its way");
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn two_decisions_on_their_way_are_both_waited_for() {
-        let mut recent = Recent::default();
+        let mut recent = ReadTracker::default();
         recent.decided(id(1));
         recent.decided(id(1));
         recent.durable(id(1));
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_once_no_read_can_have_missed_it() {
-        let mut recent = Recent::default();
+        let mut recent = ReadTracker::default();
         let read = recent.open();
         for n in 0..100 {
             recent.decided(id(n));

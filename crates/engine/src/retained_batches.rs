@@ -21,7 +21,7 @@ const WEIGHT_MAX: usize = 2 * Batch::WEIGHT_MAX;
 const AGE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct RetainedBatches {
     batches: VecDeque<One>,
     weight: usize,
 }
@@ -33,7 +33,7 @@ struct One {
     at: Timestamp,
 }
 
-impl Kept {
+impl RetainedBatches {
     /// Keeps the batch that the store has just answered.
     pub(crate) fn keep(&mut self, batch: Batch, now: Timestamp) {
         let weight = batch.changes.iter().map(|change| change.weight()).sum();
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_latest_are_kept_up_to_a_number_and_an_age() {
-        let mut kept = Kept::default();
+        let mut kept = RetainedBatches::default();
         for number in 1..=300 {
             kept.keep(batch(number), NOW);
         }

@@ -15,14 +15,14 @@ use punctual_core::Timestamp;
 use punctual_store::{BatchNo, StoreError};
 
 use crate::command::EngineError;
-use crate::kept::About;
 use crate::owner::Owner;
+use crate::retained_batches::About;
 use crate::write::{CONFIRM_AFTER, Decision};
 
 impl Owner {
     /// The store has forgotten batches: what it was asked meanwhile it may have answered out of the past. Whoever asked for something that
     /// rests on such an answer is told that nothing was done, and asks again, unless it may be done yet.
-    pub(crate) fn distrust(&mut self, expected: BatchNo, now: Timestamp) {
+    pub(crate) fn begin_repair(&mut self, expected: BatchNo, now: Timestamp) {
         self.loader.begin_again();
         while self.writer.is_behind() {
             self.take_effect(now);
@@ -65,13 +65,13 @@ impl Owner {
     }
 
     /// The store has all that it had forgotten: what was read before is read again.
-    pub(crate) fn trust_again(&mut self, now: Timestamp) {
+    pub(crate) fn end_repair(&mut self, now: Timestamp) {
         // It may forget them a second time.
         self.writer.confirms_at = Some(now.after(CONFIRM_AFTER));
         self.recent.applied();
         self.recent.distrust_earlier();
         self.loader.begin_again();
-        for subject in std::mem::take(&mut self.distrusted) {
+        for subject in std::mem::take(&mut self.under_repair) {
             self.look_again(&subject);
         }
     }

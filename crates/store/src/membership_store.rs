@@ -1,9 +1,9 @@
-//! The contract of a roster.
+//! The contract of a membership.
 
 use std::future::Future;
 use std::time::Duration;
 
-use punctual_core::{Assignment, BrokerId, Lease, Presence, Timestamp};
+use punctual_core::{Assignment, BrokerId, Heartbeat, Lease, Timestamp};
 
 use crate::error::StoreError;
 
@@ -22,13 +22,13 @@ use crate::error::StoreError;
 ///
 /// **Nothing here is the truth.** It may be lost altogether (a store that fails over); heartbeats and the next proposal bring
 /// it back.
-pub trait Roster: Send + Sync + 'static {
+pub trait MembershipStore: Send + Sync + 'static {
     /// Says that a broker is there, and answers who is, itself included.
     fn heartbeat(
         &self,
-        presence: &Presence,
+        presence: &Heartbeat,
         ttl: Duration,
-    ) -> impl Future<Output = Result<Roll, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Members, StoreError>> + Send;
 
     /// Strikes a broker off the roll.
     fn leave(&self, broker: &BrokerId) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -43,11 +43,11 @@ pub trait Roster: Send + Sync + 'static {
 
 /// Who is there at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roll {
+pub struct Members {
     /// When, by the clock of the store.
     pub at: Timestamp,
     /// All brokers that are there, in the order of their ids.
-    pub present: Vec<Attendance>,
+    pub present: Vec<MemberInfo>,
     /// Who held the leader seat last, as [`LeaseStore::holder`](crate::LeaseStore::holder) would say.
     pub leader: Option<Lease>,
     /// Whether that lease was still good, by the clock of the store.
@@ -58,9 +58,9 @@ pub struct Roll {
 
 /// A broker that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attendance {
+pub struct MemberInfo {
     /// What it says of itself.
-    pub presence: Presence,
+    pub presence: Heartbeat,
     /// How long ago it said so.
     pub age: Duration,
 }

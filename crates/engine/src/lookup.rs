@@ -1,7 +1,7 @@
 //! Looking: what the store knows of the subjects of commands, read in batches.
 //!
-//! In: [`Look`]s that commands want. Out: [`Sight`]s, believed only if nothing about the task was decided since the read was issued.
-//! Many looks are one read: what is wanted between two turns of the owner goes to the store together.
+//! In: [`Lookup`]s that commands want. Out: [`FoundTask`]s, believed only if nothing about the task was decided since the read was issued.
+//! Many lookups are one read: what is wanted between two turns of the owner goes to the store together.
 
 use punctual_core::{DeadLetter, FireId, FireRecord, PartitionId, Task, TaskId, Timestamp};
 use punctual_store::{Head, StoreError, TaskStore};
@@ -9,18 +9,18 @@ use punctual_store::{Head, StoreError, TaskStore};
 use crate::command::Subject;
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::recent::Matter;
+use crate::read_tracker::Scope;
 
 /// Subjects of one read: some milliseconds of the store's time.
 const LOOKS_MAX: usize = 1024;
 
 /// A read about one subject.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct Lookup {
     /// After whom.
     pub subject: Subject,
     /// How much of the task is wanted.
-    pub depth: Depth,
+    pub depth: LookupDepth,
     /// A dead letter that is wanted too.
     pub letter: Option<FireId>,
     /// A receipt that is wanted too.
@@ -29,7 +29,7 @@ pub struct Look {
 
 /// How much of a task is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Depth {
+pub enum LookupDepth {
     /// What its name leads to.
     Head,
     /// All of it; if there is none, how its last fire ended.
@@ -38,7 +38,7 @@ pub enum Depth {
 
 /// What the store knows of a subject.
 #[derive(Debug, Default)]
-pub struct Sight {
+pub struct FoundTask {
     /// What the name of a living task leads to; always there if `task` is.
     pub head: Option<Head>,
     /// The living task.
@@ -53,24 +53,24 @@ pub struct Sight {
 
 /// What came of a look.
 #[derive(Debug)]
-pub struct Looked {
+pub struct LookupResult {
     /// After whom.
-    pub look: Look,
+    pub look: Lookup,
     /// What was found.
-    pub result: Result<Sight, StoreError>,
+    pub result: Result<FoundTask, StoreError>,
 }
 
-impl Looked {
+impl LookupResult {
     /// Asks the store about all of them. That it may change in between does not matter: what is out of date is noticed when it
     /// comes back.
     pub async fn read<S: TaskStore>(
         store: &S,
         partition: PartitionId,
-        looks: Vec<Look>,
+        lookups: Vec<Lookup>,
     ) -> Vec<Self> {
-        match Sight::read(store, partition, &looks).await {
+        match FoundTask::read(store, partition, &lookups).await {
             Ok(sights) => {
-                let pairs = looks.into_iter().zip(sights);
+                let pairs = lookups.into_iter().zip(sights);
                 pairs.map(|(look, sight)| Self { look, result: Ok(sight) }).collect()
             }
             // A store that cannot answer one is asked for all again; one that is broken is broken for all.
@@ -81,25 +81,25 @@ impl Looked {
                     }
                     error => StoreError::Broken(error.to_string()),
                 };
-                let all = looks.into_iter();
+                let all = lookups.into_iter();
                 all.map(|look| Self { look, result: Err(again(&error)) }).collect()
             }
         }
     }
 }
 
-impl Sight {
+impl FoundTask {
     async fn read<S: TaskStore>(
         store: &S,
         partition: PartitionId,
-        looks: &[Look],
+        lookups: &[Lookup],
     ) -> Result<Vec<Self>, StoreError> {
-        let mut sights: Vec<Self> = looks.iter().map(|_| Self::default()).collect();
-        find(store, partition, looks, &mut sights).await?;
-        get(store, partition, looks, &mut sights).await?;
-        for (look, sight) in looks.iter().zip(&mut sights) {
+        let mut sights: Vec<Self> = lookups.iter().map(|_| Self::default()).collect();
+        find(store, partition, lookups, &mut sights).await?;
+        get(store, partition, lookups, &mut sights).await?;
+        for (look, sight) in lookups.iter().zip(&mut sights) {
             if sight.task.is_none()
-                && look.depth == Depth::Task
+                && look.depth == LookupDepth::Task
                 && let Some(id) = id_of(look, sight)
             {
                 let records = store.history(partition, id, 1).await?;
@@ -128,10 +128,10 @@ impl Sight {
 async fn find<S: TaskStore>(
     store: &S,
     partition: PartitionId,
-    looks: &[Look],
-    sights: &mut [Sight],
+    lookups: &[Lookup],
+    sights: &mut [FoundTask],
 ) -> Result<(), StoreError> {
-    let mut named: Vec<_> = looks
+    let mut named: Vec<_> = lookups
         .iter()
         .enumerate()
         .filter_map(|(index, look)| match &look.subject {
@@ -153,16 +153,16 @@ async fn find<S: TaskStore>(
 async fn get<S: TaskStore>(
     store: &S,
     partition: PartitionId,
-    looks: &[Look],
-    sights: &mut [Sight],
+    lookups: &[Lookup],
+    sights: &mut [FoundTask],
 ) -> Result<(), StoreError> {
-    let wanted: Vec<_> = looks
+    let wanted: Vec<_> = lookups
         .iter()
         .zip(sights.iter())
         .enumerate()
         // By id there is no head without the task.
         .filter(|(_, (look, _))| {
-            look.depth == Depth::Task || matches!(look.subject, Subject::Id(..))
+            look.depth == LookupDepth::Task || matches!(look.subject, Subject::Id(..))
         })
         .filter_map(|(index, (look, sight))| Some((index, id_of(look, sight)?)))
         .collect();
@@ -172,7 +172,7 @@ async fn get<S: TaskStore>(
     let ids: Vec<_> = wanted.iter().map(|(_, id)| *id).collect();
     let tasks = store.get(partition, &ids).await?;
     for (task, (index, _)) in tasks.into_iter().zip(wanted) {
-        let namespace = looks[index].subject.namespace();
+        let namespace = lookups[index].subject.namespace();
         let task = task.filter(|task| task.definition.namespace == *namespace);
         sights[index].head = task.as_ref().map(Head::of);
         sights[index].task = task;
@@ -180,7 +180,7 @@ async fn get<S: TaskStore>(
     Ok(())
 }
 
-fn id_of(look: &Look, sight: &Sight) -> Option<TaskId> {
+fn id_of(look: &Lookup, sight: &FoundTask) -> Option<TaskId> {
     match &look.subject {
         Subject::Id(_, id) => Some(*id),
         Subject::Key(..) => sight.head.as_ref().map(|head| head.id),
@@ -189,24 +189,24 @@ fn id_of(look: &Look, sight: &Sight) -> Option<TaskId> {
 
 impl Owner {
     /// Wants a look; it goes to the store with all others of this turn.
-    pub(crate) fn look(&mut self, look: Look) {
-        self.looks.insert(look.subject.clone(), self.recent.open());
-        self.looks_wanted.push(look);
+    pub(crate) fn look(&mut self, look: Lookup) {
+        self.lookups.insert(look.subject.clone(), self.recent.open());
+        self.lookups_wanted.push(look);
     }
 
-    /// Sends out the looks that are wanted.
+    /// Sends out the lookups that are wanted.
     pub(crate) fn send_looks(&mut self) {
-        while !self.looks_wanted.is_empty() {
-            let count = self.looks_wanted.len().min(LOOKS_MAX);
-            let looks = self.looks_wanted.drain(..count).collect();
-            self.actions.push(Action::Look(looks));
+        while !self.lookups_wanted.is_empty() {
+            let count = self.lookups_wanted.len().min(LOOKS_MAX);
+            let lookups = self.lookups_wanted.drain(..count).collect();
+            self.actions.push(Action::Lookup(lookups));
         }
     }
 
-    pub(crate) fn on_looked(&mut self, looked: Vec<Looked>, now: Timestamp) {
+    pub(crate) fn on_lookup_result(&mut self, looked: Vec<LookupResult>, now: Timestamp) {
         let mut away = Vec::new();
-        for Looked { look, result } in looked {
-            let Some(issued) = self.looks.remove(&look.subject) else {
+        for LookupResult { look, result } in looked {
+            let Some(issued) = self.lookups.remove(&look.subject) else {
                 continue;
             };
             self.recent.close(issued);
@@ -216,37 +216,37 @@ impl Owner {
                     let Some(look) = self.still_wanted(look, now) else {
                         continue;
                     };
-                    self.looks.insert(look.subject.clone(), self.recent.open());
+                    self.lookups.insert(look.subject.clone(), self.recent.open());
                     away.push(look);
                     continue;
                 }
                 Err(error) => return self.stop(error),
             };
             if self.writer.is_rewound() {
-                self.distrusted.push(look.subject);
+                self.under_repair.push(look.subject);
                 continue;
             }
             if !self.recent.is_trusted(issued) {
                 self.look_again(&look.subject);
                 continue;
             }
-            let task = sight.head.as_ref().map(|head| Matter::Task(head.id));
-            let letter = look.letter.map(|id| [Matter::Task(id.task), Matter::Letters(id.task)]);
+            let task = sight.head.as_ref().map(|head| Scope::Task(head.id));
+            let letter = look.letter.map(|id| [Scope::Task(id.task), Scope::Letters(id.task)]);
             let mut matters = task.into_iter().chain(letter.into_iter().flatten());
             match matters.find(|matter| self.recent.changed_since(*matter, issued)) {
                 Some(matter) => self.look_when_durable(look.subject, matter),
-                None => self.sighted(look.subject, sight, now),
+                None => self.on_found(look.subject, sight, now),
             }
         }
         if !away.is_empty() {
-            self.later.push((now.after(STORE_PAUSE), Action::Look(away)));
+            self.later.push((now.after(STORE_PAUSE), Action::Lookup(away)));
         }
     }
 
     /// Looks again: what the store said is already out of date. If the change is not durable yet, only
     /// once it is.
-    fn look_when_durable(&mut self, subject: Subject, matter: Matter) {
-        let (Matter::Task(id) | Matter::Letters(id)) = matter;
+    fn look_when_durable(&mut self, subject: Subject, matter: Scope) {
+        let (Scope::Task(id) | Scope::Letters(id)) = matter;
         if self.recent.is_undurable(matter) {
             self.watchers.entry(id).or_default().push(subject);
         } else {
@@ -256,7 +256,7 @@ impl Owner {
 
     /// Looks again for those who waited for a decision about a task, once none is on its way.
     pub(crate) fn wake_watchers(&mut self, id: TaskId) {
-        let matters = [Matter::Task(id), Matter::Letters(id)];
+        let matters = [Scope::Task(id), Scope::Letters(id)];
         if self.watchers.is_empty() || matters.iter().any(|one| self.recent.is_undurable(*one)) {
             return;
         }

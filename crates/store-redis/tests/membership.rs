@@ -1,11 +1,11 @@
-//! What the roster of the Redis store does beyond its contract.
+//! What the membership of the Redis store does beyond its contract.
 
 mod servers;
 
-use punctual_core::{BrokerId, Epoch, PartitionId, Presence, Seat};
+use punctual_core::{BrokerId, Epoch, Heartbeat, PartitionId, Seat};
 use punctual_store::conformance::fixtures::{NOW, TTL};
 use punctual_store::conformance::{Subject, run};
-use punctual_store::{LeaseStore, Roster, StoreError};
+use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use punctual_store_redis::keys;
 use servers::subject::Named;
 
@@ -36,7 +36,7 @@ fn epochs_that_others_say_they_have_are_passed_over() {
         let store = Named::single().open().await;
         let holds = vec![(PartitionId::FIRST, Epoch::new(41).expect("small"))];
         let broker = BrokerId::new("a:1");
-        let presence = Presence { broker, holds, leaving: false, ahead_ms: None };
+        let presence = Heartbeat { broker, holds, leaving: false, ahead_ms: None };
         store.heartbeat(&presence, TTL).await.expect("Redis is there");
         let seat = Seat::Partition(PartitionId::FIRST);
         let lease = store.acquire(seat, &BrokerId::new("b:1"), TTL, NOW).await;
@@ -53,7 +53,7 @@ fn what_cannot_be_read_on_the_roll_harms_nobody() {
         subject.set(&roll, "b:1", "nonsense").await;
         subject.set(&roll, "c:1", "1 99999999999999 \u{2}of a later version").await;
         let broker = BrokerId::new("a:1");
-        let presence = Presence { broker, holds: Vec::new(), leaving: false, ahead_ms: None };
+        let presence = Heartbeat { broker, holds: Vec::new(), leaving: false, ahead_ms: None };
         for _ in 0..2 {
             let roll = store.heartbeat(&presence, TTL).await.expect("Redis is there");
             assert_eq!(roll.present.len(), 1, "{roll:?}");

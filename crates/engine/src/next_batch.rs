@@ -1,4 +1,4 @@
-//! The porch: where calls wait that could only join the next batch, while one is being written.
+//! The next_batch: where calls wait that could only join the next batch, while one is being written.
 //!
 //! In: small calls that make tasks without a name. Out: all of them, when the batch under way is answered. Whoever waits here wakes
 //! nobody: an owner that gets up for each of 64 callers between two writes costs both sides more than all of their tasks
@@ -14,9 +14,9 @@ const COMMANDS_MAX: usize = 16;
 
 /// Who waits for the batch under way; `None` while there is none, and nobody may wait.
 #[derive(Debug, Default)]
-pub(crate) struct Porch(Mutex<Option<Vec<Call>>>);
+pub(crate) struct NextBatch(Mutex<Option<Vec<Call>>>);
 
-impl Porch {
+impl NextBatch {
     /// A batch is being written from here on.
     pub(crate) fn open(&self) {
         self.waiting().get_or_insert_default();
@@ -57,7 +57,7 @@ mod tests {
     use punctual_core::{Due, Namespace, NewTask, Queue, Schedule, Target, TaskKey};
 
     use super::*;
-    use crate::command::{Command, Condition, Order, Subject};
+    use crate::command::{Command, Condition, ScheduleCommand, Subject};
 
     fn schedule(key: Option<&str>) -> Command {
         let due = Schedule::Once(Due::In(Duration::from_secs(1)));
@@ -65,36 +65,36 @@ mod tests {
         let mut new_task = NewTask::new(Namespace::new("shop").unwrap(), due, target);
         new_task.key = key.map(|key| TaskKey::new(key).unwrap());
         let (new_task, condition) = (Arc::new(new_task), Condition::Always);
-        Command::Schedule(Order { new_task, condition, receipt: None })
+        Command::Schedule(ScheduleCommand { new_task, condition, receipt: None })
     }
 
-    fn wait(porch: &Porch, commands: Vec<Command>) -> bool {
-        porch.wait(Call::new(commands).0).is_none()
+    fn wait(next_batch: &NextBatch, commands: Vec<Command>) -> bool {
+        next_batch.wait(Call::new(commands).0).is_none()
     }
 
     #[test]
     fn small_calls_for_tasks_without_a_name_wait_while_a_batch_is_written() {
-        let porch = Porch::default();
-        assert!(!wait(&porch, vec![schedule(None)]), "nothing is being written");
-        porch.open();
-        assert!(wait(&porch, vec![schedule(None)]));
-        assert!(wait(&porch, vec![schedule(None), schedule(None)]));
-        porch.open();
-        let waited: Vec<_> = porch.close().iter().map(|call| call.commands.len()).collect();
+        let next_batch = NextBatch::default();
+        assert!(!wait(&next_batch, vec![schedule(None)]), "nothing is being written");
+        next_batch.open();
+        assert!(wait(&next_batch, vec![schedule(None)]));
+        assert!(wait(&next_batch, vec![schedule(None), schedule(None)]));
+        next_batch.open();
+        let waited: Vec<_> = next_batch.close().iter().map(|call| call.commands.len()).collect();
         assert_eq!(waited, [1, 2]);
-        assert!(!wait(&porch, vec![schedule(None)]), "it is written");
-        assert!(porch.close().is_empty());
+        assert!(!wait(&next_batch, vec![schedule(None)]), "it is written");
+        assert!(next_batch.close().is_empty());
     }
 
     #[test]
     fn whatever_has_to_be_looked_up_or_is_large_does_not_wait() {
-        let porch = Porch::default();
-        porch.open();
+        let next_batch = NextBatch::default();
+        next_batch.open();
         let subject = Subject::Key(Namespace::new("shop").unwrap(), TaskKey::new("a").unwrap());
-        assert!(!wait(&porch, vec![schedule(Some("a"))]));
-        assert!(!wait(&porch, vec![Command::Get(subject)]));
-        assert!(!wait(&porch, vec![schedule(None), schedule(Some("a"))]));
-        assert!(!wait(&porch, vec![schedule(None); COMMANDS_MAX + 1]));
-        assert!(porch.close().is_empty());
+        assert!(!wait(&next_batch, vec![schedule(Some("a"))]));
+        assert!(!wait(&next_batch, vec![Command::Get(subject)]));
+        assert!(!wait(&next_batch, vec![schedule(None), schedule(Some("a"))]));
+        assert!(!wait(&next_batch, vec![schedule(None); COMMANDS_MAX + 1]));
+        assert!(next_batch.close().is_empty());
     }
 }

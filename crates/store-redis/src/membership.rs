@@ -1,4 +1,4 @@
-//! The roster: who is there, and what their leader proposes, in two keys beside the leader seat.
+//! The membership: who is there, and what their leader proposes, in two keys beside the leader seat.
 //!
 //! In: heartbeats and proposals. Out: the roll. Both keys share the leader seat's hash tag, so that a heartbeat is one script.
 //! What cannot be read, because a later version or a foreign hand wrote it, is left out with a warning: nothing here is
@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use punctual_core::{Assignment, BrokerId, Lease, Presence, Seat, Timestamp};
-use punctual_store::{Attendance, Roll, Roster, StoreError};
+use punctual_core::{Assignment, BrokerId, Heartbeat, Lease, Seat, Timestamp};
+use punctual_store::{MemberInfo, Members, MembershipStore, StoreError};
 use redis::Value;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -39,7 +39,7 @@ impl RedisStore {
     }
 
     /// What the others hold tells how far epochs have got, even if Redis has lost the acquisition.
-    fn remember(&self, roll: &Roll) {
+    fn remember(&self, roll: &Members) {
         if let Some(leader) = &roll.leader {
             self.known.see(Seat::Leader, leader.epoch);
         }
@@ -53,8 +53,8 @@ impl RedisStore {
     }
 }
 
-impl Roster for RedisStore {
-    async fn heartbeat(&self, presence: &Presence, ttl: Duration) -> Result<Roll, StoreError> {
+impl MembershipStore for RedisStore {
+    async fn heartbeat(&self, presence: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
         let roll = keys::roll(&self.cluster);
         let leader = keys::own(&self.cluster, Seat::Leader);
         let assignment = keys::assignment(&self.cluster);
@@ -99,7 +99,7 @@ impl Roster for RedisStore {
     }
 }
 
-fn read_roll(value: Value) -> Result<Roll, StoreError> {
+fn read_roll(value: Value) -> Result<Members, StoreError> {
     let [now, present, leader, assignment] = reply::tuple(value)?;
     let at = read_time(&now)?;
     let values = reply::array(present)?;
@@ -110,7 +110,7 @@ fn read_roll(value: Value) -> Result<Roll, StoreError> {
         let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unlike("an age"))?;
         let broker = BrokerId::new(reply::text(&broker)?);
         match codec::read_presence(broker.clone(), &reply::bytes(said)?) {
-            Ok(presence) => present.push(Attendance { presence, age: Duration::from_millis(age) }),
+            Ok(presence) => present.push(MemberInfo { presence, age: Duration::from_millis(age) }),
             Err(error) => tracing::warn!(%broker, %error, "unreadable_heartbeat"),
         }
     }
@@ -120,7 +120,7 @@ fn read_roll(value: Value) -> Result<Roll, StoreError> {
         let read = codec::read_assignment(&bytes);
         read.inspect_err(|error| tracing::warn!(%error, "unreadable_assignment")).ok()
     });
-    Ok(Roll { at, present, leader, led, assignment })
+    Ok(Members { at, present, leader, led, assignment })
 }
 
 /// Who held the seat last, and whether that lasts.
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_left_out_and_the_rest_stays() {
-        let presence = Presence {
+        let presence = Heartbeat {
             broker: BrokerId::new("a:1"),
             holds: vec![(PartitionId::FIRST, Epoch::MAX)],
             leaving: true,
@@ -179,7 +179,7 @@ mod tests {
             Value::BulkString(said),
         ];
         let roll = read_roll(reply_with(present, NOBODY, bulk("?"))).unwrap();
-        assert_eq!(roll.present, [Attendance { presence, age: Duration::from_millis(8) }]);
+        assert_eq!(roll.present, [MemberInfo { presence, age: Duration::from_millis(8) }]);
         assert_eq!((roll.leader, roll.led, roll.assignment), (None, false, None));
     }
 
