@@ -10,7 +10,6 @@
 //!
 //! Next door: `wheel` waits for the time, `store` keeps the task, `engine` acts on the decisions.
 
-mod course;
 mod cron;
 mod dead;
 mod duration;
@@ -30,7 +29,6 @@ mod time;
 mod topology;
 mod zone;
 
-pub use course::{Edited, NextStep, Occasion, OverlappingFire};
 pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
@@ -47,7 +45,10 @@ pub use schedule::{Due, Schedule};
 pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HttpTarget, Method, Target};
-pub use task::{Guarantee, NewTask, Payload, Task, TaskState, Version};
+pub use task::{
+    Edited, Guarantee, NewTask, NextStep, Occasion, OverlappingFire, Payload, Task, TaskState,
+    Version,
+};
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};
 pub use zone::{Zone, zones_version};
