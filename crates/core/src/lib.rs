@@ -29,6 +29,9 @@ mod time;
 mod topology;
 mod zone;
 
+#[cfg(any(test, feature = "oracle"))]
+#[doc(hidden)]
+pub use cron::oracle as cron_oracle;
 pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
