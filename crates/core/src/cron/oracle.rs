@@ -180,7 +180,7 @@ fn number_of(text: &str, max: i64) -> i64 {
 
 fn has(entry: &str, value: i64, min: i64, max: i64, number: impl Fn(&str) -> i64) -> bool {
     let (base, step) = match entry.split_once('/') {
-        Some((base, step)) => (base, Some(step.parse::<i64>().unwrap())),
+        Some((base, step)) => (base, Some(step_of(step))),
         None => (entry, None),
     };
     let (mut at, end) = if base == "*" || base == "?" {
@@ -199,6 +199,11 @@ fn has(entry: &str, value: i64, min: i64, max: i64, number: impl Fn(&str) -> i64
         at += step.unwrap_or(1);
     }
     false
+}
+
+/// A step of any size; those that do not fit are wider than every range.
+fn step_of(text: &str) -> i64 {
+    text.parse().unwrap_or(1_000_000)
 }
 
 fn day_has(entry: &str, day: CalendarDay) -> bool {
@@ -243,8 +248,9 @@ fn weekday_has(entry: &str, day: CalendarDay) -> bool {
         if to_text == "sun" && from > 0 {
             to = 7;
         }
-        let step = entry.split_once('/').map_or(1, |(_, step)| step.parse().unwrap());
-        return (from..=to).step_by(step).any(|value| value % 7 == day.weekday);
+        let step = entry.split_once('/').map_or(1, |(_, step)| step_of(step));
+        let mut values = (from..=to).filter(|value| (value - from) % step == 0);
+        return values.any(|value| value % 7 == day.weekday);
     }
     has(entry, day.weekday, 0, 6, |text| number(text) % 7)
 }

@@ -129,7 +129,11 @@ fn assert_agreement(cron: &Cron, data: &TimeZone, middle: i64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn cron_agrees_with_the_oracle_in_any_window(
@@ -141,8 +145,12 @@ proptest! {
     ) {
         let data = TimeZoneDatabase::bundled().get(name).unwrap();
         if let Some(cron) = read(&text, name, dst) {
-            let somewhere = i64::try_from(millis / 1000).unwrap();
-            assert_agreement(&cron, &data, if near_change { next_change(&data, millis) } else { somewhere });
+            let middle = if near_change {
+                next_change(&data, millis)
+            } else {
+                i64::try_from(millis / 1000).unwrap()
+            };
+            assert_agreement(&cron, &data, middle);
         }
     }
 
@@ -179,7 +187,8 @@ proptest! {
     #[test]
     fn an_expression_reads_back(text in expression(), name in zone_name(), dst in dst()) {
         if let Some(cron) = read(&text, name, dst) {
-            let again = Cron::new(cron.expression(), Zone::new(cron.zone().name()).unwrap(), cron.dst());
+            let zone = Zone::new(cron.zone().name()).unwrap();
+            let again = Cron::new(cron.expression(), zone, cron.dst());
             prop_assert_eq!(again, Ok(cron));
         }
     }
