@@ -1,26 +1,24 @@
-//! Any bytes at all, read as an expression, a zone, a treatment of clock changes and an instant.
+//! Compares cron with the oracle for random expressions, zones, choices and instants.
 //!
-//! In: bytes of libFuzzer: ten for the surroundings, the rest is the text, as it is or put together
-//! from parts so that most of it can be read. Out: a panic where an expression does not read back,
-//! where fire times do not increase, or where a short naive walk through local time differs.
-//! Not here: the walk, which the tests of `core` use as well.
+//! The first ten bytes of the input choose the zone, what happens at clock changes, and the
+//! instant. The rest becomes the expression: as text, or as fields built from the bytes, of which
+//! most are valid. The target panics if an expression does not read back, if its fire times do not
+//! increase, or if the oracle (`punctual_core::cron_oracle`) finds others.
 
 #![no_main]
-
-#[path = "../../crates/core/tests/cron_oracle/naive.rs"]
-mod naive;
 
 use std::sync::OnceLock;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use libfuzzer_sys::fuzz_target;
-use naive::{Clock, Expression, fires, walk};
+use punctual_core::cron_oracle::{NaiveExpression, WallClock, fires, walk};
 use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone, every_of};
 
 const HOUR: i64 = 3600;
-/// How many fires of a window are compared: what fires every second would take all the time.
+/// How many fires of a window are compared, so that one that fires every second does not take all
+/// the time.
 const FIRES_MAX: usize = 120;
-/// The last field kind is the year, whose values are looked up apart.
+/// The first and the last value of each field, from second to year.
 const FIELDS: [(u16, u16); 7] = [(0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 7), (1970, 2999)];
 const NAMES: [&str; 10] = ["SUN", "mon", "TUE", "Sat", "FRI", "JAN", "feb", "MAR", "Oct", "DEC"];
 const NICKNAMES: [&str; 8] =
@@ -57,17 +55,17 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = cron.note(next);
         last = next;
     }
-    agrees(&cron, data, after);
+    assert_agreement(&cron, data, after);
 });
 
-/// Holds a window against the naive walk.
-fn agrees(cron: &Cron, data: &TimeZone, after: Timestamp) {
-    let expression = Expression::new(cron.expression());
+/// Asserts that cron and the oracle agree in a window around an instant.
+fn assert_agreement(cron: &Cron, data: &TimeZone, after: Timestamp) {
+    let expression = NaiveExpression::new(cron.expression());
     let offset_at = |at: i64| -> i64 {
         data.to_offset(jiff::Timestamp::from_second(at).unwrap()).seconds().into()
     };
     let middle = i64::try_from(after.as_millis() / 60_000).unwrap() * 60;
-    // Far enough from both ends that the walk can look back and ahead.
+    // Far enough from both ends of time for the oracle, which starts earlier.
     if !(48 * HOUR..250_000_000_000).contains(&middle) {
         return;
     }
@@ -75,18 +73,18 @@ fn agrees(cron: &Cron, data: &TimeZone, after: Timestamp) {
     let (step, half) =
         if expression.is_by_minute && whole_minutes { (60, 24 * HOUR) } else { (1, HOUR / 2) };
     let (from, to) = (middle - half, middle + half);
-    let clock = Clock::new(from, to, step, offset_at);
+    let clock = WallClock::new(from, to, step, offset_at);
     let gap = cron.dst().gap.map_or(expression.is_fixed, |gap| gap == Gap::After);
     let both = cron.dst().overlap.map_or(!expression.is_fixed, |twice| twice == Twice::Both);
     let mut want = fires(&walk(&expression, &clock), gap, both);
     let at = |second: i64| Timestamp::from_millis(u64::try_from(second).unwrap() * 1000);
-    // From anywhere within, also from within a second pass.
+    // From several instants of the window, some of them within repeated local times.
     for start in (from..to).step_by(usize::try_from(half).unwrap() / 17) {
         let want = want.iter().copied().find(|fire_at| *fire_at > start);
         let got = cron.next_after(at(start)).filter(|fire_at| *fire_at <= at(to));
         assert_eq!(got, want.map(at), "{cron:?} after {start}");
     }
-    // A change is in the middle of the window, if there is one: leave out what is far before it.
+    // A clock change, if there is one, is in the middle of the window: skip what is long before.
     let skipped = want.len().saturating_sub(FIRES_MAX) / 2;
     let from = if skipped > 0 { want[skipped - 1] } else { from };
     want.drain(..skipped);
@@ -100,11 +98,11 @@ fn agrees(cron: &Cron, data: &TimeZone, after: Timestamp) {
     assert_eq!(got, want, "{cron:?} from {from} to {to}");
 }
 
-/// Seconds of an instant; half of the time moved to the next change of clocks.
+/// An instant, for half of the inputs that of the next clock change.
 fn instant_of(time: [u8; 6], form: u8, data: &TimeZone) -> Timestamp {
     let [a, b, c, d, e, f] = time;
     let millis = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-    // Mostly in times that have changes in the data, some far away.
+    // Mostly in years that have clock changes in the data, some in the distant future.
     let near = form & 0x10 == 0;
     let at = Timestamp::from_millis(if near { millis % 4_000_000_000_000 } else { millis });
     if form & 0x20 == 0 {
@@ -125,7 +123,7 @@ fn zone_of(index: u16) -> &'static (&'static str, TimeZone) {
     &zones[usize::from(index) % zones.len()]
 }
 
-/// Fields put together from bytes, three for each entry of a list.
+/// Builds an expression from bytes, three for each entry of a list.
 fn expression_of(bytes: &[u8]) -> String {
     let mut bytes = bytes.iter().copied();
     let mut next = || bytes.next().unwrap_or(0);

@@ -1,10 +1,12 @@
-//! Any bytes at all, read as lives of a journal: groups written, then bytes of its files harmed.
+//! Writes groups to a journal, damages its files, and reads them back, several times in a row.
 //!
-//! In: bytes of libFuzzer. Out: a panic where a reopened journal holds anything but a prefix of
-//! what was written, is shorter without saying so, or refuses though nothing was harmed.
-//! Not here: damage of a known shape, byte by byte (`journal/tests.rs` in the store).
+//! The target panics if a reopened journal holds anything but a prefix of what was written, if it
+//! is shorter without reporting so, or if it cannot be opened though nothing was damaged. Known
+//! kinds of damage are tested byte by byte in `journal/tests.rs` of the store.
 //!
-//! The journal is no part of the store's public face, so its source is taken in here.
+//! The journal is private to `punctual-store-embedded` and knows nothing of the rest of the store,
+//! so its source is included here. A public interface would make the fuzz target build the whole
+//! store and all its dependencies.
 
 #![no_main]
 
@@ -21,17 +23,18 @@ use source::journal::{
 };
 
 #[path = "../../crates/store-embedded/src"]
-#[allow(dead_code, unreachable_pub, reason = "written for the crate, of which this uses a part")]
+#[allow(dead_code, unreachable_pub, reason = "only a part of it is used here")]
 mod source {
     pub(crate) mod journal;
 }
 
 const STORE: StoreId = StoreId(*b"store under fuzz");
-const LIVES_MAX: u8 = 4;
-/// Few enough that no group can be turned into zeros, which would be an end like any other.
-const HARMS_MAX: u8 = 3;
+/// How often the journal is opened and closed.
+const ROUNDS_MAX: u8 = 4;
+/// Few enough that no group can be turned into zeros, which look like a regular end.
+const DAMAGES_MAX: u8 = 3;
 
-/// The bytes of libFuzzer, taken from the front; zeros when they are used up.
+/// The input, taken from the front; zeros when it is used up.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -52,11 +55,11 @@ fuzz_target!(|bytes: &[u8]| {
     let mut input = Input(bytes);
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let mut written: Vec<Bytes> = Vec::new();
-    for _ in 0..input.byte() % LIVES_MAX + 1 {
-        live(dir.path(), &mut input, &mut written);
-        let harms = input.byte() % (HARMS_MAX + 1);
-        for _ in 0..harms {
-            harm(dir.path(), &mut input);
+    for _ in 0..input.byte() % ROUNDS_MAX + 1 {
+        write(dir.path(), &mut input, &mut written);
+        let damages = input.byte() % (DAMAGES_MAX + 1);
+        for _ in 0..damages {
+            damage(dir.path(), &mut input);
         }
         match read(dir.path()) {
             Ok((opened, commits)) => {
@@ -65,14 +68,14 @@ fuzz_target!(|bytes: &[u8]| {
                 assert_eq!(opened.last, CommitNo(commits.len() as u64));
                 written = commits;
             }
-            Err(_) if harms > 0 => return,
-            Err(error) => panic!("refused without harm: {error}"),
+            Err(_) if damages > 0 => return,
+            Err(error) => panic!("not damaged, but refused: {error}"),
         }
     }
 });
 
-/// Opens, appends some groups, and closes or not.
-fn live(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
+/// Opens the journal, appends some groups, and closes it for half of the inputs.
+fn write(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
     let options = JournalOptions { file_bytes: FILE_BYTES_MIN, ..JournalOptions::new(STORE) };
     let mut replayed = 0;
     let (journal, _) = Journal::open(
@@ -83,9 +86,9 @@ fn live(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
             replayed += 1;
             Ok(())
         },
-        |outcome, answer: mpsc::Sender<bool>| answer.send(outcome.is_ok()).expect("we wait"),
+        |outcome, answer: mpsc::Sender<bool>| answer.send(outcome.is_ok()).expect("received below"),
     )
-    .expect("what can be read can be opened");
+    .expect("a journal that can be read can be opened");
     assert_eq!(replayed, written.len());
     for _ in 0..input.byte() % 16 {
         let (answer, answers) = mpsc::channel();
@@ -104,8 +107,8 @@ fn live(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
     }
 }
 
-/// Flips bits of one byte of one file, or cuts the file there.
-fn harm(dir: &Path, input: &mut Input<'_>) {
+/// Flips bits of one byte of one file, or truncates the file there.
+fn damage(dir: &Path, input: &mut Input<'_>) {
     let mut files: Vec<PathBuf> =
         fs::read_dir(dir).expect("lists").map(|entry| entry.expect("an entry").path()).collect();
     files.sort();

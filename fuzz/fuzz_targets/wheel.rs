@@ -1,11 +1,8 @@
-//! Any bytes at all, read as operations on a wheel, which must do what the model does.
+//! Runs random operations on a wheel and on its model, and panics at the first difference.
 //!
-//! In: bytes of libFuzzer: a start time, then ten bytes for each operation. Out: a panic at the
-//! first difference.
-//! Not here: what is right (`punctual_wheel::model`), which the property test uses as well.
-//!
-//! Stable Rust suffices: `cargo fuzz run wheel --sanitizer none` with `RUSTC_BOOTSTRAP=1`. The wheel
-//! has no unsafe code for a sanitizer to look at.
+//! The input is a start time and ten bytes for each operation. The model is
+//! `punctual_wheel::model`, which the property test uses as well. The wheel has no unsafe code, so
+//! no sanitizer is needed: `RUSTC_BOOTSTRAP=1 cargo fuzz run wheel --sanitizer none`.
 
 #![no_main]
 

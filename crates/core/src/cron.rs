@@ -1,11 +1,11 @@
-//! Cron expressions: text becomes a rule, and a rule says its next instant.
+//! Cron expressions: reads an expression, and finds its next fire time in a time zone.
 //!
-//! In: an expression, a [`Zone`], what to do about changes of its clocks ([`Dst`]); then instants. Out:
-//! the first fire time after each. Invariants: fire times are distinct and strictly increasing; an
-//! expression that is taken has a day that exists; every search is bounded, by years and by gaps.
-//! Not here: `@every`, which is an interval ([`every_of`] reads it), missed fires, and tasks.
+//! Fire times are strictly increasing. An expression that never fires is refused. Every search is
+//! bounded, by years and by clock changes. `@every` is an interval, which [`every_of`] reads.
+//! Missed fires are decided in `task/next`.
 //!
-//! Fields are `minute hour day month weekday`; six have the second first; seven have the year last.
+//! Five fields are `minute hour day month weekday`; six have the second first; seven also have the
+//! year last.
 //!
 //! | text | in | means |
 //! |---|---|---|
@@ -13,18 +13,23 @@
 //! | `5`, `JAN`, `MON` | all | a value; names in any case; Sunday is 0 and 7 |
 //! | `1-5`, `SAT-SUN` | all | a range, which may not run backwards |
 //! | `*/15`, `10-40/15`, `10/15` | all | in steps; the last goes from 10 to the end |
+//! | `*/100` | all | only the first value, if the step is wider than the range |
 //! | `1,15,L` | all | any of these |
 //! | `L`, `L-3` | day | the last day, the third before it |
 //! | `15W`, `LW` | day | the working day nearest to the 15th in the same month, the last one |
 //! | `5L`, `FRIL` | weekday | the last Friday |
 //! | `5#2`, `FRI#2` | weekday | the second Friday |
 //!
-//! If both day and weekday are restricted, a day that either names is meant (see `days`).
+//! Day and weekday follow crontab(5) as Vixie cron does. If both are restricted, a day matches if
+//! either matches. A field that begins with `*` or `?` (also `*/2`) does not count as restricted;
+//! then both must match (see `days`).
 
 mod calendar;
 mod clock_change;
 mod days;
 mod field;
+#[cfg(any(test, feature = "oracle"))]
+pub mod oracle;
 mod parse;
 
 use std::sync::Arc;
@@ -36,10 +41,10 @@ use crate::{Invalid, Timestamp, Zone, parse_duration};
 use calendar::Fields;
 use parse::invalid;
 
-/// An expression: the longest that people write (lists of minutes) stay below half of it.
+/// The longest expression. Long lists of minutes need less than half of it.
 pub const CRON_BYTES_MAX: usize = 256;
 
-/// A rule for instants: an expression, read in a time zone.
+/// A cron expression in a time zone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cron {
     expression: Arc<str>,
@@ -48,9 +53,9 @@ pub struct Cron {
     dst: Dst,
 }
 
-/// What to do when the clocks change; where the caller does not say, the kind of the expression
-/// decides. A *fixed* time of day (neither minute nor hour made with `*`) is meant once on each day:
-/// after the gap, and in the first pass. Everything else follows real time.
+/// What to do when the clocks change. Where it is `None`, the expression decides: a *fixed* time of
+/// day (neither minute nor hour written with `*`) fires once on each day, right after a gap and the
+/// first time that it is shown. All others follow real time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dst {
     /// For local times that do not exist.
@@ -59,26 +64,26 @@ pub struct Dst {
     pub overlap: Option<Twice>,
 }
 
-/// When a local time counts that the clocks leap over.
+/// When a local time fires that the clocks skip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
-    /// At the first instant after the gap; several in one gap count once.
+    /// At the first instant after the gap. Several in one gap give one fire.
     After,
     /// Not at all.
     Skip,
 }
 
-/// When a local time counts that the clocks show twice.
+/// When a local time fires that the clocks show twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Twice {
-    /// The first time.
+    /// The first time only.
     Once,
     /// Both times.
     Both,
 }
 
 impl Cron {
-    /// Reads an expression, and refuses one that can never fire. One whose years are over is taken.
+    /// Reads an expression. One that can never fire is refused; one whose years are over is not.
     pub fn new(expression: &str, zone: Zone, dst: Dst) -> Result<Self, Invalid> {
         if expression.len() > CRON_BYTES_MAX {
             let bytes = expression.len();
@@ -96,26 +101,26 @@ impl Cron {
         Ok(Self { expression: expression.into(), fields, zone, dst })
     }
 
-    /// The text, with one blank between fields.
+    /// The text of the expression, with one blank between fields.
     #[must_use]
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// Where the local times are read.
+    /// The time zone of its local times.
     #[must_use]
     pub fn zone(&self) -> &Zone {
         &self.zone
     }
 
-    /// What the caller said about changes of the clocks.
+    /// What the caller chose for clock changes.
     #[must_use]
     pub fn dst(&self) -> Dst {
         self.dst
     }
 
-    /// The first fire time strictly after an instant. `None` when the years of the expression are
-    /// over, at the end of time, and for what lies in a gap whenever it comes, if gaps are skipped.
+    /// The first fire time strictly after an instant. `None` if the years of the expression are
+    /// over, at the end of time, and if all its times fall into gaps that are skipped.
     #[must_use]
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         let (gap, twice) = (self.gap(), self.twice());
@@ -123,8 +128,7 @@ impl Cron {
         Timestamp::try_from_millis(next.as_millisecond().into()).ok()
     }
 
-    /// What the change of the clocks has to do with the fire at this instant, for people; usually
-    /// nothing.
+    /// Explains to people how a clock change affects the fire at an instant; `None` if it does not.
     #[must_use]
     pub fn note(&self, fire_at: Timestamp) -> Option<String> {
         let (gap, twice) = (self.gap(), self.twice());
@@ -132,17 +136,17 @@ impl Cron {
     }
 
     fn gap(&self) -> Gap {
-        let by_kind = if self.fields.is_fixed() { Gap::After } else { Gap::Skip };
-        self.dst.gap.unwrap_or(by_kind)
+        let default = if self.fields.is_fixed() { Gap::After } else { Gap::Skip };
+        self.dst.gap.unwrap_or(default)
     }
 
     fn twice(&self) -> Twice {
-        let by_kind = if self.fields.is_fixed() { Twice::Once } else { Twice::Both };
-        self.dst.overlap.unwrap_or(by_kind)
+        let default = if self.fields.is_fixed() { Twice::Once } else { Twice::Both };
+        self.dst.overlap.unwrap_or(default)
     }
 }
 
-/// The interval of `@every 5m`; `None` if the text does not begin so.
+/// Reads the interval of `@every 5m`; `None` if the text does not begin with `@every`.
 #[must_use]
 pub fn every_of(expression: &str) -> Option<Result<Duration, Invalid>> {
     let mut words = expression.split_ascii_whitespace();
@@ -162,7 +166,7 @@ mod tests {
         Cron::new(expression, Zone::new("Europe/Berlin").unwrap(), dst).unwrap()
     }
 
-    /// The first fires after an instant, as clocks on the wall show them.
+    /// The first fires after an instant, in local time.
     fn fires(cron: &Cron, after: &str, count: usize) -> Vec<String> {
         let first = cron.next_after(Timestamp::parse_rfc3339(after).unwrap());
         std::iter::successors(first, |at| cron.next_after(*at))
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_follows_real_time() {
+    fn an_expression_with_a_star_follows_real_time() {
         let cron = berlin("*/30 * * * *", Dst::default());
         assert_eq!(
             fires(&cron, "2026-03-29T00:15:00Z", 3),
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_may_choose_otherwise() {
+    fn dst_overrides_the_default_for_the_expression() {
         let skip = Dst { gap: Some(Gap::Skip), overlap: Some(Twice::Both) };
         let cron = berlin("30 2 * * *", skip);
         assert_eq!(fires(&cron, "2026-03-28T12:00:00Z", 1), ["2026-03-30T02:30:00+02:00"]);
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_says_what_the_clocks_do() {
+    fn a_note_explains_the_clock_change() {
         for (expression, at, want) in [
             (
                 "30 2 * * *",
@@ -233,7 +237,7 @@ mod tests {
             (
                 "*/30 * * * *",
                 "2026-10-25T00:30:00Z",
-                Some("first of two 02:30, both are meant: the clocks go back from 03:00 to 02:00"),
+                Some("first of two 02:30, both fire: the clocks go back from 03:00 to 02:00"),
             ),
             (
                 "*/30 * * * *",

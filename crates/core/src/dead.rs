@@ -1,7 +1,7 @@
-//! Dead letters: fires that came to nothing, kept to be looked at.
+//! Dead letters: fires that ended without success, kept with their task and their attempts.
 //!
-//! In: a fire that `settle` gave up. Out: the letter, with the task as it stood and why. It stays until it is redriven,
-//! deleted or past its retention.
+//! `settle` decides that a fire is dead. A dead letter stays in the store until it is redriven,
+//! deleted, or past its retention.
 
 use crate::{FireId, Task, Timestamp};
 
@@ -10,27 +10,27 @@ use crate::{FireId, Task, Timestamp};
 pub enum DeadReason {
     /// No attempt is left.
     Exhausted,
-    /// The receiver does not want it.
+    /// The receiver refused it.
     Refused,
-    /// It no longer makes sense.
+    /// It expired before an attempt succeeded.
     Expired,
-    /// At most once: it was sent, and nobody knows whether it arrived.
+    /// At most once: it was sent, and it is not known whether it arrived.
     Unknown,
 }
 
-/// A fire with no attempt left, or refused, kept to be looked at.
+/// A fire that ended without success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// The task as it stood before this fire, attempts included.
+    /// The task with this fire as its current one, and with its attempts.
     pub task: Task,
-    /// Since when.
+    /// When the fire was given up.
     pub died_at: Timestamp,
-    /// Why.
+    /// Why it was given up.
     pub reason: DeadReason,
 }
 
 impl DeadLetter {
-    /// Which fire.
+    /// The fire that is dead.
     #[must_use]
     pub const fn fire_id(&self) -> FireId {
         self.task.fire().id

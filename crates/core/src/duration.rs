@@ -1,7 +1,7 @@
-//! Durations as people write them: `500ms`, `15m`, `1h30m`, `30d`, or ISO 8601 (`PT15M`).
+//! Reads and writes durations: `500ms`, `15m`, `1h30m`, `30d`, or ISO 8601 (`PT15M`).
 //!
-//! In: text. Out: a `Duration` of whole milliseconds, and back. Months and years are not taken,
-//! because nobody agrees how long they are; a calendar is what cron is for.
+//! Durations are whole milliseconds. Months and years are refused, because their length varies;
+//! cron has calendars.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,16 +16,16 @@ const UNITS: [(&str, u64); 6] = [
     ("ms", 1),
 ];
 
-/// Why a duration was not taken.
+/// Why a text is no duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// The text has another form.
+    /// The text has neither of the two forms.
     #[error("must be a duration like 500ms, 15s, 15m, 1h30m, 30d or PT15M")]
     Form,
-    /// Months and years.
+    /// The text has months or years.
     #[error("must not use years or months, whose length varies; use days, or cron for calendars")]
     Calendar,
-    /// More than 64 bits of milliseconds.
+    /// The duration does not fit 64 bits of milliseconds.
     #[error("is too long")]
     TooLong,
 }
@@ -39,8 +39,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_millis(millis))
 }
 
-/// Writes a duration in the short form that [`parse_duration`] reads back to the same value. What is
-/// below a millisecond is not shown: no duration in Punctual has any.
+/// Writes a duration in the short form, which [`parse_duration`] reads back to the same value.
+/// Fractions of a millisecond are cut off; durations in Punctual have none.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -48,17 +48,17 @@ pub fn format_duration(duration: Duration) -> String {
         return "0s".to_owned();
     }
     let mut text = String::with_capacity(8);
-    // Weeks are read but not written: 14d says the same and sorts with its neighbours.
+    // Weeks are read but not written: 14d is the same and easier to compare with other days.
     for (unit, millis) in &UNITS[1..] {
         if rest >= *millis {
-            write!(text, "{}{unit}", rest / millis).expect("a string takes everything");
+            write!(text, "{}{unit}", rest / millis).expect("writing to a string does not fail");
             rest %= millis;
         }
     }
     text
 }
 
-/// `1h30m`: numbers with units, each unit at most once and in falling order.
+/// Reads `1h30m`: numbers with units, each unit at most once, the largest first.
 fn parse_units(text: &str) -> Result<u64, DurationError> {
     let mut rest = text;
     let mut units = UNITS.iter();
@@ -74,7 +74,7 @@ fn parse_units(text: &str) -> Result<u64, DurationError> {
     if text.is_empty() { Err(DurationError::Form) } else { Ok(sum) }
 }
 
-/// `P1DT2H30M0.5S` without its `P`. Only the seconds may have a fraction, which rounds up.
+/// Reads `P1DT2H30M0.5S` without its `P`. Only seconds may have a fraction, which is rounded up.
 fn parse_iso(text: &str) -> Result<u64, DurationError> {
     let (date, time) = text.split_once('T').map_or((text, None), |(date, time)| (date, Some(time)));
     if time == Some("") || (date.is_empty() && time.is_none()) {
@@ -126,7 +126,7 @@ fn split_number(text: &str) -> Result<(u64, &str), DurationError> {
     Ok((number, &text[digits..]))
 }
 
-/// The digits behind a point, as milliseconds rounded up.
+/// Reads the digits after a point as milliseconds, rounded up.
 fn split_fraction(text: &str) -> Result<(Option<u64>, &str), DurationError> {
     let Some(after) = text.strip_prefix('.') else {
         return Ok((None, text));
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn both_forms_are_read_and_all_others_are_refused() {
         for (text, want) in [
             ("500ms", Ok(500)),
             ("15s", Ok(15_000)),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_written_short() {
+    fn a_duration_is_written_in_its_short_form() {
         for (millis, want) in [
             (0, "0s"),
             (500, "500ms"),
@@ -207,13 +207,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(millis: u64) {
+        fn a_written_duration_reads_back(millis: u64) {
             let duration = Duration::from_millis(millis);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,40}", iso in "P[0-9YMWDTHS.]{0,20}") {
+        fn no_text_makes_the_parser_panic(text in ".{0,40}", iso in "P[0-9YMWDTHS.]{0,20}") {
             let _ = parse_duration(&text);
             let _ = parse_duration(&iso);
         }

@@ -1,7 +1,7 @@
-//! Fires: one due moment of one task, the attempts to get it done, and the record of how it ended.
+//! Fires: one due moment of one task, its attempts, and the record of how it ended.
 //!
-//! In: a task whose time has come. Out: what a courier reports of each attempt, and what history keeps.
-//! Not here: what follows from an outcome (`settle`), fires that came to nothing (`dead`).
+//! A courier reports the [`Outcome`] of each attempt, and `settle` decides what follows from it.
+//! History keeps a [`FireRecord`] of each fire that has ended; `dead` has those without success.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::{FireId, Namespace, Task, TaskKey, Timestamp};
 pub struct Fire {
     /// The same for every attempt.
     pub id: FireId,
-    /// When this attempt of it is due.
+    /// When the next attempt is due.
     pub fire_at: Timestamp,
 }
 
-/// Which try of a fire, from 1.
+/// The number of an attempt of a fire, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptNo(u16);
 
 impl AttemptNo {
-    /// The first.
+    /// The first attempt.
     pub const FIRST: Self = Self(1);
 
-    /// By its number.
+    /// Makes an attempt number.
     #[must_use]
     pub const fn new(number: u16) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// The number, from 1.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -43,30 +43,30 @@ impl AttemptNo {
 /// What a courier reports of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done.
+    /// The receiver has done its work.
     Acked,
-    /// Not done; worth another try.
+    /// The attempt failed and may be retried.
     Failed {
-        /// Why.
+        /// The error, or what the receiver answered.
         reason: Reason,
-        /// When the receiver wants to be asked again, if it said.
+        /// The pause before the next attempt, if the receiver asked for one.
         retry_in: Option<Duration>,
     },
-    /// Never to be tried again.
+    /// The receiver wants no further attempt.
     Refused {
-        /// Why.
+        /// What the receiver answered.
         reason: Reason,
     },
-    /// No answer in time: whether it was done is not known.
+    /// No answer came in time, so it is not known whether the receiver has done its work.
     Expired,
 }
 
-/// A receiver's words or an error's, cut to what is worth keeping.
+/// An error text or a receiver's answer: one line of at most [`REASON_BYTES_MAX`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason(Arc<str>);
 
 impl Reason {
-    /// Keeps the beginning of a text, in one line.
+    /// Cuts a text to the limit and replaces control characters by blanks.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let mut end = text.len().min(REASON_BYTES_MAX);
@@ -80,21 +80,21 @@ impl Reason {
         Self(text.into())
     }
 
-    /// The words.
+    /// The reason as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// One attempt, as it went.
+/// One attempt that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptRecord {
     /// When it was sent.
     pub fired_at: Timestamp,
     /// When its outcome was known.
     pub ended_at: Timestamp,
-    /// What came of it.
+    /// What the courier reported.
     pub outcome: Outcome,
 }
 
@@ -103,59 +103,60 @@ pub struct AttemptRecord {
 pub enum FireEnd {
     /// An attempt was acked.
     Done,
-    /// It is a dead letter.
+    /// The fire is a dead letter.
     Dead(DeadReason),
-    /// The task was cancelled before it.
+    /// The task was cancelled before the fire ended.
     Cancelled,
-    /// The task was replaced under its key, edited or moved before it.
+    /// The task was replaced, edited or moved before the fire ended.
     Replaced,
-    /// A policy left it out, perhaps with some after it.
+    /// A policy skipped the fire, and perhaps more after it.
     Skipped(Skipped),
 }
 
-/// Fires that were left out.
+/// Fires that were skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skipped {
-    /// How many, the one of the record included; see [`SKIPS_COUNTED_MAX`](crate::SKIPS_COUNTED_MAX).
+    /// How many, including the fire of the record. For cron no more than
+    /// [`SKIPS_COUNTED_MAX`](crate::SKIPS_COUNTED_MAX) are counted.
     pub fires: u32,
     /// The nominal time of the last of them.
     pub until: Timestamp,
-    /// Why.
+    /// The policy that skipped them.
     pub why: SkipReason,
 }
 
-/// Why fires were left out.
+/// Why fires were skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SkipReason {
-    /// They were missed, and `misfire` says so.
+    /// They were missed, and the misfire policy skips them.
     Misfire,
-    /// The one before was not over, and `overlap` says so.
+    /// The previous fire had not ended, and the overlap policy skips them.
     Overlap,
     /// The task was paused.
     Paused,
 }
 
-/// What history keeps of a fire; the record that settles it.
+/// What history keeps of a fire that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FireRecord {
-    /// Which.
+    /// The fire, and with it the task.
     pub fire_id: FireId,
-    /// Whose.
+    /// The namespace of the task.
     pub namespace: Namespace,
-    /// The task's name, if it has one.
+    /// The key of the task.
     pub key: Option<TaskKey>,
-    /// When it ended.
+    /// When the fire ended.
     pub ended_at: Timestamp,
-    /// How.
+    /// How the fire ended.
     pub end: FireEnd,
-    /// The attempts made, in order. None if it never came to one.
+    /// The attempts in order; empty if none was made.
     pub attempts: Vec<AttemptRecord>,
-    /// When it was due: its nominal time, and what jitter added.
+    /// When the fire was due: its nominal time plus jitter.
     pub due_at: Timestamp,
 }
 
 impl FireRecord {
-    /// The record of a task's present fire that ends now.
+    /// The record of the current fire of a task.
     #[must_use]
     pub fn of(task: &Task, end: FireEnd, ended_at: Timestamp) -> Self {
         Self {
@@ -169,14 +170,15 @@ impl FireRecord {
         }
     }
 
-    /// The same, with the attempts of a task that nobody needs any more.
+    /// The same as [`FireRecord::of`], but takes the attempts out of the task instead of copying
+    /// them.
     #[must_use]
     pub fn of_ended(mut task: Task, end: FireEnd, ended_at: Timestamp) -> Self {
         let attempts = std::mem::take(&mut task.attempts);
         Self { attempts, ..Self::of(&task, end, ended_at) }
     }
 
-    /// How late the first attempt was, if there was one.
+    /// How late the first attempt was sent; `None` without an attempt.
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {
         self.attempts.first().map(|first| first.fired_at.since(self.due_at))
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_one_short_line() {
+    fn a_reason_is_one_line_within_its_limit() {
         assert_eq!(Reason::new("HTTP 500").as_str(), "HTTP 500");
         assert_eq!(Reason::new("a\r\nb\u{1b}[31m").as_str(), "a  b [31m");
         assert_eq!(Reason::new(&"ä".repeat(400)).as_str(), "ä".repeat(256));

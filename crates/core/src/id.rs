@@ -1,12 +1,12 @@
-//! Ids that say where a task is.
+//! Ids of tasks and of fires.
 //!
-//! A [`TaskId`] packs due time, partition, epoch and sequence into 128 bits, so that get and cancel
-//! by id need no index, ids sort by due time, and two owners can never make the same one: the epoch
-//! grows with each owner and is in it. Printed in 26 letters of Crockford's base 32, in lower case,
-//! which sort like the ids themselves.
+//! A [`TaskId`] packs due time, partition, epoch and sequence into 128 bits. So get and cancel by
+//! id need no index, ids sort by due time, and two owners never make the same id, because the epoch
+//! grows with each owner. Ids are printed as 26 letters of Crockford's base 32 in lower case, which
+//! sort like the ids themselves.
 //!
-//! A [`FireId`] is the task and one nominal time: the same over attempts, brokers and restarts.
-//! Not here: how ids are laid out on disk (the stores' codecs).
+//! A [`FireId`] is a task and one nominal time. It is the same for all attempts, brokers and
+//! restarts. The codecs of the stores define the layout of ids on disk.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,53 +31,53 @@ const NOMINAL_LETTERS: usize = 10;
 pub struct Sequence(u64);
 
 impl Sequence {
-    /// The first of an epoch.
+    /// The first number of an epoch.
     pub const FIRST: Self = Self(0);
-    /// The last: at a million tasks a second, fifty days without a restart. An owner that
-    /// gets there takes a new epoch.
+    /// The last number: enough for fifty days at a million tasks a second. An owner that
+    /// reaches it takes a new epoch.
     pub const MAX: Self = Self((1 << SEQUENCE_BITS) - 1);
 
-    /// From a number, if there are so many.
+    /// Makes a sequence of a number; `None` beyond [`Sequence::MAX`].
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         if number > Self::MAX.0 { None } else { Some(Self(number)) }
     }
 
-    /// The number.
+    /// The number in the epoch, from 0.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The one after, unless the epoch is used up.
+    /// The next number; `None` if the epoch is used up.
     #[must_use]
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 1)
     }
 }
 
-/// Which task, and where it was first filed.
+/// The id of a task: its first due time, its partition, and a unique number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(u128);
 
 impl TaskId {
-    /// How many letters it has.
+    /// How many letters an id has in print.
     pub const LETTERS: usize = TASK_LETTERS;
 
-    /// Below every id of a task that is due at `due` or later, above all that are due before: a bound for
-    /// ranges, not the id of a task.
+    /// A bound for ranges, not the id of a task: not above any id that is due at `due` or later,
+    /// and above all ids that are due before.
     #[must_use]
     pub const fn floor(due: Timestamp) -> Self {
         Self((due.as_millis() as u128) << (128 - DUE_BITS))
     }
 
-    /// The next below: a bound for ranges, not the id of a task. Nothing is below the lowest.
+    /// A bound for ranges, not the id of a task: one below this id, or the lowest id itself.
     #[must_use]
     pub const fn below(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// The id of a task that `partition`'s owner files at `due`.
+    /// Makes the id of a task that the owner of `partition` schedules for `due`.
     #[must_use]
     pub const fn new(
         due: Timestamp,
@@ -94,39 +94,40 @@ impl TaskId {
         )
     }
 
-    /// When it was due when it was made. Its present `fire_at` may be another.
+    /// When the task was due when it was created. Its `fire_at` may be different by now.
     #[must_use]
     pub const fn due(self) -> Timestamp {
         Timestamp::from_millis(self.bits(PARTITION_BITS + EPOCH_BITS + SEQUENCE_BITS, DUE_BITS))
     }
 
-    /// Whose it is.
+    /// The partition of the task, which never changes.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "twelve bits")]
     pub const fn partition(self) -> PartitionId {
         PartitionId::from_bits(self.bits(EPOCH_BITS + SEQUENCE_BITS, PARTITION_BITS) as u16)
     }
 
-    /// In which epoch of the partition it was made.
+    /// The epoch of the owner that made the id.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "twenty-six bits")]
     pub const fn epoch(self) -> Epoch {
         Epoch::from_bits(self.bits(SEQUENCE_BITS, EPOCH_BITS) as u32)
     }
 
-    /// Its number in that epoch.
+    /// The number of the task in that epoch.
     #[must_use]
     pub const fn sequence(self) -> Sequence {
         Sequence(self.bits(0, SEQUENCE_BITS))
     }
 
-    /// As a number, for codecs.
+    /// The id as a number, for codecs.
     #[must_use]
     pub const fn as_u128(self) -> u128 {
         self.0
     }
 
-    /// From a number that a codec read; refused when no owner can have made it.
+    /// Makes an id of a number that a codec has read. A number that no owner can have made is an
+    /// error.
     pub const fn try_from_u128(bits: u128) -> Result<Self, IdError> {
         if bits >> (128 - DUE_BITS) > Timestamp::MAX.as_millis() as u128 {
             return Err(IdError::TaskForm);
@@ -156,7 +157,7 @@ impl fmt::Debug for TaskId {
 impl FromStr for TaskId {
     type Err = IdError;
 
-    /// Only the spelling that is printed: an id in capitals is somebody's key, not ours.
+    /// Reads lower case only, as ids are printed: text in upper case may be the key of a task.
     fn from_str(text: &str) -> Result<Self, IdError> {
         let bits = read_letters(text, TASK_LETTERS).ok_or(IdError::TaskForm)?;
         Self::try_from_u128(bits)
@@ -166,17 +167,17 @@ impl FromStr for TaskId {
 /// One due moment of one task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FireId {
-    /// Whose.
+    /// The task that fires.
     pub task: TaskId,
-    /// When it was due by the schedule, before any retry.
+    /// When the schedule has the fire due, before jitter and retries.
     pub nominal_at: Timestamp,
 }
 
 impl FireId {
-    /// How many letters it has: first those of its task.
+    /// How many letters an id has in print: those of the task, a hyphen, and the nominal time.
     pub const LETTERS: usize = TASK_LETTERS + 1 + NOMINAL_LETTERS;
 
-    /// As it is printed, in one piece: it is written with every delivery.
+    /// The id as text, without an allocation, because every delivery carries it.
     #[must_use]
     pub fn letters(self) -> [u8; Self::LETTERS] {
         let mut all = [b'-'; Self::LETTERS];
@@ -186,7 +187,8 @@ impl FireId {
         all
     }
 
-    /// A number that is the same for the same attempt of the same fire, and spread evenly over all others.
+    /// A hash of the fire and the attempt: always the same for the same attempt, and evenly
+    /// distributed over different ones.
     #[must_use]
     pub fn entropy(self, attempt: crate::AttemptNo) -> u64 {
         let mut bytes = [0; 26];
@@ -225,16 +227,17 @@ impl FromStr for FireId {
 /// Why a text or a number is not an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// Not a task's.
+    /// The text or number is no task id.
     #[error("must be a task id: 26 lower-case letters and digits")]
     TaskForm,
-    /// Not a fire's.
+    /// The text is no fire id.
     #[error("must be a fire id: a task id, a hyphen and 10 lower-case letters and digits")]
     FireForm,
 }
 
-/// Twelve at a time, whose sixty bits fit a register: ids are written with every delivery and every answer.
-#[expect(clippy::cast_possible_truncation, reason = "the lower bits are meant")]
+/// Writes base 32, twelve letters at a time, because their sixty bits fit a register. Every
+/// delivery and every answer carries an id, so this is hot.
+#[expect(clippy::cast_possible_truncation, reason = "only the lower bits are used")]
 fn letters<const COUNT: usize>(mut bits: u128) -> [u8; COUNT] {
     let mut letters = [0; COUNT];
     for twelve in letters.rchunks_mut(12) {
@@ -255,7 +258,7 @@ fn read_letters(text: &str, count: usize) -> Option<u128> {
     let mut bits: u128 = 0;
     for letter in text.bytes() {
         let value = LETTERS.iter().position(|l| *l == letter)? as u128;
-        // Twenty-six letters hold 130 bits: a first letter above 7 would lose some.
+        // Twenty-six letters hold 130 bits: a first letter above 7 does not fit.
         bits = bits.checked_mul(32)?.checked_add(value)?;
     }
     Some(bits)
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spelling_of_an_id_never_changes() {
+    fn the_text_of_an_id_never_changes() {
         let id = TaskId::new(
             Timestamp::from_millis(1_893_456_000_000),
             PartitionId::from_bits(7),
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_id_is_refused() {
+    fn text_that_is_no_id_is_refused() {
         for text in [
             "",
             "order-42",
@@ -311,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_ends_instead_of_starting_over() {
+    fn a_sequence_does_not_wrap_around() {
         assert_eq!(Sequence::FIRST.next(), Sequence::new(1));
         assert_eq!(Sequence::MAX.next(), None);
     }
 
     #[test]
-    fn entropy_depends_on_the_fire_and_the_attempt_alone() {
+    fn entropy_depends_only_on_the_fire_and_the_attempt() {
         let task = TaskId::floor(Timestamp::from_millis(5));
         let fire = |millis| FireId { task, nominal_at: Timestamp::from_millis(millis) };
         let (first, second) = (AttemptNo::new(1), AttemptNo::new(2));
@@ -338,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn ids_and_their_spellings_sort_by_due_time(a in any_id(), b in any_id()) {
+        fn ids_and_their_texts_sort_by_due_time(a in any_id(), b in any_id()) {
             prop_assert_eq!(a.cmp(&b), a.to_string().cmp(&b.to_string()));
             if a.due() != b.due() {
                 prop_assert_eq!(a.cmp(&b), a.due().cmp(&b.due()));

@@ -1,25 +1,25 @@
-//! Leases: the stored right to act until a time, and the epoch that tells owners apart.
+//! Leases: the stored right to own a partition or to lead until an instant, and its epoch.
 //!
-//! Invariant: epochs of a seat only grow. A write that carries an older one is fenced, so a broker
-//! that slept through the end of its lease cannot undo what its successor did.
-//! Not here: how a lease is kept (`LeaseStore`), who should hold what (`Topology`).
+//! The epochs of a seat only grow. The store refuses a write with an older epoch, so a broker that
+//! was stopped past the end of its lease cannot undo what its successor did. `LeaseStore` in
+//! `store` keeps leases; `topology` has who owns what.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{PartitionId, Timestamp};
 
-/// A number that grows with each owner of a partition.
+/// The generation of an owner. It grows with each new owner of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u32);
 
 impl Epoch {
     /// Before the first owner.
     pub const NONE: Self = Self(0);
-    /// The last that an id can carry: a new owner every second for two years.
+    /// The last one that fits a task id: enough for a new owner every second for two years.
     pub const MAX: Self = Self((1 << 26) - 1);
 
-    /// From a number, if there can be so many.
+    /// Makes an epoch of a number; `None` beyond [`Epoch::MAX`].
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number > Self::MAX.0 { None } else { Some(Self(number)) }
@@ -29,13 +29,13 @@ impl Epoch {
         Self(bits)
     }
 
-    /// The number.
+    /// The epoch as a number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The next owner's, unless there can be none.
+    /// The epoch of the next owner; `None` after [`Epoch::MAX`].
     #[must_use]
     pub const fn next(self) -> Option<Self> {
         Self::new(self.0 + 1)
@@ -48,18 +48,18 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// One running broker, by the address at which the others reach it.
+/// A broker, identified by the address at which other brokers reach it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BrokerId(Arc<str>);
 
 impl BrokerId {
-    /// By its address.
+    /// Makes an id of an address.
     #[must_use]
     pub fn new(address: &str) -> Self {
         Self(address.into())
     }
 
-    /// The address.
+    /// The address as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -72,7 +72,7 @@ impl fmt::Display for BrokerId {
     }
 }
 
-/// What can be held.
+/// What a lease is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Seat {
     /// The right to propose the topology.
@@ -90,21 +90,21 @@ impl fmt::Display for Seat {
     }
 }
 
-/// A stored right to act.
+/// The stored right to act, until an instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// On what.
+    /// What the lease is for.
     pub seat: Seat,
-    /// Whose.
+    /// The broker that holds it.
     pub broker: BrokerId,
-    /// Larger than that of every earlier holder of the seat.
+    /// Greater than that of every earlier holder of the seat.
     pub epoch: Epoch,
-    /// Until when, by the clock of whoever asked, counted from before the question.
+    /// The end by the holder's own clock, counted from before it asked the store for the lease.
     pub until: Timestamp,
 }
 
 impl Lease {
-    /// Whether the holder may still act on it.
+    /// Whether the holder may still act at `now`.
     #[must_use]
     pub fn holds_at(&self, now: Timestamp) -> bool {
         now < self.until
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_ends_at_its_time_not_after_it() {
+    fn a_lease_does_not_hold_at_its_end() {
         let lease = Lease {
             seat: Seat::Leader,
             broker: BrokerId::new("a:1"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_grow_and_end() {
+    fn epochs_grow_up_to_the_last_one() {
         assert_eq!(Epoch::NONE.next(), Epoch::new(1));
         assert_eq!(Epoch::MAX.next(), None);
     }

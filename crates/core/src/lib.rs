@@ -1,16 +1,16 @@
-//! The pure heart of Punctual: what a task is, when it is due, and what becomes of it.
+//! What a task is, when it is due, and what follows from each attempt to deliver it.
 //!
-//! In: values. Out: values. No clock, no IO, no runtime, no wire format: `now` is an argument, bytes
-//! on disk and JSON are spelled elsewhere, and every decision can be tested in a table.
+//! Everything here is a value or a pure function. There is no clock, no IO, no runtime and no wire
+//! format: `now` is an argument, and JSON and bytes on disk are defined in other crates.
 //!
-//! Read in this order: a request becomes a [`NewTask`] (`task`), whose [`Schedule`] says when it is
-//! due and whose [`TaskId`] says where it is filed; reaching that time is a [`Fire`], a try to
-//! get it done is an [`Attempt`](AttemptNo), and [`settle()`] says what follows from its
-//! [`Outcome`]. Who may decide all this is a matter of [`PartitionId`], [`Epoch`] and [`Lease`].
+//! Read in this order. A request becomes a [`NewTask`], whose [`Schedule`] gives its due times;
+//! with a [`TaskId`] it is a [`Task`]. A due time is a [`Fire`], which is delivered in
+//! [attempts](AttemptNo). [`settle()`] decides what follows from the [`Outcome`] of each, and
+//! [`Task::next_step`] what follows the fire. [`PartitionId`], [`Epoch`] and [`Lease`] say which
+//! broker may decide.
 //!
-//! Next door: `wheel` waits for the time, `store` keeps the task, `engine` acts on the decisions.
+//! The crate `wheel` waits for due times, `store` keeps tasks, and `engine` acts on the decisions.
 
-mod course;
 mod cron;
 mod dead;
 mod duration;
@@ -30,7 +30,9 @@ mod time;
 mod topology;
 mod zone;
 
-pub use course::{Edited, NextStep, Occasion, OverlappingFire};
+#[cfg(any(test, feature = "oracle"))]
+#[doc(hidden)]
+pub use cron::oracle as cron_oracle;
 pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
@@ -47,30 +49,35 @@ pub use schedule::{Due, Schedule};
 pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HttpTarget, Method, Target};
-pub use task::{Guarantee, NewTask, Payload, Task, TaskState, Version};
+pub use task::{
+    Edited, Guarantee, NewTask, NextStep, Occasion, OverlappingFire, Payload, Task, TaskState,
+    Version,
+};
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};
 pub use zone::{Zone, zones_version};
 
-/// A value that a caller sent and that cannot be taken: which field, and what is allowed.
+/// A value of a caller that is not allowed: which field, and what is allowed.
 ///
-/// The only error of validation, so that every edge (HTTP, gRPC, CLI) can name the field.
+/// It is the only error of validation, so that HTTP, gRPC and the command line can all name the
+/// field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct Invalid {
-    /// The field as the caller wrote it, dotted where nested: `retry.backoff.list`.
+    /// The field as the caller wrote it, with dots where it is nested: `retry.backoff.list`.
     pub field: String,
-    /// What is wrong, and the limit that was passed.
+    /// What is wrong, and what is allowed.
     pub problem: String,
 }
 
 impl Invalid {
-    /// Blames one field.
+    /// Makes an error about one field.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into() }
     }
 
-    /// The same complaint about a field one level further out: `url` within `target.http`.
+    /// Puts the name of an outer field before the field: `url` within `target.http` becomes
+    /// `target.http.url`.
     #[must_use]
     pub fn within(self, outer: &str) -> Self {
         Self { field: format!("{outer}.{}", self.field), problem: self.problem }

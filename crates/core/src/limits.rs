@@ -1,87 +1,90 @@
-//! Every limit of a task, with its reason. A limit is part of the contract: raising one is easy,
-//! lowering one breaks somebody.
+//! The limits of a task, each with its reason.
 //!
-//! Not here: limits of a running broker (connections, queues, batches), which stand beside the
-//! thing that they bound.
+//! A limit is part of the contract with callers: it can be raised, but not lowered. Limits of a
+//! running broker (connections, queues, batches) are defined next to what they limit.
 
 use std::time::Duration;
 
-/// Payload of one task. A task is a note to call somebody back, not a file transfer; 256 KiB is
-/// what people know from hosted queues, and a batch of a hundred still fits one group commit.
+/// Bytes of a payload. A task is a reminder, not a file transfer. 256 KiB is the limit of common
+/// hosted queues, and a batch of a hundred such tasks still fits one group commit.
 pub const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
 
-/// Namespace names go into Redis keys, metric labels and paths: short, and plain ASCII.
+/// Bytes of a namespace. It is part of Redis keys, metric labels and paths.
 pub const NAMESPACE_BYTES_MAX: usize = 64;
 
-/// Queue names, like namespaces, are labels of metrics.
+/// Bytes of the name of a queue, which is a metric label.
 pub const QUEUE_BYTES_MAX: usize = 128;
 
-/// A key is the caller's own name (an order number, a device path). Long enough for a path or a
-/// digest with a prefix; short enough that a page of a thousand keys fits one request.
+/// Bytes of a key, the caller's own name of a task (an order number, a device path). Long enough
+/// for a path or a digest with a prefix; short enough that a thousand keys fit one request.
 pub const KEY_BYTES_MAX: usize = 256;
 
-/// An idempotency key is a random id or a digest of the caller's.
+/// Bytes of an idempotency key, which is a random id or a digest.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
-/// How long it is known what was created under an idempotency key: longer than anybody goes on repeating a request.
+/// How long an idempotency key is remembered: longer than callers retry a request.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Content types in use are far shorter; this one is sent as a header with every attempt.
+/// Bytes of a content type. Each attempt sends it as a header; common ones are far shorter.
 pub const CONTENT_TYPE_BYTES_MAX: usize = 128;
 
-/// The length that browsers, proxies and servers agree to take in a request line.
+/// Bytes of a URL: what browsers, proxies and servers commonly accept.
 pub const URL_BYTES_MAX: usize = 2048;
 
-/// Headers that a task adds to its webhook: count, and bytes of all names and values together.
-/// Servers commonly refuse 8 KiB of headers in total, and ours must fit beside them.
+/// Headers that a task may add to its webhook.
 pub const HEADERS_MAX: usize = 32;
-/// See [`HEADERS_MAX`].
+/// Bytes of the names and values of all these headers. Servers commonly refuse more than 8 KiB of
+/// headers, and Punctual adds its own.
 pub const HEADERS_BYTES_MAX: usize = 4096;
 
-/// Labels are for listing and grouping, not for data.
+/// Labels of a task. They are for listing and grouping, not for data.
 pub const LABELS_MAX: usize = 16;
-/// Bytes of one label's name.
+/// Bytes of the name of a label.
 pub const LABEL_NAME_BYTES_MAX: usize = 64;
-/// Bytes of one label's value.
+/// Bytes of the value of a label.
 pub const LABEL_VALUE_BYTES_MAX: usize = 256;
 
-/// Attempts of one fire. With the longest backoff that is years; more is a loop, not a retry.
+/// Attempts of one fire. With the longest backoff they take years.
 pub const ATTEMPTS_MAX: u16 = 100;
-/// Attempts when the caller does not say: with the default backoff about half a minute of trying.
+/// Attempts by default. The pauses of the default backoff add up to 15 s.
 pub const ATTEMPTS_DEFAULT: u16 = 5;
-/// Entries of a backoff list: one per further attempt.
+/// Entries of a backoff list: one for each attempt after the first.
 pub const BACKOFF_LIST_MAX: usize = (ATTEMPTS_MAX - 1) as usize;
 /// The longest pause between two attempts.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// Largest factor of an exponential backoff: from 1 s it reaches [`BACKOFF_MAX`] in three steps.
+/// The largest factor of an exponential backoff: from 1 s it passes [`BACKOFF_MAX`] in four steps.
 pub const BACKOFF_FACTOR_MAX: u32 = 100;
 
-/// How long one attempt may take when the caller does not say.
+/// How long one attempt may take by default.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
-/// The shortest useful attempt: below it even a loopback call may not make it.
+/// The shortest timeout. Even a call to the same machine may take longer than less.
 pub const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-/// An attempt holds a place in its lane; whoever works longer extends a worker's lease instead.
+/// The longest timeout. An attempt in flight counts against its lane; a worker that needs longer
+/// extends its lease instead.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Delays reach a hundred years: far beyond any use, and far from the end of [`crate::Timestamp`].
+/// The longest delay: a hundred years, more than any use, and far below the range of
+/// [`crate::Timestamp`].
 pub const DELAY_MAX: Duration = Duration::from_secs(36_500 * 86_400);
 
-/// The shortest interval of `every` and of a watch: below it a task is a load, not a schedule.
+/// The shortest interval of `every` and of a watch. A shorter one would be a load generator.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// The most that a cron or every task may be spread after its time.
+/// The largest jitter of a cron or every task.
 pub const JITTER_MAX: Duration = Duration::from_secs(86_400);
-/// A fire of a cron or every task that is found later than this was missed, and its misfire policy decides about it. Far longer
-/// than a busy broker is ever late, so that lag alone never loses a fire; short enough that an outage is not made up for by a flood.
+/// A fire of a cron or every task that is later than this was missed, and the misfire policy
+/// applies. Far longer than the lag of a busy broker, so that lag alone never skips a fire; short
+/// enough that an outage is not followed by a flood of overdue fires.
 pub const MISFIRE_AFTER: Duration = Duration::from_secs(5);
-/// Missed fires of one task that `fire_all` makes up for: the latest of them.
+/// How many missed fires of one task `fire_all` fires: the latest ones.
 pub const MISFIRES_MAX: usize = 100;
-/// How many skipped fires of one cron task are counted; of more it is only said that there were so many.
+/// How far skipped fires of one cron task are counted, because counting means to compute each.
 pub const SKIPS_COUNTED_MAX: u32 = 1000;
-/// Fires of one task that may be under way or wait for a retry at once, where they may overlap. One more waits.
+/// Open fires of one task (in flight, or waiting for a retry), if they may overlap. Further ones
+/// wait until one has ended.
 pub const OVERLAPS_MAX: usize = 16;
 
-/// What is kept of a target's words (a status line, an error text): enough to see why.
+/// Bytes of the reason of a failed attempt (a status line, an error text).
 pub const REASON_BYTES_MAX: usize = 512;
 
-/// Partitions of a store, at most: twelve bits of the [`crate::TaskId`].
+/// Partitions of a store. A [`crate::TaskId`] has twelve bits for them.
 pub const PARTITIONS_MAX: u16 = 1 << 12;

@@ -1,7 +1,8 @@
 //! Names that callers choose: namespaces, keys, queues, labels.
 //!
-//! In: text. Out: a name that is safe in a path, a metric label and a store key, or an [`Invalid`]
-//! that says the rule. Names are shared, not copied: a clone is a reference count.
+//! Each is checked when it is made, so that it is safe in paths, metric labels, headers and store
+//! keys; the error says which characters and lengths are allowed. Cloning a name copies a
+//! reference.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,7 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Takes the text if it keeps the rules.
+            /// Makes a name of a valid text.
             pub fn new(text: &str) -> Result<Self, Invalid> {
                 let check: fn(&str) -> Result<(), String> = $check;
                 check(text).map_err(|problem| Invalid::new($field, problem))?;
@@ -43,30 +44,30 @@ macro_rules! name {
 }
 
 name!(
-    /// The boundary between tenants: names, quotas and rights are kept apart by it.
+    /// A tenant. Each namespace has its own keys, quotas and rights.
     Namespace,
     "namespace",
     |text| check_word(text, NAMESPACE_BYTES_MAX)
 );
 name!(
-    /// The caller's own unique name of a task within a namespace: the same key is the same task.
+    /// The caller's own name for a task, unique in its namespace.
     TaskKey,
     "key",
     |text| check_text(text, 1, KEY_BYTES_MAX)
 );
 name!(
-    /// A named line that workers subscribe to.
+    /// The name of a queue to which workers subscribe.
     Queue,
     "target.queue",
     |text| check_word(text, QUEUE_BYTES_MAX)
 );
 
-/// What no caller can write in a namespace.
+/// Ends the namespaces of receipts. Not allowed in the namespace of a caller.
 const RECEIPTS_MARK: char = '~';
 
 impl Namespace {
-    /// Where the receipts of this namespace are kept: tasks of Punctual's own, which remember what was created under which
-    /// idempotency key and end by themselves. No caller can name it.
+    /// The namespace of the receipts of this one. Receipts are internal tasks that remember what
+    /// was created with which idempotency key. No caller can name their namespace.
     #[must_use]
     pub fn of_receipts(&self) -> Self {
         Self(format!("{}{RECEIPTS_MARK}", self.0).into())
@@ -78,7 +79,7 @@ impl Namespace {
         self.0.ends_with(RECEIPTS_MARK)
     }
 
-    /// From a store, which keeps Punctual's own namespaces as well.
+    /// Makes a namespace of stored text, which may be one of receipts.
     pub fn from_stored(text: &str) -> Result<Self, Invalid> {
         match text.strip_suffix(RECEIPTS_MARK) {
             Some(owner) => Ok(Self::new(owner)?.of_receipts()),
@@ -87,12 +88,12 @@ impl Namespace {
     }
 }
 
-/// Names and values that a caller hangs on a task to find it by.
+/// Names and values to find tasks by.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Labels(BTreeMap<String, String>);
 
 impl Labels {
-    /// Takes the pairs if their number, names and values keep the limits.
+    /// Makes labels of pairs within the limits.
     pub fn new(pairs: BTreeMap<String, String>) -> Result<Self, Invalid> {
         if pairs.len() > LABELS_MAX {
             let problem = format!("must have at most {LABELS_MAX} labels, has {}", pairs.len());
@@ -107,26 +108,26 @@ impl Labels {
         Ok(Self(pairs))
     }
 
-    /// The pairs, by name.
+    /// All pairs, sorted by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The value of one label.
+    /// The value of a label.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Whether there are none.
+    /// Whether there are no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// ASCII letters, digits, `.`, `_` and `-`, beginning with a letter or a digit: what paths, metrics
-/// and store keys all take as it is.
+/// Allows ASCII letters, digits, `.`, `_` and `-`, with a letter or a digit first. Paths, metrics
+/// and store keys need no escaping for them.
 fn check_word(text: &str, bytes_max: usize) -> Result<(), String> {
     let fits = (1..=bytes_max).contains(&text.len());
     let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -135,11 +136,12 @@ fn check_word(text: &str, bytes_max: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "must be 1 to {bytes_max} letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        "must be 1 to {bytes_max} letters, digits, '.', '_' or '-', \
+         beginning with a letter or digit"
     ))
 }
 
-/// Any text without control characters, which would break headers, logs and terminals.
+/// Allows all text without control characters, which would break headers, logs and terminals.
 fn check_text(text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
     if !(bytes_min..=bytes_max).contains(&text.len()) {
         return Err(format!("must have {bytes_min} to {bytes_max} bytes, has {}", text.len()));
@@ -155,8 +157,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_a_plain_word() {
-        for (text, taken) in [
+    fn a_namespace_has_letters_digits_and_few_other_characters() {
+        for (text, accepted) in [
             ("shop", true),
             ("shop-1.eu_west", true),
             ("7", true),
@@ -168,7 +170,7 @@ mod tests {
             (&"x".repeat(64), true),
             (&"x".repeat(65), false),
         ] {
-            assert_eq!(Namespace::new(text).is_ok(), taken, "{text:?}");
+            assert_eq!(Namespace::new(text).is_ok(), accepted, "{text:?}");
         }
     }
 
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_key_is_any_text_without_control_characters() {
-        for (text, taken) in [
+        for (text, accepted) in [
             ("order-42", true),
             ("geräte/halle 3/Ω", true),
             ("01HF7YAT00TESTKEY0000000AB", true),
@@ -195,18 +197,18 @@ mod tests {
             (&"x".repeat(256), true),
             (&"x".repeat(257), false),
         ] {
-            assert_eq!(TaskKey::new(text).is_ok(), taken, "{text:?}");
+            assert_eq!(TaskKey::new(text).is_ok(), accepted, "{text:?}");
         }
     }
 
     #[test]
-    fn a_refused_name_says_the_field_and_the_limit() {
+    fn an_error_names_the_field_and_its_limit() {
         let error = TaskKey::new(&"x".repeat(300)).unwrap_err();
         assert_eq!(error.to_string(), "key: must have 1 to 256 bytes, has 300");
     }
 
     #[test]
-    fn labels_are_few_and_short() {
+    fn the_number_and_the_size_of_labels_are_limited() {
         let many = |n: usize| (0..n).map(|i| (format!("l{i}"), String::new())).collect();
         assert!(Labels::new(many(16)).is_ok());
         assert_eq!(Labels::new(many(17)).unwrap_err().field, "labels");

@@ -1,7 +1,8 @@
-//! Partitions: fixed slices of all tasks.
+//! Partitions: fixed slices of all tasks, each with one owner at a time.
 //!
-//! In: a namespace and a key. Out: the partition that the named task lives in, for ever: clients,
-//! brokers and stores of any version must agree, so the function is frozen by golden values.
+//! A task with a key is in the partition that [`partition_of`] computes from namespace and key.
+//! Clients, brokers and stores of all versions must agree on it, so its results never change;
+//! golden values in the tests ensure that.
 
 use std::fmt;
 
@@ -10,15 +11,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::limits::PARTITIONS_MAX;
 use crate::{Invalid, Namespace, TaskKey};
 
-/// Which partition.
+/// The number of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(u16);
 
 impl PartitionId {
-    /// The first, and the only one of a store with one.
+    /// The first partition, which every store has.
     pub const FIRST: Self = Self(0);
 
-    /// From a number, if there can be so many.
+    /// Makes an id of a number below [`PARTITIONS_MAX`].
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         if number < PARTITIONS_MAX { Some(Self(number)) } else { None }
@@ -28,7 +29,7 @@ impl PartitionId {
         Self(bits)
     }
 
-    /// The number.
+    /// The number, from 0.
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
@@ -41,15 +42,15 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// How many partitions a store has; fixed when it is first made.
+/// How many partitions a store has. Fixed when the store is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partitions(u16);
 
 impl Partitions {
-    /// A store with one.
+    /// One partition.
     pub const ONE: Self = Self(1);
 
-    /// Takes a count within the limits.
+    /// Makes a count from 1 to [`PARTITIONS_MAX`].
     pub fn new(count: u16) -> Result<Self, Invalid> {
         if !(1..=PARTITIONS_MAX).contains(&count) {
             let problem = format!("must be from 1 to {PARTITIONS_MAX}, is {count}");
@@ -58,20 +59,20 @@ impl Partitions {
         Ok(Self(count))
     }
 
-    /// The count.
+    /// The count as a number.
     #[must_use]
     pub const fn count(self) -> u16 {
         self.0
     }
 
-    /// All of them.
+    /// The ids of all partitions, in order.
     pub fn iter(self) -> impl Iterator<Item = PartitionId> {
         (0..self.0).map(PartitionId)
     }
 }
 
-/// The partition of a named task: XXH3 (64 bits, seed 0) over namespace, a zero byte and key, modulo
-/// the count. No namespace contains a zero byte, so no two names run together.
+/// The partition of a task with a key: XXH3 (64 bits, seed 0) over namespace, a zero byte and key,
+/// modulo the count. No namespace contains a zero byte, so different pairs give different input.
 #[must_use]
 pub fn partition_of(namespace: &Namespace, key: &TaskKey, partitions: Partitions) -> PartitionId {
     let mut name = Vec::with_capacity(namespace.as_str().len() + 1 + key.as_str().len());
@@ -91,10 +92,10 @@ mod tests {
         partition_of(&namespace, &key, Partitions::new(count).unwrap()).get()
     }
 
-    /// The values come from another implementation of XXH3. If this fails, named tasks of every
-    /// existing store can no longer be found.
+    /// The values come from another implementation of XXH3. If this fails, tasks with keys cannot
+    /// be found any more in existing stores.
     #[test]
-    fn the_partition_of_a_name_never_changes() {
+    fn the_partition_of_a_key_never_changes() {
         for (namespace, key, of_64, of_4096) in GOLDEN {
             assert_eq!(partition(namespace, key, 64), of_64, "{namespace}/{key}");
             assert_eq!(partition(namespace, key, 4096), of_4096, "{namespace}/{key}");
@@ -110,7 +111,7 @@ mod tests {
     ];
 
     #[test]
-    fn names_spread_evenly() {
+    fn keys_are_spread_evenly_over_partitions() {
         let mut counts = [0u32; 16];
         for i in 0..16_000 {
             counts[usize::from(partition("shop", &format!("order-{i}"), 16))] += 1;
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_at_least_one_and_at_most_what_an_id_can_say() {
+    fn the_number_of_partitions_is_limited() {
         assert!(Partitions::new(0).is_err());
         assert!(Partitions::new(4096).is_ok());
         assert!(Partitions::new(4097).is_err());

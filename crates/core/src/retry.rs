@@ -1,8 +1,7 @@
-//! Retry: how long to wait before a further attempt of the same fire.
+//! Retry policies: how often a fire is attempted, and how long the pauses are.
 //!
-//! In: the policy, which attempt just failed, and some entropy that the caller derives from the fire.
-//! Out: a pause. Invariant: jitter only lengthens it, so nothing runs before its backoff is over.
-//! Not here: whether there is a further attempt (`settle`).
+//! Jitter only lengthens a pause, so no attempt comes before its backoff is over. `settle` decides
+//! whether there is a further attempt.
 
 use std::time::Duration;
 
@@ -12,41 +11,41 @@ use crate::limits::{
 };
 use crate::{Invalid, format_duration};
 
-/// How often a fire is tried, and how long to wait in between.
+/// How often a fire is attempted, and how long the pauses are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts in all, the first included.
+    /// All attempts, including the first.
     pub attempts_max: u16,
-    /// The pause before each further one.
+    /// The pause before each further attempt.
     pub backoff: Backoff,
-    /// How far pauses are spread, so that what failed together does not come back together.
+    /// How much pauses vary, so that fires that failed together are not retried together.
     pub jitter: Jitter,
 }
 
-/// The pause before a further attempt.
+/// The pauses between attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backoff {
-    /// Always the same.
+    /// The same pause each time.
     Fixed(Duration),
-    /// `first`, then each time `factor` longer, up to `max`.
+    /// `first`, then each time multiplied by the factor, up to `max`.
     Exponential {
         /// The pause after the first attempt.
         first: Duration,
-        /// In thousandths: 2000 doubles.
+        /// In thousandths: 2000 doubles the pause.
         factor_thousandths: u32,
-        /// Where it stops growing.
+        /// The longest pause.
         max: Duration,
     },
-    /// One pause per further attempt; the last one stays.
+    /// One pause for each further attempt; the last one is repeated.
     List(Vec<Duration>),
 }
 
-/// A share of the pause, in thousandths: 100 lengthens each pause by up to a tenth.
+/// A fraction of the pause, in thousandths: 100 lengthens each pause by up to a tenth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Jitter(u16);
 
 impl Jitter {
-    /// From a share between 0 and 1.
+    /// Makes a jitter of a fraction from 0 to 1.
     pub fn from_share(share: f64) -> Result<Self, Invalid> {
         if !(0.0..=1.0).contains(&share) {
             return Err(Invalid::new("jitter", format!("must be from 0 to 1, is {share}")));
@@ -55,7 +54,7 @@ impl Jitter {
         Ok(Self((share * 1000.0).round() as u16))
     }
 
-    /// From thousandths, as a codec keeps them.
+    /// Makes a jitter of thousandths, from 0 to 1000.
     pub fn from_thousandths(thousandths: u16) -> Result<Self, Invalid> {
         if thousandths > 1000 {
             return Err(Invalid::new("jitter", "must be from 0 to 1"));
@@ -63,7 +62,7 @@ impl Jitter {
         Ok(Self(thousandths))
     }
 
-    /// In thousandths.
+    /// The fraction in thousandths.
     #[must_use]
     pub const fn thousandths(self) -> u16 {
         self.0
@@ -71,7 +70,7 @@ impl Jitter {
 }
 
 impl Default for RetryPolicy {
-    /// Five attempts, 1 s, 2 s, 4 s and 8 s apart, spread by a tenth.
+    /// Five attempts with pauses of 1 s, 2 s, 4 s and 8 s, each up to a tenth longer.
     fn default() -> Self {
         Self {
             attempts_max: ATTEMPTS_DEFAULT,
@@ -86,7 +85,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Checks the limits, naming the field as the caller wrote it.
+    /// Checks all limits. The error names the field as the caller wrote it.
     pub fn check(&self) -> Result<(), Invalid> {
         if !(1..=ATTEMPTS_MAX).contains(&self.attempts_max) {
             let problem = format!("must be from 1 to {ATTEMPTS_MAX}, is {}", self.attempts_max);
@@ -95,8 +94,8 @@ impl RetryPolicy {
         self.backoff.check().map_err(|invalid| invalid.within("backoff"))
     }
 
-    /// The pause after `attempt` has failed. `entropy` decides the jitter: the same number, the same
-    /// pause, so that a broker that decides again after a crash decides alike.
+    /// The pause after `attempt` has failed. `entropy` determines the jitter. The same number gives
+    /// the same pause, so a broker decides the same again after a crash.
     #[must_use]
     pub fn pause_after(&self, attempt: AttemptNo, entropy: u64) -> Duration {
         let pause = self.backoff.pause_after(attempt).min(BACKOFF_MAX);
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_only_lengthens_and_by_no_more_than_its_share() {
+    fn jitter_lengthens_a_pause_by_no_more_than_its_fraction() {
         let policy = policy(Backoff::Fixed(Duration::from_secs(10)), 100);
         for (entropy, want) in [(0, 10_000), (u64::MAX / 2, 10_499), (u64::MAX, 10_999)] {
             let pause = policy.pause_after(AttemptNo::FIRST, entropy);
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_name_the_field() {
+    fn an_error_names_the_field_and_its_limit() {
         let day31 = Duration::from_secs(31 * 86_400);
         for (policy, want) in [
             (

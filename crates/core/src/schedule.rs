@@ -1,8 +1,8 @@
 //! Schedules: the rule when a task is due.
 //!
-//! In: the rule and `now`, at the owner of the task. Out: the first nominal time and, for a rule that
-//! goes on, the ones after. Invariant: a fire time is never earlier than what the caller asked for.
-//! Not here: cron expressions (`cron`), what becomes of missed and overlapping fires (`course`).
+//! A schedule gives the first nominal time of a task and, for a series, those that follow. No time
+//! is earlier than what the caller asked for. Cron expressions are in `cron`; missed and
+//! overlapping fires are decided in `task/next` and `task/overlap`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,44 +13,44 @@ use crate::{Cron, Invalid, Series, Timestamp, format_duration};
 /// The rule when a task is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Schedule {
-    /// Due at one time.
+    /// Due once.
     Once(Due),
-    /// Due again and again, a fixed interval apart, counted from the first without drift.
+    /// Due at a fixed interval, counted from the first fire without drift.
     Every {
         /// From one nominal time to the next.
         interval: Duration,
-        /// What else is agreed.
+        /// The rules that it shares with `Cron`.
         series: Arc<Series>,
     },
-    /// Due again and again, by an expression in a time zone.
+    /// Due at the times of a cron expression.
     Cron {
         /// The expression, its zone, and what happens when clocks change.
         cron: Arc<Cron>,
-        /// What else is agreed.
+        /// The rules that it shares with `Every`.
         series: Arc<Series>,
     },
-    /// Due unless touched in time: silence fires it. The next touch arms it again.
+    /// Due if it is not touched in time. After it has fired, the next touch arms it again.
     Watch {
-        /// How long the silence may last.
+        /// How long it waits for a touch.
         within: Duration,
-        /// How long touches can put off a fire, all together.
+        /// How long all touches together can postpone a fire, counted from when it was armed.
         postpone_max: Option<Duration>,
-        /// Whether there is a second fire when it is touched after it fired.
+        /// Whether there is another fire when it is touched after it has fired.
         on_return: bool,
     },
 }
 
-/// A time as the caller gave it.
+/// When a task is due, as the caller wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// An instant.
+    /// At an instant.
     At(Timestamp),
-    /// So long after the owner of the task has taken it.
+    /// After a delay, counted from when the owner accepts the task.
     In(Duration),
 }
 
 impl Due {
-    /// The instant meant.
+    /// The instant, for a task that is accepted at `now`.
     #[must_use]
     pub fn resolve(self, now: Timestamp) -> Timestamp {
         match self {
@@ -61,19 +61,19 @@ impl Due {
 }
 
 impl Schedule {
-    /// A watch with nothing but its time.
+    /// A watch with defaults for all other fields.
     #[must_use]
     pub const fn watch(within: Duration) -> Self {
         Self::Watch { within, postpone_max: None, on_return: false }
     }
 
-    /// An interval with nothing else agreed.
+    /// An interval with the default rules of a series.
     #[must_use]
     pub fn every(interval: Duration) -> Self {
         Self::Every { interval, series: Arc::default() }
     }
 
-    /// What is agreed about fires that come again and again, if they do.
+    /// The rules of a series; `None` for `Once` and `Watch`.
     #[must_use]
     pub fn series(&self) -> Option<&Series> {
         match self {
@@ -82,7 +82,7 @@ impl Schedule {
         }
     }
 
-    /// Checks the limits, naming the field as the caller wrote it.
+    /// Checks all limits. The error names the field as the caller wrote it.
     pub fn check(&self) -> Result<(), Invalid> {
         match self {
             Self::Once(Due::At(_)) => Ok(()),
@@ -104,7 +104,7 @@ impl Schedule {
         }
     }
 
-    /// When a task that is taken `now` is first due by its schedule; `None` if never.
+    /// The first nominal time of a task that is accepted at `now`; `None` if it is never due.
     #[must_use]
     pub fn first_at(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
@@ -114,8 +114,8 @@ impl Schedule {
                 let first = match series.starts_at {
                     None => now.after(*interval),
                     Some(starts_at) if starts_at >= now => starts_at,
-                    // It began before; the beat is kept.
-                    Some(starts_at) => beat(starts_at, *interval, now.millis_before(1)),
+                    // It started before: the next of its times.
+                    Some(starts_at) => first_after(starts_at, *interval, now.millis_before(1)),
                 };
                 series.reaches(first).then_some(first)
             }
@@ -126,8 +126,8 @@ impl Schedule {
         }
     }
 
-    /// The nominal time that follows another, if the rule goes on by itself. A watch does not: it
-    /// is armed again by the touch that ends the silence.
+    /// The nominal time that follows another of a series. `None` for `Once` and `Watch`, and after
+    /// the end of a series.
     #[must_use]
     pub fn next_at(&self, nominal_at: Timestamp) -> Option<Timestamp> {
         match self {
@@ -142,7 +142,8 @@ impl Schedule {
         }
     }
 
-    /// The nominal times from `nominal_at`, which is one, up to `until`: the last so many, in order.
+    /// The last `count` nominal times from `nominal_at`, which is one of them, up to and including
+    /// `until`, in order.
     #[must_use]
     pub fn last_until(
         &self,
@@ -155,11 +156,11 @@ impl Schedule {
             Self::Once(_) | Self::Watch { .. } => return Vec::from([nominal_at]),
             Self::Every { interval, series } => {
                 let until = series.ends_at.map_or(until, |ends_at| until.min(ends_at));
-                let beats = beats_between(nominal_at, until, *interval);
-                let passed = beats.saturating_sub(count.saturating_sub(1) as u128);
-                from = beat_after(nominal_at, *interval, passed);
+                let intervals = intervals_between(nominal_at, until, *interval);
+                let passed = intervals.saturating_sub(count.saturating_sub(1) as u128);
+                from = intervals_after(nominal_at, *interval, passed);
             }
-            // As far back as is needed, and not the whole way: it may be years of seconds.
+            // Go back from `until` only as far as needed: there may be years of seconds before.
             Self::Cron { .. } => {
                 for back in (0..40).map(|doubled| 1000u64 << doubled) {
                     let begin = until.millis_before(back);
@@ -179,36 +180,38 @@ impl Schedule {
         last
     }
 
-    /// How many nominal times there are from one up to and with another, counted up to a limit.
+    /// How many nominal times there are from `nominal_at` to `last`, both included. Those of cron
+    /// are counted up to [`SKIPS_COUNTED_MAX`].
     #[must_use]
     pub fn count_until(&self, nominal_at: Timestamp, last: Timestamp) -> u32 {
         if let Self::Every { interval, .. } = self {
-            let beats = beats_between(nominal_at, last, *interval);
-            return u32::try_from(beats.saturating_add(1)).unwrap_or(u32::MAX);
+            let intervals = intervals_between(nominal_at, last, *interval);
+            return u32::try_from(intervals.saturating_add(1)).unwrap_or(u32::MAX);
         }
         let further = self.times(nominal_at, last).take(SKIPS_COUNTED_MAX as usize - 1);
         u32::try_from(further.count() + 1).unwrap_or(SKIPS_COUNTED_MAX)
     }
 
-    /// The nominal times after one, up to and with another.
+    /// The nominal times after `after`, up to and including `until`.
     fn times(&self, after: Timestamp, until: Timestamp) -> impl Iterator<Item = Timestamp> + Clone {
         std::iter::successors(self.next_at(after), |at| self.next_at(*at))
             .take_while(move |at| *at <= until)
     }
 }
 
-/// The first of the times `interval` apart, counted from `anchor`, that is after an instant.
-fn beat(anchor: Timestamp, interval: Duration, after: Timestamp) -> Timestamp {
-    beat_after(anchor, interval, beats_between(anchor, after, interval) + 1)
+/// The first time after an instant that is a whole number of intervals after `anchor`.
+fn first_after(anchor: Timestamp, interval: Duration, after: Timestamp) -> Timestamp {
+    intervals_after(anchor, interval, intervals_between(anchor, after, interval) + 1)
 }
 
-fn beats_between(anchor: Timestamp, until: Timestamp, interval: Duration) -> u128 {
+fn intervals_between(anchor: Timestamp, until: Timestamp, interval: Duration) -> u128 {
     until.since(anchor).as_millis() / interval.as_nanos().div_ceil(1_000_000).max(1)
 }
 
-/// So many beats after one. Each beat is a whole number of milliseconds, as times are: nothing drifts by rounding.
-fn beat_after(anchor: Timestamp, interval: Duration, beats: u128) -> Timestamp {
-    let millis = interval.as_nanos().div_ceil(1_000_000).saturating_mul(beats);
+/// `count` intervals after `anchor`. An interval is rounded up to whole milliseconds first, so that
+/// rounding does not accumulate.
+fn intervals_after(anchor: Timestamp, interval: Duration, count: u128) -> Timestamp {
+    let millis = interval.as_nanos().div_ceil(1_000_000).saturating_mul(count);
     u64::try_from(millis)
         .map_or(Timestamp::MAX, |millis| anchor.after(Duration::from_millis(millis)))
 }
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fire_is_counted_from_when_the_owner_takes_the_task() {
+    fn the_first_fire_is_counted_from_when_the_owner_accepts_the_task() {
         let past = Timestamp::from_millis(5);
         let from = |millis| Series {
             starts_at: Some(Timestamp::from_millis(millis)),
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn every_and_cron_go_on_by_themselves_and_do_not_drift() {
+    fn only_every_and_cron_have_a_next_time_and_they_do_not_drift() {
         let until = |at| Series { ends_at: Some(at), ..Series::default() };
         assert_eq!(Schedule::every(SECOND).next_at(NOW), Some(NOW.after(SECOND)));
         assert_eq!(every(SECOND, until(NOW)).next_at(NOW), None);
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_times_before_another_are_found_from_behind() {
+    fn the_last_times_are_found_even_after_years_of_seconds() {
         let year = Duration::from_secs(366 * 86_400);
         for schedule in [Schedule::every(SECOND), cron("* * * * * *", Series::default())] {
             for (until, count, want) in [
@@ -298,14 +301,14 @@ mod tests {
         }
         let seconds = cron("* * * * * *", Series::default());
         assert_eq!(seconds.count_until(NOW, NOW.after(year)), SKIPS_COUNTED_MAX);
-        // Days apart, with years of nothing in between.
+        // Years between two times.
         let leap = cron("0 0 29 2 *", Series::default());
         let first = leap.first_at(NOW).unwrap();
         assert_eq!(leap.last_until(first, first.after(year), 5), [first]);
     }
 
     #[test]
-    fn limits_name_the_field() {
+    fn an_error_names_the_field_and_its_limit() {
         let long = Duration::from_secs(36_501 * 86_400);
         let short = Duration::from_millis(99);
         let jitter = |jitter| Series { jitter, ..Series::default() };
@@ -315,13 +318,13 @@ mod tests {
             on_return: false,
         };
         let (start, end) = (Some(NOW), Some(Timestamp::EPOCH));
-        let turned = Series { starts_at: start, ends_at: end, ..Series::default() };
+        let reversed = Series { starts_at: start, ends_at: end, ..Series::default() };
         for (schedule, want) in [
             (Schedule::Once(Due::In(long)), "in: must be from 0s to 36500d, is 36501d"),
             (Schedule::every(short), "every: must be from 100ms to 36500d, is 99ms"),
             (every(SECOND, jitter(SECOND * 2)), "jitter: must be at most the interval, is 2s"),
             (cron("@daily", jitter(SECOND * 86_401)), "jitter: must be at most 1d, is 1d1s"),
-            (every(SECOND, turned), "ends_at: must not be before starts_at"),
+            (every(SECOND, reversed), "ends_at: must not be before starts_at"),
             (
                 every(SECOND, Series { count: Some(0), ..Series::default() }),
                 "count: must be at least 1, is 0",

@@ -1,51 +1,52 @@
-//! Series: what is agreed about a task that is due again and again, whatever says when.
+//! Series: the rules that `cron` and `every` share, each with a default.
 //!
-//! In: the caller's wishes, each with a default. Out: values that `course` decides by.
-//! Not here: the times themselves (`cron`, `schedule`), what follows from a policy (`course`).
+//! The due times come from `cron` and `schedule`; `task/next` and `task/overlap` apply the
+//! policies.
 
 use std::time::Duration;
 
 use crate::limits::JITTER_MAX;
 use crate::{Invalid, Timestamp, format_duration};
 
-/// What is agreed about a task that is due again and again.
+/// The rules that all schedules with many fires share.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Series {
-    /// No fire before; for an interval it is the first of them, and the others are counted from it.
+    /// No fire is before this time. An interval has its first fire at it, and counts from it.
     pub starts_at: Option<Timestamp>,
-    /// No fire after.
+    /// No fire is after this time.
     pub ends_at: Option<Timestamp>,
-    /// So many fires, and no more. What a policy skips does not count.
+    /// The number of fires. Fires that a policy skips do not count.
     pub count: Option<u32>,
-    /// What to do about fires that were missed.
+    /// What to do with missed fires.
     pub misfire: Misfire,
-    /// What to do about a fire while the one before is not over.
+    /// What to do with a fire while the previous one has not ended.
     pub overlap: Overlap,
-    /// Each fire is up to so much after its time, by chance, but always the same for the same fire.
+    /// Each fire is delayed by up to this much: randomly, but always the same for the same fire.
     pub jitter: Duration,
 }
 
-/// What to do about fires that were missed: nobody was there to fire them, or to receive them.
+/// What to do with missed fires: no broker ran to fire them, or no receiver took them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Misfire {
-    /// The latest of them is fired, late; the others are skipped.
+    /// Fire the latest one late, and skip the others.
     #[default]
     FireOnce,
-    /// All are fired, late, one after the other, up to a limit.
+    /// Fire all of them late, one after the other; no more than the last
+    /// [`MISFIRES_MAX`](crate::MISFIRES_MAX).
     FireAll,
-    /// All are skipped.
+    /// Skip all of them.
     Skip,
 }
 
-/// What to do about a fire while the one before is under way or waits for a retry.
+/// What to do with a fire while the previous one is in flight or waits for a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// It is fired beside it.
+    /// Fire it at the same time.
     #[default]
     Allow,
-    /// It is skipped.
+    /// Skip it.
     Skip,
-    /// One waits until the one before is over; further ones are skipped.
+    /// Fire it when the previous one has ended, and skip those that come due before that.
     QueueOne,
 }
 
@@ -66,7 +67,7 @@ impl Series {
         }
     }
 
-    /// Whether a fire at this time is still one of them.
+    /// Whether a nominal time is not after the end.
     pub(crate) fn reaches(&self, nominal_at: Timestamp) -> bool {
         self.ends_at.is_none_or(|ends_at| nominal_at <= ends_at)
     }

@@ -1,50 +1,50 @@
-//! Settling: what becomes of a fire once an attempt of it has an outcome.
+//! Settling: decides what becomes of a fire when an attempt has an outcome.
 //!
-//! In: an [`Outcome`] from a courier. Out: one [`Verdict`], which the engine writes to the store.
-//! Invariant: the same facts give the same verdict, on any broker, before and after a crash.
-//! Not here: carrying the delivery (`engine/deliver`), writing the verdict (`engine/settle`).
+//! A courier reports an [`Outcome`]; [`settle`] turns it into a [`Verdict`], which the engine
+//! writes to the store. The same arguments give the same verdict on every broker, before and after
+//! a crash.
 
 use crate::dead::DeadReason;
 use crate::fire::{AttemptNo, Outcome};
 use crate::limits::BACKOFF_MAX;
 use crate::{FireId, Guarantee, RetryPolicy, Timestamp};
 
-/// What was agreed about a fire.
+/// What [`settle`] needs to know about a fire.
 #[derive(Debug, Clone, Copy)]
 pub struct SettleContext<'a> {
-    /// Which; decides the jitter.
+    /// Determines the jitter of the backoff.
     pub fire_id: FireId,
-    /// How often it may be tried.
+    /// How often it may be attempted, and when.
     pub retry: &'a RetryPolicy,
     /// How often it may be received.
     pub guarantee: Guarantee,
-    /// Until when it makes sense.
+    /// No attempt starts at or after this time.
     pub expires_at: Option<Timestamp>,
 }
 
 /// What becomes of a fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is done.
+    /// The fire succeeded.
     Done,
-    /// It is tried again then.
+    /// The next attempt is due at this time.
     RetryAt(Timestamp),
-    /// It becomes a dead letter.
+    /// The fire becomes a dead letter.
     Dead(DeadReason),
 }
 
-/// Decides.
+/// Decides what becomes of a fire after `attempt` has ended with `outcome`.
 #[must_use]
 pub fn settle(
     attempt: AttemptNo,
     outcome: &Outcome,
-    terms: &SettleContext<'_>,
+    context: &SettleContext<'_>,
     now: Timestamp,
 ) -> Verdict {
-    let retry_in = match (outcome, terms.guarantee) {
+    let retry_in = match (outcome, context.guarantee) {
         (Outcome::Acked, _) => return Verdict::Done,
         (Outcome::Refused { .. }, _) => return Verdict::Dead(DeadReason::Refused),
-        // It may have arrived, so a second attempt might be a second receipt.
+        // The delivery may have arrived, so it must not be sent again.
         (Outcome::Expired, Guarantee::AtMostOnce) => return Verdict::Dead(DeadReason::Unknown),
         (Outcome::Failed { .. }, Guarantee::AtMostOnce) => {
             return Verdict::Dead(DeadReason::Exhausted);
@@ -52,15 +52,15 @@ pub fn settle(
         (Outcome::Failed { retry_in, .. }, _) => *retry_in,
         (Outcome::Expired, _) => None,
     };
-    if attempt.get() >= terms.retry.attempts_max {
+    if attempt.get() >= context.retry.attempts_max {
         return Verdict::Dead(DeadReason::Exhausted);
     }
-    // A receiver that says when knows better than the policy, within what a policy may say.
+    // A pause that the receiver asks for replaces the backoff, up to the longest backoff.
     let pause = retry_in
         .map(|pause| pause.min(BACKOFF_MAX))
-        .unwrap_or_else(|| terms.retry.pause_after(attempt, terms.fire_id.entropy(attempt)));
+        .unwrap_or_else(|| context.retry.pause_after(attempt, context.fire_id.entropy(attempt)));
     let retry_at = now.after(pause);
-    if terms.expires_at.is_some_and(|expires_at| retry_at >= expires_at) {
+    if context.expires_at.is_some_and(|expires_at| retry_at >= expires_at) {
         return Verdict::Dead(DeadReason::Expired);
     }
     Verdict::RetryAt(retry_at)
@@ -104,36 +104,36 @@ mod tests {
             (AtLeastOnce, 1, Outcome::Expired, None, retry_at(10)),
             (AtLeastOnce, 3, Outcome::Expired, None, Verdict::Dead(Exhausted)),
             (AtLeastOnce, 1, refused.clone(), None, Verdict::Dead(Refused)),
-            // The receiver's own word on when to come back counts, but not beyond the longest pause,
+            // The receiver may choose the pause, but not beyond the longest one,
             (AtLeastOnce, 1, failed(Some(99)), None, retry_at(99)),
             (AtLeastOnce, 1, failed(Some(u64::MAX / 1000)), None, retry_at(30 * 86_400)),
             // and not beyond the last attempt.
             (AtLeastOnce, 3, failed(Some(99)), None, Verdict::Dead(Exhausted)),
-            // A retry that would come too late is none.
+            // No retry is made after the fire has expired.
             (AtLeastOnce, 1, failed(None), Some(11), retry_at(10)),
             (AtLeastOnce, 1, failed(None), Some(10), Verdict::Dead(Expired)),
             (AtLeastOnce, 1, Outcome::Acked, Some(0), Verdict::Done),
             (ExactlyOnce, 1, Outcome::Expired, None, retry_at(10)),
-            // At most once is never tried again, whatever is left.
+            // At most once: never retried.
             (AtMostOnce, 1, Outcome::Acked, None, Verdict::Done),
             (AtMostOnce, 1, failed(Some(1)), None, Verdict::Dead(Exhausted)),
             (AtMostOnce, 1, refused, None, Verdict::Dead(Refused)),
             (AtMostOnce, 1, Outcome::Expired, None, Verdict::Dead(Unknown)),
         ] {
             let expires_at = expires_in.map(|secs| NOW.after(Duration::from_secs(secs)));
-            let terms = SettleContext { fire_id, retry: &retry, guarantee, expires_at };
-            let got = settle(AttemptNo::new(attempt), &outcome, &terms, NOW);
+            let context = SettleContext { fire_id, retry: &retry, guarantee, expires_at };
+            let got = settle(AttemptNo::new(attempt), &outcome, &context, NOW);
             assert_eq!(got, want, "{guarantee:?}, attempt {attempt}, {outcome:?}, {expires_in:?}");
         }
     }
 
     #[test]
-    fn deciding_again_decides_alike() {
+    fn the_same_facts_give_the_same_verdict() {
         let retry = RetryPolicy::default();
         let fire_id = FireId { task: TaskId::floor(NOW), nominal_at: NOW };
         let guarantee = Guarantee::AtLeastOnce;
-        let terms = SettleContext { fire_id, retry: &retry, guarantee, expires_at: None };
-        let decide = || settle(AttemptNo::FIRST, &failed(None), &terms, NOW);
+        let context = SettleContext { fire_id, retry: &retry, guarantee, expires_at: None };
+        let decide = || settle(AttemptNo::FIRST, &failed(None), &context, NOW);
         assert_eq!(decide(), decide());
     }
 }

@@ -1,8 +1,7 @@
-//! Where deliveries go: a webhook or a queue.
+//! Targets: where the deliveries of a task go, a webhook or a queue.
 //!
-//! In: what the caller wrote. Out: a [`Target`] that a courier can use without checking its form
-//! again. Not here: whether an address may be reached, which is decided when it is resolved, by the
-//! courier, each time.
+//! The form of a [`Target`] is checked once, when it is made. Whether Punctual may connect to its
+//! address is decided by the courier, each time it resolves the host.
 
 use http::header::{HeaderName, HeaderValue};
 use http::uri::Scheme;
@@ -10,7 +9,7 @@ use http::uri::Scheme;
 use crate::limits::{HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX};
 use crate::{Invalid, Queue};
 
-/// Headers that belong to the connection or to Punctual, not to the caller.
+/// Headers that callers may not set, because the connection or Punctual sets them.
 const HEADERS_RESERVED: [&str; 10] = [
     "connection",
     "content-length",
@@ -23,19 +22,19 @@ const HEADERS_RESERVED: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// Prefixes of headers that carry what Punctual says of a delivery.
+/// Prefixes of headers that callers may not set.
 const HEADERS_RESERVED_PREFIXES: [&str; 3] = ["webhook-", "punctual-", "proxy-"];
 
 /// Where the deliveries of a task go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// A webhook.
+    /// An HTTP request to a URL.
     Http(HttpTarget),
     /// Workers that subscribe to a queue of the task's namespace.
     Queue(Queue),
 }
 
-/// A webhook: what to send where. The payload is the body.
+/// A webhook: an HTTP request whose body is the payload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HttpTarget {
     url: String,
@@ -43,12 +42,12 @@ pub struct HttpTarget {
     headers: Vec<(String, String)>,
 }
 
-/// Methods that a webhook may use.
+/// HTTP methods that a webhook may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Method {
-    /// `GET`; sends no body.
+    /// `GET`, without a body.
     Get,
-    /// `POST`, unless the caller says otherwise.
+    /// `POST`, the default.
     #[default]
     Post,
     /// `PUT`.
@@ -60,10 +59,10 @@ pub enum Method {
 }
 
 impl Method {
-    /// All, for codecs and messages.
+    /// All methods.
     pub const ALL: [Self; 5] = [Self::Get, Self::Post, Self::Put, Self::Patch, Self::Delete];
 
-    /// As on the wire.
+    /// The method in upper case, as HTTP has it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -75,7 +74,7 @@ impl Method {
         }
     }
 
-    /// From the wire.
+    /// Reads a method in upper case.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         Self::ALL
             .into_iter()
@@ -85,35 +84,35 @@ impl Method {
 }
 
 impl HttpTarget {
-    /// Takes a webhook whose form is safe to send.
+    /// Makes a webhook, after checking URL and headers.
     pub fn new(url: &str, method: Method, headers: Vec<(String, String)>) -> Result<Self, Invalid> {
         check_url(url).map_err(|problem| Invalid::new("url", problem))?;
         check_headers(&headers)?;
         Ok(Self { url: url.to_owned(), method, headers })
     }
 
-    /// Where to.
+    /// The URL as the caller wrote it.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Scheme, host and port of it, as they were written.
+    /// Scheme, host and port of the URL, as the caller wrote them.
     #[must_use]
     pub fn origin(&self) -> &str {
-        // Behind the two slashes, the path begins at the next one.
+        // The path begins at the next slash after the two.
         let host = self.url.find("://").map_or(0, |at| at + 3);
         let end = self.url[host..].find(['/', '?']).map_or(self.url.len(), |at| host + at);
         &self.url[..end]
     }
 
-    /// How.
+    /// The HTTP method.
     #[must_use]
     pub const fn method(&self) -> Method {
         self.method
     }
 
-    /// The caller's own headers, in the order given.
+    /// The headers of the caller, in their order.
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
@@ -124,7 +123,7 @@ fn check_url(url: &str) -> Result<(), String> {
     if url.len() > URL_BYTES_MAX {
         return Err(format!("must have at most {URL_BYTES_MAX} bytes, has {}", url.len()));
     }
-    // A fragment never travels, so somebody who wrote one expects something that cannot happen.
+    // HTTP does not send fragments, so the receiver would not see it.
     if url.contains('#') {
         return Err("must not have a fragment".to_owned());
     }
@@ -180,8 +179,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_absolute_plain_http() {
-        for (url, taken) in [
+    fn a_url_must_be_absolute_http_or_https() {
+        for (url, accepted) in [
             ("http://localhost:9000/cancel", true),
             ("https://example.org", true),
             ("https://example.org/a?b=c", true),
@@ -200,7 +199,7 @@ mod tests {
             ("", false),
         ] {
             let target = HttpTarget::new(url, Method::Post, vec![]);
-            assert_eq!(target.is_ok(), taken, "{url:?}");
+            assert_eq!(target.is_ok(), accepted, "{url:?}");
         }
         let long = format!("http://example.org/{}", "x".repeat(2048));
         let error = HttpTarget::new(&long, Method::Post, vec![]).unwrap_err();
@@ -208,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn headers_cannot_break_out_or_pretend() {
-        for (name, value, taken) in [
+    fn headers_can_neither_inject_others_nor_forge_those_of_punctual() {
+        for (name, value, accepted) in [
             ("x-a", "b", true),
             ("Authorization", "Bearer abc", true),
             ("x-a", "b\r\nx-c: d", false),
@@ -222,12 +221,12 @@ mod tests {
         ] {
             let headers = vec![(name.to_owned(), value.to_owned())];
             let target = HttpTarget::new("http://a/", Method::Post, headers);
-            assert_eq!(target.is_ok(), taken, "{name:?}: {value:?}");
+            assert_eq!(target.is_ok(), accepted, "{name:?}: {value:?}");
         }
     }
 
     #[test]
-    fn headers_are_few_and_short() {
+    fn the_number_and_the_size_of_headers_are_limited() {
         let many = |n: usize| (0..n).map(|i| (format!("x-{i}"), String::new())).collect();
         assert!(HttpTarget::new("http://a/", Method::Post, many(32)).is_ok());
         assert!(HttpTarget::new("http://a/", Method::Post, many(33)).is_err());

@@ -1,10 +1,21 @@
-//! Tasks: what a caller asks for, and what becomes of it.
+//! Tasks: the definition that a caller sends ([`NewTask`]), and the durable record made of it
+//! ([`Task`]).
 //!
-//! In: the parts that a caller sent, each already checked on its own. Out: a [`NewTask`] within all
-//! limits; with an id and a standing it is a [`Task`], the durable record.
-//! Invariant: the definition of a task that is due once never changes under its id; replacing it makes a new id, so that a
-//! receiver never takes the new one for a repetition of the old. One that goes on is edited in place, and its version says so.
-//! Not here: JSON (`server/api`), bytes on disk (the stores' codecs).
+//! The definition of a task that is due once never changes under its id. Replacing it makes a new
+//! id, so that a receiver does not mistake the new task for a repetition of the old one. A series
+//! or a watch is edited in place, and its version counts the edits.
+//!
+//! The modules below decide what becomes of a task: `next` what follows a fire, `overlap` fires
+//! that are open at the same time, `watch` touches, `edit` new definitions, `occasion` why there
+//! is a fire. JSON is in `server/api`, bytes on disk are in the codecs of the stores.
+
+mod edit;
+#[cfg(test)]
+mod fixtures;
+mod next;
+mod occasion;
+mod overlap;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +23,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::course::{Occasion, OverlappingFire};
 use crate::fire::{AttemptNo, AttemptRecord, Fire};
 use crate::limits::{
     ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, PAYLOAD_BYTES_MAX, TIMEOUT_DEFAULT,
@@ -23,33 +33,38 @@ use crate::{
     format_duration,
 };
 
-/// What a caller asks for.
+pub use edit::Edited;
+pub use next::NextStep;
+pub use occasion::Occasion;
+pub use overlap::OverlappingFire;
+
+/// The definition of a task, as a caller sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewTask {
-    /// Whose.
+    /// The tenant that the task belongs to.
     pub namespace: Namespace,
-    /// The caller's own name for it, if any.
+    /// The caller's own name for the task, unique in its namespace.
     pub key: Option<TaskKey>,
-    /// When.
+    /// When the task is due.
     pub schedule: Schedule,
-    /// Where to.
+    /// Where its deliveries go.
     pub target: Target,
-    /// What.
+    /// What its deliveries carry.
     pub payload: Payload,
-    /// How often at least and at most.
+    /// How often a fire may be received.
     pub guarantee: Guarantee,
-    /// What to do about failed attempts.
+    /// When failed attempts are retried.
     pub retry: RetryPolicy,
     /// How long one attempt may take.
     pub timeout: Duration,
-    /// How long after its time a fire still makes sense.
+    /// How long after its due time a fire is still attempted; `None`: without limit.
     pub expires_after: Option<Duration>,
-    /// What to find it by.
+    /// Names and values to find the task by.
     pub labels: Labels,
 }
 
 impl NewTask {
-    /// A task with everything but the essentials left at its default.
+    /// Makes a definition with defaults for everything but the given parts.
     #[must_use]
     pub fn new(namespace: Namespace, schedule: Schedule, target: Target) -> Self {
         Self {
@@ -66,7 +81,7 @@ impl NewTask {
         }
     }
 
-    /// Checks all limits, naming the field as the caller wrote it.
+    /// Checks all limits. The error names the field as the caller wrote it.
     pub fn check(&self) -> Result<(), Invalid> {
         self.schedule.check()?;
         self.payload.check()?;
@@ -77,25 +92,25 @@ impl NewTask {
     }
 }
 
-/// Opaque bytes of the caller, in the way they were given.
+/// What a delivery carries, byte for byte as the caller gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Payload {
-    /// None.
+    /// No payload.
     #[default]
     Empty,
     /// A JSON value, as text.
     Json(Bytes),
-    /// Anything else.
+    /// Bytes of any other content type.
     Binary {
-        /// As given.
+        /// The bytes, not inspected.
         bytes: Bytes,
-        /// What they are.
+        /// The media type, sent along as it is.
         content_type: Arc<str>,
     },
 }
 
 impl Payload {
-    /// What travels.
+    /// The bytes to send.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         static EMPTY: Bytes = Bytes::new();
@@ -105,7 +120,7 @@ impl Payload {
         }
     }
 
-    /// What it is.
+    /// The media type; `None` without a payload.
     #[must_use]
     pub fn content_type(&self) -> Option<&str> {
         match self {
@@ -137,99 +152,103 @@ impl Payload {
     }
 }
 
-/// How often a fire is received.
+/// How often a fire may be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Guarantee {
     /// Never twice, perhaps not at all: the claim is durable before the first byte is sent.
     AtMostOnce,
-    /// Until one attempt succeeds or none is left.
+    /// Attempted until one attempt succeeds or none is left.
     #[default]
     AtLeastOnce,
-    /// At least once, with a fire id that the receiver dedups on.
+    /// Sent at least once, with a fire id by which the receiver recognises repetitions.
     ExactlyOnce,
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// Waits for its time, be it the first or that of a retry.
+    /// Waits for its due time or for a retry.
     Scheduled,
-    /// An attempt is under way.
+    /// An attempt is in flight, or waits for its turn.
     Firing,
-    /// Waits to be resumed.
+    /// Does not fire until it is resumed.
     Paused,
-    /// Its last fire was acked.
+    /// The last fire was acked.
     Done,
-    /// Its last fire is a dead letter.
+    /// The last fire is a dead letter.
     Dead,
-    /// Was stopped before its next fire.
+    /// Never fires again, because a caller cancelled it.
     Cancelled,
 }
 
-/// Counts the changes that a caller made to a task.
+/// The number of a version of a task. Each change by a caller makes a new version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u64);
 
 impl Version {
-    /// Of a task under a new name.
+    /// The version of a new task.
     pub const FIRST: Self = Self(1);
 
-    /// From a number, as a codec keeps it.
+    /// Makes a version of a number that was stored.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// The number to store or to show.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// After one more change.
+    /// The version after one more change.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 }
 
-/// The durable record: what was asked for, and how far it has come.
+/// The durable record of a task: its definition, its current fire, and its open fires.
+///
+/// The *current fire* is the one that the task fires next or is firing. `fire_at`, `nominal_at`,
+/// `attempts` and `occasion` describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Which.
+    /// Unique in the whole cluster; contains the first due time and the partition.
     pub id: TaskId,
-    /// What was asked for. Shared: a loaded task, its deliveries and its answers use one copy.
+    /// Shared, because a loaded task, its deliveries and its answers use one copy.
     pub definition: Arc<NewTask>,
-    /// When it was taken.
+    /// When the broker accepted the task.
     pub created_at: Timestamp,
-    /// `Scheduled` or `Paused`; a watch that has fired and was not touched since is `Done` or `Dead`, by how that fire ended. The
-    /// other states are not kept in a record.
+    /// `Scheduled` or `Paused`. A watch that has fired and was not touched since is `Done` or
+    /// `Dead`, depending on how that fire ended. A record never has another state.
     pub state: TaskState,
-    /// When it is next due, postponements and retries included.
+    /// When the next attempt is due, with postponements and retries.
     pub fire_at: Timestamp,
-    /// When its present fire is due by the schedule: `fire_at` before any retry.
+    /// When the schedule has the current fire due: `fire_at` before jitter and retries.
     pub nominal_at: Timestamp,
-    /// Which change of it this is.
+    /// Counts the changes by callers.
     pub version: Version,
-    /// The attempts already made of its present fire.
+    /// The attempts made so far of the current fire.
     pub attempts: Vec<AttemptRecord>,
-    /// When it is due by its schedule after its present fire, where that does not follow from it: somebody asked for that fire besides,
-    /// a touch came while it was under way, or a later one was given out before.
+    /// The nominal time of the next fire, where it does not follow from the current one: the
+    /// current fire is a manual one, a touch came while it was in flight, or a later fire was given
+    /// out before it.
     pub resumes_at: Option<Timestamp>,
-    /// Why there is its present fire.
+    /// Why there is the current fire.
     pub occasion: Occasion,
-    /// Of a task that is due again and again: how many nominal times were given out, `resumes_at` included.
+    /// For a series: how many nominal times were given out, including `resumes_at`.
     pub fires: u32,
-    /// The latest of those nominal times, where neither its present fire nor `resumes_at` is it.
+    /// The latest nominal time that was given out, if it is neither `nominal_at` nor `resumes_at`.
     pub given_at: Option<Timestamp>,
-    /// Of a watch: when it was armed, if not when it was made.
+    /// For a watch: when it was last armed; `None` if that was at `created_at`.
     pub armed_at: Option<Timestamp>,
-    /// Fires that are not over, beside the present one.
+    /// The other open fires.
     pub overlapping: Vec<OverlappingFire>,
 }
 
 impl Task {
-    /// A task just taken.
+    /// Makes the record of a task that was just accepted. Its first fire is due at `id.due()`.
     #[must_use]
     pub fn new(
         id: TaskId,
@@ -256,27 +275,27 @@ impl Task {
         Self { fire_at: task.due_at(), ..task }
     }
 
-    /// Its place in the order in which tasks are due.
+    /// The sort key of tasks in order of their due times.
     #[must_use]
     pub const fn position(&self) -> (Timestamp, TaskId) {
         (self.fire_at, self.id)
     }
 
-    /// The fire that it stands before.
+    /// The current fire.
     #[must_use]
     pub const fn fire(&self) -> Fire {
         let id = FireId { task: self.id, nominal_at: self.nominal_at };
         Fire { id, fire_at: self.fire_at }
     }
 
-    /// The number of the attempt that comes next.
+    /// The number of the next attempt of the current fire.
     #[must_use]
     pub fn attempt_next(&self) -> AttemptNo {
         let made = u16::try_from(self.attempts.len()).unwrap_or(ATTEMPTS_MAX);
         AttemptNo::new(made.saturating_add(1))
     }
 
-    /// When its present fire no longer makes sense.
+    /// When the current fire expires; `None` if it never does.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.definition.expires_after.map(|after| self.due_at().after(after))
@@ -310,12 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn a_task_within_all_limits_is_taken() {
+    fn a_task_within_all_limits_is_accepted() {
         assert_eq!(new_task().check(), Ok(()));
     }
 
     #[test]
-    fn a_refused_task_says_the_field_and_the_limit() {
+    fn an_error_names_the_field_and_its_limit() {
         let binary = |len, content_type: &str| Payload::Binary {
             bytes: Bytes::from(vec![0; len]),
             content_type: content_type.into(),
@@ -359,19 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fire_besides_the_schedule_is_another_one_and_leaves_the_schedule_as_it_was() {
-        let id = TaskId::floor(Timestamp::from_millis(7000));
-        let task = Task::new(id, new_task().into(), Timestamp::EPOCH, Version::FIRST);
-        let next = |task: &Task| task.next_step(TaskState::Done, Timestamp::MAX).next;
-        assert_eq!(next(&task), None, "due once");
-        let besides = task.clone().fired_manually(Timestamp::from_millis(5));
-        assert_ne!(besides.fire().id, task.fire().id);
-        assert_eq!(besides.fire_at, Timestamp::from_millis(5));
-        assert_eq!(next(&besides), Some(task));
-    }
-
-    #[test]
-    fn the_fire_of_a_task_stays_the_same_over_its_retries() {
+    fn all_attempts_of_a_fire_have_the_same_fire_id() {
         let id = TaskId::floor(Timestamp::from_millis(7));
         let mut task = Task::new(id, new_task().into(), Timestamp::EPOCH, Version::FIRST);
         let before = task.fire().id;

@@ -1,44 +1,45 @@
-//! Instants, and the one place where a wire number becomes one.
+//! Instants in milliseconds, and the trait of clocks.
 //!
-//! In: milliseconds or RFC 3339 text. Out: [`Timestamp`], always within the range that a `TaskId`
-//! can carry. Rounding is decided here: up, because a fire may be late but never early.
-//! Not here: the machine's clock, which is `server/clock.rs` behind [`Clock`].
+//! A [`Timestamp`] is always within the range that fits a `TaskId`. Rounding is decided here: up,
+//! because a fire may be late but never early. `server/clock.rs` implements [`Clock`] with the
+//! clock of the machine.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Where `now` comes from. Two kinds exist: the machine's, and one that a test moves by hand.
+/// The source of `now`: the clock of the machine, or one that a test sets.
 ///
-/// Contract: `now` never goes back, whatever the machine's clock does, and is never ahead of true
-/// time by more than the machine's own clock is.
+/// `now` never goes back, whatever the clock of the machine does, and is never further ahead of
+/// true time than the clock of the machine is.
 pub trait Clock: Send + Sync + 'static {
-    /// The present instant, rounded down to a whole millisecond: a task due in this very
-    /// millisecond may fire, one due in the next may not.
+    /// The current instant, rounded down to a millisecond. A task that is due in this millisecond
+    /// may fire; one that is due in the next may not.
     fn now(&self) -> Timestamp;
 
-    /// How long it is until an instant; zero if it has come. More precise than `now`, so that who
-    /// waits for a millisecond does not wait for the one after.
+    /// How long it is until an instant; zero if it is past. More precise than `now`, so that a wait
+    /// does not end a millisecond late.
     fn until(&self, at: Timestamp) -> Duration;
 }
 
-/// Milliseconds since the Unix epoch, UTC. Made only by a [`Clock`] or a codec.
+/// An instant in milliseconds since the Unix epoch, UTC. Made only by a [`Clock`] or a codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
     /// 1970-01-01T00:00:00.000Z.
     pub const EPOCH: Self = Self(0);
-    /// 9999-12-30T22:00:00.000Z: the last instant that every time zone can write in four digits of
-    /// year; it fits 48 bits.
+    /// 9999-12-30T22:00:00.000Z: the last instant whose year has four digits in every time zone. It
+    /// fits 48 bits.
     pub const MAX: Self = Self(253_402_207_200_000);
 
-    /// From a number that the code itself made. Beyond [`Timestamp::MAX`] it stays there.
+    /// Makes a timestamp of a number that is known to be valid. Larger ones become
+    /// [`Timestamp::MAX`].
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         if millis > Self::MAX.0 { Self::MAX } else { Self(millis) }
     }
 
-    /// From a number that somebody else made.
+    /// Makes a timestamp of a number from outside, which may be out of range.
     pub fn try_from_millis(millis: i128) -> Result<Self, TimestampError> {
         match u64::try_from(millis) {
             Ok(millis) if millis <= Self::MAX.0 => Ok(Self(millis)),
@@ -46,26 +47,27 @@ impl Timestamp {
         }
     }
 
-    /// From RFC 3339 text with an offset. A fraction of a millisecond rounds up, and so does a leap second: Unix time has none, and
-    /// the second after it is the first that is not early.
+    /// Reads RFC 3339 text with an offset. A fraction of a millisecond is rounded up, and so is a
+    /// leap second, which Unix time does not have.
     pub fn parse_rfc3339(text: &str) -> Result<Self, TimestampError> {
-        let instant: jiff::Timestamp = text.parse().map_err(|_| why_not(text))?;
+        let instant: jiff::Timestamp = text.parse().map_err(|_| error_of(text))?;
         let nanos = instant.as_nanosecond();
         if nanos < 0 {
             return Err(TimestampError::OutOfRange);
         }
         let millis = (nanos + 999_999) / 1_000_000;
-        // What was read has the second before in its place.
+        // The parser reads a leap second as the second before.
         Self::try_from_millis(if is_leap_second(text) { millis + 1_000 } else { millis })
     }
 
-    /// The number for codecs, the wheel and arithmetic at the edges.
+    /// Milliseconds since the Unix epoch.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// This instant and `delay` later, a fraction of a millisecond rounded up.
+    /// The instant `delay` later, rounded up to a millisecond, and no later than
+    /// [`Timestamp::MAX`].
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         let millis = delay.as_nanos().div_ceil(1_000_000);
@@ -73,28 +75,28 @@ impl Timestamp {
         u64::try_from(sum).map_or(Self::MAX, Self::from_millis)
     }
 
-    /// This instant and so much earlier; never before the epoch.
+    /// The instant `millis` earlier, but not before the epoch.
     #[must_use]
     pub const fn millis_before(self, millis: u64) -> Self {
         Self(self.0.saturating_sub(millis))
     }
 
-    /// How long since `earlier`; zero if that is still to come.
+    /// The time since `earlier`; zero if that is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Whether the time of day in a text that was read has 60 as its second.
+/// Whether the time of day in a valid text has 60 as its second.
 fn is_leap_second(text: &str) -> bool {
     let time = text.split_once(['T', 't', ' ']).map_or("", |(_, time)| time);
     let clock = time.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b':');
     clock.filter(u8::is_ascii_digit).skip(4).take(2).eq(*b"60")
 }
 
-/// Why a text is no instant: it may be RFC 3339 and name a time that cannot be written in every time zone.
-fn why_not(text: &str) -> TimestampError {
+/// Why a text is no timestamp: it may be valid RFC 3339 for an instant out of range.
+fn error_of(text: &str) -> TimestampError {
     match jiff::fmt::temporal::Pieces::parse(text) {
         Ok(pieces) if pieces.time().is_some() && pieces.offset().is_some() => {
             TimestampError::OutOfRange
@@ -106,13 +108,12 @@ fn why_not(text: &str) -> TimestampError {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = i64::try_from(self.0).expect("MAX fits an i64");
-        let instant = jiff::Timestamp::from_millisecond(millis)
-            .expect("MAX is the last one that can be written");
+        let instant = jiff::Timestamp::from_millisecond(millis).expect("MAX is within its range");
         write!(f, "{instant:.3}")
     }
 }
 
-/// Why a time that somebody sent was not taken.
+/// Why a text or a number is no timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimestampError {
     /// Before 1970 or after 9999.
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_becomes_an_instant_rounded_up_to_the_millisecond() {
+    fn rfc_3339_text_is_rounded_up_to_the_millisecond() {
         for (text, want) in [
             ("1970-01-01T00:00:00Z", Ok(0)),
             ("1970-01-01T00:00:00.001Z", Ok(1)),
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instant_can_be_shown() {
+    fn every_timestamp_has_a_text() {
         assert_eq!(Timestamp::EPOCH.to_string(), "1970-01-01T00:00:00.000Z");
         assert_eq!(
             Timestamp::from_millis(1_700_000_000_123).to_string(),

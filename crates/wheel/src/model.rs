@@ -1,38 +1,36 @@
-//! The model: what a wheel must do, said with a `BTreeMap`, and a checker that runs both.
+//! A model of the wheel, made of a `BTreeMap`, and a check that runs both side by side.
 //!
-//! In: a start time and operations, from the property test or the fuzz target. Out: nothing, or a
-//! panic that names the first difference.
-//! Invariant: after every operation wheel and model hold the same timers.
-//! Not here: making operations up (`tests` below, `fuzz/fuzz_targets/wheel.rs`).
+//! After every operation, wheel and model must have the same timers; the check panics at the first
+//! difference. The property tests below and `fuzz/fuzz_targets/wheel.rs` make the operations.
 
 use std::collections::BTreeMap;
 
 use crate::{TimerId, Wheel};
 
-/// One thing done to a wheel.
+/// An operation on a wheel.
 #[derive(Debug, Clone, Copy)]
 pub enum Operation {
-    /// A timer due so many ticks after the wheel's time.
+    /// Inserts a timer due `after` ticks after the wheel's time.
     Insert { after: u64 },
-    /// A timer that was due so many ticks before the wheel's time.
+    /// Inserts a timer that was due `before` ticks before the wheel's time.
     InsertLate { before: u64 },
-    /// Cancels one of the ids ever given, live or stale.
+    /// Cancels one of all ids, live or stale.
     Cancel { nth: usize },
-    /// Cancels one of the ids given last, so that slots lose most of their timers.
+    /// Cancels one of the latest ids, so that slots lose most of their timers.
     CancelRecent { nth: usize },
-    /// Moves time forward.
+    /// Advances by some ticks.
     Advance { by: u64 },
-    /// Moves time to what `next_due` says.
+    /// Advances to the result of `next_due`.
     AdvanceToNext,
-    /// Calls with a `now` that has stepped back.
+    /// Advances to a `now` before the wheel's time.
     StepBack { by: u64 },
-    /// Cancels everything.
+    /// Cancels all timers.
     Clear,
 }
 
 impl Operation {
-    /// Makes an operation of any three numbers. `magnitude` chooses how many bits of `amount`
-    /// count, so that small and huge spans are equally likely.
+    /// Makes an operation of any three numbers. `magnitude` chooses how many bits of `amount` are
+    /// used, so that small and huge spans are equally likely.
     pub fn from_numbers(kind: u8, magnitude: u8, amount: u64) -> Operation {
         let span = amount >> (magnitude % 64);
         let nth = usize::try_from(amount % (1 << 16)).unwrap_or(0);
@@ -50,32 +48,32 @@ impl Operation {
     }
 }
 
-/// Runs the operations on a wheel and on the model, then lets the wheel run out.
+/// Runs the operations on a wheel and on the model, then advances until no timer is left.
 ///
 /// # Panics
 ///
-/// When the two differ.
+/// If the two differ.
 pub fn check(start: u64, operations: impl IntoIterator<Item = Operation>) {
-    let mut pair = Pair::new(start);
+    let mut both = WheelAndModel::new(start);
     for operation in operations {
-        pair.run(operation);
+        both.run(operation);
     }
-    pair.run_out();
+    both.run_out();
 }
 
-/// A wheel and what it should be.
-struct Pair {
+/// A wheel and its model.
+struct WheelAndModel {
     wheel: Wheel<u64>,
-    /// By due time, then by order of insertion, which is also the value.
+    /// Due time, then order of insertion, which is also the value.
     model: BTreeMap<(u64, u64), ()>,
-    given: Vec<(TimerId, (u64, u64))>,
+    issued: Vec<(TimerId, (u64, u64))>,
     cancelled: usize,
 }
 
-impl Pair {
+impl WheelAndModel {
     fn new(start: u64) -> Self {
         let wheel = Wheel::new(start);
-        Pair { wheel, model: BTreeMap::new(), given: Vec::new(), cancelled: 0 }
+        WheelAndModel { wheel, model: BTreeMap::new(), issued: Vec::new(), cancelled: 0 }
     }
 
     fn run(&mut self, operation: Operation) {
@@ -83,12 +81,12 @@ impl Pair {
         match operation {
             Operation::Insert { after } => self.insert(time.saturating_add(after)),
             Operation::InsertLate { before } => self.insert(time.saturating_sub(before)),
-            Operation::Cancel { nth } if !self.given.is_empty() => {
-                self.cancel(nth % self.given.len());
+            Operation::Cancel { nth } if !self.issued.is_empty() => {
+                self.cancel(nth % self.issued.len());
             }
-            Operation::CancelRecent { nth } if !self.given.is_empty() => {
-                let last = self.given.len() - 1;
-                self.cancel(last - nth % self.given.len().min(16));
+            Operation::CancelRecent { nth } if !self.issued.is_empty() => {
+                let last = self.issued.len() - 1;
+                self.cancel(last - nth % self.issued.len().min(16));
             }
             Operation::Cancel { .. } | Operation::CancelRecent { .. } => {}
             Operation::Advance { by } => self.advance(time.saturating_add(by)),
@@ -107,14 +105,14 @@ impl Pair {
     }
 
     fn insert(&mut self, due: u64) {
-        let value = self.given.len() as u64;
+        let value = self.issued.len() as u64;
         let id = self.wheel.insert(due, value).expect("the model is small");
         self.model.insert((due, value), ());
-        self.given.push((id, (due, value)));
+        self.issued.push((id, (due, value)));
     }
 
     fn cancel(&mut self, nth: usize) {
-        let (id, key) = self.given[nth];
+        let (id, key) = self.issued[nth];
         let want = self.model.remove(&key).map(|()| key.1);
         assert_eq!(self.wheel.cancel(id), want, "cancel of the timer due at {}", key.0);
         self.cancelled += usize::from(want.is_some());
@@ -129,7 +127,7 @@ impl Pair {
             assert!(got.0 <= now, "{got:?} is early at {now}");
         }
         let left = self.model.first_key_value().map(|(key, ())| *key);
-        assert!(left.is_none_or(|(due, _)| due > now), "{left:?} was not given at {now}");
+        assert!(left.is_none_or(|(due, _)| due > now), "{left:?} did not expire at {now}");
     }
 
     fn compare(&self) {
@@ -138,23 +136,24 @@ impl Pair {
         let true_next = self.model.first_key_value().map(|((due, _), ())| *due);
         let next = self.wheel.next_due();
         assert_eq!(next.is_some(), true_next.is_some());
-        assert!(next <= true_next, "would sleep until {next:?}, past {true_next:?}");
+        assert!(next <= true_next, "would wake at {next:?}, after {true_next:?}");
         let near = true_next.is_some_and(|due| due >> 8 == self.wheel.time() >> 8);
         if self.cancelled == 0 || (near && true_next >= Some(self.wheel.time())) {
             assert_eq!(next, true_next, "exact when near or when nothing was cancelled");
         }
     }
 
-    /// Sleeps from one `next_due` to the next, as the engine does, until nothing is left. Every
-    /// waking must give a timer or drop at least one that was cancelled.
+    /// Advances from one `next_due` to the next, as the engine does, until no timer is left. Every
+    /// wake-up must expire a timer or drop at least one that was cancelled.
     fn run_out(&mut self) {
-        let wakings_max = self.model.len() + self.cancelled;
-        let mut wakings = 0;
+        let wake_ups_max = self.model.len() + self.cancelled;
+        let mut wake_ups = 0;
         while let Some(due) = self.wheel.next_due() {
             self.advance(due);
             self.compare();
-            wakings += 1;
-            assert!(wakings <= wakings_max, "{wakings} wakings, and still {}", self.wheel.len());
+            wake_ups += 1;
+            let left = self.wheel.len();
+            assert!(wake_ups <= wake_ups_max, "{wake_ups} wake-ups, {left} timers left");
         }
     }
 }
@@ -165,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts beside every boundary between levels, and at both ends of time.
+    /// Start times near every boundary between levels, and at both ends of time.
     fn starts() -> impl Strategy<Value = u64> {
         prop_oneof![
             (0u32..64, -300i64..300)
@@ -184,7 +183,7 @@ mod tests {
         })
     }
 
-    /// The same, with all spans within a few slots, so that slots fill and are swept.
+    /// Operations whose spans are within a few slots, so that slots fill and are swept.
     fn crowded_operations() -> impl Strategy<Value = Vec<Operation>> {
         let operation = (any::<u8>(), 48u8..64, any::<u64>());
         prop::collection::vec(operation, 0..2_000).prop_map(|numbers| {
@@ -203,7 +202,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_wheel_does_what_a_btree_map_does(start in starts(), operations in operations()) {
+        fn a_wheel_agrees_with_its_model(start in starts(), operations in operations()) {
             check(start, operations);
         }
     }
@@ -212,7 +211,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_crowded_wheel_does_what_a_btree_map_does(
+        fn a_wheel_with_few_slots_in_use_agrees_with_its_model(
             start in starts(),
             operations in crowded_operations(),
         ) {

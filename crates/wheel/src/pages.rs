@@ -1,10 +1,7 @@
-//! Pages: an array that grows without moving and without doubling.
+//! An array that grows by pages: values never move, and at most one page is partly filled.
 //!
-//! In: values to append, indices. Out: the values, by reference.
-//! Invariant: what has been appended stays where it is; at most one page is partly filled.
-//! Not here: what is stored (`timers`, `slot`).
-//!
-//! A `Vec` would copy everything when it grows, which is a pause, and keep up to twice the memory.
+//! A `Vec` would copy everything when it grows, which is a pause, and allocate up to twice the
+//! memory. `timers` and `slot` keep their values here.
 
 /// An array of `T` in pages of `N`.
 #[derive(Debug)]
@@ -46,8 +43,8 @@ impl<T: Copy, const N: usize> Pages<T, N> {
         &mut self.pages[at / N][at % N]
     }
 
-    /// As `get_mut`, for an index that came from outside. One beyond the end may read what the last
-    /// page was first filled with.
+    /// Like `get_mut`, for an index that may be out of range. An index beyond the end but within
+    /// the last page returns a copy of the first value of that page.
     #[inline]
     pub(crate) fn get_checked_mut(&mut self, index: u32) -> Option<&mut T> {
         let at = index as usize;
@@ -59,7 +56,7 @@ impl<T: Copy, const N: usize> Pages<T, N> {
     }
 }
 
-/// Made on the heap, because a page is too large to pass over the stack.
+/// Makes a page on the heap, because it may be too large for the stack.
 #[cold]
 fn new_page<T: Copy, const N: usize>(value: T) -> Box<[T; N]> {
     match vec![value; N].into_boxed_slice().try_into() {
@@ -73,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_stay_readable_over_page_boundaries() {
+    fn values_can_be_read_across_page_boundaries() {
         let mut pages: Pages<u32, 4> = Pages::new();
         for value in 0..9 {
             pages.push(value);

@@ -1,23 +1,23 @@
-//! Slots: lists of ids in chunks, all taken from one pool.
+//! Slots: lists of timer ids in chunks of one pool.
 //!
-//! In: ids in order of insertion. Out: the same ids in the same order, a chunk at a time.
-//! Invariant: a slot's chunks are full but for the last; a chunk is in one slot or free.
-//! Not here: which ids are live (`timers`); a slot only counts what it is told.
+//! A slot returns its ids in the order of insertion, a chunk at a time. All chunks of a slot but
+//! the last are full; every chunk is in one slot or free. A slot counts live and dead ids, but only
+//! `timers` knows which are which.
 //!
-//! Chunks rather than one growing array a slot, because memory that one slot gives back is then
-//! good for any other, and nothing is ever copied in order to grow.
+//! With chunks instead of one growing array per slot, every slot can reuse the memory of another,
+//! and nothing is copied when a slot grows.
 
 use crate::pages::Pages;
 use crate::timers::TimerId;
 
-/// Ids in a chunk: with the link they fill 256 bytes, four cache lines.
+/// Ids in a chunk: together with the link they fill 256 bytes, four cache lines.
 pub(crate) const CHUNK_LEN: usize = 31;
 
-/// A slot is swept when its dead ids exceed the live ones by more than this: two chunks, since
-/// sweeping less would give nothing back.
+/// A slot is swept when it has this many more dead than live ids: two chunks, because sweeping
+/// fewer might free none.
 const DEAD_SLACK: u32 = 62;
 
-/// Chunks in a page of the pool: 64 KiB.
+/// Chunks in a page of the pool, which has 64 KiB.
 const PAGE_LEN: usize = 256;
 
 const NO_CHUNK: u32 = u32::MAX;
@@ -53,16 +53,16 @@ impl Chunks {
     }
 
     #[inline]
-    pub(crate) fn ids(&self, taken: &Taken) -> &[TimerId] {
+    pub(crate) fn ids(&self, taken: &TakenChunk) -> &[TimerId] {
         &self.chunks.get(taken.index).ids[..taken.len]
     }
 
     #[inline]
-    pub(crate) fn give_back(&mut self, taken: Taken) {
+    pub(crate) fn give_back(&mut self, taken: TakenChunk) {
         self.give_back_all(taken.index, taken.index);
     }
 
-    /// Gives back the chunks from `head` to `tail`, however many there are between them.
+    /// Returns the list of chunks from `head` to `tail` to the pool.
     fn give_back_all(&mut self, head: u32, tail: u32) {
         self.chunks.get_mut(tail).next = self.first_free;
         self.first_free = head;
@@ -73,10 +73,10 @@ impl Chunks {
     }
 }
 
-/// A chunk on its way from a slot back to the pool.
+/// A chunk that was taken from a slot and must be returned to the pool.
 #[derive(Debug)]
-#[must_use = "a chunk that is not given back is lost"]
-pub(crate) struct Taken {
+#[must_use = "a chunk that is not returned to the pool is leaked"]
+pub(crate) struct TakenChunk {
     index: u32,
     len: usize,
 }
@@ -96,7 +96,7 @@ impl Slot {
     pub(crate) const EMPTY: Slot = Slot {
         head: NO_CHUNK,
         tail: NO_CHUNK,
-        // As if a full chunk were there, so that the first push takes one.
+        // As if the last chunk were full, so that the first push takes a new one.
         tail_len: CHUNK_LEN,
         live: 0,
         dead: 0,
@@ -107,7 +107,7 @@ impl Slot {
         self.live == 0
     }
 
-    /// The earliest due time ever pushed since the slot was empty or swept; `u64::MAX` if empty.
+    /// The earliest due time pushed since the slot was last empty or swept; `u64::MAX` if empty.
     pub(crate) fn earliest_due(&self) -> u64 {
         self.earliest_due
     }
@@ -129,33 +129,33 @@ impl Slot {
         self.earliest_due = self.earliest_due.min(due);
     }
 
-    /// Notes that one of the ids died and stays in the list.
+    /// Counts one id as dead, which stays in the list.
     #[inline]
-    pub(crate) fn note_dead(&mut self) {
+    pub(crate) fn mark_dead(&mut self) {
         self.live -= 1;
         self.dead += 1;
     }
 
-    /// Whether so many ids are dead that reading them all pays for itself.
+    /// Whether enough ids are dead for a sweep to pay off.
     #[inline]
-    pub(crate) fn wants_sweep(&self) -> bool {
+    pub(crate) fn needs_sweep(&self) -> bool {
         self.dead > self.live + DEAD_SLACK
     }
 
-    /// Takes the first chunk out of the list. Its ids are read with `Chunks::ids`, and it goes back
-    /// with `Chunks::give_back`.
+    /// Takes the first chunk out of the list. `Chunks::ids` reads its ids, and `Chunks::give_back`
+    /// returns it to the pool.
     #[inline]
-    pub(crate) fn pop_chunk(&mut self, chunks: &Chunks) -> Option<Taken> {
+    pub(crate) fn pop_chunk(&mut self, chunks: &Chunks) -> Option<TakenChunk> {
         let index = self.head;
         if index == NO_CHUNK {
             return None;
         }
         let is_tail = index == self.tail;
         self.head = if is_tail { NO_CHUNK } else { chunks.chunks.get(index).next };
-        Some(Taken { index, len: if is_tail { self.tail_len } else { CHUNK_LEN } })
+        Some(TakenChunk { index, len: if is_tail { self.tail_len } else { CHUNK_LEN } })
     }
 
-    /// Forgets everything and gives all chunks back, without reading them.
+    /// Empties the slot and returns its chunks to the pool, without reading them.
     pub(crate) fn clear(&mut self, chunks: &mut Chunks) {
         if self.head != NO_CHUNK {
             chunks.give_back_all(self.head, self.tail);
@@ -186,6 +186,6 @@ mod tests {
             }
             assert_eq!(out, ids);
         }
-        assert_eq!(chunks.chunks.len(), 5, "each list reused the chunks of the one before");
+        assert_eq!(chunks.chunks.len(), 5, "each list reuses the chunks of the previous one");
     }
 }

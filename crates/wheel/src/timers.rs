@@ -1,17 +1,16 @@
-//! Timers: the record of each pending timer, and the ids that stay good for one timer only.
+//! Timers: the record of each pending timer, and ids that never match another timer.
 //!
-//! In: due time and value. Out: a `TimerId`, and by it the record while the timer is live.
-//! Invariant: a generation is odd while its index is in use and grows with each change of hands,
-//! so an id matches at most one timer for ever. An index whose generations are used up is retired.
-//! Not here: where in time a timer lies (`place`), the lists that name it (`slot`).
+//! Each record has a generation, which is odd while the record is in use and grows with each insert
+//! and each removal. An id contains the generation, so it matches at most one timer. A record whose
+//! generations are used up is retired.
 //!
-//! A generation lies in its record: whoever asks whether an id is live wants the due time next, and
-//! a second array would be a second cache miss.
+//! The generation is in the record, next to the due time: a caller that checks whether an id is
+//! live needs the due time as well, and a second array would cost another cache miss.
 
 use crate::pages::Pages;
 
-/// Names one timer of one wheel, for ever: once the timer is given or cancelled, its id matches
-/// nothing. It says nothing to any other wheel.
+/// The id of a timer of one wheel. Once the timer has expired or was cancelled, the id matches
+/// nothing. It has no meaning for other wheels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerId {
     index: u32,
@@ -19,14 +18,14 @@ pub struct TimerId {
 }
 
 impl TimerId {
-    /// Fills the unused places of a chunk. Matches nothing, because its generation is even.
+    /// Fills the unused entries of a chunk. It matches nothing, because its generation is even.
     pub(crate) const NONE: TimerId = TimerId { index: 0, generation: 0 };
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Record<T> {
-    /// The due time; of a free record, the index of the next free one. In halves, so that a record
-    /// with a value of four bytes takes sixteen.
+    /// The due time; for a free record, the index of the next free one. In two halves, so that a
+    /// record with a value of four bytes takes sixteen.
     due: [u32; 2],
     value: T,
     generation: u32,
@@ -46,20 +45,20 @@ fn halves(due: u64) -> [u32; 2] {
     [(due >> 32) as u32, due as u32]
 }
 
-/// End of the list of free records.
+/// The end of the list of free records.
 const NO_INDEX: u32 = u32::MAX;
 
-/// The last even generation. One who has come here is not used again, or an id from its first life
-/// could match.
+/// The last even generation. A record that reaches it is not reused, because the generations would
+/// start again and a stale id could match.
 const RETIRED: u32 = u32::MAX - 1;
 
-/// Records in a page: 64 KiB with `T = u32`, so that a small wheel stays small.
+/// Records in a page, which has 64 KiB with `T = u32`, so that a small wheel stays small.
 const PAGE_LEN: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     records: Pages<Record<T>, PAGE_LEN>,
-    /// The record freed last is used first: it is still in the cache.
+    /// The record that was freed last is reused first, because it is still in the cache.
     first_free: u32,
     live: u32,
 }
@@ -73,7 +72,7 @@ impl<T: Copy> Timers<T> {
         self.live
     }
 
-    /// A new live timer, or `None` when every index is in use or retired.
+    /// Adds a timer; `None` if every index is in use or retired.
     #[inline]
     pub(crate) fn insert(&mut self, due: u64, value: T) -> Option<TimerId> {
         let index = self.first_free;
@@ -82,7 +81,7 @@ impl<T: Copy> Timers<T> {
             if index == NO_INDEX {
                 return None;
             }
-            // First 0, which fills the page and matches nothing.
+            // A new page is filled with copies, whose generation must match nothing.
             self.records.push(Record { due: halves(due), value, generation: 0 });
             self.records.get_mut(index).generation = 1;
             TimerId { index, generation: 1 }
@@ -97,10 +96,10 @@ impl<T: Copy> Timers<T> {
         Some(id)
     }
 
-    /// Ends a timer: gives due time and value if the id is live, and frees the record.
+    /// Removes a timer and frees its record. Returns due time and value if the id is live.
     #[inline]
     pub(crate) fn remove(&mut self, id: TimerId) -> Option<(u64, T)> {
-        // An id that was given is odd, so a record that is free, being even, differs from all.
+        // The generation of an id is odd, so it never matches a free record, whose is even.
         let record = self.records.get_checked_mut(id.index)?;
         if record.generation != id.generation {
             return None;
@@ -115,11 +114,11 @@ impl<T: Copy> Timers<T> {
         Some((due, value))
     }
 
-    /// Puts the live ids among `ids`, with their due times and in their order, at the beginning of
-    /// `out`, and says how many there are.
+    /// Writes the live ids among `ids` with their due times to the beginning of `out`, in order,
+    /// and returns how many there are.
     ///
-    /// Without a branch on what it reads: most of the records are not in the cache, all that helps
-    /// is to have many of them under way at once, and a branch guessed wrong would stop that.
+    /// It does not branch on the records that it reads. Most of them are not in the cache, and only
+    /// without mispredicted branches are many of them loaded at the same time.
     #[inline]
     pub(crate) fn live_among<const N: usize>(
         &self,
@@ -135,7 +134,7 @@ impl<T: Copy> Timers<T> {
         live
     }
 
-    /// Ends every timer. Their ids match nothing from now on.
+    /// Removes every timer. Their ids match nothing from now on.
     pub(crate) fn clear(&mut self) {
         for index in 0..self.records.len() {
             let generation = self.records.get(index).generation;
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_is_used_again_under_another_id() {
+    fn an_index_is_reused_with_another_id() {
         let mut timers = Timers::new();
         let first = timers.insert(5, 'a').unwrap();
         assert_eq!(timers.remove(first), Some((5, 'a')));
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_were_never_given_match_nothing() {
+    fn ids_that_were_never_issued_match_nothing() {
         let mut timers = Timers::new();
         assert_eq!(timers.remove(TimerId { index: 0, generation: 1 }), None);
         timers.insert(1, 'a').unwrap();

@@ -1,23 +1,23 @@
-//! The wheel itself: insert, cancel, advance, and when to wake up next.
+//! The wheel: insert, cancel, advance, and the time of the next wake-up.
 //!
-//! In: due times, values, ids, `now`. Out: expired timers, in order.
-//! Invariants: every live timer due at or after the wheel's time lies at `Place::of(time, due)`,
-//! and nowhere else; one that is due before it lies in `late`. A slot without live timers is empty.
-//! No occupied slot of level 1 or higher contains the wheel's time.
-//! Next door: where a due time belongs (`place`), lists of ids (`slot`), records (`timers`).
+//! Three things always hold. A live timer due at or after the wheel's time is in the slot
+//! `SlotIndex::of(time, due)`; one that is due before is in `late`. A slot without live timers is
+//! empty. No occupied slot of level 1 or higher contains the wheel's time.
+//!
+//! `slot_index` computes the slot of a due time, `slot` keeps lists of ids, `timers` the records.
 
 use crate::occupancy::Occupancy;
-use crate::place::{PLACES, Place};
 use crate::slot::{CHUNK_LEN, Chunks, Slot};
+use crate::slot_index::{SLOTS, SlotIndex};
 use crate::timers::{TimerId, Timers};
 
-/// The most timers one wheel can hold: counts of live and dead ids together stay within 32 bits.
+/// The most timers of one wheel: the live and dead ids of a slot must be countable in 32 bits.
 pub const TIMERS_MAX: u32 = 1 << 31;
 
-/// The wheel holds as many timers as it may.
+/// The error of an insert into a wheel that has as many timers as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full {
-    /// The bound that was reached.
+    /// The limit of the wheel.
     pub timers_max: u32,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// A hierarchical timing wheel with slots of one tick. See the crate's page for how it works.
+/// A hierarchical timing wheel with slots of one tick. The page of the crate explains how it works.
 ///
 /// ```
 /// use punctual_wheel::Wheel;
@@ -50,50 +50,50 @@ impl std::error::Error for Full {}
 /// ```
 #[derive(Debug)]
 pub struct Wheel<T> {
-    /// The latest `now` that was seen.
+    /// The latest `now` of all advances.
     time: u64,
-    /// No occupied slot starts before this. Lets an advance in which nothing happens be two
-    /// comparisons.
+    /// No occupied slot starts before this, so an advance that reaches no slot is two comparisons.
     wake: u64,
     timers: Timers<T>,
     occupancy: Occupancy,
-    slots: Box<[Slot; PLACES]>,
-    /// Timers that were due before the wheel's time when they came. Not in order until asked for.
+    slots: Box<[Slot; SLOTS]>,
+    /// Timers that were due before the wheel's time when they were inserted. Sorted when they
+    /// expire.
     late: Slot,
     chunks: Chunks,
     timers_max: u32,
 }
 
-/// Room for what is live in one chunk.
-type Batch = [(u64, TimerId); CHUNK_LEN];
-const EMPTY_BATCH: Batch = [(0, TimerId::NONE); CHUNK_LEN];
+/// A buffer for the live ids of one chunk.
+type LiveIds = [(u64, TimerId); CHUNK_LEN];
+const NO_LIVE_IDS: LiveIds = [(0, TimerId::NONE); CHUNK_LEN];
 
 impl<T: Copy> Wheel<T> {
-    /// An empty wheel whose time is `now`, bounded by [`TIMERS_MAX`].
+    /// Makes an empty wheel with the time `now` and the limit [`TIMERS_MAX`].
     pub fn new(now: u64) -> Self {
         Wheel::with_timers_max(now, TIMERS_MAX)
     }
 
-    /// An empty wheel whose time is `now`, with a bound of its own. Nothing is set aside for it; a
-    /// bound above [`TIMERS_MAX`] means that one.
+    /// Makes an empty wheel with the time `now` and a limit of at most [`TIMERS_MAX`]. No memory is
+    /// reserved.
     pub fn with_timers_max(now: u64, timers_max: u32) -> Self {
         Wheel {
             time: now,
             wake: u64::MAX,
             timers: Timers::new(),
             occupancy: Occupancy::default(),
-            slots: Box::new([Slot::EMPTY; PLACES]),
+            slots: Box::new([Slot::EMPTY; SLOTS]),
             late: Slot::EMPTY,
             chunks: Chunks::new(),
             timers_max: timers_max.min(TIMERS_MAX),
         }
     }
 
-    /// Adds a timer. One that is already due is given at the next advance.
+    /// Adds a timer. If it is already due, the next advance gives it.
     ///
     /// # Errors
     ///
-    /// [`Full`] when the wheel holds as many timers as it may; it is unchanged then.
+    /// [`Full`] if the wheel has as many timers as it may. The wheel is unchanged then.
     #[inline]
     pub fn insert(&mut self, due: u64, value: T) -> Result<TimerId, Full> {
         let full = Full { timers_max: self.timers_max };
@@ -109,28 +109,28 @@ impl<T: Copy> Wheel<T> {
         Ok(id)
     }
 
-    /// Takes a timer out before it expires and gives its value; `None` if it was already given or
-    /// cancelled. An id never cancels a timer other than its own.
+    /// Removes a timer before it expires and returns its value; `None` if it has expired or was
+    /// cancelled. An id never cancels another timer than its own.
     #[inline]
     pub fn cancel(&mut self, id: TimerId) -> Option<T> {
         let (due, value) = self.timers.remove(id)?;
-        let place = (due >= self.time).then(|| Place::of(self.time, due));
-        let slot = self.slot_mut(place);
-        slot.note_dead();
+        let slot_index = (due >= self.time).then(|| SlotIndex::of(self.time, due));
+        let slot = self.slot_mut(slot_index);
+        slot.mark_dead();
         if slot.is_empty() {
-            self.empty(place);
-        } else if slot.wants_sweep() {
-            self.sweep(place);
+            self.empty(slot_index);
+        } else if slot.needs_sweep() {
+            self.sweep(slot_index);
         }
         Some(value)
     }
 
-    /// Gives `expire` every timer with `due <= now` as `(due, value)`, in order of due time and of
-    /// insertion among equals. Never one with `due > now`.
+    /// Calls `expire` with every timer with `due <= now` as `(due, value)`, in order of due time,
+    /// and of insertion where due times are equal. Never with one that is due after `now`.
     ///
     /// `now` may jump by any amount. A `now` before an earlier one does not turn the wheel back; it
-    /// still gives late timers that are due by it. `expire` must not panic: a wheel that was unwound
-    /// through may have lost timers, and is good only to be dropped.
+    /// only gives late timers that are due by it. If `expire` panics, the wheel may have lost
+    /// timers and must not be used any more.
     #[inline]
     pub fn advance(&mut self, now: u64, mut expire: impl FnMut(u64, T)) {
         if self.late.earliest_due() <= now {
@@ -142,46 +142,46 @@ impl<T: Copy> Wheel<T> {
         self.time = self.time.max(now);
     }
 
-    /// When to advance next: never later than the due time of the earliest timer, and `None` only
-    /// when there is none.
+    /// When to advance next: not later than the earliest due time; `None` if there are no timers.
     ///
-    /// It is exactly that due time, unless the timer that was earliest in the first occupied slot
-    /// has been cancelled and others remain in that slot: then it may be the cancelled one's due
-    /// time. Advancing to it gives nothing and sets it right. Within the 256 ticks that share the
-    /// wheel's upper digits it is always exact.
+    /// It is the earliest due time itself, with one exception: if the earliest timer of the first
+    /// occupied slot was cancelled and others remain in the slot, it may be the due time of the
+    /// cancelled one. An advance to that time gives no timer and corrects it. Within the 256 ticks
+    /// that share the wheel's upper digits it is always exact.
     pub fn next_due(&self) -> Option<u64> {
         if !self.late.is_empty() {
             return Some(self.late.earliest_due());
         }
-        let place = self.occupancy.first()?;
-        Some(self.slots[place.index()].earliest_due())
+        let slot_index = self.occupancy.first()?;
+        Some(self.slots[slot_index.number()].earliest_due())
     }
 
-    /// The latest `now` seen.
+    /// The latest `now` of all advances.
     pub fn time(&self) -> u64 {
         self.time
     }
 
-    /// Timers that are neither given nor cancelled.
+    /// How many timers are pending.
     pub fn len(&self) -> usize {
         self.timers.live() as usize
     }
 
+    /// Whether no timer is pending.
     pub fn is_empty(&self) -> bool {
         self.timers.live() == 0
     }
 
-    /// Cancels every timer. Time stays, old ids match nothing, memory is kept for the timers to
-    /// come.
+    /// Cancels every timer. The time stays, old ids match nothing, and memory is kept for further
+    /// timers.
     pub fn clear(&mut self) {
         self.timers.clear();
-        while let Some(place) = self.occupancy.first() {
-            self.empty(Some(place));
+        while let Some(slot_index) = self.occupancy.first() {
+            self.empty(Some(slot_index));
         }
         self.empty(None);
     }
 
-    /// Everything this wheel has taken from the allocator, and its own size.
+    /// The bytes that the wheel has allocated, plus its own size.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + size_of_val(&*self.slots)
@@ -189,33 +189,33 @@ impl<T: Copy> Wheel<T> {
             + self.chunks.memory_bytes()
     }
 
-    /// Lists an id that is due at or after the wheel's time.
+    /// Adds an id that is due at or after the wheel's time to its slot.
     #[inline]
     fn put(&mut self, due: u64, id: TimerId) {
-        let place = Place::of(self.time, due);
-        let slot = &mut self.slots[place.index()];
+        let slot_index = SlotIndex::of(self.time, due);
+        let slot = &mut self.slots[slot_index.number()];
         if slot.is_empty() {
-            self.occupancy.set(place);
-            self.wake = self.wake.min(place.start(self.time));
+            self.occupancy.set(slot_index);
+            self.wake = self.wake.min(slot_index.start(self.time));
         }
         slot.push(&mut self.chunks, due, id);
     }
 
     /// Visits the occupied slots that start by `now`, in order of time.
     ///
-    /// Kept out of `advance`, so that a call in which nothing is due stays a few instructions.
+    /// Not inlined into `advance`, so that a call in which nothing is due stays a few instructions.
     #[inline(never)]
     fn turn(&mut self, now: u64, expire: &mut impl FnMut(u64, T)) {
         let mut wake = u64::MAX;
-        while let Some(place) = self.occupancy.first() {
-            let start = place.start(self.time);
+        while let Some(slot_index) = self.occupancy.first() {
+            let start = slot_index.start(self.time);
             if start > now {
                 wake = start;
                 break;
             }
             self.time = start;
-            let slot = self.take(Some(place));
-            match place.level() {
+            let slot = self.take(Some(slot_index));
+            match slot_index.level() {
                 0 => self.expire_slot(slot, expire),
                 _ => self.cascade(slot),
             }
@@ -223,7 +223,7 @@ impl<T: Copy> Wheel<T> {
         self.wake = wake;
     }
 
-    /// Gives the timers of a slot of level 0. They all have the same due time.
+    /// Expires the timers of a slot of level 0. They all have the same due time.
     fn expire_slot(&mut self, mut slot: Slot, expire: &mut impl FnMut(u64, T)) {
         while let Some(taken) = slot.pop_chunk(&self.chunks) {
             for id in self.chunks.ids(&taken) {
@@ -236,19 +236,19 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Deals the timers of a slot of a higher level out to lower levels, in their order.
+    /// Moves the timers of a slot of a higher level to lower levels, in their order.
     fn cascade(&mut self, mut slot: Slot) {
-        let mut batch = EMPTY_BATCH;
+        let mut live_ids = NO_LIVE_IDS;
         while let Some(taken) = slot.pop_chunk(&self.chunks) {
-            let live = self.timers.live_among(self.chunks.ids(&taken), &mut batch);
+            let live = self.timers.live_among(self.chunks.ids(&taken), &mut live_ids);
             self.chunks.give_back(taken);
-            for (due, id) in &batch[..live] {
+            for (due, id) in &live_ids[..live] {
                 self.put(*due, *id);
             }
         }
     }
 
-    /// Gives the late timers that are due by `now`. All of them are, unless `now` stepped back.
+    /// Expires the late timers that are due by `now`. All of them are, unless `now` went back.
     #[cold]
     fn expire_late(&mut self, now: u64, expire: &mut impl FnMut(u64, T)) {
         let mut late = self.live_in(None);
@@ -267,54 +267,54 @@ impl<T: Copy> Wheel<T> {
 
     /// Rewrites a slot without its dead ids.
     #[cold]
-    fn sweep(&mut self, place: Option<Place>) {
-        let mut slot = std::mem::replace(self.slot_mut(place), Slot::EMPTY);
+    fn sweep(&mut self, slot_index: Option<SlotIndex>) {
+        let mut slot = std::mem::replace(self.slot_mut(slot_index), Slot::EMPTY);
         let mut swept = Slot::EMPTY;
-        let mut batch = EMPTY_BATCH;
+        let mut live_ids = NO_LIVE_IDS;
         while let Some(taken) = slot.pop_chunk(&self.chunks) {
-            let live = self.timers.live_among(self.chunks.ids(&taken), &mut batch);
+            let live = self.timers.live_among(self.chunks.ids(&taken), &mut live_ids);
             self.chunks.give_back(taken);
-            for (due, id) in &batch[..live] {
+            for (due, id) in &live_ids[..live] {
                 swept.push(&mut self.chunks, *due, *id);
             }
         }
-        *self.slot_mut(place) = swept;
+        *self.slot_mut(slot_index) = swept;
     }
 
-    /// Takes every live id out of a slot, with its due time.
-    fn live_in(&mut self, place: Option<Place>) -> Vec<(u64, TimerId)> {
-        let mut slot = self.take(place);
+    /// Empties a slot and returns its live ids with their due times.
+    fn live_in(&mut self, slot_index: Option<SlotIndex>) -> Vec<(u64, TimerId)> {
+        let mut slot = self.take(slot_index);
         let mut all = Vec::new();
-        let mut batch = EMPTY_BATCH;
+        let mut live_ids = NO_LIVE_IDS;
         while let Some(taken) = slot.pop_chunk(&self.chunks) {
-            let live = self.timers.live_among(self.chunks.ids(&taken), &mut batch);
+            let live = self.timers.live_among(self.chunks.ids(&taken), &mut live_ids);
             self.chunks.give_back(taken);
-            all.extend_from_slice(&batch[..live]);
+            all.extend_from_slice(&live_ids[..live]);
         }
         all
     }
 
-    /// The slot at a place, or the late one for none.
+    /// The slot at an index; `None` means the late timers.
     #[inline]
-    fn slot_mut(&mut self, place: Option<Place>) -> &mut Slot {
-        match place {
-            Some(place) => &mut self.slots[place.index()],
+    fn slot_mut(&mut self, slot_index: Option<SlotIndex>) -> &mut Slot {
+        match slot_index {
+            Some(slot_index) => &mut self.slots[slot_index.number()],
             None => &mut self.late,
         }
     }
 
-    /// Takes a slot's list, leaving it empty.
+    /// Takes the list of a slot, which is empty then.
     #[inline]
-    fn take(&mut self, place: Option<Place>) -> Slot {
-        if let Some(place) = place {
-            self.occupancy.unset(place);
+    fn take(&mut self, slot_index: Option<SlotIndex>) -> Slot {
+        if let Some(slot_index) = slot_index {
+            self.occupancy.unset(slot_index);
         }
-        std::mem::replace(self.slot_mut(place), Slot::EMPTY)
+        std::mem::replace(self.slot_mut(slot_index), Slot::EMPTY)
     }
 
-    /// Drops a slot's list, dead ids and all.
-    fn empty(&mut self, place: Option<Place>) {
-        self.take(place).clear(&mut self.chunks);
+    /// Drops the list of a slot, with its dead ids.
+    fn empty(&mut self, slot_index: Option<SlotIndex>) {
+        self.take(slot_index).clear(&mut self.chunks);
     }
 }
 
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tick_of_several_laps_gives_its_own_timer() {
+    fn every_tick_of_several_rounds_gives_its_own_timer() {
         let start = (1 << 16) - 700;
         let mut wheel = Wheel::new(start);
         for due in (start..start + 2_000).rev() {
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_can_be_used_again_and_again() {
+    fn timers_at_the_end_of_time_can_be_inserted_repeatedly() {
         let mut wheel = Wheel::new(u64::MAX);
         for round in 0..3 {
             wheel.insert(u64::MAX, round).unwrap();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_due_times_come_in_order_of_insertion_from_whatever_level() {
+    fn equal_due_times_expire_in_order_of_insertion_from_any_level() {
         let due = 0x0123_4567;
         let mut wheel = Wheel::new(0);
         for (value, now) in
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_already_due_comes_at_the_next_advance_in_its_order() {
+    fn a_timer_that_is_already_due_expires_at_the_next_advance_in_order() {
         let mut wheel = Wheel::new(1_000);
         for (due, value) in [(1_000, 'd'), (999, 'b'), (5, 'a'), (999, 'c'), (1_001, 'e')] {
             wheel.insert(due, value).unwrap();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_back_of_now_turns_nothing_back() {
+    fn a_now_that_goes_back_does_not_turn_the_wheel_back() {
         let mut wheel = Wheel::new(1_000);
         wheel.insert(1_500, 'd').unwrap();
         assert_eq!(advanced(&mut wheel, 1_200), []);
@@ -446,7 +446,7 @@ mod tests {
         let cancelled = wheel.insert(2, 'b').unwrap();
         assert_eq!(wheel.cancel(cancelled), Some('b'));
         assert_eq!(advanced(&mut wheel, 1), [(1, 'a')]);
-        // Both records are used again, under ids of their own.
+        // Both records are reused with new ids.
         let new = [wheel.insert(9, 'c').unwrap(), wheel.insert(9, 'd').unwrap()];
         for stale in [given, cancelled] {
             assert!(!new.contains(&stale));
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_forgets_timers_and_ids_but_not_the_time() {
+    fn clear_removes_timers_and_ids_but_keeps_the_time() {
         let mut wheel = Wheel::new(50);
         let ids: Vec<_> =
             [10, 50, 51, 1 << 20, u64::MAX].map(|due| wheel.insert(due, due).unwrap()).into();
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_wheel_refuses_and_takes_again_when_one_leaves() {
+    fn a_full_wheel_refuses_timers_until_one_is_removed() {
         let mut wheel = Wheel::with_timers_max(0, 2);
         let first = wheel.insert(1, 'a').unwrap();
         wheel.insert(2, 'b').unwrap();
@@ -486,8 +486,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_bounded_while_timers_are_inserted_and_cancelled_for_ever() {
-        // Without an advance, near, far, late, and in one slot among timers that stay.
+    fn memory_stays_bounded_while_timers_are_inserted_and_cancelled_without_end() {
+        // Without an advance; near, far, late, and in a slot with other timers.
         for due in [900, 1_000, 1_001, 5_000, 90_000, u64::MAX] {
             let mut wheel = Wheel::new(1_000);
             for value in 0..1_000 {
@@ -504,8 +504,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_bounded_while_timers_are_pushed_out_for_ever() {
-        // The pattern of watches: cancel, insert again further out, time goes by.
+    fn memory_stays_bounded_while_timers_are_postponed_without_end() {
+        // As watches do: cancel, insert again at a later time, advance.
         let mut wheel = Wheel::new(0);
         let mut ids: Vec<_> =
             (0..1_000).map(|nth| wheel.insert(30_000 + nth, nth).unwrap()).collect();
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_last_timer_is_cancelled_is_not_waited_for() {
+    fn the_wheel_does_not_wake_for_a_slot_whose_last_timer_was_cancelled() {
         let mut wheel = Wheel::new(0);
         let ids = [7, 300, 70_000].map(|due| wheel.insert(due, due).unwrap());
         wheel.insert(1 << 40, 0).unwrap();
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn waking_for_a_cancelled_timer_sets_the_next_due_time_right() {
+    fn an_advance_to_a_cancelled_timer_corrects_the_next_due_time() {
         let mut wheel = Wheel::new(0);
         let first = wheel.insert(600, 'a').unwrap();
         wheel.insert(700, 'b').unwrap();

@@ -1,9 +1,9 @@
-//! The search: the first local time from a given one on that an expression names.
+//! Finds the first local time at or after a given one that an expression matches, to the second.
 //!
-//! In: a local time without a zone. Out: a local time, to the second.
-//! Invariant: an expression that can be searched has a day within the next [`YEARS_BARREN_MAX`]
-//! years, or within the next of its years; so no search looks at more than some dozen months.
-//! Not here: whether that time exists in a zone, or twice (`clock_change`).
+//! Every search is bounded. Months and years without a matching day are removed when an expression
+//! is read, so one that is left has a day within [`YEARS_WITHOUT_DAY_MAX`] years, or within the
+//! next of the years that it names. Whether a local time exists in a zone, or exists twice, is the
+//! subject of `clock_change`.
 
 use std::sync::Arc;
 
@@ -12,11 +12,12 @@ use jiff::civil::{Date, DateTime, Time};
 use super::days::Days;
 use super::field::{YEAR_MAX, YEAR_MIN};
 
-/// The longest wait for a day that exists: a fifth weekday in February wants a leap year that
-/// begins on the right day, which comes every 28 years, and every 40 where 2100 is between.
-pub(super) const YEARS_BARREN_MAX: i16 = 40;
+/// The longest wait for a day that matches. Which days match depends on the weekday of New Year
+/// and on whether the year is a leap year. The rarest of these 14 kinds of year are leap years,
+/// each of which comes every 28 years, or after 40 where a century without a leap day is between.
+pub(super) const YEARS_WITHOUT_DAY_MAX: i16 = 40;
 
-/// An expression as sets. Bits are the values themselves.
+/// An expression as sets of values. Bit `n` is the value `n`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) seconds: u64,
@@ -26,14 +27,14 @@ pub(super) struct Fields {
     pub(super) months: u64,
     /// `None`: every year.
     pub(super) years: Option<Arc<Years>>,
-    /// The minute field is made with `*`.
+    /// The minute field is written with `*`.
     pub(super) star_minute: bool,
-    /// The hour field is made with `*`.
+    /// The hour field is written with `*`.
     pub(super) star_hour: bool,
 }
 
 impl Fields {
-    /// Second 0 of every minute: what the fields that are not written mean.
+    /// Second 0 of every minute: the values of fields that are not written.
     pub(super) fn every_minute() -> Self {
         Self {
             seconds: 1,
@@ -47,15 +48,15 @@ impl Fields {
         }
     }
 
-    /// Whether the time of day is fixed, rather than a part of every hour or every minute.
+    /// Whether the time of day is fixed: neither minute nor hour is written with `*`.
     pub(super) fn is_fixed(&self) -> bool {
         !self.star_minute && !self.star_hour
     }
 
-    /// Drops months and years that never have a day that is meant. Answers whether any are left.
-    pub(super) fn leave_out_what_never_occurs(&mut self) -> bool {
+    /// Removes months and years that never have a matching day. Returns whether any are left.
+    pub(super) fn remove_what_never_occurs(&mut self) -> bool {
         for month in 1..=12 {
-            // Every kind of year is among 28 without a century between them.
+            // All 14 kinds of year are among 28 in a row without a skipped leap day.
             if !(2001..2029).any(|year| self.days.of(year, month) != 0) {
                 self.months &= !(1 << month);
             }
@@ -75,7 +76,7 @@ impl Fields {
         self.months != 0
     }
 
-    /// The first local time at or after `from` that is meant.
+    /// The first matching local time at or after `from`.
     pub(super) fn first_from(&self, from: DateTime) -> Option<DateTime> {
         let date = self.first_date_from(from.date())?;
         if date > from.date() {
@@ -90,7 +91,7 @@ impl Fields {
 
     fn first_date_from(&self, from: Date) -> Option<Date> {
         let mut from = from;
-        let year_max = from.year().saturating_add(YEARS_BARREN_MAX);
+        let year_max = from.year().saturating_add(YEARS_WITHOUT_DAY_MAX);
         loop {
             let year = match &self.years {
                 Some(years) => years.first_from(u16::try_from(from.year()).ok()?)?.cast_signed(),
@@ -106,7 +107,7 @@ impl Fields {
         }
     }
 
-    /// The first day that is meant, in the same year.
+    /// The first matching day at or after `from` in the same year.
     fn first_date_of_year_from(&self, from: Date) -> Option<Date> {
         let year = from.year();
         let mut day = from.day();
@@ -157,7 +158,7 @@ impl Fields {
     }
 }
 
-/// A set of years.
+/// A set of years from [`YEAR_MIN`] to [`YEAR_MAX`], one bit each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Years([u64; 17]);
 
@@ -167,26 +168,26 @@ impl Years {
     }
 
     pub(super) fn insert(&mut self, year: u16) {
-        let (word, bit) = Self::place(year);
+        let (word, bit) = Self::position(year);
         self.0[word] |= 1 << bit;
     }
 
     fn remove(&mut self, year: u16) {
-        let (word, bit) = Self::place(year);
+        let (word, bit) = Self::position(year);
         self.0[word] &= !(1 << bit);
     }
 
     fn contains(&self, year: u16) -> bool {
-        let (word, bit) = Self::place(year);
+        let (word, bit) = Self::position(year);
         self.0[word] >> bit & 1 == 1
     }
 
-    /// The first year of the set that is not before this one.
+    /// The first year of the set at or after `year`.
     fn first_from(&self, year: u16) -> Option<u16> {
         if year > YEAR_MAX {
             return None;
         }
-        let (start, bit) = Self::place(year.max(YEAR_MIN));
+        let (start, bit) = Self::position(year.max(YEAR_MIN));
         let rest = self.0[start] >> bit << bit;
         std::iter::once(rest)
             .chain(self.0[start + 1..].iter().copied())
@@ -196,7 +197,7 @@ impl Years {
             .map(|(words, bit)| YEAR_MIN + words + bit)
     }
 
-    fn place(year: u16) -> (usize, u32) {
+    fn position(year: u16) -> (usize, u32) {
         let index = u32::from(year - YEAR_MIN);
         ((index / 64) as usize, index % 64)
     }
@@ -217,11 +218,11 @@ fn first_bit_from(bits: u64, value: u32) -> Option<u32> {
 
 fn time(hour: u32, minute: u32, second: u32) -> Time {
     Time::new(number(hour), number(minute), number(second), 0)
-        .expect("every field holds only what its clock can show")
+        .expect("fields hold only values of a clock")
 }
 
 fn number(value: u32) -> i8 {
-    i8::try_from(value).expect("no field but the year has a value above 59")
+    i8::try_from(value).expect("only years are above 59")
 }
 
 #[cfg(test)]
@@ -229,9 +230,8 @@ mod tests {
     use super::super::parse::parse;
     use super::*;
 
-    /// Every way to name days by itself. An expression is a union of these over some months, so it
-    /// waits no longer than the least of its parts.
-    fn days() -> Vec<String> {
+    /// Every form of a day, alone.
+    fn day_forms() -> Vec<String> {
         let numbers = (1..=31).flat_map(|day| [format!("{day} * ?"), format!("{day}W * ?")]);
         let from_last = (1..=30).map(|before| format!("L-{before} * ?"));
         let weekdays = (0..7).flat_map(|weekday| {
@@ -243,29 +243,46 @@ mod tests {
     }
 
     #[test]
-    fn no_day_that_exists_is_waited_for_longer_than_the_search_goes() {
+    fn every_kind_of_year_comes_again_within_the_bound_of_the_search() {
+        // The calendar repeats after 400 years.
+        let kind_of = |year: i16| {
+            let new_year = Date::new(year, 1, 1).unwrap();
+            (new_year.in_leap_year(), new_year.weekday().to_sunday_zero_offset())
+        };
+        let mut last_of_kind = std::collections::BTreeMap::new();
         let mut longest = 0;
-        for days in days() {
+        for year in 2000..2400 + YEARS_WITHOUT_DAY_MAX * 2 {
+            if let Some(last) = last_of_kind.insert(kind_of(year), year) {
+                longest = longest.max(year - last);
+            }
+        }
+        assert_eq!((last_of_kind.len(), longest), (14, YEARS_WITHOUT_DAY_MAX));
+    }
+
+    #[test]
+    fn no_form_of_a_day_waits_longer_than_the_bound_of_the_search() {
+        let mut longest = 0;
+        for days in day_forms() {
             for month in 1..=12 {
                 let text = format!("0 0 {}", days.replace("* ", &format!("{month} ")));
                 let Ok(fields) = parse(&text) else {
                     continue;
                 };
                 // The calendar repeats after 400 years.
-                let years = (2000..2400 + YEARS_BARREN_MAX * 2)
+                let years = (2000..2400 + YEARS_WITHOUT_DAY_MAX * 2)
                     .filter(|year| fields.days.of(*year, month) != 0)
                     .collect::<Vec<i16>>();
                 let waits = years.windows(2).map(|pair| pair[1] - pair[0]);
                 longest = waits.max().unwrap_or(i16::MAX).max(longest);
             }
         }
-        assert_eq!(longest, YEARS_BARREN_MAX);
+        assert_eq!(longest, YEARS_WITHOUT_DAY_MAX);
     }
 
     #[test]
     fn a_refused_day_is_in_none_of_400_years() {
         let mut refused = 0;
-        for days in days() {
+        for days in day_forms() {
             for month in 1..=12 {
                 let text = format!("0 0 {}", days.replace("* ", &format!("{month} ")));
                 if parse(&text).is_ok() {

@@ -1,11 +1,11 @@
-//! The fields of an expression: what each may hold, and the runs of numbers that its text names.
+//! The fields of an expression: which values each may have, and how one entry of a list is read.
 //!
-//! In: one field's text. Out: [`Run`]s, or a complaint that says what is allowed.
-//! Not here: `L`, `W` and `#`, which only days have (`parse`).
+//! An entry becomes a [`StepRange`], or an error text that says what is allowed. The forms with
+//! `L`, `W` and `#`, which only days have, are read in `parse`.
 
-/// Which field.
+/// The fields, in the order in which they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     Second,
     Minute,
     Hour,
@@ -19,12 +19,12 @@ const MONTHS: [&str; 12] =
     ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// The years that a seventh field can name.
+/// The first year that a seventh field can name.
 pub(super) const YEAR_MIN: u16 = 1970;
-/// See [`YEAR_MIN`].
+/// The last year that a seventh field can name.
 pub(super) const YEAR_MAX: u16 = 2999;
 
-impl Kind {
+impl FieldKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Second => "second",
@@ -37,7 +37,7 @@ impl Kind {
         }
     }
 
-    /// What the field may hold, for people.
+    /// The values that the field may have, for error texts.
     fn allowed(self) -> &'static str {
         match self {
             Self::Second | Self::Minute => "0-59",
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The last value, which `*` and `a/n` go up to. A weekday may also be 7: see [`Self::value`].
+    /// The last value of `*` and of `a/n`. A weekday may also be 7: see [`Self::value`].
     fn max(self) -> u16 {
         match self {
             Self::Second | Self::Minute => 59,
@@ -71,17 +71,11 @@ impl Kind {
         }
     }
 
-    /// How many values there are, which is the widest step that means what it says: `*/90` minutes
-    /// would be every hour.
-    fn count(self) -> u16 {
-        self.max() - self.min() + 1
-    }
-
     pub(super) fn must_be(self, text: &str) -> String {
         format!("must be {}, is {text:?}", self.allowed())
     }
 
-    /// One value: a number or a name.
+    /// Reads one value: a number or a name.
     pub(super) fn value(self, text: &str) -> Option<u16> {
         let named = |names: &[&str]| {
             let index = names.iter().position(|name| name.eq_ignore_ascii_case(text))?;
@@ -98,19 +92,19 @@ impl Kind {
         })
     }
 
-    /// One entry of a list: `*`, `?`, `5`, `1-5`, each with or without `/n`.
-    pub(super) fn run(self, text: &str) -> Result<Run, String> {
+    /// Reads one entry of a list: `*`, `?`, `5` or `1-5`, each with or without `/n`.
+    pub(super) fn entry(self, text: &str) -> Result<StepRange, String> {
         let (base, step_text) = match text.split_once('/') {
             Some((base, step)) => (base, Some(step)),
             None => (text, None),
         };
         let step = match step_text {
-            Some(step_text) => self.step(step_text)?,
+            Some(step_text) => step_of(step_text)?,
             None => 1,
         };
         let star = base == "*" || (base == "?" && matches!(self, Self::Day | Self::Weekday));
         if star {
-            return Ok(Run { from: self.min(), to: self.max(), step, star });
+            return Ok(StepRange { from: self.min(), to: self.max(), step, star });
         }
         if base == "?" {
             return Err(format!("must be {}; \"?\" is for day and weekday", self.allowed()));
@@ -120,33 +114,26 @@ impl Kind {
             None => {
                 let value = self.value(base).ok_or_else(|| self.must_be(text))?;
                 match step_text {
-                    // From Sunday, however it is spelled, to Saturday.
+                    // From Sunday, as 0 or as 7, to Saturday.
                     Some(_) if self == Self::Weekday => (value % 7, self.max()),
                     Some(_) => (value, self.max()),
                     None => (value, value),
                 }
             }
         };
-        Ok(Run { from, to, step, star })
+        Ok(StepRange { from, to, step, star })
     }
 
-    fn step(self, text: &str) -> Result<u16, String> {
-        let widest = self.count();
-        let step = number(text).filter(|step| (1..=widest).contains(step));
-        step.ok_or_else(|| format!("must have a step of 1-{widest}, is {:?}", format!("/{text}")))
-    }
-
-    /// `1-5`. Ranges do not wrap: which days `FRI-MON` has is plain, which hours `22-6` has in a step
-    /// of five is not.
+    /// Reads `1-5`. A range does not wrap around: it is not clear which hours `22-6/5` would have.
     fn range(self, from_text: &str, to_text: &str, text: &str) -> Result<(u16, u16), String> {
         let (Some(mut from), Some(mut to)) = (self.value(from_text), self.value(to_text)) else {
             return Err(self.must_be(text));
         };
-        // A week may begin with Sunday in either spelling: 7-3 is 0-3.
+        // A week may begin with Sunday as 7: 7-3 is 0-3.
         if self == Self::Weekday && from == 7 && to < 7 {
             from = 0;
         }
-        // A week that ends with its Sunday: SAT-SUN, MON-SUN. `5-0` is not taken for one.
+        // A week may end with Sunday by name: SAT-SUN, MON-SUN. `5-0` is refused.
         if self == Self::Weekday && to_text.eq_ignore_ascii_case("SUN") && from > 0 {
             to = 7;
         }
@@ -163,16 +150,16 @@ impl Kind {
 
 /// The values from one to another, in steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct StepRange {
     from: u16,
     to: u16,
     step: u16,
-    /// Made with `*` or `?`.
+    /// Written with `*` or `?`.
     pub(super) star: bool,
 }
 
-impl Run {
-    /// Whether nothing at all is left out: `*`, `?` and `*/1`.
+impl StepRange {
+    /// Whether every value is in it: `*`, `?` and `*/1`.
     pub(super) fn is_everything(self) -> bool {
         self.star && self.step == 1
     }
@@ -182,8 +169,20 @@ impl Run {
     }
 }
 
-/// Digits and nothing else; the standard parser would take a sign.
+/// Reads a step. As in crontab, it may be wider than its range, of which then only the first value
+/// matches: `*/100` minutes is minute 0.
+fn step_of(text: &str) -> Result<u16, String> {
+    // All steps that do not fit 16 bits are wider than every range.
+    let step = is_digits(text).then(|| text.parse().unwrap_or(u16::MAX));
+    step.filter(|step| *step > 0)
+        .ok_or_else(|| format!("must have a step of at least 1, is {:?}", format!("/{text}")))
+}
+
+/// Reads a number without a sign, which the standard parser would accept.
 pub(super) fn number(text: &str) -> Option<u16> {
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten()
+    is_digits(text).then(|| text.parse().ok()).flatten()
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -1,17 +1,18 @@
-//! Reading an expression: text becomes [`Fields`], or a complaint that points at the field.
+//! Reads an expression into [`Fields`], or returns an error that names the field.
 //!
-//! In: the text, trimmed. Out: sets, from which everything that never occurs is already gone.
-//! Not here: numbers and ranges (`field`), and which day of which month is meant (`days`).
+//! Months and years without a matching day are removed from the result; an expression that is left
+//! with none is refused. Numbers and ranges are read in `field`; `days` decides which days of a
+//! month match.
 
 use std::sync::Arc;
 
 use crate::Invalid;
 
 use super::calendar::{Fields, Years};
-use super::days::Days;
-use super::field::{Kind, Run, number};
+use super::days::{MonthDays, Weekdays};
+use super::field::{FieldKind, StepRange, number};
 
-/// Names for common expressions, as crontab has them.
+/// Names for common expressions, as in crontab(5).
 const NICKNAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -22,12 +23,22 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
 ];
 
-/// Field kinds in the order in which seven of them are written; five leave out the first and the
-/// last, six the last.
-const KINDS: [Kind; 7] =
-    [Kind::Second, Kind::Minute, Kind::Hour, Kind::Day, Kind::Month, Kind::Weekday, Kind::Year];
+/// The fields of an expression with seven. One with six has no year; one with five has neither
+/// second nor year.
+const KINDS: [FieldKind; 7] = [
+    FieldKind::Second,
+    FieldKind::Minute,
+    FieldKind::Hour,
+    FieldKind::Day,
+    FieldKind::Month,
+    FieldKind::Weekday,
+    FieldKind::Year,
+];
 
-/// Reads an expression of ASCII text.
+/// How a field begins that does not restrict the days (see `days`).
+const STARS: [char; 2] = ['*', '?'];
+
+/// Reads an expression, which must be ASCII text.
 pub(super) fn parse(expression: &str) -> Result<Fields, Invalid> {
     let expanded = if expression.starts_with('@') { expand(expression)? } else { expression };
     let texts: Vec<&str> = expanded.split_ascii_whitespace().collect();
@@ -42,24 +53,25 @@ pub(super) fn parse(expression: &str) -> Result<Fields, Invalid> {
     };
     let mut fields = Fields::every_minute();
     for (index, (kind, text)) in kinds.iter().zip(&texts).enumerate() {
-        let place = |problem| invalid(format!("field {} ({}) {problem}", index + 1, kind.name()));
-        read(*kind, text, &mut fields).map_err(place)?;
+        let at_field =
+            |problem| invalid(format!("field {} ({}) {problem}", index + 1, kind.name()));
+        read(*kind, text, &mut fields).map_err(at_field)?;
     }
-    if fields.leave_out_what_never_occurs() {
+    if fields.remove_what_never_occurs() {
         Ok(fields)
     } else {
         Err(invalid("never fires: none of its months has such a day".to_owned()))
     }
 }
 
-/// Blames the expression.
+/// An error about the expression.
 pub(super) fn invalid(problem: String) -> Invalid {
     Invalid::new("cron", problem)
 }
 
 fn expand(nickname: &str) -> Result<&'static str, Invalid> {
-    let known = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(nickname));
-    known.map(|(_, expression)| *expression).ok_or_else(|| {
+    let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(nickname));
+    found.map(|(_, expression)| *expression).ok_or_else(|| {
         let names: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
         invalid(format!("must be one of {} or have fields, is {nickname:?}", names.join(", ")))
     })
@@ -72,49 +84,50 @@ fn count_problem(count: usize) -> String {
     )
 }
 
-/// Reads one field into its set.
-fn read(kind: Kind, text: &str, fields: &mut Fields) -> Result<(), String> {
+fn read(kind: FieldKind, text: &str, fields: &mut Fields) -> Result<(), String> {
     match kind {
-        Kind::Second => fields.seconds = set_of(kind, text)?.bits,
-        Kind::Minute => {
-            let set = set_of(kind, text)?;
-            (fields.minutes, fields.star_minute) = (set.bits, set.star);
+        FieldKind::Second => fields.seconds = values_of(kind, text)?.bits,
+        FieldKind::Minute => {
+            let values = values_of(kind, text)?;
+            (fields.minutes, fields.star_minute) = (values.bits, values.star);
         }
-        Kind::Hour => {
-            let set = set_of(kind, text)?;
-            (fields.hours, fields.star_hour) = (set.bits, set.star);
+        FieldKind::Hour => {
+            let values = values_of(kind, text)?;
+            (fields.hours, fields.star_hour) = (values.bits, values.star);
         }
-        Kind::Day => read_days(text, &mut fields.days)?,
-        Kind::Month => fields.months = set_of(kind, text)?.bits,
-        Kind::Weekday => read_weekdays(text, &mut fields.days)?,
-        Kind::Year => fields.years = read_years(text)?.map(Arc::new),
+        FieldKind::Day => fields.days.month_days = read_month_days(text)?,
+        FieldKind::Month => fields.months = values_of(kind, text)?.bits,
+        FieldKind::Weekday => fields.days.weekdays = read_weekdays(text)?,
+        FieldKind::Year => fields.years = read_years(text)?.map(Arc::new),
     }
     Ok(())
 }
 
-struct Set {
+/// The values that a field names.
+struct FieldValues {
     bits: u64,
+    /// At least one entry is written with `*`.
     star: bool,
 }
 
-fn set_of(kind: Kind, text: &str) -> Result<Set, String> {
-    let mut set = Set { bits: 0, star: false };
+fn values_of(kind: FieldKind, text: &str) -> Result<FieldValues, String> {
+    let mut values = FieldValues { bits: 0, star: false };
     for entry in text.split(',') {
-        let run = kind.run(entry)?;
-        set.star |= run.star;
-        set.bits |= bits_of(run);
+        let range = kind.entry(entry)?;
+        values.star |= range.star;
+        values.bits |= bits_of(range);
     }
-    Ok(set)
+    Ok(values)
 }
 
-fn bits_of(run: Run) -> u64 {
-    run.values().fold(0, |bits, value| bits | 1 << value)
+fn bits_of(range: StepRange) -> u64 {
+    range.values().fold(0, |bits, value| bits | 1 << value)
 }
 
-/// Days of the month: numbers, `L`, `L-3`, `15W`, `LW`.
-fn read_days(text: &str, days: &mut Days) -> Result<(), String> {
-    let kind = Kind::Day;
-    days.any_day = false;
+/// Reads days of the month: numbers, `L`, `L-3`, `15W`, `LW`.
+fn read_month_days(text: &str) -> Result<MonthDays, String> {
+    let kind = FieldKind::Day;
+    let mut days = MonthDays { star: text.starts_with(STARS), ..MonthDays::default() };
     for entry in text.split(',') {
         let upper = entry.to_ascii_uppercase();
         let must_be = || kind.must_be(entry);
@@ -128,45 +141,42 @@ fn read_days(text: &str, days: &mut Days) -> Result<(), String> {
         } else if let Some(day) = upper.strip_suffix('W') {
             days.near_working_day |= 1 << kind.value(day).ok_or_else(must_be)?;
         } else {
-            let run = kind.run(entry)?;
-            days.any_day |= run.is_everything();
-            days.days |= bits_of(run);
+            days.days |= bits_of(kind.entry(entry)?);
         }
     }
-    Ok(())
+    Ok(days)
 }
 
-/// Days of the week: numbers, names, `5L`, `FRIL`, `5#2`.
-fn read_weekdays(text: &str, days: &mut Days) -> Result<(), String> {
-    let kind = Kind::Weekday;
-    days.any_weekday = false;
+/// Reads weekdays: numbers, names, `5L`, `FRIL`, `5#2`.
+fn read_weekdays(text: &str) -> Result<Weekdays, String> {
+    let kind = FieldKind::Weekday;
+    let mut weekdays = Weekdays { star: text.starts_with(STARS), ..Weekdays::default() };
     for entry in text.split(',') {
         let must_be = || kind.must_be(entry);
         let weekday = |text| kind.value(text).map(|value| value % 7).ok_or_else(must_be);
         if let Some((day, nth)) = entry.split_once('#') {
             let nth = number(nth)
                 .filter(|n| (1..=5).contains(n))
-                .ok_or_else(|| format!("must have a place of #1 to #5, is {entry:?}"))?;
-            days.nth_weekdays[usize::from(nth) - 1] |= 1 << weekday(day)?;
+                .ok_or_else(|| format!("must have #1 to #5 after the weekday, is {entry:?}"))?;
+            weekdays.nth[usize::from(nth) - 1] |= 1 << weekday(day)?;
         } else if let Some(day) = entry.strip_suffix(['L', 'l']) {
-            days.last_weekdays |= 1 << weekday(day)?;
+            weekdays.last |= 1 << weekday(day)?;
         } else {
-            let run = kind.run(entry)?;
-            days.any_weekday |= run.is_everything();
-            days.weekdays |= run.values().fold(0, |bits, value| bits | 1 << (value % 7));
+            let values = kind.entry(entry)?.values();
+            weekdays.every |= values.fold(0, |bits, value| bits | 1 << (value % 7));
         }
     }
-    Ok(())
+    Ok(weekdays)
 }
 
-/// `None` for every year.
+/// Reads years; `None` means every year.
 fn read_years(text: &str) -> Result<Option<Years>, String> {
     let mut years = Years::none();
     let mut everything = false;
     for entry in text.split(',') {
-        let run = Kind::Year.run(entry)?;
-        everything |= run.is_everything();
-        run.values().for_each(|year| years.insert(year));
+        let range = FieldKind::Year.entry(entry)?;
+        everything |= range.is_everything();
+        range.values().for_each(|year| years.insert(year));
     }
     Ok((!everything).then_some(years))
 }

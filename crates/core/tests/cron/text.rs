@@ -1,8 +1,6 @@
-//! What expressions may say, what they mean on the calendar, and how they are refused.
+//! Which expressions are accepted, which times they match, and the errors for all others.
 //!
-//! All in UTC, whose clocks never change. Not here: changes of clocks (`cron_oracle.rs`).
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+//! All times are UTC, which has no clock changes.
 
 use std::time::Duration;
 
@@ -15,12 +13,12 @@ fn cron(expression: &str) -> Cron {
 
 fn refusal(expression: &str) -> String {
     match Cron::new(expression, Zone::utc(), Dst::default()) {
-        Ok(cron) => panic!("{expression:?} is taken, as {cron:?}"),
+        Ok(cron) => panic!("{expression:?} is accepted as {cron:?}"),
         Err(error) => error.to_string(),
     }
 }
 
-/// The fires after 2026-01-01T00:00:00Z, a Thursday, as short as can be: without zeros at the end.
+/// The fires after 2026-01-01T00:00:00Z, a Thursday, without seconds if they are 0.
 fn fires(expression: &str, count: usize) -> Vec<String> {
     let cron = cron(expression);
     let start = Timestamp::parse_rfc3339("2026-01-01T00:00:00Z").unwrap();
@@ -32,7 +30,7 @@ fn fires(expression: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn each_form_means_what_it_says() {
+fn each_form_matches_the_times_of_the_table() {
     for (expression, want) in [
         ("* * * * *", ["2026-01-01 00:01", "2026-01-01 00:02", "2026-01-01 00:03"]),
         ("*/20 * * * *", ["2026-01-01 00:20", "2026-01-01 00:40", "2026-01-01 01:00"]),
@@ -47,7 +45,14 @@ fn each_form_means_what_it_says() {
         ("0 0 9 1 1 ? 2028/2", ["2028-01-01 09:00", "2030-01-01 09:00", "2032-01-01 09:00"]),
         ("0 0 9 1 1 ? *", ["2026-01-01 09:00", "2027-01-01 09:00", "2028-01-01 09:00"]),
         ("0 0 9 29 2 ? 2027-2040", ["2028-02-29 09:00", "2032-02-29 09:00", "2036-02-29 09:00"]),
-        // Names, and both spellings of Sunday.
+        // A step beyond the range leaves only its first value.
+        ("*/100 * * * *", ["2026-01-01 01:00", "2026-01-01 02:00", "2026-01-01 03:00"]),
+        ("10/100 * * * *", ["2026-01-01 00:10", "2026-01-01 01:10", "2026-01-01 02:10"]),
+        ("10-40/99999 9 * * *", ["2026-01-01 09:10", "2026-01-02 09:10", "2026-01-03 09:10"]),
+        ("*/90 */25 * * *", ["2026-01-02 00:00", "2026-01-03 00:00", "2026-01-04 00:00"]),
+        ("0 9 */32 */13 *", ["2026-01-01 09:00", "2027-01-01 09:00", "2028-01-01 09:00"]),
+        ("0 9 * * */8", ["2026-01-04 09:00", "2026-01-11 09:00", "2026-01-18 09:00"]),
+        // Names, and Sunday as 0 and as 7.
         ("0 9 * feb-MAR/1 MON", ["2026-02-02 09:00", "2026-02-09 09:00", "2026-02-16 09:00"]),
         ("0 9 1 Jan,JUL *", ["2026-01-01 09:00", "2026-07-01 09:00", "2027-01-01 09:00"]),
         ("0 9 * * 0", ["2026-01-04 09:00", "2026-01-11 09:00", "2026-01-18 09:00"]),
@@ -96,7 +101,7 @@ fn each_form_means_what_it_says() {
 }
 
 #[test]
-fn day_and_weekday_together_mean_either_unless_one_of_them_leaves_nothing_out() {
+fn a_day_matches_either_field_if_both_are_restricted_and_both_fields_otherwise() {
     for (expression, want) in [
         ("0 9 13 * FRI", ["2026-01-02 09:00", "2026-01-09 09:00", "2026-01-13 09:00"]),
         ("0 9 13 * *", ["2026-01-13 09:00", "2026-02-13 09:00", "2026-03-13 09:00"]),
@@ -106,10 +111,20 @@ fn day_and_weekday_together_mean_either_unless_one_of_them_leaves_nothing_out() 
         ("0 9 */1 * FRI", ["2026-01-02 09:00", "2026-01-09 09:00", "2026-01-16 09:00"]),
         ("0 9 *,5 * FRI", ["2026-01-02 09:00", "2026-01-09 09:00", "2026-01-16 09:00"]),
         ("0 9 ? * ?", ["2026-01-01 09:00", "2026-01-02 09:00", "2026-01-03 09:00"]),
-        // A step leaves days out, so it restricts: odd days, and Fridays.
-        ("0 9 */2 * FRI", ["2026-01-01 09:00", "2026-01-02 09:00", "2026-01-03 09:00"]),
-        // All days written out are still written out.
+        // A field that begins with a star does not restrict, whatever follows.
+        ("0 9 */2 * FRI", ["2026-01-09 09:00", "2026-01-23 09:00", "2026-02-13 09:00"]),
+        ("0 0 */2 * MON", ["2026-01-05 00:00", "2026-01-19 00:00", "2026-02-09 00:00"]),
+        ("0 0 ?/2 * MON", ["2026-01-05 00:00", "2026-01-19 00:00", "2026-02-09 00:00"]),
+        ("0 0 */2,12 * MON", ["2026-01-05 00:00", "2026-01-12 00:00", "2026-01-19 00:00"]),
+        ("0 0 1 * */2", ["2026-02-01 00:00", "2026-03-01 00:00", "2026-08-01 00:00"]),
+        ("0 0 */2 * */2", ["2026-01-03 00:00", "2026-01-11 00:00", "2026-01-13 00:00"]),
+        ("0 0 */2 * 5#2", ["2026-01-09 00:00", "2026-02-13 00:00", "2026-03-13 00:00"]),
+        ("0 0 L * */2", ["2026-01-31 00:00", "2026-02-28 00:00", "2026-03-31 00:00"]),
+        ("0 0 1,15 * MON", ["2026-01-05 00:00", "2026-01-12 00:00", "2026-01-15 00:00"]),
+        ("0 0 ? * MON", ["2026-01-05 00:00", "2026-01-12 00:00", "2026-01-19 00:00"]),
+        // A field that begins otherwise restricts, even if it has all days.
         ("0 9 1-31 * FRI", ["2026-01-01 09:00", "2026-01-02 09:00", "2026-01-03 09:00"]),
+        ("0 9 5,* * FRI", ["2026-01-01 09:00", "2026-01-02 09:00", "2026-01-03 09:00"]),
         ("0 9 L * 1#1", ["2026-01-05 09:00", "2026-01-31 09:00", "2026-02-02 09:00"]),
     ] {
         assert_eq!(fires(expression, 3), want, "{expression}");
@@ -117,9 +132,10 @@ fn day_and_weekday_together_mean_either_unless_one_of_them_leaves_nothing_out() 
 }
 
 #[test]
-fn a_refused_expression_says_the_field_and_what_is_allowed() {
+fn the_error_names_the_field_and_what_is_allowed() {
     let weekday = "0-7 (0 and 7 are Sunday) or SUN-SAT, as 5L the last or as 5#2 the second";
     let day = "1-31, L, L-1 to L-30, 1W to 31W or LW";
+    let step = "must have a step of at least 1";
     for (expression, want) in [
         ("0 25 * * *", "field 2 (hour) must be 0-23, is \"25\"".to_owned()),
         ("60 * * * *", "field 1 (minute) must be 0-59, is \"60\"".to_owned()),
@@ -141,8 +157,14 @@ fn a_refused_expression_says_the_field_and_what_is_allowed() {
         ("* * * * L", format!("field 5 (weekday) must be {weekday}, is \"L\"")),
         ("* * * * 1-3L", format!("field 5 (weekday) must be {weekday}, is \"1-3L\"")),
         ("* * * * #2", format!("field 5 (weekday) must be {weekday}, is \"#2\"")),
-        ("* * * * 5#6", "field 5 (weekday) must have a place of #1 to #5, is \"5#6\"".to_owned()),
-        ("* * * * 5#0", "field 5 (weekday) must have a place of #1 to #5, is \"5#0\"".to_owned()),
+        (
+            "* * * * 5#6",
+            "field 5 (weekday) must have #1 to #5 after the weekday, is \"5#6\"".to_owned(),
+        ),
+        (
+            "* * * * 5#0",
+            "field 5 (weekday) must have #1 to #5 after the weekday, is \"5#0\"".to_owned(),
+        ),
         ("0 0 0 1 1 ? 1969", "field 7 (year) must be 1970-2999, is \"1969\"".to_owned()),
         ("0 0 0 1 1 ? 3000", "field 7 (year) must be 1970-2999, is \"3000\"".to_owned()),
         ("? * * * *", "field 1 (minute) must be 0-59; \"?\" is for day and weekday".to_owned()),
@@ -155,11 +177,12 @@ fn a_refused_expression_says_the_field_and_what_is_allowed() {
         ("/5 * * * *", "field 1 (minute) must be 0-59, is \"/5\"".to_owned()),
         ("x * * * *", "field 1 (minute) must be 0-59, is \"x\"".to_owned()),
         ("99999999999 * * * *", "field 1 (minute) must be 0-59, is \"99999999999\"".to_owned()),
-        ("*/0 * * * *", "field 1 (minute) must have a step of 1-60, is \"/0\"".to_owned()),
-        ("*/90 * * * *", "field 1 (minute) must have a step of 1-60, is \"/90\"".to_owned()),
-        ("*/ * * * *", "field 1 (minute) must have a step of 1-60, is \"/\"".to_owned()),
-        ("*/5/5 * * * *", "field 1 (minute) must have a step of 1-60, is \"/5/5\"".to_owned()),
-        ("* */25 * * *", "field 2 (hour) must have a step of 1-24, is \"/25\"".to_owned()),
+        ("*/0 * * * *", format!("field 1 (minute) {step}, is \"/0\"")),
+        ("*/000 * * * *", format!("field 1 (minute) {step}, is \"/000\"")),
+        ("*/-1 * * * *", format!("field 1 (minute) {step}, is \"/-1\"")),
+        ("*/ * * * *", format!("field 1 (minute) {step}, is \"/\"")),
+        ("*/5/5 * * * *", format!("field 1 (minute) {step}, is \"/5/5\"")),
+        ("* */x * * *", format!("field 2 (hour) {step}, is \"/x\"")),
         (
             "* 22-6 * * *",
             "field 2 (hour) must not have a range that runs backwards, is \"22-6\": \
@@ -178,7 +201,7 @@ fn a_refused_expression_says_the_field_and_what_is_allowed() {
 }
 
 #[test]
-fn a_refused_expression_says_how_one_must_look() {
+fn the_error_for_another_form_says_which_form_is_allowed() {
     let fields = "cron: must have 5 fields (minute hour day month weekday), 6 (second first) \
                   or 7 (second first, year last), has ";
     for (expression, want) in [
@@ -219,6 +242,10 @@ fn a_day_that_does_not_exist_is_refused() {
         "0 0 0 29 2 ? 1971/2",
         "0 0 0 29 2 ? 2100",
         "0 0 0 ? 2 1#5 2026",
+        // Both day fields must match, because one begins with a star.
+        "0 0 30 2 */2",
+        "0 0 */31 2 2#2",
+        "0 0 LW * */6",
     ] {
         assert_eq!(refusal(expression), want, "{expression}");
     }
@@ -228,11 +255,11 @@ fn a_day_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn years_end() {
+fn an_expression_ends_with_its_last_year() {
     assert_eq!(fires("0 0 0 1 1 ? 2020", 3), Vec::<String>::new());
     assert_eq!(fires("0 0 9 1 1 ? 2026-2027", 3), ["2026-01-01 09:00", "2027-01-01 09:00"]);
     assert_eq!(fires("0 0 0 1 1 ? 2999", 3), ["2999-01-01 00:00"]);
-    // Without a year it goes on to the end of time, and stops there.
+    // Without a year it continues to the end of time.
     let end = cron("* * * * * *");
     let last = Timestamp::from_millis(Timestamp::MAX.as_millis() - 1);
     assert_eq!(end.next_after(last), Some(Timestamp::MAX));
@@ -257,7 +284,7 @@ fn the_next_fire_is_strictly_later_to_the_millisecond() {
 }
 
 #[test]
-fn an_expression_is_kept_as_written_but_for_its_blanks() {
+fn an_expression_is_kept_as_written_except_for_blanks() {
     let cron = cron("  0\t9 * *\n fri ");
     assert_eq!(cron.expression(), "0 9 * * fri");
     assert_eq!(cron, self::cron("0 9 * * fri"));
@@ -266,7 +293,7 @@ fn an_expression_is_kept_as_written_but_for_its_blanks() {
 }
 
 #[test]
-fn every_is_read_as_an_interval() {
+fn at_every_is_read_as_an_interval() {
     for (text, want) in [
         ("@every 5m", Some(Ok(Duration::from_secs(300)))),
         (" @EVERY  1h30m ", Some(Ok(Duration::from_secs(5400)))),

