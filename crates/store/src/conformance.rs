@@ -20,6 +20,7 @@
 )]
 
 pub mod fixtures;
+pub mod golden;
 pub mod model;
 pub mod owner;
 
