@@ -28,6 +28,8 @@ mod open;
 
 mod codec;
 mod error;
+#[cfg(test)]
+mod golden;
 pub mod keys;
 mod known;
 mod link;
