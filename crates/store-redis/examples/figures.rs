@@ -20,11 +20,11 @@ use punctual_core::{
 };
 use punctual_store::conformance::fixtures::{NOW, id, task};
 use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, TaskStore};
-use punctual_store_redis::{Options, RedisStore};
+use punctual_store_redis::{RedisOptions, RedisStore};
 
 const P: PartitionId = PartitionId::FIRST;
 
-struct Bench {
+struct CostBench {
     store: RedisStore,
     connection: redis::aio::MultiplexedConnection,
     epoch: Epoch,
@@ -42,7 +42,7 @@ async fn main() {
     let client = redis::Client::open(url.as_str()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
     let name = format!("figures-{}", std::process::id());
-    let options = Options::new(vec![url], &name, Partitions::ONE);
+    let options = RedisOptions::new(vec![url], &name, Partitions::ONE);
     let (store, warnings) = RedisStore::open(options).await.unwrap();
     for warning in warnings {
         println!("warning: {warning}");
@@ -50,7 +50,7 @@ async fn main() {
     let ttl = Duration::from_secs(3600);
     let lease = store.acquire(Seat::Partition(P), &BrokerId::new("a:1"), ttl, NOW).await.unwrap();
     let (epoch, number) = (lease.epoch, BatchNo::FIRST);
-    let mut bench = Bench { store, connection, epoch, number, batch, tasks };
+    let mut bench = CostBench { store, connection, epoch, number, batch, tasks };
     println!("{tasks} tasks in batches of {batch}");
     println!("step       tasks/s   Redis CPU µs/task");
     let life = bench.unnamed().await;
@@ -58,7 +58,7 @@ async fn main() {
     bench.named().await;
 }
 
-impl Bench {
+impl CostBench {
     /// From schedule to settled; the CPU of Redis for each, in microseconds.
     async fn unnamed(&mut self) -> f64 {
         let tasks: Vec<Task> = (0..self.tasks).map(|number| self.task(number, None)).collect();
@@ -67,7 +67,7 @@ impl Bench {
         let before = self.cpu().await;
         let mut loaded = Vec::new();
         let mut after = Position::START;
-        let clock = Clock::start();
+        let clock = CostTimer::start();
         while loaded.len() < tasks.len() {
             loaded.extend(self.store.load(P, after, Timestamp::MAX, self.batch).await.unwrap());
             after = Position::of(loaded.last().unwrap());
@@ -83,7 +83,7 @@ impl Bench {
             (0..self.tasks).map(|number| self.task(number, Some(number))).collect();
         self.write("put named", tasks.iter().cloned().map(Change::Put).collect()).await;
         let before = self.cpu().await;
-        let clock = Clock::start();
+        let clock = CostTimer::start();
         for some in tasks.chunks(self.batch) {
             let keys: Vec<_> =
                 some.iter().map(|task| task.definition.key.clone().unwrap()).collect();
@@ -121,7 +121,7 @@ impl Bench {
 
     async fn write(&mut self, step: &str, changes: Vec<Change>) -> f64 {
         let before = self.cpu().await;
-        let clock = Clock::start();
+        let clock = CostTimer::start();
         let mut changes = changes.into_iter().peekable();
         while changes.peek().is_some() {
             let changes = changes.by_ref().take(self.batch).collect();
@@ -133,7 +133,7 @@ impl Bench {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-    async fn report(&mut self, step: &str, clock: Clock, before: f64) -> f64 {
+    async fn report(&mut self, step: &str, clock: CostTimer, before: f64) -> f64 {
         let seconds = clock.seconds();
         let cpu = (self.cpu().await - before) * 1e6 / self.tasks as f64;
         println!("{step:<10} {:>9.0}   {cpu:>8.2}", self.tasks as f64 / seconds);
@@ -165,9 +165,9 @@ fn done(task: &Task) -> Change {
     }
 }
 
-struct Clock(std::time::Instant);
+struct CostTimer(std::time::Instant);
 
-impl Clock {
+impl CostTimer {
     #[expect(clippy::disallowed_methods, reason = "measures real time")]
     fn start() -> Self {
         Self(std::time::Instant::now())

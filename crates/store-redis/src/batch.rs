@@ -16,19 +16,19 @@ use punctual_core::{
 };
 use punctual_store::{Batch, BatchNo, Change, Counts, Head, count};
 
-use crate::codec::{self, Late};
+use crate::codec::{self, Postponement};
 
 /// Fires in one piece of history: a sweep deletes a piece in one go.
 const PIECE_FIRES_MAX: usize = 1000;
 
 /// A list of arguments in one buffer.
 #[derive(Debug, Default)]
-pub(crate) struct Section {
+pub(crate) struct ArgumentList {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Section {
+impl ArgumentList {
     fn push(&mut self, argument: &[u8]) {
         self.write(|out| out.extend_from_slice(argument));
     }
@@ -58,44 +58,44 @@ impl Section {
 
 /// The sections of a batch, in the order of `apply.lua`.
 #[derive(Debug, Default)]
-pub(crate) struct Sections {
-    back: Section,
-    back_fires: Section,
-    gone: Section,
-    ended: Section,
-    due: Section,
-    paused: Section,
-    was_paused: Section,
-    was_due: Section,
-    postponed: Section,
-    named: Section,
-    unnamed: Section,
-    unnamed_if: Section,
-    unnamed_from: Section,
-    letters: Section,
-    dead: Section,
-    dead_ages: Section,
-    redriven: Section,
-    redriven_from: Section,
-    history: Section,
-    fires: Section,
-    ages: Section,
-    counts: Section,
+pub(crate) struct BatchArguments {
+    back: ArgumentList,
+    back_fires: ArgumentList,
+    gone: ArgumentList,
+    ended: ArgumentList,
+    due: ArgumentList,
+    paused: ArgumentList,
+    was_paused: ArgumentList,
+    was_due: ArgumentList,
+    postponed: ArgumentList,
+    named: ArgumentList,
+    unnamed: ArgumentList,
+    unnamed_if: ArgumentList,
+    unnamed_from: ArgumentList,
+    letters: ArgumentList,
+    dead: ArgumentList,
+    dead_ages: ArgumentList,
+    redriven: ArgumentList,
+    redriven_from: ArgumentList,
+    history: ArgumentList,
+    fires: ArgumentList,
+    ages: ArgumentList,
+    counts: ArgumentList,
     /// Whether there are new tasks, which need room.
     pub(crate) grows: bool,
 }
 
-impl Sections {
+impl BatchArguments {
     /// What a batch of an epoch comes down to.
     pub(crate) fn of(epoch: Epoch, batch: Batch) -> Self {
-        let mut folded = Folded::default();
+        let mut folded = FoldedBatch::default();
         for change in batch.changes {
             folded.add(Arc::unwrap_or_clone(change));
         }
         folded.write(epoch, batch.number)
     }
 
-    pub(crate) const fn all(&self) -> [&Section; 22] {
+    pub(crate) const fn all(&self) -> [&ArgumentList; 22] {
         [
             &self.back,
             &self.back_fires,
@@ -133,16 +133,16 @@ impl Sections {
 
 /// How a task stands after the changes so far.
 #[derive(Debug)]
-enum Standing {
+enum FoldedTask {
     /// Filed; a fresh one was not there before.
     Filed { task: Box<Task>, fresh: bool },
     /// Due later, if it is there.
-    Postponed(Late),
+    Postponed(Postponement),
     /// Gone.
     Ended,
 }
 
-impl Standing {
+impl FoldedTask {
     /// When it is due, as far as that is known.
     fn fire_at(&self, id: TaskId) -> Timestamp {
         match self {
@@ -155,7 +155,7 @@ impl Standing {
 
 /// Where a name leads after the changes so far.
 #[derive(Debug)]
-enum Name {
+enum FoldedName {
     /// To what was filed in this batch.
     To(Box<Head>),
     /// Nowhere.
@@ -166,25 +166,25 @@ enum Name {
 
 /// What becomes of a letter.
 #[derive(Debug)]
-enum Letter {
+enum FoldedLetter {
     Kept(Box<DeadLetter>),
     Gone(Namespace),
 }
 
 /// A map that remembers in which order its keys came, so that the same batch makes the same bytes.
 #[derive(Debug)]
-struct Ordered<K, V> {
+struct InsertionMap<K, V> {
     places: HashMap<K, usize>,
     items: Vec<(K, V)>,
 }
 
-impl<K, V> Default for Ordered<K, V> {
+impl<K, V> Default for InsertionMap<K, V> {
     fn default() -> Self {
         Self { places: HashMap::new(), items: Vec::new() }
     }
 }
 
-impl<K: Hash + Eq + Clone, V> Ordered<K, V> {
+impl<K: Hash + Eq + Clone, V> InsertionMap<K, V> {
     fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.places.get(key).map(|place| &mut self.items[*place].1)
     }
@@ -201,17 +201,17 @@ impl<K: Hash + Eq + Clone, V> Ordered<K, V> {
 }
 
 #[derive(Debug, Default)]
-struct Folded {
-    tasks: Ordered<TaskId, Standing>,
+struct FoldedBatch {
+    tasks: InsertionMap<TaskId, FoldedTask>,
     /// Tasks that ended and were redriven.
     back: Vec<TaskId>,
-    names: Ordered<Vec<u8>, Name>,
-    letters: Ordered<FireId, Letter>,
-    records: Ordered<FireId, FireRecord>,
-    counts: Ordered<Namespace, Counts>,
+    names: InsertionMap<Vec<u8>, FoldedName>,
+    letters: InsertionMap<FireId, FoldedLetter>,
+    records: InsertionMap<FireId, FireRecord>,
+    counts: InsertionMap<Namespace, Counts>,
 }
 
-impl Folded {
+impl FoldedBatch {
     fn add(&mut self, change: Change) {
         if let Some((namespace, moved)) = count(&change) {
             match self.counts.get_mut(namespace) {
@@ -223,64 +223,64 @@ impl Folded {
             Change::Put(task) => self.file(task, true),
             Change::Refile { task, .. } => self.file(task, false),
             Change::Postpone { id, fire_at, version } => {
-                self.postpone(id, Late { fire_at, version });
+                self.postpone(id, Postponement { fire_at, version });
             }
             Change::Settle { record, next, was } => {
-                self.go_on(&record, next, was);
+                self.end_fire(&record, next, was);
                 self.records.set(record.fire_id, record);
             }
             Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
-                self.go_on(&record, next, was);
+                self.end_fire(&record, next, was);
                 self.records.set(record.fire_id, record);
-                self.letters.set(letter.fire_id(), Letter::Kept(Box::new(letter)));
+                self.letters.set(letter.fire_id(), FoldedLetter::Kept(Box::new(letter)));
             }
             Change::Redrive { fire_id, task } => {
                 let namespace = task.definition.namespace.clone();
-                self.letters.set(fire_id, Letter::Gone(namespace));
+                self.letters.set(fire_id, FoldedLetter::Gone(namespace));
                 self.back.push(task.id);
                 self.file(task, false);
             }
             Change::Forget { fire_id, namespace } => {
-                self.letters.set(fire_id, Letter::Gone(namespace));
+                self.letters.set(fire_id, FoldedLetter::Gone(namespace));
             }
         }
     }
 
     fn file(&mut self, task: Task, fresh: bool) {
         if let Some(name) = name(&task.definition.namespace, task.definition.key.as_ref()) {
-            self.names.set(name, Name::To(Box::new(Head::of(&task))));
+            self.names.set(name, FoldedName::To(Box::new(Head::of(&task))));
         }
         // What this batch put and then files differently was not there before it either.
         let fresh = fresh
-            || matches!(self.tasks.get_mut(&task.id), Some(Standing::Filed { fresh: true, .. }));
-        self.tasks.set(task.id, Standing::Filed { task: Box::new(task), fresh });
+            || matches!(self.tasks.get_mut(&task.id), Some(FoldedTask::Filed { fresh: true, .. }));
+        self.tasks.set(task.id, FoldedTask::Filed { task: Box::new(task), fresh });
     }
 
-    fn postpone(&mut self, id: TaskId, late: Late) {
+    fn postpone(&mut self, id: TaskId, late: Postponement) {
         match self.tasks.get_mut(&id) {
-            Some(Standing::Filed { task, .. }) => {
+            Some(FoldedTask::Filed { task, .. }) => {
                 task.fire_at = late.fire_at;
                 task.nominal_at = late.fire_at;
                 task.version = late.version;
                 let definition = &task.definition;
                 let name = name(&definition.namespace, definition.key.as_ref());
                 let head = Head::of(task);
-                if let Some(Name::To(named)) = name.and_then(|name| self.names.get_mut(&name))
+                if let Some(FoldedName::To(named)) = name.and_then(|name| self.names.get_mut(&name))
                     && named.id == id
                 {
                     **named = head;
                 }
             }
-            Some(Standing::Ended) => {}
-            Some(Standing::Postponed(earlier)) => *earlier = late,
-            None => self.tasks.set(id, Standing::Postponed(late)),
+            Some(FoldedTask::Ended) => {}
+            Some(FoldedTask::Postponed(earlier)) => *earlier = late,
+            None => self.tasks.set(id, FoldedTask::Postponed(late)),
         }
     }
 
     /// A fire has ended: its task goes on as it is told, or ends. One whose fire stood overlapping of it is not touched.
-    fn go_on(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
+    fn end_fire(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
         match next {
             Some(task) => self.file(task, false),
             None if was == TaskState::Firing => {}
@@ -290,25 +290,25 @@ impl Folded {
 
     fn end(&mut self, record: &FireRecord) {
         let id = record.fire_id.task;
-        self.tasks.set(id, Standing::Ended);
+        self.tasks.set(id, FoldedTask::Ended);
         let Some(name) = name(&record.namespace, record.key.as_ref()) else { return };
         match self.names.get_mut(&name) {
-            Some(Name::To(head)) if head.id != id => {}
-            Some(Name::To(_)) => self.names.set(name, Name::Free),
-            Some(Name::Free) => {}
-            Some(Name::FreeFrom(ids)) => ids.push(id),
-            None => self.names.set(name, Name::FreeFrom(vec![id])),
+            Some(FoldedName::To(head)) if head.id != id => {}
+            Some(FoldedName::To(_)) => self.names.set(name, FoldedName::Free),
+            Some(FoldedName::Free) => {}
+            Some(FoldedName::FreeFrom(ids)) => ids.push(id),
+            None => self.names.set(name, FoldedName::FreeFrom(vec![id])),
         }
     }
 
     /// Whether a record can stand in the place of its task: the id leads to its fire, and the task has ended.
     fn in_place(&mut self, fire_id: FireId) -> bool {
         codec::is_plain(fire_id)
-            && matches!(self.tasks.get_mut(&fire_id.task), Some(Standing::Ended))
+            && matches!(self.tasks.get_mut(&fire_id.task), Some(FoldedTask::Ended))
     }
 
-    fn write(mut self, epoch: Epoch, number: BatchNo) -> Sections {
-        let mut sections = Sections::default();
+    fn write(mut self, epoch: Epoch, number: BatchNo) -> BatchArguments {
+        let mut sections = BatchArguments::default();
         for id in &self.back {
             sections.back.push(&codec::id(*id));
             sections.back_fires.push(&codec::fire(FireId { task: *id, nominal_at: id.due() }));
@@ -320,9 +320,9 @@ impl Folded {
         let in_place = records.iter().zip(&placed).filter(|(_, placed)| **placed);
         let in_place: HashSet<TaskId> = in_place.map(|((fire, _), _)| fire.task).collect();
         // By time, as they stand in the sorted set: neighbours are found in the cache of whoever files them.
-        self.tasks.items.sort_by_key(|(id, standing)| standing.fire_at(*id));
-        for (id, standing) in &self.tasks.items {
-            write_task(&mut sections, *id, standing, in_place.contains(id));
+        self.tasks.items.sort_by_key(|(id, folded)| folded.fire_at(*id));
+        for (id, folded) in &self.tasks.items {
+            write_task(&mut sections, *id, folded, in_place.contains(id));
         }
         for (name, leads) in &self.names.items {
             write_name(&mut sections, name, leads);
@@ -354,10 +354,10 @@ fn name(namespace: &Namespace, key: Option<&punctual_core::TaskKey>) -> Option<V
     Some(name)
 }
 
-fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing, in_place: bool) {
+fn write_task(sections: &mut BatchArguments, id: TaskId, folded: &FoldedTask, in_place: bool) {
     let id = codec::id(id);
-    match standing {
-        Standing::Filed { task, fresh } => {
+    match folded {
+        FoldedTask::Filed { task, fresh } => {
             let paused = codec::is_paused(task);
             let (index, was) = match paused {
                 true => (&mut sections.paused, &mut sections.was_due),
@@ -371,25 +371,25 @@ fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing, in_place
             }
             sections.grows |= fresh;
         }
-        Standing::Postponed(late) => {
+        FoldedTask::Postponed(late) => {
             sections.postponed.push_number(late.fire_at.as_millis());
             sections.postponed.push(&id);
-            sections.postponed.write(|out| codec::put_late(out, *late));
+            sections.postponed.write(|out| codec::put_postponement(out, *late));
         }
         // Its record says that it has ended.
-        Standing::Ended if in_place => {}
-        Standing::Ended => sections.gone.push(&id),
+        FoldedTask::Ended if in_place => {}
+        FoldedTask::Ended => sections.gone.push(&id),
     }
 }
 
-fn write_name(sections: &mut Sections, name: &[u8], leads: &Name) {
+fn write_name(sections: &mut BatchArguments, name: &[u8], leads: &FoldedName) {
     match leads {
-        Name::To(head) => {
+        FoldedName::To(head) => {
             sections.named.push(name);
             sections.named.write(|out| codec::put_head(out, head));
         }
-        Name::Free => sections.unnamed.push(name),
-        Name::FreeFrom(ids) => {
+        FoldedName::Free => sections.unnamed.push(name),
+        FoldedName::FreeFrom(ids) => {
             for id in ids {
                 sections.unnamed_if.push(name);
                 sections.unnamed_from.push(&codec::id(*id));
@@ -398,10 +398,10 @@ fn write_name(sections: &mut Sections, name: &[u8], leads: &Name) {
     }
 }
 
-fn write_letter(sections: &mut Sections, fire_id: FireId, letter: &Letter) {
-    let place = |out: &mut Vec<u8>, namespace| codec::put_letter_place(out, namespace, fire_id);
+fn write_letter(sections: &mut BatchArguments, fire_id: FireId, letter: &FoldedLetter) {
+    let place = |out: &mut Vec<u8>, namespace| codec::put_letter_member(out, namespace, fire_id);
     match letter {
-        Letter::Kept(letter) => {
+        FoldedLetter::Kept(letter) => {
             let namespace = &letter.task.definition.namespace;
             sections.letters.push(&codec::fire(fire_id));
             sections.letters.write(|out| punctual_store::codec::put_letter(out, letter));
@@ -410,7 +410,7 @@ fn write_letter(sections: &mut Sections, fire_id: FireId, letter: &Letter) {
             sections.dead_ages.push_number(letter.died_at.as_millis());
             sections.dead_ages.write(|out| place(out, namespace));
         }
-        Letter::Gone(namespace) => {
+        FoldedLetter::Gone(namespace) => {
             sections.redriven.push(&codec::fire(fire_id));
             sections.redriven_from.write(|out| place(out, namespace));
         }
@@ -420,7 +420,7 @@ fn write_letter(sections: &mut Sections, fire_id: FireId, letter: &Letter) {
 /// Writes the records, in the place of their tasks or beside them, and the pieces that name them; says how many
 /// bytes they are.
 fn write_history(
-    sections: &mut Sections,
+    sections: &mut BatchArguments,
     records: &[(FireId, FireRecord)],
     placed: &[bool],
     epoch: Epoch,
@@ -449,7 +449,7 @@ fn write_history(
     size
 }
 
-fn write_record(sections: &mut Sections, fire_id: FireId, record: &FireRecord, placed: bool) {
+fn write_record(sections: &mut BatchArguments, fire_id: FireId, record: &FireRecord, placed: bool) {
     let fire = codec::fire(fire_id);
     if placed {
         sections.ended.push(&codec::id(fire_id.task));
@@ -472,8 +472,8 @@ mod tests {
 
     use super::*;
 
-    fn sections(changes: Vec<Change>) -> Sections {
-        Sections::of(epoch(1), Batch::new(BatchNo::FIRST, changes))
+    fn sections(changes: Vec<Change>) -> BatchArguments {
+        BatchArguments::of(epoch(1), Batch::new(BatchNo::FIRST, changes))
     }
 
     fn number(count: u64) -> TaskId {

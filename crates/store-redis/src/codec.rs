@@ -12,10 +12,8 @@ use punctual_core::{
     Assignment, BrokerId, Epoch, FireId, FireRecord, Heartbeat, Namespace, PARTITIONS_MAX,
     PartitionId, Task, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::codec::{self, CodecError, Interner, Reader};
+use punctual_store::codec::{self, CodecError, Decoded, Interner, Reader};
 use punctual_store::{BatchNo, Counts, Head};
-
-type Result<T> = std::result::Result<T, CodecError>;
 
 /// Bytes of a task's id.
 pub(crate) const ID_BYTES: usize = 16;
@@ -32,7 +30,7 @@ pub(crate) const fn id(id: TaskId) -> [u8; ID_BYTES] {
     id.as_u128().to_be_bytes()
 }
 
-pub(crate) fn read_id(bytes: &[u8]) -> Result<TaskId> {
+pub(crate) fn read_id(bytes: &[u8]) -> Decoded<TaskId> {
     let mut reader = Reader::new(bytes);
     let id = reader.task_id()?;
     reader.end()?;
@@ -89,7 +87,7 @@ pub(crate) fn read_task(
     value: &[u8],
     late: Option<&[u8]>,
     interner: &Interner,
-) -> Result<Task> {
+) -> Decoded<Task> {
     let mut reader = Reader::new(value);
     if reader.byte()? != LIVING {
         return Err(CodecError::Invalid("living task"));
@@ -97,25 +95,26 @@ pub(crate) fn read_task(
     let fire_at = reader.timestamp()?;
     let task = codec::read_body(id, fire_at, reader.rest(), interner)?;
     let Some(late) = late else { return Ok(task) };
-    let Late { fire_at, version } = read_late(late)?;
+    let Postponement { fire_at, version } = read_postponement(late)?;
     Ok(Task { fire_at, nominal_at: fire_at, version, ..task })
 }
 
 /// A postponement.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Late {
+pub(crate) struct Postponement {
     pub(crate) fire_at: Timestamp,
     pub(crate) version: Version,
 }
 
-pub(crate) fn put_late(out: &mut Vec<u8>, late: Late) {
+pub(crate) fn put_postponement(out: &mut Vec<u8>, late: Postponement) {
     codec::put_timestamp(out, late.fire_at);
     codec::put_varint(out, late.version.get());
 }
 
-fn read_late(bytes: &[u8]) -> Result<Late> {
+fn read_postponement(bytes: &[u8]) -> Decoded<Postponement> {
     let mut reader = Reader::new(bytes);
-    let late = Late { fire_at: reader.timestamp()?, version: Version::new(reader.varint()?) };
+    let late =
+        Postponement { fire_at: reader.timestamp()?, version: Version::new(reader.varint()?) };
     reader.end()?;
     Ok(late)
 }
@@ -133,16 +132,16 @@ pub(crate) fn put_head(out: &mut Vec<u8>, head: &Head) {
     codec::put_head(out, head);
 }
 
-pub(crate) fn read_head(value: &[u8], late: Option<&[u8]>) -> Result<Head> {
+pub(crate) fn read_head(value: &[u8], late: Option<&[u8]>) -> Decoded<Head> {
     let (_, bytes) = value.split_at_checked(ID_BYTES).ok_or(CodecError::Short("name"))?;
     let head = codec::read_head(bytes)?;
     let Some(late) = late else { return Ok(head) };
-    let Late { fire_at, version } = read_late(late)?;
+    let Postponement { fire_at, version } = read_postponement(late)?;
     Ok(Head { fire_at, nominal_at: fire_at, version, ..head })
 }
 
 /// A letter's place among those of its namespace.
-pub(crate) fn put_letter_place(out: &mut Vec<u8>, namespace: &Namespace, fire_id: FireId) {
+pub(crate) fn put_letter_member(out: &mut Vec<u8>, namespace: &Namespace, fire_id: FireId) {
     out.extend_from_slice(namespace.as_str().as_bytes());
     out.push(0);
     out.extend_from_slice(&fire(fire_id));
@@ -154,7 +153,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
     codec::put_record(out, record);
 }
 
-pub(crate) fn read_record(value: &[u8], interner: &Interner) -> Result<FireRecord> {
+pub(crate) fn read_record(value: &[u8], interner: &Interner) -> Decoded<FireRecord> {
     let (_, bytes) = value.split_at_checked(8).ok_or(CodecError::Short("record"))?;
     codec::read_record(bytes, interner)
 }
@@ -203,18 +202,18 @@ pub(crate) fn is_paused(task: &Task) -> bool {
 }
 
 /// The format of what brokers say and leaders propose.
-const ROSTER_FORMAT: u8 = 1;
-const PRESENCE_LEAVING: u8 = 0b01;
-const PRESENCE_AHEAD: u8 = 0b10;
-const PRESENCE_KNOWN: u8 = 0b11;
+const MEMBERSHIP_FORMAT: u8 = 1;
+const HEARTBEAT_LEAVING: u8 = 0b01;
+const HEARTBEAT_AHEAD: u8 = 0b10;
+const HEARTBEAT_KNOWN: u8 = 0b11;
 
 /// What a broker says of itself, but for its name.
-pub(crate) fn put_presence(out: &mut Vec<u8>, presence: &Heartbeat) {
-    let mut flags = if presence.leaving { PRESENCE_LEAVING } else { 0 };
+pub(crate) fn put_heartbeat(out: &mut Vec<u8>, presence: &Heartbeat) {
+    let mut flags = if presence.leaving { HEARTBEAT_LEAVING } else { 0 };
     if presence.ahead_ms.is_some() {
-        flags |= PRESENCE_AHEAD;
+        flags |= HEARTBEAT_AHEAD;
     }
-    out.extend_from_slice(&[ROSTER_FORMAT, flags]);
+    out.extend_from_slice(&[MEMBERSHIP_FORMAT, flags]);
     if let Some(ahead_ms) = presence.ahead_ms {
         codec::put_signed(out, ahead_ms);
     }
@@ -224,16 +223,16 @@ pub(crate) fn put_presence(out: &mut Vec<u8>, presence: &Heartbeat) {
     }
 }
 
-pub(crate) fn read_presence(broker: BrokerId, bytes: &[u8]) -> Result<Heartbeat> {
+pub(crate) fn read_heartbeat(broker: BrokerId, bytes: &[u8]) -> Decoded<Heartbeat> {
     let mut reader = Reader::new(bytes);
-    if reader.byte()? != ROSTER_FORMAT {
+    if reader.byte()? != MEMBERSHIP_FORMAT {
         return Err(CodecError::Invalid("format of a heartbeat"));
     }
     let flags = reader.byte()?;
-    if flags & !PRESENCE_KNOWN != 0 {
+    if flags & !HEARTBEAT_KNOWN != 0 {
         return Err(CodecError::Invalid("flags of a heartbeat"));
     }
-    let ahead_ms = if flags & PRESENCE_AHEAD != 0 { Some(reader.signed()?) } else { None };
+    let ahead_ms = if flags & HEARTBEAT_AHEAD != 0 { Some(reader.signed()?) } else { None };
     let mut holds = Vec::new();
     while !reader.rest().is_empty() {
         let partition = PartitionId::new(reader.small("partition")?);
@@ -241,14 +240,14 @@ pub(crate) fn read_presence(broker: BrokerId, bytes: &[u8]) -> Result<Heartbeat>
         let hold = partition.zip(epoch).ok_or(CodecError::Invalid("partition or epoch"))?;
         holds.push(hold);
     }
-    Ok(Heartbeat { broker, holds, leaving: flags & PRESENCE_LEAVING != 0, ahead_ms })
+    Ok(Heartbeat { broker, holds, leaving: flags & HEARTBEAT_LEAVING != 0, ahead_ms })
 }
 
 /// The names of all owners, once each, and for every partition the place of its owner among them; 0 is nobody.
 pub(crate) fn put_assignment(out: &mut Vec<u8>, assignment: &Assignment) {
     let names: BTreeSet<_> = assignment.owners.iter().flatten().collect();
     let places: BTreeMap<_, u64> = names.iter().copied().zip(1..).collect();
-    out.push(ROSTER_FORMAT);
+    out.push(MEMBERSHIP_FORMAT);
     codec::put_varint(out, places.len() as u64);
     for name in &names {
         codec::put_bytes(out, name.as_str().as_bytes());
@@ -258,9 +257,9 @@ pub(crate) fn put_assignment(out: &mut Vec<u8>, assignment: &Assignment) {
     }
 }
 
-pub(crate) fn read_assignment(bytes: &[u8]) -> Result<Assignment> {
+pub(crate) fn read_assignment(bytes: &[u8]) -> Decoded<Assignment> {
     let mut reader = Reader::new(bytes);
-    if reader.byte()? != ROSTER_FORMAT {
+    if reader.byte()? != MEMBERSHIP_FORMAT {
         return Err(CodecError::Invalid("format of an assignment"));
     }
     let mut names = Vec::new();
@@ -295,8 +294,8 @@ mod tests {
             ahead_ms: Some(i64::MIN),
         };
         let mut said = Vec::new();
-        put_presence(&mut said, &presence);
-        assert_eq!(read_presence(presence.broker.clone(), &said), Ok(presence.clone()));
+        put_heartbeat(&mut said, &presence);
+        assert_eq!(read_heartbeat(presence.broker.clone(), &said), Ok(presence.clone()));
         let owners = vec![Some(BrokerId::new("b:1")), None, Some(BrokerId::new("a:1"))];
         let assignment = Assignment { owners };
         let mut proposed = Vec::new();
@@ -310,13 +309,13 @@ mod tests {
                     if let Some(byte) = bytes.get_mut(place) {
                         *byte = value;
                     }
-                    let _ = read_presence(presence.broker.clone(), &bytes);
+                    let _ = read_heartbeat(presence.broker.clone(), &bytes);
                     let _ = read_assignment(&bytes);
                 }
             }
         }
-        assert!(read_presence(presence.broker.clone(), &said[..said.len() - 1]).is_err());
-        assert!(read_presence(presence.broker.clone(), &[2, 0]).is_err(), "a later format");
+        assert!(read_heartbeat(presence.broker.clone(), &said[..said.len() - 1]).is_err());
+        assert!(read_heartbeat(presence.broker.clone(), &[2, 0]).is_err(), "a later format");
         assert!(read_assignment(&[1, 1, 1, b'a', 2]).is_err(), "an owner without a name");
         assert!(read_assignment(&[&[1, 0][..], &[0; 4097]].concat()).is_err(), "too many");
     }

@@ -9,7 +9,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// Why a store was not opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum RedisOpenError {
     /// Correct the options.
     #[error("{0}")]
     Options(String),
@@ -74,19 +74,19 @@ fn passes(error: &RedisError) -> bool {
 
 /// Something that is not an error of the client's library.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Away {
+pub(crate) enum RedisUnavailable {
     #[error("Redis did not answer within {0} ms")]
     Silent(u128),
     #[error("none of the given servers takes writes")]
-    NoMaster,
+    NoServerForWrites,
     #[error("{0} replicas have the batch, 1 is wanted")]
     Replicas(i64),
     #[error("the batch is not synced yet")]
     NotSynced,
 }
 
-impl From<Away> for StoreError {
-    fn from(away: Away) -> Self {
-        Self::Unavailable(Box::new(away))
+impl From<RedisUnavailable> for StoreError {
+    fn from(unavailable: RedisUnavailable) -> Self {
+        Self::Unavailable(Box::new(unavailable))
     }
 }

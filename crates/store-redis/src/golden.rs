@@ -19,9 +19,9 @@ use punctual_store::conformance::fixtures::{
 use punctual_store::conformance::golden::GoldenFiles;
 use punctual_store::{Batch, BatchNo, Change, Counts, Head};
 
-use crate::batch::Sections;
-use crate::codec::{self, Late};
-use crate::keys::{self, Keys};
+use crate::batch::BatchArguments;
+use crate::codec::{self, Postponement};
+use crate::keys::{self, PartitionKeys};
 
 fn golden(folder: &str) -> GoldenFiles {
     GoldenFiles::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(folder))
@@ -61,7 +61,7 @@ fn keys_of_a_cluster_and_of_a_partition() {
     ];
     for partition in [PartitionId::FIRST, last] {
         all.push(keys::own("shop", Seat::Partition(partition)));
-        all.extend(Keys::new("shop", partition).all().map(str::to_owned));
+        all.extend(PartitionKeys::new("shop", partition).all().map(str::to_owned));
     }
     let mut files = golden("keys");
     files.check("shop", all.join("\n").as_bytes());
@@ -71,8 +71,8 @@ fn keys_of_a_cluster_and_of_a_partition() {
 #[test]
 fn tasks_and_their_postponements() {
     let interner = Interner::default();
-    let late = Late { fire_at: at(90), version: Version::new(300) };
-    let latest = Late { fire_at: Timestamp::MAX, version: Version::new(u64::MAX) };
+    let late = Postponement { fire_at: at(90), version: Version::new(300) };
+    let latest = Postponement { fire_at: Timestamp::MAX, version: Version::new(u64::MAX) };
     let mut files = golden("task");
     for (name, task) in [
         ("scheduled", task(some_id()).build()),
@@ -88,9 +88,9 @@ fn tasks_and_their_postponements() {
     let task = task(some_id()).build();
     let value = bytes(|out| codec::put_task(out, &task));
     for (name, late) in [("postponement", late), ("postponement_largest_numbers", latest)] {
-        let kept = files.check(name, &bytes(|out| codec::put_late(out, late)));
+        let kept = files.check(name, &bytes(|out| codec::put_postponement(out, late)));
         let read = codec::read_task(task.id, &value, Some(&kept), &interner);
-        let Late { fire_at, version } = late;
+        let Postponement { fire_at, version } = late;
         let want = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
         assert_eq!(read, Ok(want), "{name}");
     }
@@ -172,11 +172,11 @@ fn records_and_the_pieces_of_history() {
 fn members_of_dead_letters_and_fields_of_counts() {
     let mut files = golden("field");
     let fire_id = FireId { task: some_id(), nominal_at: at(61) };
-    files.check("dead_letter", &bytes(|out| codec::put_letter_place(out, &shop(), fire_id)));
+    files.check("dead_letter", &bytes(|out| codec::put_letter_member(out, &shop(), fire_id)));
     let receipts = shop().of_receipts();
     files.check(
         "dead_letter_largest",
-        &bytes(|out| codec::put_letter_place(out, &receipts, largest_fire())),
+        &bytes(|out| codec::put_letter_member(out, &receipts, largest_fire())),
     );
     let counts =
         Counts { scheduled: 1, paused: 2, done: 3, dead: 4, cancelled: 5, dead_letters: 6 };
@@ -210,8 +210,8 @@ fn heartbeats_and_assignments() {
         ("heartbeat_clock_ahead_smallest", heartbeat(Vec::new(), false, Some(i64::MIN))),
         ("heartbeat_clock_ahead_largest", heartbeat(Vec::new(), true, Some(i64::MAX))),
     ] {
-        let kept = files.check(name, &bytes(|out| codec::put_presence(out, &heartbeat)));
-        assert_eq!(codec::read_presence(broker.clone(), &kept), Ok(heartbeat), "{name}");
+        let kept = files.check(name, &bytes(|out| codec::put_heartbeat(out, &heartbeat)));
+        assert_eq!(codec::read_heartbeat(broker.clone(), &kept), Ok(heartbeat), "{name}");
     }
     let owner = |name: &str| Some(BrokerId::new(name));
     for (name, owners) in [
@@ -228,7 +228,7 @@ fn heartbeats_and_assignments() {
 
 /// The arguments of `apply.lua` behind the number of the batch: sections, each a count and values.
 fn arguments(changes: Vec<Change>) -> Vec<u8> {
-    let sections = Sections::of(epoch(2), Batch::new(BatchNo::new(300), changes));
+    let sections = BatchArguments::of(epoch(2), Batch::new(BatchNo::new(300), changes));
     let mut out = vec![u8::from(sections.grows)];
     for section in sections.all() {
         put_varint(&mut out, section.len() as u64);

@@ -1,4 +1,4 @@
-//! Keys: the only place that spells the names of what is kept in Redis.
+//! PartitionKeys: the only place that spells the names of what is kept in Redis.
 //!
 //! In: the name of a cluster and a partition. Out: the partition's keys, all behind one hash tag, so that a Redis
 //! Cluster keeps a partition whole on one server and spreads partitions over its servers.
@@ -22,7 +22,7 @@ pub fn meta(cluster: &str) -> String {
 pub fn own(cluster: &str, seat: Seat) -> String {
     match seat {
         Seat::Leader => format!("{{{cluster}}}:leader"),
-        Seat::Partition(partition) => Keys::new(cluster, partition).own,
+        Seat::Partition(partition) => PartitionKeys::new(cluster, partition).own,
     }
 }
 
@@ -41,7 +41,7 @@ pub fn assignment(cluster: &str) -> String {
 
 /// The keys of one partition.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct PartitionKeys {
     /// Who owns it. See [`own`].
     pub own: String,
     /// Scheduled tasks: a sorted set of ids by `fire_at`.
@@ -71,7 +71,7 @@ pub struct Keys {
     pub counts: String,
 }
 
-impl Keys {
+impl PartitionKeys {
     /// Those of a partition.
     #[must_use]
     pub fn new(cluster: &str, partition: PartitionId) -> Self {
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn all_keys_of_a_partition_share_its_hash_tag_and_differ_otherwise() {
         let partition = PartitionId::new(17).unwrap();
-        let keys = Keys::new("shop", partition);
+        let keys = PartitionKeys::new("shop", partition);
         for key in keys.all() {
             assert!(key.starts_with("{shop.17}:"), "{key}");
         }

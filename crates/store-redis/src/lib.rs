@@ -7,7 +7,7 @@
 //!
 //! What always holds:
 //! - A write is answered `Ok` only when Redis has said so, and as durably as [`Durability`] asks. Whatever is not
-//!   known within [`Options::timeout`] is `Unavailable`; sent again under its number, nothing doubles.
+//!   known within [`RedisOptions::timeout`] is `Unavailable`; sent again under its number, nothing doubles.
 //! - Scripts do not look into tasks, letters or records: what they need is told to them.
 //! - What comes out of Redis is parsed as untrusted.
 //!
@@ -20,23 +20,23 @@ mod options;
 mod store;
 
 mod batch;
-mod census;
+mod inspect;
 mod membership;
 mod read;
 
 mod open;
 
 mod codec;
+mod connection;
+mod epochs;
 mod error;
 #[cfg(test)]
 mod golden;
 pub mod keys;
-mod known;
-mod link;
 mod reply;
 mod script;
 
-pub use error::OpenError;
-pub use known::Rewound;
-pub use options::{Durability, Options};
+pub use epochs::Rewound;
+pub use error::RedisOpenError;
+pub use options::{Durability, RedisOptions};
 pub use store::RedisStore;

@@ -13,9 +13,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::codec;
 use crate::keys;
-use crate::open::first_said;
+use crate::open::get_or_propose;
 use crate::reply;
-use crate::script::{self, Call};
+use crate::script::{self, ScriptCall};
 use crate::store::{RedisStore, millis, read_epoch, verdict};
 
 /// Bytes of the secret.
@@ -30,10 +30,10 @@ impl RedisStore {
             .map_err(|_| StoreError::Broken("the system gives no random numbers".to_owned()))?;
         let proposed: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let meta = keys::meta(&self.cluster);
-        let secret = first_said(&self.reads, &meta, "secret", &proposed).await?;
+        let secret = get_or_propose(&self.reads, &meta, "secret", &proposed).await?;
         let whole = secret.len() == 2 * SECRET_BYTES;
         if !whole || !secret.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(reply::unlike("a secret"));
+            return Err(reply::unexpected("a secret"));
         }
         Ok(secret)
     }
@@ -41,12 +41,12 @@ impl RedisStore {
     /// What the others hold tells how far epochs have got, even if Redis has lost the acquisition.
     fn remember(&self, roll: &Members) {
         if let Some(leader) = &roll.leader {
-            self.known.see(Seat::Leader, leader.epoch);
+            self.epochs.see(Seat::Leader, leader.epoch);
         }
         for attendance in &roll.present {
             for (partition, epoch) in &attendance.presence.holds {
                 if self.keys(*partition).is_ok() {
-                    self.known.see(Seat::Partition(*partition), *epoch);
+                    self.epochs.see(Seat::Partition(*partition), *epoch);
                 }
             }
         }
@@ -59,13 +59,13 @@ impl MembershipStore for RedisStore {
         let leader = keys::own(&self.cluster, Seat::Leader);
         let assignment = keys::assignment(&self.cluster);
         let mut said = Vec::new();
-        codec::put_presence(&mut said, presence);
-        let call = Call::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
+        codec::put_heartbeat(&mut said, presence);
+        let call = ScriptCall::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
             .arg(presence.broker.as_str())
             .number(millis(ttl))
             .arg(said);
         // Not behind writes, which may have to wait for replicas.
-        let roll = read_roll(self.reads.call(&call).await?)?;
+        let roll = read_members(self.reads.call(&call).await?)?;
         self.remember(&roll);
         Ok(roll)
     }
@@ -87,19 +87,19 @@ impl MembershipStore for RedisStore {
         let key = keys::assignment(&self.cluster);
         let mut bytes = Vec::new();
         codec::put_assignment(&mut bytes, assignment);
-        let call = Call::new(&script::PROPOSE, [leader.as_str(), &key])
+        let call = ScriptCall::new(&script::PROPOSE, [leader.as_str(), &key])
             .number(lease.epoch.get())
-            .arg(self.known.token(seat, lease.epoch))
+            .arg(self.epochs.token(seat, lease.epoch))
             .arg(bytes);
         match verdict(self.reads.call(&call).await?)?.0 {
             0 => Ok(()),
             1 => Err(StoreError::Held { seat }),
-            _ => Err(reply::unlike("a verdict of propose")),
+            _ => Err(reply::unexpected("a verdict of propose")),
         }
     }
 }
 
-fn read_roll(value: Value) -> Result<Members, StoreError> {
+fn read_members(value: Value) -> Result<Members, StoreError> {
     let [now, present, leader, assignment] = reply::tuple(value)?;
     let at = read_time(&now)?;
     let values = reply::array(present)?;
@@ -107,9 +107,9 @@ fn read_roll(value: Value) -> Result<Members, StoreError> {
     let mut values = values.into_iter();
     while let (Some(broker), Some(age), Some(said)) = (values.next(), values.next(), values.next())
     {
-        let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unlike("an age"))?;
+        let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unexpected("an age"))?;
         let broker = BrokerId::new(reply::text(&broker)?);
-        match codec::read_presence(broker.clone(), &reply::bytes(said)?) {
+        match codec::read_heartbeat(broker.clone(), &reply::bytes(said)?) {
             Ok(presence) => present.push(MemberInfo { presence, age: Duration::from_millis(age) }),
             Err(error) => tracing::warn!(%broker, %error, "unreadable_heartbeat"),
         }
@@ -140,7 +140,7 @@ fn read_leader(value: Value, at: Timestamp) -> Result<(Option<Lease>, bool), Sto
 
 fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
     let millis = i128::from(reply::integer(value)?);
-    Timestamp::try_from_millis(millis).map_err(|_| reply::unlike("a time"))
+    Timestamp::try_from_millis(millis).map_err(|_| reply::unexpected("a time"))
 }
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
             ahead_ms: Some(-3),
         };
         let mut said = Vec::new();
-        codec::put_presence(&mut said, &presence);
+        codec::put_heartbeat(&mut said, &presence);
         let present = vec![
             bulk("b:1"),
             Value::Int(7),
@@ -178,7 +178,7 @@ mod tests {
             Value::Int(8),
             Value::BulkString(said),
         ];
-        let roll = read_roll(reply_with(present, NOBODY, bulk("?"))).unwrap();
+        let roll = read_members(reply_with(present, NOBODY, bulk("?"))).unwrap();
         assert_eq!(roll.present, [MemberInfo { presence, age: Duration::from_millis(8) }]);
         assert_eq!((roll.leader, roll.led, roll.assignment), (None, false, None));
     }
@@ -187,7 +187,7 @@ mod tests {
     fn a_leader_leads_until_its_lease_is_over_by_the_clock_of_redis() {
         for (expires, leads) in [("5001", true), ("5000", false), ("0", false)] {
             let leader = [bulk("3"), bulk("a:1"), bulk("9"), bulk(expires)];
-            let roll = read_roll(reply_with(Vec::new(), leader, Value::Nil)).unwrap();
+            let roll = read_members(reply_with(Vec::new(), leader, Value::Nil)).unwrap();
             assert_eq!(roll.led, leads, "{expires}");
             assert_eq!(roll.leader.unwrap().broker, BrokerId::new("a:1"));
         }
@@ -203,7 +203,7 @@ mod tests {
             reply_with(Vec::new(), [bulk("x"), bulk("a"), bulk("1"), bulk("1")], Value::Nil),
             reply_with(Vec::new(), NOBODY, Value::Int(1)),
         ] {
-            assert!(read_roll(value.clone()).is_err(), "{value:?}");
+            assert!(read_members(value.clone()).is_err(), "{value:?}");
         }
     }
 }

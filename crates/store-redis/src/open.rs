@@ -12,13 +12,13 @@ use punctual_store::StoreError;
 use punctual_store::codec::Interner;
 use redis::Value;
 
-use crate::error::OpenError;
-use crate::keys::{self, Keys};
-use crate::known::Known;
-use crate::link::{Address, Kind, Link, Wait};
-use crate::options::{Durability, Options};
+use crate::connection::{RedisAddress, RedisConnection, RedisKind, Wait};
+use crate::epochs::EpochTracker;
+use crate::error::RedisOpenError;
+use crate::keys::{self, PartitionKeys};
+use crate::options::{Durability, RedisOptions};
 use crate::reply;
-use crate::store::{RedisStore, Sizes};
+use crate::store::{HistorySizes, RedisStore};
 
 /// What is written in this format only this program and later ones read.
 const FORMAT: &str = "1";
@@ -31,19 +31,19 @@ const WAITING_LINKS: usize = 8;
 
 impl RedisStore {
     /// Opens a store. The first to open it fixes its number of partitions. Returns what the operator should know.
-    pub async fn open(options: Options) -> Result<(Self, Vec<String>), OpenError> {
+    pub async fn open(options: RedisOptions) -> Result<(Self, Vec<String>), RedisOpenError> {
         if let Some(fault) = keys::fault_of_name(&options.cluster) {
-            return Err(OpenError::Options(format!("the cluster's name {fault}")));
+            return Err(RedisOpenError::Options(format!("the cluster's name {fault}")));
         }
-        let probe = Link::new(Arc::new(Address::new(&options, Kind::Single)?));
-        let server = Server::ask(&probe).await?;
+        let probe = RedisConnection::new(Arc::new(RedisAddress::new(&options, RedisKind::Single)?));
+        let server = ServerInfo::ask(&probe).await?;
         let (warnings, wait) = server.check(options.durability)?;
-        let address = Arc::new(Address::new(&options, server.kind())?);
-        let reads = Link::new(Arc::clone(&address));
+        let address = Arc::new(RedisAddress::new(&options, server.kind())?);
+        let reads = RedisConnection::new(Arc::clone(&address));
         fix(&reads, &options.cluster, options.partitions).await?;
         let links = if wait == Wait::Nothing { 1 } else { WAITING_LINKS };
-        let writes = (0..links).map(|_| Link::new(Arc::clone(&address))).collect();
-        let keys = |partition| Keys::new(&options.cluster, partition);
+        let writes = (0..links).map(|_| RedisConnection::new(Arc::clone(&address))).collect();
+        let keys = |partition| PartitionKeys::new(&options.cluster, partition);
         let keys = options.partitions.iter().map(keys).collect();
         let store = Self {
             partitions: options.partitions,
@@ -51,10 +51,10 @@ impl RedisStore {
             reads,
             writes,
             wait,
-            known: Known::default(),
+            epochs: EpochTracker::default(),
             interner: Interner::default(),
             rewinds: AtomicU64::new(0),
-            sizes: Mutex::new(Sizes::new(options.partitions)),
+            sizes: Mutex::new(HistorySizes::new(options.partitions)),
             cluster: options.cluster,
         };
         Ok((store, warnings))
@@ -68,25 +68,29 @@ impl RedisStore {
 }
 
 /// Fixes format and partitions at first start, and checks them at every other.
-async fn fix(link: &Link, cluster: &str, partitions: Partitions) -> Result<(), OpenError> {
+async fn fix(
+    link: &RedisConnection,
+    cluster: &str,
+    partitions: Partitions,
+) -> Result<(), RedisOpenError> {
     let meta = keys::meta(cluster);
     let asked = partitions.count();
-    let format = first_said(link, &meta, "format", FORMAT).await?;
-    let made = first_said(link, &meta, "partitions", &asked.to_string()).await?;
+    let format = get_or_propose(link, &meta, "format", FORMAT).await?;
+    let made = get_or_propose(link, &meta, "partitions", &asked.to_string()).await?;
     let cluster = cluster.to_owned();
     if format != FORMAT {
-        return Err(OpenError::Format { cluster, format });
+        return Err(RedisOpenError::Format { cluster, format });
     }
     if made != asked.to_string() {
-        return Err(OpenError::Partitions { cluster, made, asked });
+        return Err(RedisOpenError::Partitions { cluster, made, asked });
     }
     Ok(())
 }
 
 /// What a field is: what whoever came first proposed, so that two that start together agree. Nothing is written when it is
 /// there: a server without memory refuses that, and a broker must be able to start on it.
-pub(crate) async fn first_said(
-    link: &Link,
+pub(crate) async fn get_or_propose(
+    link: &RedisConnection,
     key: &str,
     field: &str,
     proposed: &str,
@@ -105,13 +109,13 @@ pub(crate) async fn first_said(
 
 /// What a server says of itself. What an ACL does not let us ask is not there.
 #[derive(Debug, Default)]
-struct Server {
+struct ServerInfo {
     info: HashMap<String, String>,
     config: HashMap<String, String>,
 }
 
-impl Server {
-    async fn ask(link: &Link) -> Result<Self, StoreError> {
+impl ServerInfo {
+    async fn ask(link: &RedisConnection) -> Result<Self, StoreError> {
         let info = link.command(redis::cmd("INFO"), "").await?;
         let info = reply::text(&info)?.lines().filter_map(|line| line.split_once(':'));
         let info = info.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -129,10 +133,10 @@ impl Server {
         Ok(Self { info, config })
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> RedisKind {
         match self.info("cluster_enabled") {
-            Some("1") => Kind::Cluster,
-            _ => Kind::Single,
+            Some("1") => RedisKind::Cluster,
+            _ => RedisKind::Single,
         }
     }
 
@@ -151,12 +155,12 @@ impl Server {
     }
 
     /// Warnings, and what to wait for behind a write.
-    fn check(&self, durability: Durability) -> Result<(Vec<String>, Wait), OpenError> {
+    fn check(&self, durability: Durability) -> Result<(Vec<String>, Wait), RedisOpenError> {
         let version = self.version();
         let shown = self.info("redis_version").unwrap_or("unknown");
         if version < VERSION_MIN {
             let problem = format!("Redis {shown} is too old: 6.2 or later is needed");
-            return Err(OpenError::Server(problem));
+            return Err(RedisOpenError::Server(problem));
         }
         let mut warnings = Vec::new();
         let mut warn = |text: &str| warnings.push(text.to_owned());
@@ -186,7 +190,7 @@ impl Server {
         Ok((warnings, wait))
     }
 
-    fn check_fsync(&self, version: (u32, u32), shown: &str) -> Result<Wait, OpenError> {
+    fn check_fsync(&self, version: (u32, u32), shown: &str) -> Result<Wait, RedisOpenError> {
         let problem = match (self.config("appendonly"), self.config("appendfsync")) {
             (Some("no"), _) => "durability `fsync` needs `appendonly yes`".to_owned(),
             // It syncs before it answers; there is nothing to wait for.
@@ -196,7 +200,7 @@ impl Server {
                 "durability `fsync` needs Redis 7.2 or later, or `appendfsync always`; this is {shown}"
             ),
         };
-        Err(OpenError::Server(problem))
+        Err(RedisOpenError::Server(problem))
     }
 }
 
@@ -204,11 +208,11 @@ impl Server {
 mod tests {
     use super::*;
 
-    fn server(version: &str, config: &[(&str, &str)]) -> Server {
+    fn server(version: &str, config: &[(&str, &str)]) -> ServerInfo {
         let pairs = |all: &[(&str, &str)]| {
             all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
-        Server { info: pairs(&[("redis_version", version)]), config: pairs(config) }
+        ServerInfo { info: pairs(&[("redis_version", version)]), config: pairs(config) }
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum Durability {
 
 /// Where and how.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RedisOptions {
     /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS. For a Redis Cluster some of its servers; for a
     /// single server with replicas all of them, so that the one that takes writes is found after a failover.
     pub urls: Vec<String>,
@@ -40,7 +40,7 @@ pub struct Options {
     pub authority_pem: Option<Vec<u8>>,
 }
 
-impl Options {
+impl RedisOptions {
     /// How long one call may take, unless said otherwise: less than half of the shortest lease that makes sense.
     pub const TIMEOUT: Duration = Duration::from_secs(2);
     /// How long connecting may take, unless said otherwise.

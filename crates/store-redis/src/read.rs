@@ -8,9 +8,9 @@ use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
 use crate::codec;
-use crate::keys::Keys;
+use crate::keys::PartitionKeys;
 use crate::reply::{self, damaged};
-use crate::script::{self, Call};
+use crate::script::{self, ScriptCall};
 use crate::store::RedisStore;
 
 /// Tasks of one page of a load: some milliseconds of Redis.
@@ -31,7 +31,7 @@ const LETTERS_MAX: usize = 1000;
 const RECORDS_MAX: usize = 1000;
 
 /// Some tasks of a sorted set, in order.
-struct Stretch {
+struct TaskRange {
     tasks: Vec<Task>,
     more: bool,
 }
@@ -39,7 +39,7 @@ struct Stretch {
 impl RedisStore {
     pub(crate) async fn read_due(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         mut after: Position,
         until: Timestamp,
         limit: usize,
@@ -62,34 +62,36 @@ impl RedisStore {
 
     async fn read_after<const N: usize>(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         sets: [&str; N],
         after: Position,
         until: &str,
         limit: usize,
-    ) -> Result<[Stretch; N], StoreError> {
-        let call =
-            Call::new(&script::LOAD, [keys.tasks.as_str(), &keys.late].into_iter().chain(sets))
-                .number(after.fire_at.as_millis())
-                .arg(codec::id(after.id))
-                .arg(until)
-                .number(limit as u64)
-                .number(PAGE_BYTES_MAX as u64);
+    ) -> Result<[TaskRange; N], StoreError> {
+        let call = ScriptCall::new(
+            &script::LOAD,
+            [keys.tasks.as_str(), &keys.late].into_iter().chain(sets),
+        )
+        .number(after.fire_at.as_millis())
+        .arg(codec::id(after.id))
+        .arg(until)
+        .number(limit as u64)
+        .number(PAGE_BYTES_MAX as u64);
         let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
         let mut read = Vec::with_capacity(N);
         for page in pages {
             read.push(self.read_page(page)?);
         }
-        read.try_into().map_err(|_| reply::unlike("pages"))
+        read.try_into().map_err(|_| reply::unexpected("pages"))
     }
 
-    fn read_page(&self, page: Value) -> Result<Stretch, StoreError> {
+    fn read_page(&self, page: Value) -> Result<TaskRange, StoreError> {
         let [more, ids, values, lates] = reply::tuple(page)?;
         let more = reply::integer(&more)? != 0;
         let ids = reply::array(ids)?;
         let (values, lates) = (reply::options(values)?, reply::options(lates)?);
         if ids.len() != values.len() || (ids.len() != lates.len() && !lates.is_empty()) {
-            return Err(reply::unlike("as many values as ids"));
+            return Err(reply::unexpected("as many values as ids"));
         }
         let mut tasks = Vec::with_capacity(ids.len());
         let lates = lates.into_iter().chain(std::iter::repeat(None));
@@ -100,7 +102,7 @@ impl RedisStore {
             })?;
             tasks.push(self.read_task(id, &value, late.as_deref())?);
         }
-        Ok(Stretch { tasks, more })
+        Ok(TaskRange { tasks, more })
     }
 
     fn read_task(&self, id: TaskId, value: &[u8], late: Option<&[u8]>) -> Result<Task, StoreError> {
@@ -109,13 +111,13 @@ impl RedisStore {
 
     pub(crate) async fn read_heads(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         namespace: &Namespace,
         names: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
         let mut heads = Vec::with_capacity(names.len());
         for names in names.chunks(NAMES_MAX) {
-            let mut call = Call::new(&script::FIND, [keys.names.as_str(), &keys.late]);
+            let mut call = ScriptCall::new(&script::FIND, [keys.names.as_str(), &keys.late]);
             for key in names {
                 let mut name = Vec::new();
                 codec::put_name(&mut name, namespace.as_str(), key.as_str());
@@ -131,12 +133,12 @@ impl RedisStore {
 
     pub(crate) async fn read_tasks(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
         let mut tasks = Vec::with_capacity(ids.len());
         for ids in ids.chunks(ASKED_MAX) {
-            let mut call = Call::new(&script::GET, [keys.tasks.as_str(), &keys.late]);
+            let mut call = ScriptCall::new(&script::GET, [keys.tasks.as_str(), &keys.late]);
             for id in ids {
                 call = call.arg(codec::id(*id));
             }
@@ -152,20 +154,20 @@ impl RedisStore {
     /// Values and postponements, as many as were asked for.
     async fn read_pairs(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         count: usize,
     ) -> Result<impl Iterator<Item = (Option<Vec<u8>>, Option<Vec<u8>>)> + use<>, StoreError> {
         let [values, lates] = reply::tuple(self.reads.call(call).await?)?;
         let (values, lates) = (reply::options(values)?, reply::options(lates)?);
         if values.len() != count || lates.len() != count {
-            return Err(reply::unlike("as many values as were asked for"));
+            return Err(reply::unexpected("as many values as were asked for"));
         }
         Ok(values.into_iter().zip(lates))
     }
 
     pub(crate) async fn read_list(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         filter: &Filter,
         after: Position,
         limit: usize,
@@ -199,7 +201,7 @@ impl RedisStore {
 
     pub(crate) async fn read_dead(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         namespace: &Namespace,
         after: Option<FireId>,
         limit: usize,
@@ -209,7 +211,7 @@ impl RedisStore {
         };
         let from = after.map_or_else(|| place(b"[", b""), |after| place(b"(", &codec::fire(after)));
         let to = place(b"[", &[0xff; codec::FIRE_BYTES]);
-        let call = Call::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
+        let call = ScriptCall::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
             .arg(from)
             .arg(to)
             .number(limit.clamp(1, LETTERS_MAX) as u64)
@@ -232,7 +234,7 @@ impl RedisStore {
 
     pub(crate) async fn read_letter(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         fire_id: FireId,
     ) -> Result<Option<DeadLetter>, StoreError> {
         let mut command = redis::cmd("HGET");
@@ -247,7 +249,7 @@ impl RedisStore {
 
     pub(crate) async fn read_history(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
@@ -258,13 +260,15 @@ impl RedisStore {
         let mut records = Vec::new();
         loop {
             let wanted = (limit - records.len().min(limit)).min(RECORDS_MAX);
-            let call =
-                Call::new(&script::HISTORY, [keys.tasks.as_str(), &keys.history, &keys.fires])
-                    .arg(codec::id(id))
-                    .arg(plain)
-                    .arg(&newest)
-                    .arg(&oldest)
-                    .number(wanted as u64);
+            let call = ScriptCall::new(
+                &script::HISTORY,
+                [keys.tasks.as_str(), &keys.history, &keys.fires],
+            )
+            .arg(codec::id(id))
+            .arg(plain)
+            .arg(&newest)
+            .arg(&oldest)
+            .number(wanted as u64);
             let [first, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
             let fires = reply::array(fires)?;
             for record in reply::options(others)?.into_iter().flatten() {
@@ -292,7 +296,7 @@ impl RedisStore {
 
     pub(crate) async fn read_counts(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         let mut command = redis::cmd("HMGET");
@@ -314,8 +318,8 @@ impl RedisStore {
 }
 
 /// Two runs of tasks as one, in order. Where one of them has more, what is beyond its last task is not known yet.
-fn merge(due: Stretch, paused: Stretch) -> (Vec<Task>, bool) {
-    let last = |page: &Stretch| page.tasks.last().filter(|_| page.more).map(Position::of);
+fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, bool) {
+    let last = |page: &TaskRange| page.tasks.last().filter(|_| page.more).map(Position::of);
     let known = [last(&due), last(&paused)].into_iter().flatten().min();
     let mut tasks = [due.tasks, paused.tasks].concat();
     tasks.sort_by_key(Position::of);

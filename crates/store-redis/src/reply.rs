@@ -11,40 +11,40 @@ pub(crate) fn damaged(what: &str) -> impl Fn(CodecError) -> StoreError + '_ {
     move |error| StoreError::Broken(format!("{what} in Redis cannot be read: {error}"))
 }
 
-pub(crate) fn unlike(what: &str) -> StoreError {
+pub(crate) fn unexpected(what: &str) -> StoreError {
     StoreError::Broken(format!("Redis answered something else than {what}"))
 }
 
 pub(crate) fn array(value: Value) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) => Ok(values),
-        _ => Err(unlike("a list")),
+        _ => Err(unexpected("a list")),
     }
 }
 
 /// A list of so many.
 pub(crate) fn tuple<const N: usize>(value: Value) -> Result<[Value; N], StoreError> {
-    array(value)?.try_into().map_err(|_| unlike("a list of that length"))
+    array(value)?.try_into().map_err(|_| unexpected("a list of that length"))
 }
 
 pub(crate) fn integer(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(number) => Ok(*number),
-        other => text(other)?.parse().map_err(|_| unlike("a number")),
+        other => text(other)?.parse().map_err(|_| unexpected("a number")),
     }
 }
 
 pub(crate) fn text(value: &Value) -> Result<&str, StoreError> {
     match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unlike("text")),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unexpected("text")),
         Value::SimpleString(text) => Ok(text),
         Value::Okay => Ok("OK"),
-        _ => Err(unlike("text")),
+        _ => Err(unexpected("text")),
     }
 }
 
 pub(crate) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
-    option(value)?.ok_or_else(|| unlike("bytes"))
+    option(value)?.ok_or_else(|| unexpected("bytes"))
 }
 
 /// Bytes, or nothing.
@@ -52,7 +52,7 @@ pub(crate) fn option(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
     match value {
         Value::BulkString(bytes) => Ok(Some(bytes)),
         Value::Nil => Ok(None),
-        _ => Err(unlike("bytes")),
+        _ => Err(unexpected("bytes")),
     }
 }
 

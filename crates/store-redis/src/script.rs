@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use crate::batch::Sections;
+use crate::batch::BatchArguments;
 
 /// A script and its digest.
 pub(crate) struct Script {
@@ -42,7 +42,7 @@ scripts! {
 
 /// How a script is named in a command.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Spelling {
+pub(crate) enum ScriptForm {
     /// By its digest: the server has seen it.
     Digest,
     /// Whole.
@@ -50,14 +50,14 @@ pub(crate) enum Spelling {
 }
 
 /// One call of a script, which can be spelled in two ways.
-pub(crate) struct Call<'a> {
+pub(crate) struct ScriptCall<'a> {
     script: &'static Script,
     keys: Vec<&'a str>,
     args: Vec<Vec<u8>>,
-    sections: Option<Sections>,
+    sections: Option<BatchArguments>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ScriptCall<'a> {
     pub(crate) fn new(script: &'static Script, keys: impl IntoIterator<Item = &'a str>) -> Self {
         Self { script, keys: keys.into_iter().collect(), args: Vec::new(), sections: None }
     }
@@ -71,7 +71,7 @@ impl<'a> Call<'a> {
         self.arg(number.into().to_string())
     }
 
-    pub(crate) fn sections(mut self, sections: Sections) -> Self {
+    pub(crate) fn sections(mut self, sections: BatchArguments) -> Self {
         self.sections = Some(sections);
         self
     }
@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
         self.keys[0]
     }
 
-    pub(crate) fn command(&self, spelling: Spelling) -> Cmd {
+    pub(crate) fn command(&self, spelling: ScriptForm) -> Cmd {
         let (arguments, bytes) =
             self.sections.as_ref().map_or((0, 0), |all| (all.arguments(), all.bytes()));
         let mut command = Cmd::with_capacity(
@@ -89,8 +89,8 @@ impl<'a> Call<'a> {
             bytes + self.args.len() * 32 + 4096,
         );
         match spelling {
-            Spelling::Digest => command.arg("EVALSHA").arg(self.script.compiled.get_hash()),
-            Spelling::Source => command.arg("EVAL").arg(self.script.source),
+            ScriptForm::Digest => command.arg("EVALSHA").arg(self.script.compiled.get_hash()),
+            ScriptForm::Source => command.arg("EVAL").arg(self.script.source),
         };
         command.arg(self.keys.len());
         for key in &self.keys {
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
         for arg in &self.args {
             command.arg(arg.as_slice());
         }
-        for section in self.sections.iter().flat_map(Sections::all) {
+        for section in self.sections.iter().flat_map(BatchArguments::all) {
             command.arg(section.len());
             for argument in section.arguments() {
                 command.arg(argument);

@@ -19,13 +19,13 @@ use punctual_store::{
 };
 use redis::Value;
 
-use crate::batch::Sections;
+use crate::batch::BatchArguments;
 use crate::codec;
-use crate::keys::{self, Keys};
-use crate::known::{self, Known, Rewound};
-use crate::link::{Link, Reply, Wait};
+use crate::connection::{RedisConnection, Wait, WaitedReply};
+use crate::epochs::{self, EpochTracker, Rewound};
+use crate::keys::{self, PartitionKeys};
 use crate::reply;
-use crate::script::{self, Call};
+use crate::script::{self, ScriptCall};
 
 /// Bytes of one batch as it travels: twice what every store must take, several times over. Redis reads it into memory
 /// before it begins.
@@ -43,15 +43,15 @@ const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 pub struct RedisStore {
     pub(crate) cluster: String,
     pub(crate) partitions: Partitions,
-    pub(crate) keys: Vec<Keys>,
-    pub(crate) reads: Link,
+    pub(crate) keys: Vec<PartitionKeys>,
+    pub(crate) reads: RedisConnection,
     /// More than one only where a write holds up what is behind it on its connection.
-    pub(crate) writes: Vec<Link>,
+    pub(crate) writes: Vec<RedisConnection>,
     pub(crate) wait: Wait,
-    pub(crate) known: Known,
+    pub(crate) epochs: EpochTracker,
     pub(crate) interner: Interner,
     pub(crate) rewinds: AtomicU64,
-    pub(crate) sizes: Mutex<Sizes>,
+    pub(crate) sizes: Mutex<HistorySizes>,
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -70,15 +70,15 @@ impl RedisStore {
 
     /// Tells the store of an epoch that somebody else saw, so that the next one is larger even if Redis has lost it.
     pub fn remember_epoch(&self, seat: Seat, epoch: Epoch) {
-        self.known.see(seat, epoch);
+        self.epochs.see(seat, epoch);
     }
 
-    pub(crate) fn keys(&self, partition: PartitionId) -> Result<&Keys, StoreError> {
+    pub(crate) fn keys(&self, partition: PartitionId) -> Result<&PartitionKeys, StoreError> {
         self.keys.get(usize::from(partition.get())).ok_or(StoreError::Outside { partition })
     }
 
     /// Where the writes of a seat go: always the same way, so that they keep their order.
-    fn writes(&self, seat: Seat) -> &Link {
+    fn writes(&self, seat: Seat) -> &RedisConnection {
         let number = match seat {
             Seat::Leader => 0,
             Seat::Partition(partition) => usize::from(partition.get()),
@@ -102,8 +102,8 @@ impl RedisStore {
     }
 
     fn fenced(&self, partition: PartitionId, ours: Epoch, current: Epoch) -> StoreError {
-        self.rewound(self.known.fenced(partition, ours, current));
-        self.known.see(Seat::Partition(partition), current);
+        self.rewound(self.epochs.fenced(partition, ours, current));
+        self.epochs.see(Seat::Partition(partition), current);
         StoreError::Fenced { partition, ours, current }
     }
 
@@ -125,37 +125,37 @@ impl RedisStore {
         let turn = self.sizes().turn(ASKED_SIZES_MAX);
         for other in turn {
             let bytes = self.history_bytes_of(other).await?;
-            self.sizes().known[other] = bytes;
+            self.sizes().bytes[other] = bytes;
         }
         let mut sizes = self.sizes();
-        sizes.known[index] = ours;
-        let total: u64 = sizes.known.iter().sum();
+        sizes.bytes[index] = ours;
+        let total: u64 = sizes.bytes.iter().sum();
         let excess = u128::from(total.saturating_sub(history_bytes));
         let share = (excess * u128::from(ours)).div_ceil(u128::from(total));
         Ok(u64::try_from(share).unwrap_or(u64::MAX))
     }
 
     /// Nothing is left half-way here by a panic.
-    fn sizes(&self) -> MutexGuard<'_, Sizes> {
+    fn sizes(&self) -> MutexGuard<'_, HistorySizes> {
         self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Bytes of history by partition, as last seen.
 #[derive(Debug)]
-pub(crate) struct Sizes {
-    known: Vec<u64>,
+pub(crate) struct HistorySizes {
+    bytes: Vec<u64>,
     next: usize,
 }
 
-impl Sizes {
+impl HistorySizes {
     pub(crate) fn new(partitions: Partitions) -> Self {
-        Self { known: vec![0; usize::from(partitions.count())], next: 0 }
+        Self { bytes: vec![0; usize::from(partitions.count())], next: 0 }
     }
 
     /// Whose turn it is to be asked.
     fn turn(&mut self, limit: usize) -> Vec<usize> {
-        let count = self.known.len();
+        let count = self.bytes.len();
         let some = (self.next..).take(limit.min(count)).map(|index| index % count).collect();
         self.next = (self.next + limit) % count;
         some
@@ -171,14 +171,14 @@ fn size(value: &Value) -> Result<u64, StoreError> {
 
 pub(crate) fn read_epoch(value: &Value) -> Result<Epoch, StoreError> {
     let number = u32::try_from(reply::integer(value)?).ok().and_then(Epoch::new);
-    number.ok_or_else(|| reply::unlike("an epoch"))
+    number.ok_or_else(|| reply::unexpected("an epoch"))
 }
 
 /// What a script said first, and what it said besides.
 pub(crate) fn verdict(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
     let mut values = reply::array(value)?;
     if values.is_empty() {
-        return Err(reply::unlike("a verdict"));
+        return Err(reply::unexpected("a verdict"));
     }
     let rest = values.split_off(1);
     Ok((reply::integer(&values[0])?, rest))
@@ -204,28 +204,29 @@ impl TaskStore for RedisStore {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
         let number = batch.number;
-        let sections = Sections::of(epoch, batch);
+        let sections = BatchArguments::of(epoch, batch);
         if sections.bytes() > BATCH_BYTES_MAX {
             let bytes = sections.bytes();
             let problem = format!("a batch of {bytes} bytes is more than {BATCH_BYTES_MAX}");
             return Err(StoreError::Broken(problem));
         }
         let before = number.get().checked_sub(1).map_or("none".to_owned(), |last| last.to_string());
-        let call = Call::new(&script::APPLY, keys.all())
+        let call = ScriptCall::new(&script::APPLY, keys.all())
             .number(epoch.get())
-            .arg(self.known.token(seat, epoch))
+            .arg(self.epochs.token(seat, epoch))
             .number(number.get())
             .arg(before)
             .number(u8::from(sections.grows))
             .sections(sections);
-        let Reply { value, waited } = self.writes(seat).call_and_wait(&call, self.wait).await?;
+        let WaitedReply { value, waited } =
+            self.writes(seat).call_and_wait(&call, self.wait).await?;
         match (verdict(value)?, waited) {
             ((0 | 1, _), Ok(())) => {
-                self.known.answered(partition, epoch, number);
+                self.epochs.answered(partition, epoch, number);
                 Ok(())
             }
             // Made, but not as durably as was asked for. Sent again it waits again.
-            ((0 | 1, _), Err(away)) => Err(away.into()),
+            ((0 | 1, _), Err(unavailable)) => Err(unavailable.into()),
             ((2, rest), _) => {
                 let current = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
                 Err(self.fenced(partition, epoch, current))
@@ -233,10 +234,10 @@ impl TaskStore for RedisStore {
             ((3, rest), _) => {
                 let last = rest.first().map_or(Ok(0), reply::integer)?;
                 let last = BatchNo::new(u64::try_from(last).unwrap_or(0));
-                self.rewound(self.known.gap(partition, epoch, last));
+                self.rewound(self.epochs.gap(partition, epoch, last));
                 Err(StoreError::Gap { partition, expected: last.next(), given: number })
             }
-            _ => Err(reply::unlike("a verdict of apply")),
+            _ => Err(reply::unexpected("a verdict of apply")),
         }
     }
 
@@ -322,12 +323,12 @@ impl TaskStore for RedisStore {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
         let excess = self.excess(partition, retention.history_bytes).await?;
-        let Keys { own, tasks, history, fires, ages, .. } = keys;
-        let Keys { letters, dead, dead_ages, counts, .. } = keys;
+        let PartitionKeys { own, tasks, history, fires, ages, .. } = keys;
+        let PartitionKeys { letters, dead, dead_ages, counts, .. } = keys;
         let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks];
-        let call = Call::new(&script::SWEEP, all.map(String::as_str))
+        let call = ScriptCall::new(&script::SWEEP, all.map(String::as_str))
             .number(epoch.get())
-            .arg(self.known.token(seat, epoch))
+            .arg(self.epochs.token(seat, epoch))
             .arg(past(now, retention.history_age))
             .arg(past(now, retention.dead_age))
             .number(excess)
@@ -338,7 +339,7 @@ impl TaskStore for RedisStore {
         match (code, rest.as_slice()) {
             (0, [history, dead]) => Ok(Swept { history: size(history)?, dead: size(dead)? }),
             (2, [current]) => Err(self.fenced(partition, epoch, read_epoch(current)?)),
-            _ => Err(reply::unlike("a verdict of sweep")),
+            _ => Err(reply::unexpected("a verdict of sweep")),
         }
     }
 }
@@ -353,28 +354,29 @@ impl LeaseStore for RedisStore {
     ) -> Result<Lease, StoreError> {
         let own = self.own(seat)?;
         let until = now.after(ttl);
-        let token = known::token();
-        let call = Call::new(&script::ACQUIRE, [own.as_str()])
+        let token = epochs::token();
+        let call = ScriptCall::new(&script::ACQUIRE, [own.as_str()])
             .arg(broker.as_str())
             .number(millis(ttl))
             .number(until.as_millis())
             .arg(&token)
-            .number(self.known.proposal(seat))
+            .number(self.epochs.proposal(seat))
             .number(Epoch::MAX.get());
         // Epochs are waited for like batches: one that is lost would be given twice.
-        let Reply { value, waited } = self.writes(seat).call_and_wait(&call, self.wait).await?;
+        let WaitedReply { value, waited } =
+            self.writes(seat).call_and_wait(&call, self.wait).await?;
         let (code, rest) = verdict(value)?;
         let epoch = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
-        self.known.see(seat, epoch);
+        self.epochs.see(seat, epoch);
         match code {
             0 => {
-                self.known.take(seat, epoch, token);
+                self.epochs.take(seat, epoch, token);
                 waited?;
                 Ok(Lease { seat, broker: broker.clone(), epoch, until })
             }
             1 => Err(StoreError::Held { seat }),
             2 => Err(StoreError::Broken(format!("the epochs of {seat} are used up"))),
-            _ => Err(reply::unlike("a verdict of acquire")),
+            _ => Err(reply::unexpected("a verdict of acquire")),
         }
     }
 
@@ -387,26 +389,26 @@ impl LeaseStore for RedisStore {
         let seat = lease.seat;
         let own = self.own(seat)?;
         let until = now.after(ttl);
-        let call = Call::new(&script::RENEW, [own.as_str()])
+        let call = ScriptCall::new(&script::RENEW, [own.as_str()])
             .number(lease.epoch.get())
-            .arg(self.known.token(seat, lease.epoch))
+            .arg(self.epochs.token(seat, lease.epoch))
             .number(millis(ttl))
             .number(until.as_millis());
         match verdict(self.writes(seat).call(&call).await?)?.0 {
             0 => Ok(Lease { until, ..lease.clone() }),
             1 => Err(StoreError::Held { seat }),
-            _ => Err(reply::unlike("a verdict of renew")),
+            _ => Err(reply::unexpected("a verdict of renew")),
         }
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         let own = self.own(lease.seat)?;
-        let call = Call::new(&script::RELEASE, [own.as_str()])
+        let call = ScriptCall::new(&script::RELEASE, [own.as_str()])
             .number(lease.epoch.get())
-            .arg(self.known.token(lease.seat, lease.epoch));
+            .arg(self.epochs.token(lease.seat, lease.epoch));
         match verdict(self.writes(lease.seat).call(&call).await?)?.0 {
             0 | 1 => Ok(()),
-            _ => Err(reply::unlike("a verdict of release")),
+            _ => Err(reply::unexpected("a verdict of release")),
         }
     }
 
@@ -420,8 +422,8 @@ impl LeaseStore for RedisStore {
         }
         let epoch = read_epoch(&epoch)?;
         let until = Timestamp::try_from_millis(i128::from(reply::integer(&until)?))
-            .map_err(|_| reply::unlike("a time"))?;
-        self.known.see(seat, epoch);
+            .map_err(|_| reply::unexpected("a time"))?;
+        self.epochs.see(seat, epoch);
         Ok(Some(Lease { seat, broker: BrokerId::new(reply::text(&broker)?), epoch, until }))
     }
 }

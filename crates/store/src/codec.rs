@@ -15,9 +15,9 @@
 
 mod attempts;
 mod bytes;
-mod course;
 mod definition;
 mod names;
+mod progress;
 mod record;
 mod schedule;
 mod task;
@@ -27,9 +27,9 @@ pub use bytes::{
     Reader, put_bytes, put_duration, put_fire_id, put_signed, put_task_id, put_timestamp,
     put_varint,
 };
-pub use course::{occasion_code, occasion_of};
 pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
 pub use names::Interner;
+pub use progress::{occasion_code, occasion_of};
 pub use record::{
     put_letter, put_record, read_letter, read_record, read_record_id, read_record_name,
 };
@@ -45,7 +45,7 @@ const FORMAT: u8 = 1;
 const INTERNED_MAX: usize = 4096;
 
 /// Places made ready for a list before it is read: as many as any list of a task has. A list that says more may lie.
-const ROOM_MAX: usize = 128;
+const PREALLOCATED_MAX: usize = 128;
 
 /// Why bytes are not what they should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,4 +61,4 @@ pub enum CodecError {
     Format(u8),
 }
 
-type Result<T> = std::result::Result<T, CodecError>;
+pub type Decoded<T> = Result<T, CodecError>;

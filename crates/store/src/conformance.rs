@@ -1,7 +1,7 @@
 //! The conformance suite: the contracts in code, which every store runs.
 //!
-//! In: a [`Subject`], which opens the store under test. Out: one test per clause, named after it, so that a
-//! failure says which promise is broken. The whole adapter of a store is its `Subject` and
+//! In: a [`StoreUnderTest`], which opens the store under test. Out: one test per clause, named after it, so that a
+//! failure says which promise is broken. The whole adapter of a store is its `StoreUnderTest` and
 //!
 //! ```ignore
 //! punctual_store::conformance!(MySubject::new());
@@ -45,7 +45,7 @@ use crate::task_store::TaskStore;
 pub const PARTITIONS: u16 = 4;
 
 /// How the suite comes by a store. Support for tests: not a seam of the product, where nothing is opened twice.
-pub trait Subject {
+pub trait StoreUnderTest {
     /// What is tested.
     type Store: TaskStore + LeaseStore;
 
@@ -65,7 +65,7 @@ pub trait Subject {
     }
 
     /// Ends a store as a crash would: what was answered must still be there, what was under way may be.
-    /// `entropy` decides where it strikes, for a subject that can crash in several places.
+    /// `entropy` decides where it strikes, for a under_test that can crash in several places.
     fn crash(&self, store: Self::Store, _entropy: u64) -> impl Future<Output = ()> {
         async { drop(store) }
     }
@@ -92,8 +92,8 @@ pub fn run(clause: impl Future<Output = ()>) {
 /// The clauses that every store keeps, each as a test. See [`conformance`](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance {
-    ($subject:expr) => {
-        $crate::conformance_clauses! { $subject;
+    ($under_test:expr) => {
+        $crate::conformance_clauses! { $under_test;
             ownership:
                 a_partition_that_nobody_took_takes_no_writes,
                 an_older_epoch_is_fenced_and_changes_nothing,
@@ -199,8 +199,8 @@ macro_rules! conformance {
 /// [`conformance`](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance_durable {
-    ($subject:expr) => {
-        $crate::conformance_clauses! { $subject;
+    ($under_test:expr) => {
+        $crate::conformance_clauses! { $under_test;
             durable:
                 all_that_was_answered_is_there_after_opening_again,
                 an_owner_goes_on_after_opening_again,
@@ -218,8 +218,8 @@ macro_rules! conformance_durable {
 /// The clauses that a store with a membership keeps besides, each as a test. See [`conformance`](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance_membership {
-    ($subject:expr) => {
-        $crate::conformance_clauses! { $subject;
+    ($under_test:expr) => {
+        $crate::conformance_clauses! { $under_test;
             membership:
                 nobody_is_there_but_who_says_so,
                 all_who_said_so_are_there_in_the_order_of_their_ids,
@@ -238,15 +238,15 @@ macro_rules! conformance_membership {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_clauses {
-    ($subject:expr; $($room:ident: $($clause:ident),+;)+) => {
-        $(mod $room {
-            #[allow(unused_imports, reason = "the subject may be named by a full path")]
+    ($under_test:expr; $($module:ident: $($clause:ident),+;)+) => {
+        $(mod $module {
+            #[allow(unused_imports, reason = "the under_test may be named by a full path")]
             use super::*;
 
             $(#[test]
             fn $clause() {
-                let subject = $subject;
-                $crate::conformance::run($crate::conformance::$room::$clause(&subject));
+                let under_test = $under_test;
+                $crate::conformance::run($crate::conformance::$module::$clause(&under_test));
             })+
         })+
     };

@@ -20,9 +20,9 @@ use punctual_core::{
     Seat, Task, TaskId, TaskKey, Timestamp,
 };
 
-use self::history::History;
+use self::history::MemoryHistory;
 use self::membership::MemberTable;
-use self::partition::Partition;
+use self::partition::MemoryPartition;
 use crate::change::{Batch, BatchNo};
 use crate::counts::Counts;
 use crate::error::StoreError;
@@ -33,39 +33,39 @@ use crate::task_store::TaskStore;
 /// A store that forgets everything when the process ends.
 #[derive(Debug)]
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Debug)]
-struct State {
-    partitions: Vec<Owned>,
-    history: History,
-    seats: BTreeMap<Seat, Taken>,
-    attendances: MemberTable,
-    time: Time,
+struct MemoryState {
+    partitions: Vec<OwnedPartition>,
+    history: MemoryHistory,
+    seats: BTreeMap<Seat, StoredLease>,
+    members: MemberTable,
+    time: StoreTime,
 }
 
 /// The last lease of a seat, and when it is over by the clock of the store.
 #[derive(Debug)]
-struct Taken {
+struct StoredLease {
     lease: Lease,
     over_at: Timestamp,
 }
 
 /// What time it is.
 #[derive(Debug, Clone, Copy)]
-enum Time {
+enum StoreTime {
     /// The askers' time; this is the latest that one of them had.
-    Askers(Timestamp),
+    Callers(Timestamp),
     /// The store has a clock of its own, like Redis; it stands until it is moved.
     Own(Timestamp),
 }
 
-impl Time {
+impl StoreTime {
     /// The time of a question that was asked at `now`.
     fn at(&mut self, now: Timestamp) -> Timestamp {
         match self {
-            Self::Askers(latest) => {
+            Self::Callers(latest) => {
                 *latest = now.max(*latest);
                 now
             }
@@ -75,15 +75,15 @@ impl Time {
 
     const fn latest(self) -> Timestamp {
         match self {
-            Self::Askers(time) | Self::Own(time) => time,
+            Self::Callers(time) | Self::Own(time) => time,
         }
     }
 }
 
 /// A partition and the number of the batch that its present owner made last.
 #[derive(Debug, Default)]
-struct Owned {
-    partition: Partition,
+struct OwnedPartition {
+    partition: MemoryPartition,
     last: Option<BatchNo>,
 }
 
@@ -91,12 +91,12 @@ impl MemoryStore {
     /// An empty store.
     #[must_use]
     pub fn new(partitions: Partitions) -> Self {
-        let state = State {
-            partitions: partitions.iter().map(|_| Owned::default()).collect(),
-            history: History::default(),
+        let state = MemoryState {
+            partitions: partitions.iter().map(|_| OwnedPartition::default()).collect(),
+            history: MemoryHistory::default(),
             seats: BTreeMap::new(),
-            attendances: MemberTable::default(),
-            time: Time::Askers(Timestamp::EPOCH),
+            members: MemberTable::default(),
+            time: StoreTime::Callers(Timestamp::EPOCH),
         };
         Self { state: Mutex::new(state) }
     }
@@ -105,19 +105,19 @@ impl MemoryStore {
     /// counted by it, as a Redis counts them by its own. Without it heartbeats, which carry no time, are counted by the time of
     /// the last question about a lease: good enough for one broker, too coarse for several.
     pub fn set_time(&self, now: Timestamp) -> Result<(), StoreError> {
-        self.state()?.time = Time::Own(now);
+        self.state()?.time = StoreTime::Own(now);
         Ok(())
     }
 
     /// Lets time pass: the clock of the store's own is moved, or begins at what the askers had last.
     pub fn pass(&self, time: Duration) -> Result<(), StoreError> {
         let mut state = self.state()?;
-        state.time = Time::Own(state.time.latest().after(time));
+        state.time = StoreTime::Own(state.time.latest().after(time));
         Ok(())
     }
 
     /// A panic under the lock may have left half a batch, and nothing durable to go back to.
-    fn state(&self) -> Result<MutexGuard<'_, State>, StoreError> {
+    fn state(&self) -> Result<MutexGuard<'_, MemoryState>, StoreError> {
         self.state.lock().map_err(|_| {
             StoreError::Broken("a change of the memory store has panicked half-way".to_owned())
         })
@@ -131,15 +131,15 @@ impl Default for MemoryStore {
     }
 }
 
-impl State {
-    fn partition(&self, id: PartitionId) -> Result<&Partition, StoreError> {
+impl MemoryState {
+    fn partition(&self, id: PartitionId) -> Result<&MemoryPartition, StoreError> {
         self.partitions
             .get(usize::from(id.get()))
             .map(|owned| &owned.partition)
             .ok_or(StoreError::Outside { partition: id })
     }
 
-    fn owned(&mut self, id: PartitionId) -> Result<&mut Owned, StoreError> {
+    fn owned(&mut self, id: PartitionId) -> Result<&mut OwnedPartition, StoreError> {
         self.partitions.get_mut(usize::from(id.get())).ok_or(StoreError::Outside { partition: id })
     }
 
@@ -167,7 +167,7 @@ impl TaskStore for MemoryStore {
     ) -> Result<(), StoreError> {
         let mut state = self.state()?;
         state.fence(partition, epoch)?;
-        let State { partitions, history, .. } = &mut *state;
+        let MemoryState { partitions, history, .. } = &mut *state;
         let owned = &mut partitions[usize::from(partition.get())];
         if owned.last == Some(batch.number) {
             return Ok(());
@@ -291,7 +291,7 @@ impl LeaseStore for MemoryStore {
     ) -> Result<Lease, StoreError> {
         let mut state = self.state()?;
         let time = state.time.at(now);
-        let taken = |last: &Taken| last.lease.broker != *broker && time < last.over_at;
+        let taken = |last: &StoredLease| last.lease.broker != *broker && time < last.over_at;
         if state.seats.get(&seat).is_some_and(taken) {
             return Err(StoreError::Held { seat });
         }
@@ -302,7 +302,7 @@ impl LeaseStore for MemoryStore {
             state.owned(partition)?.last = None;
         }
         let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
-        state.seats.insert(seat, Taken { lease: lease.clone(), over_at: time.after(ttl) });
+        state.seats.insert(seat, StoredLease { lease: lease.clone(), over_at: time.after(ttl) });
         Ok(lease)
     }
 

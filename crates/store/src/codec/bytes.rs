@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use punctual_core::{FireId, TaskId, Timestamp};
 
-use super::{CodecError, Result};
+use super::{CodecError, Decoded};
 
 /// Reads values off the front of bytes.
 #[derive(Debug, Clone, Copy)]
@@ -29,19 +29,19 @@ impl<'a> Reader<'a> {
     }
 
     /// That everything was read.
-    pub const fn end(&self) -> Result<()> {
+    pub const fn end(&self) -> Decoded<()> {
         if self.bytes.is_empty() { Ok(()) } else { Err(CodecError::Invalid("end")) }
     }
 
     /// One byte.
-    pub fn byte(&mut self) -> Result<u8> {
+    pub fn byte(&mut self) -> Decoded<u8> {
         let (first, rest) = self.bytes.split_first().ok_or(CodecError::Short("byte"))?;
         self.bytes = rest;
         Ok(*first)
     }
 
     /// A number of up to 64 bits, seven to the byte.
-    pub fn varint(&mut self) -> Result<u64> {
+    pub fn varint(&mut self) -> Decoded<u64> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -58,18 +58,18 @@ impl<'a> Reader<'a> {
     }
 
     /// A number with a sign.
-    pub fn signed(&mut self) -> Result<i64> {
+    pub fn signed(&mut self) -> Decoded<i64> {
         let zigzag = self.varint()?;
         Ok((zigzag >> 1).cast_signed() ^ -((zigzag & 1).cast_signed()))
     }
 
     /// A number that fits a smaller type.
-    pub fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T> {
+    pub fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Decoded<T> {
         T::try_from(self.varint()?).map_err(|_| CodecError::Invalid(what))
     }
 
     /// So many bytes.
-    pub fn take(&mut self, length: usize) -> Result<&'a [u8]> {
+    pub fn take(&mut self, length: usize) -> Decoded<&'a [u8]> {
         let (taken, rest) =
             self.bytes.split_at_checked(length).ok_or(CodecError::Short("bytes"))?;
         self.bytes = rest;
@@ -77,24 +77,24 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes with their length before them.
-    pub fn bytes(&mut self) -> Result<&'a [u8]> {
+    pub fn bytes(&mut self) -> Decoded<&'a [u8]> {
         let length = self.small("length")?;
         self.take(length)
     }
 
     /// Text with its length before it.
-    pub fn text(&mut self) -> Result<&'a str> {
+    pub fn text(&mut self) -> Decoded<&'a str> {
         std::str::from_utf8(self.bytes()?).map_err(|_| CodecError::Invalid("text"))
     }
 
     /// An instant.
-    pub fn timestamp(&mut self) -> Result<Timestamp> {
+    pub fn timestamp(&mut self) -> Decoded<Timestamp> {
         Timestamp::try_from_millis(i128::from(self.varint()?))
             .map_err(|_| CodecError::Invalid("timestamp"))
     }
 
     /// A span of time.
-    pub fn duration(&mut self) -> Result<Duration> {
+    pub fn duration(&mut self) -> Decoded<Duration> {
         let secs = self.varint()?;
         let nanos: u32 = self.small("duration")?;
         if nanos >= 1_000_000_000 {
@@ -104,13 +104,13 @@ impl<'a> Reader<'a> {
     }
 
     /// A task's id.
-    pub fn task_id(&mut self) -> Result<TaskId> {
+    pub fn task_id(&mut self) -> Decoded<TaskId> {
         let bytes = self.take(16)?.try_into().map_err(|_| CodecError::Short("id"))?;
         TaskId::try_from_u128(u128::from_be_bytes(bytes)).map_err(|_| CodecError::Invalid("id"))
     }
 
     /// A fire's id.
-    pub fn fire_id(&mut self) -> Result<FireId> {
+    pub fn fire_id(&mut self) -> Decoded<FireId> {
         Ok(FireId { task: self.task_id()?, nominal_at: self.timestamp()? })
     }
 }
@@ -158,7 +158,7 @@ pub fn put_fire_id(out: &mut Vec<u8>, fire_id: FireId) {
 }
 
 /// How many of something follow. Each takes a byte at least, so more than the bytes that are left is a lie.
-pub(super) fn read_count(reader: &mut Reader<'_>) -> Result<usize> {
+pub(super) fn read_count(reader: &mut Reader<'_>) -> Decoded<usize> {
     let count = reader.small("count")?;
     if count > reader.rest().len() {
         return Err(CodecError::Short("list"));

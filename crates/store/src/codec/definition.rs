@@ -15,7 +15,7 @@ use punctual_core::{
 use super::bytes::{Reader, put_bytes, put_duration, put_varint, read_count};
 use super::names::{Interner, read_key};
 use super::schedule::{put_schedule, read_schedule};
-use super::{CodecError, FORMAT, ROOM_MAX, Result};
+use super::{CodecError, Decoded, FORMAT, PREALLOCATED_MAX};
 
 pub(super) const FLAG_KEY: u8 = 0b0000_1000;
 const FLAG_RETRY: u8 = 0b0001_0000;
@@ -38,7 +38,7 @@ pub fn put_new_task(out: &mut Vec<u8>, new_task: &NewTask) {
 
 /// Reads what a caller asks for, up to the end of the bytes. Whether it keeps the limits is not looked at here:
 /// [`NewTask::check`] says it.
-pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Result<NewTask> {
+pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Decoded<NewTask> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
         FORMAT => {}
@@ -132,7 +132,7 @@ impl Rest {
     }
 }
 
-pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner) -> Result<Rest> {
+pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner) -> Decoded<Rest> {
     Ok(Rest {
         target: read_target(reader, interner)?,
         payload: read_payload(reader)?,
@@ -176,7 +176,7 @@ fn put_target(out: &mut Vec<u8>, target: &Target) {
     }
 }
 
-fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Result<Target> {
+fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> {
     match reader.byte()? {
         0 => Ok(Target::Queue(interner.queue(reader.text()?)?)),
         1 => {
@@ -184,7 +184,7 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Result<Target> {
             let method = *method.ok_or(CodecError::Invalid("method"))?;
             let url = reader.text()?;
             let count = read_count(reader)?;
-            let mut headers = Vec::with_capacity(count.min(ROOM_MAX));
+            let mut headers = Vec::with_capacity(count.min(PREALLOCATED_MAX));
             for _ in 0..count {
                 headers.push((reader.text()?.to_owned(), reader.text()?.to_owned()));
             }
@@ -212,7 +212,7 @@ pub fn put_payload(out: &mut Vec<u8>, payload: &Payload) {
 }
 
 /// Reads a payload, which is copied: a slice would keep a whole block in memory for as long as one task of it lives.
-pub fn read_payload(reader: &mut Reader<'_>) -> Result<Payload> {
+pub fn read_payload(reader: &mut Reader<'_>) -> Decoded<Payload> {
     Ok(match reader.byte()? {
         0 => Payload::Empty,
         1 => Payload::Json(Bytes::copy_from_slice(reader.bytes()?)),
@@ -248,7 +248,7 @@ fn put_retry(out: &mut Vec<u8>, retry: &RetryPolicy) {
     }
 }
 
-fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
+fn read_retry(reader: &mut Reader<'_>) -> Decoded<RetryPolicy> {
     let attempts_max = reader.small("attempts_max")?;
     let jitter = Jitter::from_thousandths(reader.small("jitter")?);
     let jitter = jitter.map_err(|_| CodecError::Invalid("jitter"))?;
@@ -261,7 +261,7 @@ fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
         },
         2 => {
             let count = read_count(reader)?;
-            let mut pauses = Vec::with_capacity(count.min(ROOM_MAX));
+            let mut pauses = Vec::with_capacity(count.min(PREALLOCATED_MAX));
             for _ in 0..count {
                 pauses.push(reader.duration()?);
             }
@@ -272,7 +272,7 @@ fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
     Ok(RetryPolicy { attempts_max, backoff, jitter })
 }
 
-fn read_labels(reader: &mut Reader<'_>) -> Result<Labels> {
+fn read_labels(reader: &mut Reader<'_>) -> Decoded<Labels> {
     let mut labels = BTreeMap::new();
     for _ in 0..read_count(reader)? {
         labels.insert(reader.text()?.to_owned(), reader.text()?.to_owned());
@@ -288,7 +288,7 @@ const fn guarantee_code(guarantee: Guarantee) -> u8 {
     }
 }
 
-const fn guarantee_of(code: u8) -> Result<Guarantee> {
+const fn guarantee_of(code: u8) -> Decoded<Guarantee> {
     Ok(match code {
         0 => Guarantee::AtMostOnce,
         1 => Guarantee::AtLeastOnce,

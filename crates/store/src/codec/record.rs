@@ -8,7 +8,7 @@ use super::attempts::{put_attempts, read_attempts};
 use super::bytes::{Reader, put_bytes, put_fire_id, put_timestamp, put_varint};
 use super::names::{Interner, read_key};
 use super::task::{put_task, read_task};
-use super::{CodecError, FORMAT, Result};
+use super::{CodecError, Decoded, FORMAT};
 
 /// The format of records that say when the fire was due, and what was skipped with it.
 const FORMAT_RECORD: u8 = 2;
@@ -39,14 +39,14 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
 }
 
 /// Reads which fire a record is of and when it ended, and nothing further.
-pub fn read_record_id(bytes: &[u8]) -> Result<(FireId, Timestamp)> {
+pub fn read_record_id(bytes: &[u8]) -> Decoded<(FireId, Timestamp)> {
     let mut reader = Reader::new(bytes);
     read_record_format(&mut reader)?;
     Ok((reader.fire_id()?, reader.timestamp()?))
 }
 
 /// Whether the record says when the fire was due.
-fn read_record_format(reader: &mut Reader<'_>) -> Result<bool> {
+fn read_record_format(reader: &mut Reader<'_>) -> Decoded<bool> {
     match reader.byte()? {
         FORMAT => Ok(false),
         FORMAT_RECORD => Ok(true),
@@ -55,7 +55,7 @@ fn read_record_format(reader: &mut Reader<'_>) -> Result<bool> {
 }
 
 /// Reads whose fire a record is of, and nothing further.
-pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
+pub fn read_record_name(bytes: &[u8]) -> Decoded<(FireId, &str, Option<&str>)> {
     let mut reader = Reader::new(bytes);
     read_record_format(&mut reader)?;
     let fire_id = reader.fire_id()?;
@@ -67,7 +67,7 @@ pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
 }
 
 /// Reads how a fire ended.
-pub fn read_record(bytes: &[u8], interner: &Interner) -> Result<FireRecord> {
+pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
     let mut reader = Reader::new(bytes);
     let says_due = read_record_format(&mut reader)?;
     let fire_id = reader.fire_id()?;
@@ -101,7 +101,7 @@ pub fn put_letter(out: &mut Vec<u8>, letter: &DeadLetter) {
 }
 
 /// Reads a dead letter.
-pub fn read_letter(bytes: &[u8], interner: &Interner) -> Result<DeadLetter> {
+pub fn read_letter(bytes: &[u8], interner: &Interner) -> Decoded<DeadLetter> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
         FORMAT => {}
@@ -123,7 +123,7 @@ const fn dead_code(reason: DeadReason) -> u8 {
     }
 }
 
-const fn dead_of(code: u8) -> Result<DeadReason> {
+const fn dead_of(code: u8) -> Decoded<DeadReason> {
     Ok(match code {
         0 => DeadReason::Exhausted,
         1 => DeadReason::Refused,
@@ -141,7 +141,7 @@ const fn skip_code(why: SkipReason) -> u8 {
     }
 }
 
-const fn skip_of(code: u8) -> Result<SkipReason> {
+const fn skip_of(code: u8) -> Decoded<SkipReason> {
     Ok(match code {
         0 => SkipReason::Misfire,
         1 => SkipReason::Overlap,
@@ -163,7 +163,7 @@ const fn end_code(end: FireEnd) -> u8 {
     }
 }
 
-fn end_of(code: u8) -> Result<FireEnd> {
+fn end_of(code: u8) -> Decoded<FireEnd> {
     Ok(match code {
         0 => FireEnd::Done,
         1 => FireEnd::Cancelled,

@@ -9,18 +9,18 @@ use punctual_core::{Occasion, Task, TaskId, TaskState, Timestamp, Version};
 
 use super::attempts::{put_attempts, read_attempts};
 use super::bytes::{Reader, put_bytes, put_task_id, put_timestamp, put_varint};
-use super::course::{course_bits, put_course, read_course};
 use super::definition::{FLAG_KEY, flags_of, put_rest, read_rest};
 use super::names::{Interner, read_key};
+use super::progress::{progress_flags, put_progress, read_progress};
 use super::schedule::{put_schedule, read_schedule};
-use super::{CodecError, FORMAT, Result};
+use super::{CodecError, Decoded, FORMAT};
 use crate::query::Head;
 
 const FLAG_STATE: u8 = 0b0000_0111;
 /// The same with the time at which the schedule goes on at its end.
-const FORMAT_BESIDES: u8 = 2;
+const FORMAT_MANUAL: u8 = 2;
 /// The same with the course of a task at its end: whatever of it is not as it is for a new task.
-const FORMAT_COURSE: u8 = 3;
+const FORMAT_PROGRESS: u8 = 3;
 
 /// What `find`, names and counts need of a task, without the rest of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn put_task(out: &mut Vec<u8>, task: &Task) {
 }
 
 /// Reads a whole task, up to the end of the bytes.
-pub fn read_task(bytes: &[u8], interner: &Interner) -> Result<Task> {
+pub fn read_task(bytes: &[u8], interner: &Interner) -> Decoded<Task> {
     let mut reader = Reader::new(bytes);
     let id = reader.task_id()?;
     let fire_at = reader.timestamp()?;
@@ -52,8 +52,8 @@ pub fn read_task(bytes: &[u8], interner: &Interner) -> Result<Task> {
 pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     let definition = &*task.definition;
     let flags = state_code(task.state) | flags_of(definition);
-    let course = course_bits(task);
-    let format = if course == 0 { FORMAT } else { FORMAT_COURSE };
+    let progress = progress_flags(task);
+    let format = if progress == 0 { FORMAT } else { FORMAT_PROGRESS };
     out.extend_from_slice(&[format, flags]);
     put_timestamp(out, task.nominal_at);
     put_varint(out, task.version.get());
@@ -65,30 +65,35 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     put_timestamp(out, task.created_at);
     put_rest(out, definition, flags);
     put_attempts(out, &task.attempts);
-    if course != 0 {
-        put_course(out, task, course);
+    if progress != 0 {
+        put_progress(out, task, progress);
     }
 }
 
 /// Reads what a name leads to, and nothing further.
-pub fn read_summary(id: TaskId, fire_at: Timestamp, body: &[u8]) -> Result<Summary<'_>> {
+pub fn read_summary(id: TaskId, fire_at: Timestamp, body: &[u8]) -> Decoded<Summary<'_>> {
     Ok(read_front(id, fire_at, body)?.0)
 }
 
 /// Reads how a task stands, and nothing further.
-pub fn read_state(body: &[u8]) -> Result<TaskState> {
+pub fn read_state(body: &[u8]) -> Decoded<TaskState> {
     let mut reader = Reader::new(body);
     state_of(read_flags(&mut reader)? & FLAG_STATE)
 }
 
 /// Reads whether a task has a name, and nothing further.
-pub fn read_named(body: &[u8]) -> Result<bool> {
+pub fn read_named(body: &[u8]) -> Decoded<bool> {
     let mut reader = Reader::new(body);
     Ok(read_flags(&mut reader)? & FLAG_KEY != 0)
 }
 
 /// Reads a task by its key and its body, up to the end of the body.
-pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interner) -> Result<Task> {
+pub fn read_body(
+    id: TaskId,
+    fire_at: Timestamp,
+    body: &[u8],
+    interner: &Interner,
+) -> Decoded<Task> {
     let (summary, flags, mut reader) = read_front(id, fire_at, body)?;
     let created_at = reader.timestamp()?;
     let rest = read_rest(&mut reader, flags, interner)?;
@@ -105,20 +110,20 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
         ..Task::new(id, Arc::new(definition), created_at, head.version)
     };
     match body.first() {
-        Some(&FORMAT_BESIDES) => {
+        Some(&FORMAT_MANUAL) => {
             task.resumes_at = Some(reader.timestamp()?);
             task.occasion = Occasion::Manual;
         }
-        Some(&FORMAT_COURSE) => read_course(&mut reader, &mut task)?,
+        Some(&FORMAT_PROGRESS) => read_progress(&mut reader, &mut task)?,
         _ => {}
     }
     reader.end()?;
     Ok(task)
 }
 
-fn read_flags(reader: &mut Reader<'_>) -> Result<u8> {
+fn read_flags(reader: &mut Reader<'_>) -> Decoded<u8> {
     match reader.byte()? {
-        FORMAT | FORMAT_BESIDES | FORMAT_COURSE => reader.byte(),
+        FORMAT | FORMAT_MANUAL | FORMAT_PROGRESS => reader.byte(),
         other => Err(CodecError::Format(other)),
     }
 }
@@ -127,7 +132,7 @@ fn read_front(
     id: TaskId,
     fire_at: Timestamp,
     body: &[u8],
-) -> Result<(Summary<'_>, u8, Reader<'_>)> {
+) -> Decoded<(Summary<'_>, u8, Reader<'_>)> {
     let mut reader = Reader::new(body);
     let flags = read_flags(&mut reader)?;
     let nominal_at = reader.timestamp()?;
@@ -155,7 +160,7 @@ pub fn put_head(out: &mut Vec<u8>, head: &Head) {
 }
 
 /// Reads what a name leads to.
-pub fn read_head(bytes: &[u8]) -> Result<Head> {
+pub fn read_head(bytes: &[u8]) -> Decoded<Head> {
     let mut reader = Reader::new(bytes);
     let state = state_of(read_flags(&mut reader)?)?;
     let head = Head {
@@ -181,7 +186,7 @@ const fn state_code(state: TaskState) -> u8 {
     }
 }
 
-const fn state_of(code: u8) -> Result<TaskState> {
+const fn state_of(code: u8) -> Decoded<TaskState> {
     Ok(match code {
         0 => TaskState::Scheduled,
         1 => TaskState::Firing,

@@ -8,13 +8,13 @@ use punctual_core::{
     DeadLetter, FireEnd, FireRecord, Lease, Payload, Seat, Task, TaskId, TaskState,
 };
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::ending::{assert_dead_after_any_fire, dead_in_all_partitions};
 use super::fixtures::{
     NOW, TTL, at, broker, die, due_at, in_state, next_fire, partition, postpone, refile, rich_task,
     settle, settle_with_next,
 };
-use super::owner::{Owner, Standing};
+use super::owner::{OwnerState, TestOwner};
 use crate::change::{BatchNo, Change};
 use crate::counts::Counts;
 use crate::error::StoreError;
@@ -23,25 +23,25 @@ use crate::{LeaseStore, TaskStore};
 
 /// How a test leaves the store.
 #[derive(Debug, Clone, Copy)]
-enum Leaving {
+enum StoreEnd {
     Close,
     Crash,
 }
 
-const BOTH: [Leaving; 2] = [Leaving::Close, Leaving::Crash];
+const BOTH: [StoreEnd; 2] = [StoreEnd::Close, StoreEnd::Crash];
 
-async fn again<S: Subject>(subject: &S, store: S::Store, leaving: Leaving) -> S::Store {
+async fn again<S: StoreUnderTest>(under_test: &S, store: S::Store, end: StoreEnd) -> S::Store {
     assert!(S::DURABLE, "these clauses are for durable stores");
-    match leaving {
-        Leaving::Close => subject.close(store).await,
-        Leaving::Crash => subject.crash(store, 0).await,
+    match end {
+        StoreEnd::Close => under_test.close(store).await,
+        StoreEnd::Crash => under_test.crash(store, 0).await,
     }
-    subject.open().await
+    under_test.open().await
 }
 
 /// All that can be read of a partition whose tasks had these ids.
 #[derive(Debug, PartialEq)]
-struct View {
+struct PartitionContents {
     loaded: Vec<Task>,
     listed: Vec<Task>,
     got: Vec<Option<Task>>,
@@ -54,8 +54,12 @@ struct View {
 
 const KEYS: [&str; 4] = ["a", "b", "c", "geräte/halle 3/Ω"];
 
-async fn view<S: TaskStore + LeaseStore>(store: &S, standing: &Standing, ids: &[TaskId]) -> View {
-    let owner = Owner::resume(store, standing.clone());
+async fn contents<S: TaskStore + LeaseStore>(
+    store: &S,
+    state: &OwnerState,
+    ids: &[TaskId],
+) -> PartitionContents {
+    let owner = TestOwner::resume(store, state.clone());
     let mut found = Vec::new();
     for key in KEYS {
         found.push(owner.find(key).await);
@@ -66,7 +70,7 @@ async fn view<S: TaskStore + LeaseStore>(store: &S, standing: &Standing, ids: &[
         got.push(owner.get(*id).await);
         history.push(owner.history(*id).await);
     }
-    View {
+    PartitionContents {
         loaded: owner.load().await,
         listed: owner.list().await,
         got,
@@ -74,12 +78,12 @@ async fn view<S: TaskStore + LeaseStore>(store: &S, standing: &Standing, ids: &[
         dead: owner.dead().await,
         history,
         counts: owner.counts().await,
-        holder: store.holder(Seat::Partition(standing.partition)).await.expect("anybody may ask"),
+        holder: store.holder(Seat::Partition(state.partition)).await.expect("anybody may ask"),
     }
 }
 
 /// A partition in which everything has happened.
-async fn eventful<S: TaskStore + LeaseStore>(owner: &mut Owner<'_, S>) -> Vec<TaskId> {
+async fn eventful<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Vec<TaskId> {
     let rich = rich_task(owner.id(at(1)));
     let watch = owner.task(at(2)).key("a").build();
     let paused = owner.task(at(3)).key("b").build();
@@ -108,55 +112,55 @@ async fn eventful<S: TaskStore + LeaseStore>(owner: &mut Owner<'_, S>) -> Vec<Ta
     all.map(|task| task.id).to_vec()
 }
 
-pub async fn all_that_was_answered_is_there_after_opening_again<S: Subject>(subject: &S) {
-    let mut store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn all_that_was_answered_is_there_after_opening_again<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let ids = eventful(&mut owner).await;
-    let standing = owner.standing();
-    let before = view(&store, &standing, &ids).await;
+    let state = owner.state();
+    let before = contents(&store, &state, &ids).await;
     assert_eq!(before.loaded.len(), 5);
-    for leaving in [Leaving::Crash, Leaving::Close, Leaving::Close, Leaving::Crash] {
-        store = again(subject, store, leaving).await;
-        assert_eq!(view(&store, &standing, &ids).await, before, "{leaving:?}");
+    for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close, StoreEnd::Crash] {
+        store = again(under_test, store, end).await;
+        assert_eq!(contents(&store, &state, &ids).await, before, "{end:?}");
     }
 }
 
-pub async fn an_owner_goes_on_after_opening_again<S: Subject>(subject: &S) {
-    let mut store = subject.open().await;
-    let mut standing = Owner::first(&store).await.standing();
+pub async fn an_owner_goes_on_after_opening_again<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
+    let mut state = TestOwner::first(&store).await.state();
     let mut tasks = Vec::new();
     for round in 0..10 {
-        let mut owner = Owner::resume(&store, standing);
+        let mut owner = TestOwner::resume(&store, state);
         let task = owner.task(at(10 - round)).build();
         owner.put([&task]).await;
         tasks.insert(0, task);
         assert_eq!(owner.load().await, tasks);
-        standing = owner.standing();
-        store = again(subject, store, BOTH[usize::from(round % 2 == 0)]).await;
+        state = owner.state();
+        store = again(under_test, store, BOTH[usize::from(round % 2 == 0)]).await;
     }
-    assert_eq!(Owner::resume(&store, standing).load().await, tasks);
+    assert_eq!(TestOwner::resume(&store, state).load().await, tasks);
 }
 
-pub async fn dead_letters_of_all_partitions_are_remembered<S: Subject>(subject: &S) {
-    let mut store = subject.open().await;
+pub async fn dead_letters_of_all_partitions_are_remembered<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
     let all = dead_in_all_partitions(&store).await;
-    for leaving in [Leaving::Crash, Leaving::Close, Leaving::Close] {
-        store = again(subject, store, leaving).await;
+    for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close] {
+        store = again(under_test, store, end).await;
         assert_dead_after_any_fire(&store, &all).await;
     }
 }
 
-pub async fn numbers_of_batches_are_remembered<S: Subject>(subject: &S) {
-    for leaving in BOTH {
-        let store = subject.open().await;
-        let mut owner = Owner::first(&store).await;
+pub async fn numbers_of_batches_are_remembered<S: StoreUnderTest>(under_test: &S) {
+    for end in BOTH {
+        let store = under_test.open().await;
+        let mut owner = TestOwner::first(&store).await;
         let task = owner.task(at(1)).build();
         owner.apply(Vec::new()).await;
         owner.put([&task]).await;
-        let standing = owner.standing();
+        let state = owner.state();
         let scheduled = owner.counts().await.scheduled;
-        let store = again(subject, store, leaving).await;
-        let mut owner = Owner::resume(&store, standing);
+        let store = again(under_test, store, end).await;
+        let mut owner = TestOwner::resume(&store, state);
         // The last again, whose answer may have been lost with the process.
         let repeated = owner.send(BatchNo::new(2), vec![Change::Put(task.clone())]);
         repeated.await.expect("was made");
@@ -166,60 +170,60 @@ pub async fn numbers_of_batches_are_remembered<S: Subject>(subject: &S) {
             assert!(matches!(answer, Err(StoreError::Gap { .. })), "{answer:?}");
         }
         owner.apply(vec![settle(&task, FireEnd::Done, NOW)]).await;
-        subject.close(store).await;
+        under_test.close(store).await;
     }
 }
 
-pub async fn epochs_grow_over_restarts_and_fences_stay<S: Subject>(subject: &S) {
-    let mut store = subject.open().await;
-    let mut last: Option<Standing> = None;
-    for leaving in [Leaving::Crash, Leaving::Close, Leaving::Crash] {
-        let owner = Owner::first(&store).await;
-        let standing = owner.standing();
+pub async fn epochs_grow_over_restarts_and_fences_stay<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
+    let mut last: Option<OwnerState> = None;
+    for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Crash] {
+        let owner = TestOwner::first(&store).await;
+        let state = owner.state();
         if let Some(last) = &last {
-            assert!(standing.lease.epoch > last.lease.epoch);
+            assert!(state.lease.epoch > last.lease.epoch);
         }
-        store = again(subject, store, leaving).await;
+        store = again(under_test, store, end).await;
         if let Some(last) = last {
-            let old = Owner::resume(&store, last);
+            let old = TestOwner::resume(&store, last);
             let answer = old.send(BatchNo::FIRST, Vec::new()).await;
             assert!(matches!(answer, Err(StoreError::Fenced { .. })), "{answer:?}");
         }
-        let mut owner = Owner::resume(&store, standing);
+        let mut owner = TestOwner::resume(&store, state);
         owner.apply(Vec::new()).await;
-        last = Some(owner.standing());
+        last = Some(owner.state());
     }
 }
 
-pub async fn leases_are_remembered<S: Subject>(subject: &S) {
-    let mut store = subject.open().await;
+pub async fn leases_are_remembered<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
     let taken = store.acquire(Seat::Leader, &broker("a:1"), TTL, NOW).await;
     let lease = taken.expect("is free");
-    for leaving in BOTH {
-        store = again(subject, store, leaving).await;
+    for end in BOTH {
+        store = again(under_test, store, end).await;
         let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
         assert_eq!(holder, Some(lease.clone()));
         let refused = store.acquire(Seat::Leader, &broker("b:1"), TTL, at(9)).await;
         assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
     }
     let renewed = store.renew(&lease, TTL, at(5)).await.expect("is the holder");
-    store = again(subject, store, Leaving::Crash).await;
+    store = again(under_test, store, StoreEnd::Crash).await;
     let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
     assert_eq!(holder, Some(renewed.clone()));
     store.release(&renewed).await.expect("is the holder");
-    store = again(subject, store, Leaving::Crash).await;
+    store = again(under_test, store, StoreEnd::Crash).await;
     let next = store.acquire(Seat::Leader, &broker("b:1"), TTL, at(6)).await;
     assert!(next.expect("was released").epoch > lease.epoch);
 }
 
-pub async fn many_postponements_are_remembered<S: Subject>(subject: &S) {
-    let mut store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn many_postponements_are_remembered<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut watches: Vec<_> = (0..20).map(|second| owner.task(at(second)).build()).collect();
     owner.put(&watches).await;
-    let mut standing = owner.standing();
+    let mut state = owner.state();
     for round in 1..20 {
-        let mut owner = Owner::resume(&store, standing);
+        let mut owner = TestOwner::resume(&store, state);
         let mut changes = Vec::new();
         for (step, watch) in (1..).zip(&mut watches) {
             let later = watch.fire_at.after(Duration::from_secs(round * step % 7 + 1));
@@ -228,39 +232,39 @@ pub async fn many_postponements_are_remembered<S: Subject>(subject: &S) {
             changes.push(change);
         }
         owner.apply(changes).await;
-        standing = owner.standing();
+        state = owner.state();
         if round % 6 == 0 {
-            store = again(subject, store, BOTH[usize::from(round == 6)]).await;
+            store = again(under_test, store, BOTH[usize::from(round == 6)]).await;
         }
     }
     watches.sort_by_key(crate::query::Position::of);
-    store = again(subject, store, Leaving::Crash).await;
-    let owner = Owner::resume(&store, standing);
+    store = again(under_test, store, StoreEnd::Crash).await;
+    let owner = TestOwner::resume(&store, state);
     assert_eq!(owner.load().await, watches);
     assert_eq!(owner.list().await, watches);
 }
 
-pub async fn what_was_swept_stays_counted_and_the_living_stay<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn what_was_swept_stays_counted_and_the_living_stay<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let ids = eventful(&mut owner).await;
-    let standing = owner.standing();
+    let state = owner.state();
     let all = Retention {
         history_age: Duration::from_secs(60),
         history_bytes: u64::MAX,
         dead_age: Duration::from_secs(60),
     };
-    let (epoch, now) = (standing.lease.epoch, at(1_000_000));
-    let swept = store.sweep(standing.partition, epoch, all, now).await;
+    let (epoch, now) = (state.lease.epoch, at(1_000_000));
+    let swept = store.sweep(state.partition, epoch, all, now).await;
     swept.expect("the owner may sweep");
-    let before = view(&store, &standing, &ids).await;
-    let store = again(subject, store, Leaving::Close).await;
-    assert_eq!(view(&store, &standing, &ids).await, before);
+    let before = contents(&store, &state, &ids).await;
+    let store = again(under_test, store, StoreEnd::Close).await;
+    assert_eq!(contents(&store, &state, &ids).await, before);
 }
 
-pub async fn large_batches_are_remembered<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::take(&store, partition(2)).await;
+pub async fn large_batches_are_remembered<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::take(&store, partition(2)).await;
     let mut tasks = Vec::new();
     for number in 0..3000u64 {
         let size = if number % 500 == 0 { 200_000 } else { 10 };
@@ -268,9 +272,9 @@ pub async fn large_batches_are_remembered<S: Subject>(subject: &S) {
         tasks.push(owner.task(at(number)).payload(payload).build());
     }
     owner.put(&tasks).await;
-    let standing = owner.standing();
-    let store = again(subject, store, Leaving::Crash).await;
-    let owner = Owner::resume(&store, standing);
+    let state = owner.state();
+    let store = again(under_test, store, StoreEnd::Crash).await;
+    let owner = TestOwner::resume(&store, state);
     assert_eq!(owner.load().await, tasks);
     assert_eq!(owner.counts().await.scheduled, 3000);
 }

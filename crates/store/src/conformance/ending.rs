@@ -6,15 +6,15 @@ use super::fixtures::{
     NOW, at, attempts, die, in_state, letter, namespace, next_fire, partition, refile, rich_task,
     settle, settle_with_next, shop,
 };
-use super::owner::{Owner, Standing};
-use super::{PARTITIONS, Subject};
+use super::owner::{OwnerState, TestOwner};
+use super::{PARTITIONS, StoreUnderTest};
 use crate::change::Change;
 use crate::query::Head;
 use crate::{LeaseStore, TaskStore};
 
-pub async fn a_settled_task_is_gone_and_its_key_is_free<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_settled_task_is_gone_and_its_key_is_free<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     for end in [FireEnd::Done, FireEnd::Cancelled] {
         for state in [TaskState::Scheduled, TaskState::Paused] {
             let task = in_state(&owner.task(at(1)).key("a").build(), state);
@@ -32,9 +32,11 @@ pub async fn a_settled_task_is_gone_and_its_key_is_free<S: Subject>(subject: &S)
     assert_eq!((counts.done, counts.cancelled, counts.accepted()), (2, 2, 4));
 }
 
-pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut task = owner.task(at(10)).key("a").build();
     let between = owner.task(at(15)).build();
     owner.put([&task, &between]).await;
@@ -51,9 +53,9 @@ pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: Sub
     assert_eq!(owner.counts().await.done, 0);
 }
 
-pub async fn a_task_may_go_on_paused<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_may_go_on_paused<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     owner.put([&task]).await;
     let next = in_state(&next_fire(&task, at(20)), TaskState::Paused);
@@ -64,9 +66,9 @@ pub async fn a_task_may_go_on_paused<S: Subject>(subject: &S) {
 }
 
 /// A watch that has fired stays, outside of time, until it is touched.
-pub async fn a_task_may_go_on_done_or_dead_and_come_back<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_may_go_on_done_or_dead_and_come_back<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     for (silent, name) in [(TaskState::Done, "a"), (TaskState::Dead, "b")] {
         let task = owner.task(at(10)).key(name).build();
         owner.put([&task]).await;
@@ -92,9 +94,9 @@ pub async fn a_task_may_go_on_done_or_dead_and_come_back<S: Subject>(subject: &S
 }
 
 /// At most once, the task goes on when a fire is claimed; what becomes of that fire is none of the task's business any more.
-pub async fn a_fire_aside_of_its_task_leaves_the_task_alone<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_fire_aside_of_its_task_leaves_the_task_alone<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let first = owner.task(at(10)).key("a").build();
     owner.put([&first]).await;
     let second = next_fire(&first, at(20));
@@ -120,9 +122,9 @@ pub async fn a_fire_aside_of_its_task_leaves_the_task_alone<S: Subject>(subject:
     assert_eq!((counts.scheduled, counts.dead_letters, counts.accepted()), (1, 1, 1));
 }
 
-pub async fn history_is_newest_first_and_bounded<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn history_is_newest_first_and_bounded<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut task = owner.task(at(0)).build();
     let other = owner.task(at(0)).build();
     owner.put([&task, &other]).await;
@@ -144,9 +146,9 @@ pub async fn history_is_newest_first_and_bounded<S: Subject>(subject: &S) {
     assert_eq!(owner.history(never).await, []);
 }
 
-pub async fn a_record_keeps_every_end_and_outcome<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_record_keeps_every_end_and_outcome<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     for end in [FireEnd::Done, FireEnd::Cancelled, FireEnd::Replaced] {
         let id = owner.id(at(1));
         let task = rich_task(id);
@@ -158,9 +160,11 @@ pub async fn a_record_keeps_every_end_and_outcome<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn a_replaced_task_is_gone_and_its_key_names_the_new_one<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_replaced_task_is_gone_and_its_key_names_the_new_one<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut old = owner.task(at(10)).key("a").build();
     owner.put([&old]).await;
     for second in [20, 5, 20] {
@@ -178,9 +182,9 @@ pub async fn a_replaced_task_is_gone_and_its_key_names_the_new_one<S: Subject>(s
     }
 }
 
-pub async fn a_cancelled_task_may_be_put_anew_in_the_same_batch<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_cancelled_task_may_be_put_anew_in_the_same_batch<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let [old, new] = [at(10), at(20)].map(|due| owner.task(due).key("a").build());
     owner.put([&old]).await;
     let cancelled = settle(&old, FireEnd::Cancelled, NOW);
@@ -191,9 +195,9 @@ pub async fn a_cancelled_task_may_be_put_anew_in_the_same_batch<S: Subject>(subj
     assert_eq!((counts.scheduled, counts.cancelled), (1, 1));
 }
 
-pub async fn a_dead_task_leaves_a_letter_and_a_record<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_dead_task_leaves_a_letter_and_a_record<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     for reason in
         [DeadReason::Exhausted, DeadReason::Refused, DeadReason::Expired, DeadReason::Unknown]
     {
@@ -215,9 +219,9 @@ pub async fn a_dead_task_leaves_a_letter_and_a_record<S: Subject>(subject: &S) {
     assert_eq!((counts.dead, counts.dead_letters, counts.accepted()), (4, 4, 4));
 }
 
-pub async fn a_task_whose_fire_is_dead_may_go_on<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_whose_fire_is_dead_may_go_on<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     owner.put([&task]).await;
     let next = next_fire(&task, at(20));
@@ -233,9 +237,9 @@ pub async fn a_task_whose_fire_is_dead_may_go_on<S: Subject>(subject: &S) {
     assert_eq!(counts.dead_letters, 2);
 }
 
-pub async fn dead_letters_are_listed_in_pages_by_fire_id<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn dead_letters_are_listed_in_pages_by_fire_id<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut letters = Vec::new();
     for number in 0..25u64 {
         let name = if number % 3 == 0 { "shop" } else { "other" };
@@ -261,10 +265,10 @@ pub async fn dead_letters_are_listed_in_pages_by_fire_id<S: Subject>(subject: &S
 /// Fills all partitions with dead letters whose fire ids alternate between them.
 pub(super) async fn dead_in_all_partitions<S: TaskStore + LeaseStore>(
     store: &S,
-) -> Vec<(Standing, Vec<DeadLetter>)> {
+) -> Vec<(OwnerState, Vec<DeadLetter>)> {
     let mut all = Vec::new();
     for number in 0..PARTITIONS {
-        let mut owner = Owner::take(store, partition(number)).await;
+        let mut owner = TestOwner::take(store, partition(number)).await;
         let mut letters = Vec::new();
         for second in 0..10 {
             let task = owner.task(at(second * 4 + u64::from(number))).build();
@@ -272,7 +276,7 @@ pub(super) async fn dead_in_all_partitions<S: TaskStore + LeaseStore>(
             owner.apply(vec![die(&task, NOW, None)]).await;
             letters.push(letter(&task, NOW));
         }
-        all.push((owner.standing(), letters));
+        all.push((owner.state(), letters));
     }
     all
 }
@@ -280,29 +284,33 @@ pub(super) async fn dead_in_all_partitions<S: TaskStore + LeaseStore>(
 /// A page over all partitions goes on in each of them after the same fire, which is of one of them.
 pub(super) async fn assert_dead_after_any_fire<S: TaskStore + LeaseStore>(
     store: &S,
-    all: &[(Standing, Vec<DeadLetter>)],
+    all: &[(OwnerState, Vec<DeadLetter>)],
 ) {
     let fires = all.iter().flat_map(|(_, letters)| letters.iter().map(DeadLetter::fire_id));
     for after in fires {
-        for (standing, letters) in all {
-            let owner = Owner::resume(store, standing.clone());
+        for (state, letters) in all {
+            let owner = TestOwner::resume(store, state.clone());
             let mut want = letters.clone();
             want.retain(|letter| letter.fire_id() > after);
             let listed = owner.dead_after(&shop(), Some(after), 3).await;
-            assert_eq!(listed, want, "{} after {after}", standing.partition);
+            assert_eq!(listed, want, "{} after {after}", state.partition);
         }
     }
 }
 
-pub async fn dead_letters_are_listed_after_a_fire_of_any_partition<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn dead_letters_are_listed_after_a_fire_of_any_partition<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
     let all = dead_in_all_partitions(&store).await;
     assert_dead_after_any_fire(&store, &all).await;
 }
 
-pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let [task, other] = [at(10), at(11)].map(|due| owner.task(due).key("a").build());
     let task = Task { attempts: attempts(), ..task };
     owner.put([&task]).await;
@@ -329,9 +337,11 @@ pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Sub
 }
 
 /// A redriven fire is the same fire: history says how it ended at last.
-pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).build();
     owner.put([&task]).await;
     owner.apply(vec![die(&task, at(11), None)]).await;
@@ -342,9 +352,9 @@ pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: Sub
     assert_eq!(owner.history(task.id).await, [record]);
 }
 
-pub async fn a_forgotten_letter_is_gone_and_nothing_else<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_forgotten_letter_is_gone_and_nothing_else<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     let next = next_fire(&task, at(20));
     owner.put([&task]).await;

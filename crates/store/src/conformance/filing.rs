@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, Schedule, Task, TaskState, Version};
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{NOW, at, attempts, due_at, in_state, postpone, refile, rich_task, settle};
-use super::owner::Owner;
+use super::owner::TestOwner;
 use crate::change::Change;
 use crate::query::{Filter, Head, Position};
 
 /// Everything that leads to a task must show it as it stands.
-async fn assert_stands<S: crate::TaskStore + crate::LeaseStore>(owner: &Owner<'_, S>, task: &Task) {
+async fn assert_stands<S: crate::TaskStore + crate::LeaseStore>(
+    owner: &TestOwner<'_, S>,
+    task: &Task,
+) {
     assert_eq!(owner.get(task.id).await.as_ref(), Some(task));
     assert!(owner.list().await.contains(task), "is listed as it stands");
     let loaded = owner.load().await;
@@ -24,9 +27,9 @@ async fn assert_stands<S: crate::TaskStore + crate::LeaseStore>(owner: &Owner<'_
     }
 }
 
-pub async fn a_task_that_was_put_stands_as_it_was_given<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_that_was_put_stands_as_it_was_given<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let named = owner.task(at(1)).key("a").label("zone", "eu").build();
     let unnamed = owner.task(at(2)).build();
     let paused = owner.task(at(3)).key("b").paused().build();
@@ -36,9 +39,11 @@ pub async fn a_task_that_was_put_stands_as_it_was_given<S: Subject>(subject: &S)
     }
 }
 
-pub async fn a_refiled_task_is_due_earlier_or_later_in_every_read<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_refiled_task_is_due_earlier_or_later_in_every_read<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut task = owner.task(at(50)).key("a").build();
     let other = owner.task(at(50)).build();
     owner.put([&task, &other]).await;
@@ -52,9 +57,9 @@ pub async fn a_refiled_task_is_due_earlier_or_later_in_every_read<S: Subject>(su
     assert_eq!(owner.counts().await.scheduled, 2);
 }
 
-pub async fn a_refiled_task_keeps_its_attempts_and_version<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_refiled_task_keeps_its_attempts_and_version<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
     owner.put([&task]).await;
     let all = attempts();
@@ -70,9 +75,9 @@ pub async fn a_refiled_task_keeps_its_attempts_and_version<S: Subject>(subject: 
     }
 }
 
-pub async fn a_refiled_task_may_have_an_edited_definition<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_refiled_task_may_have_an_edited_definition<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let built = owner.task(at(1)).key("a").label("zone", "eu");
     let within = Duration::from_secs(60);
     let edited = built.clone().label("zone", "us");
@@ -90,9 +95,9 @@ pub async fn a_refiled_task_may_have_an_edited_definition<S: Subject>(subject: &
     assert_eq!(owner.list_by(&by_label("us"), 9).await, [edited.clone()]);
 }
 
-pub async fn a_task_is_paused_and_resumed<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_is_paused_and_resumed<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
     owner.put([&task]).await;
     let paused = in_state(&task, TaskState::Paused);
@@ -105,11 +110,13 @@ pub async fn a_task_is_paused_and_resumed<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn a_postponed_task_moves_in_every_read_and_nothing_else_of_it_changes<S: Subject>(
-    subject: &S,
+pub async fn a_postponed_task_moves_in_every_read_and_nothing_else_of_it_changes<
+    S: StoreUnderTest,
+>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let id = owner.id(at(1));
     let task = Task { version: Version::FIRST, ..rich_task(id) };
     let between = owner.task(at(30)).build();
@@ -122,9 +129,9 @@ pub async fn a_postponed_task_moves_in_every_read_and_nothing_else_of_it_changes
     assert_eq!(owner.counts().await.scheduled, 2);
 }
 
-pub async fn a_task_can_be_postponed_many_times<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_can_be_postponed_many_times<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut watches = [1, 2, 3].map(|second| owner.task(at(second)).build());
     owner.put(&watches).await;
     for round in 1..200 {
@@ -148,9 +155,9 @@ pub async fn a_task_can_be_postponed_many_times<S: Subject>(subject: &S) {
     assert_eq!(owner.load_between(Position::START, at(30), 9).await, []);
 }
 
-pub async fn a_postponed_task_settles_once<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_postponed_task_settles_once<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
     owner.put([&task]).await;
     let (task, change) = postpone(&task, at(60));
@@ -163,9 +170,11 @@ pub async fn a_postponed_task_settles_once<S: Subject>(subject: &S) {
     assert_eq!(owner.history(task.id).await.len(), 1);
 }
 
-pub async fn a_postponed_task_can_be_refiled_earlier_and_postponed_again<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_postponed_task_can_be_refiled_earlier_and_postponed_again<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     owner.put([&task]).await;
     let (late, change) = postpone(&task, at(60));
@@ -181,9 +190,9 @@ pub async fn a_postponed_task_can_be_refiled_earlier_and_postponed_again<S: Subj
     }
 }
 
-pub async fn a_postponed_task_can_be_paused_and_resumed<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_postponed_task_can_be_paused_and_resumed<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     owner.put([&task]).await;
     let (late, change) = postpone(&task, at(60));
@@ -195,18 +204,18 @@ pub async fn a_postponed_task_can_be_paused_and_resumed<S: Subject>(subject: &S)
     assert_stands(&owner, &resumed).await;
 }
 
-pub async fn a_task_put_and_postponed_in_one_batch_is_due_later<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_task_put_and_postponed_in_one_batch_is_due_later<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     let (late, change) = postpone(&task, at(60));
     owner.apply(vec![Change::Put(task), change]).await;
     assert_stands(&owner, &late).await;
 }
 
-pub async fn a_change_about_an_unknown_task_changes_no_task<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_change_about_an_unknown_task_changes_no_task<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let stays = owner.task(at(10)).key("a").build();
     owner.put([&stays]).await;
     let [ghost, done] = [at(10), at(20)].map(|due| owner.task(due).key("a").build());
@@ -226,9 +235,9 @@ pub async fn a_change_about_an_unknown_task_changes_no_task<S: Subject>(subject:
     assert_eq!(letters, [super::fixtures::letter(&ghost, NOW)]);
 }
 
-pub async fn a_late_postponement_does_not_bring_a_task_back<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_late_postponement_does_not_bring_a_task_back<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
     owner.put([&task]).await;
     let late = postpone(&task, at(60)).1;
@@ -240,9 +249,9 @@ pub async fn a_late_postponement_does_not_bring_a_task_back<S: Subject>(subject:
     assert_eq!(owner.find("a").await, None);
 }
 
-pub async fn ids_answer_in_the_order_asked<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn ids_answer_in_the_order_asked<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let [put, moved, late, ended, never] =
         [1, 2, 3, 4, 5].map(|second| owner.task(at(second)).build());
     owner.put([&put, &moved, &late, &ended]).await;
@@ -251,10 +260,10 @@ pub async fn ids_answer_in_the_order_asked<S: Subject>(subject: &S) {
     let changes = vec![refile(&moved, &refiled), postponement, settle(&ended, FireEnd::Done, NOW)];
     owner.apply(changes).await;
     let asked = [never.id, late.id, ended.id, put.id, moved.id, put.id];
-    let got = crate::TaskStore::get(&store, owner.standing().partition, &asked).await;
+    let got = crate::TaskStore::get(&store, owner.state().partition, &asked).await;
     let got = got.expect("anybody may get");
     let put = Some(put);
     assert_eq!(got, [None, Some(postponed), None, put.clone(), Some(refiled), put]);
-    let none = crate::TaskStore::get(&store, owner.standing().partition, &[]).await;
+    let none = crate::TaskStore::get(&store, owner.state().partition, &[]).await;
     assert_eq!(none.expect("anybody may get"), []);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual_core::{Epoch, Lease, Seat, Timestamp};
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{NOW, TTL, at, broker, partition};
 use crate::LeaseStore;
 use crate::error::StoreError;
@@ -30,15 +30,15 @@ fn assert_refused(answer: &Result<Lease, StoreError>) {
     assert!(held, "was answered {answer:?}");
 }
 
-pub async fn a_seat_that_nobody_took_has_no_holder<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_seat_that_nobody_took_has_no_holder<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     for seat in seats() {
         assert_eq!(store.holder(seat).await.expect("anybody may ask"), None);
     }
 }
 
-pub async fn a_free_seat_is_taken_from_now_for_its_ttl<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_free_seat_is_taken_from_now_for_its_ttl<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     for seat in seats() {
         let lease = acquire(&store, seat, "a:1", NOW).await;
         assert_eq!(lease.seat, seat);
@@ -50,8 +50,8 @@ pub async fn a_free_seat_is_taken_from_now_for_its_ttl<S: Subject>(subject: &S) 
     }
 }
 
-pub async fn a_seat_has_one_holder_until_its_lease_is_over<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_seat_has_one_holder_until_its_lease_is_over<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     for seat in seats() {
         let lease = acquire(&store, seat, "a:1", NOW).await;
         let last = Timestamp::from_millis(lease.until.as_millis() - 1);
@@ -60,20 +60,20 @@ pub async fn a_seat_has_one_holder_until_its_lease_is_over<S: Subject>(subject: 
         }
         let holder = store.holder(seat).await.expect("anybody may ask");
         assert_eq!(holder.as_ref(), Some(&lease), "a refusal changes nothing");
-        subject.pass(&store, TTL).await;
+        under_test.pass(&store, TTL).await;
         let next = acquire(&store, seat, "b:1", lease.until).await;
         assert!(next.epoch > lease.epoch);
         assert_held(&store, seat, "a:1", lease.until).await;
     }
 }
 
-pub async fn epochs_grow_also_for_the_same_broker<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn epochs_grow_also_for_the_same_broker<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let mut last = Epoch::NONE;
     // While it holds the seat, and after it held it.
     for second in [0, 0, 1, 5, 1000] {
-        subject.pass(&store, Duration::from_secs(second)).await;
+        under_test.pass(&store, Duration::from_secs(second)).await;
         let lease = acquire(&store, seat, "a:1", at(second)).await;
         assert!(lease.epoch > last, "{} after {last}", lease.epoch);
         assert_eq!(lease.until, at(second).after(TTL));
@@ -81,8 +81,8 @@ pub async fn epochs_grow_also_for_the_same_broker<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn renewing_extends_the_lease_and_keeps_its_epoch<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn renewing_extends_the_lease_and_keeps_its_epoch<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let lease = acquire(&store, seat, "a:1", NOW).await;
     for second in [0, 3, 9] {
@@ -96,23 +96,23 @@ pub async fn renewing_extends_the_lease_and_keeps_its_epoch<S: Subject>(subject:
     assert_held(&store, seat, "b:1", at(15)).await;
 }
 
-pub async fn a_lease_that_ran_out_can_be_renewed_while_nobody_took_the_seat<S: Subject>(
-    subject: &S,
+pub async fn a_lease_that_ran_out_can_be_renewed_while_nobody_took_the_seat<S: StoreUnderTest>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     let seat = Seat::Leader;
     let lease = acquire(&store, seat, "a:1", NOW).await;
-    subject.pass(&store, Duration::from_secs(100)).await;
+    under_test.pass(&store, Duration::from_secs(100)).await;
     let renewed = store.renew(&lease, TTL, at(100)).await.expect("still is");
     assert_eq!((renewed.epoch, renewed.until), (lease.epoch, at(110)));
     assert_held(&store, seat, "b:1", at(105)).await;
 }
 
-pub async fn renewing_is_refused_after_another_took_the_seat<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn renewing_is_refused_after_another_took_the_seat<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let seat = Seat::Partition(partition(3));
     let lease = acquire(&store, seat, "a:1", NOW).await;
-    subject.pass(&store, TTL).await;
+    under_test.pass(&store, TTL).await;
     let taken = acquire(&store, seat, "b:1", at(10)).await;
     for now in [NOW, at(11), at(1000)] {
         assert_refused(&store.renew(&lease, TTL, now).await);
@@ -121,8 +121,8 @@ pub async fn renewing_is_refused_after_another_took_the_seat<S: Subject>(subject
     assert_eq!(holder, Some(taken));
 }
 
-pub async fn renewing_an_earlier_epoch_of_ones_own_is_refused<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn renewing_an_earlier_epoch_of_ones_own_is_refused<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let old = acquire(&store, seat, "a:1", NOW).await;
     let new = acquire(&store, seat, "a:1", NOW).await;
@@ -130,8 +130,8 @@ pub async fn renewing_an_earlier_epoch_of_ones_own_is_refused<S: Subject>(subjec
     store.renew(&new, TTL, at(1)).await.expect("is the holder");
 }
 
-pub async fn a_lease_that_was_never_given_cannot_be_renewed<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_lease_that_was_never_given_cannot_be_renewed<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     for (seat, epoch) in [(Seat::Leader, Epoch::NONE), (Seat::Leader, Epoch::MAX)] {
         let forged = Lease { seat, broker: broker("a:1"), epoch, until: at(99) };
         assert_refused(&store.renew(&forged, TTL, NOW).await);
@@ -140,8 +140,8 @@ pub async fn a_lease_that_was_never_given_cannot_be_renewed<S: Subject>(subject:
     }
 }
 
-pub async fn a_released_seat_lets_others_in<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_released_seat_lets_others_in<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     for seat in seats() {
         let lease = acquire(&store, seat, "a:1", NOW).await;
         store.release(&lease).await.expect("is the holder");
@@ -154,11 +154,11 @@ pub async fn a_released_seat_lets_others_in<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn a_late_release_does_not_free_the_seat_of_another<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_late_release_does_not_free_the_seat_of_another<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let lease = acquire(&store, seat, "a:1", NOW).await;
-    subject.pass(&store, TTL).await;
+    under_test.pass(&store, TTL).await;
     let taken = acquire(&store, seat, "b:1", at(10)).await;
     store.release(&lease).await.expect("nothing happens");
     assert_held(&store, seat, "a:1", at(11)).await;
@@ -166,8 +166,8 @@ pub async fn a_late_release_does_not_free_the_seat_of_another<S: Subject>(subjec
     assert_eq!(holder, Some(taken));
 }
 
-pub async fn seats_are_independent<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn seats_are_independent<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let [leader, first, other] = seats();
     let held = acquire(&store, leader, "a:1", NOW).await;
     acquire(&store, first, "b:1", NOW).await;

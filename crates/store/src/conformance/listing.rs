@@ -2,20 +2,20 @@
 
 use punctual_core::{FireEnd, Namespace, Task, TaskState, Timestamp};
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{
     NOW, at, die, due_at, in_state, key, namespace, postpone, refile, settle, shop,
 };
-use super::owner::Owner;
+use super::owner::TestOwner;
 use crate::query::{Filter, Head, Position};
 use crate::{LeaseStore, TaskStore};
 
-pub async fn keys_answer_in_the_order_asked<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn keys_answer_in_the_order_asked<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let [a, b] = ["a", "b"].map(|name| owner.task(at(1)).key(name).build());
     owner.put([&a, &b]).await;
-    let partition = owner.standing().partition;
+    let partition = owner.state().partition;
     let keys = ["b", "never", "a", "b"].map(key);
     let heads = store.find(partition, &shop(), &keys).await;
     let [a, b] = [&a, &b].map(|task| Some(Head::of(task)));
@@ -24,9 +24,9 @@ pub async fn keys_answer_in_the_order_asked<S: Subject>(subject: &S) {
     assert_eq!(none.expect("anybody may find"), []);
 }
 
-pub async fn a_key_is_taken_as_a_whole<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_key_is_taken_as_a_whole<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let long = "x".repeat(256);
     let names = ["a", "aa", "a/b", "A", " a", "ä", &long, &long[1..]];
     let tasks = names.map(|name| owner.task(at(1)).key(name).build());
@@ -41,7 +41,7 @@ pub async fn a_key_is_taken_as_a_whole<S: Subject>(subject: &S) {
 
 /// Fills two namespaces with tasks of the same names, whose bounds would run together in a careless store.
 async fn two_namespaces<S: TaskStore + LeaseStore>(
-    owner: &mut Owner<'_, S>,
+    owner: &mut TestOwner<'_, S>,
 ) -> Vec<(Namespace, Vec<Task>)> {
     let mut both = Vec::new();
     for name in ["shop", "shop-1", "shop.a"] {
@@ -55,9 +55,9 @@ async fn two_namespaces<S: TaskStore + LeaseStore>(
     both
 }
 
-pub async fn a_key_names_within_its_namespace_only<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_key_names_within_its_namespace_only<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     for (namespace, tasks) in two_namespaces(&mut owner).await {
         for (key, task) in ["a", "1", ".a", "b"].iter().zip(&tasks) {
             let head = owner.find_in(&namespace, key).await;
@@ -70,9 +70,9 @@ pub async fn a_key_names_within_its_namespace_only<S: Subject>(subject: &S) {
     assert_eq!(owner.find_in(&namespace("sho"), "a").await, None);
 }
 
-pub async fn namespaces_are_apart<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn namespaces_are_apart<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let all = two_namespaces(&mut owner).await;
     let ended = &all[1].1[0];
     let dead = &all[2].1[0];
@@ -94,7 +94,7 @@ pub async fn namespaces_are_apart<S: Subject>(subject: &S) {
 }
 
 /// Tasks of all kinds, in order: refiled, postponed, paused, named, labelled, and some of another namespace.
-async fn mixture<S: TaskStore + LeaseStore>(owner: &mut Owner<'_, S>) -> Vec<Task> {
+async fn mixture<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Vec<Task> {
     let mut tasks = Vec::new();
     for number in 0..60u64 {
         let mut built = owner.task(at(number % 17));
@@ -170,9 +170,11 @@ fn filters() -> Vec<Filter> {
     ]
 }
 
-pub async fn a_list_has_what_passes_the_filter_in_order_whatever_the_page<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_list_has_what_passes_the_filter_in_order_whatever_the_page<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = mixture(&mut owner).await;
     for filter in filters() {
         let mut want = tasks.clone();
@@ -184,9 +186,9 @@ pub async fn a_list_has_what_passes_the_filter_in_order_whatever_the_page<S: Sub
     }
 }
 
-pub async fn a_list_begins_after_a_position<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_list_begins_after_a_position<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 2, 3].map(|second| owner.task(at(second)).build());
     owner.put(&tasks).await;
     let from = Filter { from: at(2), ..Filter::all(shop()) };
@@ -202,12 +204,12 @@ pub async fn a_list_begins_after_a_position<S: Subject>(subject: &S) {
 }
 
 /// Somebody who turns pages while the owner goes on still sees every task that stays where it was.
-pub async fn changes_between_two_pages_do_not_hide_what_stays<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn changes_between_two_pages_do_not_hide_what_stays<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 3, 4, 5, 6].map(|second| owner.task(at(second)).build());
     owner.put(&tasks).await;
-    let partition = owner.standing().partition;
+    let partition = owner.state().partition;
     let filter = Filter::all(shop());
     let (mut seen, mut after) = (Vec::new(), Some(Position::START));
     let mut gone = tasks[..3].iter();

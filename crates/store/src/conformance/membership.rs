@@ -6,7 +6,7 @@ use punctual_core::{
     Assignment, BrokerId, Epoch, Heartbeat, Lease, PARTITIONS_MAX, PartitionId, Seat,
 };
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{NOW, TTL, at, broker, epoch, partition};
 use crate::LeaseStore;
 use crate::error::StoreError;
@@ -37,8 +37,10 @@ fn assert_refused(answer: &Result<(), StoreError>) {
     assert!(held, "was answered {answer:?}");
 }
 
-pub async fn nobody_is_there_but_who_says_so<S: Subject<Store: MembershipStore>>(subject: &S) {
-    let store = subject.open().await;
+pub async fn nobody_is_there_but_who_says_so<S: StoreUnderTest<Store: MembershipStore>>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
     let said = Heartbeat {
         broker: broker("a:1"),
         holds: vec![(partition(0), epoch(7)), (partition(3), Epoch::MAX)],
@@ -53,11 +55,11 @@ pub async fn nobody_is_there_but_who_says_so<S: Subject<Store: MembershipStore>>
 }
 
 pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<
-    S: Subject<Store: MembershipStore>,
+    S: StoreUnderTest<Store: MembershipStore>,
 >(
-    subject: &S,
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     let mut last = None;
     for name in ["b:1", "c:10", "a:9", "c:9"] {
         let roll = beat(&store, &presence(name)).await;
@@ -68,10 +70,10 @@ pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<
     assert_eq!(names(&roll), ["a:9", "b:1", "c:10", "c:9"]);
 }
 
-pub async fn the_last_heartbeat_of_a_broker_counts<S: Subject<Store: MembershipStore>>(
-    subject: &S,
+pub async fn the_last_heartbeat_of_a_broker_counts<S: StoreUnderTest<Store: MembershipStore>>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     let first =
         Heartbeat { holds: vec![(partition(1), epoch(1))], ahead_ms: Some(3), ..presence("a:1") };
     beat(&store, &first).await;
@@ -81,31 +83,33 @@ pub async fn the_last_heartbeat_of_a_broker_counts<S: Subject<Store: MembershipS
     assert_eq!(roll.present[0].presence, second);
 }
 
-pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<S: Subject<Store: MembershipStore>>(
-    subject: &S,
+pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<
+    S: StoreUnderTest<Store: MembershipStore>,
+>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     beat(&store, &presence("a:1")).await;
-    subject.pass(&store, TTL / 2).await;
+    under_test.pass(&store, TTL / 2).await;
     let roll = beat(&store, &presence("b:1")).await;
     assert_eq!(names(&roll), ["a:1", "b:1"]);
     let ages = [roll.present[0].age, roll.present[1].age];
     assert!((TTL / 2..TTL).contains(&ages[0]) && ages[1] < TTL / 2, "{ages:?}");
-    subject.pass(&store, TTL / 2).await;
+    under_test.pass(&store, TTL / 2).await;
     let roll = beat(&store, &presence("c:1")).await;
     assert_eq!(names(&roll), ["b:1", "c:1"], "and then it is over");
     beat(&store, &presence("b:1")).await;
-    subject.pass(&store, TTL * 3 / 4).await;
+    under_test.pass(&store, TTL * 3 / 4).await;
     let roll = beat(&store, &presence("d:1")).await;
     assert_eq!(names(&roll), ["b:1", "c:1", "d:1"], "each lasts from its last word");
 }
 
 pub async fn a_broker_that_leaves_is_gone_until_it_says_something_again<
-    S: Subject<Store: MembershipStore>,
+    S: StoreUnderTest<Store: MembershipStore>,
 >(
-    subject: &S,
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     store.leave(&broker("a:1")).await.expect("nothing happens");
     beat(&store, &presence("a:1")).await;
     beat(&store, &presence("b:1")).await;
@@ -114,14 +118,16 @@ pub async fn a_broker_that_leaves_is_gone_until_it_says_something_again<
     assert_eq!(names(&beat(&store, &presence("a:1")).await), ["a:1", "b:1"]);
 }
 
-pub async fn the_roll_says_who_leads_and_whether_that_lasts<S: Subject<Store: MembershipStore>>(
-    subject: &S,
+pub async fn the_roll_says_who_leads_and_whether_that_lasts<
+    S: StoreUnderTest<Store: MembershipStore>,
+>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     let lease = lead(&store, "b:1").await;
     let roll = beat(&store, &presence("a:1")).await;
     assert_eq!((roll.leader.as_ref(), roll.led), (Some(&lease), true));
-    subject.pass(&store, TTL).await;
+    under_test.pass(&store, TTL).await;
     let roll = beat(&store, &presence("a:1")).await;
     assert_eq!((roll.leader.as_ref(), roll.led), (Some(&lease), false), "its lease is over");
     let lease = store.renew(&lease, TTL, at(10)).await.expect("nobody took the seat");
@@ -132,8 +138,10 @@ pub async fn the_roll_says_who_leads_and_whether_that_lasts<S: Subject<Store: Me
     assert!(!roll.led, "it gave the seat back");
 }
 
-pub async fn only_the_present_leader_proposes<S: Subject<Store: MembershipStore>>(subject: &S) {
-    let store = subject.open().await;
+pub async fn only_the_present_leader_proposes<S: StoreUnderTest<Store: MembershipStore>>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
     let forged =
         Lease { seat: Seat::Leader, broker: broker("a:1"), epoch: Epoch::NONE, until: at(9) };
     assert_refused(&store.propose(&forged, &all_to("a:1")).await);
@@ -150,26 +158,28 @@ pub async fn only_the_present_leader_proposes<S: Subject<Store: MembershipStore>
 }
 
 pub async fn the_last_proposal_counts_and_outlives_its_leader<
-    S: Subject<Store: MembershipStore>,
+    S: StoreUnderTest<Store: MembershipStore>,
 >(
-    subject: &S,
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     let lease = lead(&store, "a:1").await;
     for name in ["a:1", "b:1", "c:1"] {
         store.propose(&lease, &all_to(name)).await.expect("leads");
     }
-    subject.pass(&store, TTL * 3).await;
+    under_test.pass(&store, TTL * 3).await;
     assert_eq!(beat(&store, &presence("b:1")).await.assignment, Some(all_to("c:1")));
     let nobody = Assignment { owners: vec![None; 4] };
     store.propose(&lease, &nobody).await.expect("nobody took the seat");
     assert_eq!(beat(&store, &presence("b:1")).await.assignment, Some(nobody));
 }
 
-pub async fn all_that_a_broker_can_hold_comes_back_as_it_was<S: Subject<Store: MembershipStore>>(
-    subject: &S,
+pub async fn all_that_a_broker_can_hold_comes_back_as_it_was<
+    S: StoreUnderTest<Store: MembershipStore>,
+>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
+    let store = under_test.open().await;
     let all = || (0..PARTITIONS_MAX).filter_map(PartitionId::new);
     let said = Heartbeat {
         broker: broker("[2001:db8::1]:7000"),

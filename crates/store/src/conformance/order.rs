@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, TaskState, Timestamp};
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{NOW, at, due_at, in_state, postpone, refile, settle};
-use super::owner::{Owner, ids};
+use super::owner::{TestOwner, ids};
 use crate::LeaseStore;
 use crate::TaskStore;
 use crate::query::Position;
 
-pub async fn an_empty_partition_loads_nothing<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    assert_eq!(Owner::first(&store).await.load().await, []);
+pub async fn an_empty_partition_loads_nothing<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    assert_eq!(TestOwner::first(&store).await.load().await, []);
 }
 
-pub async fn tasks_load_by_time_then_by_id<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn tasks_load_by_time_then_by_id<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let seconds = [5, 1, 3, 1, 9, 5, 0, 5];
     let mut tasks: Vec<_> = seconds.map(|second| owner.task(at(second)).build()).into();
     // An id says when its task was due first, which is not when it is due now.
@@ -29,9 +29,9 @@ pub async fn tasks_load_by_time_then_by_id<S: Subject>(subject: &S) {
     assert_eq!(owner.load().await, tasks);
 }
 
-pub async fn order_does_not_depend_on_the_batches<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn order_does_not_depend_on_the_batches<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
     for second in [7, 2, 9, 2, 4] {
         let task = owner.task(at(second)).build();
@@ -42,9 +42,11 @@ pub async fn order_does_not_depend_on_the_batches<S: Subject>(subject: &S) {
     assert_eq!(owner.load().await, tasks);
 }
 
-pub async fn loading_goes_on_after_the_last_task_that_was_loaded<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn loading_goes_on_after_the_last_task_that_was_loaded<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     // Three due at each second, so that chunks end within a time as well as between two.
     let mut tasks = Vec::new();
     for number in 0..30 {
@@ -68,9 +70,9 @@ pub async fn loading_goes_on_after_the_last_task_that_was_loaded<S: Subject>(sub
     }
 }
 
-pub async fn a_position_is_exclusive_and_need_not_be_a_task<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_position_is_exclusive_and_need_not_be_a_task<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 2, 3].map(|second| owner.task(at(second)).build());
     owner.put(&tasks).await;
     let of = |index: usize| Position::of(&tasks[index]);
@@ -90,9 +92,9 @@ pub async fn a_position_is_exclusive_and_need_not_be_a_task<S: Subject>(subject:
     }
 }
 
-pub async fn until_is_exclusive<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn until_is_exclusive<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 3].map(|second| owner.task(at(second)).build());
     owner.put(&tasks).await;
     let milli = Duration::from_millis(1);
@@ -109,9 +111,9 @@ pub async fn until_is_exclusive<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn a_limit_bounds_what_is_loaded<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_limit_bounds_what_is_loaded<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 3].map(|second| owner.task(at(second)).build());
     owner.put(&tasks).await;
     for (limit, count) in [(0, 0), (1, 1), (3, 3), (4, 3), (usize::MAX, 3)] {
@@ -121,11 +123,13 @@ pub async fn a_limit_bounds_what_is_loaded<S: Subject>(subject: &S) {
 }
 
 /// Whatever a store leaves out while it looks for more must not make the answer short.
-pub async fn fewer_than_the_limit_means_no_more_also_among_tasks_that_are_left_out<S: Subject>(
-    subject: &S,
+pub async fn fewer_than_the_limit_means_no_more_also_among_tasks_that_are_left_out<
+    S: StoreUnderTest,
+>(
+    under_test: &S,
 ) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut waiting = Vec::new();
     for round in 0..50 {
         let [paused, ended, moved, stays] = [0, 1, 2, 3].map(|_| owner.task(at(round)).build());
@@ -148,9 +152,9 @@ pub async fn fewer_than_the_limit_means_no_more_also_among_tasks_that_are_left_o
     assert_eq!(none.await, []);
 }
 
-pub async fn a_paused_task_is_never_loaded<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_paused_task_is_never_loaded<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let paused = owner.task(at(1)).paused().build();
     let waits = owner.task(at(2)).build();
     owner.put([&paused, &waits]).await;
@@ -158,9 +162,9 @@ pub async fn a_paused_task_is_never_loaded<S: Subject>(subject: &S) {
     assert_eq!(owner.list().await, [paused, waits]);
 }
 
-pub async fn a_read_sees_the_writes_before_it<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_read_sees_the_writes_before_it<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     for second in 1..50 {
         let task = owner.task(at(second)).key("a").build();
         owner.put([&task]).await;
@@ -174,13 +178,13 @@ pub async fn a_read_sees_the_writes_before_it<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn anybody_may_read<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn anybody_may_read<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).build();
     owner.put([&task]).await;
-    let partition = owner.standing().partition;
-    let lease = owner.standing().lease;
+    let partition = owner.state().partition;
+    let lease = owner.state().lease;
     store.release(&lease).await.expect("may be released");
     let loaded = store.load(partition, Position::START, at(9), 9).await;
     assert_eq!(ids(&loaded.expect("anybody may load")), [task.id]);

@@ -17,19 +17,19 @@ use crate::lease_store::LeaseStore;
 use crate::query::{Filter, Head, Position};
 use crate::task_store::TaskStore;
 
-/// Pages that a walk takes, at most: a cursor that does not move must not hang the tests.
+/// Pages that a run takes, at most: a cursor that does not move must not hang the tests.
 const PAGES_MAX: usize = 100_000;
 
 /// Holds one partition of a store.
 #[derive(Debug)]
-pub struct Owner<'a, S> {
+pub struct TestOwner<'a, S> {
     store: &'a S,
-    standing: Standing,
+    state: OwnerState,
 }
 
 /// What an owner knows, apart from the store: enough to go on with a store that was opened again.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct OwnerState {
     /// What was acquired.
     pub lease: Lease,
     /// Whose owner.
@@ -40,18 +40,18 @@ pub struct Standing {
     pub made: u64,
 }
 
-impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
+impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
     /// Takes a partition, as one and the same broker each time.
     pub async fn take(store: &'a S, partition: PartitionId) -> Self {
         let seat = Seat::Partition(partition);
         let lease = store.acquire(seat, &broker("owner:1"), TTL, NOW).await;
-        let standing = Standing {
+        let state = OwnerState {
             lease: lease.expect("the partition is free"),
             partition,
             number: BatchNo::FIRST,
             made: 0,
         };
-        Self { store, standing }
+        Self { store, state }
     }
 
     /// Takes the first partition.
@@ -60,13 +60,13 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
     }
 
     /// Goes on where an owner stood.
-    pub const fn resume(store: &'a S, standing: Standing) -> Self {
-        Self { store, standing }
+    pub const fn resume(store: &'a S, state: OwnerState) -> Self {
+        Self { store, state }
     }
 
     /// Where it stands.
-    pub fn standing(&self) -> Standing {
-        self.standing.clone()
+    pub fn state(&self) -> OwnerState {
+        self.state.clone()
     }
 
     /// Begins a task under a new id.
@@ -76,9 +76,9 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// A new id.
     pub fn id(&mut self, due: Timestamp) -> TaskId {
-        self.standing.made += 1;
-        let standing = &self.standing;
-        fixtures::id(due, standing.partition, standing.lease.epoch, standing.made)
+        self.state.made += 1;
+        let state = &self.state;
+        fixtures::id(due, state.partition, state.lease.epoch, state.made)
     }
 
     /// Files tasks.
@@ -89,14 +89,14 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// Makes changes as one batch.
     pub async fn apply(&mut self, changes: Vec<Change>) {
-        let answer = self.send(self.standing.number, changes).await;
+        let answer = self.send(self.state.number, changes).await;
         answer.expect("the owner's next batch is made");
-        self.standing.number = self.standing.number.next();
+        self.state.number = self.state.number.next();
     }
 
     /// Sends a batch under a number, and counts nothing.
     pub async fn send(&self, number: BatchNo, changes: Vec<Change>) -> Result<(), StoreError> {
-        let Standing { partition, lease, .. } = &self.standing;
+        let OwnerState { partition, lease, .. } = &self.state;
         let batch = Batch::new(number, changes);
         self.store.apply(*partition, lease.epoch, batch).await
     }
@@ -113,14 +113,14 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// Some of what can be loaded.
     pub async fn load_between(&self, after: Position, until: Timestamp, limit: usize) -> Vec<Task> {
-        let partition = self.standing.partition;
+        let partition = self.state.partition;
         let tasks = self.store.load(partition, after, until, limit).await;
         tasks.expect("anybody may load")
     }
 
     /// One task by id.
     pub async fn get(&self, id: TaskId) -> Option<Task> {
-        let tasks = self.store.get(self.standing.partition, &[id]).await;
+        let tasks = self.store.get(self.state.partition, &[id]).await;
         let tasks = tasks.expect("anybody may get");
         assert_eq!(tasks.len(), 1, "one answer for one id");
         tasks.into_iter().next().flatten()
@@ -134,7 +134,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
     /// What a key leads to.
     pub async fn find_in(&self, namespace: &Namespace, key: &str) -> Option<Head> {
         let keys = [fixtures::key(key)];
-        let found = self.store.find(self.standing.partition, namespace, &keys);
+        let found = self.store.find(self.state.partition, namespace, &keys);
         let heads = found.await.expect("anybody may find");
         assert_eq!(heads.len(), 1, "one answer for one key");
         heads.into_iter().next().flatten()
@@ -157,7 +157,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
         mut after: Position,
         limit: usize,
     ) -> Vec<Task> {
-        let partition = self.standing.partition;
+        let partition = self.state.partition;
         let mut tasks = Vec::new();
         for _ in 0..PAGES_MAX {
             let page = self.store.list(partition, filter, after, limit).await;
@@ -191,7 +191,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
         mut after: Option<FireId>,
         limit: usize,
     ) -> Vec<DeadLetter> {
-        let partition = self.standing.partition;
+        let partition = self.state.partition;
         let mut letters = Vec::new();
         for _ in 0..PAGES_MAX {
             let page = self.store.dead(partition, namespace, after, limit).await;
@@ -210,7 +210,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// One dead letter.
     pub async fn dead_letter(&self, fire_id: FireId) -> Option<DeadLetter> {
-        let letter = self.store.dead_letter(self.standing.partition, fire_id);
+        let letter = self.store.dead_letter(self.state.partition, fire_id);
         letter.await.expect("anybody may look at a dead letter")
     }
 
@@ -221,7 +221,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// The newest of what is kept of the fires of a task.
     pub async fn history_of(&self, id: TaskId, limit: usize) -> Vec<FireRecord> {
-        let records = self.store.history(self.standing.partition, id, limit);
+        let records = self.store.history(self.state.partition, id, limit);
         records.await.expect("anybody may read history")
     }
 
@@ -232,7 +232,7 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
 
     /// The counts of a namespace.
     pub async fn counts_of(&self, namespace: &Namespace) -> Counts {
-        let counts = self.store.counts(self.standing.partition, namespace);
+        let counts = self.store.counts(self.state.partition, namespace);
         counts.await.expect("anybody may count")
     }
 }

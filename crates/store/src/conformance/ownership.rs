@@ -4,12 +4,12 @@ use std::cell::Cell;
 
 use punctual_core::{Epoch, FireEnd, PartitionId, Seat};
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{
     NOW, TTL, at, broker, die, epoch, id, letter, next_fire, partition, postpone, settle,
     settle_with_next, shop, task,
 };
-use super::owner::{Owner, ids};
+use super::owner::{TestOwner, ids};
 use crate::change::{Batch, BatchNo, Change};
 use crate::error::StoreError;
 use crate::query::{Retention, Swept};
@@ -38,38 +38,38 @@ async fn assert_fenced<S: TaskStore>(store: &S, epochs: &[Epoch], want: Epoch) {
     assert_eq!(found.expect("anybody may get"), [None]);
 }
 
-pub async fn a_partition_that_nobody_took_takes_no_writes<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn a_partition_that_nobody_took_takes_no_writes<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     assert_fenced(&store, &[Epoch::NONE, epoch(1), Epoch::MAX], Epoch::NONE).await;
 }
 
-pub async fn an_older_epoch_is_fenced_and_changes_nothing<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut old = Owner::first(&store).await;
+pub async fn an_older_epoch_is_fenced_and_changes_nothing<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut old = TestOwner::first(&store).await;
     let first = old.task(at(5)).key("a").build();
     old.put([&first]).await;
-    let new = Owner::first(&store).await;
-    let [old, current] = [old, new].map(|owner| owner.standing().lease.epoch);
+    let new = TestOwner::first(&store).await;
+    let [old, current] = [old, new].map(|owner| owner.state().lease.epoch);
     assert_fenced(&store, &[Epoch::NONE, old], current).await;
-    let owner = Owner::first(&store).await;
+    let owner = TestOwner::first(&store).await;
     assert_eq!(owner.load().await, [first]);
     assert_eq!(owner.counts().await.accepted(), 1);
 }
 
-pub async fn an_epoch_that_was_never_given_is_fenced<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let current = Owner::first(&store).await.standing().lease.epoch;
+pub async fn an_epoch_that_was_never_given_is_fenced<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let current = TestOwner::first(&store).await.state().lease.epoch;
     let next = current.next().expect("the first is not the last");
     assert_fenced(&store, &[next, Epoch::MAX], current).await;
 }
 
-pub async fn a_fenced_batch_changes_none_of_what_it_names<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut old = Owner::first(&store).await;
+pub async fn a_fenced_batch_changes_none_of_what_it_names<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut old = TestOwner::first(&store).await;
     let [living, dead] = [at(5), at(6)].map(|due| old.task(due).key("a").build());
     old.apply(vec![Change::Put(dead.clone()), die(&dead, NOW, None)]).await;
     old.put([&living]).await;
-    let new = Owner::first(&store).await;
+    let new = TestOwner::first(&store).await;
     let counts = new.counts().await;
     let late = vec![
         postpone(&living, at(50)).1,
@@ -86,16 +86,16 @@ pub async fn a_fenced_batch_changes_none_of_what_it_names<S: Subject>(subject: &
 }
 
 pub async fn a_lease_that_ran_out_or_was_released_still_writes_until_another_takes_the_seat<
-    S: Subject,
+    S: StoreUnderTest,
 >(
-    subject: &S,
+    under_test: &S,
 ) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
-    subject.pass(&store, TTL).await;
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    under_test.pass(&store, TTL).await;
     let [first, second] = [at(1), at(2)].map(|due| owner.task(due).build());
     owner.put([&first]).await;
-    let lease = owner.standing().lease;
+    let lease = owner.state().lease;
     store.release(&lease).await.expect("may be released");
     owner.put([&second]).await;
     assert_eq!(owner.loaded_ids().await, [first.id, second.id]);
@@ -105,17 +105,17 @@ pub async fn a_lease_that_ran_out_or_was_released_still_writes_until_another_tak
     assert_fenced(&store, &[lease.epoch], current).await;
 }
 
-pub async fn the_leader_seat_gives_no_right_to_a_partition<S: Subject>(subject: &S) {
-    let store = subject.open().await;
+pub async fn the_leader_seat_gives_no_right_to_a_partition<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
     let taken = store.acquire(Seat::Leader, &broker("owner:1"), TTL, NOW).await;
     let leader = taken.expect("is free").epoch;
     assert_fenced(&store, &[leader], Epoch::NONE).await;
 }
 
-pub async fn partitions_are_apart<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut one = Owner::take(&store, partition(1)).await;
-    let mut two = Owner::take(&store, partition(2)).await;
+pub async fn partitions_are_apart<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut one = TestOwner::take(&store, partition(1)).await;
+    let mut two = TestOwner::take(&store, partition(2)).await;
     let a = one.task(at(1)).key("a").build();
     let b = two.task(at(1)).key("a").build();
     let dead = two.task(at(2)).build();
@@ -138,9 +138,9 @@ pub async fn partitions_are_apart<S: Subject>(subject: &S) {
     assert_eq!(swept.await.expect("is its owner"), Swept::default());
 }
 
-pub async fn changes_of_a_batch_are_made_in_their_order<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn changes_of_a_batch_are_made_in_their_order<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let [old, new] = [at(1), at(2)].map(|due| owner.task(due).key("a").build());
     let (postponed, postponement) = postpone(&new, at(9));
     let changes = vec![
@@ -155,9 +155,9 @@ pub async fn changes_of_a_batch_are_made_in_their_order<S: Subject>(subject: &S)
     assert_eq!(owner.counts().await.accepted(), 1);
 }
 
-pub async fn all_of_a_refused_batch_is_refused<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn all_of_a_refused_batch_is_refused<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks: Vec<_> = (0..10).map(|second| owner.task(at(second)).build()).collect();
     let changes = || tasks.iter().cloned().map(Change::Put).collect();
     let answer = owner.send(BatchNo::new(2), changes()).await;
@@ -168,12 +168,12 @@ pub async fn all_of_a_refused_batch_is_refused<S: Subject>(subject: &S) {
     assert_eq!(owner.loaded_ids().await, ids(&tasks));
 }
 
-pub async fn no_reader_sees_a_part_of_a_batch<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn no_reader_sees_a_part_of_a_batch<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut tasks: Vec<_> = (0..20).map(|_| owner.task(at(0)).build()).collect();
     owner.put(&tasks).await;
-    let reader = Owner::resume(&store, owner.standing());
+    let reader = TestOwner::resume(&store, owner.state());
     let done = Cell::new(false);
     // All move to the next second together, by turns in a small and in a large way.
     let writes = async {
@@ -208,9 +208,11 @@ pub async fn no_reader_sees_a_part_of_a_batch<S: Subject>(subject: &S) {
     tokio::join!(writes, reads);
 }
 
-pub async fn the_last_batch_sent_again_is_answered_ok_and_changes_nothing<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn the_last_batch_sent_again_is_answered_ok_and_changes_nothing<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let [first, second] = [at(1), at(2)].map(|due| owner.task(due).build());
     owner.put([&first]).await;
     for _ in 0..2 {
@@ -229,9 +231,9 @@ pub async fn the_last_batch_sent_again_is_answered_ok_and_changes_nothing<S: Sub
     assert_eq!(owner.load().await, []);
 }
 
-pub async fn any_other_number_than_the_next_is_a_gap<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn any_other_number_than_the_next_is_a_gap<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).build();
     for (made, refused) in [(0, vec![0, 2, 3]), (1, vec![0, 3, 4]), (2, vec![0, 1, 4])] {
         for number in refused {
@@ -248,12 +250,12 @@ pub async fn any_other_number_than_the_next_is_a_gap<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn numbers_begin_again_with_each_epoch<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut old = Owner::first(&store).await;
+pub async fn numbers_begin_again_with_each_epoch<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut old = TestOwner::first(&store).await;
     let task = old.task(at(1)).build();
     old.put([&task]).await;
-    let mut new = Owner::first(&store).await;
+    let mut new = TestOwner::first(&store).await;
     let answer = new.send(BatchNo::new(2), Vec::new()).await;
     assert!(matches!(answer, Err(StoreError::Gap { .. })), "{answer:?}");
     // The first of this epoch is not the first of the last epoch sent again.
@@ -261,10 +263,10 @@ pub async fn numbers_begin_again_with_each_epoch<S: Subject>(subject: &S) {
     assert_eq!(new.load().await, []);
 }
 
-pub async fn a_batch_without_changes_is_made<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_batch_without_changes_is_made<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     owner.apply(Vec::new()).await;
     owner.apply(Vec::new()).await;
-    assert_eq!(owner.standing().number, BatchNo::new(3));
+    assert_eq!(owner.state().number, BatchNo::new(3));
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, TaskState, Timestamp};
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{
     NOW, at, die, in_state, letter, namespace, next_fire, postpone, refile, settle,
     settle_with_next, shop,
 };
-use super::owner::Owner;
+use super::owner::TestOwner;
 use crate::change::Change;
 use crate::counts::Counts;
 use crate::query::{Retention, Swept};
@@ -24,15 +24,15 @@ const HOUR: Duration = Duration::from_secs(3600);
 const AFTER_AN_HOUR: Retention =
     Retention { history_age: HOUR, history_bytes: u64::MAX, dead_age: HOUR };
 
-pub async fn a_namespace_that_nobody_used_counts_nothing<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let owner = Owner::first(&store).await;
+pub async fn a_namespace_that_nobody_used_counts_nothing<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let owner = TestOwner::first(&store).await;
     assert_eq!(owner.counts().await, Counts::default());
 }
 
-pub async fn counts_add_up_after_a_mixture_of_changes<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn counts_add_up_after_a_mixture_of_changes<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks: Vec<_> = (0..20).map(|second| owner.task(at(second)).build()).collect();
     owner.put(&tasks).await;
     let paused = in_state(&tasks[0], TaskState::Paused);
@@ -67,7 +67,7 @@ pub async fn counts_add_up_after_a_mixture_of_changes<S: Subject>(subject: &S) {
 
 /// One dead and one done task for each of some times.
 async fn ended<S: TaskStore + LeaseStore>(
-    owner: &mut Owner<'_, S>,
+    owner: &mut TestOwner<'_, S>,
     ends: &[Timestamp],
 ) -> Vec<[punctual_core::Task; 2]> {
     let mut tasks = Vec::new();
@@ -84,14 +84,14 @@ async fn ended<S: TaskStore + LeaseStore>(
 
 async fn sweep<S: TaskStore + LeaseStore>(
     store: &S,
-    owner: &Owner<'_, S>,
+    owner: &TestOwner<'_, S>,
     retention: Retention,
     now: Timestamp,
 ) -> Swept {
     let mut total = Swept::default();
-    let standing = owner.standing();
+    let state = owner.state();
     for _ in 0..SWEEPS_MAX {
-        let swept = store.sweep(standing.partition, standing.lease.epoch, retention, now);
+        let swept = store.sweep(state.partition, state.lease.epoch, retention, now);
         let swept = swept.await.expect("the owner may sweep");
         if swept == Swept::default() {
             return total;
@@ -102,9 +102,9 @@ async fn sweep<S: TaskStore + LeaseStore>(
     unreachable!("sweeping has an end")
 }
 
-pub async fn a_sweep_never_deletes_what_is_young<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_sweep_never_deletes_what_is_young<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let ends: Vec<_> = (1..10).map(|second| at(second * 60)).collect();
     let tasks = ended(&mut owner, &ends).await;
     for minute in 1..10u64 {
@@ -122,9 +122,9 @@ pub async fn a_sweep_never_deletes_what_is_young<S: Subject>(subject: &S) {
     }
 }
 
-pub async fn a_sweep_deletes_what_is_long_past<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_sweep_deletes_what_is_long_past<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let tasks = ended(&mut owner, &[at(1), at(2), at(3)]).await;
     let swept = sweep(&store, &owner, AFTER_AN_HOUR, at(100 * 3600)).await;
     let all = Swept { history: 6, dead: 3 };
@@ -138,9 +138,9 @@ pub async fn a_sweep_deletes_what_is_long_past<S: Subject>(subject: &S) {
     assert_eq!((counts.done, counts.dead, counts.dead_letters), (3, 3, 0));
 }
 
-pub async fn a_sweep_says_what_it_deleted_and_counts_follow<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_sweep_says_what_it_deleted_and_counts_follow<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let ends: Vec<_> = (1..10).map(|second| at(second * 60)).collect();
     let tasks = ended(&mut owner, &ends).await;
     let swept = sweep(&store, &owner, AFTER_AN_HOUR, at(5 * 60).after(HOUR)).await;
@@ -155,9 +155,9 @@ pub async fn a_sweep_says_what_it_deleted_and_counts_follow<S: Subject>(subject:
     assert_eq!((counts.done, counts.dead), (9, 9));
 }
 
-pub async fn history_and_dead_letters_have_ages_of_their_own<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn history_and_dead_letters_have_ages_of_their_own<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     ended(&mut owner, &[at(1)]).await;
     let now = at(100 * 3600);
     let keep_dead = Retention { dead_age: Duration::MAX, ..AFTER_AN_HOUR };
@@ -169,9 +169,9 @@ pub async fn history_and_dead_letters_have_ages_of_their_own<S: Subject>(subject
     assert_eq!(owner.history(done.id).await.len(), 1);
 }
 
-pub async fn a_sweep_never_touches_living_tasks<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_sweep_never_touches_living_tasks<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
     let next = next_fire(&task, at(2));
     let paused = owner.task(at(1)).paused().build();
@@ -187,9 +187,9 @@ pub async fn a_sweep_never_touches_living_tasks<S: Subject>(subject: &S) {
     assert_eq!(owner.counts_of(&namespace("other")).await.accepted(), 1);
 }
 
-pub async fn little_history_is_not_swept_for_its_size<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn little_history_is_not_swept_for_its_size<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     ended(&mut owner, &[at(1), at(2)]).await;
     let retention =
         Retention { history_age: Duration::MAX, history_bytes: 1 << 30, dead_age: Duration::MAX };

@@ -7,14 +7,14 @@ use punctual_core::{
     PAYLOAD_BYTES_MAX, Payload, RetryPolicy, Schedule, Target, Task, Timestamp, Version,
 };
 
-use super::Subject;
+use super::StoreUnderTest;
 use super::fixtures::{NOW, at, die, letter, postpone, rich_task, settle, shop};
-use super::owner::{Owner, ids};
+use super::owner::{TestOwner, ids};
 use crate::query::{Filter, Head, Position};
 
-pub async fn a_rich_task_comes_back_as_it_was<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_rich_task_comes_back_as_it_was<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let task = rich_task(owner.id(at(1)));
     assert_eq!(task.definition.check(), Ok(()), "a caller may send it");
     owner.put([&task]).await;
@@ -101,9 +101,9 @@ fn with_retries(base: &NewTask) -> Vec<NewTask> {
     policies.map(with).into()
 }
 
-pub async fn every_kind_of_definition_comes_back_as_it_was<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn every_kind_of_definition_comes_back_as_it_was<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
     let base = owner.task(at(1)).build().definition;
     for definition in definitions(&base) {
@@ -122,9 +122,9 @@ pub async fn every_kind_of_definition_comes_back_as_it_was<S: Subject>(subject: 
     assert_eq!(owner.list().await, watched);
 }
 
-pub async fn a_large_payload_comes_back_as_it_was<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn a_large_payload_comes_back_as_it_was<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     // Not all alike, so that a lost or doubled piece shows.
     let bytes: Vec<u8> = (0..PAYLOAD_BYTES_MAX as u64)
         .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).to_le_bytes()[0])
@@ -142,9 +142,9 @@ pub async fn a_large_payload_comes_back_as_it_was<S: Subject>(subject: &S) {
     assert_eq!(owner.dead().await, [letter(&tasks[7], NOW)]);
 }
 
-pub async fn many_small_tasks_in_one_batch_are_all_there<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn many_small_tasks_in_one_batch_are_all_there<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
     for number in 0..5000u64 {
         let built = owner.task(at(number / 10));
@@ -164,9 +164,9 @@ pub async fn many_small_tasks_in_one_batch_are_all_there<S: Subject>(subject: &S
     assert_eq!(owner.counts().await.done, 5000);
 }
 
-pub async fn the_edges_of_time_are_times<S: Subject>(subject: &S) {
-    let store = subject.open().await;
-    let mut owner = Owner::first(&store).await;
+pub async fn the_edges_of_time_are_times<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
     let last_but_one = Timestamp::from_millis(Timestamp::MAX.as_millis() - 1);
     for due in [Timestamp::EPOCH, NOW, last_but_one, Timestamp::MAX] {

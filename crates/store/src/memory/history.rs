@@ -11,13 +11,13 @@ use punctual_core::{FireId, FireRecord, Outcome, PartitionId, TaskId, Timestamp}
 use crate::query::Retention;
 
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct MemoryHistory {
     records: BTreeMap<(PartitionId, FireId), FireRecord>,
     ages: BTreeSet<(Timestamp, PartitionId, FireId)>,
     bytes: u64,
 }
 
-impl History {
+impl MemoryHistory {
     /// Keeps a record, in the place of an earlier one of the same fire.
     pub(super) fn keep(&mut self, partition: PartitionId, record: FireRecord) {
         let fire_id = record.fire_id;
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_oldest_of_all_partitions_go_when_there_are_too_many_bytes() {
         let [a, b] = [0, 1].map(|number| PartitionId::new(number).unwrap());
-        let mut history = History::default();
+        let mut history = MemoryHistory::default();
         for second in 0..3 {
             history.keep(a, record(a, second * 2));
             history.keep(b, record(b, second * 2 + 1));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_record_in_the_place_of_another_is_counted_once() {
         let a = PartitionId::FIRST;
-        let mut history = History::default();
+        let mut history = MemoryHistory::default();
         history.keep(a, record(a, 1));
         let bytes = history.bytes;
         let again = FireRecord { ended_at: Timestamp::from_millis(9000), ..record(a, 1) };

@@ -12,12 +12,12 @@ use crate::membership_store::{MemberInfo, Members, MembershipStore};
 /// What the brokers said, and their leader.
 #[derive(Debug, Default)]
 pub(super) struct MemberTable {
-    brokers: BTreeMap<BrokerId, Entry>,
+    brokers: BTreeMap<BrokerId, MemberEntry>,
     assignment: Option<Assignment>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MemberEntry {
     presence: Heartbeat,
     said_at: Timestamp,
     over_at: Timestamp,
@@ -27,8 +27,8 @@ impl MembershipStore for MemoryStore {
     async fn heartbeat(&self, presence: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
         let mut state = self.state()?;
         let at = state.time.latest();
-        let entry = Entry { presence: presence.clone(), said_at: at, over_at: at.after(ttl) };
-        let MemberTable { brokers, assignment } = &mut state.attendances;
+        let entry = MemberEntry { presence: presence.clone(), said_at: at, over_at: at.after(ttl) };
+        let MemberTable { brokers, assignment } = &mut state.members;
         brokers.insert(presence.broker.clone(), entry);
         brokers.retain(|_, entry| at < entry.over_at);
         let present = brokers.values().map(|entry| MemberInfo {
@@ -42,7 +42,7 @@ impl MembershipStore for MemoryStore {
     }
 
     async fn leave(&self, broker: &BrokerId) -> Result<(), StoreError> {
-        self.state()?.attendances.brokers.remove(broker);
+        self.state()?.members.brokers.remove(broker);
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl MembershipStore for MemoryStore {
         if lease.seat != Seat::Leader || lease.epoch != current || current == Epoch::NONE {
             return Err(StoreError::Held { seat: Seat::Leader });
         }
-        state.attendances.assignment = Some(assignment.clone());
+        state.members.assignment = Some(assignment.clone());
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use crate::query::{Filter, Page, Position};
 const LOOKED_AT_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Partition {
+pub(super) struct MemoryPartition {
     tasks: BTreeMap<TaskId, Task>,
     order: BTreeSet<Position>,
     due: BTreeSet<Position>,
@@ -31,7 +31,7 @@ pub(super) struct Partition {
     counts: BTreeMap<Namespace, Counts>,
 }
 
-impl Partition {
+impl MemoryPartition {
     /// Makes one change. A fire that ended with it leaves its record.
     pub(super) fn apply(&mut self, change: Change) -> Option<FireRecord> {
         if let Some((namespace, moved)) = count(&change) {

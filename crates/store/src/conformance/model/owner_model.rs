@@ -1,6 +1,6 @@
 //! Plans: what the owner of a partition does next, as a real one could.
 //!
-//! In: dice and the time. Out: batches of changes that fit how its tasks stand. Invariant: a key names at most one
+//! In: random and the time. Out: batches of changes that fit how its tasks stand. Invariant: a key names at most one
 //! living task, the nominal time of a task only grows, and a letter is redriven once.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use punctual_core::{
     Schedule, Task, TaskId, TaskState, Timestamp,
 };
 
-use super::dice::Dice;
+use super::random::ModelRandom;
 use crate::change::{Batch, BatchNo, Change};
 use crate::conformance::fixtures::{
     id, in_state, next_fire, postpone, refile, settle, settle_with_next, task,
@@ -24,7 +24,7 @@ pub(super) const NAMESPACES: [&str; 3] = ["shop", "shop-1", "other"];
 /// Ids whose reads are compared: all living ones are, and of those that ended the newest.
 const MADE_KEPT_MAX: usize = 250;
 
-pub(super) struct Plan {
+pub(super) struct OwnerModel {
     pub(super) partition: PartitionId,
     pub(super) lease: Lease,
     /// Of the next batch.
@@ -35,16 +35,16 @@ pub(super) struct Plan {
     pub(super) made: VecDeque<TaskId>,
     count: u64,
     living: Vec<Task>,
-    letters: Vec<Letter>,
+    letters: Vec<ModelLetter>,
 }
 
-struct Letter {
+struct ModelLetter {
     letter: DeadLetter,
     /// Whether its task went on, so that it can only be forgotten.
     went_on: bool,
 }
 
-impl Plan {
+impl OwnerModel {
     pub(super) const fn new(lease: Lease, partition: PartitionId) -> Self {
         Self {
             partition,
@@ -70,10 +70,10 @@ impl Plan {
     }
 
     /// The next batch, planned and counted as made.
-    pub(super) fn batch(&mut self, dice: &mut Dice, now: Timestamp) -> Batch {
+    pub(super) fn batch(&mut self, random: &mut ModelRandom, now: Timestamp) -> Batch {
         let mut changes = Vec::new();
-        for _ in 0..dice.below(9) {
-            self.plan(dice, now, &mut changes);
+        for _ in 0..random.below(9) {
+            self.owner_model(random, now, &mut changes);
         }
         let number = self.number;
         let batch = Batch::new(number, changes);
@@ -83,49 +83,49 @@ impl Plan {
     }
 
     /// Changes that must not be made: they are sent under a wrong epoch or number.
-    pub(super) fn stray(&self, dice: &mut Dice, now: Timestamp) -> Vec<Change> {
+    pub(super) fn stray(&self, random: &mut ModelRandom, now: Timestamp) -> Vec<Change> {
         let stray = id(now, self.partition, self.lease.epoch, 1 << 40);
         let mut changes = vec![task(stray).key(KEYS[0]).put()];
-        if let Some(living) = dice.pick(&self.living) {
+        if let Some(living) = random.pick(&self.living) {
             changes.push(settle(living, FireEnd::Done, now));
         }
         changes
     }
 
-    fn plan(&mut self, dice: &mut Dice, now: Timestamp, changes: &mut Vec<Change>) {
-        match dice.below(100) {
-            0..30 => self.put(dice, now, changes),
-            30..32 => changes.extend(self.stale(dice, now)),
-            32..50 => changes.extend(self.postpone(dice)),
-            50..60 => changes.extend(self.retry(dice, now)),
-            60..67 => changes.extend(self.pause_or_resume(dice, now)),
-            67..77 => changes.extend(self.settle(dice, now)),
-            77..85 => changes.extend(self.go_on(dice, now)),
-            85..93 => changes.extend(self.die(dice, now)),
-            _ => changes.extend(self.redrive_or_forget(dice, now)),
+    fn owner_model(&mut self, random: &mut ModelRandom, now: Timestamp, changes: &mut Vec<Change>) {
+        match random.below(100) {
+            0..30 => self.put(random, now, changes),
+            30..32 => changes.extend(self.stale(random, now)),
+            32..50 => changes.extend(self.postpone(random)),
+            50..60 => changes.extend(self.retry(random, now)),
+            60..67 => changes.extend(self.pause_or_resume(random, now)),
+            67..77 => changes.extend(self.settle(random, now)),
+            77..85 => changes.extend(self.go_on(random, now)),
+            85..93 => changes.extend(self.die(random, now)),
+            _ => changes.extend(self.redrive_or_forget(random, now)),
         }
     }
 
-    fn put(&mut self, dice: &mut Dice, now: Timestamp, changes: &mut Vec<Change>) {
+    fn put(&mut self, random: &mut ModelRandom, now: Timestamp, changes: &mut Vec<Change>) {
         self.count += 1;
-        let due = soon(dice, now);
+        let due = soon(random, now);
         let id = id(due, self.partition, self.lease.epoch, self.count);
-        let mut built = task(id).namespace(NAMESPACES[dice.index(3)]);
-        if dice.below(3) > 0 {
-            built = built.key(KEYS[dice.index(KEYS.len())]);
+        let mut built = task(id).namespace(NAMESPACES[random.index(3)]);
+        if random.below(3) > 0 {
+            built = built.key(KEYS[random.index(KEYS.len())]);
         }
-        if dice.below(4) == 0 {
-            built = built.label("zone", ["eu", "us"][dice.index(2)]);
+        if random.below(4) == 0 {
+            built = built.label("zone", ["eu", "us"][random.index(2)]);
         }
-        if dice.below(8) == 0 {
+        if random.below(8) == 0 {
             built = built.paused();
         }
-        if dice.below(3) == 0 {
+        if random.below(3) == 0 {
             let within = Duration::from_secs(60);
             built = built.schedule(Schedule::watch(within));
         }
-        let size = if dice.below(50) == 0 { 50_000 } else { 50 };
-        let bytes = vec![b'0'; dice.index(size)];
+        let size = if random.below(50) == 0 { 50_000 } else { 50 };
+        let bytes = vec![b'0'; random.index(size)];
         let task = built.payload(Payload::Json(bytes.into())).build();
         if let Some(old) = self.named(&task) {
             let old = self.living.swap_remove(old);
@@ -140,32 +140,32 @@ impl Plan {
     }
 
     /// A postponement of a task that has ended or never was.
-    fn stale(&self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
+    fn stale(&self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         let made: Vec<_> = self.made.iter().copied().collect();
-        let id = *dice.pick(&made)?;
+        let id = *random.pick(&made)?;
         let ended = self.living.iter().all(|task| task.id != id);
         ended.then(|| Change::Postpone {
             id,
-            fire_at: soon(dice, now),
+            fire_at: soon(random, now),
             version: punctual_core::Version::new(9),
         })
     }
 
-    fn postpone(&mut self, dice: &mut Dice) -> Option<Change> {
-        let task = self.pick(dice)?;
+    fn postpone(&mut self, random: &mut ModelRandom) -> Option<Change> {
+        let task = self.pick(random)?;
         if task.state != TaskState::Scheduled {
             return None;
         }
         let from = task.fire_at.max(task.nominal_at);
-        let later = from.after(Duration::from_millis(1 + dice.below(60_000)));
+        let later = from.after(Duration::from_millis(1 + random.below(60_000)));
         let (postponed, change) = postpone(task, later);
         *task = postponed;
         Some(change)
     }
 
-    fn retry(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
-        let fire_at = soon(dice, now);
-        let task = self.pick(dice)?;
+    fn retry(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+        let fire_at = soon(random, now);
+        let task = self.pick(random)?;
         let mut retried = Task { fire_at, ..task.clone() };
         retried.attempts.push(AttemptRecord {
             fired_at: now,
@@ -177,14 +177,14 @@ impl Plan {
         Some(change)
     }
 
-    fn pause_or_resume(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
-        let fire_at = soon(dice, now);
-        let task = self.pick(dice)?;
+    fn pause_or_resume(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+        let fire_at = soon(random, now);
+        let task = self.pick(random)?;
         let mut toggled = match task.state {
             TaskState::Paused => in_state(task, TaskState::Scheduled),
             _ => in_state(task, TaskState::Paused),
         };
-        if dice.below(2) == 0 {
+        if random.below(2) == 0 {
             toggled.fire_at = fire_at;
         }
         let change = refile(task, &toggled);
@@ -192,47 +192,47 @@ impl Plan {
         Some(change)
     }
 
-    fn settle(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
-        let end = [FireEnd::Done, FireEnd::Cancelled][dice.index(2)];
-        let task = self.take(dice)?;
+    fn settle(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+        let end = [FireEnd::Done, FireEnd::Cancelled][random.index(2)];
+        let task = self.take(random)?;
         Some(settle(&task, end, now))
     }
 
-    fn go_on(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
-        let pause = Duration::from_millis(1 + dice.below(60_000));
-        let task = self.pick(dice)?;
+    fn go_on(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+        let pause = Duration::from_millis(1 + random.below(60_000));
+        let task = self.pick(random)?;
         let next = next_fire(task, task.nominal_at.max(now).after(pause));
         let change = settle_with_next(task, now, &next);
         *task = next;
         Some(change)
     }
 
-    fn die(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
-        let task = self.take(dice)?;
-        let went_on = dice.below(3) == 0;
-        let pause = Duration::from_millis(1 + dice.below(60_000));
+    fn die(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+        let task = self.take(random)?;
+        let went_on = random.below(3) == 0;
+        let pause = Duration::from_millis(1 + random.below(60_000));
         let next = went_on.then(|| next_fire(&task, task.nominal_at.max(now).after(pause)));
         self.living.extend(next.clone());
         let was = task.state;
         let reason = DeadReason::Exhausted;
         let letter = DeadLetter { task, died_at: now, reason };
-        self.letters.push(Letter { letter: letter.clone(), went_on });
+        self.letters.push(ModelLetter { letter: letter.clone(), went_on });
         Some(Change::Dead { letter, next, was })
     }
 
-    fn redrive_or_forget(&mut self, dice: &mut Dice, now: Timestamp) -> Option<Change> {
+    fn redrive_or_forget(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         if self.letters.is_empty() {
             return None;
         }
-        let index = dice.index(self.letters.len());
-        let Letter { letter, went_on } = self.letters.swap_remove(index);
+        let index = random.index(self.letters.len());
+        let ModelLetter { letter, went_on } = self.letters.swap_remove(index);
         let fire_id = letter.fire_id();
-        if went_on || self.named(&letter.task).is_some() || dice.below(4) == 0 {
+        if went_on || self.named(&letter.task).is_some() || random.below(4) == 0 {
             let namespace = letter.task.definition.namespace.clone();
             return Some(Change::Forget { fire_id, namespace });
         }
         let task = Task {
-            fire_at: soon(dice, now),
+            fire_at: soon(random, now),
             attempts: Vec::new(),
             ..in_state(&letter.task, TaskState::Scheduled)
         };
@@ -240,19 +240,19 @@ impl Plan {
         Some(Change::Redrive { fire_id, task })
     }
 
-    fn pick(&mut self, dice: &mut Dice) -> Option<&mut Task> {
+    fn pick(&mut self, random: &mut ModelRandom) -> Option<&mut Task> {
         if self.living.is_empty() {
             return None;
         }
-        let index = dice.index(self.living.len());
+        let index = random.index(self.living.len());
         self.living.get_mut(index)
     }
 
-    fn take(&mut self, dice: &mut Dice) -> Option<Task> {
+    fn take(&mut self, random: &mut ModelRandom) -> Option<Task> {
         if self.living.is_empty() {
             return None;
         }
-        let index = dice.index(self.living.len());
+        let index = random.index(self.living.len());
         Some(self.living.swap_remove(index))
     }
 
@@ -267,12 +267,12 @@ impl Plan {
 }
 
 /// A time near enough that many are due together, now and then in the past or far away.
-fn soon(dice: &mut Dice, now: Timestamp) -> Timestamp {
-    match dice.below(20) {
-        0 => Timestamp::from_millis(now.as_millis() - dice.below(100_000)),
-        1 => now.after(Duration::from_secs(86_400 * (1 + dice.below(10_000)))),
+fn soon(random: &mut ModelRandom, now: Timestamp) -> Timestamp {
+    match random.below(20) {
+        0 => Timestamp::from_millis(now.as_millis() - random.below(100_000)),
+        1 => now.after(Duration::from_secs(86_400 * (1 + random.below(10_000)))),
         _ => {
-            let second = now.as_millis() / 1000 + dice.below(120);
+            let second = now.as_millis() / 1000 + random.below(120);
             Timestamp::from_millis(second * 1000)
         }
     }

@@ -10,17 +10,17 @@ use punctual_core::{
     Timestamp,
 };
 
-use super::dice::Dice;
-use super::plan::{KEYS, NAMESPACES, Plan};
+use super::owner_model::{KEYS, NAMESPACES, OwnerModel};
+use super::random::ModelRandom;
 use crate::conformance::PARTITIONS;
 use crate::conformance::fixtures::{epoch, id, key, namespace, partition};
-use crate::conformance::owner::{Owner, Standing};
+use crate::conformance::owner::{OwnerState, TestOwner};
 use crate::counts::Counts;
 use crate::query::{Filter, Head, Position};
 use crate::{LeaseStore, TaskStore};
 
 /// In which pieces to read this time. The answers must not depend on it.
-pub(super) struct Ways {
+pub(super) struct ReadParameters {
     limit: usize,
     until: Timestamp,
     filter: Filter,
@@ -28,17 +28,17 @@ pub(super) struct Ways {
     after: FireId,
 }
 
-impl Ways {
-    pub(super) fn new(dice: &mut Dice, now: Timestamp) -> Self {
-        let limit = [1, 3, 10, 1000][dice.index(4)];
-        let until = match dice.below(2) {
+impl ReadParameters {
+    pub(super) fn new(random: &mut ModelRandom, now: Timestamp) -> Self {
+        let limit = [1, 3, 10, 1000][random.index(4)];
+        let until = match random.below(2) {
             0 => Timestamp::MAX,
-            _ => now.after(Duration::from_secs(dice.below(100))),
+            _ => now.after(Duration::from_secs(random.below(100))),
         };
-        let mut filter = Filter::all(namespace(NAMESPACES[dice.index(3)]));
-        match dice.below(5) {
+        let mut filter = Filter::all(namespace(NAMESPACES[random.index(3)]));
+        match random.below(5) {
             0 => filter.state = Some(TaskState::Paused),
-            1 => filter.key_prefix = KEYS[dice.index(KEYS.len())].to_owned(),
+            1 => filter.key_prefix = KEYS[random.index(KEYS.len())].to_owned(),
             2 => filter.label = Some(("zone".to_owned(), "eu".to_owned())),
             3 => {
                 filter.from = now;
@@ -46,15 +46,15 @@ impl Ways {
             }
             _ => {}
         }
-        let due = Timestamp::from_millis(now.as_millis() - 1000 * dice.below(200));
-        let other = partition(u16::try_from(dice.below(PARTITIONS.into())).expect("few"));
-        let task = id(due, other, epoch(1), dice.below(500));
+        let due = Timestamp::from_millis(now.as_millis() - 1000 * random.below(200));
+        let other = partition(u16::try_from(random.below(PARTITIONS.into())).expect("few"));
+        let task = id(due, other, epoch(1), random.below(500));
         Self { limit, until, filter, after: FireId { task, nominal_at: due } }
     }
 }
 
 /// Everything about the present, and everything about the past.
-pub(super) struct View {
+pub(super) struct ReadResults {
     loaded: Vec<Task>,
     listed: Vec<Task>,
     passed: Vec<Task>,
@@ -68,42 +68,52 @@ pub(super) struct View {
     history: Vec<(TaskId, Vec<FireRecord>)>,
 }
 
-pub(super) fn standing(lease: Lease) -> (Epoch, BrokerId, Timestamp) {
+pub(super) fn epoch_holder_until(lease: Lease) -> (Epoch, BrokerId, Timestamp) {
     (lease.epoch, lease.broker, lease.until)
 }
 
-pub(super) async fn read<S: TaskStore + LeaseStore>(store: &S, plan: &Plan, ways: &Ways) -> View {
-    let partition = plan.partition;
-    let owner = Owner::resume(
+pub(super) async fn read<S: TaskStore + LeaseStore>(
+    store: &S,
+    owner_model: &OwnerModel,
+    parameters: &ReadParameters,
+) -> ReadResults {
+    let partition = owner_model.partition;
+    let owner = TestOwner::resume(
         store,
-        Standing { lease: plan.lease.clone(), partition, number: plan.number, made: 0 },
+        OwnerState {
+            lease: owner_model.lease.clone(),
+            partition,
+            number: owner_model.number,
+            made: 0,
+        },
     );
-    let made: Vec<TaskId> = plan.made.iter().copied().collect();
+    let made: Vec<TaskId> = owner_model.made.iter().copied().collect();
     let (mut listed, mut found, mut history) = (Vec::new(), Vec::new(), Vec::new());
     let (mut counts, mut dead, mut dead_after) = (Vec::new(), Vec::new(), Vec::new());
     for name in NAMESPACES {
         let namespace = namespace(name);
         let filter = Filter::all(namespace.clone());
-        listed.extend(owner.list_by(&filter, ways.limit).await);
+        listed.extend(owner.list_by(&filter, parameters.limit).await);
         let heads = store.find(partition, &namespace, &KEYS.map(key)).await;
         found.extend(heads.expect("anybody may find"));
         counts.push(owner.counts_of(&namespace).await);
-        dead.push(owner.dead_of(&namespace, ways.limit).await);
-        dead_after.push(owner.dead_after(&namespace, Some(ways.after), ways.limit).await);
+        dead.push(owner.dead_of(&namespace, parameters.limit).await);
+        dead_after
+            .push(owner.dead_after(&namespace, Some(parameters.after), parameters.limit).await);
     }
     for id in &made {
         history.push((*id, owner.history(*id).await));
     }
     let holder = store.holder(Seat::Partition(partition)).await;
-    let after = Position { fire_at: ways.after.nominal_at, id: ways.after.task };
-    let listed_after = owner.list_after(&ways.filter, after, ways.limit).await;
-    View {
-        loaded: load(&owner, ways).await,
+    let after = Position { fire_at: parameters.after.nominal_at, id: parameters.after.task };
+    let listed_after = owner.list_after(&parameters.filter, after, parameters.limit).await;
+    ReadResults {
+        loaded: load(&owner, parameters).await,
         listed,
-        passed: owner.list_by(&ways.filter, ways.limit).await,
+        passed: owner.list_by(&parameters.filter, parameters.limit).await,
         found,
         got: store.get(partition, &made).await.expect("anybody may get"),
-        holder: holder.expect("anybody may ask").map(standing),
+        holder: holder.expect("anybody may ask").map(epoch_holder_until),
         counts,
         dead,
         dead_after,
@@ -112,11 +122,14 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(store: &S, plan: &Plan, ways
     }
 }
 
-async fn load<S: TaskStore + LeaseStore>(owner: &Owner<'_, S>, ways: &Ways) -> Vec<Task> {
+async fn load<S: TaskStore + LeaseStore>(
+    owner: &TestOwner<'_, S>,
+    parameters: &ReadParameters,
+) -> Vec<Task> {
     let (mut loaded, mut after) = (Vec::new(), Position::START);
     loop {
-        let chunk = owner.load_between(after, ways.until, ways.limit).await;
-        let full = chunk.len() == ways.limit;
+        let chunk = owner.load_between(after, parameters.until, parameters.limit).await;
+        let full = chunk.len() == parameters.limit;
         loaded.extend(chunk);
         match loaded.last() {
             Some(last) if full => after = Position::of(last),
@@ -126,7 +139,11 @@ async fn load<S: TaskStore + LeaseStore>(owner: &Owner<'_, S>, ways: &Ways) -> V
 }
 
 /// The present must be the same; of the past, a store has at least what must be kept and at most what ever was.
-pub(super) fn compare(ours: &View, least: &View, most: &View) -> Result<(), String> {
+pub(super) fn compare(
+    ours: &ReadResults,
+    least: &ReadResults,
+    most: &ReadResults,
+) -> Result<(), String> {
     alike("loaded", &ours.loaded, &least.loaded)?;
     alike("listed", &ours.listed, &least.listed)?;
     alike("passed", &ours.passed, &least.passed)?;

@@ -1,9 +1,9 @@
-//! Dice: numbers that look random and follow from a seed.
+//! ModelRandom: numbers that look random and follow from a seed.
 
 /// SplitMix64: a few lines, and every seed is a good one.
-pub(super) struct Dice(u64);
+pub(super) struct ModelRandom(u64);
 
-impl Dice {
+impl ModelRandom {
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -32,28 +32,28 @@ pub struct Rewound {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Known {
-    seats: Mutex<HashMap<Seat, Seen>>,
+pub(crate) struct EpochTracker {
+    seats: Mutex<HashMap<Seat, TrackedSeat>>,
 }
 
 #[derive(Debug, Clone)]
-struct Seen {
+struct TrackedSeat {
     /// The largest ever seen.
     largest: Epoch,
     /// The one that this process took last, if any.
-    taken: Option<Taken>,
+    taken: Option<AcquiredEpoch>,
 }
 
 #[derive(Debug, Clone)]
-struct Taken {
+struct AcquiredEpoch {
     epoch: Epoch,
     token: String,
     answered: Option<BatchNo>,
 }
 
-impl Known {
+impl EpochTracker {
     /// Nothing is left half-way here by a panic.
-    fn seats(&self) -> MutexGuard<'_, HashMap<Seat, Seen>> {
+    fn seats(&self) -> MutexGuard<'_, HashMap<Seat, TrackedSeat>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,14 +64,14 @@ impl Known {
 
     pub(crate) fn see(&self, seat: Seat, epoch: Epoch) {
         let mut seats = self.seats();
-        let seen = seats.entry(seat).or_insert(Seen { largest: epoch, taken: None });
+        let seen = seats.entry(seat).or_insert(TrackedSeat { largest: epoch, taken: None });
         seen.largest = seen.largest.max(epoch);
     }
 
     pub(crate) fn take(&self, seat: Seat, epoch: Epoch, token: String) {
         self.see(seat, epoch);
         if let Some(seen) = self.seats().get_mut(&seat) {
-            seen.taken = Some(Taken { epoch, token, answered: None });
+            seen.taken = Some(AcquiredEpoch { epoch, token, answered: None });
         }
     }
 
@@ -125,10 +125,10 @@ impl Known {
     #[expect(clippy::unused_self, reason = "reads as what it is: of what is known")]
     fn taken<'a>(
         &self,
-        seats: &'a mut HashMap<Seat, Seen>,
+        seats: &'a mut HashMap<Seat, TrackedSeat>,
         partition: PartitionId,
         epoch: Epoch,
-    ) -> Option<&'a mut Taken> {
+    ) -> Option<&'a mut AcquiredEpoch> {
         let seen = seats.get_mut(&Seat::Partition(partition))?;
         seen.taken.as_mut().filter(|taken| taken.epoch == epoch)
     }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_next_epoch_is_above_all_that_were_seen() {
-        let known = Known::default();
+        let known = EpochTracker::default();
         assert_eq!(known.proposal(Seat::Leader), 1);
         known.see(Seat::Leader, epoch(7));
         known.see(Seat::Leader, epoch(5));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_token_belongs_to_one_epoch() {
-        let known = Known::default();
+        let known = EpochTracker::default();
         let seat = Seat::Partition(P);
         assert_eq!(known.token(seat, epoch(1)), "");
         known.take(seat, epoch(1), "a".to_owned());
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_store_is_rewound_if_it_has_less_than_it_answered() {
-        let known = Known::default();
+        let known = EpochTracker::default();
         known.take(Seat::Partition(P), epoch(3), "a".to_owned());
         assert_eq!(known.gap(P, epoch(3), BatchNo::new(0)), None, "nothing was answered yet");
         known.answered(P, epoch(3), BatchNo::new(5));

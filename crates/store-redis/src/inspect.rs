@@ -6,10 +6,10 @@ use std::sync::Arc;
 use punctual_core::{Namespace, PartitionId, Partitions};
 use punctual_store::StoreError;
 
-use crate::error::OpenError;
+use crate::connection::{RedisAddress, RedisConnection, RedisKind};
+use crate::error::RedisOpenError;
 use crate::keys;
-use crate::link::{Address, Kind, Link};
-use crate::options::Options;
+use crate::options::RedisOptions;
 use crate::reply;
 use crate::store::RedisStore;
 
@@ -28,31 +28,33 @@ impl RedisStore {
             }
         }
         let read = |name: &String| {
-            Namespace::from_stored(name).map_err(|_| reply::unlike("the name of a namespace"))
+            Namespace::from_stored(name).map_err(|_| reply::unexpected("the name of a namespace"))
         };
         names.iter().map(read).collect()
     }
 
     /// How many partitions a cluster was made with, if it was made. Makes nothing.
-    pub async fn partitions_in(options: &Options) -> Result<Option<Partitions>, OpenError> {
+    pub async fn partitions_in(
+        options: &RedisOptions,
+    ) -> Result<Option<Partitions>, RedisOpenError> {
         if let Some(fault) = keys::fault_of_name(&options.cluster) {
-            return Err(OpenError::Options(format!("the cluster's name {fault}")));
+            return Err(RedisOpenError::Options(format!("the cluster's name {fault}")));
         }
         let meta = keys::meta(&options.cluster);
-        let ask = async |kind| -> Result<_, OpenError> {
-            let link = Link::new(Arc::new(Address::new(options, kind)?));
+        let ask = async |kind| -> Result<_, RedisOpenError> {
+            let link = RedisConnection::new(Arc::new(RedisAddress::new(options, kind)?));
             let mut command = redis::cmd("HGET");
             command.arg(&meta).arg("partitions");
             Ok(link.command(command, &meta).await?)
         };
         // A Redis Cluster sends a plain client elsewhere; asked as one, it answers.
-        let made = match ask(Kind::Single).await {
+        let made = match ask(RedisKind::Single).await {
             Ok(made) => made,
-            Err(_) => ask(Kind::Cluster).await?,
+            Err(_) => ask(RedisKind::Cluster).await?,
         };
         let Some(made) = reply::option(made)? else { return Ok(None) };
         let count = std::str::from_utf8(&made).ok().and_then(|made| made.parse().ok());
         let partitions = count.and_then(|count| Partitions::new(count).ok());
-        Ok(Some(partitions.ok_or_else(|| reply::unlike("a number of partitions"))?))
+        Ok(Some(partitions.ok_or_else(|| reply::unexpected("a number of partitions"))?))
     }
 }

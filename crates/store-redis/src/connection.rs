@@ -20,10 +20,10 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-use crate::error::{Away, OpenError, store_error};
-use crate::options::Options;
+use crate::error::{RedisOpenError, RedisUnavailable, store_error};
+use crate::options::RedisOptions;
 use crate::reply;
-use crate::script::{Call, Spelling};
+use crate::script::{ScriptCall, ScriptForm};
 
 /// Times that one request follows a redirection or waits for a slot to be moved, at most.
 const REDIRECTIONS_MAX: u32 = 8;
@@ -37,7 +37,7 @@ const ROLE_OF_WRITES: &str = "master"; // words: allow
 
 /// What kind of Redis it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RedisKind {
     Single,
     Cluster,
 }
@@ -51,14 +51,14 @@ pub(crate) enum Wait {
 }
 
 /// What was answered, and whether what was to be waited for has come about.
-pub(crate) struct Reply {
+pub(crate) struct WaitedReply {
     pub(crate) value: Value,
-    pub(crate) waited: Result<(), Away>,
+    pub(crate) waited: Result<(), RedisUnavailable>,
 }
 
 /// How to connect.
-pub(crate) struct Address {
-    pub(crate) kind: Kind,
+pub(crate) struct RedisAddress {
+    pub(crate) kind: RedisKind,
     clients: Vec<Client>,
     /// Which of them to try first: the one after the last that was of no use.
     first: AtomicUsize,
@@ -67,11 +67,11 @@ pub(crate) struct Address {
     timeout: Duration,
 }
 
-impl Address {
-    pub(crate) fn new(options: &Options, kind: Kind) -> Result<Self, OpenError> {
-        let wrong = |error: RedisError| OpenError::Options(format!("Redis address: {error}"));
+impl RedisAddress {
+    pub(crate) fn new(options: &RedisOptions, kind: RedisKind) -> Result<Self, RedisOpenError> {
+        let wrong = |error: RedisError| RedisOpenError::Options(format!("Redis address: {error}"));
         if options.urls.is_empty() {
-            return Err(OpenError::Options("Redis address: none is given".to_owned()));
+            return Err(RedisOpenError::Options("Redis address: none is given".to_owned()));
         }
         if options.urls.iter().any(|url| url.starts_with("rediss:")) {
             // Whoever was first has installed the same one.
@@ -88,8 +88,8 @@ impl Address {
         let clients = options.urls.iter().map(client).collect::<Result<Vec<_>, _>>();
         let clients = clients.map_err(wrong)?;
         let cluster = match kind {
-            Kind::Single => None,
-            Kind::Cluster => {
+            RedisKind::Single => None,
+            RedisKind::Cluster => {
                 let mut builder = redis::cluster::ClusterClientBuilder::new(options.urls.clone())
                     .retries(REDIRECTIONS_MAX)
                     .max_retry_wait(REDIRECTION_PAUSE_MAX_MS)
@@ -102,24 +102,24 @@ impl Address {
                 Some(builder.build().map_err(wrong)?)
             }
         };
-        let Options { connect_timeout, timeout, .. } = *options;
+        let RedisOptions { connect_timeout, timeout, .. } = *options;
         let first = AtomicUsize::new(0);
         Ok(Self { kind, clients, first, cluster, connect_timeout, timeout })
     }
 
-    async fn connect(&self) -> Result<Connection, StoreError> {
+    async fn connect(&self) -> Result<OpenConnection, StoreError> {
         match &self.cluster {
             Some(cluster) => {
                 let connected = cluster.get_async_connection().await;
-                connected.map(Connection::Cluster).map_err(store_error)
+                connected.map(OpenConnection::Cluster).map_err(store_error)
             }
             None => self.connect_single().await,
         }
     }
 
     /// The first of the given servers that takes writes.
-    async fn connect_single(&self) -> Result<Connection, StoreError> {
-        let mut last = StoreError::from(Away::NoMaster);
+    async fn connect_single(&self) -> Result<OpenConnection, StoreError> {
+        let mut last = StoreError::from(RedisUnavailable::NoServerForWrites);
         for _ in &self.clients {
             // Moved on before trying: a caller that runs out of time leaves the next server to the next caller.
             let index = self.first.fetch_add(1, Ordering::Relaxed) % self.clients.len();
@@ -127,10 +127,10 @@ impl Address {
             match tokio::time::timeout(self.connect_timeout, connecting).await {
                 Ok(Ok(connection)) => {
                     self.first.store(index, Ordering::Relaxed);
-                    return Ok(Connection::Single(connection));
+                    return Ok(OpenConnection::Single(connection));
                 }
                 Ok(Err(error)) => last = error,
-                Err(_) => last = Away::Silent(self.connect_timeout.as_millis()).into(),
+                Err(_) => last = RedisUnavailable::Silent(self.connect_timeout.as_millis()).into(),
             }
         }
         Err(last)
@@ -147,7 +147,7 @@ impl Address {
             let role = reply::array(role.map_err(store_error)?)?;
             let takes_writes = role.first().and_then(|first| reply::text(first).ok());
             if takes_writes != Some(ROLE_OF_WRITES) {
-                return Err(Away::NoMaster.into());
+                return Err(RedisUnavailable::NoServerForWrites.into());
             }
         }
         Ok(connection)
@@ -155,57 +155,57 @@ impl Address {
 }
 
 #[derive(Clone)]
-enum Connection {
+enum OpenConnection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
 /// One connection, or one to each server of a Cluster.
-pub(crate) struct Link {
-    address: Arc<Address>,
-    current: Mutex<Current>,
+pub(crate) struct RedisConnection {
+    address: Arc<RedisAddress>,
+    current: Mutex<CurrentConnection>,
     failures: AtomicU32,
 }
 
 #[derive(Default)]
-struct Current {
-    connection: Option<Connection>,
+struct CurrentConnection {
+    connection: Option<OpenConnection>,
     /// Tells a connection that failed from the one that took its place.
     generation: u64,
 }
 
-impl Link {
-    pub(crate) fn new(address: Arc<Address>) -> Self {
+impl RedisConnection {
+    pub(crate) fn new(address: Arc<RedisAddress>) -> Self {
         Self { address, current: Mutex::default(), failures: AtomicU32::new(0) }
     }
 
     /// Calls a script that only reads, or whose writing need not be waited for.
-    pub(crate) async fn call(&self, call: &Call<'_>) -> Result<Value, StoreError> {
+    pub(crate) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, StoreError> {
         Ok(self.call_and_wait(call, Wait::Nothing).await?.value)
     }
 
     /// Calls a script and waits for what it wrote. One that the server does not know is sent whole.
     pub(crate) async fn call_and_wait(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         wait: Wait,
-    ) -> Result<Reply, StoreError> {
-        match self.send(call.command(Spelling::Digest), call.key(), wait).await {
-            Err(Failure::NoScript) => {
-                let again = self.send(call.command(Spelling::Source), call.key(), wait).await;
-                again.map_err(Failure::into_store_error)
+    ) -> Result<WaitedReply, StoreError> {
+        match self.send(call.command(ScriptForm::Digest), call.key(), wait).await {
+            Err(CallError::NoScript) => {
+                let again = self.send(call.command(ScriptForm::Source), call.key(), wait).await;
+                again.map_err(CallError::into_store_error)
             }
-            other => other.map_err(Failure::into_store_error),
+            other => other.map_err(CallError::into_store_error),
         }
     }
 
     /// Sends one command about a key.
     pub(crate) async fn command(&self, command: Cmd, key: &str) -> Result<Value, StoreError> {
         let sent = self.send(command, key, Wait::Nothing).await;
-        Ok(sent.map_err(Failure::into_store_error)?.value)
+        Ok(sent.map_err(CallError::into_store_error)?.value)
     }
 
-    async fn send(&self, command: Cmd, key: &str, wait: Wait) -> Result<Reply, Failure> {
+    async fn send(&self, command: Cmd, key: &str, wait: Wait) -> Result<WaitedReply, CallError> {
         let timeout = self.address.timeout;
         // Connecting and asking have the same bound, so that a caller waits for one timeout in all.
         let sent = tokio::time::timeout(timeout, async {
@@ -221,38 +221,38 @@ impl Link {
             Ok(answer) => answer,
             Err(_) => {
                 self.give_up().await;
-                Err(Away::Silent(timeout.as_millis()).into())
+                Err(RedisUnavailable::Silent(timeout.as_millis()).into())
             }
         }
     }
 
     /// The connection, made anew if the last one failed. One caller makes it; the others wait for that.
-    async fn connection(&self) -> Result<(Connection, u64), Failure> {
+    async fn connection(&self) -> Result<(OpenConnection, u64), CallError> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
             return Ok((connection.clone(), current.generation));
         }
-        let connection = self.address.connect().await.map_err(Failure::Store)?;
+        let connection = self.address.connect().await.map_err(CallError::Store)?;
         current.generation += 1;
         current.connection = Some(connection.clone());
         Ok((connection, current.generation))
     }
 
     /// Gives a connection up that is of no use any more.
-    async fn judge(&self, answer: &Result<Reply, Failure>, generation: u64) {
-        let Err(Failure::Redis(error)) = answer else {
+    async fn judge(&self, answer: &Result<WaitedReply, CallError>, generation: u64) {
+        let Err(CallError::Redis(error)) = answer else {
             self.failures.store(0, Ordering::Relaxed);
             return;
         };
         let useless = match error.kind() {
             ErrorKind::Server(kind) => {
                 // It is a replica by now, or was told to be.
-                kind == ServerErrorKind::ReadOnly && self.address.kind == Kind::Single
+                kind == ServerErrorKind::ReadOnly && self.address.kind == RedisKind::Single
             }
             ErrorKind::Extension => false,
             _ => {
                 let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-                self.address.kind == Kind::Single || failures >= FAILURES_MAX
+                self.address.kind == RedisKind::Single || failures >= FAILURES_MAX
             }
         };
         if useless {
@@ -267,7 +267,7 @@ impl Link {
     /// Nothing came within the time: what was asked may still be made, and its answer is of no use.
     async fn give_up(&self) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.address.kind == Kind::Cluster && failures < FAILURES_MAX {
+        if self.address.kind == RedisKind::Cluster && failures < FAILURES_MAX {
             return;
         }
         // Whoever is connecting right now has a newer one.
@@ -279,13 +279,13 @@ impl Link {
 }
 
 /// Why there is no reply.
-enum Failure {
+enum CallError {
     NoScript,
     Redis(RedisError),
     Store(StoreError),
 }
 
-impl Failure {
+impl CallError {
     fn into_store_error(self) -> StoreError {
         match self {
             Self::NoScript => StoreError::Broken("Redis forgets scripts at once".to_owned()),
@@ -295,7 +295,7 @@ impl Failure {
     }
 }
 
-impl From<RedisError> for Failure {
+impl From<RedisError> for CallError {
     fn from(error: RedisError) -> Self {
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,
@@ -304,31 +304,35 @@ impl From<RedisError> for Failure {
     }
 }
 
-impl From<Away> for Failure {
-    fn from(away: Away) -> Self {
-        Self::Store(away.into())
+impl From<RedisUnavailable> for CallError {
+    fn from(unavailable: RedisUnavailable) -> Self {
+        Self::Store(unavailable.into())
     }
 }
 
-async fn send_one(connection: Connection, command: Cmd, key: &str) -> Result<Reply, Failure> {
+async fn send_one(
+    connection: OpenConnection,
+    command: Cmd,
+    key: &str,
+) -> Result<WaitedReply, CallError> {
     let value = match connection {
-        Connection::Single(mut connection) => connection.send_packed_command(&command).await,
-        Connection::Cluster(mut connection) => {
+        OpenConnection::Single(mut connection) => connection.send_packed_command(&command).await,
+        OpenConnection::Cluster(mut connection) => {
             let routing = RoutingInfo::SingleNode(route(key));
             connection.route_command(command, routing).await
         }
     };
-    Ok(Reply { value: value?.extract_error()?, waited: Ok(()) })
+    Ok(WaitedReply { value: value?.extract_error()?, waited: Ok(()) })
 }
 
 /// Waiting goes right behind the write, over the same connection: Redis waits for the last write of a connection.
 async fn send_and_wait(
-    connection: Connection,
+    connection: OpenConnection,
     command: Cmd,
     key: &str,
     wait: Wait,
     timeout: Duration,
-) -> Result<Reply, Failure> {
+) -> Result<WaitedReply, CallError> {
     // Redis gives up a little before the caller does, so that its answer still arrives.
     let patience_ms = u64::try_from(timeout.as_millis() * 4 / 5).unwrap_or(u64::MAX).max(1);
     let mut pipeline = Pipeline::with_capacity(2);
@@ -338,25 +342,25 @@ async fn send_and_wait(
         _ => pipeline.cmd("WAIT").arg(1).arg(patience_ms),
     };
     let values = match connection {
-        Connection::Single(mut connection) => {
+        OpenConnection::Single(mut connection) => {
             connection.send_packed_commands(&pipeline, 0, 2).await
         }
-        Connection::Cluster(mut connection) => {
+        OpenConnection::Cluster(mut connection) => {
             connection.route_pipeline(pipeline, 0, 2, route(key)).await
         }
     };
-    let [answer, waited] = reply::tuple(Value::Array(values?)).map_err(Failure::Store)?;
+    let [answer, waited] = reply::tuple(Value::Array(values?)).map_err(CallError::Store)?;
     let value = answer.extract_error()?;
     let waited = match (wait, waited.extract_error()?) {
         (Wait::Replica, Value::Int(1..)) => Ok(()),
-        (Wait::Replica, Value::Int(replicas)) => Err(Away::Replicas(replicas)),
+        (Wait::Replica, Value::Int(replicas)) => Err(RedisUnavailable::Replicas(replicas)),
         (Wait::Synced, Value::Array(counts)) => match counts.first() {
             Some(Value::Int(1..)) => Ok(()),
-            _ => Err(Away::NotSynced),
+            _ => Err(RedisUnavailable::NotSynced),
         },
-        _ => return Err(Failure::Store(reply::unlike("a number of replicas"))),
+        _ => return Err(CallError::Store(reply::unexpected("a number of replicas"))),
     };
-    Ok(Reply { value, waited })
+    Ok(WaitedReply { value, waited })
 }
 
 fn route(key: &str) -> SingleNodeRoutingInfo {
