@@ -1,4 +1,4 @@
-//! Attempts: when each was made, and what came of it.
+//! Attempts: when each was made, and its outcome.
 
 use punctual_core::{AttemptRecord, Outcome, Reason};
 
@@ -27,7 +27,7 @@ pub(super) fn read_attempts(reader: &mut Reader<'_>) -> Decoded<Vec<AttemptRecor
     Ok(attempts)
 }
 
-/// Writes what came of an attempt.
+/// Writes the outcome of an attempt.
 pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     match outcome {
         Outcome::Acked => out.push(0),
@@ -48,7 +48,7 @@ pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     }
 }
 
-/// Reads what came of an attempt.
+/// Reads the outcome of an attempt.
 pub fn read_outcome(reader: &mut Reader<'_>) -> Decoded<Outcome> {
     Ok(match reader.byte()? {
         0 => Outcome::Acked,

@@ -1,7 +1,7 @@
 //! Definitions: what a caller asked for.
 //!
-//! In: a [`NewTask`], on its own as brokers send it to each other, or as a part of a task. A time that the caller gave as a delay
-//! stays one: whoever decides about the task says from when it counts.
+//! A [`NewTask`] is encoded on its own, as brokers send it to each other, or as a part of a task. A
+//! delay stays a delay: the owner of the partition turns it into a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const FLAG_EXPIRES: u8 = 0b0100_0000;
 const FLAG_LABELS: u8 = 0b1000_0000;
 const FLAGS: u8 = FLAG_KEY | FLAG_RETRY | FLAG_TIMEOUT | FLAG_EXPIRES | FLAG_LABELS;
 
-/// Writes what a caller asks for.
+/// Writes a new task.
 pub fn put_new_task(out: &mut Vec<u8>, new_task: &NewTask) {
     let flags = flags_of(new_task);
     out.extend_from_slice(&[FORMAT, flags]);
@@ -36,8 +36,7 @@ pub fn put_new_task(out: &mut Vec<u8>, new_task: &NewTask) {
     put_rest(out, new_task, flags);
 }
 
-/// Reads what a caller asks for, up to the end of the bytes. Whether it keeps the limits is not looked at here:
-/// [`NewTask::check`] says it.
+/// Reads a new task, up to the end of the bytes. Does not check limits; see [`NewTask::check`].
 pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Decoded<NewTask> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
@@ -56,10 +55,10 @@ pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Decoded<NewTask> {
     let schedule = read_schedule(&mut reader)?;
     let rest = read_rest(&mut reader, flags, interner)?;
     reader.end()?;
-    Ok(rest.of(namespace, key, schedule))
+    Ok(rest.with_front(namespace, key, schedule))
 }
 
-/// What of a definition is not as it is by default.
+/// Returns the flags of the fields that differ from their default.
 pub(super) fn flags_of(definition: &NewTask) -> u8 {
     let mut flags = 0;
     for (flag, set) in [
@@ -74,7 +73,7 @@ pub(super) fn flags_of(definition: &NewTask) -> u8 {
     flags
 }
 
-/// Everything but namespace, key and schedule, which stand further in front.
+/// Writes everything but namespace, key and schedule, which come earlier in the bytes.
 pub(super) fn put_rest(out: &mut Vec<u8>, definition: &NewTask, flags: u8) {
     put_target(out, &definition.target);
     put_payload(out, &definition.payload);
@@ -109,8 +108,8 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// With what stands in front.
-    pub(super) fn of(
+    /// Adds the fields that come earlier in the bytes.
+    pub(super) fn with_front(
         self,
         namespace: Namespace,
         key: Option<TaskKey>,
@@ -211,7 +210,8 @@ pub fn put_payload(out: &mut Vec<u8>, payload: &Payload) {
     }
 }
 
-/// Reads a payload, which is copied: a slice would keep a whole block in memory for as long as one task of it lives.
+/// Reads a payload. The bytes are copied: a slice would keep a whole block in memory as long as one
+/// of its tasks lives.
 pub fn read_payload(reader: &mut Reader<'_>) -> Decoded<Payload> {
     Ok(match reader.byte()? {
         0 => Payload::Empty,

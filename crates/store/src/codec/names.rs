@@ -1,4 +1,4 @@
-//! Names: checked as they are read, and shared where they come again and again.
+//! Names: validated when they are read, and shared where they repeat.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use punctual_core::{Namespace, Queue, TaskKey};
 
 use super::{CodecError, Decoded, INTERNED_MAX};
 
-/// Shares names that come again and again, so that a loaded task does not allocate its namespace.
+/// Shares equal names, so that loading a task does not allocate its namespace and queue.
 #[derive(Debug, Default)]
 pub struct Interner {
     namespaces: Mutex<HashMap<Box<str>, Namespace>>,
@@ -15,7 +15,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The namespace of this text.
+    /// Returns the namespace with this name.
     pub fn namespace(&self, text: &str) -> Decoded<Namespace> {
         intern(&self.namespaces, text, |text| {
             Namespace::from_stored(text).map_err(|_| CodecError::Invalid("namespace"))
@@ -34,7 +34,7 @@ fn intern<T: Clone>(
     text: &str,
     make: impl FnOnce(&str) -> Decoded<T>,
 ) -> Decoded<T> {
-    // A cache is as good after a panic as before it.
+    // A panic cannot leave this cache half-written.
     let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(name) = cache.get(text) {
         return Ok(name.clone());

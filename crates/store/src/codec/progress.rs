@@ -1,4 +1,7 @@
-//! The course of a task: whatever of it is not as it is for a new task.
+//! The progress of a task: the fields that differ from those of a new task.
+//!
+//! A byte of flags says which fields follow. A task without progress has none of this, and its body
+//! has the first format.
 
 use punctual_core::{Occasion, OverlappingFire, Task};
 
@@ -10,7 +13,7 @@ const PROGRESS_RESUMES: u8 = 0b0000_0001;
 const PROGRESS_FIRES: u8 = 0b0000_0010;
 const PROGRESS_ARMED: u8 = 0b0000_0100;
 const PROGRESS_OVERLAPPING: u8 = 0b0000_1000;
-/// Two bits for the occasion.
+/// Two bits for the occasion start here.
 const PROGRESS_OCCASION_SHIFT: u8 = 4;
 const PROGRESS_GIVEN: u8 = 0b0100_0000;
 const PROGRESS_KNOWN: u8 = 0b0111_1111;
@@ -85,7 +88,7 @@ pub(super) fn read_progress(reader: &mut Reader<'_>, task: &mut Task) -> Decoded
     Ok(())
 }
 
-/// Why there is a fire, as a byte.
+/// Returns the code of an occasion.
 #[must_use]
 pub const fn occasion_code(occasion: Occasion) -> u8 {
     match occasion {
@@ -95,7 +98,7 @@ pub const fn occasion_code(occasion: Occasion) -> u8 {
     }
 }
 
-/// Why there is a fire, by its byte.
+/// Returns the occasion of a code.
 pub const fn occasion_of(code: u8) -> Decoded<Occasion> {
     Ok(match code {
         0 => Occasion::Due,

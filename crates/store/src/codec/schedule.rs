@@ -1,4 +1,4 @@
-//! Schedules: when a task is due, its series and its rules for clock changes.
+//! Schedules, with the rules of series and of clock changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -72,12 +72,13 @@ pub(super) fn read_schedule(reader: &mut Reader<'_>) -> Decoded<Schedule> {
     })
 }
 
-/// Of all tasks with the same expression, zone and rule there is one copy: reading it is slow, and there may be a hundred thousand.
+/// Returns a shared cron expression. Parsing is slow, and a hundred thousand tasks may have the
+/// same expression, zone and rule.
 fn cron(expression: &str, zone: &str, dst: Dst) -> Decoded<Arc<Cron>> {
     type CronCache = HashMap<(String, String, u8), Arc<Cron>>;
     static CACHE: LazyLock<Mutex<CronCache>> = LazyLock::new(Mutex::default);
     let name = (expression.to_owned(), zone.to_owned(), dst_code(dst));
-    // A cache is as good after a panic as before it.
+    // A panic cannot leave this cache half-written.
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(cron) = cache.get(&name) {
         return Ok(Arc::clone(cron));

@@ -1,7 +1,7 @@
-//! Tasks, whole and in part.
+//! Tasks: whole, and the parts that are read alone.
 //!
-//! In: a task. Out: its key and its body; and back, as much of it as is wanted: the whole, a [`Summary`], its state, what a
-//! name leads to.
+//! A task can be read as a whole, as a [`Summary`], or only its state. The head of a task, which a
+//! lookup by key returns, has its own encoding.
 
 use std::sync::Arc;
 
@@ -17,23 +17,23 @@ use super::{CodecError, Decoded, FORMAT};
 use crate::query::Head;
 
 const FLAG_STATE: u8 = 0b0000_0111;
-/// The same with the time at which the schedule goes on at its end.
+/// No longer written: a manual fire, with the time at which the schedule resumes at the end.
 const FORMAT_MANUAL: u8 = 2;
-/// The same with the course of a task at its end: whatever of it is not as it is for a new task.
+/// The progress of the task follows at the end. See `progress`.
 const FORMAT_PROGRESS: u8 = 3;
 
-/// What `find`, names and counts need of a task, without the rest of it.
+/// The part of a task that lookups, names and counts need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary<'a> {
-    /// Whose.
+    /// The namespace of the task.
     pub namespace: &'a str,
-    /// Its name, if it has one.
+    /// The key of the task, if it has one.
     pub key: Option<&'a str>,
-    /// As much as a name leads to.
+    /// The head of the task.
     pub head: Head,
 }
 
-/// Writes a whole task: id, time, body.
+/// Writes a whole task: id, `fire_at`, body.
 pub fn put_task(out: &mut Vec<u8>, task: &Task) {
     put_task_id(out, task.id);
     put_timestamp(out, task.fire_at);
@@ -48,7 +48,7 @@ pub fn read_task(bytes: &[u8], interner: &Interner) -> Decoded<Task> {
     read_body(id, fire_at, reader.rest(), interner)
 }
 
-/// Writes everything of a task but its id and its time.
+/// Writes everything but id and `fire_at`.
 pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     let definition = &*task.definition;
     let flags = state_code(task.state) | flags_of(definition);
@@ -70,24 +70,24 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     }
 }
 
-/// Reads what a name leads to, and nothing further.
+/// Reads the summary of a task, and nothing further.
 pub fn read_summary(id: TaskId, fire_at: Timestamp, body: &[u8]) -> Decoded<Summary<'_>> {
     Ok(read_front(id, fire_at, body)?.0)
 }
 
-/// Reads how a task stands, and nothing further.
+/// Reads the state of a task, and nothing further.
 pub fn read_state(body: &[u8]) -> Decoded<TaskState> {
     let mut reader = Reader::new(body);
     state_of(read_flags(&mut reader)? & FLAG_STATE)
 }
 
-/// Reads whether a task has a name, and nothing further.
+/// Reads whether a task has a key, and nothing further.
 pub fn read_named(body: &[u8]) -> Decoded<bool> {
     let mut reader = Reader::new(body);
     Ok(read_flags(&mut reader)? & FLAG_KEY != 0)
 }
 
-/// Reads a task by its key and its body, up to the end of the body.
+/// Reads a task from its id, its `fire_at` and its body, up to the end of the body.
 pub fn read_body(
     id: TaskId,
     fire_at: Timestamp,
@@ -101,7 +101,7 @@ pub fn read_body(
     let Summary { namespace, key, head } = summary;
     let namespace = interner.namespace(namespace)?;
     let key = key.map(read_key).transpose()?;
-    let definition = rest.of(namespace, key, head.schedule);
+    let definition = rest.with_front(namespace, key, head.schedule);
     let mut task = Task {
         state: head.state,
         fire_at,
@@ -149,7 +149,7 @@ fn read_front(
     Ok((summary, flags, reader))
 }
 
-/// Writes what a name leads to.
+/// Writes the head of a task.
 pub fn put_head(out: &mut Vec<u8>, head: &Head) {
     out.extend_from_slice(&[FORMAT, state_code(head.state)]);
     put_task_id(out, head.id);
@@ -159,7 +159,7 @@ pub fn put_head(out: &mut Vec<u8>, head: &Head) {
     put_schedule(out, &head.schedule);
 }
 
-/// Reads what a name leads to.
+/// Reads the head of a task.
 pub fn read_head(bytes: &[u8]) -> Decoded<Head> {
     let mut reader = Reader::new(bytes);
     let state = state_of(read_flags(&mut reader)?)?;
