@@ -112,7 +112,7 @@ async fn eventful<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Ve
     all.map(|task| task.id).to_vec()
 }
 
-pub async fn all_that_was_answered_is_there_after_opening_again<S: StoreUnderTest>(under_test: &S) {
+pub async fn every_acknowledged_change_is_there_after_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let ids = eventful(&mut owner).await;
@@ -125,7 +125,7 @@ pub async fn all_that_was_answered_is_there_after_opening_again<S: StoreUnderTes
     }
 }
 
-pub async fn an_owner_goes_on_after_opening_again<S: StoreUnderTest>(under_test: &S) {
+pub async fn an_owner_continues_after_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let mut state = TestOwner::first(&store).await.state();
     let mut tasks = Vec::new();
@@ -141,7 +141,7 @@ pub async fn an_owner_goes_on_after_opening_again<S: StoreUnderTest>(under_test:
     assert_eq!(TestOwner::resume(&store, state).load().await, tasks);
 }
 
-pub async fn dead_letters_of_all_partitions_are_remembered<S: StoreUnderTest>(under_test: &S) {
+pub async fn dead_letters_of_all_partitions_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let all = dead_in_all_partitions(&store).await;
     for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close] {
@@ -150,7 +150,7 @@ pub async fn dead_letters_of_all_partitions_are_remembered<S: StoreUnderTest>(un
     }
 }
 
-pub async fn numbers_of_batches_are_remembered<S: StoreUnderTest>(under_test: &S) {
+pub async fn batch_numbers_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     for end in BOTH {
         let store = under_test.open().await;
         let mut owner = TestOwner::first(&store).await;
@@ -174,7 +174,7 @@ pub async fn numbers_of_batches_are_remembered<S: StoreUnderTest>(under_test: &S
     }
 }
 
-pub async fn epochs_grow_over_restarts_and_fences_stay<S: StoreUnderTest>(under_test: &S) {
+pub async fn epochs_keep_growing_and_fencing_after_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let mut last: Option<OwnerState> = None;
     for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Crash] {
@@ -195,7 +195,7 @@ pub async fn epochs_grow_over_restarts_and_fences_stay<S: StoreUnderTest>(under_
     }
 }
 
-pub async fn leases_are_remembered<S: StoreUnderTest>(under_test: &S) {
+pub async fn leases_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let taken = store.acquire(Seat::Leader, &broker("a:1"), TTL, NOW).await;
     let lease = taken.expect("is free");
@@ -216,7 +216,7 @@ pub async fn leases_are_remembered<S: StoreUnderTest>(under_test: &S) {
     assert!(next.expect("was released").epoch > lease.epoch);
 }
 
-pub async fn many_postponements_are_remembered<S: StoreUnderTest>(under_test: &S) {
+pub async fn many_postponements_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut watches: Vec<_> = (0..20).map(|second| owner.task(at(second)).build()).collect();
@@ -244,7 +244,9 @@ pub async fn many_postponements_are_remembered<S: StoreUnderTest>(under_test: &S
     assert_eq!(owner.list().await, watches);
 }
 
-pub async fn what_was_swept_stays_counted_and_the_living_stay<S: StoreUnderTest>(under_test: &S) {
+pub async fn counts_and_living_tasks_survive_a_sweep_and_a_restart<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let ids = eventful(&mut owner).await;
@@ -262,7 +264,7 @@ pub async fn what_was_swept_stays_counted_and_the_living_stay<S: StoreUnderTest>
     assert_eq!(contents(&store, &state, &ids).await, before);
 }
 
-pub async fn large_batches_are_remembered<S: StoreUnderTest>(under_test: &S) {
+pub async fn large_batches_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::take(&store, partition(2)).await;
     let mut tasks = Vec::new();

@@ -12,7 +12,7 @@ use crate::change::Change;
 use crate::query::Head;
 use crate::{LeaseStore, TaskStore};
 
-pub async fn a_settled_task_is_gone_and_its_key_is_free<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_settled_task_is_removed_and_its_key_is_free<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     for end in [FireEnd::Done, FireEnd::Cancelled] {
@@ -32,7 +32,7 @@ pub async fn a_settled_task_is_gone_and_its_key_is_free<S: StoreUnderTest>(under
     assert_eq!((counts.done, counts.cancelled, counts.accepted()), (2, 2, 4));
 }
 
-pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: StoreUnderTest>(
+pub async fn a_task_settled_with_a_next_fire_continues_under_its_id_and_key<S: StoreUnderTest>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -53,7 +53,7 @@ pub async fn a_task_that_settles_with_a_next_goes_on_under_its_id_and_key<S: Sto
     assert_eq!(owner.counts().await.done, 0);
 }
 
-pub async fn a_task_may_go_on_paused<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_task_may_continue_paused<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
@@ -66,7 +66,9 @@ pub async fn a_task_may_go_on_paused<S: StoreUnderTest>(under_test: &S) {
 }
 
 /// A watch that has fired stays, outside of time, until it is touched.
-pub async fn a_task_may_go_on_done_or_dead_and_come_back<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_watch_may_stay_done_or_dead_and_be_scheduled_again<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     for (silent, name) in [(TaskState::Done, "a"), (TaskState::Dead, "b")] {
@@ -94,7 +96,9 @@ pub async fn a_task_may_go_on_done_or_dead_and_come_back<S: StoreUnderTest>(unde
 }
 
 /// At most once, the task goes on when a fire is claimed; what becomes of that fire is none of the task's business any more.
-pub async fn a_fire_aside_of_its_task_leaves_the_task_alone<S: StoreUnderTest>(under_test: &S) {
+pub async fn settling_a_fire_that_left_its_task_does_not_change_the_task<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let first = owner.task(at(10)).key("a").build();
@@ -122,7 +126,7 @@ pub async fn a_fire_aside_of_its_task_leaves_the_task_alone<S: StoreUnderTest>(u
     assert_eq!((counts.scheduled, counts.dead_letters, counts.accepted()), (1, 1, 1));
 }
 
-pub async fn history_is_newest_first_and_bounded<S: StoreUnderTest>(under_test: &S) {
+pub async fn history_is_newest_first_and_limited<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut task = owner.task(at(0)).build();
@@ -160,7 +164,7 @@ pub async fn a_record_keeps_every_end_and_outcome<S: StoreUnderTest>(under_test:
     }
 }
 
-pub async fn a_replaced_task_is_gone_and_its_key_names_the_new_one<S: StoreUnderTest>(
+pub async fn a_replaced_task_is_removed_and_its_key_names_the_new_one<S: StoreUnderTest>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -182,7 +186,7 @@ pub async fn a_replaced_task_is_gone_and_its_key_names_the_new_one<S: StoreUnder
     }
 }
 
-pub async fn a_cancelled_task_may_be_put_anew_in_the_same_batch<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_key_can_be_cancelled_and_reused_in_one_batch<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let [old, new] = [at(10), at(20)].map(|due| owner.task(due).key("a").build());
@@ -219,7 +223,7 @@ pub async fn a_dead_task_leaves_a_letter_and_a_record<S: StoreUnderTest>(under_t
     assert_eq!((counts.dead, counts.dead_letters, counts.accepted()), (4, 4, 4));
 }
 
-pub async fn a_task_whose_fire_is_dead_may_go_on<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_task_may_continue_after_a_dead_fire<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
@@ -306,7 +310,7 @@ pub async fn dead_letters_are_listed_after_a_fire_of_any_partition<S: StoreUnder
     assert_dead_after_any_fire(&store, &all).await;
 }
 
-pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: StoreUnderTest>(
+pub async fn redriving_removes_the_letter_and_restores_the_task_under_its_key<S: StoreUnderTest>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -337,7 +341,7 @@ pub async fn a_redriven_letter_is_gone_and_its_task_is_back_under_its_key<S: Sto
 }
 
 /// A redriven fire is the same fire: history says how it ended at last.
-pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: StoreUnderTest>(
+pub async fn the_record_of_a_redriven_fire_replaces_the_earlier_one<S: StoreUnderTest>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -352,7 +356,7 @@ pub async fn the_record_of_a_redriven_fire_takes_the_place_of_the_earlier<S: Sto
     assert_eq!(owner.history(task.id).await, [record]);
 }
 
-pub async fn a_forgotten_letter_is_gone_and_nothing_else<S: StoreUnderTest>(under_test: &S) {
+pub async fn forgetting_a_letter_removes_nothing_else<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();

@@ -27,7 +27,7 @@ async fn assert_stands<S: crate::TaskStore + crate::LeaseStore>(
     }
 }
 
-pub async fn a_task_that_was_put_stands_as_it_was_given<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_new_task_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let named = owner.task(at(1)).key("a").label("zone", "eu").build();
@@ -39,9 +39,7 @@ pub async fn a_task_that_was_put_stands_as_it_was_given<S: StoreUnderTest>(under
     }
 }
 
-pub async fn a_refiled_task_is_due_earlier_or_later_in_every_read<S: StoreUnderTest>(
-    under_test: &S,
-) {
+pub async fn every_read_returns_a_refiled_task_at_its_new_time<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut task = owner.task(at(50)).key("a").build();
@@ -57,7 +55,7 @@ pub async fn a_refiled_task_is_due_earlier_or_later_in_every_read<S: StoreUnderT
     assert_eq!(owner.counts().await.scheduled, 2);
 }
 
-pub async fn a_refiled_task_keeps_its_attempts_and_version<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_refiled_task_has_its_new_attempts_and_version<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
@@ -95,7 +93,7 @@ pub async fn a_refiled_task_may_have_an_edited_definition<S: StoreUnderTest>(und
     assert_eq!(owner.list_by(&by_label("us"), 9).await, [edited.clone()]);
 }
 
-pub async fn a_task_is_paused_and_resumed<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_task_can_be_paused_and_resumed<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
@@ -110,7 +108,7 @@ pub async fn a_task_is_paused_and_resumed<S: StoreUnderTest>(under_test: &S) {
     }
 }
 
-pub async fn a_postponed_task_moves_in_every_read_and_nothing_else_of_it_changes<
+pub async fn postponing_a_task_changes_its_time_in_every_read_and_nothing_else<
     S: StoreUnderTest,
 >(
     under_test: &S,
@@ -213,7 +211,7 @@ pub async fn a_task_put_and_postponed_in_one_batch_is_due_later<S: StoreUnderTes
     assert_stands(&owner, &late).await;
 }
 
-pub async fn a_change_about_an_unknown_task_changes_no_task<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_change_of_an_unknown_task_changes_no_task<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let stays = owner.task(at(10)).key("a").build();
@@ -235,7 +233,7 @@ pub async fn a_change_about_an_unknown_task_changes_no_task<S: StoreUnderTest>(u
     assert_eq!(letters, [super::fixtures::letter(&ghost, NOW)]);
 }
 
-pub async fn a_late_postponement_does_not_bring_a_task_back<S: StoreUnderTest>(under_test: &S) {
+pub async fn postponing_an_ended_task_does_not_restore_it<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(10)).key("a").build();
@@ -249,7 +247,7 @@ pub async fn a_late_postponement_does_not_bring_a_task_back<S: StoreUnderTest>(u
     assert_eq!(owner.find("a").await, None);
 }
 
-pub async fn ids_answer_in_the_order_asked<S: StoreUnderTest>(under_test: &S) {
+pub async fn get_returns_tasks_in_the_order_of_the_ids<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let [put, moved, late, ended, never] =

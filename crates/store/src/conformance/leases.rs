@@ -30,14 +30,14 @@ fn assert_refused(answer: &Result<Lease, StoreError>) {
     assert!(held, "was answered {answer:?}");
 }
 
-pub async fn a_seat_that_nobody_took_has_no_holder<S: StoreUnderTest>(under_test: &S) {
+pub async fn an_unused_seat_has_no_holder<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     for seat in seats() {
         assert_eq!(store.holder(seat).await.expect("anybody may ask"), None);
     }
 }
 
-pub async fn a_free_seat_is_taken_from_now_for_its_ttl<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_free_seat_is_acquired_from_now_for_its_ttl<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     for seat in seats() {
         let lease = acquire(&store, seat, "a:1", NOW).await;
@@ -50,7 +50,7 @@ pub async fn a_free_seat_is_taken_from_now_for_its_ttl<S: StoreUnderTest>(under_
     }
 }
 
-pub async fn a_seat_has_one_holder_until_its_lease_is_over<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_seat_has_one_holder_until_its_lease_expires<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     for seat in seats() {
         let lease = acquire(&store, seat, "a:1", NOW).await;
@@ -67,7 +67,7 @@ pub async fn a_seat_has_one_holder_until_its_lease_is_over<S: StoreUnderTest>(un
     }
 }
 
-pub async fn epochs_grow_also_for_the_same_broker<S: StoreUnderTest>(under_test: &S) {
+pub async fn epochs_grow_even_for_the_same_broker<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let mut last = Epoch::NONE;
@@ -96,7 +96,9 @@ pub async fn renewing_extends_the_lease_and_keeps_its_epoch<S: StoreUnderTest>(u
     assert_held(&store, seat, "b:1", at(15)).await;
 }
 
-pub async fn a_lease_that_ran_out_can_be_renewed_while_nobody_took_the_seat<S: StoreUnderTest>(
+pub async fn an_expired_lease_can_be_renewed_until_another_broker_acquires_the_seat<
+    S: StoreUnderTest,
+>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -108,7 +110,9 @@ pub async fn a_lease_that_ran_out_can_be_renewed_while_nobody_took_the_seat<S: S
     assert_held(&store, seat, "b:1", at(105)).await;
 }
 
-pub async fn renewing_is_refused_after_another_took_the_seat<S: StoreUnderTest>(under_test: &S) {
+pub async fn renewing_is_refused_after_another_broker_acquired_the_seat<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let seat = Seat::Partition(partition(3));
     let lease = acquire(&store, seat, "a:1", NOW).await;
@@ -121,7 +125,9 @@ pub async fn renewing_is_refused_after_another_took_the_seat<S: StoreUnderTest>(
     assert_eq!(holder, Some(taken));
 }
 
-pub async fn renewing_an_earlier_epoch_of_ones_own_is_refused<S: StoreUnderTest>(under_test: &S) {
+pub async fn renewing_an_earlier_epoch_is_refused_even_for_the_same_broker<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let old = acquire(&store, seat, "a:1", NOW).await;
@@ -130,7 +136,7 @@ pub async fn renewing_an_earlier_epoch_of_ones_own_is_refused<S: StoreUnderTest>
     store.renew(&new, TTL, at(1)).await.expect("is the holder");
 }
 
-pub async fn a_lease_that_was_never_given_cannot_be_renewed<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_lease_that_was_never_granted_cannot_be_renewed<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     for (seat, epoch) in [(Seat::Leader, Epoch::NONE), (Seat::Leader, Epoch::MAX)] {
         let forged = Lease { seat, broker: broker("a:1"), epoch, until: at(99) };
@@ -140,7 +146,7 @@ pub async fn a_lease_that_was_never_given_cannot_be_renewed<S: StoreUnderTest>(u
     }
 }
 
-pub async fn a_released_seat_lets_others_in<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_released_seat_can_be_acquired_by_others<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     for seat in seats() {
         let lease = acquire(&store, seat, "a:1", NOW).await;
@@ -154,7 +160,7 @@ pub async fn a_released_seat_lets_others_in<S: StoreUnderTest>(under_test: &S) {
     }
 }
 
-pub async fn a_late_release_does_not_free_the_seat_of_another<S: StoreUnderTest>(under_test: &S) {
+pub async fn releasing_an_old_lease_does_not_free_the_seat<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let seat = Seat::Partition(partition(0));
     let lease = acquire(&store, seat, "a:1", NOW).await;

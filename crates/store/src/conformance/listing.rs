@@ -10,7 +10,7 @@ use super::owner::TestOwner;
 use crate::query::{Filter, Head, Position};
 use crate::{LeaseStore, TaskStore};
 
-pub async fn keys_answer_in_the_order_asked<S: StoreUnderTest>(under_test: &S) {
+pub async fn find_returns_heads_in_the_order_of_the_keys<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let [a, b] = ["a", "b"].map(|name| owner.task(at(1)).key(name).build());
@@ -24,7 +24,7 @@ pub async fn keys_answer_in_the_order_asked<S: StoreUnderTest>(under_test: &S) {
     assert_eq!(none.expect("anybody may find"), []);
 }
 
-pub async fn a_key_is_taken_as_a_whole<S: StoreUnderTest>(under_test: &S) {
+pub async fn keys_are_compared_as_a_whole<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let long = "x".repeat(256);
@@ -55,7 +55,7 @@ async fn two_namespaces<S: TaskStore + LeaseStore>(
     both
 }
 
-pub async fn a_key_names_within_its_namespace_only<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_key_names_a_task_only_within_its_namespace<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     for (namespace, tasks) in two_namespaces(&mut owner).await {
@@ -70,7 +70,7 @@ pub async fn a_key_names_within_its_namespace_only<S: StoreUnderTest>(under_test
     assert_eq!(owner.find_in(&namespace("sho"), "a").await, None);
 }
 
-pub async fn namespaces_are_apart<S: StoreUnderTest>(under_test: &S) {
+pub async fn namespaces_do_not_see_each_other<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let all = two_namespaces(&mut owner).await;
@@ -170,7 +170,7 @@ fn filters() -> Vec<Filter> {
     ]
 }
 
-pub async fn a_list_has_what_passes_the_filter_in_order_whatever_the_page<S: StoreUnderTest>(
+pub async fn a_list_returns_all_matching_tasks_in_order_for_any_page_size<S: StoreUnderTest>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -186,7 +186,7 @@ pub async fn a_list_has_what_passes_the_filter_in_order_whatever_the_page<S: Sto
     }
 }
 
-pub async fn a_list_begins_after_a_position<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_list_starts_after_a_position<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 2, 3].map(|second| owner.task(at(second)).build());
@@ -204,7 +204,9 @@ pub async fn a_list_begins_after_a_position<S: StoreUnderTest>(under_test: &S) {
 }
 
 /// Somebody who turns pages while the owner goes on still sees every task that stays where it was.
-pub async fn changes_between_two_pages_do_not_hide_what_stays<S: StoreUnderTest>(under_test: &S) {
+pub async fn changes_between_two_pages_do_not_hide_unchanged_tasks<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 3, 4, 5, 6].map(|second| owner.task(at(second)).build());

@@ -37,7 +37,9 @@ fn assert_refused(answer: &Result<(), StoreError>) {
     assert!(held, "was answered {answer:?}");
 }
 
-pub async fn nobody_is_there_but_who_says_so<S: StoreUnderTest<Store: MembershipStore>>(
+pub async fn only_brokers_that_sent_a_heartbeat_are_members<
+    S: StoreUnderTest<Store: MembershipStore>,
+>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -54,9 +56,7 @@ pub async fn nobody_is_there_but_who_says_so<S: StoreUnderTest<Store: Membership
     assert_eq!((roll.leader, roll.led, roll.assignment), (None, false, None));
 }
 
-pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<
-    S: StoreUnderTest<Store: MembershipStore>,
->(
+pub async fn members_are_ordered_by_broker_id<S: StoreUnderTest<Store: MembershipStore>>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -70,7 +70,9 @@ pub async fn all_who_said_so_are_there_in_the_order_of_their_ids<
     assert_eq!(names(&roll), ["a:9", "b:1", "c:10", "c:9"]);
 }
 
-pub async fn the_last_heartbeat_of_a_broker_counts<S: StoreUnderTest<Store: MembershipStore>>(
+pub async fn the_latest_heartbeat_of_a_broker_replaces_the_earlier_one<
+    S: StoreUnderTest<Store: MembershipStore>,
+>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -83,9 +85,7 @@ pub async fn the_last_heartbeat_of_a_broker_counts<S: StoreUnderTest<Store: Memb
     assert_eq!(roll.present[0].presence, second);
 }
 
-pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<
-    S: StoreUnderTest<Store: MembershipStore>,
->(
+pub async fn a_member_ages_and_expires_after_its_ttl<S: StoreUnderTest<Store: MembershipStore>>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -104,7 +104,7 @@ pub async fn a_heartbeat_lasts_for_its_ttl_and_grows_older<
     assert_eq!(names(&roll), ["b:1", "c:1", "d:1"], "each lasts from its last word");
 }
 
-pub async fn a_broker_that_leaves_is_gone_until_it_says_something_again<
+pub async fn a_broker_that_left_is_no_member_until_its_next_heartbeat<
     S: StoreUnderTest<Store: MembershipStore>,
 >(
     under_test: &S,
@@ -118,7 +118,7 @@ pub async fn a_broker_that_leaves_is_gone_until_it_says_something_again<
     assert_eq!(names(&beat(&store, &presence("a:1")).await), ["a:1", "b:1"]);
 }
 
-pub async fn the_roll_says_who_leads_and_whether_that_lasts<
+pub async fn members_name_the_leader_and_whether_its_lease_is_valid<
     S: StoreUnderTest<Store: MembershipStore>,
 >(
     under_test: &S,
@@ -138,7 +138,7 @@ pub async fn the_roll_says_who_leads_and_whether_that_lasts<
     assert!(!roll.led, "it gave the seat back");
 }
 
-pub async fn only_the_present_leader_proposes<S: StoreUnderTest<Store: MembershipStore>>(
+pub async fn only_the_current_leader_can_propose<S: StoreUnderTest<Store: MembershipStore>>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -157,7 +157,7 @@ pub async fn only_the_present_leader_proposes<S: StoreUnderTest<Store: Membershi
     assert_eq!(beat(&store, &presence("a:1")).await.assignment, Some(all_to("b:1")));
 }
 
-pub async fn the_last_proposal_counts_and_outlives_its_leader<
+pub async fn the_latest_proposal_counts_and_outlives_its_leader<
     S: StoreUnderTest<Store: MembershipStore>,
 >(
     under_test: &S,
@@ -174,7 +174,7 @@ pub async fn the_last_proposal_counts_and_outlives_its_leader<
     assert_eq!(beat(&store, &presence("b:1")).await.assignment, Some(nobody));
 }
 
-pub async fn all_that_a_broker_can_hold_comes_back_as_it_was<
+pub async fn the_largest_heartbeat_and_assignment_are_read_back_unchanged<
     S: StoreUnderTest<Store: MembershipStore>,
 >(
     under_test: &S,

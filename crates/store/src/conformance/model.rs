@@ -39,7 +39,7 @@ pub struct ModelRun {
 }
 
 /// The run that every store takes in the suite. Longer ones, and other seeds: [`same_as_memory`].
-pub async fn a_store_answers_like_the_memory_store<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_store_returns_the_same_as_the_memory_store<S: StoreUnderTest>(under_test: &S) {
     let run = ModelRun { seed: 1, steps: S::STEPS };
     same_as_memory(under_test, run).await;
 }

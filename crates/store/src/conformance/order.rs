@@ -29,7 +29,7 @@ pub async fn tasks_load_by_time_then_by_id<S: StoreUnderTest>(under_test: &S) {
     assert_eq!(owner.load().await, tasks);
 }
 
-pub async fn order_does_not_depend_on_the_batches<S: StoreUnderTest>(under_test: &S) {
+pub async fn the_order_of_tasks_does_not_depend_on_batches<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
@@ -42,9 +42,7 @@ pub async fn order_does_not_depend_on_the_batches<S: StoreUnderTest>(under_test:
     assert_eq!(owner.load().await, tasks);
 }
 
-pub async fn loading_goes_on_after_the_last_task_that_was_loaded<S: StoreUnderTest>(
-    under_test: &S,
-) {
+pub async fn loading_continues_after_the_last_loaded_task<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     // Three due at each second, so that chunks end within a time as well as between two.
@@ -70,7 +68,9 @@ pub async fn loading_goes_on_after_the_last_task_that_was_loaded<S: StoreUnderTe
     }
 }
 
-pub async fn a_position_is_exclusive_and_need_not_be_a_task<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_position_is_exclusive_and_need_not_be_that_of_a_task<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 2, 3].map(|second| owner.task(at(second)).build());
@@ -111,7 +111,7 @@ pub async fn until_is_exclusive<S: StoreUnderTest>(under_test: &S) {
     }
 }
 
-pub async fn a_limit_bounds_what_is_loaded<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_load_returns_at_most_limit_tasks<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let tasks = [1, 2, 3].map(|second| owner.task(at(second)).build());
@@ -123,7 +123,7 @@ pub async fn a_limit_bounds_what_is_loaded<S: StoreUnderTest>(under_test: &S) {
 }
 
 /// Whatever a store leaves out while it looks for more must not make the answer short.
-pub async fn fewer_than_the_limit_means_no_more_also_among_tasks_that_are_left_out<
+pub async fn fewer_tasks_than_the_limit_means_no_more_even_if_others_were_skipped<
     S: StoreUnderTest,
 >(
     under_test: &S,
@@ -162,7 +162,7 @@ pub async fn a_paused_task_is_never_loaded<S: StoreUnderTest>(under_test: &S) {
     assert_eq!(owner.list().await, [paused, waits]);
 }
 
-pub async fn a_read_sees_the_writes_before_it<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_read_sees_all_earlier_writes<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     for second in 1..50 {
@@ -178,7 +178,7 @@ pub async fn a_read_sees_the_writes_before_it<S: StoreUnderTest>(under_test: &S)
     }
 }
 
-pub async fn anybody_may_read<S: StoreUnderTest>(under_test: &S) {
+pub async fn reads_need_no_lease<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).build();

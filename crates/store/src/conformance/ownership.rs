@@ -38,7 +38,7 @@ async fn assert_fenced<S: TaskStore>(store: &S, epochs: &[Epoch], want: Epoch) {
     assert_eq!(found.expect("anybody may get"), [None]);
 }
 
-pub async fn a_partition_that_nobody_took_takes_no_writes<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_partition_without_an_owner_accepts_no_writes<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     assert_fenced(&store, &[Epoch::NONE, epoch(1), Epoch::MAX], Epoch::NONE).await;
 }
@@ -56,14 +56,16 @@ pub async fn an_older_epoch_is_fenced_and_changes_nothing<S: StoreUnderTest>(und
     assert_eq!(owner.counts().await.accepted(), 1);
 }
 
-pub async fn an_epoch_that_was_never_given_is_fenced<S: StoreUnderTest>(under_test: &S) {
+pub async fn an_epoch_that_was_never_granted_is_fenced<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let current = TestOwner::first(&store).await.state().lease.epoch;
     let next = current.next().expect("the first is not the last");
     assert_fenced(&store, &[next, Epoch::MAX], current).await;
 }
 
-pub async fn a_fenced_batch_changes_none_of_what_it_names<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_fenced_batch_changes_no_task_no_letter_and_no_count<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut old = TestOwner::first(&store).await;
     let [living, dead] = [at(5), at(6)].map(|due| old.task(due).key("a").build());
@@ -85,7 +87,7 @@ pub async fn a_fenced_batch_changes_none_of_what_it_names<S: StoreUnderTest>(und
     assert_eq!(new.counts().await, counts);
 }
 
-pub async fn a_lease_that_ran_out_or_was_released_still_writes_until_another_takes_the_seat<
+pub async fn an_expired_or_released_lease_still_writes_until_another_broker_acquires_the_seat<
     S: StoreUnderTest,
 >(
     under_test: &S,
@@ -105,14 +107,14 @@ pub async fn a_lease_that_ran_out_or_was_released_still_writes_until_another_tak
     assert_fenced(&store, &[lease.epoch], current).await;
 }
 
-pub async fn the_leader_seat_gives_no_right_to_a_partition<S: StoreUnderTest>(under_test: &S) {
+pub async fn the_epoch_of_the_leader_seat_does_not_allow_writes<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let taken = store.acquire(Seat::Leader, &broker("owner:1"), TTL, NOW).await;
     let leader = taken.expect("is free").epoch;
     assert_fenced(&store, &[leader], Epoch::NONE).await;
 }
 
-pub async fn partitions_are_apart<S: StoreUnderTest>(under_test: &S) {
+pub async fn partitions_do_not_see_each_other<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut one = TestOwner::take(&store, partition(1)).await;
     let mut two = TestOwner::take(&store, partition(2)).await;
@@ -155,7 +157,7 @@ pub async fn changes_of_a_batch_are_made_in_their_order<S: StoreUnderTest>(under
     assert_eq!(owner.counts().await.accepted(), 1);
 }
 
-pub async fn all_of_a_refused_batch_is_refused<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_refused_batch_changes_nothing<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let tasks: Vec<_> = (0..10).map(|second| owner.task(at(second)).build()).collect();
@@ -208,7 +210,7 @@ pub async fn no_reader_sees_a_part_of_a_batch<S: StoreUnderTest>(under_test: &S)
     tokio::join!(writes, reads);
 }
 
-pub async fn the_last_batch_sent_again_is_answered_ok_and_changes_nothing<S: StoreUnderTest>(
+pub async fn the_last_batch_sent_again_returns_ok_and_changes_nothing<S: StoreUnderTest>(
     under_test: &S,
 ) {
     let store = under_test.open().await;
@@ -250,7 +252,7 @@ pub async fn any_other_number_than_the_next_is_a_gap<S: StoreUnderTest>(under_te
     }
 }
 
-pub async fn numbers_begin_again_with_each_epoch<S: StoreUnderTest>(under_test: &S) {
+pub async fn batch_numbers_start_at_one_in_each_epoch<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut old = TestOwner::first(&store).await;
     let task = old.task(at(1)).build();
@@ -263,7 +265,7 @@ pub async fn numbers_begin_again_with_each_epoch<S: StoreUnderTest>(under_test: 
     assert_eq!(new.load().await, []);
 }
 
-pub async fn a_batch_without_changes_is_made<S: StoreUnderTest>(under_test: &S) {
+pub async fn an_empty_batch_is_accepted<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     owner.apply(Vec::new()).await;

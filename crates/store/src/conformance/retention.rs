@@ -24,7 +24,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const AFTER_AN_HOUR: Retention =
     Retention { history_age: HOUR, history_bytes: u64::MAX, dead_age: HOUR };
 
-pub async fn a_namespace_that_nobody_used_counts_nothing<S: StoreUnderTest>(under_test: &S) {
+pub async fn an_unused_namespace_has_zero_counts<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let owner = TestOwner::first(&store).await;
     assert_eq!(owner.counts().await, Counts::default());
@@ -102,7 +102,7 @@ async fn sweep<S: TaskStore + LeaseStore>(
     unreachable!("sweeping has an end")
 }
 
-pub async fn a_sweep_never_deletes_what_is_young<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_sweep_never_deletes_before_the_retention_ends<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let ends: Vec<_> = (1..10).map(|second| at(second * 60)).collect();
@@ -122,7 +122,7 @@ pub async fn a_sweep_never_deletes_what_is_young<S: StoreUnderTest>(under_test: 
     }
 }
 
-pub async fn a_sweep_deletes_what_is_long_past<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_sweep_deletes_what_is_past_its_retention<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let tasks = ended(&mut owner, &[at(1), at(2), at(3)]).await;
@@ -138,7 +138,9 @@ pub async fn a_sweep_deletes_what_is_long_past<S: StoreUnderTest>(under_test: &S
     assert_eq!((counts.done, counts.dead, counts.dead_letters), (3, 3, 0));
 }
 
-pub async fn a_sweep_says_what_it_deleted_and_counts_follow<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_sweep_returns_how_much_it_deleted_and_updates_the_counts<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let ends: Vec<_> = (1..10).map(|second| at(second * 60)).collect();
@@ -155,7 +157,9 @@ pub async fn a_sweep_says_what_it_deleted_and_counts_follow<S: StoreUnderTest>(u
     assert_eq!((counts.done, counts.dead), (9, 9));
 }
 
-pub async fn history_and_dead_letters_have_ages_of_their_own<S: StoreUnderTest>(under_test: &S) {
+pub async fn history_and_dead_letters_have_separate_retention_ages<S: StoreUnderTest>(
+    under_test: &S,
+) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     ended(&mut owner, &[at(1)]).await;
@@ -169,7 +173,7 @@ pub async fn history_and_dead_letters_have_ages_of_their_own<S: StoreUnderTest>(
     assert_eq!(owner.history(done.id).await.len(), 1);
 }
 
-pub async fn a_sweep_never_touches_living_tasks<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_sweep_never_changes_living_tasks<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = owner.task(at(1)).key("a").build();
@@ -187,7 +191,7 @@ pub async fn a_sweep_never_touches_living_tasks<S: StoreUnderTest>(under_test: &
     assert_eq!(owner.counts_of(&namespace("other")).await.accepted(), 1);
 }
 
-pub async fn little_history_is_not_swept_for_its_size<S: StoreUnderTest>(under_test: &S) {
+pub async fn history_below_its_size_limit_is_kept<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     ended(&mut owner, &[at(1), at(2)]).await;

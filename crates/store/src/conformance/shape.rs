@@ -12,7 +12,7 @@ use super::fixtures::{NOW, at, die, letter, postpone, rich_task, settle, shop};
 use super::owner::{TestOwner, ids};
 use crate::query::{Filter, Head, Position};
 
-pub async fn a_rich_task_comes_back_as_it_was<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_task_with_every_field_set_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let task = rich_task(owner.id(at(1)));
@@ -101,7 +101,7 @@ fn with_retries(base: &NewTask) -> Vec<NewTask> {
     policies.map(with).into()
 }
 
-pub async fn every_kind_of_definition_comes_back_as_it_was<S: StoreUnderTest>(under_test: &S) {
+pub async fn every_kind_of_definition_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
@@ -122,7 +122,7 @@ pub async fn every_kind_of_definition_comes_back_as_it_was<S: StoreUnderTest>(un
     assert_eq!(owner.list().await, watched);
 }
 
-pub async fn a_large_payload_comes_back_as_it_was<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_large_payload_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     // Not all alike, so that a lost or doubled piece shows.
@@ -142,7 +142,7 @@ pub async fn a_large_payload_comes_back_as_it_was<S: StoreUnderTest>(under_test:
     assert_eq!(owner.dead().await, [letter(&tasks[7], NOW)]);
 }
 
-pub async fn many_small_tasks_in_one_batch_are_all_there<S: StoreUnderTest>(under_test: &S) {
+pub async fn a_batch_of_many_small_tasks_is_stored_completely<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();
@@ -164,7 +164,7 @@ pub async fn many_small_tasks_in_one_batch_are_all_there<S: StoreUnderTest>(unde
     assert_eq!(owner.counts().await.done, 5000);
 }
 
-pub async fn the_edges_of_time_are_times<S: StoreUnderTest>(under_test: &S) {
+pub async fn the_first_and_last_instants_are_valid_times<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
     let mut tasks = Vec::new();

@@ -153,7 +153,7 @@ impl MemoryPartition {
         Some(task)
     }
 
-    /// Removes a task, or repositions it with `next`. A task that is not here stays absent.
+    /// Removes a task, or replaces it with `next`. A task that is not here stays absent.
     fn replace(&mut self, id: TaskId, next: Option<Task>) {
         let was = self.unfile(id);
         if let (Some(_), Some(next)) = (was, next) {
@@ -177,12 +177,12 @@ fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
 /// Returns a page of the items that match: full, or as many as were found among the items that one
 /// page may read.
 fn page<'a, T: Clone + 'a, C: Copy>(
-    positions: impl Iterator<Item = (C, &'a T)>,
+    rows: impl Iterator<Item = (C, &'a T)>,
     limit: usize,
     matches: impl Fn(&T) -> bool,
 ) -> Page<T, C> {
     let mut items = Vec::new();
-    for (read, (cursor, item)) in positions.enumerate() {
+    for (read, (cursor, item)) in rows.enumerate() {
         if matches(item) {
             items.push(item.clone());
         }
