@@ -1,7 +1,7 @@
 //! The encoding of tasks, records and dead letters, for every durable store and for messages
 //! between brokers.
 //!
-//! This is the only place that defines these bytes; `tests/golden` keeps samples of each format.
+//! Only this module defines these bytes; `tests/golden` keeps samples of each format.
 //! Input may come from a damaged disk or from another program, so decoding treats it as untrusted:
 //! every read returns an error instead of panicking, and no allocation trusts a length before it
 //! was compared with the bytes that are left. The first byte of a body is its format. A format that

@@ -1,18 +1,18 @@
-//! The conformance suite: the contracts in code, which every store runs.
+//! The conformance suite: the contracts as tests, which every store runs.
 //!
-//! In: a [`StoreUnderTest`], which opens the store under test. Out: one test per clause, named after it, so that a
-//! failure says which promise is broken. The whole adapter of a store is its `StoreUnderTest` and
+//! A store implements [`StoreUnderTest`], which opens it, and expands the macros. Each clause
+//! becomes a test with the name of the clause, so that a failure names the rule that is broken:
 //!
 //! ```ignore
-//! punctual_store::conformance!(MySubject::new());
-//! punctual_store::conformance_durable!(MySubject::new()); // A store that outlives the process.
-//! punctual_store::conformance_membership!(MySubject::new()); // A store that several brokers share.
+//! punctual_store::conformance!(MyStore::new());
+//! punctual_store::conformance_durable!(MyStore::new()); // A store that outlives the process.
+//! punctual_store::conformance_membership!(MyStore::new()); // A store that several brokers share.
 //! ```
 //!
-//! The expression is evaluated once per test, and each must lead to an empty store. The suite brings its own
-//! runtime, moves `now` by hand and never sleeps.
-//! Next door: `fixtures` and [`owner`] are what the clauses are written in; [`model`] compares a store with
-//! [`MemoryStore`](crate::MemoryStore) over random operations.
+//! The expression is evaluated once per test and must lead to an empty store. The suite brings its
+//! own runtime, moves `now` itself and never sleeps. Clauses are written with [`fixtures`] and
+//! [`owner`]. [`model`] compares a store with [`MemoryStore`](crate::MemoryStore) over random
+//! operations. [`golden`] compares encoded bytes with files.
 
 #![allow(
     clippy::cloned_ref_to_slice_refs,
@@ -41,36 +41,37 @@ use std::time::Duration;
 use crate::lease_store::LeaseStore;
 use crate::task_store::TaskStore;
 
-/// Partitions that the store under test has, at least.
+/// The number of partitions that the store under test has, at least.
 pub const PARTITIONS: u16 = 4;
 
-/// How the suite comes by a store. Support for tests: not a seam of the product, where nothing is opened twice.
+/// Opens and closes a store for the suite. Support for tests, not an interface of the product.
 pub trait StoreUnderTest {
-    /// What is tested.
+    /// The store that is tested.
     type Store: TaskStore + LeaseStore;
 
-    /// Whether what was stored is there when the store is opened again.
+    /// Whether the store keeps its contents when it is closed and opened again.
     const DURABLE: bool;
 
-    /// How far the model walks with it. A store behind a network takes a round trip for each of its many looks.
+    /// The number of steps of the model comparison. A store behind a network needs a round trip for
+    /// each of its many reads.
     const STEPS: u64 = 600;
 
-    /// Opens the store, with at least [`PARTITIONS`] partitions. The first time it is empty; later it has what the
-    /// one before it left. Never called while one is open.
+    /// Opens the store, with at least [`PARTITIONS`] partitions. The first time it is empty; later
+    /// it has what the previous one left. Never called while a store is open.
     fn open(&self) -> impl Future<Output = Self::Store>;
 
-    /// Ends a store in an orderly way; returns when it may be opened again.
+    /// Closes a store. Returns when it may be opened again.
     fn close(&self, store: Self::Store) -> impl Future<Output = ()> {
         async { drop(store) }
     }
 
-    /// Ends a store as a crash would: what was answered must still be there, what was under way may be.
-    /// `entropy` decides where it strikes, for a under_test that can crash in several places.
+    /// Ends a store as a crash would: acknowledged changes must survive, changes in flight may.
+    /// `entropy` selects the point of the crash where several are possible.
     fn crash(&self, store: Self::Store, _entropy: u64) -> impl Future<Output = ()> {
         async { drop(store) }
     }
 
-    /// Lets time pass for a store with a clock of its own. Others go by the `now` that they are given.
+    /// Moves the clock of a store that has its own. Other stores use the `now` that they are given.
     fn pass(&self, _store: &Self::Store, _time: Duration) -> impl Future<Output = ()> {
         async {}
     }
@@ -89,7 +90,7 @@ pub fn run(clause: impl Future<Output = ()>) {
         .block_on(clause);
 }
 
-/// The clauses that every store keeps, each as a test. See [`conformance`](mod@crate::conformance).
+/// Expands the clauses that every store passes. See [`conformance`](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance {
     ($under_test:expr) => {
@@ -195,8 +196,7 @@ macro_rules! conformance {
     };
 }
 
-/// The clauses that a durable store keeps besides, each as a test. See
-/// [`conformance`](mod@crate::conformance).
+/// Expands the additional clauses of a durable store. See [`conformance`](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance_durable {
     ($under_test:expr) => {
@@ -215,7 +215,8 @@ macro_rules! conformance_durable {
     };
 }
 
-/// The clauses that a store with a membership keeps besides, each as a test. See [`conformance`](mod@crate::conformance).
+/// Expands the additional clauses of a store with membership. See
+/// [`conformance`](mod@crate::conformance).
 #[macro_export]
 macro_rules! conformance_membership {
     ($under_test:expr) => {
@@ -234,13 +235,13 @@ macro_rules! conformance_membership {
     };
 }
 
-/// One module per room, one test per clause.
+/// One module per file of the suite, one test per clause.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_clauses {
     ($under_test:expr; $($module:ident: $($clause:ident),+;)+) => {
         $(mod $module {
-            #[allow(unused_imports, reason = "the under_test may be named by a full path")]
+            #[allow(unused_imports, reason = "the store under test may be named by a full path")]
             use super::*;
 
             $(#[test]

@@ -1,4 +1,4 @@
-//! The memory store keeps every clause of both contracts, for the life of the process.
+//! The memory store passes every clause of the contracts, as long as the process lives.
 
 use punctual_core::Partitions;
 use punctual_store::MemoryStore;
@@ -19,7 +19,7 @@ impl StoreUnderTest for MemoryUnderTest {
 
 punctual_store::conformance!(MemoryUnderTest);
 
-/// The same with a clock of its own, which the suite moves.
+/// The same with its own clock, which the suite moves.
 mod clocked {
     use std::time::Duration;
 
@@ -33,12 +33,12 @@ mod clocked {
 
         async fn open(&self) -> MemoryStore {
             let store = MemoryUnderTest.open().await;
-            store.set_time(NOW).expect("a new store is whole");
+            store.set_time(NOW).expect("the lock of a new store is not poisoned");
             store
         }
 
         async fn pass(&self, store: &MemoryStore, time: Duration) {
-            store.pass(time).expect("the store is whole");
+            store.pass(time).expect("the lock is not poisoned");
         }
     }
 
@@ -46,8 +46,8 @@ mod clocked {
     punctual_store::conformance_membership!(ClockedMemory);
 }
 
-/// A memory store that somebody keeps in a reopened: tests the durable clauses themselves, since a
-/// store that loses nothing must keep them.
+/// A memory store that is kept instead of closed. It checks the durable clauses themselves: a store
+/// that loses nothing must pass them.
 mod reopened {
     use std::sync::Mutex;
 
@@ -81,7 +81,7 @@ mod reopened {
 
     punctual_store::conformance_durable!(ReopenedMemory::default());
 
-    /// The run is worth something only if it notices a loss.
+    /// A store that forgets everything: a model run must notice.
     struct ForgetfulMemory;
 
     impl StoreUnderTest for ForgetfulMemory {
@@ -95,13 +95,13 @@ mod reopened {
 
     #[test]
     #[should_panic(expected = "p0: ")]
-    fn a_walk_notices_a_store_that_forgets() {
+    fn a_model_run_notices_a_store_that_forgets() {
         let model_run = ModelRun { seed: 1, steps: 500 };
         run(same_as_memory(&ForgetfulMemory, model_run));
     }
 
     #[test]
-    fn walks_over_restarts_find_no_difference() {
+    fn model_runs_with_restarts_find_no_difference() {
         for seed in 2..5 {
             let model_run = ModelRun { seed, steps: 400 };
             run(same_as_memory(&ReopenedMemory::default(), model_run));
@@ -110,7 +110,7 @@ mod reopened {
 }
 
 #[test]
-fn walks_find_no_difference() {
+fn model_runs_find_no_difference() {
     for seed in 2..5 {
         run(same_as_memory(&MemoryUnderTest, ModelRun { seed, steps: 400 }));
     }

@@ -1,7 +1,7 @@
 //! The progress of a task: the fields that differ from those of a new task.
 //!
-//! A byte of flags says which fields follow. A task without progress has none of this, and its body
-//! has the first format.
+//! A byte of flags tells which fields follow. A task without progress has no such byte, and its
+//! body has the first format.
 
 use punctual_core::{Occasion, OverlappingFire, Task};
 

@@ -1,6 +1,6 @@
-//! Durability: what was answered `Ok` is there after closing and opening again, and after a crash.
+//! Durability: acknowledged changes survive closing and opening the store, and a crash.
 //!
-//! Each clause makes a partition, looks at everything, opens the store again and finds the same.
+//! Each clause fills a partition, reads everything, opens the store again and reads the same.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::query::{Head, Retention};
 use crate::{LeaseStore, TaskStore};
 
-/// How a test leaves the store.
+/// How a test ends the store.
 #[derive(Debug, Clone, Copy)]
 enum StoreEnd {
     Close,
@@ -30,7 +30,7 @@ enum StoreEnd {
 
 const BOTH: [StoreEnd; 2] = [StoreEnd::Close, StoreEnd::Crash];
 
-async fn again<S: StoreUnderTest>(under_test: &S, store: S::Store, end: StoreEnd) -> S::Store {
+async fn reopen<S: StoreUnderTest>(under_test: &S, store: S::Store, end: StoreEnd) -> S::Store {
     assert!(S::DURABLE, "these clauses are for durable stores");
     match end {
         StoreEnd::Close => under_test.close(store).await,
@@ -39,7 +39,7 @@ async fn again<S: StoreUnderTest>(under_test: &S, store: S::Store, end: StoreEnd
     under_test.open().await
 }
 
-/// All that can be read of a partition whose tasks had these ids.
+/// Everything that can be read of a partition whose tasks have these ids.
 #[derive(Debug, PartialEq)]
 struct PartitionContents {
     loaded: Vec<Task>,
@@ -78,12 +78,12 @@ async fn contents<S: TaskStore + LeaseStore>(
         dead: owner.dead().await,
         history,
         counts: owner.counts().await,
-        holder: store.holder(Seat::Partition(state.partition)).await.expect("anybody may ask"),
+        holder: store.holder(Seat::Partition(state.partition)).await.expect("reads need no lease"),
     }
 }
 
-/// A partition in which everything has happened.
-async fn eventful<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Vec<TaskId> {
+/// Makes every kind of change. Returns the ids of the tasks.
+async fn make_every_change<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Vec<TaskId> {
     let rich = rich_task(owner.id(at(1)));
     let watch = owner.task(at(2)).key("a").build();
     let paused = owner.task(at(3)).key("b").build();
@@ -115,12 +115,12 @@ async fn eventful<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Ve
 pub async fn every_acknowledged_change_is_there_after_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    let ids = eventful(&mut owner).await;
+    let ids = make_every_change(&mut owner).await;
     let state = owner.state();
     let before = contents(&store, &state, &ids).await;
     assert_eq!(before.loaded.len(), 5);
     for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close, StoreEnd::Crash] {
-        store = again(under_test, store, end).await;
+        store = reopen(under_test, store, end).await;
         assert_eq!(contents(&store, &state, &ids).await, before, "{end:?}");
     }
 }
@@ -136,7 +136,7 @@ pub async fn an_owner_continues_after_a_restart<S: StoreUnderTest>(under_test: &
         tasks.insert(0, task);
         assert_eq!(owner.load().await, tasks);
         state = owner.state();
-        store = again(under_test, store, BOTH[usize::from(round % 2 == 0)]).await;
+        store = reopen(under_test, store, BOTH[usize::from(round % 2 == 0)]).await;
     }
     assert_eq!(TestOwner::resume(&store, state).load().await, tasks);
 }
@@ -145,7 +145,7 @@ pub async fn dead_letters_of_all_partitions_survive_a_restart<S: StoreUnderTest>
     let mut store = under_test.open().await;
     let all = dead_in_all_partitions(&store).await;
     for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close] {
-        store = again(under_test, store, end).await;
+        store = reopen(under_test, store, end).await;
         assert_dead_after_any_fire(&store, &all).await;
     }
 }
@@ -159,11 +159,11 @@ pub async fn batch_numbers_survive_a_restart<S: StoreUnderTest>(under_test: &S) 
         owner.put([&task]).await;
         let state = owner.state();
         let scheduled = owner.counts().await.scheduled;
-        let store = again(under_test, store, end).await;
+        let store = reopen(under_test, store, end).await;
         let mut owner = TestOwner::resume(&store, state);
-        // The last again, whose answer may have been lost with the process.
+        // The last batch again: its reply may have been lost with the process.
         let repeated = owner.send(BatchNo::new(2), vec![Change::Put(task.clone())]);
-        repeated.await.expect("was made");
+        repeated.await.expect("the batch was made before");
         assert_eq!(owner.counts().await.scheduled, scheduled);
         for number in [1, 4] {
             let answer = owner.send(BatchNo::new(number), Vec::new()).await;
@@ -183,7 +183,7 @@ pub async fn epochs_keep_growing_and_fencing_after_a_restart<S: StoreUnderTest>(
         if let Some(last) = &last {
             assert!(state.lease.epoch > last.lease.epoch);
         }
-        store = again(under_test, store, end).await;
+        store = reopen(under_test, store, end).await;
         if let Some(last) = last {
             let old = TestOwner::resume(&store, last);
             let answer = old.send(BatchNo::FIRST, Vec::new()).await;
@@ -198,22 +198,22 @@ pub async fn epochs_keep_growing_and_fencing_after_a_restart<S: StoreUnderTest>(
 pub async fn leases_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let taken = store.acquire(Seat::Leader, &broker("a:1"), TTL, NOW).await;
-    let lease = taken.expect("is free");
+    let lease = taken.expect("the seat is free");
     for end in BOTH {
-        store = again(under_test, store, end).await;
-        let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
+        store = reopen(under_test, store, end).await;
+        let holder = store.holder(Seat::Leader).await.expect("reads need no lease");
         assert_eq!(holder, Some(lease.clone()));
         let refused = store.acquire(Seat::Leader, &broker("b:1"), TTL, at(9)).await;
         assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
     }
-    let renewed = store.renew(&lease, TTL, at(5)).await.expect("is the holder");
-    store = again(under_test, store, StoreEnd::Crash).await;
-    let holder = store.holder(Seat::Leader).await.expect("anybody may ask");
+    let renewed = store.renew(&lease, TTL, at(5)).await.expect("the lease is current");
+    store = reopen(under_test, store, StoreEnd::Crash).await;
+    let holder = store.holder(Seat::Leader).await.expect("reads need no lease");
     assert_eq!(holder, Some(renewed.clone()));
-    store.release(&renewed).await.expect("is the holder");
-    store = again(under_test, store, StoreEnd::Crash).await;
+    store.release(&renewed).await.expect("the lease is current");
+    store = reopen(under_test, store, StoreEnd::Crash).await;
     let next = store.acquire(Seat::Leader, &broker("b:1"), TTL, at(6)).await;
-    assert!(next.expect("was released").epoch > lease.epoch);
+    assert!(next.expect("the seat was released").epoch > lease.epoch);
 }
 
 pub async fn many_postponements_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
@@ -234,11 +234,11 @@ pub async fn many_postponements_survive_a_restart<S: StoreUnderTest>(under_test:
         owner.apply(changes).await;
         state = owner.state();
         if round % 6 == 0 {
-            store = again(under_test, store, BOTH[usize::from(round == 6)]).await;
+            store = reopen(under_test, store, BOTH[usize::from(round == 6)]).await;
         }
     }
     watches.sort_by_key(crate::query::Position::of);
-    store = again(under_test, store, StoreEnd::Crash).await;
+    store = reopen(under_test, store, StoreEnd::Crash).await;
     let owner = TestOwner::resume(&store, state);
     assert_eq!(owner.load().await, watches);
     assert_eq!(owner.list().await, watches);
@@ -249,7 +249,7 @@ pub async fn counts_and_living_tasks_survive_a_sweep_and_a_restart<S: StoreUnder
 ) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    let ids = eventful(&mut owner).await;
+    let ids = make_every_change(&mut owner).await;
     let state = owner.state();
     let all = Retention {
         history_age: Duration::from_secs(60),
@@ -260,7 +260,7 @@ pub async fn counts_and_living_tasks_survive_a_sweep_and_a_restart<S: StoreUnder
     let swept = store.sweep(state.partition, epoch, all, now).await;
     swept.expect("the owner may sweep");
     let before = contents(&store, &state, &ids).await;
-    let store = again(under_test, store, StoreEnd::Close).await;
+    let store = reopen(under_test, store, StoreEnd::Close).await;
     assert_eq!(contents(&store, &state, &ids).await, before);
 }
 
@@ -275,7 +275,7 @@ pub async fn large_batches_survive_a_restart<S: StoreUnderTest>(under_test: &S) 
     }
     owner.put(&tasks).await;
     let state = owner.state();
-    let store = again(under_test, store, StoreEnd::Crash).await;
+    let store = reopen(under_test, store, StoreEnd::Crash).await;
     let owner = TestOwner::resume(&store, state);
     assert_eq!(owner.load().await, tasks);
     assert_eq!(owner.counts().await.scheduled, 3000);

@@ -1,4 +1,4 @@
-//! Ending: settling, cancelling, replacing, dying, and coming back from the dead.
+//! The ends of fires and tasks: settle, cancel, replace, dead letters, redrive.
 
 use punctual_core::{DeadLetter, DeadReason, FireEnd, FireRecord, Task, TaskState};
 
@@ -65,7 +65,7 @@ pub async fn a_task_may_continue_paused<S: StoreUnderTest>(under_test: &S) {
     assert_eq!(owner.counts().await.paused, 1);
 }
 
-/// A watch that has fired stays, outside of time, until it is touched.
+/// A watch that has fired stays in the store without a due time until it is touched.
 pub async fn a_watch_may_stay_done_or_dead_and_be_scheduled_again<S: StoreUnderTest>(
     under_test: &S,
 ) {
@@ -74,19 +74,19 @@ pub async fn a_watch_may_stay_done_or_dead_and_be_scheduled_again<S: StoreUnderT
     for (silent, name) in [(TaskState::Done, "a"), (TaskState::Dead, "b")] {
         let task = owner.task(at(10)).key(name).build();
         owner.put([&task]).await;
-        let rests = in_state(&task, silent);
-        owner.apply(vec![settle_with_next(&task, at(11), &rests)]).await;
+        let fired = in_state(&task, silent);
+        owner.apply(vec![settle_with_next(&task, at(11), &fired)]).await;
         assert_eq!(owner.load().await, []);
-        assert_eq!(owner.find(name).await, Some(Head::of(&rests)));
-        assert_eq!(owner.get(task.id).await, Some(rests.clone()));
-        assert_eq!(owner.list().await, [rests.clone()]);
+        assert_eq!(owner.find(name).await, Some(Head::of(&fired)));
+        assert_eq!(owner.get(task.id).await, Some(fired.clone()));
+        assert_eq!(owner.list().await, [fired.clone()]);
         let counts = owner.counts().await;
         assert_eq!((counts.scheduled, counts.done + counts.dead), (0, 1));
-        let armed = in_state(&next_fire(&rests, at(99)), TaskState::Scheduled);
-        owner.apply(vec![refile(&rests, &armed)]).await;
+        let armed = in_state(&next_fire(&fired, at(99)), TaskState::Scheduled);
+        owner.apply(vec![refile(&fired, &armed)]).await;
         assert_eq!(owner.load().await, [armed.clone()]);
         assert_eq!(owner.counts().await.scheduled, 1);
-        owner.apply(vec![refile(&armed, &rests), settle(&rests, FireEnd::Cancelled, at(12))]).await;
+        owner.apply(vec![refile(&armed, &fired), settle(&fired, FireEnd::Cancelled, at(12))]).await;
         assert_eq!(owner.find(name).await, None);
         assert_eq!(owner.list().await, []);
         let counts = owner.counts().await;
@@ -95,7 +95,8 @@ pub async fn a_watch_may_stay_done_or_dead_and_be_scheduled_again<S: StoreUnderT
     assert_eq!(owner.counts().await.cancelled, 2);
 }
 
-/// At most once, the task goes on when a fire is claimed; what becomes of that fire is none of the task's business any more.
+/// An at-most-once task continues when a fire is claimed. The outcome of that fire no longer
+/// changes the task.
 pub async fn settling_a_fire_that_left_its_task_does_not_change_the_task<S: StoreUnderTest>(
     under_test: &S,
 ) {
@@ -120,7 +121,7 @@ pub async fn settling_a_fire_that_left_its_task_does_not_change_the_task<S: Stor
     assert_eq!(owner.find("a").await, Some(Head::of(&third)));
     assert_eq!(owner.get(third.id).await, Some(third.clone()));
     let history = owner.history(third.id).await;
-    assert_eq!(history.len(), 2, "the known end takes the place of the unknown");
+    assert_eq!(history.len(), 2, "the known end replaces the unknown one");
     assert_eq!(history[1], record);
     let counts = owner.counts().await;
     assert_eq!((counts.scheduled, counts.dead_letters, counts.accepted()), (1, 1, 1));
@@ -135,7 +136,7 @@ pub async fn history_is_newest_first_and_limited<S: StoreUnderTest>(under_test: 
     owner.apply(vec![settle(&other, FireEnd::Done, at(3))]).await;
     let mut records = Vec::new();
     for second in 1..20 {
-        // By nominal time, whenever it ended.
+        // Ordered by nominal time, not by the end.
         let ended_at = at(1000 - second);
         records.insert(0, FireRecord::of(&task, FireEnd::Done, ended_at));
         let next = next_fire(&task, at(second));
@@ -263,7 +264,7 @@ pub async fn dead_letters_are_listed_in_pages_by_fire_id<S: StoreUnderTest>(unde
             assert_eq!(owner.dead_of(&namespace, limit).await, want, "by {limit}");
         }
     }
-    assert_eq!(owner.dead_of(&namespace("nobody"), 9).await, []);
+    assert_eq!(owner.dead_of(&namespace("unused"), 9).await, []);
 }
 
 /// Fills all partitions with dead letters whose fire ids alternate between them.
@@ -285,7 +286,8 @@ pub(super) async fn dead_in_all_partitions<S: TaskStore + LeaseStore>(
     all
 }
 
-/// A page over all partitions goes on in each of them after the same fire, which is of one of them.
+/// A page over all partitions continues in each of them after the same fire, which is of one of
+/// them.
 pub(super) async fn assert_dead_after_any_fire<S: TaskStore + LeaseStore>(
     store: &S,
     all: &[(OwnerState, Vec<DeadLetter>)],
@@ -319,7 +321,7 @@ pub async fn redriving_removes_the_letter_and_restores_the_task_under_its_key<S:
     let task = Task { attempts: attempts(), ..task };
     owner.put([&task]).await;
     owner.apply(vec![die(&task, at(11), None)]).await;
-    // Others may have had the key since.
+    // Another task may have had the key since.
     owner.apply(vec![Change::Put(other.clone()), settle(&other, FireEnd::Done, NOW)]).await;
     let back = Task {
         fire_at: at(99),
@@ -340,7 +342,7 @@ pub async fn redriving_removes_the_letter_and_restores_the_task_under_its_key<S:
     assert_eq!(counts.dead_letters, 0);
 }
 
-/// A redriven fire is the same fire: history says how it ended at last.
+/// A redriven fire is the same fire: history has its last end.
 pub async fn the_record_of_a_redriven_fire_replaces_the_earlier_one<S: StoreUnderTest>(
     under_test: &S,
 ) {

@@ -1,4 +1,4 @@
-//! Names and lists: what keys lead to, and which tasks pass a filter.
+//! Lookups by key, and lists of the tasks that match a filter.
 
 use punctual_core::{FireEnd, Namespace, Task, TaskState, Timestamp};
 
@@ -19,9 +19,9 @@ pub async fn find_returns_heads_in_the_order_of_the_keys<S: StoreUnderTest>(unde
     let keys = ["b", "never", "a", "b"].map(key);
     let heads = store.find(partition, &shop(), &keys).await;
     let [a, b] = [&a, &b].map(|task| Some(Head::of(task)));
-    assert_eq!(heads.expect("anybody may find"), [b.clone(), None, a, b]);
+    assert_eq!(heads.expect("reads need no lease"), [b.clone(), None, a, b]);
     let none = store.find(partition, &shop(), &[]).await;
-    assert_eq!(none.expect("anybody may find"), []);
+    assert_eq!(none.expect("reads need no lease"), []);
 }
 
 pub async fn keys_are_compared_as_a_whole<S: StoreUnderTest>(under_test: &S) {
@@ -39,26 +39,27 @@ pub async fn keys_are_compared_as_a_whole<S: StoreUnderTest>(under_test: &S) {
     }
 }
 
-/// Fills two namespaces with tasks of the same names, whose bounds would run together in a careless store.
-async fn two_namespaces<S: TaskStore + LeaseStore>(
+/// Fills namespaces with tasks of the same keys, chosen so that namespace and key run together in a
+/// careless encoding.
+async fn similar_namespaces<S: TaskStore + LeaseStore>(
     owner: &mut TestOwner<'_, S>,
 ) -> Vec<(Namespace, Vec<Task>)> {
-    let mut both = Vec::new();
+    let mut all = Vec::new();
     for name in ["shop", "shop-1", "shop.a"] {
         let mut tasks = Vec::new();
         for (second, key) in (1..).zip(["a", "1", ".a", "b"]) {
             tasks.push(owner.task(at(second)).namespace(name).key(key).build());
         }
         owner.put(&tasks).await;
-        both.push((namespace(name), tasks));
+        all.push((namespace(name), tasks));
     }
-    both
+    all
 }
 
 pub async fn a_key_names_a_task_only_within_its_namespace<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    for (namespace, tasks) in two_namespaces(&mut owner).await {
+    for (namespace, tasks) in similar_namespaces(&mut owner).await {
         for (key, task) in ["a", "1", ".a", "b"].iter().zip(&tasks) {
             let head = owner.find_in(&namespace, key).await;
             assert_eq!(head, Some(Head::of(task)), "{namespace}/{key}");
@@ -73,7 +74,7 @@ pub async fn a_key_names_a_task_only_within_its_namespace<S: StoreUnderTest>(und
 pub async fn namespaces_do_not_see_each_other<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    let all = two_namespaces(&mut owner).await;
+    let all = similar_namespaces(&mut owner).await;
     let ended = &all[1].1[0];
     let dead = &all[2].1[0];
     owner.apply(vec![settle(ended, FireEnd::Done, NOW), die(dead, NOW, None)]).await;
@@ -89,11 +90,12 @@ pub async fn namespaces_do_not_see_each_other<S: StoreUnderTest>(under_test: &S)
         let head = owner.find_in(namespace, "a").await;
         assert_eq!(head.is_some(), number == 0);
     }
-    // What is due is loaded whosever it is.
+    // Loading returns the tasks of every namespace.
     assert_eq!(owner.load().await.len(), 10);
 }
 
-/// Tasks of all kinds, in order: refiled, postponed, paused, named, labelled, and some of another namespace.
+/// Stores tasks of all kinds, and returns them in order: refiled, postponed, paused, with keys,
+/// with labels, and some of another namespace.
 async fn mixture<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, S>) -> Vec<Task> {
     let mut tasks = Vec::new();
     for number in 0..60u64 {
@@ -145,7 +147,7 @@ fn filters() -> Vec<Filter> {
     vec![
         all(),
         Filter::all(namespace("other")),
-        Filter::all(namespace("nobody")),
+        Filter::all(namespace("unused")),
         state(TaskState::Scheduled),
         state(TaskState::Paused),
         prefix("order/"),
@@ -203,7 +205,7 @@ pub async fn a_list_starts_after_a_position<S: StoreUnderTest>(under_test: &S) {
     }
 }
 
-/// Somebody who turns pages while the owner goes on still sees every task that stays where it was.
+/// A caller that reads pages while the owner writes still sees every task that does not change.
 pub async fn changes_between_two_pages_do_not_hide_unchanged_tasks<S: StoreUnderTest>(
     under_test: &S,
 ) {
@@ -213,18 +215,18 @@ pub async fn changes_between_two_pages_do_not_hide_unchanged_tasks<S: StoreUnder
     owner.put(&tasks).await;
     let partition = owner.state().partition;
     let filter = Filter::all(shop());
-    let (mut seen, mut after) = (Vec::new(), Some(Position::START));
+    let (mut listed, mut after) = (Vec::new(), Some(Position::START));
     let mut gone = tasks[..3].iter();
     while let Some(from) = after {
         let page = store.list(partition, &filter, from, 1).await;
-        let page = page.expect("anybody may list");
-        seen.extend(page.items);
+        let page = page.expect("reads need no lease");
+        listed.extend(page.items);
         after = page.next;
         if let Some(task) = gone.next() {
             owner.apply(vec![settle(task, FireEnd::Done, NOW)]).await;
         }
     }
     for task in &tasks[3..] {
-        assert!(seen.contains(task), "{task:?} was not seen");
+        assert!(listed.contains(task), "{task:?} was not listed");
     }
 }

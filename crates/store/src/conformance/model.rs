@@ -1,10 +1,13 @@
-//! The model: a store and the memory store do the same for a long time, and must answer alike.
+//! The model: a store and the memory store run the same random operations and must return the same.
 //!
-//! In: a seed. Out: nothing, or a panic beside the seed that finds it again (`PUNCTUAL_SEED`). A run makes batches
-//! the way owners do (`owner_model`), takes and loses leases, sends batches twice, too late or out of turn, sweeps,
-//! and, with a durable store, closes, crashes and opens it; now and then it reads everything (`reads`).
-//! Two memory stores go along, because a sweep may keep things for longer than it must: `least` sweeps whenever the
-//! store does, `most` never, and the store stays between the two.
+//! A seed decides everything; after a failure, `PUNCTUAL_SEED` repeats it. A run sends the batches
+//! of simulated owners (`owner_model`), acquires and loses leases, sends batches twice, too late or
+//! with a wrong number, sweeps, and closes, crashes and reopens a durable store. Now and then it
+//! reads everything (`reads`).
+//!
+//! A sweep may keep records longer than it must. So there are two memory stores: `least` sweeps
+//! whenever the store does, `most` never does, and the contents of the store must be between the
+//! two.
 
 mod owner_model;
 mod random;
@@ -26,25 +29,25 @@ use crate::error::StoreError;
 use crate::query::{Retention, Swept};
 use crate::{LeaseStore, MemoryStore, TaskStore};
 
-/// Steps between two looks at everything.
+/// Steps between two comparisons of everything.
 const STEPS_BETWEEN_VIEWS: u64 = 25;
 
-/// How far to go, and which way.
+/// The seed and the length of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelRun {
     /// Decides everything; `PUNCTUAL_SEED` in the environment overrides it.
     pub seed: u64,
-    /// Batches, lease changes, sweeps and restarts, all together.
+    /// The number of batches, lease changes, sweeps and restarts together.
     pub steps: u64,
 }
 
-/// The run that every store takes in the suite. Longer ones, and other seeds: [`same_as_memory`].
+/// The run of the suite. Tests call [`same_as_memory`] for longer runs and other seeds.
 pub async fn a_store_returns_the_same_as_the_memory_store<S: StoreUnderTest>(under_test: &S) {
     let run = ModelRun { seed: 1, steps: S::STEPS };
     same_as_memory(under_test, run).await;
 }
 
-/// Walks with a store that is empty, and compares it with the memory store all the way.
+/// Runs an empty store and compares it with the memory store after every few steps.
 ///
 /// # Panics
 ///
@@ -64,7 +67,7 @@ pub async fn same_as_memory<S: StoreUnderTest>(under_test: &S, run: ModelRun) {
     runner.assert_same().await;
 }
 
-/// Says where a run broke off.
+/// Prints the seed and the step of a run that failed.
 struct Trace {
     seed: u64,
     step: u64,
@@ -75,15 +78,15 @@ impl Drop for Trace {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { seed, step } = self;
-            eprintln!("the run broke off at step {step}; again with PUNCTUAL_SEED={seed}");
+            eprintln!("model run failed at step {step}; repeat it with PUNCTUAL_SEED={seed}");
         }
     }
 }
 
-/// The store under test, those that it is compared with, and what its owners know.
+/// The store under test, the memory stores that it is compared with, and its owners.
 struct ModelRunner<'a, S: StoreUnderTest> {
     under_test: &'a S,
-    /// Not there only while it is being opened.
+    /// `None` only while the store is being opened.
     store: Option<S::Store>,
     least: MemoryStore,
     most: MemoryStore,
@@ -124,11 +127,11 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         match self.random.below(100) {
             0..70 => self.make(index).await,
             70..74 => self.repeat(index).await,
-            74..78 => self.write_out_of_turn(index).await,
+            74..78 => self.write_with_wrong_epoch_or_number(index).await,
             78..88 => self.change_lease().await,
             88..92 => self.sweep(index).await,
             92..96 if S::DURABLE => self.reopen().await,
-            96..100 if S::DURABLE => self.crash_under_way(index).await,
+            96..100 if S::DURABLE => self.crash_in_flight(index).await,
             _ => self.make(index).await,
         }
     }
@@ -149,7 +152,7 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         let OwnerModel { lease, partition, .. } = &self.owners[index];
         for memory in [&self.least, &self.most] {
             let made = memory.apply(*partition, lease.epoch, batch.clone()).await;
-            made.expect("the memory store makes what is valid");
+            made.expect("the memory store accepts valid batches");
         }
     }
 
@@ -160,10 +163,10 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         }
     }
 
-    async fn write_out_of_turn(&mut self, index: usize) {
+    async fn write_with_wrong_epoch_or_number(&mut self, index: usize) {
         let OwnerModel { lease, partition, number, .. } = &self.owners[index];
         let (partition, current, expected) = (*partition, lease.epoch, *number);
-        let changes = self.owners[index].stray(&mut self.random, self.now);
+        let changes = self.owners[index].invalid_changes(&mut self.random, self.now);
         let older = Epoch::new(current.get() - 1).expect("below one that is");
         let gap = BatchNo::new(expected.get() + 1);
         let other = if self.random.below(2) == 0 { (older, expected) } else { (current, gap) };
@@ -173,20 +176,20 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         match answer {
             Err(StoreError::Fenced { .. }) if epoch == older => {}
             Err(StoreError::Gap { .. }) if number == gap => {}
-            other => unreachable!("{epoch} {number:?} of {partition} was answered {other:?}"),
+            other => unreachable!("{epoch} {number:?} of {partition} returned {other:?}"),
         }
     }
 
-    /// Somebody takes, renews or gives back a seat, be it theirs or not.
+    /// Acquires, renews or releases a seat, as its holder or as another broker.
     async fn change_lease(&mut self) {
         let index = self.random.index(self.owners.len() + 1);
         let owner_model = self.owners.get(index);
         let seat =
             owner_model.map_or(Seat::Leader, |owner_model| Seat::Partition(owner_model.partition));
         let name = ["a:1", "b:1"][self.random.index(2)];
-        let held = self.least.holder(seat).await.expect("anybody may ask");
+        let held = self.least.holder(seat).await.expect("reads need no lease");
         match (self.random.below(3), held) {
-            // Whoever gave a seat back does not renew it.
+            // A holder that released its seat does not renew it.
             (0, Some(lease)) if lease.until > Timestamp::EPOCH => self.renew(&lease).await,
             (1, Some(lease)) => {
                 for answer in [
@@ -194,7 +197,7 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
                     self.least.release(&lease).await,
                     self.most.release(&lease).await,
                 ] {
-                    answer.expect("a lease may be given back");
+                    answer.expect("the holder may release");
                 }
             }
             _ => {
@@ -209,10 +212,10 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
     async fn renew(&self, lease: &Lease) {
         let (ttl, now) = (TTL, self.now);
         let ours = self.store().renew(lease, ttl, now).await;
-        let ours = ours.expect("its epoch is the seat's");
+        let ours = ours.expect("the lease is current");
         for memory in [&self.least, &self.most] {
             let theirs = memory.renew(lease, ttl, now).await;
-            assert_eq!(ours, theirs.expect("its epoch is the seat's"));
+            assert_eq!(ours, theirs.expect("the lease is current"));
         }
     }
 
@@ -247,15 +250,15 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         if self.random.below(2) == 0 {
             self.under_test.close(store).await;
         } else {
-            self.under_test.crash(store, self.random.roll()).await;
+            self.under_test.crash(store, self.random.next()).await;
         }
         self.store = Some(self.under_test.open().await);
         self.assert_same().await;
     }
 
-    /// The process ends while a batch is on its way. All of it is there afterwards or nothing, and the owner,
-    /// who does not know, sends it again.
-    async fn crash_under_way(&mut self, index: usize) {
+    /// Crashes while a batch is in flight. Afterwards all of it is there or nothing, and the owner,
+    /// which does not know, sends it again.
+    async fn crash_in_flight(&mut self, index: usize) {
         let batch = self.owners[index].batch(&mut self.random, self.now);
         let polls = self.random.below(4);
         let answered = {
@@ -263,7 +266,7 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
             poll_some(answer, polls).await
         };
         let store = self.store.take().expect("open between steps");
-        self.under_test.crash(store, self.random.roll()).await;
+        self.under_test.crash(store, self.random.next()).await;
         self.store = Some(self.under_test.open().await);
         let before = self.compare().await;
         self.remember(index, batch.clone()).await;
@@ -271,12 +274,10 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         match (answered, before, after) {
             (Some(answer), _, after) => {
                 answer.expect("the owner's next batch is made");
-                assert_eq!(after, Ok(()), "what was answered is there");
+                assert_eq!(after, Ok(()), "an acknowledged batch is there");
             }
             (None, Err(before), Err(after)) => {
-                unreachable!(
-                    "half a batch is there: not as before ({before}), nor as after ({after})"
-                )
+                unreachable!("half a batch is there: unlike before ({before}) and after ({after})")
             }
             (None, _, _) => {}
         }
@@ -302,7 +303,7 @@ impl<'a, S: StoreUnderTest> ModelRunner<'a, S> {
         }
         let ours = store.holder(Seat::Leader).await;
         let theirs = self.least.holder(Seat::Leader).await;
-        let [ours, theirs] = [ours, theirs].map(|lease| lease.expect("anybody may ask"));
+        let [ours, theirs] = [ours, theirs].map(|lease| lease.expect("reads need no lease"));
         reads::alike(
             "the leader",
             &ours.map(reads::epoch_holder_until),
@@ -319,7 +320,8 @@ fn lease_or_held(answer: Result<Lease, StoreError>) -> Option<Lease> {
     }
 }
 
-/// Polls a future a few times; its output if it came to one. The rest of the runtime has its turn in between.
+/// Polls a future up to `polls` times, and returns its output if it completes. Other tasks of the
+/// runtime run in between.
 async fn poll_some<T>(
     mut future: std::pin::Pin<&mut impl Future<Output = T>>,
     polls: u64,

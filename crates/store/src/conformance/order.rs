@@ -1,4 +1,4 @@
-//! Order: what `load` gives, from where, until when, and how much.
+//! Order: which tasks `load` returns, from which position, until when, and how many.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub async fn tasks_load_by_time_then_by_id<S: StoreUnderTest>(under_test: &S) {
     let mut owner = TestOwner::first(&store).await;
     let seconds = [5, 1, 3, 1, 9, 5, 0, 5];
     let mut tasks: Vec<_> = seconds.map(|second| owner.task(at(second)).build()).into();
-    // An id says when its task was due first, which is not when it is due now.
+    // An id has the time at which its task was first due, which may differ from `fire_at`.
     tasks.push(due_at(&owner.task(at(100)).build(), at(5)));
     tasks.push(due_at(&owner.task(at(0)).build(), at(5)));
     owner.put(&tasks).await;
@@ -45,7 +45,7 @@ pub async fn the_order_of_tasks_does_not_depend_on_batches<S: StoreUnderTest>(un
 pub async fn loading_continues_after_the_last_loaded_task<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    // Three due at each second, so that chunks end within a time as well as between two.
+    // Three tasks are due at each second, so that chunks end within a second and between two.
     let mut tasks = Vec::new();
     for number in 0..30 {
         tasks.push(owner.task(at(number / 3)).build());
@@ -122,7 +122,7 @@ pub async fn a_load_returns_at_most_limit_tasks<S: StoreUnderTest>(under_test: &
     }
 }
 
-/// Whatever a store leaves out while it looks for more must not make the answer short.
+/// Tasks that a store skips while it searches must not make the result short.
 pub async fn fewer_tasks_than_the_limit_means_no_more_even_if_others_were_skipped<
     S: StoreUnderTest,
 >(
@@ -130,7 +130,7 @@ pub async fn fewer_tasks_than_the_limit_means_no_more_even_if_others_were_skippe
 ) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    let mut waiting = Vec::new();
+    let mut scheduled = Vec::new();
     for round in 0..50 {
         let [paused, ended, moved, stays] = [0, 1, 2, 3].map(|_| owner.task(at(round)).build());
         owner.put([&paused, &ended, &moved, &stays]).await;
@@ -141,13 +141,13 @@ pub async fn fewer_tasks_than_the_limit_means_no_more_even_if_others_were_skippe
             postponement,
         ];
         owner.apply(changes).await;
-        waiting.extend([stays, moved]);
+        scheduled.extend([stays, moved]);
     }
-    waiting.sort_by_key(Position::of);
+    scheduled.sort_by_key(Position::of);
     let first = owner.load_between(Position::START, at(1000), 50).await;
-    assert_eq!(first, waiting[..50]);
+    assert_eq!(first, scheduled[..50]);
     let rest = owner.load_between(Position::of(&first[49]), Timestamp::MAX, 50);
-    assert_eq!(rest.await, waiting[50..]);
+    assert_eq!(rest.await, scheduled[50..]);
     let none = owner.load_between(Position::of(&first[49]), at(1000), 50);
     assert_eq!(none.await, []);
 }
@@ -185,7 +185,7 @@ pub async fn reads_need_no_lease<S: StoreUnderTest>(under_test: &S) {
     owner.put([&task]).await;
     let partition = owner.state().partition;
     let lease = owner.state().lease;
-    store.release(&lease).await.expect("may be released");
+    store.release(&lease).await.expect("the holder may release");
     let loaded = store.load(partition, Position::START, at(9), 9).await;
-    assert_eq!(ids(&loaded.expect("anybody may load")), [task.id]);
+    assert_eq!(ids(&loaded.expect("reads need no lease")), [task.id]);
 }

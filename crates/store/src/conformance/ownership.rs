@@ -1,4 +1,4 @@
-//! Ownership, atomicity and repetition: who may write, how much of it, and how often.
+//! Ownership, atomicity and repetition: which batches a store accepts.
 
 use std::cell::Cell;
 
@@ -19,23 +19,23 @@ fn batch(changes: Vec<Change>) -> Batch {
     Batch::new(BatchNo::FIRST, changes)
 }
 
-/// Tries to write under each epoch and finds each refused, with nothing changed.
+/// Writes and sweeps under each epoch, and checks that each is refused and changes nothing.
 async fn assert_fenced<S: TaskStore>(store: &S, epochs: &[Epoch], want: Epoch) {
     let partition = PartitionId::FIRST;
-    let intruder = task(id(at(1), partition, epoch(99), 1)).key("intruder");
+    let unauthorized = task(id(at(1), partition, epoch(99), 1)).key("unauthorized");
     for ours in epochs {
-        let answer = store.apply(partition, *ours, batch(vec![intruder.clone().put()]));
+        let answer = store.apply(partition, *ours, batch(vec![unauthorized.clone().put()]));
         match answer.await {
             Err(StoreError::Fenced { current, .. }) => assert_eq!(current, want),
-            other => unreachable!("{ours} must be fenced, was answered {other:?}"),
+            other => unreachable!("{ours} must be fenced, returned {other:?}"),
         }
         let answer = store.sweep(partition, *ours, Retention::default(), at(9_999_999));
         let answer = answer.await;
         let fenced = matches!(answer, Err(StoreError::Fenced { .. }));
-        assert!(fenced, "{ours} may not sweep, was answered {answer:?}");
+        assert!(fenced, "{ours} may not sweep, returned {answer:?}");
     }
-    let found = store.get(partition, &[intruder.build().id]).await;
-    assert_eq!(found.expect("anybody may get"), [None]);
+    let found = store.get(partition, &[unauthorized.build().id]).await;
+    assert_eq!(found.expect("reads need no lease"), [None]);
 }
 
 pub async fn a_partition_without_an_owner_accepts_no_writes<S: StoreUnderTest>(under_test: &S) {
@@ -98,19 +98,19 @@ pub async fn an_expired_or_released_lease_still_writes_until_another_broker_acqu
     let [first, second] = [at(1), at(2)].map(|due| owner.task(due).build());
     owner.put([&first]).await;
     let lease = owner.state().lease;
-    store.release(&lease).await.expect("may be released");
+    store.release(&lease).await.expect("the holder may release");
     owner.put([&second]).await;
     assert_eq!(owner.loaded_ids().await, [first.id, second.id]);
     let other = broker("other:1");
     let taken = store.acquire(lease.seat, &other, TTL, NOW).await;
-    let current = taken.expect("was released").epoch;
+    let current = taken.expect("the seat was released").epoch;
     assert_fenced(&store, &[lease.epoch], current).await;
 }
 
 pub async fn the_epoch_of_the_leader_seat_does_not_allow_writes<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let taken = store.acquire(Seat::Leader, &broker("owner:1"), TTL, NOW).await;
-    let leader = taken.expect("is free").epoch;
+    let leader = taken.expect("the seat is free").epoch;
     assert_fenced(&store, &[leader], Epoch::NONE).await;
 }
 
@@ -133,11 +133,11 @@ pub async fn partitions_do_not_see_each_other<S: StoreUnderTest>(under_test: &S)
         assert_eq!(owner.history(dead.id).await.len(), letters);
         assert_eq!(owner.counts().await.scheduled, 1);
     }
-    // Numbers of batches too: the first partition is at 2, the second at 3.
+    // Batch numbers are separate too: the first partition is at 2, the second at 3.
     one.apply(vec![settle(&a, FireEnd::Done, NOW)]).await;
     assert_eq!(two.find("a").await.map(|head| head.id), Some(b.id));
     let swept = store.sweep(partition(1), epoch(1), Retention::default(), NOW);
-    assert_eq!(swept.await.expect("is its owner"), Swept::default());
+    assert_eq!(swept.await.expect("the owner may sweep"), Swept::default());
 }
 
 pub async fn changes_of_a_batch_are_made_in_their_order<S: StoreUnderTest>(under_test: &S) {
@@ -177,7 +177,7 @@ pub async fn no_reader_sees_a_part_of_a_batch<S: StoreUnderTest>(under_test: &S)
     owner.put(&tasks).await;
     let reader = TestOwner::resume(&store, owner.state());
     let done = Cell::new(false);
-    // All move to the next second together, by turns in a small and in a large way.
+    // All tasks move to the next second together, alternately by postponing and by settling.
     let writes = async {
         for round in 1..100 {
             let mut changes = Vec::new();
@@ -199,10 +199,10 @@ pub async fn no_reader_sees_a_part_of_a_batch<S: StoreUnderTest>(under_test: &S)
     };
     let reads = async {
         while !done.get() {
-            // One load is one read; a list is several, and may see several batches.
-            let seen = reader.load().await;
-            assert_eq!(seen.len(), 20, "each has one place");
-            let together = seen.iter().all(|task| task.fire_at == seen[0].fire_at);
+            // One load is one read. A list may be several, and may see several batches.
+            let loaded = reader.load().await;
+            assert_eq!(loaded.len(), 20, "each has one position");
+            let together = loaded.iter().all(|task| task.fire_at == loaded[0].fire_at);
             assert!(together, "some have moved, others have not");
             tokio::task::yield_now().await;
         }
@@ -219,15 +219,15 @@ pub async fn the_last_batch_sent_again_returns_ok_and_changes_nothing<S: StoreUn
     owner.put([&first]).await;
     for _ in 0..2 {
         let again = owner.send(BatchNo::FIRST, vec![Change::Put(first.clone())]);
-        again.await.expect("was made");
+        again.await.expect("the batch was made before");
         assert_eq!(owner.counts().await.scheduled, 1);
     }
     owner.apply(vec![settle(&first, FireEnd::Done, NOW)]).await;
     let again = owner.send(BatchNo::new(2), vec![settle(&first, FireEnd::Done, NOW)]);
-    again.await.expect("was made");
+    again.await.expect("the batch was made before");
     assert_eq!(owner.counts().await.done, 1);
     assert_eq!(owner.history(first.id).await.len(), 1);
-    // The number tells, not what is in it.
+    // The store compares numbers, not contents.
     let other = owner.send(BatchNo::new(2), vec![Change::Put(second)]).await;
     other.expect("this number was made");
     assert_eq!(owner.load().await, []);
@@ -244,7 +244,7 @@ pub async fn any_other_number_than_the_next_is_a_gap<S: StoreUnderTest>(under_te
                 Err(StoreError::Gap { expected, given: got, .. }) => {
                     assert_eq!((expected, got), (BatchNo::new(made + 1), given));
                 }
-                other => unreachable!("{number} after {made} was answered {other:?}"),
+                other => unreachable!("{number} after {made} returned {other:?}"),
             }
         }
         assert_eq!(owner.list().await, []);
@@ -260,7 +260,7 @@ pub async fn batch_numbers_start_at_one_in_each_epoch<S: StoreUnderTest>(under_t
     let mut new = TestOwner::first(&store).await;
     let answer = new.send(BatchNo::new(2), Vec::new()).await;
     assert!(matches!(answer, Err(StoreError::Gap { .. })), "{answer:?}");
-    // The first of this epoch is not the first of the last epoch sent again.
+    // The first batch of this epoch is not a repetition of the first batch of the last epoch.
     new.apply(vec![settle(&task, FireEnd::Done, NOW)]).await;
     assert_eq!(new.load().await, []);
 }

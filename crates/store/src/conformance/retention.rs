@@ -1,4 +1,4 @@
-//! Counts and retention: that everything adds up, and what a sweep may delete.
+//! Counts and retention: counts add up, and a sweep deletes only what is past its retention.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::counts::Counts;
 use crate::query::{Retention, Swept};
 use crate::{LeaseStore, TaskStore};
 
-/// Sweeps, at most, until one finds nothing: a store may bound what one deletes.
+/// The largest number of sweeps until one deletes nothing: a store may bound one sweep.
 const SWEEPS_MAX: usize = 1000;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Nothing goes by size, everything goes after an hour.
+/// Nothing is deleted by size, everything after an hour.
 const AFTER_AN_HOUR: Retention =
     Retention { history_age: HOUR, history_bytes: u64::MAX, dead_age: HOUR };
 
@@ -59,13 +59,13 @@ pub async fn counts_add_up_after_a_mixture_of_changes<S: StoreUnderTest>(under_t
     owner.apply(changes).await;
     let want = Counts { scheduled: 15, paused: 1, done: 1, dead: 2, cancelled: 1, dead_letters: 2 };
     assert_eq!(owner.counts().await, want);
-    assert_eq!(want.accepted(), 20, "what was accepted is somewhere");
+    assert_eq!(want.accepted(), 20, "every accepted task is counted once");
     assert_eq!(owner.list().await.len(), 16);
     assert_eq!(owner.load().await.len(), 15);
     assert_eq!(owner.dead().await.len(), 2);
 }
 
-/// One dead and one done task for each of some times.
+/// Ends one task as done and one as a dead letter at each of the given times.
 async fn ended<S: TaskStore + LeaseStore>(
     owner: &mut TestOwner<'_, S>,
     ends: &[Timestamp],
@@ -99,7 +99,7 @@ async fn sweep<S: TaskStore + LeaseStore>(
         total.history += swept.history;
         total.dead += swept.dead;
     }
-    unreachable!("sweeping has an end")
+    unreachable!("sweeps come to an end")
 }
 
 pub async fn a_sweep_never_deletes_before_the_retention_ends<S: StoreUnderTest>(under_test: &S) {
@@ -108,7 +108,7 @@ pub async fn a_sweep_never_deletes_before_the_retention_ends<S: StoreUnderTest>(
     let ends: Vec<_> = (1..10).map(|second| at(second * 60)).collect();
     let tasks = ended(&mut owner, &ends).await;
     for minute in 1..10u64 {
-        // Those that ended in the first minutes are past their age, each by a millisecond at least.
+        // Those that ended in the first minutes are past their age by at least a millisecond.
         let now = at(minute * 60).after(HOUR);
         sweep(&store, &owner, AFTER_AN_HOUR, now).await;
         for ([done, dead], ended_at) in tasks.iter().zip(&ends) {

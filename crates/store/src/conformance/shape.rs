@@ -1,4 +1,5 @@
-//! Shape and size: every field comes back as it was given, also when it is large, or at the edge of time.
+//! Values and sizes: every field is read back unchanged, including large values and the limits of
+//! time.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub async fn a_task_with_every_field_set_is_read_back_unchanged<S: StoreUnderTes
     assert_eq!(owner.dead().await, [letter(&task, NOW)]);
 }
 
-/// One definition for every value of every field that has several.
+/// Returns one definition for every value of every field that has several.
 fn definitions(base: &NewTask) -> Vec<NewTask> {
     let ms = Duration::from_millis;
     let mut all = [with_payloads(base), with_schedules(base), with_retries(base)].concat();
@@ -44,7 +45,7 @@ fn definitions(base: &NewTask) -> Vec<NewTask> {
     }
     let labels = (0..16).map(|number| (format!("l{number}"), "ä".repeat(128)));
     all.push(NewTask {
-        labels: Labels::new(labels.collect()).expect("as many as there may be"),
+        labels: Labels::new(labels.collect()).expect("as many as are allowed"),
         ..base.clone()
     });
     all
@@ -125,7 +126,7 @@ pub async fn every_kind_of_definition_is_read_back_unchanged<S: StoreUnderTest>(
 pub async fn a_large_payload_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
-    // Not all alike, so that a lost or doubled piece shows.
+    // The bytes differ, so that a lost or repeated piece shows.
     let bytes: Vec<u8> = (0..PAYLOAD_BYTES_MAX as u64)
         .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).to_le_bytes()[0])
         .collect();
@@ -174,7 +175,7 @@ pub async fn the_first_and_last_instants_are_valid_times<S: StoreUnderTest>(unde
         tasks.push(Task { created_at: due, version: Version::new(0), ..task });
     }
     owner.put(&tasks).await;
-    // Nothing comes before the first instant. Until the last one means before it, as always.
+    // No task is before the first instant. `until` is exclusive, also for the last instant.
     let none = owner.load_between(Position::START, Timestamp::EPOCH, 9);
     assert_eq!(none.await, []);
     assert_eq!(owner.load().await, tasks[..3]);

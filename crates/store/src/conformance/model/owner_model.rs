@@ -1,7 +1,7 @@
-//! Plans: what the owner of a partition does next, as a real one could.
+//! A simulated owner of a partition: it creates random batches that a real owner could send.
 //!
-//! In: random and the time. Out: batches of changes that fit how its tasks stand. Invariant: a key names at most one
-//! living task, the nominal time of a task only grows, and a letter is redriven once.
+//! The changes fit the tasks that the owner has. A key names at most one living task, the nominal
+//! time of a task only grows, and a letter is redriven once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::conformance::fixtures::{
     id, in_state, next_fire, postpone, refile, settle, settle_with_next, task,
 };
 
-/// Few, so that they are free, taken and taken over all the time.
+/// Few keys, so that they are free, used and reused all the time.
 pub(super) const KEYS: [&str; 8] = ["a", "aa", "ab", "b", "b/1", "b/2", "ä", "z"];
 pub(super) const NAMESPACES: [&str; 3] = ["shop", "shop-1", "other"];
 
-/// Ids whose reads are compared: all living ones are, and of those that ended the newest.
+/// The number of ids whose reads are compared: the newest, whether their tasks live or have ended.
 const MADE_KEPT_MAX: usize = 250;
 
 pub(super) struct OwnerModel {
     pub(super) partition: PartitionId,
     pub(super) lease: Lease,
-    /// Of the next batch.
+    /// The number of the next batch.
     pub(super) number: BatchNo,
     /// The last batch of this epoch.
     pub(super) last: Option<Batch>,
-    /// The newest ids, of living tasks and others.
+    /// The newest ids, of living and of ended tasks.
     pub(super) made: VecDeque<TaskId>,
     count: u64,
     living: Vec<Task>,
@@ -40,8 +40,8 @@ pub(super) struct OwnerModel {
 
 struct ModelLetter {
     letter: DeadLetter,
-    /// Whether its task went on, so that it can only be forgotten.
-    went_on: bool,
+    /// Whether its task continued, so that the letter can only be forgotten.
+    task_continues: bool,
 }
 
 impl OwnerModel {
@@ -64,12 +64,12 @@ impl OwnerModel {
         self.last = None;
     }
 
-    /// Letters that a sweep may have deleted are nobody's any more.
+    /// Forgets the letters that a sweep may have deleted.
     pub(super) fn forget_older(&mut self, age: Duration, now: Timestamp) {
         self.letters.retain(|kept| now.since(kept.letter.died_at) < age);
     }
 
-    /// The next batch, planned and counted as made.
+    /// Returns the next batch. The owner assumes that it is made.
     pub(super) fn batch(&mut self, random: &mut ModelRandom, now: Timestamp) -> Batch {
         let mut changes = Vec::new();
         for _ in 0..random.below(9) {
@@ -82,10 +82,10 @@ impl OwnerModel {
         batch
     }
 
-    /// Changes that must not be made: they are sent under a wrong epoch or number.
-    pub(super) fn stray(&self, random: &mut ModelRandom, now: Timestamp) -> Vec<Change> {
-        let stray = id(now, self.partition, self.lease.epoch, 1 << 40);
-        let mut changes = vec![task(stray).key(KEYS[0]).put()];
+    /// Returns changes that are sent under a wrong epoch or number, and must not be made.
+    pub(super) fn invalid_changes(&self, random: &mut ModelRandom, now: Timestamp) -> Vec<Change> {
+        let unused = id(now, self.partition, self.lease.epoch, 1 << 40);
+        let mut changes = vec![task(unused).key(KEYS[0]).put()];
         if let Some(living) = random.pick(&self.living) {
             changes.push(settle(living, FireEnd::Done, now));
         }
@@ -100,7 +100,7 @@ impl OwnerModel {
             50..60 => changes.extend(self.retry(random, now)),
             60..67 => changes.extend(self.pause_or_resume(random, now)),
             67..77 => changes.extend(self.settle(random, now)),
-            77..85 => changes.extend(self.go_on(random, now)),
+            77..85 => changes.extend(self.settle_and_continue(random, now)),
             85..93 => changes.extend(self.die(random, now)),
             _ => changes.extend(self.redrive_or_forget(random, now)),
         }
@@ -139,7 +139,7 @@ impl OwnerModel {
         changes.push(Change::Put(task));
     }
 
-    /// A postponement of a task that has ended or never was.
+    /// Postpones a task that has ended or never existed.
     fn stale(&self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         let made: Vec<_> = self.made.iter().copied().collect();
         let id = *random.pick(&made)?;
@@ -198,7 +198,7 @@ impl OwnerModel {
         Some(settle(&task, end, now))
     }
 
-    fn go_on(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+    fn settle_and_continue(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         let pause = Duration::from_millis(1 + random.below(60_000));
         let task = self.pick(random)?;
         let next = next_fire(task, task.nominal_at.max(now).after(pause));
@@ -209,14 +209,14 @@ impl OwnerModel {
 
     fn die(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         let task = self.take(random)?;
-        let went_on = random.below(3) == 0;
+        let task_continues = random.below(3) == 0;
         let pause = Duration::from_millis(1 + random.below(60_000));
-        let next = went_on.then(|| next_fire(&task, task.nominal_at.max(now).after(pause)));
+        let next = task_continues.then(|| next_fire(&task, task.nominal_at.max(now).after(pause)));
         self.living.extend(next.clone());
         let was = task.state;
         let reason = DeadReason::Exhausted;
         let letter = DeadLetter { task, died_at: now, reason };
-        self.letters.push(ModelLetter { letter: letter.clone(), went_on });
+        self.letters.push(ModelLetter { letter: letter.clone(), task_continues });
         Some(Change::Dead { letter, next, was })
     }
 
@@ -225,9 +225,9 @@ impl OwnerModel {
             return None;
         }
         let index = random.index(self.letters.len());
-        let ModelLetter { letter, went_on } = self.letters.swap_remove(index);
+        let ModelLetter { letter, task_continues } = self.letters.swap_remove(index);
         let fire_id = letter.fire_id();
-        if went_on || self.named(&letter.task).is_some() || random.below(4) == 0 {
+        if task_continues || self.named(&letter.task).is_some() || random.below(4) == 0 {
             let namespace = letter.task.definition.namespace.clone();
             return Some(Change::Forget { fire_id, namespace });
         }
@@ -256,7 +256,7 @@ impl OwnerModel {
         Some(self.living.swap_remove(index))
     }
 
-    /// The living task of the same name.
+    /// Returns the index of the living task with the same key.
     fn named(&self, task: &Task) -> Option<usize> {
         let (key, namespace) = (&task.definition.key, &task.definition.namespace);
         key.as_ref()?;
@@ -266,7 +266,7 @@ impl OwnerModel {
     }
 }
 
-/// A time near enough that many are due together, now and then in the past or far away.
+/// Returns a time so close that many tasks are due together, sometimes in the past or far away.
 fn soon(random: &mut ModelRandom, now: Timestamp) -> Timestamp {
     match random.below(20) {
         0 => Timestamp::from_millis(now.as_millis() - random.below(100_000)),

@@ -1,6 +1,6 @@
-//! Views: all that can be read of a partition, and how two stores may differ in it.
+//! Reads everything of a partition, and compares the results of two stores.
 //!
-//! In: a store, and what its owner made. Out: nothing, or the first difference, in words short enough to read.
+//! A difference is reported with the text around it only, so that it is short enough to read.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,12 +19,13 @@ use crate::counts::Counts;
 use crate::query::{Filter, Head, Position};
 use crate::{LeaseStore, TaskStore};
 
-/// In which pieces to read this time. The answers must not depend on it.
+/// The page sizes, bounds and filters of the reads. The results of whole reads must not depend on
+/// them.
 pub(super) struct ReadParameters {
     limit: usize,
     until: Timestamp,
     filter: Filter,
-    /// A fire of any partition, made or not.
+    /// A fire of any partition, which may not exist.
     after: FireId,
 }
 
@@ -53,11 +54,11 @@ impl ReadParameters {
     }
 }
 
-/// Everything about the present, and everything about the past.
+/// The results of all reads of one partition.
 pub(super) struct ReadResults {
     loaded: Vec<Task>,
     listed: Vec<Task>,
-    passed: Vec<Task>,
+    filtered: Vec<Task>,
     found: Vec<Option<Head>>,
     got: Vec<Option<Task>>,
     holder: Option<(Epoch, BrokerId, Timestamp)>,
@@ -95,7 +96,7 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
         let filter = Filter::all(namespace.clone());
         listed.extend(owner.list_by(&filter, parameters.limit).await);
         let heads = store.find(partition, &namespace, &KEYS.map(key)).await;
-        found.extend(heads.expect("anybody may find"));
+        found.extend(heads.expect("reads need no lease"));
         counts.push(owner.counts_of(&namespace).await);
         dead.push(owner.dead_of(&namespace, parameters.limit).await);
         dead_after
@@ -110,10 +111,10 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
     ReadResults {
         loaded: load(&owner, parameters).await,
         listed,
-        passed: owner.list_by(&parameters.filter, parameters.limit).await,
+        filtered: owner.list_by(&parameters.filter, parameters.limit).await,
         found,
-        got: store.get(partition, &made).await.expect("anybody may get"),
-        holder: holder.expect("anybody may ask").map(epoch_holder_until),
+        got: store.get(partition, &made).await.expect("reads need no lease"),
+        holder: holder.expect("reads need no lease").map(epoch_holder_until),
         counts,
         dead,
         dead_after,
@@ -138,7 +139,8 @@ async fn load<S: TaskStore + LeaseStore>(
     }
 }
 
-/// The present must be the same; of the past, a store has at least what must be kept and at most what ever was.
+/// Compares the results of the store with those of the two memory stores. Tasks must be the same.
+/// Of records and letters, the store has at least those of `least` and at most those of `most`.
 pub(super) fn compare(
     ours: &ReadResults,
     least: &ReadResults,
@@ -146,7 +148,7 @@ pub(super) fn compare(
 ) -> Result<(), String> {
     alike("loaded", &ours.loaded, &least.loaded)?;
     alike("listed", &ours.listed, &least.listed)?;
-    alike("passed", &ours.passed, &least.passed)?;
+    alike("filtered", &ours.filtered, &least.filtered)?;
     alike("listed after", &ours.listed_after, &least.listed_after)?;
     alike("found", &ours.found, &least.found)?;
     alike("got", &ours.got, &least.got)?;
@@ -174,7 +176,7 @@ pub(super) fn alike<T: PartialEq + Debug>(what: &str, ours: &T, want: &T) -> Res
     if ours == want {
         return Ok(());
     }
-    // Of two long lists only the neighbourhood of the first difference is worth reading.
+    // Of two long lists, show only the text around the first difference.
     let [ours, want] = [ours, want].map(|value| format!("{value:?}"));
     let same = ours.bytes().zip(want.bytes()).take_while(|(a, b)| a == b);
     let from = same.count().saturating_sub(400);
@@ -184,7 +186,7 @@ pub(super) fn alike<T: PartialEq + Debug>(what: &str, ours: &T, want: &T) -> Res
     Err(format!("{what}:\n  is …{}\n  not …{}", near(&ours), near(&want)))
 }
 
-/// Whether all of `some` are in `all`, in the same order.
+/// Checks that all of `some` are in `all`, in the same order.
 fn among<T: PartialEq + Debug>(what: &str, some: &[T], all: &[T]) -> Result<(), String> {
     let mut rest = all.iter();
     match some.iter().find(|item| !rest.any(|other| other == *item)) {
