@@ -19,25 +19,18 @@
     reason = "`[task.clone()]` reads as what it is: a list of one"
 )]
 
+mod clauses;
 pub mod fixtures;
 pub mod golden;
 pub mod model;
 pub mod owner;
 
-pub mod durable;
-pub mod ending;
-pub mod filing;
-pub mod leases;
-pub mod listing;
-pub mod membership;
-pub mod order;
-pub mod ownership;
-pub mod retention;
-pub mod shape;
-
 use std::future::Future;
 use std::time::Duration;
 
+pub use self::clauses::{
+    durability, leases, lists, membership, order, ownership, retention, settlement, values, writes,
+};
 use crate::lease_store::LeaseStore;
 use crate::task_store::TaskStore;
 
@@ -122,7 +115,7 @@ macro_rules! conformance {
                 a_paused_task_is_never_loaded,
                 a_read_sees_all_earlier_writes,
                 reads_need_no_lease;
-            filing:
+            writes:
                 a_new_task_is_read_back_unchanged,
                 every_read_returns_a_refiled_task_at_its_new_time,
                 a_refiled_task_has_its_new_attempts_and_version,
@@ -137,7 +130,7 @@ macro_rules! conformance {
                 a_change_of_an_unknown_task_changes_no_task,
                 postponing_an_ended_task_does_not_restore_it,
                 get_returns_tasks_in_the_order_of_the_ids;
-            ending:
+            settlement:
                 a_settled_task_is_removed_and_its_key_is_free,
                 a_task_settled_with_a_next_fire_continues_under_its_id_and_key,
                 a_task_may_continue_paused,
@@ -154,7 +147,7 @@ macro_rules! conformance {
                 redriving_removes_the_letter_and_restores_the_task_under_its_key,
                 the_record_of_a_redriven_fire_replaces_the_earlier_one,
                 forgetting_a_letter_removes_nothing_else;
-            listing:
+            lists:
                 find_returns_heads_in_the_order_of_the_keys,
                 keys_are_compared_as_a_whole,
                 a_key_names_a_task_only_within_its_namespace,
@@ -171,7 +164,7 @@ macro_rules! conformance {
                 history_and_dead_letters_have_separate_retention_ages,
                 a_sweep_never_changes_living_tasks,
                 history_below_its_size_limit_is_kept;
-            shape:
+            values:
                 a_task_with_every_field_set_is_read_back_unchanged,
                 every_kind_of_definition_is_read_back_unchanged,
                 a_large_payload_is_read_back_unchanged,
@@ -201,7 +194,7 @@ macro_rules! conformance {
 macro_rules! conformance_durable {
     ($under_test:expr) => {
         $crate::conformance_clauses! { $under_test;
-            durable:
+            durability:
                 every_acknowledged_change_is_there_after_a_restart,
                 an_owner_continues_after_a_restart,
                 batch_numbers_survive_a_restart,

@@ -3,17 +3,17 @@
 const SUITE: &str = include_str!("../src/conformance.rs");
 
 const MODULES: [&str; 11] = [
-    include_str!("../src/conformance/durable.rs"),
-    include_str!("../src/conformance/ending.rs"),
-    include_str!("../src/conformance/filing.rs"),
-    include_str!("../src/conformance/leases.rs"),
-    include_str!("../src/conformance/listing.rs"),
+    include_str!("../src/conformance/clauses/durability.rs"),
+    include_str!("../src/conformance/clauses/settlement.rs"),
+    include_str!("../src/conformance/clauses/writes.rs"),
+    include_str!("../src/conformance/clauses/leases.rs"),
+    include_str!("../src/conformance/clauses/lists.rs"),
     include_str!("../src/conformance/model.rs"),
-    include_str!("../src/conformance/order.rs"),
-    include_str!("../src/conformance/ownership.rs"),
-    include_str!("../src/conformance/retention.rs"),
-    include_str!("../src/conformance/membership.rs"),
-    include_str!("../src/conformance/shape.rs"),
+    include_str!("../src/conformance/clauses/order.rs"),
+    include_str!("../src/conformance/clauses/ownership.rs"),
+    include_str!("../src/conformance/clauses/retention.rs"),
+    include_str!("../src/conformance/clauses/membership.rs"),
+    include_str!("../src/conformance/clauses/values.rs"),
 ];
 
 #[test]

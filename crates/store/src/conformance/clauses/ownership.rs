@@ -4,13 +4,13 @@ use std::cell::Cell;
 
 use punctual_core::{Epoch, FireEnd, PartitionId, Seat};
 
-use super::StoreUnderTest;
-use super::fixtures::{
+use crate::change::{Batch, BatchNo, Change};
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{
     NOW, TTL, at, broker, die, epoch, id, letter, next_fire, partition, postpone, settle,
     settle_with_next, shop, task,
 };
-use super::owner::{TestOwner, ids};
-use crate::change::{Batch, BatchNo, Change};
+use crate::conformance::owner::{TestOwner, ids};
 use crate::error::StoreError;
 use crate::query::{Retention, Swept};
 use crate::{LeaseStore, TaskStore};

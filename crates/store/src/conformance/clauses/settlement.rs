@@ -2,13 +2,13 @@
 
 use punctual_core::{DeadLetter, DeadReason, FireEnd, FireRecord, Task, TaskState};
 
-use super::fixtures::{
+use crate::change::Change;
+use crate::conformance::fixtures::{
     NOW, at, attempts, die, in_state, letter, namespace, next_fire, partition, refile, rich_task,
     settle, settle_with_next, shop,
 };
-use super::owner::{OwnerState, TestOwner};
-use super::{PARTITIONS, StoreUnderTest};
-use crate::change::Change;
+use crate::conformance::owner::{OwnerState, TestOwner};
+use crate::conformance::{PARTITIONS, StoreUnderTest};
 use crate::query::Head;
 use crate::{LeaseStore, TaskStore};
 

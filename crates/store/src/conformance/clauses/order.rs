@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, TaskState, Timestamp};
 
-use super::StoreUnderTest;
-use super::fixtures::{NOW, at, due_at, in_state, postpone, refile, settle};
-use super::owner::{TestOwner, ids};
 use crate::LeaseStore;
 use crate::TaskStore;
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{NOW, at, due_at, in_state, postpone, refile, settle};
+use crate::conformance::owner::{TestOwner, ids};
 use crate::query::Position;
 
 pub async fn an_empty_partition_loads_nothing<S: StoreUnderTest>(under_test: &S) {

@@ -2,11 +2,11 @@
 
 use punctual_core::{FireEnd, Namespace, Task, TaskState, Timestamp};
 
-use super::StoreUnderTest;
-use super::fixtures::{
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{
     NOW, at, die, due_at, in_state, key, namespace, postpone, refile, settle, shop,
 };
-use super::owner::TestOwner;
+use crate::conformance::owner::TestOwner;
 use crate::query::{Filter, Head, Position};
 use crate::{LeaseStore, TaskStore};
 

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, Schedule, Task, TaskState, Version};
 
-use super::StoreUnderTest;
-use super::fixtures::{NOW, at, attempts, due_at, in_state, postpone, refile, rich_task, settle};
-use super::owner::TestOwner;
 use crate::change::Change;
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{
+    NOW, at, attempts, due_at, in_state, postpone, refile, rich_task, settle,
+};
+use crate::conformance::owner::TestOwner;
 use crate::query::{Filter, Head, Position};
 
 /// Checks that every read returns the task as it is.
@@ -219,7 +221,7 @@ pub async fn a_change_of_an_unknown_task_changes_no_task<S: StoreUnderTest>(unde
     let [unknown_task, done] = [at(10), at(20)].map(|due| owner.task(due).key("a").build());
     owner.apply(vec![postpone(&unknown_task, at(60)).1]).await;
     let cancelled = settle(&done, FireEnd::Cancelled, NOW);
-    let dead = super::fixtures::die(&unknown_task, NOW, None);
+    let dead = crate::conformance::fixtures::die(&unknown_task, NOW, None);
     owner.apply(vec![cancelled, dead]).await;
     assert_reads_return(&owner, &stays).await;
     assert_eq!(owner.load().await, [stays.clone()]);
@@ -230,7 +232,7 @@ pub async fn a_change_of_an_unknown_task_changes_no_task<S: StoreUnderTest>(unde
         assert_eq!(owner.history(unknown.id).await.len(), 1);
     }
     let letters = owner.dead().await;
-    assert_eq!(letters, [super::fixtures::letter(&unknown_task, NOW)]);
+    assert_eq!(letters, [crate::conformance::fixtures::letter(&unknown_task, NOW)]);
 }
 
 pub async fn postponing_an_ended_task_does_not_restore_it<S: StoreUnderTest>(under_test: &S) {

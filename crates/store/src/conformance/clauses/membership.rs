@@ -6,9 +6,9 @@ use punctual_core::{
     Assignment, BrokerId, Epoch, Heartbeat, Lease, PARTITIONS_MAX, PartitionId, Seat,
 };
 
-use super::StoreUnderTest;
-use super::fixtures::{NOW, TTL, at, broker, epoch, partition};
 use crate::LeaseStore;
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{NOW, TTL, at, broker, epoch, partition};
 use crate::error::StoreError;
 use crate::membership_store::{Members, MembershipStore};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use punctual_core::{Epoch, Lease, Seat, Timestamp};
 
-use super::StoreUnderTest;
-use super::fixtures::{NOW, TTL, at, broker, partition};
 use crate::LeaseStore;
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{NOW, TTL, at, broker, partition};
 use crate::error::StoreError;
 
 fn seats() -> [Seat; 3] {

@@ -8,14 +8,14 @@ use punctual_core::{
     DeadLetter, FireEnd, FireRecord, Lease, Payload, Seat, Task, TaskId, TaskState,
 };
 
-use super::StoreUnderTest;
-use super::ending::{assert_dead_after_any_fire, dead_in_all_partitions};
-use super::fixtures::{
+use super::settlement::{assert_dead_after_any_fire, dead_in_all_partitions};
+use crate::change::{BatchNo, Change};
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{
     NOW, TTL, at, broker, die, due_at, in_state, next_fire, partition, postpone, refile, rich_task,
     settle, settle_with_next,
 };
-use super::owner::{OwnerState, TestOwner};
-use crate::change::{BatchNo, Change};
+use crate::conformance::owner::{OwnerState, TestOwner};
 use crate::counts::Counts;
 use crate::error::StoreError;
 use crate::query::{Head, Retention};

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use punctual_core::{FireEnd, TaskState, Timestamp};
 
-use super::StoreUnderTest;
-use super::fixtures::{
+use crate::change::Change;
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{
     NOW, at, die, in_state, letter, namespace, next_fire, postpone, refile, settle,
     settle_with_next, shop,
 };
-use super::owner::TestOwner;
-use crate::change::Change;
+use crate::conformance::owner::TestOwner;
 use crate::counts::Counts;
 use crate::query::{Retention, Swept};
 use crate::{LeaseStore, TaskStore};

@@ -8,9 +8,9 @@ use punctual_core::{
     PAYLOAD_BYTES_MAX, Payload, RetryPolicy, Schedule, Target, Task, Timestamp, Version,
 };
 
-use super::StoreUnderTest;
-use super::fixtures::{NOW, at, die, letter, postpone, rich_task, settle, shop};
-use super::owner::{TestOwner, ids};
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{NOW, at, die, letter, postpone, rich_task, settle, shop};
+use crate::conformance::owner::{TestOwner, ids};
 use crate::query::{Filter, Head, Position};
 
 pub async fn a_task_with_every_field_set_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
