@@ -1,10 +1,12 @@
-//! Links: standing connections to a Redis, single or Cluster, that come back by themselves.
+//! Connections to a Redis, single or Cluster, that reconnect by themselves.
 //!
-//! In: commands and calls of scripts. Out: their replies, each within the timeout, or why not. A connection that failed
-//! is given up, and the next call makes a new one; nothing is retried behind the caller's back but
-//! what Redis itself sends elsewhere (MOVED, ASK) or has not seen yet (a script).
-//! Invariant: waiting for replicas goes over the same connection as the write, right behind it.
-//! Not here: what is asked (`store`), what replies mean (`reply`).
+//! [`RedisConnection`] sends commands and script calls and returns their replies within the
+//! timeout. A connection that failed is dropped, and the next call opens a new one. Nothing is
+//! retried without the caller's knowledge, except what Redis itself redirects (MOVED, ASK) and a
+//! script that the server does not have yet. `WAIT` is sent over the same connection as the write,
+//! directly after it.
+//!
+//! `script` builds the calls; `reply` takes replies apart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -25,24 +27,25 @@ use crate::options::RedisOptions;
 use crate::reply;
 use crate::script::{ScriptCall, ScriptForm};
 
-/// Times that one request follows a redirection or waits for a slot to be moved, at most.
+/// The largest number of redirections that one request follows, or of waits for a slot that moves.
 const REDIRECTIONS_MAX: u32 = 8;
-/// The longest pause before following one, in milliseconds.
+/// The longest pause before a redirection is followed, in milliseconds.
 const REDIRECTION_PAUSE_MAX_MS: u64 = 200;
-/// Failures in a row after which a Cluster is asked anew who serves what. The client mends single connections itself.
+/// Consecutive failures after which the slots of a Cluster are read again. The client library
+/// replaces single connections itself.
 const FAILURES_MAX: u32 = 2;
 
-/// What `ROLE` says of a server that takes writes.
+/// The role of a server that accepts writes, as `ROLE` returns it.
 const ROLE_OF_WRITES: &str = "master"; // words: allow
 
-/// What kind of Redis it is.
+/// Whether Redis is a single server or a Cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RedisKind {
     Single,
     Cluster,
 }
 
-/// What to wait for behind a write.
+/// What to wait for after a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     Nothing,
@@ -50,17 +53,17 @@ pub(crate) enum Wait {
     Synced,
 }
 
-/// What was answered, and whether what was to be waited for has come about.
+/// A reply, and whether the wait after it succeeded.
 pub(crate) struct WaitedReply {
     pub(crate) value: Value,
     pub(crate) waited: Result<(), RedisUnavailable>,
 }
 
-/// How to connect.
+/// The addresses and timeouts of a Redis.
 pub(crate) struct RedisAddress {
     pub(crate) kind: RedisKind,
     clients: Vec<Client>,
-    /// Which of them to try first: the one after the last that was of no use.
+    /// The client to try first: the one after the last that failed.
     first: AtomicUsize,
     cluster: Option<redis::cluster::ClusterClient>,
     connect_timeout: Duration,
@@ -69,12 +72,15 @@ pub(crate) struct RedisAddress {
 
 impl RedisAddress {
     pub(crate) fn new(options: &RedisOptions, kind: RedisKind) -> Result<Self, RedisOpenError> {
-        let wrong = |error: RedisError| RedisOpenError::Options(format!("Redis address: {error}"));
+        let invalid =
+            |error: RedisError| RedisOpenError::Options(format!("invalid Redis address: {error}"));
         if options.urls.is_empty() {
-            return Err(RedisOpenError::Options("Redis address: none is given".to_owned()));
+            return Err(RedisOpenError::Options(
+                "no Redis address is configured; give at least one redis:// URL".to_owned(),
+            ));
         }
         if options.urls.iter().any(|url| url.starts_with("rediss:")) {
-            // Whoever was first has installed the same one.
+            // Ignored: another call may have installed the same provider.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let certificates = options
@@ -86,7 +92,7 @@ impl RedisAddress {
             None => Client::open(url.as_str()),
         };
         let clients = options.urls.iter().map(client).collect::<Result<Vec<_>, _>>();
-        let clients = clients.map_err(wrong)?;
+        let clients = clients.map_err(invalid)?;
         let cluster = match kind {
             RedisKind::Single => None,
             RedisKind::Cluster => {
@@ -99,7 +105,7 @@ impl RedisAddress {
                 if let Some(certificates) = certificates {
                     builder = builder.certs(certificates);
                 }
-                Some(builder.build().map_err(wrong)?)
+                Some(builder.build().map_err(invalid)?)
             }
         };
         let RedisOptions { connect_timeout, timeout, .. } = *options;
@@ -117,11 +123,12 @@ impl RedisAddress {
         }
     }
 
-    /// The first of the given servers that takes writes.
+    /// Connects to the first of the configured servers that accepts writes.
     async fn connect_single(&self) -> Result<OpenConnection, StoreError> {
         let mut last = StoreError::from(RedisUnavailable::NoServerForWrites);
         for _ in &self.clients {
-            // Moved on before trying: a caller that runs out of time leaves the next server to the next caller.
+            // The index moves before the attempt: if this caller times out, the next one tries the
+            // next server.
             let index = self.first.fetch_add(1, Ordering::Relaxed) % self.clients.len();
             let connecting = self.connect_to(&self.clients[index]);
             match tokio::time::timeout(self.connect_timeout, connecting).await {
@@ -143,10 +150,10 @@ impl RedisAddress {
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connected.map_err(store_error)?;
         if self.clients.len() > 1 {
-            let role = connection.send_packed_command(&redis::cmd("ROLE")).await;
-            let role = reply::array(role.map_err(store_error)?)?;
-            let takes_writes = role.first().and_then(|first| reply::text(first).ok());
-            if takes_writes != Some(ROLE_OF_WRITES) {
+            let reply = connection.send_packed_command(&redis::cmd("ROLE")).await;
+            let role = reply::array(reply.map_err(store_error)?)?;
+            let role = role.first().and_then(|first| reply::text(first).ok());
+            if role != Some(ROLE_OF_WRITES) {
                 return Err(RedisUnavailable::NoServerForWrites.into());
             }
         }
@@ -160,7 +167,7 @@ enum OpenConnection {
     Cluster(ClusterConnection),
 }
 
-/// One connection, or one to each server of a Cluster.
+/// A connection to a single server, or one to each server of a Cluster.
 pub(crate) struct RedisConnection {
     address: Arc<RedisAddress>,
     current: Mutex<CurrentConnection>,
@@ -170,7 +177,7 @@ pub(crate) struct RedisConnection {
 #[derive(Default)]
 struct CurrentConnection {
     connection: Option<OpenConnection>,
-    /// Tells a connection that failed from the one that took its place.
+    /// Distinguishes a connection that failed from its successor.
     generation: u64,
 }
 
@@ -179,12 +186,13 @@ impl RedisConnection {
         Self { address, current: Mutex::default(), failures: AtomicU32::new(0) }
     }
 
-    /// Calls a script that only reads, or whose writing need not be waited for.
+    /// Calls a script that only reads, or whose writes need no wait.
     pub(crate) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, StoreError> {
         Ok(self.call_and_wait(call, Wait::Nothing).await?.value)
     }
 
-    /// Calls a script and waits for what it wrote. One that the server does not know is sent whole.
+    /// Calls a script and waits as `wait` demands. If the server does not have the script, sends
+    /// its source.
     pub(crate) async fn call_and_wait(
         &self,
         call: &ScriptCall<'_>,
@@ -199,7 +207,7 @@ impl RedisConnection {
         }
     }
 
-    /// Sends one command about a key.
+    /// Sends one command that belongs to a key.
     pub(crate) async fn command(&self, command: Cmd, key: &str) -> Result<Value, StoreError> {
         let sent = self.send(command, key, Wait::Nothing).await;
         Ok(sent.map_err(CallError::into_store_error)?.value)
@@ -207,26 +215,27 @@ impl RedisConnection {
 
     async fn send(&self, command: Cmd, key: &str, wait: Wait) -> Result<WaitedReply, CallError> {
         let timeout = self.address.timeout;
-        // Connecting and asking have the same bound, so that a caller waits for one timeout in all.
+        // Connecting and calling share one timeout, so that a caller waits no longer than that.
         let sent = tokio::time::timeout(timeout, async {
             let (connection, generation) = self.connection().await?;
             let sent = match wait {
                 Wait::Nothing => send_one(connection, command, key).await,
                 _ => send_and_wait(connection, command, key, wait, timeout).await,
             };
-            self.judge(&sent, generation).await;
+            self.drop_if_unusable(&sent, generation).await;
             sent
         });
         match sent.await {
             Ok(answer) => answer,
             Err(_) => {
-                self.give_up().await;
+                self.drop_after_timeout().await;
                 Err(RedisUnavailable::Silent(timeout.as_millis()).into())
             }
         }
     }
 
-    /// The connection, made anew if the last one failed. One caller makes it; the others wait for that.
+    /// Returns the connection, and opens a new one if the last one failed. One caller opens it; the
+    /// others wait for it.
     async fn connection(&self) -> Result<(OpenConnection, u64), CallError> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
@@ -238,15 +247,15 @@ impl RedisConnection {
         Ok((connection, current.generation))
     }
 
-    /// Gives a connection up that is of no use any more.
-    async fn judge(&self, answer: &Result<WaitedReply, CallError>, generation: u64) {
+    /// Drops the connection if the result shows that it is unusable.
+    async fn drop_if_unusable(&self, answer: &Result<WaitedReply, CallError>, generation: u64) {
         let Err(CallError::Redis(error)) = answer else {
             self.failures.store(0, Ordering::Relaxed);
             return;
         };
-        let useless = match error.kind() {
+        let unusable = match error.kind() {
             ErrorKind::Server(kind) => {
-                // It is a replica by now, or was told to be.
+                // The server has become a replica.
                 kind == ServerErrorKind::ReadOnly && self.address.kind == RedisKind::Single
             }
             ErrorKind::Extension => false,
@@ -255,7 +264,7 @@ impl RedisConnection {
                 self.address.kind == RedisKind::Single || failures >= FAILURES_MAX
             }
         };
-        if useless {
+        if unusable {
             let mut current = self.current.lock().await;
             if current.generation == generation {
                 current.connection = None;
@@ -264,13 +273,14 @@ impl RedisConnection {
         }
     }
 
-    /// Nothing came within the time: what was asked may still be made, and its answer is of no use.
-    async fn give_up(&self) {
+    /// Drops the connection after a timeout: Redis may still run the call, but its reply is of no
+    /// use.
+    async fn drop_after_timeout(&self) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if self.address.kind == RedisKind::Cluster && failures < FAILURES_MAX {
             return;
         }
-        // Whoever is connecting right now has a newer one.
+        // A caller that holds the lock is opening a newer connection.
         if let Ok(mut current) = self.current.try_lock() {
             current.connection = None;
             self.failures.store(0, Ordering::Relaxed);
@@ -278,7 +288,7 @@ impl RedisConnection {
     }
 }
 
-/// Why there is no reply.
+/// Why a call has no reply.
 enum CallError {
     NoScript,
     Redis(RedisError),
@@ -288,7 +298,9 @@ enum CallError {
 impl CallError {
     fn into_store_error(self) -> StoreError {
         match self {
-            Self::NoScript => StoreError::Broken("Redis forgets scripts at once".to_owned()),
+            Self::NoScript => StoreError::Broken(
+                "Redis does not keep scripts: it lost one between two calls".to_owned(),
+            ),
             Self::Redis(error) => store_error(error),
             Self::Store(error) => error,
         }
@@ -325,7 +337,8 @@ async fn send_one(
     Ok(WaitedReply { value: value?.extract_error()?, waited: Ok(()) })
 }
 
-/// Waiting goes right behind the write, over the same connection: Redis waits for the last write of a connection.
+/// Sends a command and the wait for it in one pipeline: Redis waits for the last write of a
+/// connection.
 async fn send_and_wait(
     connection: OpenConnection,
     command: Cmd,
@@ -333,13 +346,13 @@ async fn send_and_wait(
     wait: Wait,
     timeout: Duration,
 ) -> Result<WaitedReply, CallError> {
-    // Redis gives up a little before the caller does, so that its answer still arrives.
-    let patience_ms = u64::try_from(timeout.as_millis() * 4 / 5).unwrap_or(u64::MAX).max(1);
+    // Redis stops waiting a little before the caller does, so that its reply still arrives.
+    let wait_ms = u64::try_from(timeout.as_millis() * 4 / 5).unwrap_or(u64::MAX).max(1);
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.add_command(command);
     match wait {
-        Wait::Synced => pipeline.cmd("WAITAOF").arg(1).arg(0).arg(patience_ms),
-        _ => pipeline.cmd("WAIT").arg(1).arg(patience_ms),
+        Wait::Synced => pipeline.cmd("WAITAOF").arg(1).arg(0).arg(wait_ms),
+        _ => pipeline.cmd("WAIT").arg(1).arg(wait_ms),
     };
     let values = match connection {
         OpenConnection::Single(mut connection) => {

@@ -1,9 +1,9 @@
-//! What this process knows of seats, apart from Redis: enough to notice that Redis has gone back.
+//! What this process knows of epochs, apart from Redis: enough to notice that Redis lost writes.
 //!
-//! In: leases that were taken, batches that were answered. Out: the token that a write carries, the epoch that the next
-//! acquisition proposes, and whether an answer says that Redis has lost what it had acknowledged.
-//! Redis replicates after it has answered, so a replica that is promoted can be behind. Then its epoch or its
-//! batch number is smaller than what was answered before: the store was rewound.
+//! Redis replicates after it has replied, so a replica that is promoted can be behind. Then its
+//! epoch or its batch number is smaller than one that was acknowledged before. [`EpochTracker`]
+//! remembers the largest epoch of each seat, the token of the epoch that this process acquired, and
+//! the last acknowledged batch.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,22 +12,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use punctual_core::{Epoch, PartitionId, Seat};
 use punctual_store::BatchNo;
 
-/// Redis has lost what it had acknowledged.
+/// Redis lost writes that it had acknowledged.
 ///
-/// `apply` answers `Fenced` with an epoch below ours, or `Gap` with a number that was answered `Ok` before: no
-/// number after the last of these is in the store, and whoever still knows what was in them can make it anew
-/// under a new epoch, which is larger than every epoch that this process has seen.
+/// `apply` returned `Fenced` with an epoch that is not above ours, or `Gap` with a number that was
+/// acknowledged before. The batches after `last` are not in the store. An owner that still has them
+/// can write them again under a new epoch, which is larger than every epoch that this process has
+/// seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewound {
-    /// Where.
+    /// The partition that lost batches.
     pub partition: PartitionId,
     /// The epoch of the write.
     pub ours: Epoch,
-    /// The epoch in Redis: smaller if acquisitions were lost.
+    /// The epoch in Redis: smaller than ours if acquisitions were lost.
     pub current: Epoch,
-    /// The batch of our epoch that was last answered `Ok`, if one was.
-    pub answered: Option<BatchNo>,
-    /// The batch that Redis has last, if the epoch is still ours.
+    /// The last acknowledged batch of our epoch, if any.
+    pub acknowledged: Option<BatchNo>,
+    /// The last batch in Redis, if the epoch is still ours.
     pub last: Option<BatchNo>,
 }
 
@@ -38,59 +39,60 @@ pub(crate) struct EpochTracker {
 
 #[derive(Debug, Clone)]
 struct TrackedSeat {
-    /// The largest ever seen.
+    /// The largest epoch ever seen.
     largest: Epoch,
-    /// The one that this process took last, if any.
-    taken: Option<AcquiredEpoch>,
+    /// The epoch that this process acquired last, if any.
+    acquired: Option<AcquiredEpoch>,
 }
 
 #[derive(Debug, Clone)]
 struct AcquiredEpoch {
     epoch: Epoch,
     token: String,
-    answered: Option<BatchNo>,
+    acknowledged: Option<BatchNo>,
 }
 
 impl EpochTracker {
-    /// Nothing is left half-way here by a panic.
+    /// A panic cannot leave this state half-written.
     fn seats(&self) -> MutexGuard<'_, HashMap<Seat, TrackedSeat>> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The least epoch that an acquisition may give.
-    pub(crate) fn proposal(&self, seat: Seat) -> u32 {
+    /// Returns the smallest epoch that the next acquisition may return.
+    pub(crate) fn next_epoch(&self, seat: Seat) -> u32 {
         self.seats().get(&seat).map_or(0, |seen| seen.largest.get()) + 1
     }
 
-    pub(crate) fn see(&self, seat: Seat, epoch: Epoch) {
+    pub(crate) fn observe(&self, seat: Seat, epoch: Epoch) {
         let mut seats = self.seats();
-        let seen = seats.entry(seat).or_insert(TrackedSeat { largest: epoch, taken: None });
+        let seen = seats.entry(seat).or_insert(TrackedSeat { largest: epoch, acquired: None });
         seen.largest = seen.largest.max(epoch);
     }
 
-    pub(crate) fn take(&self, seat: Seat, epoch: Epoch, token: String) {
-        self.see(seat, epoch);
+    pub(crate) fn acquire(&self, seat: Seat, epoch: Epoch, token: String) {
+        self.observe(seat, epoch);
         if let Some(seen) = self.seats().get_mut(&seat) {
-            seen.taken = Some(AcquiredEpoch { epoch, token, answered: None });
+            seen.acquired = Some(AcquiredEpoch { epoch, token, acknowledged: None });
         }
     }
 
-    /// The token under which this process took an epoch; empty if it did not, and then Redis does not ask for it.
+    /// Returns the token with which this process acquired an epoch. Empty if another process
+    /// acquired it; then Redis does not compare tokens.
     pub(crate) fn token(&self, seat: Seat, epoch: Epoch) -> String {
         let seats = self.seats();
-        let taken = seats.get(&seat).and_then(|seen| seen.taken.as_ref());
-        taken
-            .filter(|taken| taken.epoch == epoch)
-            .map_or_else(String::new, |taken| taken.token.clone())
+        let acquired = seats.get(&seat).and_then(|seen| seen.acquired.as_ref());
+        acquired
+            .filter(|acquired| acquired.epoch == epoch)
+            .map_or_else(String::new, |acquired| acquired.token.clone())
     }
 
-    pub(crate) fn answered(&self, partition: PartitionId, epoch: Epoch, number: BatchNo) {
-        if let Some(taken) = self.taken(&mut self.seats(), partition, epoch) {
-            taken.answered = taken.answered.max(Some(number));
+    pub(crate) fn acknowledge(&self, partition: PartitionId, epoch: Epoch, number: BatchNo) {
+        if let Some(acquired) = self.acquired(&mut self.seats(), partition, epoch) {
+            acquired.acknowledged = acquired.acknowledged.max(Some(number));
         }
     }
 
-    /// Whether a refusal under a current epoch means that Redis has gone back.
+    /// Returns whether a fenced write means that Redis lost writes.
     pub(crate) fn fenced(
         &self,
         partition: PartitionId,
@@ -98,13 +100,13 @@ impl EpochTracker {
         current: Epoch,
     ) -> Option<Rewound> {
         let mut seats = self.seats();
-        let taken = self.taken(&mut seats, partition, ours)?;
-        let answered = taken.answered;
-        // The same epoch with another token: it was given twice, so the first time was lost.
-        (current <= ours).then_some(Rewound { partition, ours, current, answered, last: None })
+        let acquired = self.acquired(&mut seats, partition, ours)?;
+        let acknowledged = acquired.acknowledged;
+        // The same epoch with another token was granted twice, so the first grant was lost.
+        (current <= ours).then_some(Rewound { partition, ours, current, acknowledged, last: None })
     }
 
-    /// Whether a last number means that Redis has gone back.
+    /// Returns whether the last batch number in Redis means that Redis lost writes.
     pub(crate) fn gap(
         &self,
         partition: PartitionId,
@@ -112,29 +114,29 @@ impl EpochTracker {
         last: BatchNo,
     ) -> Option<Rewound> {
         let mut seats = self.seats();
-        let answered = self.taken(&mut seats, partition, ours)?.answered;
-        (answered > Some(last)).then_some(Rewound {
+        let acknowledged = self.acquired(&mut seats, partition, ours)?.acknowledged;
+        (acknowledged > Some(last)).then_some(Rewound {
             partition,
             ours,
             current: ours,
-            answered,
+            acknowledged,
             last: Some(last),
         })
     }
 
-    #[expect(clippy::unused_self, reason = "reads as what it is: of what is known")]
-    fn taken<'a>(
+    #[expect(clippy::unused_self, reason = "reads as a method of the tracker")]
+    fn acquired<'a>(
         &self,
         seats: &'a mut HashMap<Seat, TrackedSeat>,
         partition: PartitionId,
         epoch: Epoch,
     ) -> Option<&'a mut AcquiredEpoch> {
         let seen = seats.get_mut(&Seat::Partition(partition))?;
-        seen.taken.as_mut().filter(|taken| taken.epoch == epoch)
+        seen.acquired.as_mut().filter(|acquired| acquired.epoch == epoch)
     }
 }
 
-/// A word that no other acquisition carries: 64 bits that the system made for this process, and more each time.
+/// Returns a random token: no other acquisition has the same.
 pub(crate) fn token() -> String {
     let [one, two] = [(); 2].map(|()| RandomState::new().build_hasher().finish());
     format!("{one:016x}{two:016x}")
@@ -151,40 +153,40 @@ mod tests {
     }
 
     #[test]
-    fn the_next_epoch_is_above_all_that_were_seen() {
-        let known = EpochTracker::default();
-        assert_eq!(known.proposal(Seat::Leader), 1);
-        known.see(Seat::Leader, epoch(7));
-        known.see(Seat::Leader, epoch(5));
-        assert_eq!(known.proposal(Seat::Leader), 8);
-        assert_eq!(known.proposal(Seat::Partition(P)), 1);
+    fn the_next_epoch_is_larger_than_all_seen_epochs() {
+        let tracker = EpochTracker::default();
+        assert_eq!(tracker.next_epoch(Seat::Leader), 1);
+        tracker.observe(Seat::Leader, epoch(7));
+        tracker.observe(Seat::Leader, epoch(5));
+        assert_eq!(tracker.next_epoch(Seat::Leader), 8);
+        assert_eq!(tracker.next_epoch(Seat::Partition(P)), 1);
     }
 
     #[test]
     fn a_token_belongs_to_one_epoch() {
-        let known = EpochTracker::default();
+        let tracker = EpochTracker::default();
         let seat = Seat::Partition(P);
-        assert_eq!(known.token(seat, epoch(1)), "");
-        known.take(seat, epoch(1), "a".to_owned());
-        assert_eq!(known.token(seat, epoch(1)), "a");
-        assert_eq!(known.token(seat, epoch(2)), "");
+        assert_eq!(tracker.token(seat, epoch(1)), "");
+        tracker.acquire(seat, epoch(1), "a".to_owned());
+        assert_eq!(tracker.token(seat, epoch(1)), "a");
+        assert_eq!(tracker.token(seat, epoch(2)), "");
         assert_ne!(token(), token());
     }
 
     #[test]
-    fn a_store_is_rewound_if_it_has_less_than_it_answered() {
-        let known = EpochTracker::default();
-        known.take(Seat::Partition(P), epoch(3), "a".to_owned());
-        assert_eq!(known.gap(P, epoch(3), BatchNo::new(0)), None, "nothing was answered yet");
-        known.answered(P, epoch(3), BatchNo::new(5));
+    fn a_store_is_rewound_if_it_has_less_than_it_acknowledged() {
+        let tracker = EpochTracker::default();
+        tracker.acquire(Seat::Partition(P), epoch(3), "a".to_owned());
+        assert_eq!(tracker.gap(P, epoch(3), BatchNo::new(0)), None, "nothing was acknowledged yet");
+        tracker.acknowledge(P, epoch(3), BatchNo::new(5));
         for (last, rewound) in [(4, true), (5, false), (6, false)] {
-            let found = known.gap(P, epoch(3), BatchNo::new(last));
+            let found = tracker.gap(P, epoch(3), BatchNo::new(last));
             assert_eq!(found.is_some(), rewound, "last {last}");
         }
         for (current, rewound) in [(2, true), (3, true), (4, false)] {
-            let found = known.fenced(P, epoch(3), epoch(current));
+            let found = tracker.fenced(P, epoch(3), epoch(current));
             assert_eq!(found.is_some(), rewound, "current {current}");
         }
-        assert_eq!(known.fenced(P, epoch(9), epoch(2)), None, "an epoch that was never ours");
+        assert_eq!(tracker.fenced(P, epoch(9), epoch(2)), None, "an epoch that was never ours");
     }
 }
