@@ -14,7 +14,7 @@ pub enum RedisOpenError {
     Options(String),
     /// Correct the options: the store was created with another number of partitions.
     #[error(
-        "cluster \"{cluster}\" was created with {made} partitions, not {asked}; \
+        "cluster \"{cluster}\" was created with {made} partitions, not {configured}; \
          configure {made} partitions"
     )]
     Partitions {
@@ -23,7 +23,7 @@ pub enum RedisOpenError {
         /// The number of partitions in Redis.
         made: String,
         /// The number of partitions in the options.
-        asked: u16,
+        configured: u16,
     },
     /// Use a newer version of Punctual: a newer version wrote this store.
     #[error(

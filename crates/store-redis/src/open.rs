@@ -76,15 +76,15 @@ async fn fix_or_check(
     partitions: Partitions,
 ) -> Result<(), RedisOpenError> {
     let meta = keys::meta(cluster);
-    let asked = partitions.count();
+    let configured = partitions.count();
     let format = get_or_propose(connection, &meta, "format", FORMAT).await?;
-    let made = get_or_propose(connection, &meta, "partitions", &asked.to_string()).await?;
+    let made = get_or_propose(connection, &meta, "partitions", &configured.to_string()).await?;
     let cluster = cluster.to_owned();
     if format != FORMAT {
         return Err(RedisOpenError::Format { cluster, format });
     }
-    if made != asked.to_string() {
-        return Err(RedisOpenError::Partitions { cluster, made, asked });
+    if made != configured.to_string() {
+        return Err(RedisOpenError::Partitions { cluster, made, configured });
     }
     Ok(())
 }

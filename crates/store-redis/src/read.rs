@@ -332,15 +332,15 @@ impl RedisStore {
     }
 }
 
-/// Merges two ranges of tasks, in order. If one of them has more tasks, those after its last task
-/// are not known yet and are left out.
+/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is complete
+/// only up to its last task; later tasks are left out.
 fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, bool) {
     let last = |page: &TaskRange| page.tasks.last().filter(|_| page.more).map(Position::of);
-    let known = [last(&due), last(&paused)].into_iter().flatten().min();
+    let complete_until = [last(&due), last(&paused)].into_iter().flatten().min();
     let mut tasks = [due.tasks, paused.tasks].concat();
     tasks.sort_by_key(Position::of);
-    if let Some(known) = known {
-        tasks.retain(|task| Position::of(task) <= known);
+    if let Some(complete_until) = complete_until {
+        tasks.retain(|task| Position::of(task) <= complete_until);
     }
-    (tasks, known.is_some())
+    (tasks, complete_until.is_some())
 }

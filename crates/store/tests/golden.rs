@@ -8,6 +8,8 @@
 //! missing files and never changes existing ones. A file that no longer matches means that tasks
 //! on the disks of users can no longer be read: do not edit the file, add a format number.
 
+#![allow(clippy::unwrap_used, reason = "the values are fixed")]
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
