@@ -20,7 +20,7 @@ use punctual_server::{
 };
 use punctual_store::Retention;
 use punctual_store_embedded::{EmbeddedStore, Options};
-use punctual_store_redis::{Durability, OpenError, RedisStore};
+use punctual_store_redis::{Durability, RedisOpenError, RedisStore};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -181,7 +181,7 @@ async fn join(settings: &Settings) -> anyhow::Result<(Store, Partitions)> {
     let asked = Partitions::new(settings.partitions.unwrap_or(PARTITIONS_SHARED))?;
     let urls = settings.redis.iter().flatten().map(|url| url.reveal().to_owned()).collect();
     let cluster = settings.cluster.as_deref().unwrap_or(CLUSTER);
-    let mut options = punctual_store_redis::Options::new(urls, cluster, asked);
+    let mut options = punctual_store_redis::RedisOptions::new(urls, cluster, asked);
     options.durability = match settings.durability {
         None | Some(Durable::Master) => Durability::Master,
         Some(Durable::Replica) => Durability::Replica,
@@ -191,7 +191,7 @@ async fn join(settings: &Settings) -> anyhow::Result<(Store, Partitions)> {
     options.timeout = options.timeout.min(settings.lease.unwrap_or(LEASE) / 3);
     options.authority_pem = settings.redis_ca.as_deref().map(read_pem).transpose()?;
     let opened = match RedisStore::open(options.clone()).await {
-        Err(OpenError::Partitions { made, .. }) if settings.partitions.is_none() => {
+        Err(RedisOpenError::Partitions { made, .. }) if settings.partitions.is_none() => {
             options.partitions = Partitions::new(made.parse().unwrap_or(0))?;
             RedisStore::open(options).await
         }

@@ -265,7 +265,7 @@ fn name_and_number_of_partitions_are_fixed_when_the_cluster_is_made() {
     let status = stage.members[stranger].end();
     let said = stage.members[stranger].said();
     assert!(!status.success(), "{said}");
-    let why = "the cluster punctual was made with 7 partitions, not with 8";
+    let why = "cluster \"punctual\" was created with 7 partitions, not 8";
     assert!(said.contains(why), "{said}");
     // One that says nothing takes what there is.
     stage.start_again(stranger);

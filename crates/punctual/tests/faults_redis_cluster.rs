@@ -166,7 +166,7 @@ fn fail(stage: &mut Brokers, dice: &mut Dice, kind: Kind) -> String {
 fn own(partition: u16) -> String {
     let all = Partitions::new(PARTITIONS).unwrap();
     let partition: PartitionId = all.iter().nth(partition.into()).unwrap();
-    keys::Keys::new(NAME, partition).own
+    keys::PartitionKeys::new(NAME, partition).own
 }
 
 /// Kills the server that has a key; it comes back when its replica has taken its place, and follows it.

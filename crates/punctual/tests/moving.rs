@@ -371,7 +371,7 @@ async fn a_store_that_a_broker_has_is_not_touched() {
     assert!(!fine_ && told.contains("there is no cluster shop"), "{told}");
 
     let options =
-        punctual_store_redis::Options::new(vec![redis.url.clone()], "shop", Partitions::ONE);
+        punctual_store_redis::RedisOptions::new(vec![redis.url.clone()], "shop", Partitions::ONE);
     let (store, _) = RedisStore::open(options).await.unwrap();
     let seat = Seat::Partition(PartitionId::FIRST);
     let ttl = Duration::from_secs(60);

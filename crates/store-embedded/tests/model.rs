@@ -3,7 +3,7 @@
 
 mod subject;
 
-use punctual_store::conformance::model::{Walk, same_as_memory};
+use punctual_store::conformance::model::{ModelRun, same_as_memory};
 use punctual_store::conformance::run;
 
 use subject::Dir;
@@ -19,6 +19,6 @@ fn the_store_answers_like_the_memory_store_over_many_seeds() {
     let steps = number("PUNCTUAL_STEPS", 400);
     for seed in first..first + number("PUNCTUAL_SEEDS", 4) {
         let subject = Dir::tiny();
-        run(same_as_memory(&subject, Walk { seed, steps }));
+        run(same_as_memory(&subject, ModelRun { seed, steps }));
     }
 }

@@ -1,10 +1,12 @@
-//! Batches: what many changes, made in their order, come down to.
+//! Batches: folds many changes into the arguments of one script call.
 //!
-//! In: a batch. Out: the sections that `apply.lua` makes with one command for many tasks. A task, a name, a letter or
-//! a record that several changes are about is written once, as the last of them leaves it; so the
-//! sections may be made in any order, and the script need not look at values.
-//! Invariant: what depends on what Redis has (is the task there, does the name still lead to it) is decided in the
-//! script; everything else here.
+//! `apply.lua` makes the sections of a batch with one command for many tasks. A task, name, dead
+//! letter or record that several changes touch is written once, with the last value. So the order
+//! of sections does not matter, and the script does not decode values. Decisions that depend on the
+//! contents of Redis (whether a task exists, whether a name still leads to it) are made in the
+//! script; all others are made here.
+
+mod arguments;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -16,138 +18,40 @@ use punctual_core::{
 };
 use punctual_store::{Batch, BatchNo, Change, Counts, Head, count};
 
-use crate::codec::{self, Late};
+pub(crate) use self::arguments::BatchArguments;
+use crate::codec::{self, Postponement};
 
-/// Fires in one piece of history: a sweep deletes a piece in one go.
+/// The largest number of fires in one piece of history: a sweep deletes a whole piece.
 const PIECE_FIRES_MAX: usize = 1000;
 
-/// A list of arguments in one buffer.
-#[derive(Debug, Default)]
-pub(crate) struct Section {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Section {
-    fn push(&mut self, argument: &[u8]) {
-        self.write(|out| out.extend_from_slice(argument));
-    }
-
-    fn push_number(&mut self, number: impl Into<i128>) {
-        self.push(number.into().to_string().as_bytes());
-    }
-
-    fn write(&mut self, argument: impl FnOnce(&mut Vec<u8>)) {
-        argument(&mut self.bytes);
-        self.ends.push(self.bytes.len());
-    }
-
-    pub(crate) const fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
-    }
-}
-
-/// The sections of a batch, in the order of `apply.lua`.
-#[derive(Debug, Default)]
-pub(crate) struct Sections {
-    back: Section,
-    back_fires: Section,
-    gone: Section,
-    ended: Section,
-    due: Section,
-    paused: Section,
-    was_paused: Section,
-    was_due: Section,
-    postponed: Section,
-    named: Section,
-    unnamed: Section,
-    unnamed_if: Section,
-    unnamed_from: Section,
-    letters: Section,
-    dead: Section,
-    dead_ages: Section,
-    redriven: Section,
-    redriven_from: Section,
-    history: Section,
-    fires: Section,
-    ages: Section,
-    counts: Section,
-    /// Whether there are new tasks, which need room.
-    pub(crate) grows: bool,
-}
-
-impl Sections {
-    /// What a batch of an epoch comes down to.
+impl BatchArguments {
+    /// Folds a batch of an epoch.
     pub(crate) fn of(epoch: Epoch, batch: Batch) -> Self {
-        let mut folded = Folded::default();
+        let mut folded = FoldedBatch::default();
         for change in batch.changes {
             folded.add(Arc::unwrap_or_clone(change));
         }
         folded.write(epoch, batch.number)
     }
-
-    pub(crate) const fn all(&self) -> [&Section; 22] {
-        [
-            &self.back,
-            &self.back_fires,
-            &self.gone,
-            &self.ended,
-            &self.due,
-            &self.paused,
-            &self.was_paused,
-            &self.was_due,
-            &self.postponed,
-            &self.named,
-            &self.unnamed,
-            &self.unnamed_if,
-            &self.unnamed_from,
-            &self.letters,
-            &self.dead,
-            &self.dead_ages,
-            &self.redriven,
-            &self.redriven_from,
-            &self.history,
-            &self.fires,
-            &self.ages,
-            &self.counts,
-        ]
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.all().iter().map(|section| section.bytes()).sum()
-    }
-
-    pub(crate) fn arguments(&self) -> usize {
-        self.all().iter().map(|section| section.len()).sum()
-    }
 }
 
-/// How a task stands after the changes so far.
+/// The state of a task after the changes so far.
 #[derive(Debug)]
-enum Standing {
-    /// Filed; a fresh one was not there before.
+enum FoldedTask {
+    /// Stored. A `fresh` task was not in Redis before the batch.
     Filed { task: Box<Task>, fresh: bool },
-    /// Due later, if it is there.
-    Postponed(Late),
-    /// Gone.
+    /// Due later, if Redis has it.
+    Postponed(Postponement),
+    /// Ended.
     Ended,
 }
 
-impl Standing {
-    /// When it is due, as far as that is known.
+impl FoldedTask {
+    /// Returns when the task is due, as far as the batch tells.
     fn fire_at(&self, id: TaskId) -> Timestamp {
         match self {
             Self::Filed { task, .. } => task.fire_at,
-            Self::Postponed(late) => late.fire_at,
+            Self::Postponed(postponement) => postponement.fire_at,
             Self::Ended => id.due(),
         }
     }
@@ -155,63 +59,64 @@ impl Standing {
 
 /// Where a name leads after the changes so far.
 #[derive(Debug)]
-enum Name {
-    /// To what was filed in this batch.
+enum FoldedName {
+    /// To a task that this batch stores.
     To(Box<Head>),
-    /// Nowhere.
+    /// Nowhere: the name is free.
     Free,
-    /// Nowhere, if it led to one of these.
+    /// Nowhere, if it led to one of these tasks.
     FreeFrom(Vec<TaskId>),
 }
 
-/// What becomes of a letter.
+/// The state of a dead letter after the changes so far.
 #[derive(Debug)]
-enum Letter {
+enum FoldedLetter {
     Kept(Box<DeadLetter>),
-    Gone(Namespace),
+    Removed(Namespace),
 }
 
-/// A map that remembers in which order its keys came, so that the same batch makes the same bytes.
+/// A map in the order of insertion, so that the same batch has the same bytes.
 #[derive(Debug)]
-struct Ordered<K, V> {
-    places: HashMap<K, usize>,
+struct InsertionMap<K, V> {
+    indexes: HashMap<K, usize>,
     items: Vec<(K, V)>,
 }
 
-impl<K, V> Default for Ordered<K, V> {
+impl<K, V> Default for InsertionMap<K, V> {
     fn default() -> Self {
-        Self { places: HashMap::new(), items: Vec::new() }
+        Self { indexes: HashMap::new(), items: Vec::new() }
     }
 }
 
-impl<K: Hash + Eq + Clone, V> Ordered<K, V> {
+impl<K: Hash + Eq + Clone, V> InsertionMap<K, V> {
     fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.places.get(key).map(|place| &mut self.items[*place].1)
+        self.indexes.get(key).map(|index| &mut self.items[*index].1)
     }
 
     fn set(&mut self, key: K, value: V) {
-        match self.places.entry(key.clone()) {
-            Entry::Occupied(place) => self.items[*place.get()].1 = value,
-            Entry::Vacant(place) => {
-                place.insert(self.items.len());
+        match self.indexes.entry(key.clone()) {
+            Entry::Occupied(index) => self.items[*index.get()].1 = value,
+            Entry::Vacant(index) => {
+                index.insert(self.items.len());
                 self.items.push((key, value));
             }
         }
     }
 }
 
+/// The state of everything that a batch changes.
 #[derive(Debug, Default)]
-struct Folded {
-    tasks: Ordered<TaskId, Standing>,
-    /// Tasks that ended and were redriven.
-    back: Vec<TaskId>,
-    names: Ordered<Vec<u8>, Name>,
-    letters: Ordered<FireId, Letter>,
-    records: Ordered<FireId, FireRecord>,
-    counts: Ordered<Namespace, Counts>,
+struct FoldedBatch {
+    tasks: InsertionMap<TaskId, FoldedTask>,
+    /// Tasks that had ended and are redriven.
+    restored: Vec<TaskId>,
+    names: InsertionMap<Vec<u8>, FoldedName>,
+    letters: InsertionMap<FireId, FoldedLetter>,
+    records: InsertionMap<FireId, FireRecord>,
+    counts: InsertionMap<Namespace, Counts>,
 }
 
-impl Folded {
+impl FoldedBatch {
     fn add(&mut self, change: Change) {
         if let Some((namespace, moved)) = count(&change) {
             match self.counts.get_mut(namespace) {
@@ -223,64 +128,65 @@ impl Folded {
             Change::Put(task) => self.file(task, true),
             Change::Refile { task, .. } => self.file(task, false),
             Change::Postpone { id, fire_at, version } => {
-                self.postpone(id, Late { fire_at, version });
+                self.postpone(id, Postponement { fire_at, version });
             }
             Change::Settle { record, next, was } => {
-                self.go_on(&record, next, was);
+                self.end_fire(&record, next, was);
                 self.records.set(record.fire_id, record);
             }
             Change::Dead { letter, next, was } => {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
-                self.go_on(&record, next, was);
+                self.end_fire(&record, next, was);
                 self.records.set(record.fire_id, record);
-                self.letters.set(letter.fire_id(), Letter::Kept(Box::new(letter)));
+                self.letters.set(letter.fire_id(), FoldedLetter::Kept(Box::new(letter)));
             }
             Change::Redrive { fire_id, task } => {
                 let namespace = task.definition.namespace.clone();
-                self.letters.set(fire_id, Letter::Gone(namespace));
-                self.back.push(task.id);
+                self.letters.set(fire_id, FoldedLetter::Removed(namespace));
+                self.restored.push(task.id);
                 self.file(task, false);
             }
             Change::Forget { fire_id, namespace } => {
-                self.letters.set(fire_id, Letter::Gone(namespace));
+                self.letters.set(fire_id, FoldedLetter::Removed(namespace));
             }
         }
     }
 
     fn file(&mut self, task: Task, fresh: bool) {
         if let Some(name) = name(&task.definition.namespace, task.definition.key.as_ref()) {
-            self.names.set(name, Name::To(Box::new(Head::of(&task))));
+            self.names.set(name, FoldedName::To(Box::new(Head::of(&task))));
         }
-        // What this batch put and then files differently was not there before it either.
+        // A task that this batch created is still new after further changes.
         let fresh = fresh
-            || matches!(self.tasks.get_mut(&task.id), Some(Standing::Filed { fresh: true, .. }));
-        self.tasks.set(task.id, Standing::Filed { task: Box::new(task), fresh });
+            || matches!(self.tasks.get_mut(&task.id), Some(FoldedTask::Filed { fresh: true, .. }));
+        self.tasks.set(task.id, FoldedTask::Filed { task: Box::new(task), fresh });
     }
 
-    fn postpone(&mut self, id: TaskId, late: Late) {
+    fn postpone(&mut self, id: TaskId, postponement: Postponement) {
         match self.tasks.get_mut(&id) {
-            Some(Standing::Filed { task, .. }) => {
-                task.fire_at = late.fire_at;
-                task.nominal_at = late.fire_at;
-                task.version = late.version;
+            Some(FoldedTask::Filed { task, .. }) => {
+                task.fire_at = postponement.fire_at;
+                task.nominal_at = postponement.fire_at;
+                task.version = postponement.version;
                 let definition = &task.definition;
                 let name = name(&definition.namespace, definition.key.as_ref());
                 let head = Head::of(task);
-                if let Some(Name::To(named)) = name.and_then(|name| self.names.get_mut(&name))
+                if let Some(FoldedName::To(named)) = name.and_then(|name| self.names.get_mut(&name))
                     && named.id == id
                 {
                     **named = head;
                 }
             }
-            Some(Standing::Ended) => {}
-            Some(Standing::Postponed(earlier)) => *earlier = late,
-            None => self.tasks.set(id, Standing::Postponed(late)),
+            Some(FoldedTask::Ended) => {}
+            Some(FoldedTask::Postponed(earlier)) => *earlier = postponement,
+            None => self.tasks.set(id, FoldedTask::Postponed(postponement)),
         }
     }
 
-    /// A fire has ended: its task goes on as it is told, or ends. One whose fire stood overlapping of it is not touched.
-    fn go_on(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
+    /// Ends a fire: its task continues as `next`, or ends. If the fire is no longer a part of its
+    /// task, the task does not change.
+    fn end_fire(&mut self, record: &FireRecord, next: Option<Task>, was: TaskState) {
         match next {
             Some(task) => self.file(task, false),
             None if was == TaskState::Firing => {}
@@ -290,60 +196,63 @@ impl Folded {
 
     fn end(&mut self, record: &FireRecord) {
         let id = record.fire_id.task;
-        self.tasks.set(id, Standing::Ended);
+        self.tasks.set(id, FoldedTask::Ended);
         let Some(name) = name(&record.namespace, record.key.as_ref()) else { return };
         match self.names.get_mut(&name) {
-            Some(Name::To(head)) if head.id != id => {}
-            Some(Name::To(_)) => self.names.set(name, Name::Free),
-            Some(Name::Free) => {}
-            Some(Name::FreeFrom(ids)) => ids.push(id),
-            None => self.names.set(name, Name::FreeFrom(vec![id])),
+            Some(FoldedName::To(head)) if head.id != id => {}
+            Some(FoldedName::To(_)) => self.names.set(name, FoldedName::Free),
+            Some(FoldedName::Free) => {}
+            Some(FoldedName::FreeFrom(ids)) => ids.push(id),
+            None => self.names.set(name, FoldedName::FreeFrom(vec![id])),
         }
     }
 
-    /// Whether a record can stand in the place of its task: the id leads to its fire, and the task has ended.
-    fn in_place(&mut self, fire_id: FireId) -> bool {
+    /// Returns whether a record replaces its task: the task has ended, and its id leads to the
+    /// fire.
+    fn record_replaces_task(&mut self, fire_id: FireId) -> bool {
         codec::is_plain(fire_id)
-            && matches!(self.tasks.get_mut(&fire_id.task), Some(Standing::Ended))
+            && matches!(self.tasks.get_mut(&fire_id.task), Some(FoldedTask::Ended))
     }
 
-    fn write(mut self, epoch: Epoch, number: BatchNo) -> Sections {
-        let mut sections = Sections::default();
-        for id in &self.back {
-            sections.back.push(&codec::id(*id));
-            sections.back_fires.push(&codec::fire(FireId { task: *id, nominal_at: id.due() }));
+    fn write(mut self, epoch: Epoch, number: BatchNo) -> BatchArguments {
+        let mut arguments = BatchArguments::default();
+        for id in &self.restored {
+            arguments.restored.push(&codec::id(*id));
+            arguments.restored_fires.push(&codec::fire(FireId { task: *id, nominal_at: id.due() }));
         }
         let records = std::mem::take(&mut self.records.items);
-        let placed: Vec<bool> =
-            records.iter().map(|(fire_id, _)| self.in_place(*fire_id)).collect();
-        let size = write_history(&mut sections, &records, &placed, epoch, number);
-        let in_place = records.iter().zip(&placed).filter(|(_, placed)| **placed);
-        let in_place: HashSet<TaskId> = in_place.map(|((fire, _), _)| fire.task).collect();
-        // By time, as they stand in the sorted set: neighbours are found in the cache of whoever files them.
-        self.tasks.items.sort_by_key(|(id, standing)| standing.fire_at(*id));
-        for (id, standing) in &self.tasks.items {
-            write_task(&mut sections, *id, standing, in_place.contains(id));
+        let replaces_task: Vec<bool> =
+            records.iter().map(|(fire_id, _)| self.record_replaces_task(*fire_id)).collect();
+        let size = write_history(&mut arguments, &records, &replaces_task, epoch, number);
+        let replaced =
+            records.iter().zip(&replaces_task).filter(|(_, replaces_task)| **replaces_task);
+        let replaced: HashSet<TaskId> = replaced.map(|((fire, _), _)| fire.task).collect();
+        // By time, the order of the sorted set: neighbours are likely to be in the cache of the
+        // server.
+        self.tasks.items.sort_by_key(|(id, folded)| folded.fire_at(*id));
+        for (id, folded) in &self.tasks.items {
+            write_task(&mut arguments, *id, folded, replaced.contains(id));
         }
         for (name, leads) in &self.names.items {
-            write_name(&mut sections, name, leads);
+            write_name(&mut arguments, name, leads);
         }
         for (fire_id, letter) in &self.letters.items {
-            write_letter(&mut sections, *fire_id, letter);
+            write_letter(&mut arguments, *fire_id, letter);
         }
         for (namespace, counts) in &self.counts.items {
             for (letter, by) in codec::by_letter(counts) {
                 if by != 0 {
                     let namespace = namespace.as_str();
-                    sections.counts.write(|out| codec::put_count_field(out, namespace, letter));
-                    sections.counts.push_number(by);
+                    arguments.counts.write(|out| codec::put_count_field(out, namespace, letter));
+                    arguments.counts.push_number(by);
                 }
             }
         }
         if size > 0 {
-            sections.counts.push(codec::HISTORY_BYTES_FIELD);
-            sections.counts.push_number(size);
+            arguments.counts.push(codec::HISTORY_BYTES_FIELD);
+            arguments.counts.push_number(size);
         }
-        sections
+        arguments
     }
 }
 
@@ -354,14 +263,14 @@ fn name(namespace: &Namespace, key: Option<&punctual_core::TaskKey>) -> Option<V
     Some(name)
 }
 
-fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing, in_place: bool) {
+fn write_task(arguments: &mut BatchArguments, id: TaskId, folded: &FoldedTask, replaced: bool) {
     let id = codec::id(id);
-    match standing {
-        Standing::Filed { task, fresh } => {
+    match folded {
+        FoldedTask::Filed { task, fresh } => {
             let paused = codec::is_paused(task);
             let (index, was) = match paused {
-                true => (&mut sections.paused, &mut sections.was_due),
-                false => (&mut sections.due, &mut sections.was_paused),
+                true => (&mut arguments.paused, &mut arguments.was_due),
+                false => (&mut arguments.due, &mut arguments.was_paused),
             };
             index.push_number(task.fire_at.as_millis());
             index.push(&id);
@@ -369,76 +278,76 @@ fn write_task(sections: &mut Sections, id: TaskId, standing: &Standing, in_place
             if !fresh {
                 was.push(&id);
             }
-            sections.grows |= fresh;
+            arguments.grows |= fresh;
         }
-        Standing::Postponed(late) => {
-            sections.postponed.push_number(late.fire_at.as_millis());
-            sections.postponed.push(&id);
-            sections.postponed.write(|out| codec::put_late(out, *late));
+        FoldedTask::Postponed(postponement) => {
+            arguments.postponed.push_number(postponement.fire_at.as_millis());
+            arguments.postponed.push(&id);
+            arguments.postponed.write(|out| codec::put_postponement(out, *postponement));
         }
-        // Its record says that it has ended.
-        Standing::Ended if in_place => {}
-        Standing::Ended => sections.gone.push(&id),
+        // The record replaces the task.
+        FoldedTask::Ended if replaced => {}
+        FoldedTask::Ended => arguments.removed.push(&id),
     }
 }
 
-fn write_name(sections: &mut Sections, name: &[u8], leads: &Name) {
+fn write_name(arguments: &mut BatchArguments, name: &[u8], leads: &FoldedName) {
     match leads {
-        Name::To(head) => {
-            sections.named.push(name);
-            sections.named.write(|out| codec::put_head(out, head));
+        FoldedName::To(head) => {
+            arguments.named.push(name);
+            arguments.named.write(|out| codec::put_head(out, head));
         }
-        Name::Free => sections.unnamed.push(name),
-        Name::FreeFrom(ids) => {
+        FoldedName::Free => arguments.freed.push(name),
+        FoldedName::FreeFrom(ids) => {
             for id in ids {
-                sections.unnamed_if.push(name);
-                sections.unnamed_from.push(&codec::id(*id));
+                arguments.freed_if.push(name);
+                arguments.freed_if_ids.push(&codec::id(*id));
             }
         }
     }
 }
 
-fn write_letter(sections: &mut Sections, fire_id: FireId, letter: &Letter) {
-    let place = |out: &mut Vec<u8>, namespace| codec::put_letter_place(out, namespace, fire_id);
+fn write_letter(arguments: &mut BatchArguments, fire_id: FireId, letter: &FoldedLetter) {
+    let member = |out: &mut Vec<u8>, namespace| codec::put_letter_member(out, namespace, fire_id);
     match letter {
-        Letter::Kept(letter) => {
+        FoldedLetter::Kept(letter) => {
             let namespace = &letter.task.definition.namespace;
-            sections.letters.push(&codec::fire(fire_id));
-            sections.letters.write(|out| punctual_store::codec::put_letter(out, letter));
-            sections.dead.push(b"0");
-            sections.dead.write(|out| place(out, namespace));
-            sections.dead_ages.push_number(letter.died_at.as_millis());
-            sections.dead_ages.write(|out| place(out, namespace));
+            arguments.letters.push(&codec::fire(fire_id));
+            arguments.letters.write(|out| punctual_store::codec::put_letter(out, letter));
+            arguments.dead.push(b"0");
+            arguments.dead.write(|out| member(out, namespace));
+            arguments.dead_ages.push_number(letter.died_at.as_millis());
+            arguments.dead_ages.write(|out| member(out, namespace));
         }
-        Letter::Gone(namespace) => {
-            sections.redriven.push(&codec::fire(fire_id));
-            sections.redriven_from.write(|out| place(out, namespace));
+        FoldedLetter::Removed(namespace) => {
+            arguments.removed_letters.push(&codec::fire(fire_id));
+            arguments.removed_letter_members.write(|out| member(out, namespace));
         }
     }
 }
 
-/// Writes the records, in the place of their tasks or beside them, and the pieces that name them; says how many
-/// bytes they are.
+/// Writes the records, which replace their tasks or are stored apart, and the pieces that list
+/// them. Returns their size in bytes.
 fn write_history(
-    sections: &mut Sections,
+    arguments: &mut BatchArguments,
     records: &[(FireId, FireRecord)],
-    placed: &[bool],
+    replaces_task: &[bool],
     epoch: Epoch,
     batch: BatchNo,
 ) -> u64 {
     let mut size = 0;
-    let pieces = records.chunks(PIECE_FIRES_MAX).zip(placed.chunks(PIECE_FIRES_MAX));
-    for (number, (piece, placed)) in (0..).zip(pieces) {
-        let before = sections.history.bytes() + sections.ended.bytes();
+    let pieces = records.chunks(PIECE_FIRES_MAX).zip(replaces_task.chunks(PIECE_FIRES_MAX));
+    for (number, (piece, replaces_task)) in (0..).zip(pieces) {
+        let before = arguments.history.bytes() + arguments.ended.bytes();
         let mut ended_at = Timestamp::EPOCH;
-        for ((fire_id, record), placed) in piece.iter().zip(placed) {
-            write_record(sections, *fire_id, record, *placed);
+        for ((fire_id, record), replaces_task) in piece.iter().zip(replaces_task) {
+            write_record(arguments, *fire_id, record, *replaces_task);
             ended_at = ended_at.max(record.ended_at);
         }
-        let bytes = sections.history.bytes() + sections.ended.bytes() - before;
+        let bytes = arguments.history.bytes() + arguments.ended.bytes() - before;
         size += bytes as u64;
-        sections.ages.push_number(ended_at.as_millis());
-        sections.ages.write(|out| {
+        arguments.ages.push_number(ended_at.as_millis());
+        arguments.ages.write(|out| {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             codec::put_piece_header(out, epoch, batch, number, bytes);
             for (fire_id, _) in piece {
@@ -449,18 +358,23 @@ fn write_history(
     size
 }
 
-fn write_record(sections: &mut Sections, fire_id: FireId, record: &FireRecord, placed: bool) {
+fn write_record(
+    arguments: &mut BatchArguments,
+    fire_id: FireId,
+    record: &FireRecord,
+    replaces_task: bool,
+) {
     let fire = codec::fire(fire_id);
-    if placed {
-        sections.ended.push(&codec::id(fire_id.task));
-        sections.ended.write(|out| codec::put_ended(out, record));
+    if replaces_task {
+        arguments.ended.push(&codec::id(fire_id.task));
+        arguments.ended.write(|out| codec::put_ended(out, record));
         return;
     }
-    sections.history.push(&fire);
-    sections.history.write(|out| codec::put_record(out, record));
+    arguments.history.push(&fire);
+    arguments.history.write(|out| codec::put_record(out, record));
     if !codec::is_plain(fire_id) {
-        sections.fires.push(b"0");
-        sections.fires.push(&fire);
+        arguments.fires.push(b"0");
+        arguments.fires.push(&fire);
     }
 }
 
@@ -472,8 +386,8 @@ mod tests {
 
     use super::*;
 
-    fn sections(changes: Vec<Change>) -> Sections {
-        Sections::of(epoch(1), Batch::new(BatchNo::FIRST, changes))
+    fn arguments_of(changes: Vec<Change>) -> BatchArguments {
+        BatchArguments::of(epoch(1), Batch::new(BatchNo::FIRST, changes))
     }
 
     fn number(count: u64) -> TaskId {
@@ -481,28 +395,32 @@ mod tests {
     }
 
     #[test]
-    fn a_task_put_and_settled_in_one_batch_leaves_its_record_only() {
+    fn a_task_put_and_settled_in_one_batch_leaves_only_its_record() {
         let task = task(number(1)).key("a").build();
-        let made = sections(vec![Change::Put(task.clone()), settle(&task, FireEnd::Done, NOW)]);
+        let made = arguments_of(vec![Change::Put(task.clone()), settle(&task, FireEnd::Done, NOW)]);
         assert_eq!((made.due.len(), made.ended.len()), (0, 2));
-        assert_eq!((made.named.len(), made.unnamed.len()), (0, 1));
-        assert_eq!((made.gone.len(), made.history.len()), (0, 0), "it stands in its place");
+        assert_eq!((made.named.len(), made.freed.len()), (0, 1));
+        assert_eq!(
+            (made.removed.len(), made.history.len()),
+            (0, 0),
+            "the record replaces the task"
+        );
         assert!(!made.grows);
     }
 
     #[test]
-    fn postponements_of_one_task_come_down_to_the_last() {
+    fn several_postponements_of_one_task_fold_into_the_last() {
         let first = task(number(1)).build();
         let (second, once) = postpone(&first, at(5));
         let (_, twice) = postpone(&second, at(9));
-        let made = sections(vec![once, twice]);
+        let made = arguments_of(vec![once, twice]);
         assert_eq!(made.postponed.len(), 3);
         let at_nine = at(9).as_millis().to_string();
         assert_eq!(made.postponed.arguments().next(), Some(at_nine.as_bytes()));
     }
 
     #[test]
-    fn a_letter_whose_end_is_known_later_does_not_touch_the_task() {
+    fn settling_a_letter_of_unknown_outcome_does_not_change_the_task() {
         let task = task(number(1)).key("a").build();
         let fire_id = task.fire().id;
         let forget = Change::Forget { fire_id, namespace: shop() };
@@ -511,26 +429,26 @@ mod tests {
         let Change::Dead { letter, .. } = die(&task, NOW, None) else { unreachable!() };
         let dead = Change::Dead { letter, next: None, was: TaskState::Firing };
         for change in [settled, dead] {
-            let made = sections(vec![forget.clone(), change]);
-            assert_eq!((made.ended.len(), made.gone.len()), (0, 0));
-            assert_eq!((made.unnamed_if.len(), made.unnamed.len()), (0, 0));
+            let made = arguments_of(vec![forget.clone(), change]);
+            assert_eq!((made.ended.len(), made.removed.len()), (0, 0));
+            assert_eq!((made.freed_if.len(), made.freed.len()), (0, 0));
             assert_eq!(made.history.len(), 2);
         }
     }
 
     #[test]
-    fn a_replacement_names_the_new_task_whoever_had_the_name() {
+    fn a_replacement_names_the_new_task() {
         let [old, new] = [1, 2].map(|count| task(number(count)).key("a").build());
-        let made = sections(vec![settle(&old, FireEnd::Replaced, NOW), Change::Put(new)]);
-        assert_eq!((made.named.len(), made.unnamed.len(), made.unnamed_if.len()), (2, 0, 0));
+        let made = arguments_of(vec![settle(&old, FireEnd::Replaced, NOW), Change::Put(new)]);
+        assert_eq!((made.named.len(), made.freed.len(), made.freed_if.len()), (2, 0, 0));
         assert!(made.grows);
     }
 
     #[test]
-    fn history_is_in_pieces_that_a_sweep_can_delete() {
+    fn history_is_split_into_pieces_of_limited_size() {
         let tasks: Vec<_> = (0..2500).map(|count| task(number(count)).build()).collect();
         let done = |task| settle(task, FireEnd::Done, NOW);
-        let made = sections(tasks.iter().map(done).collect());
+        let made = arguments_of(tasks.iter().map(done).collect());
         assert_eq!(made.ages.len(), 2 * 3);
         assert_eq!(made.fires.len(), 0, "the id leads to each of them");
         let last = made.ages.arguments().last().map(<[u8]>::len);

@@ -1,53 +1,62 @@
-//! Errors: what Redis says, in the words of the contract.
+//! Errors: translates errors of Redis and of its client into [`StoreError`].
 //!
-//! In: errors of the client and of the server. Out: [`StoreError`]s. The rule: an error after which the outcome of a
-//! write is not known, or that passes by itself, is `Unavailable`; no memory is `Full`; what cannot be read is
-//! `Broken`.
+//! An error after which the result of a write is not known, or that passes by itself, is
+//! `Unavailable`. No memory is `Full`. A reply that cannot be read is `Broken`.
 
 use punctual_store::{Resource, StoreError};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-/// Why a store was not opened.
+/// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum RedisOpenError {
     /// Correct the options.
     #[error("{0}")]
     Options(String),
-    /// Correct the options: the store was made with others.
-    #[error("the cluster {cluster} was made with {made} partitions, not with {asked}")]
+    /// Correct the options: the store was created with another number of partitions.
+    #[error(
+        "cluster \"{cluster}\" was created with {made} partitions, not {configured}; \
+         configure {made} partitions"
+    )]
     Partitions {
-        /// Which.
+        /// The name of the cluster.
         cluster: String,
-        /// What it has.
+        /// The number of partitions in Redis.
         made: String,
-        /// What was asked for.
-        asked: u16,
+        /// The number of partitions in the options.
+        configured: u16,
     },
-    /// Use a newer program: a later one has written this store.
-    #[error("the cluster {cluster} is of format {format}, which this program does not know")]
+    /// Use a newer version of Punctual: a newer version wrote this store.
+    #[error(
+        "cluster \"{cluster}\" is in format {format}, which is unknown to this version of \
+         Punctual; use a newer version"
+    )]
     Format {
-        /// Which.
+        /// The name of the cluster.
         cluster: String,
-        /// As it stands there.
+        /// The format in Redis.
         format: String,
     },
-    /// Change the server or the durability that is asked of it.
+    /// Change the configuration of Redis, or the durability in the options.
     #[error("{0}")]
     Server(String),
-    /// Try again later.
+    /// Retry: Redis did not answer as expected.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What to tell the caller of a store.
+/// Translates an error of the client library.
 pub(crate) fn store_error(error: RedisError) -> StoreError {
     match error.kind() {
-        // The client knows few codes; the others are told by their text.
+        // The client library knows few error codes; the others are recognised by their text.
         ErrorKind::Extension if error.code() == Some("OOM") => full(&error),
         ErrorKind::Extension if error.code() == Some("WRONGTYPE") => broken(&error),
-        // A script that failed in its middle says so with a general error.
-        ErrorKind::Server(ServerErrorKind::ResponseError) if says(&error, "OOM ") => full(&error),
-        ErrorKind::Server(ServerErrorKind::ResponseError) if !passes(&error) => broken(&error),
+        // A script that failed half-way returns a general error.
+        ErrorKind::Server(ServerErrorKind::ResponseError) if mentions(&error, "OOM ") => {
+            full(&error)
+        }
+        ErrorKind::Server(ServerErrorKind::ResponseError) if !is_temporary(&error) => {
+            broken(&error)
+        }
         ErrorKind::UnexpectedReturnType | ErrorKind::Parse => broken(&error),
         _ => StoreError::Unavailable(Box::new(error)),
     }
@@ -58,35 +67,35 @@ fn full(error: &RedisError) -> StoreError {
 }
 
 fn broken(error: &RedisError) -> StoreError {
-    StoreError::Broken(format!("Redis answered: {error}"))
+    StoreError::Broken(format!("Redis returned an error: {error}"))
 }
 
-fn says(error: &RedisError, word: &str) -> bool {
+fn mentions(error: &RedisError, word: &str) -> bool {
     error.detail().is_some_and(|detail| detail.contains(word))
 }
 
-/// General errors of a server that is not what it should be, but will be.
-fn passes(error: &RedisError) -> bool {
+/// Returns whether a general error passes by itself.
+fn is_temporary(error: &RedisError) -> bool {
     ["MISCONF", "READONLY", "LOADING", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "max number of clients"]
         .iter()
-        .any(|word| says(error, word))
+        .any(|word| mentions(error, word))
 }
 
-/// Something that is not an error of the client's library.
+/// Reasons for `Unavailable` that are not errors of the client library.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Away {
-    #[error("Redis did not answer within {0} ms")]
+pub(crate) enum RedisUnavailable {
+    #[error("Redis did not reply within {0} ms")]
     Silent(u128),
-    #[error("none of the given servers takes writes")]
-    NoMaster,
-    #[error("{0} replicas have the batch, 1 is wanted")]
+    #[error("none of the configured Redis servers accepts writes")]
+    NoServerForWrites,
+    #[error("{0} replicas confirmed the batch; durability `replica` needs 1")]
     Replicas(i64),
-    #[error("the batch is not synced yet")]
+    #[error("Redis has not synced the batch to its disk yet")]
     NotSynced,
 }
 
-impl From<Away> for StoreError {
-    fn from(away: Away) -> Self {
-        Self::Unavailable(Box::new(away))
+impl From<RedisUnavailable> for StoreError {
+    fn from(unavailable: RedisUnavailable) -> Self {
+        Self::Unavailable(Box::new(unavailable))
     }
 }

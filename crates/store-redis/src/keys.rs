@@ -1,39 +1,41 @@
-//! Keys: the only place that spells the names of what is kept in Redis.
+//! Keys: the names of everything in Redis. No other file spells them.
 //!
-//! In: the name of a cluster and a partition. Out: the partition's keys, all behind one hash tag, so that a Redis
-//! Cluster keeps a partition whole on one server and spreads partitions over its servers.
-//! Not here: what stands in the values (`codec`).
+//! All keys of a partition share one hash tag, so that a Redis Cluster keeps a partition on one
+//! server and spreads partitions over its servers. The values are defined in `codec`.
 //!
-//! An ACL user needs these patterns: `~{NAME}:*` and `~{NAME.*`.
+//! An ACL user needs the patterns `~{NAME}:*` and `~{NAME.*`.
 
 use punctual_core::{PartitionId, Seat};
 
-/// Bytes of a cluster's name: it is in every key, and every key is in memory.
+/// The longest cluster name in bytes: the name is in every key, and every key is in memory.
 pub const CLUSTER_BYTES_MAX: usize = 64;
 
-/// Fixed at first start: format, number of partitions, and the secret by which brokers know each other.
+/// Returns the key of what is fixed at the first start: format, number of partitions, and the
+/// secret that brokers share.
 #[must_use]
 pub fn meta(cluster: &str) -> String {
     format!("{{{cluster}}}:meta")
 }
 
-/// Who holds a seat: a hash of `epoch`, `token`, `broker`, `until`, `expires` and, for a partition, `batch`.
+/// Returns the key of the lease of a seat: a hash of `epoch`, `token`, `broker`, `until`, `expires`
+/// and, for a partition, `batch`.
 #[must_use]
 pub fn own(cluster: &str, seat: Seat) -> String {
     match seat {
         Seat::Leader => format!("{{{cluster}}}:leader"),
-        Seat::Partition(partition) => Keys::new(cluster, partition).own,
+        Seat::Partition(partition) => PartitionKeys::new(cluster, partition).own,
     }
 }
 
-/// Who is there: a hash from broker to when it said so, until when that lasts (both in milliseconds by the clock of Redis, with a
-/// space behind each) and what it said.
+/// Returns the key of the members: a hash from broker to the time of its heartbeat, the time at
+/// which the heartbeat expires (both in milliseconds by the clock of Redis, each followed by a
+/// space) and the heartbeat.
 #[must_use]
 pub fn roll(cluster: &str) -> String {
     format!("{{{cluster}}}:roll")
 }
 
-/// What the leader proposed last.
+/// Returns the key of the assignment that the leader proposed last.
 #[must_use]
 pub fn assignment(cluster: &str) -> String {
     format!("{{{cluster}}}:assignment")
@@ -41,38 +43,39 @@ pub fn assignment(cluster: &str) -> String {
 
 /// The keys of one partition.
 #[derive(Debug, Clone)]
-pub struct Keys {
-    /// Who owns it. See [`own`].
+pub struct PartitionKeys {
+    /// The lease of the partition. See [`own`].
     pub own: String,
     /// Scheduled tasks: a sorted set of ids by `fire_at`.
     pub due: String,
-    /// Tasks outside of time, paused or watches that have fired: the same.
+    /// Tasks without a due time, paused or watches that have fired: a sorted set like `due`.
     pub paused: String,
-    /// Living tasks: a hash from id to `fire_at` and body; and of a task that ended with its first fire the record, in
-    /// its place.
+    /// Living tasks: a hash from id to `fire_at` and body. For a task that ended with its first
+    /// fire, the value is the record of that fire.
     pub tasks: String,
-    /// Postponements since the body was written: a hash from id to time and version.
+    /// Postponements since the body was written: a hash from id to `fire_at` and version.
     pub late: String,
-    /// Named tasks: a hash from namespace and key to id and head.
+    /// Tasks with keys: a hash from namespace and key to id and head.
     pub names: String,
-    /// Dead letters: a hash from fire to letter.
+    /// Dead letters: a hash from fire to dead letter.
     pub letters: String,
-    /// Dead letters of a namespace in their order: a sorted set of namespace and fire, by bytes.
+    /// The order of dead letters: a sorted set of namespace and fire, by bytes.
     pub dead: String,
-    /// The same by the time of death.
+    /// The same members by the time of death.
     pub dead_ages: String,
-    /// How other fires ended: a hash from fire to record.
+    /// Records of all other ended fires: a hash from fire to record.
     pub history: String,
-    /// Those fires whose nominal time cannot be told from the task's id: a sorted set by bytes.
+    /// Fires whose nominal time is not in the id of their task: a sorted set by bytes.
     pub fires: String,
-    /// Pieces of history, each with the fires of one batch: a sorted set by the time of the last end.
+    /// Pieces of history, each with the fires of one batch: a sorted set by the latest end of a
+    /// fire.
     pub ages: String,
-    /// Counts by namespace and state, and the bytes of history: a hash of numbers.
+    /// Counts by namespace and state, and the size of history in bytes: a hash of numbers.
     pub counts: String,
 }
 
-impl Keys {
-    /// Those of a partition.
+impl PartitionKeys {
+    /// Returns the keys of a partition.
     #[must_use]
     pub fn new(cluster: &str, partition: PartitionId) -> Self {
         let tag = format!("{{{cluster}.{}}}", partition.get());
@@ -94,7 +97,7 @@ impl Keys {
         }
     }
 
-    /// All of them, in the order in which `apply` wants them.
+    /// Returns all keys, in the order of `KEYS` in `apply.lua`.
     #[must_use]
     pub fn all(&self) -> [&str; 13] {
         [
@@ -115,14 +118,15 @@ impl Keys {
     }
 }
 
-/// Why a cluster cannot have this name, if it cannot: names go into hash tags and ACL patterns.
+/// Returns why a cluster cannot have this name, if it cannot: names are parts of hash tags and ACL
+/// patterns.
 #[must_use]
 pub fn fault_of_name(cluster: &str) -> Option<&'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if cluster.is_empty() || cluster.len() > CLUSTER_BYTES_MAX {
-        return Some("must have from 1 to 64 letters");
+        return Some("must have 1 to 64 characters");
     }
-    (!cluster.bytes().all(plain)).then_some("may have letters, digits, - and _ only")
+    (!cluster.bytes().all(plain)).then_some("may contain only letters, digits, - and _")
 }
 
 #[cfg(test)]
@@ -134,7 +138,7 @@ mod tests {
     #[test]
     fn all_keys_of_a_partition_share_its_hash_tag_and_differ_otherwise() {
         let partition = PartitionId::new(17).unwrap();
-        let keys = Keys::new("shop", partition);
+        let keys = PartitionKeys::new("shop", partition);
         for key in keys.all() {
             assert!(key.starts_with("{shop.17}:"), "{key}");
         }
@@ -142,7 +146,7 @@ mod tests {
         assert_eq!(own("shop", Seat::Partition(partition)), keys.own);
         assert_eq!(own("shop", Seat::Leader), "{shop}:leader");
         assert_eq!(meta("shop"), "{shop}:meta");
-        // One script has them and the leader seat.
+        // The heartbeat script uses these together with the leader seat.
         assert_eq!([roll("shop"), assignment("shop")], ["{shop}:roll", "{shop}:assignment"]);
     }
 

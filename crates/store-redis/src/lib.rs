@@ -1,40 +1,43 @@
-//! The Redis store: tasks and leases in a Redis, single or Cluster, that several brokers share.
+//! The Redis store: tasks, leases and membership in a Redis that several brokers share, a single
+//! server or a Redis Cluster.
 //!
-//! In: batches of changes, reads, leases, heartbeats. Out: what the contracts of `punctual-store` promise. All keys of a partition
-//! share a hash tag, so that a Redis Cluster keeps it whole on one server; each atomic step is one Lua script
-//! in `scripts/`, with its keys, arguments and results at the top. `apply` is one step: it checks the fence (epoch
-//! and token) and the number of the batch, and makes all changes with one command for many.
+//! All keys of a partition share a hash tag, so that a Redis Cluster keeps the partition on one
+//! server. Each atomic step is one Lua script in `scripts/`, with its keys, arguments and results
+//! at its top. `apply` is one step: it checks the epoch, the token and the number of the batch, and
+//! makes all changes with one command for many tasks.
 //!
 //! What always holds:
-//! - A write is answered `Ok` only when Redis has said so, and as durably as [`Durability`] asks. Whatever is not
-//!   known within [`Options::timeout`] is `Unavailable`; sent again under its number, nothing doubles.
-//! - Scripts do not look into tasks, letters or records: what they need is told to them.
-//! - What comes out of Redis is parsed as untrusted.
+//! - A write returns `Ok` only after Redis confirmed it, as durably as [`Durability`] demands. If
+//!   the result is not known within [`RedisOptions::timeout`], it returns `Unavailable`; sent again
+//!   under its number, the batch is made once.
+//! - Scripts do not decode tasks, dead letters or records. The broker passes what they need.
+//! - Replies of Redis are parsed as untrusted input.
 //!
-//! Redis replicates after it has answered, so after a failover it can have less than it answered, unless
-//! [`Durability::Replica`] was asked for. That is noticed ([`Rewound`]) as soon as the owner writes.
+//! Redis replicates after it has answered. So after a failover it can have less than it
+//! acknowledged, unless [`Durability::Replica`] is set. The store notices the loss ([`Rewound`]) as
+//! soon as the owner writes.
 //!
-//! Next door: `store` has the contracts and the suite that this store runs as well; `cluster` decides who owns what.
-
-mod options;
-mod store;
+//! The contracts and the conformance suite are in the crate `store`; the crate `cluster` decides
+//! which broker owns which partition.
 
 mod batch;
-mod census;
-mod membership;
-mod read;
-
-mod open;
-
 mod codec;
+mod connection;
+mod epochs;
 mod error;
+#[cfg(test)]
+mod golden;
+mod inspect;
 pub mod keys;
-mod known;
-mod link;
+mod membership;
+mod open;
+mod options;
+mod read;
 mod reply;
 mod script;
+mod store;
 
-pub use error::OpenError;
-pub use known::Rewound;
-pub use options::{Durability, Options};
+pub use epochs::Rewound;
+pub use error::RedisOpenError;
+pub use options::{Durability, RedisOptions};
 pub use store::RedisStore;

@@ -1,8 +1,9 @@
-//! The membership: who is there, and what their leader proposes, in two keys beside the leader seat.
+//! Membership: heartbeats of brokers and the proposals of their leader, in two keys beside the
+//! leader seat.
 //!
-//! In: heartbeats and proposals. Out: the roll. Both keys share the leader seat's hash tag, so that a heartbeat is one script.
-//! What cannot be read, because a later version or a foreign hand wrote it, is left out with a warning: nothing here is
-//! the truth, and the next heartbeat or proposal takes its place.
+//! Both keys share the hash tag of the leader seat, so that a heartbeat is one script. A value that
+//! cannot be decoded, because a later version or another program wrote it, is left out with a
+//! warning: the next heartbeat or proposal replaces it.
 
 use std::time::Duration;
 
@@ -13,40 +14,41 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::codec;
 use crate::keys;
-use crate::open::first_said;
+use crate::open::get_or_propose;
 use crate::reply;
-use crate::script::{self, Call};
-use crate::store::{RedisStore, millis, read_epoch, verdict};
+use crate::script::{self, ScriptCall};
+use crate::store::{RedisStore, millis, read_epoch, script_result};
 
-/// Bytes of the secret.
+/// The size of the secret in bytes.
 const SECRET_BYTES: usize = 32;
 
 impl RedisStore {
-    /// The secret by which the brokers of this store know each other: 64 hexadecimal digits. Whoever asks first makes it.
+    /// Returns the secret that the brokers of this store share: 64 hexadecimal digits. The first
+    /// broker that asks for it creates it.
     pub async fn secret(&self) -> Result<String, StoreError> {
         let mut bytes = [0; SECRET_BYTES];
-        SystemRandom::new()
-            .fill(&mut bytes)
-            .map_err(|_| StoreError::Broken("the system gives no random numbers".to_owned()))?;
+        SystemRandom::new().fill(&mut bytes).map_err(|_| {
+            StoreError::Broken("the operating system provides no random numbers".to_owned())
+        })?;
         let proposed: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let meta = keys::meta(&self.cluster);
-        let secret = first_said(&self.reads, &meta, "secret", &proposed).await?;
+        let secret = get_or_propose(&self.reads, &meta, "secret", &proposed).await?;
         let whole = secret.len() == 2 * SECRET_BYTES;
         if !whole || !secret.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(reply::unlike("a secret"));
+            return Err(reply::unexpected("a secret"));
         }
         Ok(secret)
     }
 
-    /// What the others hold tells how far epochs have got, even if Redis has lost the acquisition.
-    fn remember(&self, roll: &Members) {
-        if let Some(leader) = &roll.leader {
-            self.known.see(Seat::Leader, leader.epoch);
+    /// Observes the epochs that members hold: they count even if Redis has lost the acquisition.
+    fn observe_epochs(&self, members: &Members) {
+        if let Some(leader) = &members.leader {
+            self.epochs.observe(Seat::Leader, leader.epoch);
         }
-        for attendance in &roll.present {
-            for (partition, epoch) in &attendance.presence.holds {
+        for member in &members.present {
+            for (partition, epoch) in &member.presence.holds {
                 if self.keys(*partition).is_ok() {
-                    self.known.see(Seat::Partition(*partition), *epoch);
+                    self.epochs.observe(Seat::Partition(*partition), *epoch);
                 }
             }
         }
@@ -58,16 +60,16 @@ impl MembershipStore for RedisStore {
         let roll = keys::roll(&self.cluster);
         let leader = keys::own(&self.cluster, Seat::Leader);
         let assignment = keys::assignment(&self.cluster);
-        let mut said = Vec::new();
-        codec::put_presence(&mut said, presence);
-        let call = Call::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
+        let mut encoded = Vec::new();
+        codec::put_heartbeat(&mut encoded, presence);
+        let call = ScriptCall::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
             .arg(presence.broker.as_str())
             .number(millis(ttl))
-            .arg(said);
-        // Not behind writes, which may have to wait for replicas.
-        let roll = read_roll(self.reads.call(&call).await?)?;
-        self.remember(&roll);
-        Ok(roll)
+            .arg(encoded);
+        // Not on a connection for writes, which may wait for replicas.
+        let members = read_members(self.reads.call(&call).await?)?;
+        self.observe_epochs(&members);
+        Ok(members)
     }
 
     async fn leave(&self, broker: &BrokerId) -> Result<(), StoreError> {
@@ -87,43 +89,47 @@ impl MembershipStore for RedisStore {
         let key = keys::assignment(&self.cluster);
         let mut bytes = Vec::new();
         codec::put_assignment(&mut bytes, assignment);
-        let call = Call::new(&script::PROPOSE, [leader.as_str(), &key])
+        let call = ScriptCall::new(&script::PROPOSE, [leader.as_str(), &key])
             .number(lease.epoch.get())
-            .arg(self.known.token(seat, lease.epoch))
+            .arg(self.epochs.token(seat, lease.epoch))
             .arg(bytes);
-        match verdict(self.reads.call(&call).await?)?.0 {
+        match script_result(self.reads.call(&call).await?)?.0 {
             0 => Ok(()),
             1 => Err(StoreError::Held { seat }),
-            _ => Err(reply::unlike("a verdict of propose")),
+            _ => Err(reply::unexpected("a result of propose")),
         }
     }
 }
 
-fn read_roll(value: Value) -> Result<Members, StoreError> {
+fn read_members(value: Value) -> Result<Members, StoreError> {
     let [now, present, leader, assignment] = reply::tuple(value)?;
     let at = read_time(&now)?;
     let values = reply::array(present)?;
     let mut present = Vec::with_capacity(values.len() / 3);
     let mut values = values.into_iter();
-    while let (Some(broker), Some(age), Some(said)) = (values.next(), values.next(), values.next())
+    while let (Some(broker), Some(age), Some(heartbeat)) =
+        (values.next(), values.next(), values.next())
     {
-        let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unlike("an age"))?;
+        let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unexpected("an age"))?;
         let broker = BrokerId::new(reply::text(&broker)?);
-        match codec::read_presence(broker.clone(), &reply::bytes(said)?) {
+        match codec::read_heartbeat(broker.clone(), &reply::bytes(heartbeat)?) {
             Ok(presence) => present.push(MemberInfo { presence, age: Duration::from_millis(age) }),
-            Err(error) => tracing::warn!(%broker, %error, "unreadable_heartbeat"),
+            Err(error) => {
+                tracing::warn!(%broker, %error, "heartbeat cannot be decoded, member ignored")
+            }
         }
     }
     present.sort_by(|a, b| a.presence.broker.cmp(&b.presence.broker));
     let (leader, led) = read_leader(leader, at)?;
-    let assignment = reply::option(assignment)?.and_then(|bytes| {
+    let assignment = reply::optional_bytes(assignment)?.and_then(|bytes| {
         let read = codec::read_assignment(&bytes);
-        read.inspect_err(|error| tracing::warn!(%error, "unreadable_assignment")).ok()
+        read.inspect_err(|error| tracing::warn!(%error, "assignment cannot be decoded, ignored"))
+            .ok()
     });
     Ok(Members { at, present, leader, led, assignment })
 }
 
-/// Who held the seat last, and whether that lasts.
+/// Returns the last lease of the leader seat, and whether it is still valid.
 fn read_leader(value: Value, at: Timestamp) -> Result<(Option<Lease>, bool), StoreError> {
     let [epoch, broker, until, expires] = reply::tuple(value)?;
     if epoch == Value::Nil {
@@ -140,7 +146,7 @@ fn read_leader(value: Value, at: Timestamp) -> Result<(Option<Lease>, bool), Sto
 
 fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
     let millis = i128::from(reply::integer(value)?);
-    Timestamp::try_from_millis(millis).map_err(|_| reply::unlike("a time"))
+    Timestamp::try_from_millis(millis).map_err(|_| reply::unexpected("a time"))
 }
 
 #[cfg(test)]
@@ -158,52 +164,52 @@ mod tests {
         Value::Array(vec![Value::Int(5_000), Value::Array(present), leader, assignment])
     }
 
-    const NOBODY: [Value; 4] = [const { Value::Nil }; 4];
+    const NO_LEADER: [Value; 4] = [const { Value::Nil }; 4];
 
     #[test]
-    fn what_cannot_be_read_is_left_out_and_the_rest_stays() {
+    fn members_that_cannot_be_decoded_are_left_out() {
         let presence = Heartbeat {
             broker: BrokerId::new("a:1"),
             holds: vec![(PartitionId::FIRST, Epoch::MAX)],
             leaving: true,
             ahead_ms: Some(-3),
         };
-        let mut said = Vec::new();
-        codec::put_presence(&mut said, &presence);
+        let mut encoded = Vec::new();
+        codec::put_heartbeat(&mut encoded, &presence);
         let present = vec![
             bulk("b:1"),
             Value::Int(7),
-            bulk("from a later version"),
+            bulk("of a later version"),
             bulk("a:1"),
             Value::Int(8),
-            Value::BulkString(said),
+            Value::BulkString(encoded),
         ];
-        let roll = read_roll(reply_with(present, NOBODY, bulk("?"))).unwrap();
-        assert_eq!(roll.present, [MemberInfo { presence, age: Duration::from_millis(8) }]);
-        assert_eq!((roll.leader, roll.led, roll.assignment), (None, false, None));
+        let members = read_members(reply_with(present, NO_LEADER, bulk("?"))).unwrap();
+        assert_eq!(members.present, [MemberInfo { presence, age: Duration::from_millis(8) }]);
+        assert_eq!((members.leader, members.led, members.assignment), (None, false, None));
     }
 
     #[test]
-    fn a_leader_leads_until_its_lease_is_over_by_the_clock_of_redis() {
+    fn a_leader_leads_until_its_lease_expires_by_the_clock_of_redis() {
         for (expires, leads) in [("5001", true), ("5000", false), ("0", false)] {
             let leader = [bulk("3"), bulk("a:1"), bulk("9"), bulk(expires)];
-            let roll = read_roll(reply_with(Vec::new(), leader, Value::Nil)).unwrap();
-            assert_eq!(roll.led, leads, "{expires}");
-            assert_eq!(roll.leader.unwrap().broker, BrokerId::new("a:1"));
+            let members = read_members(reply_with(Vec::new(), leader, Value::Nil)).unwrap();
+            assert_eq!(members.led, leads, "{expires}");
+            assert_eq!(members.leader.unwrap().broker, BrokerId::new("a:1"));
         }
     }
 
     #[test]
     fn a_reply_of_another_shape_is_an_error() {
-        let nobody = || Value::Array(NOBODY.to_vec());
+        let no_leader = || Value::Array(NO_LEADER.to_vec());
         for value in [
             Value::Nil,
-            Value::Array(vec![Value::Int(-1), Value::Array(Vec::new()), nobody(), Value::Nil]),
-            reply_with(vec![bulk("a:1"), Value::Int(-1), bulk("")], NOBODY, Value::Nil),
+            Value::Array(vec![Value::Int(-1), Value::Array(Vec::new()), no_leader(), Value::Nil]),
+            reply_with(vec![bulk("a:1"), Value::Int(-1), bulk("")], NO_LEADER, Value::Nil),
             reply_with(Vec::new(), [bulk("x"), bulk("a"), bulk("1"), bulk("1")], Value::Nil),
-            reply_with(Vec::new(), NOBODY, Value::Int(1)),
+            reply_with(Vec::new(), NO_LEADER, Value::Int(1)),
         ] {
-            assert!(read_roll(value.clone()).is_err(), "{value:?}");
+            assert!(read_members(value.clone()).is_err(), "{value:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Opening: connects, fixes or checks what never changes, and says plainly what is wrong with the server.
+//! Opens a store: connects, fixes or checks what never changes, and checks the server.
 //!
-//! In: options. Out: the store, and warnings for people. A store opens with warnings: they are about what the operator
-//! may want on purpose. What would make a promise a lie is refused.
+//! Settings of the server that an operator may have chosen on purpose are warnings. A setting that
+//! makes the requested durability impossible is an error.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -12,38 +12,40 @@ use punctual_store::StoreError;
 use punctual_store::codec::Interner;
 use redis::Value;
 
-use crate::error::OpenError;
-use crate::keys::{self, Keys};
-use crate::known::Known;
-use crate::link::{Address, Kind, Link, Wait};
-use crate::options::{Durability, Options};
+use crate::connection::{RedisAddress, RedisConnection, RedisKind, Wait};
+use crate::epochs::EpochTracker;
+use crate::error::RedisOpenError;
+use crate::keys::{self, PartitionKeys};
+use crate::options::{Durability, RedisOptions};
 use crate::reply;
-use crate::store::{RedisStore, Sizes};
+use crate::store::{HistorySizes, RedisStore};
 
-/// What is written in this format only this program and later ones read.
+/// The format of the keys and values, in the `meta` key.
 const FORMAT: &str = "1";
-/// Below it there is no ZMSCORE, and scripts are not replicated by what they did.
+/// The oldest supported version: earlier ones lack ZMSCORE and replicate scripts by their source.
 const VERSION_MIN: (u32, u32) = (6, 2);
-/// From here on there is WAITAOF.
+/// The first version with WAITAOF.
 const VERSION_WITH_WAITAOF: (u32, u32) = (7, 2);
-/// Connections for writes that wait for replicas or disks: each holds up what is behind it.
-const WAITING_LINKS: usize = 8;
+/// The number of connections for writes that wait for replicas or disks: each wait blocks what
+/// follows on its connection.
+const WAITING_CONNECTIONS: usize = 8;
 
 impl RedisStore {
-    /// Opens a store. The first to open it fixes its number of partitions. Returns what the operator should know.
-    pub async fn open(options: Options) -> Result<(Self, Vec<String>), OpenError> {
+    /// Opens a store. The first broker that opens it fixes its number of partitions. Returns the
+    /// store, and warnings for the operator.
+    pub async fn open(options: RedisOptions) -> Result<(Self, Vec<String>), RedisOpenError> {
         if let Some(fault) = keys::fault_of_name(&options.cluster) {
-            return Err(OpenError::Options(format!("the cluster's name {fault}")));
+            return Err(RedisOpenError::Options(format!("the cluster name {fault}")));
         }
-        let probe = Link::new(Arc::new(Address::new(&options, Kind::Single)?));
-        let server = Server::ask(&probe).await?;
+        let probe = RedisConnection::new(Arc::new(RedisAddress::new(&options, RedisKind::Single)?));
+        let server = ServerInfo::read(&probe).await?;
         let (warnings, wait) = server.check(options.durability)?;
-        let address = Arc::new(Address::new(&options, server.kind())?);
-        let reads = Link::new(Arc::clone(&address));
-        fix(&reads, &options.cluster, options.partitions).await?;
-        let links = if wait == Wait::Nothing { 1 } else { WAITING_LINKS };
-        let writes = (0..links).map(|_| Link::new(Arc::clone(&address))).collect();
-        let keys = |partition| Keys::new(&options.cluster, partition);
+        let address = Arc::new(RedisAddress::new(&options, server.kind())?);
+        let reads = RedisConnection::new(Arc::clone(&address));
+        fix_or_check(&reads, &options.cluster, options.partitions).await?;
+        let connections = if wait == Wait::Nothing { 1 } else { WAITING_CONNECTIONS };
+        let writes = (0..connections).map(|_| RedisConnection::new(Arc::clone(&address))).collect();
+        let keys = |partition| PartitionKeys::new(&options.cluster, partition);
         let keys = options.partitions.iter().map(keys).collect();
         let store = Self {
             partitions: options.partitions,
@@ -51,76 +53,81 @@ impl RedisStore {
             reads,
             writes,
             wait,
-            known: Known::default(),
+            epochs: EpochTracker::default(),
             interner: Interner::default(),
             rewinds: AtomicU64::new(0),
-            sizes: Mutex::new(Sizes::new(options.partitions)),
+            sizes: Mutex::new(HistorySizes::new(options.partitions)),
             cluster: options.cluster,
         };
         Ok((store, warnings))
     }
 
-    /// How many partitions it has.
+    /// Returns the number of partitions.
     #[must_use]
     pub const fn partitions(&self) -> Partitions {
         self.partitions
     }
 }
 
-/// Fixes format and partitions at first start, and checks them at every other.
-async fn fix(link: &Link, cluster: &str, partitions: Partitions) -> Result<(), OpenError> {
+/// Stores format and number of partitions at the first start, and checks them at every other.
+async fn fix_or_check(
+    connection: &RedisConnection,
+    cluster: &str,
+    partitions: Partitions,
+) -> Result<(), RedisOpenError> {
     let meta = keys::meta(cluster);
-    let asked = partitions.count();
-    let format = first_said(link, &meta, "format", FORMAT).await?;
-    let made = first_said(link, &meta, "partitions", &asked.to_string()).await?;
+    let configured = partitions.count();
+    let format = get_or_propose(connection, &meta, "format", FORMAT).await?;
+    let made = get_or_propose(connection, &meta, "partitions", &configured.to_string()).await?;
     let cluster = cluster.to_owned();
     if format != FORMAT {
-        return Err(OpenError::Format { cluster, format });
+        return Err(RedisOpenError::Format { cluster, format });
     }
-    if made != asked.to_string() {
-        return Err(OpenError::Partitions { cluster, made, asked });
+    if made != configured.to_string() {
+        return Err(RedisOpenError::Partitions { cluster, made, configured });
     }
     Ok(())
 }
 
-/// What a field is: what whoever came first proposed, so that two that start together agree. Nothing is written when it is
-/// there: a server without memory refuses that, and a broker must be able to start on it.
-pub(crate) async fn first_said(
-    link: &Link,
+/// Returns the value of a field, and proposes one if there is none. The first proposal wins, so
+/// that two brokers that start together agree. Nothing is written if the field exists: a server
+/// without free memory refuses writes, and a broker must be able to start on it.
+pub(crate) async fn get_or_propose(
+    connection: &RedisConnection,
     key: &str,
     field: &str,
     proposed: &str,
 ) -> Result<String, StoreError> {
     let mut read = redis::cmd("HGET");
     read.arg(key).arg(field);
-    let mut said = link.command(read.clone(), key).await?;
-    if said == Value::Nil {
+    let mut value = connection.command(read.clone(), key).await?;
+    if value == Value::Nil {
         let mut propose = redis::cmd("HSETNX");
         propose.arg(key).arg(field).arg(proposed);
-        link.command(propose, key).await?;
-        said = link.command(read, key).await?;
+        connection.command(propose, key).await?;
+        value = connection.command(read, key).await?;
     }
-    Ok(reply::text(&said)?.to_owned())
+    Ok(reply::text(&value)?.to_owned())
 }
 
-/// What a server says of itself. What an ACL does not let us ask is not there.
+/// What a server reports about itself. What an ACL does not allow to read is missing.
 #[derive(Debug, Default)]
-struct Server {
+struct ServerInfo {
     info: HashMap<String, String>,
     config: HashMap<String, String>,
 }
 
-impl Server {
-    async fn ask(link: &Link) -> Result<Self, StoreError> {
-        let info = link.command(redis::cmd("INFO"), "").await?;
+impl ServerInfo {
+    async fn read(connection: &RedisConnection) -> Result<Self, StoreError> {
+        let info = connection.command(redis::cmd("INFO"), "").await?;
         let info = reply::text(&info)?.lines().filter_map(|line| line.split_once(':'));
         let info = info.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let mut config = HashMap::new();
         for name in ["appendonly", "appendfsync", "maxmemory-policy"] {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg(name);
-            // Hosted servers often refuse it; what is not known is not warned about.
-            if let Ok(Value::Array(values)) = link.command(command, "").await
+            // Hosted servers often refuse this command; an unknown setting causes no warning.
+            if let Ok(Value::Array(values)) = connection.command(command, "").await
                 && let Some(value) = values.get(1).and_then(|value| reply::text(value).ok())
             {
                 config.insert(name.to_owned(), value.to_owned());
@@ -129,10 +136,10 @@ impl Server {
         Ok(Self { info, config })
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> RedisKind {
         match self.info("cluster_enabled") {
-            Some("1") => Kind::Cluster,
-            _ => Kind::Single,
+            Some("1") => RedisKind::Cluster,
+            _ => RedisKind::Single,
         }
     }
 
@@ -150,24 +157,26 @@ impl Server {
         (part(), part())
     }
 
-    /// Warnings, and what to wait for behind a write.
-    fn check(&self, durability: Durability) -> Result<(Vec<String>, Wait), OpenError> {
+    /// Returns warnings, and what to wait for after a write.
+    fn check(&self, durability: Durability) -> Result<(Vec<String>, Wait), RedisOpenError> {
         let version = self.version();
         let shown = self.info("redis_version").unwrap_or("unknown");
         if version < VERSION_MIN {
-            let problem = format!("Redis {shown} is too old: 6.2 or later is needed");
-            return Err(OpenError::Server(problem));
+            let problem = format!("Redis {shown} is too old; use Redis 6.2 or later");
+            return Err(RedisOpenError::Server(problem));
         }
         let mut warnings = Vec::new();
         let mut warn = |text: &str| warnings.push(text.to_owned());
         if self.config("appendonly") == Some("no") {
             warn(
-                "Redis has `appendonly no`: when it restarts, tasks since its last snapshot are gone",
+                "Redis has `appendonly no`: a restart loses all changes since its last snapshot; \
+                 set `appendonly yes`",
             );
         }
         if let Some(policy) = self.config("maxmemory-policy").filter(|is| *is != "noeviction") {
             warn(&format!(
-                "Redis has `maxmemory-policy {policy}`: when memory is short it may delete tasks; set noeviction"
+                "Redis has `maxmemory-policy {policy}`: it may delete tasks when memory is short; \
+                 set `maxmemory-policy noeviction`"
             ));
         }
         let replicas = self.info("connected_slaves"); // words: allow
@@ -176,7 +185,8 @@ impl Server {
             Durability::Replica => {
                 if replicas == Some("0") {
                     warn(
-                        "durability `replica` is asked for, and Redis has no replica: nothing is accepted until it has one",
+                        "durability is `replica`, but Redis has no replica: writes are refused \
+                         until one is connected",
                     );
                 }
                 Wait::Replica
@@ -186,17 +196,18 @@ impl Server {
         Ok((warnings, wait))
     }
 
-    fn check_fsync(&self, version: (u32, u32), shown: &str) -> Result<Wait, OpenError> {
+    fn check_fsync(&self, version: (u32, u32), shown: &str) -> Result<Wait, RedisOpenError> {
         let problem = match (self.config("appendonly"), self.config("appendfsync")) {
             (Some("no"), _) => "durability `fsync` needs `appendonly yes`".to_owned(),
-            // It syncs before it answers; there is nothing to wait for.
+            // The server syncs before it replies; there is nothing to wait for.
             (Some("yes"), Some("always")) => return Ok(Wait::Nothing),
             _ if version >= VERSION_WITH_WAITAOF => return Ok(Wait::Synced),
             _ => format!(
-                "durability `fsync` needs Redis 7.2 or later, or `appendfsync always`; this is {shown}"
+                "durability `fsync` needs Redis 7.2 or later, or `appendfsync always`; \
+                 this is Redis {shown}"
             ),
         };
-        Err(OpenError::Server(problem))
+        Err(RedisOpenError::Server(problem))
     }
 }
 
@@ -204,15 +215,15 @@ impl Server {
 mod tests {
     use super::*;
 
-    fn server(version: &str, config: &[(&str, &str)]) -> Server {
+    fn server(version: &str, config: &[(&str, &str)]) -> ServerInfo {
         let pairs = |all: &[(&str, &str)]| {
             all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
-        Server { info: pairs(&[("redis_version", version)]), config: pairs(config) }
+        ServerInfo { info: pairs(&[("redis_version", version)]), config: pairs(config) }
     }
 
     #[test]
-    fn fsync_is_refused_where_the_server_cannot() {
+    fn fsync_is_refused_if_the_server_cannot_guarantee_it() {
         let always = [("appendonly", "yes"), ("appendfsync", "always")];
         let every = [("appendonly", "yes"), ("appendfsync", "everysec")];
         let never = [("appendonly", "no"), ("appendfsync", "always")];
@@ -228,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dangerous_is_warned_about_and_what_is_too_old_refused() {
+    fn dangerous_settings_cause_warnings_and_old_versions_are_refused() {
         let config = [("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")];
         let (warnings, _) = server("7.0.15", &config).check(Durability::Master).unwrap();
         assert_eq!(warnings.len(), 2, "{warnings:?}");

@@ -1,37 +1,39 @@
-//! Reading: tasks by time, name and id, letters, history, counts.
+//! Reads: tasks by time, key and id, dead letters, history, counts.
 //!
-//! In: what to look for. Out: decoded values. What has no bound of its own is read in pages, each one call of one
-//! script, so that no reply is large and no call holds Redis up for long; one page is one moment, several are several.
+//! A result without a limit of its own is read in pages, each with one call of one script, so that
+//! no reply is large and no call blocks Redis for long. One page is one moment; several pages may
+//! see several batches.
 
 use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, Timestamp};
 use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
 use crate::codec;
-use crate::keys::Keys;
+use crate::keys::PartitionKeys;
 use crate::reply::{self, damaged};
-use crate::script::{self, Call};
+use crate::script::{self, ScriptCall};
 use crate::store::RedisStore;
 
-/// Tasks of one page of a load: some milliseconds of Redis.
+/// The largest number of tasks in one page of a load: some milliseconds of Redis.
 const LOADED_MAX: usize = 2000;
-/// Tasks of each kind in one page of a list.
+/// The largest number of tasks of each sorted set in one page of a list.
 const LISTED_MAX: usize = 500;
-/// What one page of a list looks at, at most.
-const LOOKED_AT_MAX: usize = 4096;
-/// Bytes after which a page ends; it has at least one task.
+/// The largest number of tasks that one page of a list reads.
+const LIST_READS_MAX: usize = 4096;
+/// The size in bytes at which a page ends; it has at least one task.
 const PAGE_BYTES_MAX: usize = 8 << 20;
-/// Ids or names in one call: far below what Lua takes on its stack, and the largest tasks are some tens of megabytes.
-const ASKED_MAX: usize = 128;
-/// Names in one call: heads are small.
+/// The largest number of ids in one call: far below the limit of the Lua stack, and the largest
+/// tasks are some tens of megabytes together.
+const IDS_MAX: usize = 128;
+/// The largest number of keys in one call: heads are small.
 const NAMES_MAX: usize = 1000;
-/// Letters of one page.
+/// The largest number of dead letters in one page.
 const LETTERS_MAX: usize = 1000;
-/// Records in one call.
+/// The largest number of records in one call.
 const RECORDS_MAX: usize = 1000;
 
-/// Some tasks of a sorted set, in order.
-struct Stretch {
+/// Consecutive tasks of a sorted set, and whether there are more.
+struct TaskRange {
     tasks: Vec<Task>,
     more: bool,
 }
@@ -39,7 +41,7 @@ struct Stretch {
 impl RedisStore {
     pub(crate) async fn read_due(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         mut after: Position,
         until: Timestamp,
         limit: usize,
@@ -62,68 +64,80 @@ impl RedisStore {
 
     async fn read_after<const N: usize>(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         sets: [&str; N],
         after: Position,
         until: &str,
         limit: usize,
-    ) -> Result<[Stretch; N], StoreError> {
-        let call =
-            Call::new(&script::LOAD, [keys.tasks.as_str(), &keys.late].into_iter().chain(sets))
-                .number(after.fire_at.as_millis())
-                .arg(codec::id(after.id))
-                .arg(until)
-                .number(limit as u64)
-                .number(PAGE_BYTES_MAX as u64);
+    ) -> Result<[TaskRange; N], StoreError> {
+        let call = ScriptCall::new(
+            &script::LOAD,
+            [keys.tasks.as_str(), &keys.late].into_iter().chain(sets),
+        )
+        .number(after.fire_at.as_millis())
+        .arg(codec::id(after.id))
+        .arg(until)
+        .number(limit as u64)
+        .number(PAGE_BYTES_MAX as u64);
         let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
         let mut read = Vec::with_capacity(N);
         for page in pages {
             read.push(self.read_page(page)?);
         }
-        read.try_into().map_err(|_| reply::unlike("pages"))
+        read.try_into().map_err(|_| reply::unexpected("pages"))
     }
 
-    fn read_page(&self, page: Value) -> Result<Stretch, StoreError> {
-        let [more, ids, values, lates] = reply::tuple(page)?;
+    fn read_page(&self, page: Value) -> Result<TaskRange, StoreError> {
+        let [more, ids, values, postponements] = reply::tuple(page)?;
         let more = reply::integer(&more)? != 0;
         let ids = reply::array(ids)?;
-        let (values, lates) = (reply::options(values)?, reply::options(lates)?);
-        if ids.len() != values.len() || (ids.len() != lates.len() && !lates.is_empty()) {
-            return Err(reply::unlike("as many values as ids"));
+        let (values, postponements) =
+            (reply::optional_bytes_list(values)?, reply::optional_bytes_list(postponements)?);
+        if ids.len() != values.len()
+            || (ids.len() != postponements.len() && !postponements.is_empty())
+        {
+            return Err(reply::unexpected("as many values as ids"));
         }
         let mut tasks = Vec::with_capacity(ids.len());
-        let lates = lates.into_iter().chain(std::iter::repeat(None));
-        for (id, (value, late)) in ids.into_iter().zip(values.into_iter().zip(lates)) {
+        let postponements = postponements.into_iter().chain(std::iter::repeat(None));
+        for (id, (value, postponement)) in
+            ids.into_iter().zip(values.into_iter().zip(postponements))
+        {
             let id = codec::read_id(&reply::bytes(id)?).map_err(damaged("an id"))?;
             let value = value.ok_or_else(|| {
-                StoreError::Broken(format!("task {id} has a time in Redis, but no body"))
+                StoreError::Broken(format!("task {id} is in the order of Redis, but has no body"))
             })?;
-            tasks.push(self.read_task(id, &value, late.as_deref())?);
+            tasks.push(self.read_task(id, &value, postponement.as_deref())?);
         }
-        Ok(Stretch { tasks, more })
+        Ok(TaskRange { tasks, more })
     }
 
-    fn read_task(&self, id: TaskId, value: &[u8], late: Option<&[u8]>) -> Result<Task, StoreError> {
-        codec::read_task(id, value, late, &self.interner).map_err(damaged("a task"))
+    fn read_task(
+        &self,
+        id: TaskId,
+        value: &[u8],
+        postponement: Option<&[u8]>,
+    ) -> Result<Task, StoreError> {
+        codec::read_task(id, value, postponement, &self.interner).map_err(damaged("a task"))
     }
 
     pub(crate) async fn read_heads(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         namespace: &Namespace,
         names: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
         let mut heads = Vec::with_capacity(names.len());
         for names in names.chunks(NAMES_MAX) {
-            let mut call = Call::new(&script::FIND, [keys.names.as_str(), &keys.late]);
+            let mut call = ScriptCall::new(&script::FIND, [keys.names.as_str(), &keys.late]);
             for key in names {
                 let mut name = Vec::new();
                 codec::put_name(&mut name, namespace.as_str(), key.as_str());
                 call = call.arg(name);
             }
-            for (value, late) in self.read_pairs(&call, names.len()).await? {
-                let head = value.map(|value| codec::read_head(&value, late.as_deref()));
-                heads.push(head.transpose().map_err(damaged("a name"))?);
+            for (value, postponement) in self.read_pairs(&call, names.len()).await? {
+                let head = value.map(|value| codec::read_head(&value, postponement.as_deref()));
+                heads.push(head.transpose().map_err(damaged("the head of a task"))?);
             }
         }
         Ok(heads)
@@ -131,17 +145,19 @@ impl RedisStore {
 
     pub(crate) async fn read_tasks(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
         let mut tasks = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(ASKED_MAX) {
-            let mut call = Call::new(&script::GET, [keys.tasks.as_str(), &keys.late]);
+        for ids in ids.chunks(IDS_MAX) {
+            let mut call = ScriptCall::new(&script::GET, [keys.tasks.as_str(), &keys.late]);
             for id in ids {
                 call = call.arg(codec::id(*id));
             }
-            for (id, (value, late)) in ids.iter().zip(self.read_pairs(&call, ids.len()).await?) {
-                let read = |value: Vec<u8>| self.read_task(*id, &value, late.as_deref());
+            for (id, (value, postponement)) in
+                ids.iter().zip(self.read_pairs(&call, ids.len()).await?)
+            {
+                let read = |value: Vec<u8>| self.read_task(*id, &value, postponement.as_deref());
                 let living = value.filter(|value| !codec::is_ended(value));
                 tasks.push(living.map(read).transpose()?);
             }
@@ -149,23 +165,24 @@ impl RedisStore {
         Ok(tasks)
     }
 
-    /// Values and postponements, as many as were asked for.
+    /// Returns values and postponements, as many as were asked for.
     async fn read_pairs(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         count: usize,
     ) -> Result<impl Iterator<Item = (Option<Vec<u8>>, Option<Vec<u8>>)> + use<>, StoreError> {
-        let [values, lates] = reply::tuple(self.reads.call(call).await?)?;
-        let (values, lates) = (reply::options(values)?, reply::options(lates)?);
-        if values.len() != count || lates.len() != count {
-            return Err(reply::unlike("as many values as were asked for"));
+        let [values, postponements] = reply::tuple(self.reads.call(call).await?)?;
+        let (values, postponements) =
+            (reply::optional_bytes_list(values)?, reply::optional_bytes_list(postponements)?);
+        if values.len() != count || postponements.len() != count {
+            return Err(reply::unexpected("as many values as keys or ids"));
         }
-        Ok(values.into_iter().zip(lates))
+        Ok(values.into_iter().zip(postponements))
     }
 
     pub(crate) async fn read_list(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         filter: &Filter,
         after: Position,
         limit: usize,
@@ -176,18 +193,18 @@ impl RedisStore {
             Timestamp::MAX => "+inf".to_owned(),
             to => to.as_millis().to_string(),
         };
-        let (mut items, mut looked_at) = (Vec::new(), 0);
+        let (mut items, mut read) = (Vec::new(), 0);
         loop {
             let sets = [keys.due.as_str(), &keys.paused];
             let [due, paused] = self.read_after(keys, sets, after, &until, LISTED_MAX).await?;
             let (tasks, more) = merge(due, paused);
             for task in tasks {
                 after = Position::of(&task);
-                looked_at += 1;
+                read += 1;
                 if filter.matches(&task) {
                     items.push(task);
                 }
-                if items.len() >= limit || looked_at >= LOOKED_AT_MAX {
+                if items.len() >= limit || read >= LIST_READS_MAX {
                     return Ok(Page { items, next: Some(after) });
                 }
             }
@@ -199,17 +216,17 @@ impl RedisStore {
 
     pub(crate) async fn read_dead(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         namespace: &Namespace,
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        let place = |prefix: &[u8], fire: &[u8]| {
+        let bound = |prefix: &[u8], fire: &[u8]| {
             [prefix, namespace.as_str().as_bytes(), &[0], fire].concat()
         };
-        let from = after.map_or_else(|| place(b"[", b""), |after| place(b"(", &codec::fire(after)));
-        let to = place(b"[", &[0xff; codec::FIRE_BYTES]);
-        let call = Call::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
+        let from = after.map_or_else(|| bound(b"[", b""), |after| bound(b"(", &codec::fire(after)));
+        let to = bound(b"[", &[0xff; codec::FIRE_BYTES]);
+        let call = ScriptCall::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
             .arg(from)
             .arg(to)
             .number(limit.clamp(1, LETTERS_MAX) as u64)
@@ -217,10 +234,10 @@ impl RedisStore {
         let [more, fires, letters] = reply::tuple(self.reads.call(&call).await?)?;
         let fires = reply::array(fires)?;
         let mut items = Vec::with_capacity(fires.len());
-        for letter in reply::options(letters)? {
+        for letter in reply::optional_bytes_list(letters)? {
             let letter = letter.ok_or_else(|| {
                 StoreError::Broken(
-                    "a dead letter has a place in Redis, but is not there".to_owned(),
+                    "a dead letter is in the order of Redis, but has no value".to_owned(),
                 )
             })?;
             items.push(self.decode_letter(&letter)?);
@@ -232,12 +249,12 @@ impl RedisStore {
 
     pub(crate) async fn read_letter(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         fire_id: FireId,
     ) -> Result<Option<DeadLetter>, StoreError> {
         let mut command = redis::cmd("HGET");
         command.arg(&keys.letters).arg(&codec::fire(fire_id)[..]);
-        let letter = reply::option(self.reads.command(command, &keys.letters).await?)?;
+        let letter = reply::optional_bytes(self.reads.command(command, &keys.letters).await?)?;
         letter.map(|letter| self.decode_letter(&letter)).transpose()
     }
 
@@ -247,7 +264,7 @@ impl RedisStore {
 
     pub(crate) async fn read_history(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
@@ -258,16 +275,18 @@ impl RedisStore {
         let mut records = Vec::new();
         loop {
             let wanted = (limit - records.len().min(limit)).min(RECORDS_MAX);
-            let call =
-                Call::new(&script::HISTORY, [keys.tasks.as_str(), &keys.history, &keys.fires])
-                    .arg(codec::id(id))
-                    .arg(plain)
-                    .arg(&newest)
-                    .arg(&oldest)
-                    .number(wanted as u64);
+            let call = ScriptCall::new(
+                &script::HISTORY,
+                [keys.tasks.as_str(), &keys.history, &keys.fires],
+            )
+            .arg(codec::id(id))
+            .arg(plain)
+            .arg(&newest)
+            .arg(&oldest)
+            .number(wanted as u64);
             let [first, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
             let fires = reply::array(fires)?;
-            for record in reply::options(others)?.into_iter().flatten() {
+            for record in reply::optional_bytes_list(others)?.into_iter().flatten() {
                 records.push(self.decode_record(&record)?);
             }
             match fires.into_iter().next_back() {
@@ -275,7 +294,7 @@ impl RedisStore {
                     newest = [b"(", reply::bytes(last)?.as_slice()].concat();
                 }
                 _ => {
-                    let first = reply::option(first)?;
+                    let first = reply::optional_bytes(first)?;
                     records.extend(first.map(|first| self.decode_record(&first)).transpose()?);
                     break;
                 }
@@ -292,7 +311,7 @@ impl RedisStore {
 
     pub(crate) async fn read_counts(
         &self,
-        keys: &Keys,
+        keys: &PartitionKeys,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         let mut command = redis::cmd("HMGET");
@@ -313,14 +332,15 @@ impl RedisStore {
     }
 }
 
-/// Two runs of tasks as one, in order. Where one of them has more, what is beyond its last task is not known yet.
-fn merge(due: Stretch, paused: Stretch) -> (Vec<Task>, bool) {
-    let last = |page: &Stretch| page.tasks.last().filter(|_| page.more).map(Position::of);
-    let known = [last(&due), last(&paused)].into_iter().flatten().min();
+/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is complete
+/// only up to its last task; later tasks are left out.
+fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, bool) {
+    let last = |page: &TaskRange| page.tasks.last().filter(|_| page.more).map(Position::of);
+    let complete_until = [last(&due), last(&paused)].into_iter().flatten().min();
     let mut tasks = [due.tasks, paused.tasks].concat();
     tasks.sort_by_key(Position::of);
-    if let Some(known) = known {
-        tasks.retain(|task| Position::of(task) <= known);
+    if let Some(complete_until) = complete_until {
+        tasks.retain(|task| Position::of(task) <= complete_until);
     }
-    (tasks, known.is_some())
+    (tasks, complete_until.is_some())
 }

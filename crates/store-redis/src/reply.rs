@@ -1,63 +1,64 @@
-//! Replies: what comes out of Redis, taken apart as untrusted.
+//! Replies: takes replies of Redis apart as untrusted input.
 //!
-//! In: a reply. Out: the shape that was expected, or [`StoreError::Broken`]. Nothing here panics.
+//! Each function returns the expected shape or [`StoreError::Broken`]. Nothing here panics.
 
 use punctual_store::StoreError;
 use punctual_store::codec::CodecError;
 use redis::Value;
 
-/// Says what is damaged.
+/// Returns the error for a value in Redis that cannot be decoded.
 pub(crate) fn damaged(what: &str) -> impl Fn(CodecError) -> StoreError + '_ {
-    move |error| StoreError::Broken(format!("{what} in Redis cannot be read: {error}"))
+    move |error| StoreError::Broken(format!("{what} in Redis cannot be decoded: {error}"))
 }
 
-pub(crate) fn unlike(what: &str) -> StoreError {
-    StoreError::Broken(format!("Redis answered something else than {what}"))
+/// Returns the error for a reply of another shape.
+pub(crate) fn unexpected(what: &str) -> StoreError {
+    StoreError::Broken(format!("unexpected reply of Redis: {what} was expected"))
 }
 
 pub(crate) fn array(value: Value) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) => Ok(values),
-        _ => Err(unlike("a list")),
+        _ => Err(unexpected("a list")),
     }
 }
 
-/// A list of so many.
+/// Returns the elements of a list of exactly `N`.
 pub(crate) fn tuple<const N: usize>(value: Value) -> Result<[Value; N], StoreError> {
-    array(value)?.try_into().map_err(|_| unlike("a list of that length"))
+    array(value)?.try_into().map_err(|_| unexpected("a list of that length"))
 }
 
 pub(crate) fn integer(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(number) => Ok(*number),
-        other => text(other)?.parse().map_err(|_| unlike("a number")),
+        other => text(other)?.parse().map_err(|_| unexpected("a number")),
     }
 }
 
 pub(crate) fn text(value: &Value) -> Result<&str, StoreError> {
     match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unlike("text")),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unexpected("text")),
         Value::SimpleString(text) => Ok(text),
         Value::Okay => Ok("OK"),
-        _ => Err(unlike("text")),
+        _ => Err(unexpected("text")),
     }
 }
 
 pub(crate) fn bytes(value: Value) -> Result<Vec<u8>, StoreError> {
-    option(value)?.ok_or_else(|| unlike("bytes"))
+    optional_bytes(value)?.ok_or_else(|| unexpected("bytes"))
 }
 
-/// Bytes, or nothing.
-pub(crate) fn option(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
+/// Returns bytes, or `None` for nil.
+pub(crate) fn optional_bytes(value: Value) -> Result<Option<Vec<u8>>, StoreError> {
     match value {
         Value::BulkString(bytes) => Ok(Some(bytes)),
         Value::Nil => Ok(None),
-        _ => Err(unlike("bytes")),
+        _ => Err(unexpected("bytes")),
     }
 }
 
-pub(crate) fn options(value: Value) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-    array(value)?.into_iter().map(option).collect()
+pub(crate) fn optional_bytes_list(value: Value) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    array(value)?.into_iter().map(optional_bytes).collect()
 }
 
 #[cfg(test)]
@@ -74,7 +75,7 @@ mod tests {
         assert_eq!(integer(&bulk(b"-12")).unwrap(), -12);
         assert!(text(&bulk(&[0xff])).is_err());
         assert!(bytes(Value::Nil).is_err());
-        assert_eq!(option(Value::Nil).unwrap(), None);
-        assert!(options(Value::Array(vec![Value::Int(1)])).is_err());
+        assert_eq!(optional_bytes(Value::Nil).unwrap(), None);
+        assert!(optional_bytes_list(Value::Array(vec![Value::Int(1)])).is_err());
     }
 }

@@ -1,14 +1,15 @@
 //! Scripts: one per atomic step, each in a file with its keys, arguments and results at the top.
 //!
-//! Scripts, not functions: a function must be loaded into every server by somebody who may, is part of the data,
-//! and a new version of it meets old brokers; a script travels with the broker that knows it. One that a server does
-//! not know (restarted, failed over, flushed) is sent whole, once.
+//! The store uses scripts instead of Redis functions. A function has to be loaded into every server
+//! by a user with that right, is part of the data, and is shared by brokers of different versions;
+//! a script is sent by the broker that uses it. If a server does not have a script (it restarted,
+//! failed over or was flushed), the broker sends the source.
 
 use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use crate::batch::Sections;
+use crate::batch::BatchArguments;
 
 /// A script and its digest.
 pub(crate) struct Script {
@@ -40,26 +41,26 @@ scripts! {
     PROPOSE = "scripts/propose.lua";
 }
 
-/// How a script is named in a command.
+/// How a command refers to a script.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Spelling {
-    /// By its digest: the server has seen it.
+pub(crate) enum ScriptForm {
+    /// By its digest: the server has it.
     Digest,
-    /// Whole.
+    /// By its source.
     Source,
 }
 
-/// One call of a script, which can be spelled in two ways.
-pub(crate) struct Call<'a> {
+/// One call of a script, which can be sent by digest or by source.
+pub(crate) struct ScriptCall<'a> {
     script: &'static Script,
     keys: Vec<&'a str>,
     args: Vec<Vec<u8>>,
-    sections: Option<Sections>,
+    batch: Option<BatchArguments>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ScriptCall<'a> {
     pub(crate) fn new(script: &'static Script, keys: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { script, keys: keys.into_iter().collect(), args: Vec::new(), sections: None }
+        Self { script, keys: keys.into_iter().collect(), args: Vec::new(), batch: None }
     }
 
     pub(crate) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
@@ -71,26 +72,26 @@ impl<'a> Call<'a> {
         self.arg(number.into().to_string())
     }
 
-    pub(crate) fn sections(mut self, sections: Sections) -> Self {
-        self.sections = Some(sections);
+    pub(crate) fn batch(mut self, batch: BatchArguments) -> Self {
+        self.batch = Some(batch);
         self
     }
 
-    /// The key that says where it goes.
+    /// Returns the key that decides which server of a Cluster runs the call.
     pub(crate) fn key(&self) -> &'a str {
         self.keys[0]
     }
 
-    pub(crate) fn command(&self, spelling: Spelling) -> Cmd {
+    pub(crate) fn command(&self, form: ScriptForm) -> Cmd {
         let (arguments, bytes) =
-            self.sections.as_ref().map_or((0, 0), |all| (all.arguments(), all.bytes()));
+            self.batch.as_ref().map_or((0, 0), |all| (all.count(), all.bytes()));
         let mut command = Cmd::with_capacity(
             arguments + self.args.len() + 64,
             bytes + self.args.len() * 32 + 4096,
         );
-        match spelling {
-            Spelling::Digest => command.arg("EVALSHA").arg(self.script.compiled.get_hash()),
-            Spelling::Source => command.arg("EVAL").arg(self.script.source),
+        match form {
+            ScriptForm::Digest => command.arg("EVALSHA").arg(self.script.compiled.get_hash()),
+            ScriptForm::Source => command.arg("EVAL").arg(self.script.source),
         };
         command.arg(self.keys.len());
         for key in &self.keys {
@@ -99,7 +100,7 @@ impl<'a> Call<'a> {
         for arg in &self.args {
             command.arg(arg.as_slice());
         }
-        for section in self.sections.iter().flat_map(Sections::all) {
+        for section in self.batch.iter().flat_map(BatchArguments::all) {
             command.arg(section.len());
             for argument in section.arguments() {
                 command.arg(argument);

@@ -1,8 +1,8 @@
-//! The store: both contracts over links to Redis.
+//! The store: the contracts of tasks and leases over connections to Redis.
 //!
-//! In: batches, reads, leases. Out: what the scripts answered, in the words of the contract. Each method is one call
-//! of one script, or pages of such calls where what comes back has no bound of its own.
-//! Next door: `read` has the reads, `open` the first start and the start-up check, `batch` what a batch comes down to.
+//! Each method is one call of one script, or several calls of pages where the result has no limit
+//! of its own. Reads are in `read`, batches in `batch`, membership in `membership`, and the first
+//! start and the check of the server in `open`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,66 +19,69 @@ use punctual_store::{
 };
 use redis::Value;
 
-use crate::batch::Sections;
+use crate::batch::BatchArguments;
 use crate::codec;
-use crate::keys::{self, Keys};
-use crate::known::{self, Known, Rewound};
-use crate::link::{Link, Reply, Wait};
+use crate::connection::{RedisConnection, Wait, WaitedReply};
+use crate::epochs::{self, EpochTracker, Rewound};
+use crate::keys::{self, PartitionKeys};
 use crate::reply;
-use crate::script::{self, Call};
+use crate::script::{self, ScriptCall};
 
-/// Bytes of one batch as it travels: twice what every store must take, several times over. Redis reads it into memory
-/// before it begins.
+/// The largest batch in bytes: several times what every store must accept. Redis reads a batch into
+/// memory before it starts.
 const BATCH_BYTES_MAX: usize = 64 << 20;
-/// Pieces of history that one sweep deletes, at most: with their fires some milliseconds of Redis.
+/// The largest number of pieces that one sweep deletes: some milliseconds of Redis.
 const SWEPT_PIECES_MAX: u32 = 10;
-/// Letters that one sweep deletes, at most.
+/// The largest number of dead letters that one sweep deletes.
 const SWEPT_LETTERS_MAX: u32 = 2000;
-/// Partitions whose size of history one sweep asks for: of more, the others are as they were last seen.
-const ASKED_SIZES_MAX: usize = 64;
-/// The longest ttl, so that sums stay exact in Lua: a year.
+/// The number of partitions whose size of history one sweep reads; of the others it uses the last
+/// known size.
+const SIZES_READ_MAX: usize = 64;
+/// The longest ttl, so that sums are exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// Tasks and leases in a Redis that several brokers share.
+/// Tasks, leases and members in a Redis that several brokers share.
 pub struct RedisStore {
     pub(crate) cluster: String,
     pub(crate) partitions: Partitions,
-    pub(crate) keys: Vec<Keys>,
-    pub(crate) reads: Link,
-    /// More than one only where a write holds up what is behind it on its connection.
-    pub(crate) writes: Vec<Link>,
+    pub(crate) keys: Vec<PartitionKeys>,
+    pub(crate) reads: RedisConnection,
+    /// Several connections only where a write blocks what follows on its connection.
+    pub(crate) writes: Vec<RedisConnection>,
     pub(crate) wait: Wait,
-    pub(crate) known: Known,
+    pub(crate) epochs: EpochTracker,
     pub(crate) interner: Interner,
     pub(crate) rewinds: AtomicU64,
-    pub(crate) sizes: Mutex<Sizes>,
+    pub(crate) sizes: Mutex<HistorySizes>,
 }
 
 impl std::fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the links: addresses may have passwords in them.
+        // Not the connections: addresses may contain passwords.
         f.debug_struct("RedisStore").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }
 
 impl RedisStore {
-    /// How often Redis was found to have lost what it had acknowledged. See [`Rewound`].
+    /// Returns how often Redis lost writes that it had acknowledged. See [`Rewound`].
     #[must_use]
     pub fn rewinds(&self) -> u64 {
         self.rewinds.load(Ordering::Relaxed)
     }
 
-    /// Tells the store of an epoch that somebody else saw, so that the next one is larger even if Redis has lost it.
+    /// Passes on an epoch that another broker saw, so that the next one is larger even if Redis has
+    /// lost it.
     pub fn remember_epoch(&self, seat: Seat, epoch: Epoch) {
-        self.known.see(seat, epoch);
+        self.epochs.observe(seat, epoch);
     }
 
-    pub(crate) fn keys(&self, partition: PartitionId) -> Result<&Keys, StoreError> {
+    pub(crate) fn keys(&self, partition: PartitionId) -> Result<&PartitionKeys, StoreError> {
         self.keys.get(usize::from(partition.get())).ok_or(StoreError::Outside { partition })
     }
 
-    /// Where the writes of a seat go: always the same way, so that they keep their order.
-    fn writes(&self, seat: Seat) -> &Link {
+    /// Returns the connection for the writes of a seat: always the same, so that they keep their
+    /// order.
+    fn writes(&self, seat: Seat) -> &RedisConnection {
         let number = match seat {
             Seat::Leader => 0,
             Seat::Partition(partition) => usize::from(partition.get()),
@@ -96,14 +99,17 @@ impl RedisStore {
     fn rewound(&self, rewound: Option<Rewound>) {
         if let Some(rewound) = rewound {
             self.rewinds.fetch_add(1, Ordering::Relaxed);
-            let Rewound { partition, ours, current, answered, last } = rewound;
-            tracing::error!(%partition, %ours, %current, ?answered, ?last, "store_rewound");
+            let Rewound { partition, ours, current, acknowledged, last } = rewound;
+            tracing::error!(
+                %partition, %ours, %current, ?acknowledged, ?last,
+                "store lost acknowledged batches"
+            );
         }
     }
 
     fn fenced(&self, partition: PartitionId, ours: Epoch, current: Epoch) -> StoreError {
-        self.rewound(self.known.fenced(partition, ours, current));
-        self.known.see(Seat::Partition(partition), current);
+        self.rewound(self.epochs.fenced(partition, ours, current));
+        self.epochs.observe(Seat::Partition(partition), current);
         StoreError::Fenced { partition, ours, current }
     }
 
@@ -114,48 +120,49 @@ impl RedisStore {
         size(&self.reads.command(command, counts).await?)
     }
 
-    /// How many bytes of history a partition has to give up: its share of what is too much in all of them.
+    /// Returns how many bytes of history a partition has to delete: its share of the excess of all
+    /// partitions.
     async fn excess(&self, partition: PartitionId, history_bytes: u64) -> Result<u64, StoreError> {
         let index = usize::from(partition.get());
         let ours = self.history_bytes_of(index).await?;
-        // However much the others have, without ours there cannot be too much of ours.
+        // A partition without history has nothing to delete.
         if ours == 0 || history_bytes == u64::MAX {
             return Ok(0);
         }
-        let turn = self.sizes().turn(ASKED_SIZES_MAX);
-        for other in turn {
+        let others = self.sizes().next_to_read(SIZES_READ_MAX);
+        for other in others {
             let bytes = self.history_bytes_of(other).await?;
-            self.sizes().known[other] = bytes;
+            self.sizes().bytes[other] = bytes;
         }
         let mut sizes = self.sizes();
-        sizes.known[index] = ours;
-        let total: u64 = sizes.known.iter().sum();
+        sizes.bytes[index] = ours;
+        let total: u64 = sizes.bytes.iter().sum();
         let excess = u128::from(total.saturating_sub(history_bytes));
         let share = (excess * u128::from(ours)).div_ceil(u128::from(total));
         Ok(u64::try_from(share).unwrap_or(u64::MAX))
     }
 
-    /// Nothing is left half-way here by a panic.
-    fn sizes(&self) -> MutexGuard<'_, Sizes> {
+    /// A panic cannot leave this state half-written.
+    fn sizes(&self) -> MutexGuard<'_, HistorySizes> {
         self.sizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Bytes of history by partition, as last seen.
+/// The last known size of the history of each partition, in bytes.
 #[derive(Debug)]
-pub(crate) struct Sizes {
-    known: Vec<u64>,
+pub(crate) struct HistorySizes {
+    bytes: Vec<u64>,
     next: usize,
 }
 
-impl Sizes {
+impl HistorySizes {
     pub(crate) fn new(partitions: Partitions) -> Self {
-        Self { known: vec![0; usize::from(partitions.count())], next: 0 }
+        Self { bytes: vec![0; usize::from(partitions.count())], next: 0 }
     }
 
-    /// Whose turn it is to be asked.
-    fn turn(&mut self, limit: usize) -> Vec<usize> {
-        let count = self.known.len();
+    /// Returns the partitions whose size is read next.
+    fn next_to_read(&mut self, limit: usize) -> Vec<usize> {
+        let count = self.bytes.len();
         let some = (self.next..).take(limit.min(count)).map(|index| index % count).collect();
         self.next = (self.next + limit) % count;
         some
@@ -171,14 +178,14 @@ fn size(value: &Value) -> Result<u64, StoreError> {
 
 pub(crate) fn read_epoch(value: &Value) -> Result<Epoch, StoreError> {
     let number = u32::try_from(reply::integer(value)?).ok().and_then(Epoch::new);
-    number.ok_or_else(|| reply::unlike("an epoch"))
+    number.ok_or_else(|| reply::unexpected("an epoch"))
 }
 
-/// What a script said first, and what it said besides.
-pub(crate) fn verdict(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
+/// Splits the reply of a script into its code and the values after it.
+pub(crate) fn script_result(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
     let mut values = reply::array(value)?;
     if values.is_empty() {
-        return Err(reply::unlike("a verdict"));
+        return Err(reply::unexpected("the result of a script"));
     }
     let rest = values.split_off(1);
     Ok((reply::integer(&values[0])?, rest))
@@ -188,7 +195,7 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.min(TTL_MAX).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The last instant that is past an age, as a script takes it.
+/// Returns the last instant that is past an age, as the scripts expect it.
 fn past(now: Timestamp, age: Duration) -> String {
     let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
     now.as_millis().checked_sub(age).map_or_else(|| "-inf".to_owned(), |at| at.to_string())
@@ -204,28 +211,30 @@ impl TaskStore for RedisStore {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
         let number = batch.number;
-        let sections = Sections::of(epoch, batch);
-        if sections.bytes() > BATCH_BYTES_MAX {
-            let bytes = sections.bytes();
-            let problem = format!("a batch of {bytes} bytes is more than {BATCH_BYTES_MAX}");
+        let arguments = BatchArguments::of(epoch, batch);
+        if arguments.bytes() > BATCH_BYTES_MAX {
+            let bytes = arguments.bytes();
+            let problem =
+                format!("a batch of {bytes} bytes exceeds the limit of {BATCH_BYTES_MAX}");
             return Err(StoreError::Broken(problem));
         }
         let before = number.get().checked_sub(1).map_or("none".to_owned(), |last| last.to_string());
-        let call = Call::new(&script::APPLY, keys.all())
+        let call = ScriptCall::new(&script::APPLY, keys.all())
             .number(epoch.get())
-            .arg(self.known.token(seat, epoch))
+            .arg(self.epochs.token(seat, epoch))
             .number(number.get())
             .arg(before)
-            .number(u8::from(sections.grows))
-            .sections(sections);
-        let Reply { value, waited } = self.writes(seat).call_and_wait(&call, self.wait).await?;
-        match (verdict(value)?, waited) {
+            .number(u8::from(arguments.grows))
+            .batch(arguments);
+        let WaitedReply { value, waited } =
+            self.writes(seat).call_and_wait(&call, self.wait).await?;
+        match (script_result(value)?, waited) {
             ((0 | 1, _), Ok(())) => {
-                self.known.answered(partition, epoch, number);
+                self.epochs.acknowledge(partition, epoch, number);
                 Ok(())
             }
-            // Made, but not as durably as was asked for. Sent again it waits again.
-            ((0 | 1, _), Err(away)) => Err(away.into()),
+            // Made, but not as durable as demanded. Sent again, the batch waits again.
+            ((0 | 1, _), Err(unavailable)) => Err(unavailable.into()),
             ((2, rest), _) => {
                 let current = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
                 Err(self.fenced(partition, epoch, current))
@@ -233,10 +242,10 @@ impl TaskStore for RedisStore {
             ((3, rest), _) => {
                 let last = rest.first().map_or(Ok(0), reply::integer)?;
                 let last = BatchNo::new(u64::try_from(last).unwrap_or(0));
-                self.rewound(self.known.gap(partition, epoch, last));
+                self.rewound(self.epochs.gap(partition, epoch, last));
                 Err(StoreError::Gap { partition, expected: last.next(), given: number })
             }
-            _ => Err(reply::unlike("a verdict of apply")),
+            _ => Err(reply::unexpected("a result of apply")),
         }
     }
 
@@ -322,23 +331,23 @@ impl TaskStore for RedisStore {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
         let excess = self.excess(partition, retention.history_bytes).await?;
-        let Keys { own, tasks, history, fires, ages, .. } = keys;
-        let Keys { letters, dead, dead_ages, counts, .. } = keys;
+        let PartitionKeys { own, tasks, history, fires, ages, .. } = keys;
+        let PartitionKeys { letters, dead, dead_ages, counts, .. } = keys;
         let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks];
-        let call = Call::new(&script::SWEEP, all.map(String::as_str))
+        let call = ScriptCall::new(&script::SWEEP, all.map(String::as_str))
             .number(epoch.get())
-            .arg(self.known.token(seat, epoch))
+            .arg(self.epochs.token(seat, epoch))
             .arg(past(now, retention.history_age))
             .arg(past(now, retention.dead_age))
             .number(excess)
             .number(SWEPT_PIECES_MAX)
             .number(SWEPT_LETTERS_MAX)
             .arg(codec::HISTORY_BYTES_FIELD);
-        let (code, rest) = verdict(self.writes(seat).call(&call).await?)?;
+        let (code, rest) = script_result(self.writes(seat).call(&call).await?)?;
         match (code, rest.as_slice()) {
             (0, [history, dead]) => Ok(Swept { history: size(history)?, dead: size(dead)? }),
             (2, [current]) => Err(self.fenced(partition, epoch, read_epoch(current)?)),
-            _ => Err(reply::unlike("a verdict of sweep")),
+            _ => Err(reply::unexpected("a result of sweep")),
         }
     }
 }
@@ -353,28 +362,29 @@ impl LeaseStore for RedisStore {
     ) -> Result<Lease, StoreError> {
         let own = self.own(seat)?;
         let until = now.after(ttl);
-        let token = known::token();
-        let call = Call::new(&script::ACQUIRE, [own.as_str()])
+        let token = epochs::token();
+        let call = ScriptCall::new(&script::ACQUIRE, [own.as_str()])
             .arg(broker.as_str())
             .number(millis(ttl))
             .number(until.as_millis())
             .arg(&token)
-            .number(self.known.proposal(seat))
+            .number(self.epochs.next_epoch(seat))
             .number(Epoch::MAX.get());
-        // Epochs are waited for like batches: one that is lost would be given twice.
-        let Reply { value, waited } = self.writes(seat).call_and_wait(&call, self.wait).await?;
-        let (code, rest) = verdict(value)?;
+        // The wait is the same as for batches: an epoch that is lost would be granted twice.
+        let WaitedReply { value, waited } =
+            self.writes(seat).call_and_wait(&call, self.wait).await?;
+        let (code, rest) = script_result(value)?;
         let epoch = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
-        self.known.see(seat, epoch);
+        self.epochs.observe(seat, epoch);
         match code {
             0 => {
-                self.known.take(seat, epoch, token);
+                self.epochs.acquire(seat, epoch, token);
                 waited?;
                 Ok(Lease { seat, broker: broker.clone(), epoch, until })
             }
             1 => Err(StoreError::Held { seat }),
-            2 => Err(StoreError::Broken(format!("the epochs of {seat} are used up"))),
-            _ => Err(reply::unlike("a verdict of acquire")),
+            2 => Err(StoreError::Broken(format!("no epoch is left for {seat}"))),
+            _ => Err(reply::unexpected("a result of acquire")),
         }
     }
 
@@ -387,26 +397,26 @@ impl LeaseStore for RedisStore {
         let seat = lease.seat;
         let own = self.own(seat)?;
         let until = now.after(ttl);
-        let call = Call::new(&script::RENEW, [own.as_str()])
+        let call = ScriptCall::new(&script::RENEW, [own.as_str()])
             .number(lease.epoch.get())
-            .arg(self.known.token(seat, lease.epoch))
+            .arg(self.epochs.token(seat, lease.epoch))
             .number(millis(ttl))
             .number(until.as_millis());
-        match verdict(self.writes(seat).call(&call).await?)?.0 {
+        match script_result(self.writes(seat).call(&call).await?)?.0 {
             0 => Ok(Lease { until, ..lease.clone() }),
             1 => Err(StoreError::Held { seat }),
-            _ => Err(reply::unlike("a verdict of renew")),
+            _ => Err(reply::unexpected("a result of renew")),
         }
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         let own = self.own(lease.seat)?;
-        let call = Call::new(&script::RELEASE, [own.as_str()])
+        let call = ScriptCall::new(&script::RELEASE, [own.as_str()])
             .number(lease.epoch.get())
-            .arg(self.known.token(lease.seat, lease.epoch));
-        match verdict(self.writes(lease.seat).call(&call).await?)?.0 {
+            .arg(self.epochs.token(lease.seat, lease.epoch));
+        match script_result(self.writes(lease.seat).call(&call).await?)?.0 {
             0 | 1 => Ok(()),
-            _ => Err(reply::unlike("a verdict of release")),
+            _ => Err(reply::unexpected("a result of release")),
         }
     }
 
@@ -420,8 +430,8 @@ impl LeaseStore for RedisStore {
         }
         let epoch = read_epoch(&epoch)?;
         let until = Timestamp::try_from_millis(i128::from(reply::integer(&until)?))
-            .map_err(|_| reply::unlike("a time"))?;
-        self.known.see(seat, epoch);
+            .map_err(|_| reply::unexpected("a time"))?;
+        self.epochs.observe(seat, epoch);
         Ok(Some(Lease { seat, broker: BrokerId::new(reply::text(&broker)?), epoch, until }))
     }
 }

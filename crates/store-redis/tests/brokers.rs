@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use punctual_cluster::{Directive, MemberConfig, MemberHandle, spawn};
 use punctual_core::{BrokerId, Clock, Epoch, PartitionId, Timestamp};
-use punctual_store::conformance::Subject;
+use punctual_store::conformance::StoreUnderTest;
 use servers::subject::{Named, partitions};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual_core::PartitionId;
-use punctual_store_redis::{Durability, keys::Keys};
+use punctual_store_redis::{Durability, keys::PartitionKeys};
 use servers::cluster::Cluster;
 use servers::writer::{Writer, options};
 use servers::{say, wait_for};
@@ -46,7 +46,7 @@ async fn a_cluster_moves_slots_and_fails_over_and_nothing_is_lost() {
     asked.durability = Durability::Replica;
     asked.timeout = Duration::from_millis(1000);
     let partition = PartitionId::FIRST;
-    let key = Keys::new(&asked.cluster, partition).own;
+    let key = PartitionKeys::new(&asked.cluster, partition).own;
     let mut writer = Writer::open(asked, partition).await;
     writer.put(100).await;
 

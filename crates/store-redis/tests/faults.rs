@@ -13,7 +13,9 @@ use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, die, next_fire
 use punctual_store::{
     Batch, BatchNo, Change, Head, LeaseStore, Resource, Retention, StoreError, TaskStore,
 };
-use punctual_store_redis::{Durability, OpenError, Options, RedisStore, keys};
+use punctual_store_redis::{
+    Durability, RedisOpenError as OpenError, RedisOptions as Options, RedisStore, keys,
+};
 use servers::writer::{Writer, breathe, done, is_unavailable, options, put};
 use servers::{Server, free_port, wait_for};
 
@@ -518,7 +520,7 @@ async fn what_a_foreign_hand_wrote_is_an_error_and_no_panic() {
     let asked = options(vec![server.url()]);
     let mut writer = Writer::open(asked.clone(), P).await;
     writer.put(3).await;
-    let keys = keys::Keys::new(&asked.cluster, P);
+    let keys = keys::PartitionKeys::new(&asked.cluster, P);
     let ids = server.cli(&["ZRANGE", &keys.due, "0", "0"]);
     assert!(!ids.is_empty());
     // Bodies that are nobody's, an index without bodies, and a key of another kind.

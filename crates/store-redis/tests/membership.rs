@@ -4,7 +4,7 @@ mod servers;
 
 use punctual_core::{BrokerId, Epoch, Heartbeat, PartitionId, Seat};
 use punctual_store::conformance::fixtures::{NOW, TTL};
-use punctual_store::conformance::{Subject, run};
+use punctual_store::conformance::{StoreUnderTest, run};
 use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use punctual_store_redis::keys;
 use servers::subject::Named;

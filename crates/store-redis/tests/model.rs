@@ -6,18 +6,18 @@
 
 mod servers;
 
-use punctual_store::conformance::model::{Walk, same_as_memory};
+use punctual_store::conformance::model::{ModelRun, same_as_memory};
 use punctual_store::conformance::run;
 use servers::subject::Named;
 
 #[test]
 #[ignore = "takes a minute"]
 fn a_long_walk_on_a_single_server() {
-    run(same_as_memory(&Named::single(), Walk { seed: 2, steps: 600 }));
+    run(same_as_memory(&Named::single(), ModelRun { seed: 2, steps: 600 }));
 }
 
 #[test]
 #[ignore = "takes a minute"]
 fn a_long_walk_on_a_cluster() {
-    run(same_as_memory(&Named::cluster(), Walk { seed: 3, steps: 600 }));
+    run(same_as_memory(&Named::cluster(), ModelRun { seed: 3, steps: 600 }));
 }

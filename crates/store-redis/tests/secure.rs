@@ -3,7 +3,7 @@
 mod servers;
 
 use punctual_core::PartitionId;
-use punctual_store_redis::{OpenError, RedisStore};
+use punctual_store_redis::{RedisOpenError as OpenError, RedisStore};
 use servers::writer::{Writer, options};
 use servers::{Server, free_port};
 

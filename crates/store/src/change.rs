@@ -1,7 +1,8 @@
-//! Changes: the only way in which a partition's tasks change.
+//! Changes: the only way in which the tasks of a partition change.
 //!
-//! In: decisions of the owner. Out: what each means for a store, in prose that the conformance suite
-//! follows word for word. Not here: deciding (`core`, `engine`), counting (`counts`).
+//! The owner decides (`core`, `engine`) and sends changes in a [`Batch`]. This file defines what
+//! each change means for a store; the conformance suite checks it. How changes move the counts is
+//! in `counts`.
 
 use std::sync::Arc;
 
@@ -10,80 +11,87 @@ use punctual_core::{
     TaskState, Timestamp, Version,
 };
 
-/// What happens to one task.
+/// One change of one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A task is filed under a new id. If it has a key, the key names it from now on; whoever
-    /// the key named before is settled as replaced earlier in the same batch.
+    /// Stores a new task under a new id. If it has a key, the key names this task from now on; a
+    /// task that the key named before was settled as replaced earlier in the same batch.
     Put(Task),
 
-    /// A task stands differently from now on, under its old id: another `fire_at` (earlier or later),
-    /// attempt, state or version. Its definition is as it was, unless it was edited, which the version says.
+    /// Stores a task again under its id with another `fire_at` (earlier or later), attempt, state
+    /// or version. The definition is unchanged unless it was edited, in which case the version
+    /// grew.
     Refile {
-        /// As it stands from now on.
+        /// The task from now on.
         task: Task,
-        /// How it stood before: `Scheduled` or `Paused`, or `Done` or `Dead` if it is a watch that had fired.
+        /// Its state before: `Scheduled` or `Paused`, or `Done` or `Dead` for a watch that had
+        /// fired.
         was: TaskState,
     },
 
-    /// A scheduled task is due later than before, and nothing else about it but its version changes. Small: a
-    /// store writes some tens of bytes, whatever the payload and however far the time.
+    /// Moves a scheduled task to a later time and sets its version; nothing else changes. A store
+    /// writes some tens of bytes for it, whatever the size of the payload.
     Postpone {
-        /// Which.
+        /// The task.
         id: TaskId,
-        /// When it is due from now on, by schedule and in fact; later than before.
+        /// When it is due from now on: its new `fire_at` and nominal time, later than before.
         fire_at: Timestamp,
         /// Its version from now on.
         version: Version,
     },
 
-    /// A fire of a task has ended other than dead. Its record is kept as history. The task ends with it, and
-    /// its key is free again, unless `next` says how it goes on.
+    /// A fire of a task ended, and not as a dead letter. The record is kept as history. Without
+    /// `next` the task ends and its key becomes free.
     Settle {
         /// How the fire ended.
         record: FireRecord,
-        /// The task as it stands from now on, under the same id, if it goes on.
+        /// The task from now on, under the same id, if it continues.
         next: Option<Task>,
-        /// How the task stood before: `Scheduled` or `Paused`. `Dead` if it had ended as a dead letter whose outcome was
-        /// not known and now is; the letter is forgotten earlier in the same batch. `Firing` if the fire stood aside of its task, as
-        /// such a letter of a task that went on: then there is no `next`, and the task, its name and its counts are not touched.
+        /// The state of the task before: `Scheduled` or `Paused`. `Dead` if the task had ended as a
+        /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
+        /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
+        /// letter of a task that had continued: then there is no `next`, and the task, its key and
+        /// its counts do not change.
         was: TaskState,
     },
 
-    /// A fire of a task is dead. The letter is kept until it is redriven, deleted or past its retention, and its
-    /// record ([`FireRecord::of`] the letter's task, at `died_at`) is kept as history. The task ends with it, and its key is free again, unless `next` says how it
-    /// goes on.
+    /// A fire of a task ended as a dead letter. The letter is kept until it is redriven, deleted or
+    /// past its retention. Its record ([`FireRecord::of`] the letter's task, at `died_at`) is kept
+    /// as history. Without `next` the task ends and its key becomes free.
     Dead {
-        /// What is kept.
+        /// The dead letter.
         letter: DeadLetter,
-        /// The task as it stands from now on, under the same id, if it goes on.
+        /// The task from now on, under the same id, if it continues.
         next: Option<Task>,
-        /// How the task stood before: `Scheduled` or `Paused`. `Dead` if it had ended as a dead letter whose outcome was
-        /// not known and now is; the letter is forgotten earlier in the same batch. `Firing` if the fire stood aside of its task, as
-        /// such a letter of a task that went on: then there is no `next`, and the task, its name and its counts are not touched.
+        /// The state of the task before: `Scheduled` or `Paused`. `Dead` if the task had ended as a
+        /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
+        /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
+        /// letter of a task that had continued: then there is no `next`, and the task, its key and
+        /// its counts do not change.
         was: TaskState,
     },
 
-    /// A dead letter whose task ended with it goes back to be fired: the letter is gone, the task is filed as it
-    /// stands here. If it has a key, the key names it again.
+    /// Schedules a dead letter again whose task had ended with it: deletes the letter and stores
+    /// the task. If the task has a key, the key names it again.
     Redrive {
-        /// Which letter.
+        /// The fire of the letter.
         fire_id: FireId,
-        /// As it stands from now on, under the id of the letter's task.
+        /// The task from now on, under the id of the letter's task.
         task: Task,
     },
 
-    /// A dead letter is deleted: nobody wants it, or it was of a task that went on and is redriven as a task of its own.
+    /// Deletes a dead letter: the caller asked for it, or its task had continued and the letter is
+    /// redriven as a new task.
     Forget {
-        /// Which letter.
+        /// The fire of the letter.
         fire_id: FireId,
-        /// Whose, for the counts.
+        /// The namespace of the letter, for the counts.
         namespace: punctual_core::Namespace,
     },
 }
 
 impl Change {
-    /// The task that it is about.
+    /// Returns the task that the change is about.
     #[must_use]
     pub const fn task_id(&self) -> TaskId {
         match self {
@@ -95,14 +103,15 @@ impl Change {
         }
     }
 
-    /// Whether it makes a task. A store that runs out of room refuses these first, and all others for as long as it can: they give
-    /// back what they take, and firing, cancelling and sending a letter back go on.
+    /// Returns whether the change creates a task. A store that runs out of space refuses these
+    /// changes first. It accepts all others as long as it can: they free as much as they take, and
+    /// tasks can still fire, be cancelled and be redriven.
     #[must_use]
     pub const fn grows(&self) -> bool {
         matches!(self, Self::Put(_))
     }
 
-    /// About how many bytes it takes, rather too many than too few.
+    /// Returns the approximate size of the change in bytes, rather too large than too small.
     #[must_use]
     pub fn weight(&self) -> usize {
         let weight_of = |next: &Option<Task>| next.as_ref().map_or(0, weigh);
@@ -120,9 +129,9 @@ impl Change {
     }
 }
 
-/// Ids, times, numbers and names.
+/// Bytes of ids, times, numbers and names.
 const WEIGHT_MIN: usize = 512;
-/// An attempt, without its reason.
+/// Bytes of an attempt without its reason.
 const ATTEMPT_WEIGHT: usize = 64;
 
 fn weigh_attempts(attempts: &[AttemptRecord]) -> usize {
@@ -155,55 +164,56 @@ fn weigh(task: &Task) -> usize {
         + weigh_attempts(&task.attempts)
 }
 
-/// The number of a batch among those of one epoch of one partition, from 1, without gaps.
+/// The number of a batch within one epoch of one partition: from 1, without gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchNo(u64);
 
 impl BatchNo {
-    /// The first of an epoch.
+    /// The first batch of an epoch.
     pub const FIRST: Self = Self(1);
 
-    /// By its number.
+    /// Creates a batch number.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The one after.
+    /// Returns the number of the next batch.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// Changes that are made together or not at all.
+/// Changes that a store makes together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Tells a batch that is sent again from a new one.
+    /// Distinguishes a batch that is sent again from a new one.
     pub number: BatchNo,
-    /// In the order in which they take effect.
-    /// Shared: an owner keeps them until it knows what came of the batch.
+    /// The changes, in the order in which they take effect. Shared, because the owner keeps them
+    /// until it knows the result of the batch.
     pub changes: Vec<Arc<Change>>,
 }
 
 impl Batch {
-    /// A batch of these.
+    /// Creates a batch.
     #[must_use]
     pub fn new(number: BatchNo, changes: Vec<Change>) -> Self {
         Self { number, changes: changes.into_iter().map(Arc::new).collect() }
     }
 
-    /// Changes in one batch: a store writes them as one piece, and a piece must fit memory
-    /// several times over.
+    /// The largest number of changes in one batch. A store writes a batch as one piece, which must
+    /// fit into memory several times over.
     pub const CHANGES_MAX: usize = 16_384;
 
-    /// Weight of one batch, unless a single decision weighs more. Every store takes twice as much in one piece.
+    /// The largest weight of a batch of several decisions; a single decision may weigh more. Every
+    /// store accepts twice as much in one batch.
     pub const WEIGHT_MAX: usize = 4 << 20;
 }
 
@@ -235,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_weighs_at_least_what_it_takes_to_write() {
+    fn the_weight_of_a_change_is_at_least_its_encoded_size() {
         let id = id(at(1), partition(3), epoch(2), 7);
         for task in [task(id).build(), rich_task(id)] {
             let mut bytes = Vec::new();

@@ -1,23 +1,26 @@
-//! Bytes of tasks, records and letters: the only place that spells them, for every durable store and for what brokers
-//! say to each other.
+//! The encoding of tasks, records and dead letters, for every durable store and for messages
+//! between brokers.
 //!
-//! In: a value. Out: compact bytes, and back. What is read may come from a damaged disk or a foreign hand,
-//! so it is parsed as untrusted: every read is a `Result`, nothing panics, nothing is allocated by a length that was
-//! not checked against what is there. The first byte of a body is the format; an old format is read for ever.
+//! Only this module defines these bytes; `tests/golden` keeps samples of each format.
+//! Input may come from a damaged disk or from another program, so decoding treats it as untrusted:
+//! every read returns an error instead of panicking, and no allocation trusts a length before it
+//! was compared with the bytes that are left. The first byte of a body is its format. A format that
+//! was ever written stays readable.
 //!
-//! A task is `(id, fire_at, body)`, because stores keep the first two as their key and ask for the body only when
-//! they need it. What touching, replacing and cancelling take stands first in the body, so that a
-//! [`Summary`] does not read the rest.
+//! A task is encoded as `(id, fire_at, body)`, because stores keep the first two as their key and
+//! read the body only when they need it. The fields that touching, replacing and cancelling need
+//! come first in the body, so that [`read_summary`] does not decode the rest.
 //!
-//! Rooms, from the smallest part to the whole: `bytes` (numbers, texts, times, ids), `names`, `schedule`, `attempts`, `definition` (what a
-//! caller asked for), `course`, `task`, `record` (fires that are over, dead letters).
-//! Not here: frames, blocks and keys, which are each store's own.
+//! The modules, from parts to wholes: `bytes` (numbers, texts, times, ids), `names`, `schedule`,
+//! `attempts`, `definition` (what a caller asked for), `progress` (what a task has done so far),
+//! `task`, `record` (ended fires and dead letters). Frames, blocks and keys are defined by each
+//! store.
 
 mod attempts;
 mod bytes;
-mod course;
 mod definition;
 mod names;
+mod progress;
 mod record;
 mod schedule;
 mod task;
@@ -27,9 +30,9 @@ pub use bytes::{
     Reader, put_bytes, put_duration, put_fire_id, put_signed, put_task_id, put_timestamp,
     put_varint,
 };
-pub use course::{occasion_code, occasion_of};
 pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
 pub use names::Interner;
+pub use progress::{occasion_code, occasion_of};
 pub use record::{
     put_letter, put_record, read_letter, read_record, read_record_id, read_record_name,
 };
@@ -38,27 +41,29 @@ pub use task::{
     read_summary, read_task,
 };
 
-/// The format of bodies.
+/// The first format of every body.
 const FORMAT: u8 = 1;
 
-/// Names that an [`Interner`] shares, at most; beyond it they are copied.
+/// The largest number of names that an [`Interner`] shares; further names are copied.
 const INTERNED_MAX: usize = 4096;
 
-/// Places made ready for a list before it is read: as many as any list of a task has. A list that says more may lie.
-const ROOM_MAX: usize = 128;
+/// The largest number of elements for which memory is reserved before a list is read. No list of a
+/// task is longer; a larger count may come from damaged bytes.
+const PREALLOCATED_MAX: usize = 128;
 
-/// Why bytes are not what they should be.
+/// Why bytes could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// They end too early.
-    #[error("the bytes end within {0}")]
+    /// The bytes end too early.
+    #[error("the bytes end in the middle of: {0}")]
     Short(&'static str),
-    /// They hold what nobody writes.
-    #[error("the bytes hold no valid {0}")]
+    /// The bytes hold a value that no version writes.
+    #[error("the bytes hold an invalid {0}")]
     Invalid(&'static str),
-    /// A newer program wrote them.
-    #[error("the bytes are of format {0}, which this program does not know")]
+    /// A newer version wrote the bytes.
+    #[error("the bytes are in format {0}, which is unknown to this version of Punctual")]
     Format(u8),
 }
 
-type Result<T> = std::result::Result<T, CodecError>;
+/// The result of decoding.
+pub type Decoded<T> = Result<T, CodecError>;

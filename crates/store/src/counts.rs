@@ -1,27 +1,29 @@
-//! Counts: how many tasks of a namespace are in which state, kept up with every change.
+//! Counts: how many tasks of a namespace are in each state, updated with every change.
 //!
-//! In: a change. Out: by how much each count moves. One function for all stores, so that counts mean
-//! the same everywhere and add up: what was accepted is scheduled, paused, done, dead or cancelled.
+//! [`count`] computes by how much a change moves each count. All stores use this one function, so
+//! that counts mean the same in each of them and add up: every accepted task is scheduled, paused,
+//! done, dead or cancelled.
 
 use punctual_core::{FireEnd, Namespace, TaskState};
 
 use crate::change::Change;
 
-/// Tasks of one namespace by state. Those that are firing count as scheduled here: a store does not
-/// know of attempts under way.
+/// Tasks of one namespace by state. Tasks that are firing count as scheduled: a store does not know
+/// which attempts are in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Wait for their time.
+    /// Tasks that wait for their time.
     pub scheduled: i64,
-    /// Wait to be resumed.
+    /// Tasks that wait to be resumed.
     pub paused: i64,
-    /// Ended well, ever.
+    /// Tasks that ended with a successful fire, since the store was created, and watches in state
+    /// `Done`.
     pub done: i64,
-    /// Ended as a dead letter, and were not redriven since.
+    /// Tasks that ended as a dead letter and were not redriven since, and watches in state `Dead`.
     pub dead: i64,
-    /// Were cancelled, ever.
+    /// Tasks that were cancelled, since the store was created.
     pub cancelled: i64,
-    /// Dead letters that are kept: of tasks that ended with them, and of tasks that went on.
+    /// Dead letters in the store, whether their task ended with them or continued.
     pub dead_letters: i64,
 }
 
@@ -29,13 +31,13 @@ impl Counts {
     const ZERO: Self =
         Self { scheduled: 0, paused: 0, done: 0, dead: 0, cancelled: 0, dead_letters: 0 };
 
-    /// Tasks ever accepted.
+    /// Returns the number of tasks accepted since the store was created.
     #[must_use]
     pub const fn accepted(&self) -> i64 {
         self.scheduled + self.paused + self.done + self.dead + self.cancelled
     }
 
-    /// Adds the movement of one change.
+    /// Adds the result of [`count`] for one change.
     pub const fn add(&mut self, other: Self) {
         self.scheduled += other.scheduled;
         self.paused += other.paused;
@@ -58,9 +60,10 @@ impl Counts {
     }
 }
 
-/// Whose counts a change moves, and by how much; `None` if it moves nothing.
+/// Returns the namespace whose counts a change moves, and by how much, or `None` if it moves none.
 ///
-/// Counts are of tasks, not of fires: a fire of a task that goes on moves only what its state says.
+/// Counts are of tasks, not of fires: the end of a fire of a task that continues moves a count only
+/// if the state of the task changes.
 #[must_use]
 pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
     let (namespace, counts) = match change {
@@ -70,11 +73,11 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
         Change::Settle { record, next, was } => {
             let to = match (next, record.end) {
                 (Some(task), _) => Some(task.state),
-                // It ends with the last fire of its series, be that left out.
+                // The last fire of a series ends the task even if that fire was skipped.
                 (None, FireEnd::Done | FireEnd::Skipped(_)) => Some(TaskState::Done),
                 (None, FireEnd::Dead(_)) => Some(TaskState::Dead),
                 (None, FireEnd::Cancelled) => Some(TaskState::Cancelled),
-                // The same task goes on under another id, which its own put counts.
+                // The replacement counts: it is the same task under another id.
                 (None, FireEnd::Replaced) => None,
             };
             (&record.namespace, settled(*was, to))
@@ -95,7 +98,7 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
     (counts != Counts::ZERO).then_some((namespace, counts))
 }
 
-/// A fire that stood aside of its task moves nothing of it.
+/// A fire that is no longer a part of its task moves no count of the task.
 fn settled(was: TaskState, to: Option<TaskState>) -> Counts {
     if was == TaskState::Firing { Counts::ZERO } else { moved(was, to) }
 }
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_moves_a_task_from_where_it_was_to_where_it_is() {
+    fn every_change_moves_a_task_from_its_old_state_to_its_new_one() {
         use TaskState::{Cancelled, Dead, Done, Paused, Scheduled};
         let id = id(at(1), partition(0), epoch(1), 1);
         let waits = task(id).namespace("other").build();
@@ -136,7 +139,7 @@ mod tests {
         let redrive =
             |task: &Task| Change::Redrive { fire_id: waits.fire().id, task: task.clone() };
         let forget = Change::Forget { fire_id: waits.fire().id, namespace: namespace("other") };
-        let gone_on_paused = settle_with_next(&waits, NOW, &in_state(&next, Paused));
+        let continued_paused = settle_with_next(&waits, NOW, &in_state(&next, Paused));
         let dead = FireEnd::Dead(DeadReason::Refused);
         for (change, want) in [
             (Change::Put(waits.clone()), counts(&[(Scheduled, 1)], 0)),
@@ -150,7 +153,7 @@ mod tests {
             (settle(&waits, FireEnd::Replaced, NOW), counts(&[(Scheduled, -1)], 0)),
             (settle(&waits, dead, NOW), counts(&[(Scheduled, -1), (Dead, 1)], 0)),
             (settle_with_next(&waits, NOW, &next), None),
-            (gone_on_paused, counts(&[(Scheduled, -1), (Paused, 1)], 0)),
+            (continued_paused, counts(&[(Scheduled, -1), (Paused, 1)], 0)),
             (die(&waits, NOW, None), counts(&[(Scheduled, -1), (Dead, 1)], 1)),
             (die(&waits, NOW, Some(&next)), counts(&[], 1)),
             (redrive(&waits), counts(&[(Scheduled, 1), (Dead, -1)], -1)),
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn accepted_is_the_sum_of_all_states_and_no_letter() {
+    fn accepted_is_the_sum_of_all_states_without_dead_letters() {
         let counts = Counts {
             scheduled: 1,
             paused: 10,

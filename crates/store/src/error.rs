@@ -1,4 +1,4 @@
-//! What can go wrong with a store: one variant per thing that the caller can do about it.
+//! Errors of stores: one variant per thing that the caller can do.
 
 use std::fmt;
 
@@ -6,70 +6,79 @@ use punctual_core::{Epoch, PartitionId, Seat};
 
 use crate::change::BatchNo;
 
-/// Why a store did not do what it was asked. Unless a variant says otherwise, nothing was changed.
+/// Why a store did not do what it was asked to do. Unless a variant states otherwise, nothing was
+/// changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Stop: somebody else owns the partition, or nobody gave it to us.
-    #[error("{partition} is at {current}, this write carries {ours}")]
+    /// Stop writing: another broker owns the partition, or this one never acquired it.
+    #[error(
+        "write to partition {partition} refused: it carries epoch {ours}, the store is at \
+         {current}; another broker owns the partition, or none does"
+    )]
     Fenced {
-        /// Which.
+        /// The partition of the write.
         partition: PartitionId,
         /// The epoch of the write.
         ours: Epoch,
-        /// The epoch in the store.
+        /// The current epoch of the partition; none if it was never acquired.
         current: Epoch,
     },
 
-    /// Correct the configuration: the store was made with fewer partitions.
-    #[error("the store has no {partition}")]
+    /// Correct the configuration: the store was created with fewer partitions.
+    #[error(
+        "the store has no partition {partition}: it was created with fewer partitions; \
+         configure the number that it was created with"
+    )]
     Outside {
-        /// Which.
+        /// The partition of the write.
         partition: PartitionId,
     },
 
-    /// Somebody else holds the seat; ask again when their lease is over.
-    #[error("{seat} is held by another broker")]
+    /// Another broker holds the seat. Retry after its lease has expired.
+    #[error("another broker holds {seat}; retry after its lease has expired")]
     Held {
-        /// Which.
+        /// The seat that was asked for.
         seat: Seat,
     },
 
-    /// A batch is missing between the last one and this one. The owner has lost count: a bug.
-    #[error("{partition} expects batch {expected:?}, was given {given:?}")]
+    /// A batch is missing between the last one and this one: a bug in the owner.
+    #[error(
+        "batch {given} of partition {partition} refused: the next is {expected}; \
+         this is a bug in the owner", given = given.get(), expected = expected.get()
+    )]
     Gap {
-        /// Which.
+        /// The partition of the write.
         partition: PartitionId,
-        /// The number after the last.
+        /// The number of the next batch.
         expected: BatchNo,
-        /// The number that came.
+        /// The number that was sent.
         given: BatchNo,
     },
 
-    /// Refuse new tasks until there is room; what is stored goes on.
-    #[error("the store has no room left {room}: {why}")]
+    /// Refuse new tasks until there is space again. Changes of existing tasks are still accepted.
+    #[error("the store accepts no new tasks: no space left {room}: {why}")]
     Full {
-        /// Where there is none.
+        /// The resource that is used up.
         room: Resource,
-        /// As the store says it, for the operator.
+        /// The message of the store, for the operator.
         why: String,
     },
 
-    /// Try the same again later. Whether this batch was made is not known; sent again under its
-    /// number it is made once.
-    #[error("the store is unavailable: {0}")]
+    /// Retry. Whether the batch was made is unknown; sent again under its number, it is made once.
+    #[error("the store is unavailable, retry: {0}")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 
-    /// Stop the process: the store cannot tell what is durable any more, or has found damage.
-    #[error("the store is broken: {0}")]
+    /// Stop the process: the store found damage, or cannot tell any more what is durable.
+    #[error("the store is damaged and stops: {0}")]
     Broken(String),
 }
 
-/// Where a store keeps tasks, and so whether to wait or to do something when there is no place left.
+/// What a store can run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
-    /// A disk: somebody must make room.
+    /// Disk space: an operator has to free some.
     Disk,
-    /// The memory of a server that others use too: there may be room again by itself.
+    /// Memory of a server that others use too: it may become free without an operator.
     Memory,
 }
 

@@ -1,4 +1,7 @@
 //! The contract of a lease store.
+//!
+//! Leases decide which broker may write: [`TaskStore`](crate::TaskStore) accepts batches only under
+//! the epoch of the lease that was acquired last.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,24 +10,29 @@ use punctual_core::{BrokerId, Lease, Seat, Timestamp};
 
 use crate::error::StoreError;
 
-/// Keeps who may act on what, and until when.
+/// Keeps which broker holds each seat, under which epoch and until when.
 ///
 /// # Contract
 ///
-/// **One holder.** A seat has at most one holder whose lease is not over.
+/// **One holder.** A seat has at most one holder whose lease has not expired.
 ///
-/// **Epochs only grow.** Each `acquire` that succeeds gives an epoch larger than every earlier one of that seat, also to
-/// the same broker again, and also across restarts of the store. From then on writes under any
-/// earlier epoch are fenced.
+/// **Epochs only grow.** Each successful `acquire` returns an epoch larger than every earlier epoch
+/// of that seat, even for the same broker and even after the store was restarted. From then on,
+/// writes under any earlier epoch are fenced.
 ///
-/// **Time is the asker's.** `now` is the asker's clock before it asked; `until` is `now + ttl`. A store with a clock
-/// of its own (Redis) counts the ttl by that, and the asker's view is the earlier of the two.
+/// **Expiry does not fence.** Writes under the current epoch are accepted until another `acquire`
+/// succeeds, even if the lease has expired or was released.
 ///
-/// **Renewal is not acquisition.** `renew` extends the lease of the current epoch and never makes a new one, also
-/// when it has run out, as long as nobody else has taken the seat.
+/// **Time.** `now` is the caller's clock, read before the call. The returned `until` is
+/// `now + ttl`. A store with its own clock (Redis) counts `ttl` by that clock from the moment of
+/// the call. Because `now` was read earlier, the lease ends no later for the caller than for the
+/// store.
+///
+/// **Renewal.** `renew` extends the lease of the current epoch and never creates an epoch. It
+/// succeeds even after the lease has expired, as long as the seat was not acquired since.
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Takes a seat that is free, whose lease is over, or that the broker itself held; else
-    /// [`StoreError::Held`].
+    /// Acquires a seat that was never held, whose lease has expired or was released, or that
+    /// `broker` itself holds. Otherwise returns [`StoreError::Held`].
     fn acquire(
         &self,
         seat: Seat,
@@ -33,7 +41,8 @@ pub trait LeaseStore: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Lease, StoreError>> + Send;
 
-    /// Extends a lease; [`StoreError::Held`] if its epoch is no longer the seat's.
+    /// Extends a lease. Returns [`StoreError::Held`] if its epoch is no longer the current epoch of
+    /// the seat.
     fn renew(
         &self,
         lease: &Lease,
@@ -41,10 +50,11 @@ pub trait LeaseStore: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Result<Lease, StoreError>> + Send;
 
-    /// Gives a seat back before its time. Writes under its epoch go on being accepted until somebody acquires
-    /// the seat. Nothing happens if its epoch is no longer the seat's.
+    /// Releases a lease before it expires, so that another broker can acquire the seat at once.
+    /// Does nothing if its epoch is no longer the current epoch of the seat.
     fn release(&self, lease: &Lease) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Who held the seat last, and until when: [`Timestamp::EPOCH`] once it was given back.
+    /// Returns the last lease of a seat, or `None` if the seat was never held. After a release,
+    /// `until` is [`Timestamp::EPOCH`].
     fn holder(&self, seat: Seat) -> impl Future<Output = Result<Option<Lease>, StoreError>> + Send;
 }

@@ -1,15 +1,14 @@
-//! Stores: where tasks are kept until they are settled.
+//! The contracts of Punctual's stores, the memory store, and the suite that every store runs.
 //!
-//! In: batches of [`Change`]s that the owner of a partition has already decided. Out: tasks, by time, by
-//! name, by id. The contracts, [`TaskStore`], [`LeaseStore`] and [`MembershipStore`], are prose above small traits;
-//! the `conformance` suite is that prose in code, and every store runs it.
-//! [`MemoryStore`] is the reference: it keeps every clause, but the process's life only.
+//! A store keeps tasks from the moment they are accepted until their last fire is settled. It
+//! promises atomicity, durability, order and fencing, and decides nothing: it has no rules about
+//! tasks, does not compute when a task is due, and knows nothing of wheels, deliveries or callers.
 //!
-//! A store does not think. It never asks the time, never decides whether a change makes sense, and
-//! knows nothing of wheels, deliveries or callers. What it promises is atomicity, durability, order and
-//! fencing.
-//!
-//! Next door: `engine` is the only caller; `store-embedded` and `store-redis` are the durable kinds.
+//! The contracts are three traits with their rules in prose: [`TaskStore`], [`LeaseStore`] and
+//! [`MembershipStore`]. The `conformance` suite checks those rules; every store runs it.
+//! [`MemoryStore`] is the reference implementation. It follows every rule, but forgets everything
+//! when the process ends. The durable stores are the crates `store-embedded` and `store-redis`; the
+//! caller is the crate `engine`.
 
 mod change;
 pub mod codec;

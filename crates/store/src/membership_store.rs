@@ -1,4 +1,7 @@
-//! The contract of a membership.
+//! The contract of a membership store.
+//!
+//! It tells brokers of the same store about each other. Stores that only one process can open do
+//! not implement it.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,33 +10,33 @@ use punctual_core::{Assignment, BrokerId, Heartbeat, Lease, Timestamp};
 
 use crate::error::StoreError;
 
-/// Keeps which brokers are there, and what their leader proposes.
+/// Keeps which brokers are alive, and the assignment that their leader proposed last.
 ///
 /// # Contract
 ///
-/// **A heartbeat lasts.** A broker is on the roll from its heartbeat until `ttl` has passed without another one, or until it
-/// leaves. Time is the store's own.
+/// **Heartbeats expire.** A broker is a member from its heartbeat until `ttl` has passed without
+/// another heartbeat, or until it leaves. Time is the store's own clock.
 ///
-/// **The last word counts.** A later heartbeat of a broker takes the place of its earlier one, and a later proposal that of an
-/// earlier one.
+/// **The latest wins.** A later heartbeat of a broker replaces its earlier one, and a later
+/// proposal replaces an earlier one.
 ///
-/// **Only the leader proposes.** A proposal under an epoch of the leader seat that is not current is refused as
-/// [`StoreError::Held`] and changes nothing.
+/// **Only the leader proposes.** A proposal under an epoch that is not the current epoch of the
+/// leader seat returns [`StoreError::Held`] and changes nothing.
 ///
-/// **Nothing here is the truth.** It may be lost altogether (a store that fails over); heartbeats and the next proposal bring
-/// it back.
+/// **Not durable.** Members and assignment may be lost (for example when Redis fails over). The
+/// next heartbeats and the next proposal restore them. Ownership itself is in the leases.
 pub trait MembershipStore: Send + Sync + 'static {
-    /// Says that a broker is there, and answers who is, itself included.
+    /// Records a heartbeat and returns all members, the sender included.
     fn heartbeat(
         &self,
         presence: &Heartbeat,
         ttl: Duration,
     ) -> impl Future<Output = Result<Members, StoreError>> + Send;
 
-    /// Strikes a broker off the roll.
+    /// Removes a broker from the members. Does nothing if it is not a member.
     fn leave(&self, broker: &BrokerId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Keeps what the leader proposes. `lease` is its lease of the leader seat.
+    /// Stores the assignment that the leader proposes. `lease` is its lease of the leader seat.
     fn propose(
         &self,
         lease: &Lease,
@@ -41,26 +44,27 @@ pub trait MembershipStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Who is there at one moment.
+/// The members at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
-    /// When, by the clock of the store.
+    /// The time of the store's clock.
     pub at: Timestamp,
-    /// All brokers that are there, in the order of their ids.
+    /// All members, ordered by broker id.
     pub present: Vec<MemberInfo>,
-    /// Who held the leader seat last, as [`LeaseStore::holder`](crate::LeaseStore::holder) would say.
+    /// The last lease of the leader seat, as [`LeaseStore::holder`](crate::LeaseStore::holder)
+    /// returns it.
     pub leader: Option<Lease>,
-    /// Whether that lease was still good, by the clock of the store.
+    /// Whether that lease is still valid, by the store's clock.
     pub led: bool,
-    /// What was proposed last.
+    /// The assignment that was proposed last.
     pub assignment: Option<Assignment>,
 }
 
-/// A broker that is there.
+/// A broker that is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberInfo {
-    /// What it says of itself.
+    /// Its latest heartbeat.
     pub presence: Heartbeat,
-    /// How long ago it said so.
+    /// How long ago the store received that heartbeat.
     pub age: Duration,
 }

@@ -1,11 +1,12 @@
-//! The memory store: the reference that keeps every clause of both contracts, for the life of the process.
+//! The memory store: the reference implementation of all three contracts.
 //!
-//! In: batches and leases. Out: what every other store must answer too; the `model` of the conformance
-//! suite compares them with this one. It is also the store of a development broker.
-//! Invariant: one lock around everything, so a batch is seen whole or not at all; never held over an await.
-//! Time is what it is told: the `now` of whoever asks about a lease, or a clock of its own that a test moves.
-//! Not here: durability. What one change does stands in `memory/partition`, what is kept of
-//! the past in `memory/history`, who is there in `memory/membership`.
+//! Other stores are compared with it (`conformance/model`), and a development broker can use it. It
+//! keeps everything as long as the process lives. One lock protects everything, so a batch is
+//! visible as a whole or not at all; the lock is never held across an await.
+//!
+//! Time is the `now` of the callers, or a clock of its own that a test moves. What a change does is
+//! in `memory/partition`, the records of ended fires are in `memory/history`, and the members are
+//! in `memory/membership`.
 
 mod history;
 mod membership;
@@ -20,9 +21,9 @@ use punctual_core::{
     Seat, Task, TaskId, TaskKey, Timestamp,
 };
 
-use self::history::History;
+use self::history::MemoryHistory;
 use self::membership::MemberTable;
-use self::partition::Partition;
+use self::partition::MemoryPartition;
 use crate::change::{Batch, BatchNo};
 use crate::counts::Counts;
 use crate::error::StoreError;
@@ -30,42 +31,42 @@ use crate::lease_store::LeaseStore;
 use crate::query::{Filter, Head, Page, Position, Retention, Swept};
 use crate::task_store::TaskStore;
 
-/// A store that forgets everything when the process ends.
+/// A store that keeps everything in memory, until the process ends.
 #[derive(Debug)]
 pub struct MemoryStore {
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Debug)]
-struct State {
-    partitions: Vec<Owned>,
-    history: History,
-    seats: BTreeMap<Seat, Taken>,
-    attendances: MemberTable,
-    time: Time,
+struct MemoryState {
+    partitions: Vec<OwnedPartition>,
+    history: MemoryHistory,
+    seats: BTreeMap<Seat, StoredLease>,
+    members: MemberTable,
+    time: StoreTime,
 }
 
-/// The last lease of a seat, and when it is over by the clock of the store.
+/// The last lease of a seat, and when it expires by the clock of the store.
 #[derive(Debug)]
-struct Taken {
+struct StoredLease {
     lease: Lease,
-    over_at: Timestamp,
+    expires_at: Timestamp,
 }
 
-/// What time it is.
+/// The source of time.
 #[derive(Debug, Clone, Copy)]
-enum Time {
-    /// The askers' time; this is the latest that one of them had.
-    Askers(Timestamp),
-    /// The store has a clock of its own, like Redis; it stands until it is moved.
+enum StoreTime {
+    /// The callers' clocks; this is the latest time that a caller passed.
+    Callers(Timestamp),
+    /// The store has its own clock, like Redis. It stops until a test moves it.
     Own(Timestamp),
 }
 
-impl Time {
-    /// The time of a question that was asked at `now`.
+impl StoreTime {
+    /// Returns the time of a call that was made at `now`.
     fn at(&mut self, now: Timestamp) -> Timestamp {
         match self {
-            Self::Askers(latest) => {
+            Self::Callers(latest) => {
                 *latest = now.max(*latest);
                 now
             }
@@ -75,75 +76,79 @@ impl Time {
 
     const fn latest(self) -> Timestamp {
         match self {
-            Self::Askers(time) | Self::Own(time) => time,
+            Self::Callers(time) | Self::Own(time) => time,
         }
     }
 }
 
-/// A partition and the number of the batch that its present owner made last.
+/// A partition, and the number of the last batch of its current owner.
 #[derive(Debug, Default)]
-struct Owned {
-    partition: Partition,
+struct OwnedPartition {
+    partition: MemoryPartition,
     last: Option<BatchNo>,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(partitions: Partitions) -> Self {
-        let state = State {
-            partitions: partitions.iter().map(|_| Owned::default()).collect(),
-            history: History::default(),
+        let state = MemoryState {
+            partitions: partitions.iter().map(|_| OwnedPartition::default()).collect(),
+            history: MemoryHistory::default(),
             seats: BTreeMap::new(),
-            attendances: MemberTable::default(),
-            time: Time::Askers(Timestamp::EPOCH),
+            members: MemberTable::default(),
+            time: StoreTime::Callers(Timestamp::EPOCH),
         };
         Self { state: Mutex::new(state) }
     }
 
-    /// Gives the store a clock of its own that says this, until it is told again. From then on leases and heartbeats are
-    /// counted by it, as a Redis counts them by its own. Without it heartbeats, which carry no time, are counted by the time of
-    /// the last question about a lease: good enough for one broker, too coarse for several.
+    /// Gives the store its own clock, set to `now`. From then on leases and heartbeats expire by
+    /// this clock, as they do by the clock of Redis. Without it, heartbeats, which carry no time,
+    /// expire by the time of the last call about a lease: good enough for one broker, too coarse
+    /// for several.
     pub fn set_time(&self, now: Timestamp) -> Result<(), StoreError> {
-        self.state()?.time = Time::Own(now);
+        self.state()?.time = StoreTime::Own(now);
         Ok(())
     }
 
-    /// Lets time pass: the clock of the store's own is moved, or begins at what the askers had last.
+    /// Moves the clock of the store forward. A store without its own clock gets one, which starts
+    /// at the latest time that a caller passed.
     pub fn pass(&self, time: Duration) -> Result<(), StoreError> {
         let mut state = self.state()?;
-        state.time = Time::Own(state.time.latest().after(time));
+        state.time = StoreTime::Own(state.time.latest().after(time));
         Ok(())
     }
 
-    /// A panic under the lock may have left half a batch, and nothing durable to go back to.
-    fn state(&self) -> Result<MutexGuard<'_, State>, StoreError> {
+    /// Locks the state. After a panic under the lock half a batch may have been made, and there is
+    /// nothing durable to restore it from.
+    fn state(&self) -> Result<MutexGuard<'_, MemoryState>, StoreError> {
         self.state.lock().map_err(|_| {
-            StoreError::Broken("a change of the memory store has panicked half-way".to_owned())
+            let why = "a change panicked, so a batch may be incomplete; restart the broker";
+            StoreError::Broken(why.to_owned())
         })
     }
 }
 
 impl Default for MemoryStore {
-    /// With one partition.
+    /// Creates an empty store with one partition.
     fn default() -> Self {
         Self::new(Partitions::ONE)
     }
 }
 
-impl State {
-    fn partition(&self, id: PartitionId) -> Result<&Partition, StoreError> {
+impl MemoryState {
+    fn partition(&self, id: PartitionId) -> Result<&MemoryPartition, StoreError> {
         self.partitions
             .get(usize::from(id.get()))
             .map(|owned| &owned.partition)
             .ok_or(StoreError::Outside { partition: id })
     }
 
-    fn owned(&mut self, id: PartitionId) -> Result<&mut Owned, StoreError> {
+    fn owned(&mut self, id: PartitionId) -> Result<&mut OwnedPartition, StoreError> {
         self.partitions.get_mut(usize::from(id.get())).ok_or(StoreError::Outside { partition: id })
     }
 
-    /// Only the present owner passes.
+    /// Checks that a write comes from the current owner.
     fn fence(&self, partition: PartitionId, ours: Epoch) -> Result<(), StoreError> {
         self.partition(partition)?;
         let current = self.epoch(Seat::Partition(partition));
@@ -167,7 +172,7 @@ impl TaskStore for MemoryStore {
     ) -> Result<(), StoreError> {
         let mut state = self.state()?;
         state.fence(partition, epoch)?;
-        let State { partitions, history, .. } = &mut *state;
+        let MemoryState { partitions, history, .. } = &mut *state;
         let owned = &mut partitions[usize::from(partition.get())];
         if owned.last == Some(batch.number) {
             return Ok(());
@@ -291,8 +296,8 @@ impl LeaseStore for MemoryStore {
     ) -> Result<Lease, StoreError> {
         let mut state = self.state()?;
         let time = state.time.at(now);
-        let taken = |last: &Taken| last.lease.broker != *broker && time < last.over_at;
-        if state.seats.get(&seat).is_some_and(taken) {
+        let held = |last: &StoredLease| last.lease.broker != *broker && time < last.expires_at;
+        if state.seats.get(&seat).is_some_and(held) {
             return Err(StoreError::Held { seat });
         }
         let epoch = state.epoch(seat).next();
@@ -302,7 +307,7 @@ impl LeaseStore for MemoryStore {
             state.owned(partition)?.last = None;
         }
         let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
-        state.seats.insert(seat, Taken { lease: lease.clone(), over_at: time.after(ttl) });
+        state.seats.insert(seat, StoredLease { lease: lease.clone(), expires_at: time.after(ttl) });
         Ok(lease)
     }
 
@@ -318,7 +323,7 @@ impl LeaseStore for MemoryStore {
         match state.seats.get_mut(&seat) {
             Some(last) if last.lease.epoch == lease.epoch => {
                 last.lease.until = now.after(ttl);
-                last.over_at = time.after(ttl);
+                last.expires_at = time.after(ttl);
                 Ok(last.lease.clone())
             }
             _ => Err(StoreError::Held { seat }),
@@ -329,7 +334,7 @@ impl LeaseStore for MemoryStore {
         match self.state()?.seats.get_mut(&lease.seat) {
             Some(last) if last.lease.epoch == lease.epoch => {
                 last.lease.until = Timestamp::EPOCH;
-                last.over_at = Timestamp::EPOCH;
+                last.expires_at = Timestamp::EPOCH;
             }
             _ => {}
         }
@@ -348,7 +353,7 @@ mod tests {
     use crate::conformance::run;
 
     #[test]
-    fn a_partition_outside_is_refused_by_every_door() {
+    fn every_method_refuses_a_partition_that_the_store_does_not_have() {
         run(async {
             let store = MemoryStore::default();
             let outside = partition(1);
@@ -369,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_whose_lock_was_poisoned_says_that_it_is_broken() {
+    fn a_store_with_a_poisoned_lock_returns_broken() {
         let store = MemoryStore::default();
         std::thread::scope(|scope| {
             let panics = scope.spawn(|| {

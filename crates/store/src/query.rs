@@ -1,4 +1,4 @@
-//! Reading: positions, pages, filters, and what a name leads to.
+//! Types of reads: positions, pages, filters, heads and retention.
 
 use std::time::Duration;
 
@@ -6,58 +6,59 @@ use punctual_core::{
     Labels, Namespace, Schedule, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
 };
 
-/// A place in the order in which tasks are due: by time, then by id.
+/// A position in the order of tasks: by `fire_at`, then by id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// When.
+    /// The time at which the task is due.
     pub fire_at: Timestamp,
-    /// Which of those due then.
+    /// Orders the tasks that are due at the same time.
     pub id: TaskId,
 }
 
 impl Position {
-    /// Before every task.
+    /// The position before every task.
     pub const START: Self = Self::before(Timestamp::EPOCH);
 
-    /// Before every task that is due at `fire_at` or later.
+    /// Returns the position before every task that is due at `fire_at` or later.
     #[must_use]
     pub const fn before(fire_at: Timestamp) -> Self {
-        // No owner makes an id with epoch 0, so this one is below all ids of tasks.
+        // No owner creates an id with epoch 0, so this id is smaller than that of any task.
         Self { fire_at, id: TaskId::floor(Timestamp::EPOCH) }
     }
 
-    /// Right before this place: whoever reads on from there finds first what stands here.
+    /// Returns the position directly before this one: a read that starts after it returns the task
+    /// at this position first.
     #[must_use]
     pub const fn just_before(self) -> Self {
         Self { fire_at: self.fire_at, id: self.id.below() }
     }
 
-    /// Where a task stands.
+    /// Returns the position of a task.
     #[must_use]
     pub const fn of(task: &Task) -> Self {
         Self { fire_at: task.fire_at, id: task.id }
     }
 }
 
-/// What a key leads to: as much of a task as touching, replacing and cancelling it take.
+/// The part of a task that a lookup by key returns: enough to touch, replace or cancel the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// The task that the key names.
     pub id: TaskId,
-    /// `Scheduled` or `Paused`.
+    /// `Scheduled` or `Paused`, or `Done` or `Dead` for a watch that has fired.
     pub state: TaskState,
-    /// When it is due.
+    /// When the task is due.
     pub fire_at: Timestamp,
-    /// When its present fire is due by the schedule.
+    /// The nominal time of its current fire.
     pub nominal_at: Timestamp,
-    /// Which change of it this is.
+    /// The version of the task, which grows with every change of it.
     pub version: Version,
-    /// By which rule it is due.
+    /// The schedule of the task.
     pub schedule: Schedule,
 }
 
 impl Head {
-    /// Of a task.
+    /// Returns the head of a task.
     #[must_use]
     pub fn of(task: &Task) -> Self {
         Self {
@@ -71,25 +72,25 @@ impl Head {
     }
 }
 
-/// Which living tasks to list. Everything that is set must hold.
+/// Selects living tasks. A task matches if every condition that is set holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Whose.
+    /// The namespace of the tasks.
     pub namespace: Namespace,
-    /// `Scheduled` or `Paused`; both if not set.
+    /// The state of the tasks; any state if not set.
     pub state: Option<TaskState>,
-    /// The beginning of the key; tasks without one do not match, unless it is empty.
+    /// The start of the key. A task without a key matches only the empty prefix.
     pub key_prefix: String,
-    /// A label and its value.
+    /// The name and the value of a label.
     pub label: Option<(String, String)>,
-    /// Due at this time or later.
+    /// The task is due at this time or later.
     pub from: Timestamp,
-    /// Due before this time.
+    /// The task is due before this time.
     pub to: Timestamp,
 }
 
 impl Filter {
-    /// All living tasks of a namespace.
+    /// Returns a filter that matches all living tasks of a namespace.
     #[must_use]
     pub const fn all(namespace: Namespace) -> Self {
         Self {
@@ -102,7 +103,8 @@ impl Filter {
         }
     }
 
-    /// Whether a task is one of them. The last instant of all time is never excluded by `to`.
+    /// Returns whether a task matches. If `to` is [`Timestamp::MAX`], it excludes no task, not even
+    /// one that is due at that instant.
     #[must_use]
     pub fn matches(&self, task: &Task) -> bool {
         let definition = &task.definition;
@@ -123,29 +125,31 @@ impl Filter {
     }
 }
 
-/// Some of what was asked for.
+/// One page of a longer result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T, C> {
-    /// In order.
+    /// The items, in order.
     pub items: Vec<T>,
-    /// Where to go on; `None` when there is no more. A page may have fewer items than asked for, even
-    /// none, and still have a next one: a store bounds what it looks at for one page.
+    /// Where the next page starts, or `None` if this is the last one. A page may have fewer items
+    /// than the limit, even none, and still have a next page: a store bounds how many items it
+    /// reads for one page.
     pub next: Option<C>,
 }
 
-/// How long what is over is kept.
+/// How long history and dead letters are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Age of a history record at which it goes.
+    /// The age at which a history record is deleted.
     pub history_age: Duration,
-    /// Bytes of history, all partitions together, above which the oldest go.
+    /// The size of history in bytes, over all partitions, above which the oldest records are
+    /// deleted.
     pub history_bytes: u64,
-    /// Age of a dead letter at which it goes.
+    /// The age at which a dead letter is deleted.
     pub dead_age: Duration,
 }
 
 impl Default for Retention {
-    /// History for a week or a gibibyte, dead letters for a month.
+    /// A week or one gibibyte of history, a month of dead letters.
     fn default() -> Self {
         Self {
             history_age: Duration::from_secs(7 * 86_400),
@@ -155,12 +159,12 @@ impl Default for Retention {
     }
 }
 
-/// What a sweep deleted.
+/// How much a sweep deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
-    /// History records.
+    /// The number of history records.
     pub history: u64,
-    /// Dead letters.
+    /// The number of dead letters.
     pub dead: u64,
 }
 
@@ -170,7 +174,7 @@ mod tests {
     use crate::conformance::fixtures::{at, epoch, id, namespace, partition, shop, task};
 
     #[test]
-    fn a_task_passes_a_filter_when_all_that_is_set_holds() {
+    fn a_task_matches_a_filter_if_every_condition_that_is_set_holds() {
         let task =
             task(id(at(10), partition(0), epoch(1), 1)).key("order/42").label("zone", "eu").build();
         let all = || Filter::all(shop());
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_without_a_key_begins_with_nothing_but_nothing() {
+    fn a_task_without_a_key_matches_only_the_empty_prefix() {
         let task = task(id(at(1), partition(0), epoch(1), 1)).build();
         let mut filter = Filter::all(shop());
         assert!(filter.matches(&task));
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_up_to_the_end_of_time_includes_it() {
+    fn a_filter_up_to_the_last_instant_includes_it() {
         let task = task(id(Timestamp::MAX, partition(0), epoch(1), 1)).build();
         let mut filter = Filter::all(shop());
         assert!(filter.matches(&task));
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn right_before_a_place_is_behind_everything_before_it() {
+    fn just_before_a_position_is_after_every_earlier_position() {
         let [a, b] = [1, 2].map(|number| id(at(1), partition(0), epoch(1), number));
         let position = |id| Position { fire_at: at(1), id };
         assert!(position(b).just_before() < position(b));
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_says_what_its_task_says() {
+    fn a_head_has_the_values_of_its_task() {
         let task = task(id(at(5), partition(0), epoch(1), 0)).key("a").build();
         let head = Head::of(&task);
         assert_eq!((head.id, head.state), (task.id, task.state));

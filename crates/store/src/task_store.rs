@@ -1,4 +1,6 @@
 //! The contract of a task store.
+//!
+//! The clauses of the conformance suite (`conformance/`) check each rule below.
 
 use std::future::Future;
 
@@ -11,40 +13,46 @@ use crate::counts::Counts;
 use crate::error::StoreError;
 use crate::query::{Filter, Head, Page, Position, Retention, Swept};
 
-/// Keeps tasks until they are settled.
+/// Keeps tasks until their last fire is settled.
 ///
 /// # Contract
 ///
-/// **Ownership.** Each partition has one owner, told apart by its epoch (see
-/// [`LeaseStore`](crate::LeaseStore)). `apply` and `sweep` write only under the epoch that is current in the store, and
-/// refuse any other as [`StoreError::Fenced`], changing nothing. The owner has at most one `apply` per
-/// partition under way. Anybody may read.
+/// **Ownership.** A partition has one owner at a time, identified by its epoch (see
+/// [`LeaseStore`](crate::LeaseStore)). `apply` and `sweep` succeed only under the epoch that is
+/// current in the store. Under any other epoch they return [`StoreError::Fenced`] and change
+/// nothing. An owner has at most one `apply` per partition in flight. Reads need no epoch: any
+/// broker may read any partition.
 ///
-/// **Atomicity.** All changes of a batch are made, in their order, or none is; no reader and no crash sees
-/// a part of one.
+/// **Atomicity.** A store makes all changes of a batch, in their order, or none of them. No reader
+/// and no crash exposes a part of a batch.
 ///
-/// **Durability.** When `apply` has answered `Ok`, the batch outlives the process, and the machine too as far
-/// as the store's documentation promises. When it has answered an error other than `Unavailable`, the
-/// batch was not made.
+/// **Durability.** After `apply` returns `Ok`, the batch survives the end of the process, and a
+/// crash of the machine as far as the documentation of the store promises. After any error except
+/// [`StoreError::Unavailable`], the batch was not made.
 ///
-/// **Repetition.** Batches of an epoch are numbered from 1. The number that was last made, sent again, answers `Ok`
-/// and changes nothing. Any other number than the next is refused as [`StoreError::Gap`].
+/// **Repetition.** Batches of an epoch are numbered from 1. If the batch that was made last is sent
+/// again under its number, `apply` returns `Ok` and changes nothing. The store compares numbers,
+/// not contents. Any other number than the next one returns [`StoreError::Gap`] and changes
+/// nothing.
 ///
-/// **Order.** Tasks have one order: by `fire_at`, then by id. `fire_at` is the time at which a task is due now,
-/// after every postponement and retry.
+/// **Order.** Tasks are ordered by `fire_at`, then by id. `fire_at` is the time at which a task is
+/// due now, after every postponement and retry.
 ///
-/// **Reads see writes.** A read that starts after an `apply` has answered sees its changes.
+/// **Visibility.** A read that starts after `apply` has returned sees the changes of that batch.
 ///
-/// **Names.** A key names at most one living task of its namespace. It is free when that task ends.
+/// **Keys.** A key names at most one living task of its namespace. The key is free again when that
+/// task ends.
 ///
-/// **No thinking.** A store makes the changes that it is given. A change about a task that it does not have (a
-/// postponement, a settlement) changes no task; a record or letter that comes with it is kept, and the counts move
-/// as [`count`](crate::count) says. What becomes of a task that an owner refiles, or says how it goes
-/// on, without having put it is not promised.
+/// **No validation.** A store makes the changes that it is given. A change of a task that the store
+/// does not have (a postponement, a settlement) changes no task; a record or dead letter that comes
+/// with the change is kept, and the counts move as [`count`](crate::count) computes. If an owner
+/// refiles a task, or settles it with a `next`, without having put it, the result is unspecified.
 ///
-/// **One record per fire.** A later record of a fire takes the place of an earlier one.
+/// **One record per fire.** A later record of the same fire replaces the earlier one.
+///
+/// **Partitions.** A partition that the store does not have returns [`StoreError::Outside`].
 pub trait TaskStore: Send + Sync + 'static {
-    /// Makes the changes of a batch, durably.
+    /// Makes the changes of a batch durable. Returns when they are.
     fn apply(
         &self,
         partition: PartitionId,
@@ -52,9 +60,10 @@ pub trait TaskStore: Send + Sync + 'static {
         batch: Batch,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Scheduled tasks after a position and due before `until`, in order, at most `limit`. Paused tasks are not
-    /// among them. Fewer than `limit` means that there are no more. What is due at the last instant of all time
-    /// is before no `until`, and so never loaded.
+    /// Returns the scheduled tasks after the position `after` that are due before `until`, in
+    /// order, at most `limit`. Paused tasks are not included. Fewer than `limit` tasks means that
+    /// there are no more. A task that is due at [`Timestamp::MAX`] is before no `until` and is
+    /// never loaded.
     fn load(
         &self,
         partition: PartitionId,
@@ -63,7 +72,7 @@ pub trait TaskStore: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Task>, StoreError>> + Send;
 
-    /// What keys lead to, in the order of the keys.
+    /// Returns the head of the task that each key names, or `None`, in the order of `keys`.
     fn find(
         &self,
         partition: PartitionId,
@@ -71,15 +80,16 @@ pub trait TaskStore: Send + Sync + 'static {
         keys: &[TaskKey],
     ) -> impl Future<Output = Result<Vec<Option<Head>>, StoreError>> + Send;
 
-    /// Living tasks by id, in the order of the ids.
+    /// Returns each living task, or `None`, in the order of `ids`.
     fn get(
         &self,
         partition: PartitionId,
         ids: &[TaskId],
     ) -> impl Future<Output = Result<Vec<Option<Task>>, StoreError>> + Send;
 
-    /// Returns the living tasks that pass a filter, in order, beginning after a position, which may be that of a task
-    /// of another partition.
+    /// Returns the living tasks that match `filter`, in order, after the position `after`, which
+    /// may be the position of a task of another partition. A page has at most `limit` tasks, and
+    /// may have fewer than there are; see [`Page::next`].
     fn list(
         &self,
         partition: PartitionId,
@@ -88,8 +98,8 @@ pub trait TaskStore: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Page<Task, Position>, StoreError>> + Send;
 
-    /// Returns the dead letters of a namespace in the order of their fire ids, beginning after `after`, which may be a
-    /// fire of another partition.
+    /// Returns the dead letters of a namespace, ordered by fire id, after the fire `after`, which
+    /// may be a fire of another partition. A page has at most `limit` letters; see [`Page::next`].
     fn dead(
         &self,
         partition: PartitionId,
@@ -98,16 +108,16 @@ pub trait TaskStore: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Page<DeadLetter, FireId>, StoreError>> + Send;
 
-    /// One dead letter.
+    /// Returns the dead letter of a fire, if the store has it.
     fn dead_letter(
         &self,
         partition: PartitionId,
         fire_id: FireId,
     ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
 
-    /// The fires of a task that have ended, newest (by nominal time) first, at most `limit`. Also of a task that
-    /// has ended itself, as long as its records are kept. A fire has one record: when it is redriven and ends again,
-    /// the later one takes the place of the earlier.
+    /// Returns the records of the ended fires of a task, latest nominal time first, at most
+    /// `limit`. The task itself may have ended, as long as its records are retained. A fire has one
+    /// record: when it is redriven and ends again, the later record replaces the earlier one.
     fn history(
         &self,
         partition: PartitionId,
@@ -115,15 +125,17 @@ pub trait TaskStore: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<FireRecord>, StoreError>> + Send;
 
-    /// How many tasks of a namespace are in which state. Takes the same time however many there are.
+    /// Returns the number of tasks of a namespace by state. Takes the same time however many tasks
+    /// there are.
     fn counts(
         &self,
         partition: PartitionId,
         namespace: &Namespace,
     ) -> impl Future<Output = Result<Counts, StoreError>> + Send;
 
-    /// Deletes history and dead letters that are past their retention. May keep some for longer, though not for ever,
-    /// and never deletes one that is not.
+    /// Deletes history records and dead letters that are past their retention. A store may delete
+    /// them in several calls and may keep some longer, but not for ever. It never deletes one that
+    /// is not past its retention.
     fn sweep(
         &self,
         partition: PartitionId,

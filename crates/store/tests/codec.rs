@@ -1,4 +1,4 @@
-//! The codec, against values of every shape and bytes of no shape.
+//! The codec with random values, and with random bytes.
 
 #![allow(clippy::unwrap_used, reason = "strategies are helpers of tests")]
 
@@ -164,13 +164,13 @@ fn any_task() -> impl Strategy<Value = Task> {
     let times = (instant(), instant(), instant());
     let fires = prop_oneof![Just(1), any::<u32>()];
     let times_set = (option::of(instant()), option::of(instant()), option::of(instant()));
-    let course = (times_set, occasion(), fires, overlapping());
+    let progress = (times_set, occasion(), fires, overlapping());
     let states = [TaskState::Scheduled, TaskState::Paused, TaskState::Done, TaskState::Dead];
-    let stands = (any::<u64>(), attempts(), 0..states.len());
-    (task_id(), new_task(), times, stands, course).prop_map(
-        move |(id, definition, times, (version, attempts, state), course)| {
+    let state = (any::<u64>(), attempts(), 0..states.len());
+    (task_id(), new_task(), times, state, progress).prop_map(
+        move |(id, definition, times, (version, attempts, state), progress)| {
             let (created_at, fire_at, nominal_at) = times;
-            let ((resumes_at, given_at, armed_at), occasion, fires, overlapping) = course;
+            let ((resumes_at, given_at, armed_at), occasion, fires, overlapping) = progress;
             Task {
                 id,
                 definition: Arc::new(definition),
@@ -192,7 +192,7 @@ fn any_task() -> impl Strategy<Value = Task> {
 }
 
 #[test]
-fn a_task_that_was_fired_manually_reads_back_from_the_format_of_then() {
+fn a_manually_fired_task_of_format_2_is_still_read() {
     let id = TaskId::floor(Timestamp::from_millis(7000));
     let schedule = Schedule::Once(Due::In(Duration::from_secs(7)));
     let target = Target::Queue(Queue::new("orders").unwrap());
@@ -201,7 +201,7 @@ fn a_task_that_was_fired_manually_reads_back_from_the_format_of_then() {
     let mut bytes = Vec::new();
     put_task(&mut bytes, &task);
     let format = 16 + 2;
-    assert_eq!(bytes[format], 1, "the id and two bytes of time are before it");
+    assert_eq!(bytes[format], 1, "the id and two bytes of time come before it");
     bytes[format] = 2;
     put_varint(&mut bytes, 9000);
     let resumes_at = Some(Timestamp::from_millis(9000));
@@ -211,7 +211,9 @@ fn a_task_that_was_fired_manually_reads_back_from_the_format_of_then() {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(task in any_task(), ended_at in instant(), end in 0..8u8) {
+    fn encoded_values_decode_to_the_same_values(
+        task in any_task(), ended_at in instant(), end in 0..8u8,
+    ) {
         let interner = Interner::default();
         let mut bytes = Vec::new();
         put_task(&mut bytes, &task);
@@ -251,49 +253,49 @@ proptest! {
     }
 
     #[test]
-    fn what_a_caller_asks_for_reads_back_and_its_times_stay_as_they_were_given(
-        new_task in new_task(), place in any::<prop::sample::Index>(), flip in 1..=255u8,
+    fn new_tasks_decode_to_the_same_values_and_delays_stay_delays(
+        new_task in new_task(), position in any::<prop::sample::Index>(), flip in 1..=255u8,
     ) {
         let interner = Interner::default();
         let mut bytes = Vec::new();
         put_new_task(&mut bytes, &new_task);
         prop_assert_eq!(&read_new_task(&bytes, &interner).unwrap(), &new_task);
 
-        let place = place.index(bytes.len());
-        prop_assert!(read_new_task(&bytes[..place], &interner).is_err());
+        let position = position.index(bytes.len());
+        prop_assert!(read_new_task(&bytes[..position], &interner).is_err());
         let mut longer = bytes.clone();
         longer.push(0);
         prop_assert!(read_new_task(&longer, &interner).is_err());
-        bytes[place] ^= flip;
+        bytes[position] ^= flip;
         read_anything(&bytes);
         bytes[0] = 9;
         prop_assert_eq!(read_new_task(&bytes, &interner), Err(CodecError::Format(9)));
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200)) {
+    fn decoding_never_panics(bytes in vec(any::<u8>(), 0..200)) {
         read_anything(&bytes);
-        // With a format that is known they get further.
+        // With a known format, decoding gets further.
         for format in 1..=3 {
             read_anything(&[&[format], bytes.as_slice()].concat());
         }
     }
 
     #[test]
-    fn a_task_that_was_cut_or_flipped_is_refused_or_another(
-        task in any_task(), place in any::<prop::sample::Index>(), flip in 1..=255u8,
+    fn a_truncated_task_is_refused_and_a_damaged_one_never_panics(
+        task in any_task(), position in any::<prop::sample::Index>(), flip in 1..=255u8,
     ) {
         let interner = Interner::default();
         let mut bytes = Vec::new();
         put_task(&mut bytes, &task);
-        let place = place.index(bytes.len());
-        prop_assert!(read_task(&bytes[..place], &interner).is_err());
-        bytes[place] ^= flip;
+        let position = position.index(bytes.len());
+        prop_assert!(read_task(&bytes[..position], &interner).is_err());
+        bytes[position] ^= flip;
         read_anything(&bytes);
     }
 
     #[test]
-    fn numbers_read_back(value: u64, signed: i64) {
+    fn numbers_decode_to_the_same_values(value: u64, signed: i64) {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, value);
         put_signed(&mut bytes, signed);

@@ -1,14 +1,14 @@
-//! The memory store keeps every clause of both contracts, for the life of the process.
+//! The memory store passes every clause of the contracts, as long as the process lives.
 
 use punctual_core::Partitions;
 use punctual_store::MemoryStore;
 use punctual_store::conformance::fixtures::NOW;
-use punctual_store::conformance::model::{Walk, same_as_memory};
-use punctual_store::conformance::{PARTITIONS, Subject, run};
+use punctual_store::conformance::model::{ModelRun, same_as_memory};
+use punctual_store::conformance::{PARTITIONS, StoreUnderTest, run};
 
-struct Memory;
+struct MemoryUnderTest;
 
-impl Subject for Memory {
+impl StoreUnderTest for MemoryUnderTest {
     type Store = MemoryStore;
     const DURABLE: bool = false;
 
@@ -17,61 +17,61 @@ impl Subject for Memory {
     }
 }
 
-punctual_store::conformance!(Memory);
+punctual_store::conformance!(MemoryUnderTest);
 
-/// The same with a clock of its own, which the suite moves.
+/// The same with its own clock, which the suite moves.
 mod clocked {
     use std::time::Duration;
 
     use super::*;
 
-    struct Clocked;
+    struct ClockedMemory;
 
-    impl Subject for Clocked {
+    impl StoreUnderTest for ClockedMemory {
         type Store = MemoryStore;
         const DURABLE: bool = false;
 
         async fn open(&self) -> MemoryStore {
-            let store = Memory.open().await;
-            store.set_time(NOW).expect("a new store is whole");
+            let store = MemoryUnderTest.open().await;
+            store.set_time(NOW).expect("the lock of a new store is not poisoned");
             store
         }
 
         async fn pass(&self, store: &MemoryStore, time: Duration) {
-            store.pass(time).expect("the store is whole");
+            store.pass(time).expect("the lock is not poisoned");
         }
     }
 
-    punctual_store::conformance!(Clocked);
-    punctual_store::conformance_membership!(Clocked);
+    punctual_store::conformance!(ClockedMemory);
+    punctual_store::conformance_membership!(ClockedMemory);
 }
 
-/// A memory store that somebody keeps in a drawer: tests the durable clauses themselves, since a
-/// store that loses nothing must keep them.
-mod drawer {
+/// A memory store that is kept instead of closed. It checks the durable clauses themselves: a store
+/// that loses nothing must pass them.
+mod reopened {
     use std::sync::Mutex;
 
     use super::*;
 
     #[derive(Default)]
-    struct Drawer {
-        inside: Mutex<Option<MemoryStore>>,
+    struct ReopenedMemory {
+        store: Mutex<Option<MemoryStore>>,
     }
 
-    impl Subject for Drawer {
+    impl StoreUnderTest for ReopenedMemory {
         type Store = MemoryStore;
         const DURABLE: bool = true;
 
         async fn open(&self) -> MemoryStore {
-            let inside = self.inside.lock().expect("one test each").take();
-            match inside {
+            let store = self.store.lock().expect("one test each").take();
+            match store {
                 Some(store) => store,
-                None => Memory.open().await,
+                None => MemoryUnderTest.open().await,
             }
         }
 
         async fn close(&self, store: MemoryStore) {
-            *self.inside.lock().expect("one test each") = Some(store);
+            *self.store.lock().expect("one test each") = Some(store);
         }
 
         async fn crash(&self, store: MemoryStore, _entropy: u64) {
@@ -79,39 +79,39 @@ mod drawer {
         }
     }
 
-    punctual_store::conformance_durable!(Drawer::default());
+    punctual_store::conformance_durable!(ReopenedMemory::default());
 
-    /// The walk is worth something only if it notices a loss.
-    struct Forgetful;
+    /// A store that forgets everything: a model run must notice.
+    struct ForgetfulMemory;
 
-    impl Subject for Forgetful {
+    impl StoreUnderTest for ForgetfulMemory {
         type Store = MemoryStore;
         const DURABLE: bool = true;
 
         async fn open(&self) -> MemoryStore {
-            Memory.open().await
+            MemoryUnderTest.open().await
         }
     }
 
     #[test]
     #[should_panic(expected = "p0: ")]
-    fn a_walk_notices_a_store_that_forgets() {
-        let walk = Walk { seed: 1, steps: 500 };
-        run(same_as_memory(&Forgetful, walk));
+    fn a_model_run_notices_a_store_that_forgets() {
+        let model_run = ModelRun { seed: 1, steps: 500 };
+        run(same_as_memory(&ForgetfulMemory, model_run));
     }
 
     #[test]
-    fn walks_over_restarts_find_no_difference() {
+    fn model_runs_with_restarts_find_no_difference() {
         for seed in 2..5 {
-            let walk = Walk { seed, steps: 400 };
-            run(same_as_memory(&Drawer::default(), walk));
+            let model_run = ModelRun { seed, steps: 400 };
+            run(same_as_memory(&ReopenedMemory::default(), model_run));
         }
     }
 }
 
 #[test]
-fn walks_find_no_difference() {
+fn model_runs_find_no_difference() {
     for seed in 2..5 {
-        run(same_as_memory(&Memory, Walk { seed, steps: 400 }));
+        run(same_as_memory(&MemoryUnderTest, ModelRun { seed, steps: 400 }));
     }
 }

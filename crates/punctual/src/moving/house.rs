@@ -86,7 +86,7 @@ impl House {
     async fn open_redis(place: &Where, missing: Missing) -> anyhow::Result<Self> {
         let cluster = &place.cluster;
         let urls = place.kind.redis.clone();
-        let mut options = punctual_store_redis::Options::new(urls, cluster, Partitions::ONE);
+        let mut options = punctual_store_redis::RedisOptions::new(urls, cluster, Partitions::ONE);
         options.timeout = REDIS_TIMEOUT;
         if let Some(file) = &place.redis_ca {
             let pem = std::fs::read(file)

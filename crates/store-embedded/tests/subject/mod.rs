@@ -1,7 +1,7 @@
 //! How the suite comes by an embedded store: a directory that goes when the test does.
 
 use punctual_core::Partitions;
-use punctual_store::conformance::{PARTITIONS, Subject};
+use punctual_store::conformance::{PARTITIONS, StoreUnderTest};
 use punctual_store_embedded::{EmbeddedStore, Options};
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ fn partitions() -> Partitions {
     Partitions::new(PARTITIONS).expect("a few partitions")
 }
 
-impl Subject for Dir {
+impl StoreUnderTest for Dir {
     type Store = EmbeddedStore;
     const DURABLE: bool = true;
 

@@ -1,39 +1,42 @@
--- apply: makes all changes of a batch, if its sender owns the partition and has not sent it before.
+-- apply: makes all changes of a batch, if its sender owns the partition and the batch is the next.
 --
 -- KEYS 1 own  2 due  3 paused  4 tasks  5 late  6 names  7 letters  8 dead  9 dead-ages
 --      10 history  11 fires  12 ages  13 counts
--- ARGV 1 epoch  2 token, or '' if the sender does not know it  3 number of the batch  4 the number before it
---      5 '1' if the batch brings new tasks, which need room; else '0'
+-- ARGV 1 epoch  2 token, or '' if the sender does not know it
+--      3 number of the batch  4 the number before it
+--      5 '1' if the batch has new tasks, which need free memory; else '0'
 --      then sections, each a count n and n arguments:
---        back          ids of tasks that come back, whose record makes room for them
---        back fires    for each of these: the fire that the id leads to
---        gone          ids of tasks that are gone
---        ended         id and record of tasks that are gone and leave the record of their only fire in their place, in turns
---        due           fire_at, id and value of tasks that are scheduled from now on, in turns
---        paused        fire_at, id and value of tasks that are paused from now on, in turns
---        was paused    ids of scheduled ones that may have been paused or postponed
---        was due       ids of paused ones that may have been scheduled or postponed
---        postponed     fire_at, id, and time and version of tasks that are due later, in turns, if they are scheduled
---        named         name and value, in turns
---        unnamed       names that lead nowhere from now on
---        unnamed if    names that lead nowhere from now on if they lead to …
---        … these       for each of these: the id
---        letters       fire and letter, in turns
---        dead          0, namespace and fire, in turns
---        dead ages     died_at, namespace and fire, in turns
---        redriven      fires whose letters are gone
---        redriven from for each of these: namespace and fire
---        history       fire and record, in turns, of other fires and of those whose task goes on
---        fires         0 and fire, in turns, for those that the task's id does not lead to
---        ages          ended_at and piece, in turns
---        counts        field and by how much it moves, in turns
--- Returns {0} made · {1} was made before · {2, epoch} another owns the partition · {3, number} the last batch is that one
+--        restored         ids of ended tasks that are redriven
+--        restored fires   for each of these: the fire that the id leads to
+--        removed          ids of tasks that ended
+--        ended            (id, record): tasks that ended with their first fire; the record
+--                         replaces the task
+--        due              (fire_at, id, value): tasks that are scheduled from now on
+--        paused           (fire_at, id, value): tasks that are paused from now on
+--        was paused       ids of scheduled tasks that may have been paused or postponed
+--        was due          ids of paused tasks that may have been scheduled or postponed
+--        postponed        (fire_at, id, postponement): tasks that are due later, if scheduled
+--        named            (name, value)
+--        freed            names that are free from now on
+--        freed if         names that are free from now on if they lead to …
+--        freed if ids     … for each of these: this id
+--        letters          (fire, letter)
+--        dead             (0, namespace and fire)
+--        dead ages        (died_at, namespace and fire)
+--        removed letters  fires whose letters are removed
+--        removed members  for each of these: namespace and fire
+--        history          (fire, record): fires whose record does not replace a task
+--        fires            (0, fire): those of them that the id of the task does not lead to
+--        ages             (ended_at, piece)
+--        counts           (field, by how much it moves)
+-- Returns {0} made · {1} was made before · {2, epoch} another broker owns the partition
+--         {3, number} the last batch is this one, so ARGV 3 is not the next
 --
--- Values are taken as they come: all that is decided here is decided by numbers, ids and places. A value of a task begins
--- with 0 if it is the record of the task's only fire and the task has ended, so that ending a task writes where it stood:
--- that costs half of taking it out here and filing the record there.
+-- The script does not decode values; it decides by numbers, ids and names. The value of a task
+-- starts with a 0 byte if it is the record of a task that ended with its first fire. Replacing the
+-- value costs half of removing the task and storing the record under another key.
 
--- Arguments of one command: Lua takes no more than about 8,000 on its stack. Pairs and triples stay together.
+-- Arguments of one command: about 8,000 fit on the Lua stack. Pairs and triples stay together.
 local STEP = 4200
 
 local own = redis.call('HMGET', KEYS[1], 'epoch', 'token', 'batch')
@@ -41,8 +44,9 @@ if own[1] ~= ARGV[1] or (ARGV[2] ~= '' and own[2] ~= ARGV[2]) then
   return {2, own[1] or '0'}
 end
 if own[3] == ARGV[3] and ARGV[3] ~= '0' then
-  -- Written again, so that waiting for replicas waits for this batch also over another connection. Removing
-  -- comes first: a server without memory lets a script go on that began by removing.
+  -- The number is written again, so that a WAIT over another connection covers this batch. Removes
+  -- first: without free memory, Redis accepts removals, and lets a script that has written
+  -- continue.
   redis.call('HDEL', KEYS[1], '')
   redis.call('HSET', KEYS[1], 'batch', ARGV[3])
   return {1}
@@ -51,7 +55,8 @@ if own[3] ~= ARGV[4] then
   return {3, own[3] or '0'}
 end
 
--- The first write decides whether there is memory for all: new tasks are refused here, whole; the rest goes on.
+-- The first write decides whether the server has free memory: without it, a batch with new tasks is
+-- refused here as a whole, and any other batch is made.
 if ARGV[5] == '0' then
   redis.call('HDEL', KEYS[1], '')
 end
@@ -70,15 +75,15 @@ local function run(command, key, first, last)
   end
 end
 
--- Removes from what is mostly not there at all.
-local function without(command, key, first, last)
+-- Removes from a key that mostly does not exist.
+local function remove_if_exists(command, key, first, last)
   if last >= first and redis.call('EXISTS', key) == 1 then
     run(command, key, first, last)
   end
 end
 
--- Tasks that come back: the record in their place moves aside, before the place is taken.
-local function make_room(first, last, fires)
+-- Restores tasks: the record that replaced the task moves to the history.
+local function move_records(first, last, fires)
   for i = first, last do
     local value = redis.call('HGET', KEYS[4], ARGV[i])
     if value and string.byte(value, 1) == 0 then
@@ -87,8 +92,8 @@ local function make_room(first, last, fires)
   end
 end
 
--- Files tasks: an id is sent once for both commands, because an argument costs more than a place in a table.
-local function file(key, first, last)
+-- Stores tasks. An id is sent once for both commands: arguments cost more than entries of a table.
+local function store(key, first, last)
   for i = first, last, STEP do
     local times, values, n = {}, {}, 0
     for j = i, math.min(i + STEP - 1, last), 3 do
@@ -101,16 +106,16 @@ local function file(key, first, last)
   end
 end
 
--- Takes tasks out of the order, and leaves their records where they stood.
-local function leave_records(first, last)
-  local aside = redis.call('EXISTS', KEYS[10]) == 1
+-- Replaces tasks with their records.
+local function replace_with_records(first, last)
+  local has_history = redis.call('EXISTS', KEYS[10]) == 1
   for i = first, last, STEP do
     local ids, fires, n = {}, {}, 0
     for j = i, math.min(i + STEP - 1, last), 2 do
       n = n + 1
       ids[n] = ARGV[j]
-      if aside then
-        -- The fire that an id leads to: the id, and its first 6 bytes again as a time of 8.
+      if has_history then
+        -- The fire that an id leads to: the id, and its first 6 bytes again as a time of 8 bytes.
         fires[n] = ARGV[j] .. '\0\0' .. string.sub(ARGV[j], 1, 6)
       end
     end
@@ -120,14 +125,14 @@ local function leave_records(first, last)
         redis.call(command, key, unpack(ids))
       end
     end
-    if aside then
+    if has_history then
       redis.call('HDEL', KEYS[10], unpack(fires))
     end
   end
   run('HSET', KEYS[4], first, last)
 end
 
--- Postpones tasks that are there.
+-- Postpones tasks that are scheduled.
 local function postpone(first, last)
   for i = first, last, STEP do
     local upto = math.min(i + STEP - 1, last)
@@ -155,21 +160,21 @@ end
 
 -- Tasks.
 local first, last = section()
-make_room(first, last, (section()))
+move_records(first, last, (section()))
 first, last = section()
 run('ZREM', KEYS[2], first, last)
-without('ZREM', KEYS[3], first, last)
+remove_if_exists('ZREM', KEYS[3], first, last)
 run('HDEL', KEYS[4], first, last)
-without('HDEL', KEYS[5], first, last)
-leave_records(section())
-file(KEYS[2], section())
-file(KEYS[3], section())
+remove_if_exists('HDEL', KEYS[5], first, last)
+replace_with_records(section())
+store(KEYS[2], section())
+store(KEYS[3], section())
 first, last = section()
-without('ZREM', KEYS[3], first, last)
-without('HDEL', KEYS[5], first, last)
+remove_if_exists('ZREM', KEYS[3], first, last)
+remove_if_exists('HDEL', KEYS[5], first, last)
 first, last = section()
-without('ZREM', KEYS[2], first, last)
-without('HDEL', KEYS[5], first, last)
+remove_if_exists('ZREM', KEYS[2], first, last)
+remove_if_exists('HDEL', KEYS[5], first, last)
 postpone(section())
 
 -- Names.

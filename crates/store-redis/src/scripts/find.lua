@@ -1,13 +1,13 @@
--- find: what names lead to.
+-- find: returns the heads of tasks by name.
 --
 -- KEYS 1 names  2 late
--- ARGV names, no more than Lua takes on its stack
--- Returns {values, postponements}, in the order of the names; no value where a name leads nowhere
+-- ARGV names, no more than fit on the Lua stack
+-- Returns {values, postponements}, in the order of the names; nil for a name that is free
 
 local values = redis.call('HMGET', KEYS[1], unpack(ARGV))
 local ids = {}
 for i = 1, #ARGV do
-  -- The id stands first in the value. An empty one is nobody's.
+  -- The value starts with the id. No task has the empty id.
   ids[i] = string.sub(values[i] or '', 1, 16)
 end
 return {values, redis.call('HMGET', KEYS[2], unpack(ids))}

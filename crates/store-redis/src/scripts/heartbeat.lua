@@ -1,26 +1,32 @@
--- heartbeat: says that a broker is there, and answers who is.
+-- heartbeat: records the heartbeat of a broker, and returns all members.
 --
 -- KEYS 1 roll  2 own of the leader seat  3 assignment
--- ARGV 1 broker  2 ttl in milliseconds  3 what it says
--- Returns {now, {broker, age in milliseconds, what it said, ...}, {epoch, broker, until, expires} of the leader seat, assignment}
+-- ARGV 1 broker  2 ttl in milliseconds  3 heartbeat
+-- Returns {now,
+--          {broker, age in milliseconds, heartbeat, ...},
+--          {epoch, broker, until, expires} of the leader seat,
+--          assignment}
 --
--- Time is the clock of Redis. What cannot be read is of nobody who is there, and is removed like what is over.
+-- Time is the clock of Redis. Entries that have expired or cannot be read are removed.
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- Removing comes first, so that a server without memory lets it go on.
+-- Removes first: without free memory, Redis accepts removals, and lets a script that has written
+-- continue.
 redis.call('HDEL', KEYS[1], '')
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%d %d ', now, now + tonumber(ARGV[2])) .. ARGV[3])
+local times = string.format('%d %d ', now, now + tonumber(ARGV[2]))
+redis.call('HSET', KEYS[1], ARGV[1], times .. ARGV[3])
 local all = redis.call('HGETALL', KEYS[1])
-local present = {}
+local members = {}
 for i = 1, #all, 2 do
-  local said, over, from = string.match(all[i + 1], '^(%d+) (%d+) ()')
-  if said and now < tonumber(over) then
-    table.insert(present, all[i])
-    table.insert(present, math.max(0, now - tonumber(said)))
-    table.insert(present, string.sub(all[i + 1], from))
+  local received, expires, from = string.match(all[i + 1], '^(%d+) (%d+) ()')
+  if received and now < tonumber(expires) then
+    table.insert(members, all[i])
+    table.insert(members, math.max(0, now - tonumber(received)))
+    table.insert(members, string.sub(all[i + 1], from))
   else
     redis.call('HDEL', KEYS[1], all[i])
   end
 end
-return {now, present, redis.call('HMGET', KEYS[2], 'epoch', 'broker', 'until', 'expires'), redis.call('GET', KEYS[3])}
+local leader = redis.call('HMGET', KEYS[2], 'epoch', 'broker', 'until', 'expires')
+return {now, members, leader, redis.call('GET', KEYS[3])}

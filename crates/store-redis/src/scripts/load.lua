@@ -1,15 +1,16 @@
--- load: living tasks after a position, in order, of one or of two sorted sets.
+-- load: returns living tasks after a position, in order, of one or of two sorted sets.
 --
 -- KEYS 1 tasks  2 late  3 due  4 paused, if its tasks are wanted too
--- ARGV 1 fire_at of the position  2 id of the position  3 fire_at before which tasks are due, or '+inf'
---      4 how many of each set at most  5 bytes at which to stop
--- Returns for each set {1 if there are more, else 0; ids; values; postponements}, the last two in the order of the ids;
--- no postponements if there are none at all
+-- ARGV 1 fire_at of the position  2 id of the position
+--      3 the fire_at before which tasks are returned, or '+inf'
+--      4 the largest number of tasks of each set  5 the size in bytes at which to stop
+-- Returns for each set {1 if there are more, else 0; ids; values; postponements}; values and
+-- postponements are in the order of the ids; the list of postponements is empty if there are none
 
--- Tasks whose values are asked for at once: so many of the largest are some megabytes.
+-- The number of tasks whose values are read at once: of the largest tasks, some megabytes.
 local STEP = 32
 
--- Not `<`, which goes by the server's locale.
+-- Compares bytes. `<` would compare by the locale of the server.
 local function above(a, b)
   for i = 1, 16 do
     local x, y = string.byte(a, i) or 0, string.byte(b, i) or 0
@@ -20,7 +21,8 @@ local function above(a, b)
   return false
 end
 
--- The rank of the first task after the position: those due earlier are counted, those due at the same time searched.
+-- Returns the rank of the first task after the position: counts the tasks that are due earlier, and
+-- searches among those that are due at the same time.
 local function rank_after(key)
   local low = redis.call('ZCOUNT', key, '-inf', '(' .. ARGV[1])
   local high = redis.call('ZCOUNT', key, '-inf', ARGV[1])

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use punctual_core::{Partitions, Seat, Timestamp};
 use punctual_store::conformance::fixtures::NOW;
-use punctual_store::conformance::{PARTITIONS, Subject};
-use punctual_store_redis::{Options, RedisStore, keys};
+use punctual_store::conformance::{PARTITIONS, StoreUnderTest};
+use punctual_store_redis::{RedisOptions as Options, RedisStore, keys};
 
 use super::cli;
 use super::shared::{self, Kind};
@@ -65,7 +65,7 @@ pub(crate) fn partitions() -> Partitions {
     Partitions::new(PARTITIONS).expect("a few partitions")
 }
 
-impl Subject for Named {
+impl StoreUnderTest for Named {
     type Store = RedisStore;
     const DURABLE: bool = true;
     const STEPS: u64 = 150;

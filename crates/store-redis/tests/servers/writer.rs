@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual_core::{Epoch, FireEnd, PartitionId, Seat, Task, TaskId};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, settle, shop, task};
 use punctual_store::{Batch, BatchNo, Change, Counts, LeaseStore, Position, StoreError, TaskStore};
-use punctual_store_redis::{Options, RedisStore};
+use punctual_store_redis::{RedisOptions as Options, RedisStore};
 
 use super::pause;
 use super::subject::{partitions, unique_name};

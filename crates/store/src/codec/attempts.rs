@@ -1,9 +1,9 @@
-//! Attempts: when each was made, and what came of it.
+//! Attempts: when each was made, and its outcome.
 
 use punctual_core::{AttemptRecord, Outcome, Reason};
 
 use super::bytes::{Reader, put_bytes, put_duration, put_timestamp, put_varint, read_count};
-use super::{CodecError, ROOM_MAX, Result};
+use super::{CodecError, Decoded, PREALLOCATED_MAX};
 
 pub(super) fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptRecord]) {
     put_varint(out, attempts.len() as u64);
@@ -14,9 +14,9 @@ pub(super) fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptRecord]) {
     }
 }
 
-pub(super) fn read_attempts(reader: &mut Reader<'_>) -> Result<Vec<AttemptRecord>> {
+pub(super) fn read_attempts(reader: &mut Reader<'_>) -> Decoded<Vec<AttemptRecord>> {
     let count = read_count(reader)?;
-    let mut attempts = Vec::with_capacity(count.min(ROOM_MAX));
+    let mut attempts = Vec::with_capacity(count.min(PREALLOCATED_MAX));
     for _ in 0..count {
         attempts.push(AttemptRecord {
             fired_at: reader.timestamp()?,
@@ -27,7 +27,7 @@ pub(super) fn read_attempts(reader: &mut Reader<'_>) -> Result<Vec<AttemptRecord
     Ok(attempts)
 }
 
-/// Writes what came of an attempt.
+/// Writes the outcome of an attempt.
 pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     match outcome {
         Outcome::Acked => out.push(0),
@@ -48,8 +48,8 @@ pub fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     }
 }
 
-/// Reads what came of an attempt.
-pub fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome> {
+/// Reads the outcome of an attempt.
+pub fn read_outcome(reader: &mut Reader<'_>) -> Decoded<Outcome> {
     Ok(match reader.byte()? {
         0 => Outcome::Acked,
         1 => Outcome::Failed { reason: Reason::new(reader.text()?), retry_in: None },

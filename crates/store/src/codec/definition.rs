@@ -1,7 +1,7 @@
 //! Definitions: what a caller asked for.
 //!
-//! In: a [`NewTask`], on its own as brokers send it to each other, or as a part of a task. A time that the caller gave as a delay
-//! stays one: whoever decides about the task says from when it counts.
+//! A [`NewTask`] is encoded on its own, as brokers send it to each other, or as a part of a task. A
+//! delay stays a delay: the owner of the partition turns it into a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use punctual_core::{
 use super::bytes::{Reader, put_bytes, put_duration, put_varint, read_count};
 use super::names::{Interner, read_key};
 use super::schedule::{put_schedule, read_schedule};
-use super::{CodecError, FORMAT, ROOM_MAX, Result};
+use super::{CodecError, Decoded, FORMAT, PREALLOCATED_MAX};
 
 pub(super) const FLAG_KEY: u8 = 0b0000_1000;
 const FLAG_RETRY: u8 = 0b0001_0000;
@@ -24,7 +24,7 @@ const FLAG_EXPIRES: u8 = 0b0100_0000;
 const FLAG_LABELS: u8 = 0b1000_0000;
 const FLAGS: u8 = FLAG_KEY | FLAG_RETRY | FLAG_TIMEOUT | FLAG_EXPIRES | FLAG_LABELS;
 
-/// Writes what a caller asks for.
+/// Writes a new task.
 pub fn put_new_task(out: &mut Vec<u8>, new_task: &NewTask) {
     let flags = flags_of(new_task);
     out.extend_from_slice(&[FORMAT, flags]);
@@ -36,9 +36,8 @@ pub fn put_new_task(out: &mut Vec<u8>, new_task: &NewTask) {
     put_rest(out, new_task, flags);
 }
 
-/// Reads what a caller asks for, up to the end of the bytes. Whether it keeps the limits is not looked at here:
-/// [`NewTask::check`] says it.
-pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Result<NewTask> {
+/// Reads a new task, up to the end of the bytes. Does not check limits; see [`NewTask::check`].
+pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Decoded<NewTask> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
         FORMAT => {}
@@ -56,10 +55,10 @@ pub fn read_new_task(bytes: &[u8], interner: &Interner) -> Result<NewTask> {
     let schedule = read_schedule(&mut reader)?;
     let rest = read_rest(&mut reader, flags, interner)?;
     reader.end()?;
-    Ok(rest.of(namespace, key, schedule))
+    Ok(rest.with_front(namespace, key, schedule))
 }
 
-/// What of a definition is not as it is by default.
+/// Returns the flags of the fields that differ from their default.
 pub(super) fn flags_of(definition: &NewTask) -> u8 {
     let mut flags = 0;
     for (flag, set) in [
@@ -74,7 +73,7 @@ pub(super) fn flags_of(definition: &NewTask) -> u8 {
     flags
 }
 
-/// Everything but namespace, key and schedule, which stand further in front.
+/// Writes everything but namespace, key and schedule, which come earlier in the bytes.
 pub(super) fn put_rest(out: &mut Vec<u8>, definition: &NewTask, flags: u8) {
     put_target(out, &definition.target);
     put_payload(out, &definition.payload);
@@ -109,8 +108,8 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// With what stands in front.
-    pub(super) fn of(
+    /// Adds the fields that come earlier in the bytes.
+    pub(super) fn with_front(
         self,
         namespace: Namespace,
         key: Option<TaskKey>,
@@ -132,7 +131,7 @@ impl Rest {
     }
 }
 
-pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner) -> Result<Rest> {
+pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner) -> Decoded<Rest> {
     Ok(Rest {
         target: read_target(reader, interner)?,
         payload: read_payload(reader)?,
@@ -176,7 +175,7 @@ fn put_target(out: &mut Vec<u8>, target: &Target) {
     }
 }
 
-fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Result<Target> {
+fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> {
     match reader.byte()? {
         0 => Ok(Target::Queue(interner.queue(reader.text()?)?)),
         1 => {
@@ -184,7 +183,7 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Result<Target> {
             let method = *method.ok_or(CodecError::Invalid("method"))?;
             let url = reader.text()?;
             let count = read_count(reader)?;
-            let mut headers = Vec::with_capacity(count.min(ROOM_MAX));
+            let mut headers = Vec::with_capacity(count.min(PREALLOCATED_MAX));
             for _ in 0..count {
                 headers.push((reader.text()?.to_owned(), reader.text()?.to_owned()));
             }
@@ -211,8 +210,9 @@ pub fn put_payload(out: &mut Vec<u8>, payload: &Payload) {
     }
 }
 
-/// Reads a payload, which is copied: a slice would keep a whole block in memory for as long as one task of it lives.
-pub fn read_payload(reader: &mut Reader<'_>) -> Result<Payload> {
+/// Reads a payload. The bytes are copied: a slice would keep a whole block in memory as long as one
+/// of its tasks lives.
+pub fn read_payload(reader: &mut Reader<'_>) -> Decoded<Payload> {
     Ok(match reader.byte()? {
         0 => Payload::Empty,
         1 => Payload::Json(Bytes::copy_from_slice(reader.bytes()?)),
@@ -248,7 +248,7 @@ fn put_retry(out: &mut Vec<u8>, retry: &RetryPolicy) {
     }
 }
 
-fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
+fn read_retry(reader: &mut Reader<'_>) -> Decoded<RetryPolicy> {
     let attempts_max = reader.small("attempts_max")?;
     let jitter = Jitter::from_thousandths(reader.small("jitter")?);
     let jitter = jitter.map_err(|_| CodecError::Invalid("jitter"))?;
@@ -261,7 +261,7 @@ fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
         },
         2 => {
             let count = read_count(reader)?;
-            let mut pauses = Vec::with_capacity(count.min(ROOM_MAX));
+            let mut pauses = Vec::with_capacity(count.min(PREALLOCATED_MAX));
             for _ in 0..count {
                 pauses.push(reader.duration()?);
             }
@@ -272,7 +272,7 @@ fn read_retry(reader: &mut Reader<'_>) -> Result<RetryPolicy> {
     Ok(RetryPolicy { attempts_max, backoff, jitter })
 }
 
-fn read_labels(reader: &mut Reader<'_>) -> Result<Labels> {
+fn read_labels(reader: &mut Reader<'_>) -> Decoded<Labels> {
     let mut labels = BTreeMap::new();
     for _ in 0..read_count(reader)? {
         labels.insert(reader.text()?.to_owned(), reader.text()?.to_owned());
@@ -288,7 +288,7 @@ const fn guarantee_code(guarantee: Guarantee) -> u8 {
     }
 }
 
-const fn guarantee_of(code: u8) -> Result<Guarantee> {
+const fn guarantee_of(code: u8) -> Decoded<Guarantee> {
     Ok(match code {
         0 => Guarantee::AtMostOnce,
         1 => Guarantee::AtLeastOnce,

@@ -1,13 +1,13 @@
-//! Names: checked as they are read, and shared where they come again and again.
+//! Names: validated when they are read, and shared where they repeat.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use punctual_core::{Namespace, Queue, TaskKey};
 
-use super::{CodecError, INTERNED_MAX, Result};
+use super::{CodecError, Decoded, INTERNED_MAX};
 
-/// Shares names that come again and again, so that a loaded task does not allocate its namespace.
+/// Shares equal names, so that loading a task does not allocate its namespace and queue.
 #[derive(Debug, Default)]
 pub struct Interner {
     namespaces: Mutex<HashMap<Box<str>, Namespace>>,
@@ -15,14 +15,14 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The namespace of this text.
-    pub fn namespace(&self, text: &str) -> Result<Namespace> {
+    /// Returns the namespace with this name.
+    pub fn namespace(&self, text: &str) -> Decoded<Namespace> {
         intern(&self.namespaces, text, |text| {
             Namespace::from_stored(text).map_err(|_| CodecError::Invalid("namespace"))
         })
     }
 
-    pub(super) fn queue(&self, text: &str) -> Result<Queue> {
+    pub(super) fn queue(&self, text: &str) -> Decoded<Queue> {
         intern(&self.queues, text, |text| {
             Queue::new(text).map_err(|_| CodecError::Invalid("queue"))
         })
@@ -30,22 +30,22 @@ impl Interner {
 }
 
 fn intern<T: Clone>(
-    known: &Mutex<HashMap<Box<str>, T>>,
+    cache: &Mutex<HashMap<Box<str>, T>>,
     text: &str,
-    make: impl FnOnce(&str) -> Result<T>,
-) -> Result<T> {
-    // A cache is as good after a panic as before it.
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(name) = known.get(text) {
+    make: impl FnOnce(&str) -> Decoded<T>,
+) -> Decoded<T> {
+    // A panic cannot leave this cache half-written.
+    let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(name) = cache.get(text) {
         return Ok(name.clone());
     }
     let name = make(text)?;
-    if known.len() < INTERNED_MAX {
-        known.insert(text.into(), name.clone());
+    if cache.len() < INTERNED_MAX {
+        cache.insert(text.into(), name.clone());
     }
     Ok(name)
 }
 
-pub(super) fn read_key(text: &str) -> Result<TaskKey> {
+pub(super) fn read_key(text: &str) -> Decoded<TaskKey> {
     TaskKey::new(text).map_err(|_| CodecError::Invalid("key"))
 }

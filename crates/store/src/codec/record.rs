@@ -1,4 +1,4 @@
-//! What is kept of fires that are over: records, and dead letters.
+//! Records of ended fires, and dead letters.
 
 use punctual_core::{
     DeadLetter, DeadReason, FireEnd, FireId, FireRecord, SkipReason, Skipped, TaskKey, Timestamp,
@@ -8,12 +8,12 @@ use super::attempts::{put_attempts, read_attempts};
 use super::bytes::{Reader, put_bytes, put_fire_id, put_timestamp, put_varint};
 use super::names::{Interner, read_key};
 use super::task::{put_task, read_task};
-use super::{CodecError, FORMAT, Result};
+use super::{CodecError, Decoded, FORMAT};
 
-/// The format of records that say when the fire was due, and what was skipped with it.
+/// The format of records with a time at which the fire was due, and with skipped fires.
 const FORMAT_RECORD: u8 = 2;
 
-/// Writes how a fire ended.
+/// Writes the record of a fire.
 pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
     let skipped = match record.end {
         FireEnd::Skipped(skipped) => Some(skipped),
@@ -38,15 +38,15 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
     }
 }
 
-/// Reads which fire a record is of and when it ended, and nothing further.
-pub fn read_record_id(bytes: &[u8]) -> Result<(FireId, Timestamp)> {
+/// Reads the fire and the end time of a record, and nothing further.
+pub fn read_record_id(bytes: &[u8]) -> Decoded<(FireId, Timestamp)> {
     let mut reader = Reader::new(bytes);
     read_record_format(&mut reader)?;
     Ok((reader.fire_id()?, reader.timestamp()?))
 }
 
-/// Whether the record says when the fire was due.
-fn read_record_format(reader: &mut Reader<'_>) -> Result<bool> {
+/// Reads the format. Returns whether the record has the time at which the fire was due.
+fn read_record_format(reader: &mut Reader<'_>) -> Decoded<bool> {
     match reader.byte()? {
         FORMAT => Ok(false),
         FORMAT_RECORD => Ok(true),
@@ -54,8 +54,8 @@ fn read_record_format(reader: &mut Reader<'_>) -> Result<bool> {
     }
 }
 
-/// Reads whose fire a record is of, and nothing further.
-pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
+/// Reads the fire, the namespace and the key of a record, and nothing further.
+pub fn read_record_name(bytes: &[u8]) -> Decoded<(FireId, &str, Option<&str>)> {
     let mut reader = Reader::new(bytes);
     read_record_format(&mut reader)?;
     let fire_id = reader.fire_id()?;
@@ -66,10 +66,10 @@ pub fn read_record_name(bytes: &[u8]) -> Result<(FireId, &str, Option<&str>)> {
     Ok((fire_id, namespace, (!key.is_empty()).then_some(key)))
 }
 
-/// Reads how a fire ended.
-pub fn read_record(bytes: &[u8], interner: &Interner) -> Result<FireRecord> {
+/// Reads the record of a fire.
+pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
     let mut reader = Reader::new(bytes);
-    let says_due = read_record_format(&mut reader)?;
+    let has_due_at = read_record_format(&mut reader)?;
     let fire_id = reader.fire_id()?;
     let ended_at = reader.timestamp()?;
     let end = reader.byte()?;
@@ -79,9 +79,9 @@ pub fn read_record(bytes: &[u8], interner: &Interner) -> Result<FireRecord> {
         text => Some(read_key(text)?),
     };
     let attempts = read_attempts(&mut reader)?;
-    let due_at = if says_due { reader.timestamp()? } else { fire_id.nominal_at };
+    let due_at = if has_due_at { reader.timestamp()? } else { fire_id.nominal_at };
     let end = match end {
-        END_SKIPPED if says_due => FireEnd::Skipped(Skipped {
+        END_SKIPPED if has_due_at => FireEnd::Skipped(Skipped {
             fires: reader.small("fires")?,
             until: reader.timestamp()?,
             why: skip_of(reader.byte()?)?,
@@ -101,7 +101,7 @@ pub fn put_letter(out: &mut Vec<u8>, letter: &DeadLetter) {
 }
 
 /// Reads a dead letter.
-pub fn read_letter(bytes: &[u8], interner: &Interner) -> Result<DeadLetter> {
+pub fn read_letter(bytes: &[u8], interner: &Interner) -> Decoded<DeadLetter> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
         FORMAT => {}
@@ -123,7 +123,7 @@ const fn dead_code(reason: DeadReason) -> u8 {
     }
 }
 
-const fn dead_of(code: u8) -> Result<DeadReason> {
+const fn dead_of(code: u8) -> Decoded<DeadReason> {
     Ok(match code {
         0 => DeadReason::Exhausted,
         1 => DeadReason::Refused,
@@ -141,7 +141,7 @@ const fn skip_code(why: SkipReason) -> u8 {
     }
 }
 
-const fn skip_of(code: u8) -> Result<SkipReason> {
+const fn skip_of(code: u8) -> Decoded<SkipReason> {
     Ok(match code {
         0 => SkipReason::Misfire,
         1 => SkipReason::Overlap,
@@ -150,7 +150,7 @@ const fn skip_of(code: u8) -> Result<SkipReason> {
     })
 }
 
-/// What follows it says how many, until when and why.
+/// The number of skipped fires, their last time and the reason follow the record.
 const END_SKIPPED: u8 = 3;
 
 const fn end_code(end: FireEnd) -> u8 {
@@ -163,7 +163,7 @@ const fn end_code(end: FireEnd) -> u8 {
     }
 }
 
-fn end_of(code: u8) -> Result<FireEnd> {
+fn end_of(code: u8) -> Decoded<FireEnd> {
     Ok(match code {
         0 => FireEnd::Done,
         1 => FireEnd::Cancelled,

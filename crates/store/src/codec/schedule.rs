@@ -1,4 +1,4 @@
-//! Schedules: when a task is due, its series and its rules for clock changes.
+//! Schedules, with the rules of series and of clock changes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use punctual_core::{Cron, Dst, Due, Gap, Misfire, Overlap, Schedule, Series, Twice, Zone};
 
 use super::bytes::{Reader, put_bytes, put_duration, put_timestamp, put_varint};
-use super::{CodecError, INTERNED_MAX, Result};
+use super::{CodecError, Decoded, INTERNED_MAX};
 
 pub(super) fn put_schedule(out: &mut Vec<u8>, schedule: &Schedule) {
     match schedule {
@@ -46,7 +46,7 @@ pub(super) fn put_schedule(out: &mut Vec<u8>, schedule: &Schedule) {
     }
 }
 
-pub(super) fn read_schedule(reader: &mut Reader<'_>) -> Result<Schedule> {
+pub(super) fn read_schedule(reader: &mut Reader<'_>) -> Decoded<Schedule> {
     Ok(match reader.byte()? {
         0 => Schedule::Once(Due::At(reader.timestamp()?)),
         1 => Schedule::Once(Due::In(reader.duration()?)),
@@ -72,21 +72,22 @@ pub(super) fn read_schedule(reader: &mut Reader<'_>) -> Result<Schedule> {
     })
 }
 
-/// Of all tasks with the same expression, zone and rule there is one copy: reading it is slow, and there may be a hundred thousand.
-fn cron(expression: &str, zone: &str, dst: Dst) -> Result<Arc<Cron>> {
-    type Known = HashMap<(String, String, u8), Arc<Cron>>;
-    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+/// Returns a shared cron expression. Parsing is slow, and a hundred thousand tasks may have the
+/// same expression, zone and rule.
+fn cron(expression: &str, zone: &str, dst: Dst) -> Decoded<Arc<Cron>> {
+    type CronCache = HashMap<(String, String, u8), Arc<Cron>>;
+    static CACHE: LazyLock<Mutex<CronCache>> = LazyLock::new(Mutex::default);
     let name = (expression.to_owned(), zone.to_owned(), dst_code(dst));
-    // A cache is as good after a panic as before it.
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cron) = known.get(&name) {
+    // A panic cannot leave this cache half-written.
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(cron) = cache.get(&name) {
         return Ok(Arc::clone(cron));
     }
     let zone = Zone::new(zone).map_err(|_| CodecError::Invalid("time zone"))?;
     let cron = Cron::new(expression, zone, dst).map_err(|_| CodecError::Invalid("cron"))?;
     let cron = Arc::new(cron);
-    if known.len() < INTERNED_MAX {
-        known.insert(name, Arc::clone(&cron));
+    if cache.len() < INTERNED_MAX {
+        cache.insert(name, Arc::clone(&cron));
     }
     Ok(cron)
 }
@@ -113,7 +114,7 @@ fn put_series(out: &mut Vec<u8>, series: &Series) {
     put_duration(out, *jitter);
 }
 
-fn read_series(reader: &mut Reader<'_>) -> Result<Arc<Series>> {
+fn read_series(reader: &mut Reader<'_>) -> Decoded<Arc<Series>> {
     let bits = reader.byte()?;
     let misfire = match bits & 0b1100 {
         0 => Misfire::FireOnce,
@@ -148,7 +149,7 @@ const fn dst_code(dst: Dst) -> u8 {
     gap | overlap << 2
 }
 
-const fn dst_of(code: u8) -> Result<Dst> {
+const fn dst_of(code: u8) -> Decoded<Dst> {
     let gap = match code & 0b11 {
         0 => None,
         1 => Some(Gap::After),

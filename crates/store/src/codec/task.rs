@@ -1,7 +1,7 @@
-//! Tasks, whole and in part.
+//! Tasks: whole, and the parts that are read alone.
 //!
-//! In: a task. Out: its key and its body; and back, as much of it as is wanted: the whole, a [`Summary`], its state, what a
-//! name leads to.
+//! A task can be read as a whole, as a [`Summary`], or only its state. The head of a task, which a
+//! lookup by key returns, has its own encoding.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use punctual_core::{Occasion, Task, TaskId, TaskState, Timestamp, Version};
 
 use super::attempts::{put_attempts, read_attempts};
 use super::bytes::{Reader, put_bytes, put_task_id, put_timestamp, put_varint};
-use super::course::{course_bits, put_course, read_course};
 use super::definition::{FLAG_KEY, flags_of, put_rest, read_rest};
 use super::names::{Interner, read_key};
+use super::progress::{progress_flags, put_progress, read_progress};
 use super::schedule::{put_schedule, read_schedule};
-use super::{CodecError, FORMAT, Result};
+use super::{CodecError, Decoded, FORMAT};
 use crate::query::Head;
 
 const FLAG_STATE: u8 = 0b0000_0111;
-/// The same with the time at which the schedule goes on at its end.
-const FORMAT_BESIDES: u8 = 2;
-/// The same with the course of a task at its end: whatever of it is not as it is for a new task.
-const FORMAT_COURSE: u8 = 3;
+/// No longer written: a manual fire, with the time at which the schedule resumes at the end.
+const FORMAT_MANUAL: u8 = 2;
+/// The progress of the task follows at the end. See `progress`.
+const FORMAT_PROGRESS: u8 = 3;
 
-/// What `find`, names and counts need of a task, without the rest of it.
+/// The part of a task that lookups, names and counts need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary<'a> {
-    /// Whose.
+    /// The namespace of the task.
     pub namespace: &'a str,
-    /// Its name, if it has one.
+    /// The key of the task, if it has one.
     pub key: Option<&'a str>,
-    /// As much as a name leads to.
+    /// The head of the task.
     pub head: Head,
 }
 
-/// Writes a whole task: id, time, body.
+/// Writes a whole task: id, `fire_at`, body.
 pub fn put_task(out: &mut Vec<u8>, task: &Task) {
     put_task_id(out, task.id);
     put_timestamp(out, task.fire_at);
@@ -41,19 +41,19 @@ pub fn put_task(out: &mut Vec<u8>, task: &Task) {
 }
 
 /// Reads a whole task, up to the end of the bytes.
-pub fn read_task(bytes: &[u8], interner: &Interner) -> Result<Task> {
+pub fn read_task(bytes: &[u8], interner: &Interner) -> Decoded<Task> {
     let mut reader = Reader::new(bytes);
     let id = reader.task_id()?;
     let fire_at = reader.timestamp()?;
     read_body(id, fire_at, reader.rest(), interner)
 }
 
-/// Writes everything of a task but its id and its time.
+/// Writes everything but id and `fire_at`.
 pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     let definition = &*task.definition;
     let flags = state_code(task.state) | flags_of(definition);
-    let course = course_bits(task);
-    let format = if course == 0 { FORMAT } else { FORMAT_COURSE };
+    let progress = progress_flags(task);
+    let format = if progress == 0 { FORMAT } else { FORMAT_PROGRESS };
     out.extend_from_slice(&[format, flags]);
     put_timestamp(out, task.nominal_at);
     put_varint(out, task.version.get());
@@ -65,30 +65,35 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     put_timestamp(out, task.created_at);
     put_rest(out, definition, flags);
     put_attempts(out, &task.attempts);
-    if course != 0 {
-        put_course(out, task, course);
+    if progress != 0 {
+        put_progress(out, task, progress);
     }
 }
 
-/// Reads what a name leads to, and nothing further.
-pub fn read_summary(id: TaskId, fire_at: Timestamp, body: &[u8]) -> Result<Summary<'_>> {
+/// Reads the summary of a task, and nothing further.
+pub fn read_summary(id: TaskId, fire_at: Timestamp, body: &[u8]) -> Decoded<Summary<'_>> {
     Ok(read_front(id, fire_at, body)?.0)
 }
 
-/// Reads how a task stands, and nothing further.
-pub fn read_state(body: &[u8]) -> Result<TaskState> {
+/// Reads the state of a task, and nothing further.
+pub fn read_state(body: &[u8]) -> Decoded<TaskState> {
     let mut reader = Reader::new(body);
     state_of(read_flags(&mut reader)? & FLAG_STATE)
 }
 
-/// Reads whether a task has a name, and nothing further.
-pub fn read_named(body: &[u8]) -> Result<bool> {
+/// Reads whether a task has a key, and nothing further.
+pub fn read_named(body: &[u8]) -> Decoded<bool> {
     let mut reader = Reader::new(body);
     Ok(read_flags(&mut reader)? & FLAG_KEY != 0)
 }
 
-/// Reads a task by its key and its body, up to the end of the body.
-pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interner) -> Result<Task> {
+/// Reads a task from its id, its `fire_at` and its body, up to the end of the body.
+pub fn read_body(
+    id: TaskId,
+    fire_at: Timestamp,
+    body: &[u8],
+    interner: &Interner,
+) -> Decoded<Task> {
     let (summary, flags, mut reader) = read_front(id, fire_at, body)?;
     let created_at = reader.timestamp()?;
     let rest = read_rest(&mut reader, flags, interner)?;
@@ -96,7 +101,7 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
     let Summary { namespace, key, head } = summary;
     let namespace = interner.namespace(namespace)?;
     let key = key.map(read_key).transpose()?;
-    let definition = rest.of(namespace, key, head.schedule);
+    let definition = rest.with_front(namespace, key, head.schedule);
     let mut task = Task {
         state: head.state,
         fire_at,
@@ -105,20 +110,20 @@ pub fn read_body(id: TaskId, fire_at: Timestamp, body: &[u8], interner: &Interne
         ..Task::new(id, Arc::new(definition), created_at, head.version)
     };
     match body.first() {
-        Some(&FORMAT_BESIDES) => {
+        Some(&FORMAT_MANUAL) => {
             task.resumes_at = Some(reader.timestamp()?);
             task.occasion = Occasion::Manual;
         }
-        Some(&FORMAT_COURSE) => read_course(&mut reader, &mut task)?,
+        Some(&FORMAT_PROGRESS) => read_progress(&mut reader, &mut task)?,
         _ => {}
     }
     reader.end()?;
     Ok(task)
 }
 
-fn read_flags(reader: &mut Reader<'_>) -> Result<u8> {
+fn read_flags(reader: &mut Reader<'_>) -> Decoded<u8> {
     match reader.byte()? {
-        FORMAT | FORMAT_BESIDES | FORMAT_COURSE => reader.byte(),
+        FORMAT | FORMAT_MANUAL | FORMAT_PROGRESS => reader.byte(),
         other => Err(CodecError::Format(other)),
     }
 }
@@ -127,7 +132,7 @@ fn read_front(
     id: TaskId,
     fire_at: Timestamp,
     body: &[u8],
-) -> Result<(Summary<'_>, u8, Reader<'_>)> {
+) -> Decoded<(Summary<'_>, u8, Reader<'_>)> {
     let mut reader = Reader::new(body);
     let flags = read_flags(&mut reader)?;
     let nominal_at = reader.timestamp()?;
@@ -144,7 +149,7 @@ fn read_front(
     Ok((summary, flags, reader))
 }
 
-/// Writes what a name leads to.
+/// Writes the head of a task.
 pub fn put_head(out: &mut Vec<u8>, head: &Head) {
     out.extend_from_slice(&[FORMAT, state_code(head.state)]);
     put_task_id(out, head.id);
@@ -154,8 +159,8 @@ pub fn put_head(out: &mut Vec<u8>, head: &Head) {
     put_schedule(out, &head.schedule);
 }
 
-/// Reads what a name leads to.
-pub fn read_head(bytes: &[u8]) -> Result<Head> {
+/// Reads the head of a task.
+pub fn read_head(bytes: &[u8]) -> Decoded<Head> {
     let mut reader = Reader::new(bytes);
     let state = state_of(read_flags(&mut reader)?)?;
     let head = Head {
@@ -181,7 +186,7 @@ const fn state_code(state: TaskState) -> u8 {
     }
 }
 
-const fn state_of(code: u8) -> Result<TaskState> {
+const fn state_of(code: u8) -> Decoded<TaskState> {
     Ok(match code {
         0 => TaskState::Scheduled,
         1 => TaskState::Firing,

@@ -1,6 +1,6 @@
-//! Fixtures: names, times and tasks to test stores with. Also for the tests of whoever uses a store.
+//! Fixtures: names, times, tasks and changes for tests of stores and of their users.
 //!
-//! In: the little that a test cares about. Out: a task with everything else filled in.
+//! A test states the fields that matter to it; the others have plain defaults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,62 +15,62 @@ use punctual_core::{
 
 use crate::change::Change;
 
-/// When the tests take place.
+/// The current time in the tests.
 pub const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-/// How long leases last, unless a test says otherwise.
+/// The duration of a lease, unless a test needs another one.
 pub const TTL: Duration = Duration::from_secs(10);
 
-/// So many seconds after [`NOW`].
+/// Returns the time some seconds after [`NOW`].
 #[must_use]
 pub fn at(seconds: u64) -> Timestamp {
     NOW.after(Duration::from_secs(seconds))
 }
 
-/// A partition by its number.
+/// Returns the partition with a number.
 #[must_use]
 pub fn partition(number: u16) -> PartitionId {
     PartitionId::new(number).expect("tests use few partitions")
 }
 
-/// An epoch by its number.
+/// Returns the epoch with a number.
 #[must_use]
 pub fn epoch(number: u32) -> Epoch {
     Epoch::new(number).expect("tests use few epochs")
 }
 
-/// A broker by its name.
+/// Returns the broker with a name.
 #[must_use]
 pub fn broker(name: &str) -> BrokerId {
     BrokerId::new(name)
 }
 
-/// A namespace.
+/// Returns the namespace with a name.
 #[must_use]
 pub fn namespace(name: &str) -> Namespace {
     Namespace::new(name).expect("tests use valid names")
 }
 
-/// The namespace of tasks that do not say otherwise.
+/// Returns the default namespace.
 #[must_use]
 pub fn shop() -> Namespace {
     namespace("shop")
 }
 
-/// A key.
+/// Returns the key with this text.
 #[must_use]
 pub fn key(text: &str) -> TaskKey {
     TaskKey::new(text).expect("tests use valid keys")
 }
 
-/// The id of the `number`th task that the owner of `epoch` files.
+/// Returns the id of the `number`th task that the owner of `epoch` creates.
 #[must_use]
 pub fn id(due: Timestamp, partition: PartitionId, epoch: Epoch, number: u64) -> TaskId {
     let sequence = Sequence::new(number).expect("tests make few tasks");
     TaskId::new(due, partition, epoch, sequence)
 }
 
-/// Begins a task: scheduled, unnamed, small, due when its id says.
+/// Starts a task: scheduled, without a key, small, due at the time in its id.
 #[must_use]
 pub fn task(id: TaskId) -> TaskBuilder {
     let target = Target::Queue(Queue::new("orders").expect("a valid queue"));
@@ -79,7 +79,7 @@ pub fn task(id: TaskId) -> TaskBuilder {
     TaskBuilder { task, definition }
 }
 
-/// A task in the making.
+/// Builds a task.
 #[derive(Debug, Clone)]
 pub struct TaskBuilder {
     task: Task,
@@ -87,21 +87,21 @@ pub struct TaskBuilder {
 }
 
 impl TaskBuilder {
-    /// Of another namespace than [`shop`].
+    /// Sets another namespace than [`shop`].
     #[must_use]
     pub fn namespace(mut self, name: &str) -> Self {
         self.definition.namespace = namespace(name);
         self
     }
 
-    /// With a name.
+    /// Sets the key.
     #[must_use]
     pub fn key(mut self, text: &str) -> Self {
         self.definition.key = Some(key(text));
         self
     }
 
-    /// With a label.
+    /// Adds a label.
     #[must_use]
     pub fn label(mut self, name: &str, value: &str) -> Self {
         let labels = self.definition.labels.iter();
@@ -112,48 +112,48 @@ impl TaskBuilder {
         self
     }
 
-    /// With something to carry.
+    /// Sets the payload.
     #[must_use]
     pub fn payload(mut self, payload: Payload) -> Self {
         self.definition.payload = payload;
         self
     }
 
-    /// Due by another rule.
+    /// Sets the schedule.
     #[must_use]
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.definition.schedule = schedule;
         self
     }
 
-    /// Any other change of what the caller asked for.
+    /// Changes other fields of the definition.
     #[must_use]
     pub fn define(mut self, change: impl FnOnce(&mut NewTask)) -> Self {
         change(&mut self.definition);
         self
     }
 
-    /// Waits to be resumed.
+    /// Pauses the task.
     #[must_use]
     pub const fn paused(mut self) -> Self {
         self.task.state = TaskState::Paused;
         self
     }
 
-    /// The task.
+    /// Returns the task.
     #[must_use]
     pub fn build(self) -> Task {
         Task { definition: Arc::new(self.definition), ..self.task }
     }
 
-    /// The change that files it.
+    /// Returns the change that stores the task.
     #[must_use]
     pub fn put(self) -> Change {
         Change::Put(self.build())
     }
 }
 
-/// A task with something in every field, most of it at the edge of what is allowed.
+/// Returns a task with every field set, most of them to the limit of what is allowed.
 #[must_use]
 pub fn rich_task(id: TaskId) -> Task {
     let headers =
@@ -191,7 +191,7 @@ pub fn rich_task(id: TaskId) -> Task {
     }
 }
 
-/// One attempt of each outcome.
+/// Returns one attempt of each outcome.
 #[must_use]
 pub fn attempts() -> Vec<AttemptRecord> {
     let failed = |retry_in| Outcome::Failed { reason: Reason::new("HTTP 503: später"), retry_in };
@@ -213,13 +213,13 @@ pub fn attempts() -> Vec<AttemptRecord> {
         .collect()
 }
 
-/// The change that ends a task.
+/// Returns the change that ends a task.
 #[must_use]
 pub fn settle(task: &Task, end: FireEnd, ended_at: Timestamp) -> Change {
     Change::Settle { record: FireRecord::of(task, end, ended_at), next: None, was: task.state }
 }
 
-/// The change that ends a fire of a task that goes on as `next`.
+/// Returns the change that ends a fire of a task that continues as `next`.
 #[must_use]
 pub fn settle_with_next(task: &Task, ended_at: Timestamp, next: &Task) -> Change {
     Change::Settle {
@@ -229,25 +229,26 @@ pub fn settle_with_next(task: &Task, ended_at: Timestamp, next: &Task) -> Change
     }
 }
 
-/// The letter of a task whose present fire died.
+/// Returns the dead letter of the current fire of a task.
 #[must_use]
 pub fn letter(task: &Task, died_at: Timestamp) -> DeadLetter {
     DeadLetter { task: task.clone(), died_at, reason: DeadReason::Exhausted }
 }
 
-/// The change that makes a dead letter of a task's present fire, with or without going on.
+/// Returns the change that makes a dead letter of the current fire; the task continues as `next`,
+/// if given.
 #[must_use]
 pub fn die(task: &Task, died_at: Timestamp, next: Option<&Task>) -> Change {
     Change::Dead { letter: letter(task, died_at), next: next.cloned(), was: task.state }
 }
 
-/// The change that files a task differently.
+/// Returns the change that replaces a task.
 #[must_use]
 pub fn refile(was: &Task, task: &Task) -> Change {
     Change::Refile { task: task.clone(), was: was.state }
 }
 
-/// A task postponed, and the change that does it.
+/// Returns a task postponed to `fire_at`, and the change that does it.
 #[must_use]
 pub fn postpone(task: &Task, fire_at: Timestamp) -> (Task, Change) {
     let version = task.version.next();
@@ -256,19 +257,19 @@ pub fn postpone(task: &Task, fire_at: Timestamp) -> (Task, Change) {
     (task, change)
 }
 
-/// The same task, due at another time by retry: its fire stays the same.
+/// Returns the task due at another time after a retry: its fire stays the same.
 #[must_use]
 pub fn due_at(task: &Task, fire_at: Timestamp) -> Task {
     Task { fire_at, ..task.clone() }
 }
 
-/// The same task before its next fire.
+/// Returns the task before its next fire.
 #[must_use]
 pub fn next_fire(task: &Task, nominal_at: Timestamp) -> Task {
     Task { fire_at: nominal_at, nominal_at, attempts: Vec::new(), ..task.clone() }
 }
 
-/// The same task in another state, one version on.
+/// Returns the task in another state, with the next version.
 #[must_use]
 pub fn in_state(task: &Task, state: TaskState) -> Task {
     Task { state, version: task.version.next(), ..task.clone() }

@@ -1,7 +1,7 @@
-//! An owner of a partition, as the tests play it.
+//! The owner of a partition, as the clauses use it.
 //!
-//! In: what a clause is about. Out: batches under the right epoch and number, fresh ids, and whole answers
-//! gathered from pages. What a test does not expect fails it here.
+//! It sends batches under the right epoch and number, creates ids, and collects whole results from
+//! pages. An unexpected error fails the test here.
 
 use std::collections::BTreeSet;
 
@@ -17,151 +17,151 @@ use crate::lease_store::LeaseStore;
 use crate::query::{Filter, Head, Position};
 use crate::task_store::TaskStore;
 
-/// Pages that a walk takes, at most: a cursor that does not move must not hang the tests.
+/// The largest number of pages of one read: a cursor that does not move must not hang the tests.
 const PAGES_MAX: usize = 100_000;
 
-/// Holds one partition of a store.
+/// The owner of one partition of a store.
 #[derive(Debug)]
-pub struct Owner<'a, S> {
+pub struct TestOwner<'a, S> {
     store: &'a S,
-    standing: Standing,
+    state: OwnerState,
 }
 
-/// What an owner knows, apart from the store: enough to go on with a store that was opened again.
+/// What an owner knows apart from the store: enough to continue with a store that was opened again.
 #[derive(Debug, Clone)]
-pub struct Standing {
-    /// What was acquired.
+pub struct OwnerState {
+    /// The lease of the partition.
     pub lease: Lease,
-    /// Whose owner.
+    /// The partition that it owns.
     pub partition: PartitionId,
     /// The number of the next batch.
     pub number: BatchNo,
-    /// Tasks made so far.
+    /// The number of ids created so far.
     pub made: u64,
 }
 
-impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
-    /// Takes a partition, as one and the same broker each time.
+impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
+    /// Acquires a partition, each time as the same broker.
     pub async fn take(store: &'a S, partition: PartitionId) -> Self {
         let seat = Seat::Partition(partition);
         let lease = store.acquire(seat, &broker("owner:1"), TTL, NOW).await;
-        let standing = Standing {
+        let state = OwnerState {
             lease: lease.expect("the partition is free"),
             partition,
             number: BatchNo::FIRST,
             made: 0,
         };
-        Self { store, standing }
+        Self { store, state }
     }
 
-    /// Takes the first partition.
+    /// Acquires the first partition.
     pub async fn first(store: &'a S) -> Self {
         Self::take(store, PartitionId::FIRST).await
     }
 
-    /// Goes on where an owner stood.
-    pub const fn resume(store: &'a S, standing: Standing) -> Self {
-        Self { store, standing }
+    /// Continues from the state of an owner.
+    pub const fn resume(store: &'a S, state: OwnerState) -> Self {
+        Self { store, state }
     }
 
-    /// Where it stands.
-    pub fn standing(&self) -> Standing {
-        self.standing.clone()
+    /// Returns the state of the owner.
+    pub fn state(&self) -> OwnerState {
+        self.state.clone()
     }
 
-    /// Begins a task under a new id.
+    /// Starts a task with a new id.
     pub fn task(&mut self, due: Timestamp) -> TaskBuilder {
         fixtures::task(self.id(due))
     }
 
-    /// A new id.
+    /// Creates an id.
     pub fn id(&mut self, due: Timestamp) -> TaskId {
-        self.standing.made += 1;
-        let standing = &self.standing;
-        fixtures::id(due, standing.partition, standing.lease.epoch, standing.made)
+        self.state.made += 1;
+        let state = &self.state;
+        fixtures::id(due, state.partition, state.lease.epoch, state.made)
     }
 
-    /// Files tasks.
+    /// Stores new tasks.
     pub async fn put(&mut self, tasks: impl IntoIterator<Item = &Task>) {
         let changes = tasks.into_iter().cloned().map(Change::Put).collect();
         self.apply(changes).await;
     }
 
-    /// Makes changes as one batch.
+    /// Makes changes in one batch.
     pub async fn apply(&mut self, changes: Vec<Change>) {
-        let answer = self.send(self.standing.number, changes).await;
+        let answer = self.send(self.state.number, changes).await;
         answer.expect("the owner's next batch is made");
-        self.standing.number = self.standing.number.next();
+        self.state.number = self.state.number.next();
     }
 
-    /// Sends a batch under a number, and counts nothing.
+    /// Sends a batch with the given number. The next number does not change.
     pub async fn send(&self, number: BatchNo, changes: Vec<Change>) -> Result<(), StoreError> {
-        let Standing { partition, lease, .. } = &self.standing;
+        let OwnerState { partition, lease, .. } = &self.state;
         let batch = Batch::new(number, changes);
         self.store.apply(*partition, lease.epoch, batch).await
     }
 
-    /// Everything that can be loaded.
+    /// Loads all scheduled tasks.
     pub async fn load(&self) -> Vec<Task> {
         self.load_between(Position::START, Timestamp::MAX, usize::MAX).await
     }
 
-    /// The ids of everything that can be loaded.
+    /// Returns the ids of all scheduled tasks.
     pub async fn loaded_ids(&self) -> Vec<TaskId> {
         ids(&self.load().await)
     }
 
-    /// Some of what can be loaded.
+    /// Loads scheduled tasks between `after` and `until`.
     pub async fn load_between(&self, after: Position, until: Timestamp, limit: usize) -> Vec<Task> {
-        let partition = self.standing.partition;
+        let partition = self.state.partition;
         let tasks = self.store.load(partition, after, until, limit).await;
-        tasks.expect("anybody may load")
+        tasks.expect("reads need no lease")
     }
 
-    /// One task by id.
+    /// Returns a task by id.
     pub async fn get(&self, id: TaskId) -> Option<Task> {
-        let tasks = self.store.get(self.standing.partition, &[id]).await;
-        let tasks = tasks.expect("anybody may get");
+        let tasks = self.store.get(self.state.partition, &[id]).await;
+        let tasks = tasks.expect("reads need no lease");
         assert_eq!(tasks.len(), 1, "one answer for one id");
         tasks.into_iter().next().flatten()
     }
 
-    /// What a key of [`shop`] leads to.
+    /// Returns the head of the task that a key of [`shop`] names.
     pub async fn find(&self, key: &str) -> Option<Head> {
         self.find_in(&shop(), key).await
     }
 
-    /// What a key leads to.
+    /// Returns the head of the task that a key names.
     pub async fn find_in(&self, namespace: &Namespace, key: &str) -> Option<Head> {
         let keys = [fixtures::key(key)];
-        let found = self.store.find(self.standing.partition, namespace, &keys);
-        let heads = found.await.expect("anybody may find");
+        let found = self.store.find(self.state.partition, namespace, &keys);
+        let heads = found.await.expect("reads need no lease");
         assert_eq!(heads.len(), 1, "one answer for one key");
         heads.into_iter().next().flatten()
     }
 
-    /// All living tasks of [`shop`].
+    /// Lists all living tasks of [`shop`].
     pub async fn list(&self) -> Vec<Task> {
         self.list_by(&Filter::all(shop()), 100).await
     }
 
-    /// All tasks that pass, gathered from pages.
+    /// Lists all tasks that match, with pages of `limit`.
     pub async fn list_by(&self, filter: &Filter, limit: usize) -> Vec<Task> {
         self.list_after(filter, Position::START, limit).await
     }
 
-    /// All tasks that pass and come after a position, gathered from pages.
+    /// Lists all tasks that match after a position, with pages of `limit`.
     pub async fn list_after(
         &self,
         filter: &Filter,
         mut after: Position,
         limit: usize,
     ) -> Vec<Task> {
-        let partition = self.standing.partition;
+        let partition = self.state.partition;
         let mut tasks = Vec::new();
         for _ in 0..PAGES_MAX {
             let page = self.store.list(partition, filter, after, limit).await;
-            let page = page.expect("anybody may list");
+            let page = page.expect("reads need no lease");
             assert!(page.items.len() <= limit, "a page has at most its limit");
             tasks.extend(page.items);
             let Some(next) = page.next else {
@@ -174,28 +174,28 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
         unreachable!("the pages have an end")
     }
 
-    /// All dead letters of [`shop`].
+    /// Lists all dead letters of [`shop`].
     pub async fn dead(&self) -> Vec<DeadLetter> {
         self.dead_of(&shop(), 100).await
     }
 
-    /// All dead letters, gathered from pages.
+    /// Lists all dead letters of a namespace, with pages of `limit`.
     pub async fn dead_of(&self, namespace: &Namespace, limit: usize) -> Vec<DeadLetter> {
         self.dead_after(namespace, None, limit).await
     }
 
-    /// All dead letters that come after a fire, gathered from pages.
+    /// Lists all dead letters after a fire, with pages of `limit`.
     pub async fn dead_after(
         &self,
         namespace: &Namespace,
         mut after: Option<FireId>,
         limit: usize,
     ) -> Vec<DeadLetter> {
-        let partition = self.standing.partition;
+        let partition = self.state.partition;
         let mut letters = Vec::new();
         for _ in 0..PAGES_MAX {
             let page = self.store.dead(partition, namespace, after, limit).await;
-            let page = page.expect("anybody may look at dead letters");
+            let page = page.expect("reads need no lease");
             assert!(page.items.len() <= limit, "a page has at most its limit");
             letters.extend(page.items);
             let Some(next) = page.next else {
@@ -208,36 +208,36 @@ impl<'a, S: TaskStore + LeaseStore> Owner<'a, S> {
         unreachable!("the pages have an end")
     }
 
-    /// One dead letter.
+    /// Returns a dead letter.
     pub async fn dead_letter(&self, fire_id: FireId) -> Option<DeadLetter> {
-        let letter = self.store.dead_letter(self.standing.partition, fire_id);
-        letter.await.expect("anybody may look at a dead letter")
+        let letter = self.store.dead_letter(self.state.partition, fire_id);
+        letter.await.expect("reads need no lease")
     }
 
-    /// All that is kept of the fires of a task.
+    /// Returns all records of a task.
     pub async fn history(&self, id: TaskId) -> Vec<FireRecord> {
         self.history_of(id, usize::MAX).await
     }
 
-    /// The newest of what is kept of the fires of a task.
+    /// Returns the newest records of a task.
     pub async fn history_of(&self, id: TaskId, limit: usize) -> Vec<FireRecord> {
-        let records = self.store.history(self.standing.partition, id, limit);
-        records.await.expect("anybody may read history")
+        let records = self.store.history(self.state.partition, id, limit);
+        records.await.expect("reads need no lease")
     }
 
-    /// The counts of [`shop`].
+    /// Returns the counts of [`shop`].
     pub async fn counts(&self) -> Counts {
         self.counts_of(&shop()).await
     }
 
-    /// The counts of a namespace.
+    /// Returns the counts of a namespace.
     pub async fn counts_of(&self, namespace: &Namespace) -> Counts {
-        let counts = self.store.counts(self.standing.partition, namespace);
-        counts.await.expect("anybody may count")
+        let counts = self.store.counts(self.state.partition, namespace);
+        counts.await.expect("reads need no lease")
     }
 }
 
-/// The ids of tasks, in their order.
+/// Returns the ids of tasks, in their order.
 #[must_use]
 pub fn ids(tasks: &[Task]) -> Vec<TaskId> {
     tasks.iter().map(|task| task.id).collect()

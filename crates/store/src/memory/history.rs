@@ -1,8 +1,7 @@
-//! History in memory: how fires ended, until retention lets them go.
+//! History of the memory store: the records of ended fires, until they are past their retention.
 //!
-//! In: records, in any order of time. Out: those of one task, newest first. Kept for all partitions together,
-//! because the bound on its bytes is.
-//! Invariant: `ages` has an entry for every record, and `bytes` is the sum of their sizes.
+//! Records of all partitions are kept together, because the limit on their bytes covers all
+//! partitions. `ages` has an entry for every record, and `bytes` is the sum of their sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +10,14 @@ use punctual_core::{FireId, FireRecord, Outcome, PartitionId, TaskId, Timestamp}
 use crate::query::Retention;
 
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct MemoryHistory {
     records: BTreeMap<(PartitionId, FireId), FireRecord>,
     ages: BTreeSet<(Timestamp, PartitionId, FireId)>,
     bytes: u64,
 }
 
-impl History {
-    /// Keeps a record, in the place of an earlier one of the same fire.
+impl MemoryHistory {
+    /// Adds a record. It replaces an earlier record of the same fire.
     pub(super) fn keep(&mut self, partition: PartitionId, record: FireRecord) {
         let fire_id = record.fire_id;
         self.delete(partition, fire_id);
@@ -27,7 +26,7 @@ impl History {
         self.records.insert((partition, fire_id), record);
     }
 
-    /// Fire ids sort by task, then by nominal time.
+    /// Returns the newest records of a task. Fire ids sort by task, then by nominal time.
     pub(super) fn of_task(
         &self,
         partition: PartitionId,
@@ -43,8 +42,9 @@ impl History {
             .collect()
     }
 
-    /// Deletes what is past its retention, and says how many. Of the oldest that are too much for the bytes of all
-    /// partitions, those of other partitions stay until these are swept.
+    /// Deletes the records of a partition that are past their retention, and returns their number.
+    /// If the records of all partitions are too large, the oldest of them are past their retention;
+    /// those of other partitions stay until their partition is swept.
     pub(super) fn sweep(
         &mut self,
         partition: PartitionId,
@@ -76,24 +76,25 @@ impl History {
     }
 }
 
-/// About what a record takes: its fixed parts and its words. Allocations and the trees around it are not counted.
+/// Returns the approximate size of a record: its fixed parts and its texts. Allocations and the
+/// trees around it are not counted.
 fn size_of(record: &FireRecord) -> u64 {
-    let words =
+    let texts =
         record.namespace.as_str().len() + record.key.as_ref().map_or(0, |key| key.as_str().len());
     let attempts: usize = record
         .attempts
         .iter()
         .map(|attempt| {
-            let words = match &attempt.outcome {
+            let texts = match &attempt.outcome {
                 Outcome::Acked | Outcome::Expired => 0,
                 Outcome::Failed { reason, .. } | Outcome::Refused { reason } => {
                     reason.as_str().len()
                 }
             };
-            size_of_val(attempt) + words
+            size_of_val(attempt) + texts
         })
         .sum();
-    (size_of_val(record) + words + attempts) as u64
+    (size_of_val(record) + texts + attempts) as u64
 }
 
 #[cfg(test)]
@@ -120,9 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_all_partitions_go_when_there_are_too_many_bytes() {
+    fn the_oldest_records_of_all_partitions_are_deleted_when_there_are_too_many_bytes() {
         let [a, b] = [0, 1].map(|number| PartitionId::new(number).unwrap());
-        let mut history = History::default();
+        let mut history = MemoryHistory::default();
         for second in 0..3 {
             history.keep(a, record(a, second * 2));
             history.keep(b, record(b, second * 2 + 1));
@@ -133,7 +134,7 @@ mod tests {
             dead_age: Duration::MAX,
         };
         let now = Timestamp::from_millis(6000);
-        // The three oldest are at 0 s, 1 s and 2 s: two of a's, one of b's.
+        // The three oldest ended at 0 s, 1 s and 2 s: two of partition a, one of b.
         assert_eq!(history.sweep(a, half, now), 2);
         assert_eq!(history.sweep(b, half, now), 1);
         assert_eq!(history.sweep(a, half, now), 0);
@@ -143,9 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn a_record_in_the_place_of_another_is_counted_once() {
+    fn a_record_that_replaces_another_is_counted_once() {
         let a = PartitionId::FIRST;
-        let mut history = History::default();
+        let mut history = MemoryHistory::default();
         history.keep(a, record(a, 1));
         let bytes = history.bytes;
         let again = FireRecord { ended_at: Timestamp::from_millis(9000), ..record(a, 1) };

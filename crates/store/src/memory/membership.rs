@@ -1,4 +1,4 @@
-//! The membership of the memory store: who is there, and what was proposed.
+//! Membership of the memory store: heartbeats, and the last proposed assignment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,40 +9,41 @@ use super::MemoryStore;
 use crate::error::StoreError;
 use crate::membership_store::{MemberInfo, Members, MembershipStore};
 
-/// What the brokers said, and their leader.
+/// The latest heartbeat of each broker, and the last assignment.
 #[derive(Debug, Default)]
 pub(super) struct MemberTable {
-    brokers: BTreeMap<BrokerId, Entry>,
+    brokers: BTreeMap<BrokerId, MemberEntry>,
     assignment: Option<Assignment>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MemberEntry {
     presence: Heartbeat,
-    said_at: Timestamp,
-    over_at: Timestamp,
+    received_at: Timestamp,
+    expires_at: Timestamp,
 }
 
 impl MembershipStore for MemoryStore {
     async fn heartbeat(&self, presence: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
         let mut state = self.state()?;
         let at = state.time.latest();
-        let entry = Entry { presence: presence.clone(), said_at: at, over_at: at.after(ttl) };
-        let MemberTable { brokers, assignment } = &mut state.attendances;
+        let entry =
+            MemberEntry { presence: presence.clone(), received_at: at, expires_at: at.after(ttl) };
+        let MemberTable { brokers, assignment } = &mut state.members;
         brokers.insert(presence.broker.clone(), entry);
-        brokers.retain(|_, entry| at < entry.over_at);
+        brokers.retain(|_, entry| at < entry.expires_at);
         let present = brokers.values().map(|entry| MemberInfo {
             presence: entry.presence.clone(),
-            age: at.since(entry.said_at),
+            age: at.since(entry.received_at),
         });
         let (present, assignment) = (present.collect(), assignment.clone());
         let seat = state.seats.get(&Seat::Leader);
-        let led = seat.is_some_and(|last| at < last.over_at);
+        let led = seat.is_some_and(|last| at < last.expires_at);
         Ok(Members { at, present, leader: seat.map(|last| last.lease.clone()), led, assignment })
     }
 
     async fn leave(&self, broker: &BrokerId) -> Result<(), StoreError> {
-        self.state()?.attendances.brokers.remove(broker);
+        self.state()?.members.brokers.remove(broker);
         Ok(())
     }
 
@@ -52,7 +53,7 @@ impl MembershipStore for MemoryStore {
         if lease.seat != Seat::Leader || lease.epoch != current || current == Epoch::NONE {
             return Err(StoreError::Held { seat: Seat::Leader });
         }
-        state.attendances.assignment = Some(assignment.clone());
+        state.members.assignment = Some(assignment.clone());
         Ok(())
     }
 }

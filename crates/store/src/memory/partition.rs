@@ -1,9 +1,8 @@
-//! One partition in memory: its living tasks, names, dead letters and counts.
+//! One partition of the memory store: its living tasks, keys, dead letters and counts.
 //!
-//! In: changes, one by one, under the store's lock. Out: tasks in their order, and the record of a fire
-//! that has ended, which `history` keeps.
-//! Invariant: `order` has a place for every task, `due` for every scheduled one, and a name leads to a living
-//! task or does not exist.
+//! [`MemoryPartition::apply`] makes one change and returns the record of the fire that ended with
+//! it, which `history` keeps. `order` has a position for every task, `due` for every scheduled one,
+//! and every entry of `names` leads to a living task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -17,12 +16,12 @@ use crate::change::Change;
 use crate::counts::{Counts, count};
 use crate::query::{Filter, Page, Position};
 
-/// What one page looks at, at most: a filter that hardly anything passes must not hold the lock for
-/// long.
-const LOOKED_AT_MAX: usize = 4096;
+/// The largest number of items read for one page: a filter that few tasks match must not hold the
+/// lock for long.
+const PAGE_READS_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Partition {
+pub(super) struct MemoryPartition {
     tasks: BTreeMap<TaskId, Task>,
     order: BTreeSet<Position>,
     due: BTreeSet<Position>,
@@ -31,19 +30,19 @@ pub(super) struct Partition {
     counts: BTreeMap<Namespace, Counts>,
 }
 
-impl Partition {
-    /// Makes one change. A fire that ended with it leaves its record.
+impl MemoryPartition {
+    /// Makes one change. Returns the record of the fire that ended with it, if one did.
     pub(super) fn apply(&mut self, change: Change) -> Option<FireRecord> {
         if let Some((namespace, moved)) = count(&change) {
             self.counts.entry(namespace.clone()).or_default().add(moved);
         }
         match change {
             Change::Put(task) => self.file(task),
-            Change::Refile { task, .. } => self.go_on(task.id, Some(task)),
+            Change::Refile { task, .. } => self.replace(task.id, Some(task)),
             Change::Postpone { id, fire_at, version } => self.postpone(id, fire_at, version),
             Change::Settle { record, next, was } => {
                 if was != TaskState::Firing {
-                    self.go_on(record.fire_id.task, next);
+                    self.replace(record.fire_id.task, next);
                 }
                 return Some(record);
             }
@@ -51,7 +50,7 @@ impl Partition {
                 let end = FireEnd::Dead(letter.reason);
                 let record = FireRecord::of(&letter.task, end, letter.died_at);
                 if was != TaskState::Firing {
-                    self.go_on(letter.task.id, next);
+                    self.replace(letter.task.id, next);
                 }
                 self.letters.insert(letter.fire_id(), letter);
                 return Some(record);
@@ -100,8 +99,8 @@ impl Partition {
         limit: usize,
     ) -> Page<Task, Position> {
         let after = after.max(Position::before(filter.from));
-        let places = self.order.range((Bound::Excluded(after), Bound::Unbounded));
-        let tasks = places.map(|position| (*position, &self.tasks[&position.id]));
+        let positions = self.order.range((Bound::Excluded(after), Bound::Unbounded));
+        let tasks = positions.map(|position| (*position, &self.tasks[&position.id]));
         page(tasks, limit, |task| filter.matches(task))
     }
 
@@ -117,7 +116,7 @@ impl Partition {
         page(letters, limit, |letter| letter.task.definition.namespace == *namespace)
     }
 
-    /// Deletes the dead letters that are past their age, and says how many.
+    /// Deletes the dead letters that are past their age, and returns their number.
     pub(super) fn sweep(&mut self, dead_age: Duration, now: Timestamp) -> u64 {
         let past = |letter: &DeadLetter| now.since(letter.died_at) >= dead_age;
         let mut swept = 0;
@@ -145,7 +144,7 @@ impl Partition {
         let task = self.tasks.remove(&id)?;
         self.order.remove(&Position::of(&task));
         self.due.remove(&Position::of(&task));
-        // The key may name another by now.
+        // The key may already name another task.
         if let Some(name) = name_of(&task)
             && self.names.get(&name) == Some(&id)
         {
@@ -154,8 +153,8 @@ impl Partition {
         Some(task)
     }
 
-    /// Ends a task, or files it as it goes on. One that is not here does neither.
-    fn go_on(&mut self, id: TaskId, next: Option<Task>) {
+    /// Removes a task, or replaces it with `next`. A task that is not here stays absent.
+    fn replace(&mut self, id: TaskId, next: Option<Task>) {
         let was = self.unfile(id);
         if let (Some(_), Some(next)) = (was, next) {
             self.file(next);
@@ -175,18 +174,19 @@ fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
     Some((definition.namespace.clone(), key))
 }
 
-/// The next page of what passes: full, or as much as was found among what one page looks at.
+/// Returns a page of the items that match: full, or as many as were found among the items that one
+/// page may read.
 fn page<'a, T: Clone + 'a, C: Copy>(
-    places: impl Iterator<Item = (C, &'a T)>,
+    rows: impl Iterator<Item = (C, &'a T)>,
     limit: usize,
-    passes: impl Fn(&T) -> bool,
+    matches: impl Fn(&T) -> bool,
 ) -> Page<T, C> {
     let mut items = Vec::new();
-    for (looked_at, (cursor, item)) in places.enumerate() {
-        if passes(item) {
+    for (read, (cursor, item)) in rows.enumerate() {
+        if matches(item) {
             items.push(item.clone());
         }
-        if items.len() >= limit || looked_at + 1 == LOOKED_AT_MAX {
+        if items.len() >= limit || read + 1 == PAGE_READS_MAX {
             let next = Some(cursor);
             return Page { items, next };
         }

@@ -1,0 +1,289 @@
+//! Golden bytes of what this store writes to Redis: keys, fields, members, values and batches.
+//!
+//! The files are in `golden/` of this crate, one value each, as hexadecimal text. Each test encodes
+//! fixed values, compares them with the files byte for byte, and decodes the files where there is
+//! a reader. With `PUNCTUAL_GOLDEN=write` in the environment, missing files are written; existing
+//! ones never change. A mismatch means that the store of a running cluster can no longer be read.
+
+use std::path::PathBuf;
+
+use punctual_core::{
+    Assignment, BrokerId, DeadReason, Epoch, FireEnd, FireId, FireRecord, Heartbeat,
+    PARTITIONS_MAX, PartitionId, Seat, Sequence, Task, TaskId, TaskState, Timestamp, Version,
+};
+use punctual_store::codec::{Interner, put_bytes, put_varint};
+use punctual_store::conformance::fixtures::{
+    NOW, at, attempts, die, epoch, id, next_fire, partition, postpone, refile, rich_task, settle,
+    settle_with_next, shop, task,
+};
+use punctual_store::conformance::golden::GoldenFiles;
+use punctual_store::{Batch, BatchNo, Change, Counts, Head};
+
+use crate::batch::BatchArguments;
+use crate::codec::{self, Postponement};
+use crate::keys::{self, PartitionKeys};
+
+fn golden(folder: &str) -> GoldenFiles {
+    GoldenFiles::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(folder))
+}
+
+fn bytes(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    put(&mut out);
+    out
+}
+
+fn some_id() -> TaskId {
+    id(at(60), partition(3), epoch(2), 7)
+}
+
+fn largest_id() -> TaskId {
+    let sequence = Sequence::new((1 << 42) - 1).unwrap();
+    TaskId::new(Timestamp::MAX, partition(PARTITIONS_MAX - 1), Epoch::MAX, sequence)
+}
+
+fn largest_fire() -> FireId {
+    FireId { task: largest_id(), nominal_at: Timestamp::MAX }
+}
+
+fn largest_task() -> Task {
+    Task { version: Version::new(u64::MAX), ..task(largest_id()).build() }
+}
+
+#[test]
+fn keys_of_a_cluster_and_of_a_partition() {
+    let last = partition(PARTITIONS_MAX - 1);
+    let mut all = vec![
+        keys::meta("shop"),
+        keys::own("shop", Seat::Leader),
+        keys::roll("shop"),
+        keys::assignment("shop"),
+    ];
+    for partition in [PartitionId::FIRST, last] {
+        all.push(keys::own("shop", Seat::Partition(partition)));
+        all.extend(PartitionKeys::new("shop", partition).all().map(str::to_owned));
+    }
+    let mut files = golden("keys");
+    files.check("shop", all.join("\n").as_bytes());
+    files.finish();
+}
+
+#[test]
+fn tasks_and_their_postponements() {
+    let interner = Interner::default();
+    let late = Postponement { fire_at: at(90), version: Version::new(300) };
+    let latest = Postponement { fire_at: Timestamp::MAX, version: Version::new(u64::MAX) };
+    let mut files = golden("task");
+    for (name, task) in [
+        ("scheduled", task(some_id()).build()),
+        ("key_unicode", task(some_id()).key("geräte/halle 3/Ω/時計").build()),
+        ("paused", task(some_id()).paused().build()),
+        ("everything", rich_task(some_id())),
+        ("largest_numbers", largest_task()),
+    ] {
+        let kept = files.check(name, &bytes(|out| codec::put_task(out, &task)));
+        assert_eq!(codec::read_task(task.id, &kept, None, &interner), Ok(task), "{name}");
+        assert!(!codec::is_ended(&kept), "{name}");
+    }
+    let task = task(some_id()).build();
+    let value = bytes(|out| codec::put_task(out, &task));
+    for (name, late) in [("postponement", late), ("postponement_largest_numbers", latest)] {
+        let kept = files.check(name, &bytes(|out| codec::put_postponement(out, late)));
+        let read = codec::read_task(task.id, &value, Some(&kept), &interner);
+        let Postponement { fire_at, version } = late;
+        let want = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
+        assert_eq!(read, Ok(want), "{name}");
+    }
+    files.finish();
+}
+
+#[test]
+fn ids_and_fires() {
+    let mut files = golden("id");
+    for (name, id) in [
+        ("task_some", some_id()),
+        ("task_smallest", TaskId::floor(Timestamp::EPOCH)),
+        ("task_largest", largest_id()),
+    ] {
+        let kept = files.check(name, &codec::id(id));
+        assert_eq!(codec::read_id(&kept), Ok(id), "{name}");
+    }
+    let fire_id = FireId { task: some_id(), nominal_at: at(61) };
+    files.check("fire_some", &codec::fire(fire_id));
+    files.check("fire_largest", &codec::fire(largest_fire()));
+    files.check("fire_above_all_of_a_task", &codec::fire_above(some_id()));
+    files.finish();
+}
+
+#[test]
+fn names_and_heads() {
+    let mut files = golden("name");
+    files.check("field", &bytes(|out| codec::put_name(out, "shop", "order/42")));
+    files.check("field_unicode", &bytes(|out| codec::put_name(out, "shop", "geräte/Ω/時計")));
+    for (name, task) in [
+        ("head", task(some_id()).key("order/42").build()),
+        ("head_everything", rich_task(some_id())),
+        ("head_largest_numbers", largest_task()),
+    ] {
+        let head = Head::of(&task);
+        let kept = files.check(name, &bytes(|out| codec::put_head(out, &head)));
+        assert_eq!(codec::read_head(&kept, None), Ok(head), "{name}");
+        assert_eq!(kept[..codec::ID_BYTES], codec::id(task.id), "{name}");
+    }
+    files.finish();
+}
+
+#[test]
+fn records_and_the_pieces_of_history() {
+    let interner = Interner::default();
+    let task = Task { attempts: attempts(), ..task(some_id()).build() };
+    let mut files = golden("history");
+    for (name, record) in [
+        ("record_done", FireRecord::of(&task, FireEnd::Done, at(99))),
+        (
+            "record_dead",
+            FireRecord::of(&rich_task(some_id()), FireEnd::Dead(DeadReason::Unknown), at(99)),
+        ),
+        (
+            "record_largest_numbers",
+            FireRecord {
+                fire_id: largest_fire(),
+                due_at: Timestamp::MAX,
+                ..FireRecord::of(&task, FireEnd::Cancelled, Timestamp::MAX)
+            },
+        ),
+    ] {
+        let kept = files.check(name, &bytes(|out| codec::put_record(out, &record)));
+        assert_eq!(codec::read_record(&kept, &interner), Ok(record.clone()), "{name}");
+        let name = format!("{name}_of_an_ended_task");
+        let kept = files.check(&name, &bytes(|out| codec::put_ended(out, &record)));
+        assert!(codec::is_ended(&kept), "{name}");
+        assert_eq!(codec::read_record(&kept[1..], &interner), Ok(record), "{name}");
+    }
+    let header = |epoch, batch, number, size| {
+        bytes(|out| codec::put_piece_header(out, epoch, BatchNo::new(batch), number, size))
+    };
+    files.check("piece_header", &header(epoch(2), 300, 1, 4096));
+    files.check("piece_header_largest", &header(Epoch::MAX, u64::MAX, u16::MAX, u32::MAX));
+    files.finish();
+}
+
+#[test]
+fn members_of_dead_letters_and_fields_of_counts() {
+    let mut files = golden("field");
+    let fire_id = FireId { task: some_id(), nominal_at: at(61) };
+    files.check("dead_letter", &bytes(|out| codec::put_letter_member(out, &shop(), fire_id)));
+    let receipts = shop().of_receipts();
+    files.check(
+        "dead_letter_largest",
+        &bytes(|out| codec::put_letter_member(out, &receipts, largest_fire())),
+    );
+    let counts =
+        Counts { scheduled: 1, paused: 2, done: 3, dead: 4, cancelled: 5, dead_letters: 6 };
+    let by_letter = codec::by_letter(&counts);
+    for (letter, count) in by_letter {
+        let name = format!("count_{count}");
+        files.check(&name, &bytes(|out| codec::put_count_field(out, "shop", letter)));
+    }
+    files.check("history_bytes", codec::HISTORY_BYTES_FIELD);
+    assert_eq!(codec::counts_of(by_letter.map(|(_, count)| count)), counts);
+    files.finish();
+}
+
+#[test]
+fn heartbeats_and_assignments() {
+    let broker = BrokerId::new("10.0.0.2:7400");
+    let heartbeat = |holds: Vec<(PartitionId, Epoch)>, leaving, ahead_ms| Heartbeat {
+        broker: broker.clone(),
+        holds,
+        leaving,
+        ahead_ms,
+    };
+    let last = partition(PARTITIONS_MAX - 1);
+    let holds =
+        vec![(PartitionId::FIRST, epoch(1)), (partition(300), epoch(70_000)), (last, Epoch::MAX)];
+    let mut files = golden("membership");
+    for (name, heartbeat) in [
+        ("heartbeat_idle", heartbeat(Vec::new(), false, None)),
+        ("heartbeat_holds", heartbeat(holds.clone(), false, None)),
+        ("heartbeat_leaving", heartbeat(holds, true, Some(-1))),
+        ("heartbeat_clock_ahead_smallest", heartbeat(Vec::new(), false, Some(i64::MIN))),
+        ("heartbeat_clock_ahead_largest", heartbeat(Vec::new(), true, Some(i64::MAX))),
+    ] {
+        let kept = files.check(name, &bytes(|out| codec::put_heartbeat(out, &heartbeat)));
+        assert_eq!(codec::read_heartbeat(broker.clone(), &kept), Ok(heartbeat), "{name}");
+    }
+    let owner = |name: &str| Some(BrokerId::new(name));
+    for (name, owners) in [
+        ("assignment_empty", Vec::new()),
+        ("assignment_without_owners", vec![None, None]),
+        ("assignment", vec![owner("b:1"), None, owner("a:1"), owner("b:1"), owner("größe:1")]),
+    ] {
+        let assignment = Assignment { owners };
+        let kept = files.check(name, &bytes(|out| codec::put_assignment(out, &assignment)));
+        assert_eq!(codec::read_assignment(&kept), Ok(assignment), "{name}");
+    }
+    files.finish();
+}
+
+/// The arguments of `apply.lua` behind the number of the batch: sections, each a count and values.
+fn arguments(changes: Vec<Change>) -> Vec<u8> {
+    let sections = BatchArguments::of(epoch(2), Batch::new(BatchNo::new(300), changes));
+    let mut out = vec![u8::from(sections.grows)];
+    for section in sections.all() {
+        put_varint(&mut out, section.len() as u64);
+        for argument in section.arguments() {
+            put_bytes(&mut out, argument);
+        }
+    }
+    out
+}
+
+/// Every change, with every effect that it can have on a task.
+#[test]
+fn batches() {
+    let first = task(some_id()).key("order/42").build();
+    let paused = Task { state: TaskState::Paused, ..first.clone() };
+    let fire_id = first.fire().id;
+    let next = next_fire(&first, at(120));
+    let second = task(id(at(61), partition(3), epoch(2), 8)).key("order/42").build();
+    let put = Change::Put(first.clone());
+    let (later, postponed) = postpone(&first, at(90));
+    let forget = Change::Forget { fire_id, namespace: shop() };
+    let redrive = Change::Redrive { fire_id, task: first.clone() };
+    let overlapping = Change::Settle {
+        record: FireRecord::of(&first, FireEnd::Done, NOW),
+        next: None,
+        was: TaskState::Firing,
+    };
+    let replaced = settle(&first, FireEnd::Replaced, NOW);
+    let largest = largest_task();
+    let mut files = golden("batch");
+    for (name, changes) in [
+        ("empty", Vec::new()),
+        ("put", vec![put.clone()]),
+        ("put_paused", vec![Change::Put(paused.clone())]),
+        ("put_everything", vec![Change::Put(rich_task(some_id()))]),
+        ("put_largest_numbers", vec![Change::Put(largest.clone())]),
+        ("put_and_postpone", vec![put.clone(), postponed.clone()]),
+        ("put_and_settle", vec![put, settle(&first, FireEnd::Done, NOW)]),
+        ("refile_scheduled", vec![refile(&paused, &first)]),
+        ("refile_paused", vec![refile(&first, &paused)]),
+        ("postpone", vec![postponed]),
+        ("settle_done", vec![settle(&first, FireEnd::Done, NOW)]),
+        ("settle_cancelled", vec![settle(&paused, FireEnd::Cancelled, NOW)]),
+        ("settle_after_a_postponement", vec![settle(&later, FireEnd::Done, NOW)]),
+        ("settle_with_next", vec![settle_with_next(&first, NOW, &next)]),
+        ("settle_overlapping", vec![forget.clone(), overlapping]),
+        ("settle_largest_numbers", vec![settle(&largest, FireEnd::Done, Timestamp::MAX)]),
+        ("replace", vec![replaced, Change::Put(second)]),
+        ("dead", vec![die(&first, NOW, None)]),
+        ("dead_with_next", vec![die(&first, NOW, Some(&next))]),
+        ("dead_and_redrive", vec![die(&first, NOW, None), redrive.clone()]),
+        ("redrive", vec![redrive]),
+        ("forget", vec![forget]),
+    ] {
+        files.check(name, &arguments(changes));
+    }
+    files.finish();
+}

@@ -1,0 +1,15 @@
+//! The clauses of the contracts, one function each, grouped by subject.
+//!
+//! A clause takes a [`StoreUnderTest`](super::StoreUnderTest), opens an empty store and panics if
+//! the store breaks the rule. `conformance.rs` lists every clause for the macros.
+
+pub mod durability;
+pub mod leases;
+pub mod lists;
+pub mod membership;
+pub mod order;
+pub mod ownership;
+pub mod retention;
+pub mod settlement;
+pub mod values;
+pub mod writes;

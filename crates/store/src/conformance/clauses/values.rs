@@ -1,0 +1,198 @@
+//! Values and sizes: every field is read back unchanged, including large values and the limits of
+//! time.
+
+use std::time::Duration;
+
+use punctual_core::{
+    Backoff, DELAY_MAX, Due, FireEnd, Guarantee, HttpTarget, Jitter, Labels, Method, NewTask,
+    PAYLOAD_BYTES_MAX, Payload, RetryPolicy, Schedule, Target, Task, Timestamp, Version,
+};
+
+use crate::conformance::StoreUnderTest;
+use crate::conformance::fixtures::{NOW, at, die, letter, postpone, rich_task, settle, shop};
+use crate::conformance::owner::{TestOwner, ids};
+use crate::query::{Filter, Head, Position};
+
+pub async fn a_task_with_every_field_set_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let task = rich_task(owner.id(at(1)));
+    assert_eq!(task.definition.check(), Ok(()), "a caller may send it");
+    owner.put([&task]).await;
+    assert_eq!(owner.get(task.id).await, Some(task.clone()));
+    assert_eq!(owner.load().await, [task.clone()]);
+    assert_eq!(owner.list().await, [task.clone()]);
+    let head = owner.find("geräte/halle 3/Ω").await;
+    assert_eq!(head, Some(Head::of(&task)));
+    owner.apply(vec![die(&task, NOW, None)]).await;
+    assert_eq!(owner.dead().await, [letter(&task, NOW)]);
+}
+
+/// Returns one definition for every value of every field that has several.
+fn definitions(base: &NewTask) -> Vec<NewTask> {
+    let ms = Duration::from_millis;
+    let mut all = [with_payloads(base), with_schedules(base), with_retries(base)].concat();
+    for guarantee in [Guarantee::AtMostOnce, Guarantee::AtLeastOnce, Guarantee::ExactlyOnce] {
+        all.push(NewTask { guarantee, ..base.clone() });
+    }
+    for method in Method::ALL {
+        let url = "http://127.0.0.1:8080/a?b=%20";
+        let target = HttpTarget::new(url, method, Vec::new()).expect("a valid webhook");
+        all.push(NewTask { target: Target::Http(target), ..base.clone() });
+    }
+    for expires_after in [None, Some(ms(1)), Some(DELAY_MAX)] {
+        all.push(NewTask { expires_after, timeout: ms(10), ..base.clone() });
+    }
+    let labels = (0..16).map(|number| (format!("l{number}"), "ä".repeat(128)));
+    all.push(NewTask {
+        labels: Labels::new(labels.collect()).expect("as many as are allowed"),
+        ..base.clone()
+    });
+    all
+}
+
+fn with_payloads(base: &NewTask) -> Vec<NewTask> {
+    let binary = |bytes: &'static [u8], content_type: &str| Payload::Binary {
+        bytes: bytes.into(),
+        content_type: content_type.into(),
+    };
+    let payloads = [
+        Payload::Empty,
+        Payload::Json("null".into()),
+        Payload::Json("".into()),
+        Payload::Json("{\"zähler\": [1, 2.5e9, \"\\u0000\"]}".into()),
+        binary(b"", ""),
+        binary(&[0, 255, 10, 13, 0], "text/plain"),
+    ];
+    let with = |payload| NewTask { payload, ..base.clone() };
+    payloads.map(with).into()
+}
+
+fn with_schedules(base: &NewTask) -> Vec<NewTask> {
+    let ms = Duration::from_millis;
+    let schedules = [
+        Schedule::Once(Due::At(Timestamp::EPOCH)),
+        Schedule::Once(Due::At(Timestamp::MAX)),
+        Schedule::Once(Due::In(Duration::ZERO)),
+        Schedule::Once(Due::In(ms(1))),
+        Schedule::every(ms(100)),
+        Schedule::watch(ms(90_000)),
+    ];
+    let with = |schedule| NewTask { schedule, ..base.clone() };
+    schedules.map(with).into()
+}
+
+fn with_retries(base: &NewTask) -> Vec<NewTask> {
+    let ms = Duration::from_millis;
+    let exponential = Backoff::Exponential { first: ms(1), factor_thousandths: 1500, max: ms(99) };
+    let policies = [
+        (1, Backoff::Fixed(ms(7)), 0),
+        (2, exponential, 1),
+        (100, Backoff::List(vec![ms(1); 99]), 1000),
+        (100, Backoff::List(vec![Duration::ZERO]), 999),
+    ];
+    let with = |(attempts_max, backoff, thousandths)| NewTask {
+        retry: RetryPolicy {
+            attempts_max,
+            backoff,
+            jitter: Jitter::from_thousandths(thousandths).expect("a share"),
+        },
+        ..base.clone()
+    };
+    policies.map(with).into()
+}
+
+pub async fn every_kind_of_definition_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let mut tasks = Vec::new();
+    let base = owner.task(at(1)).build().definition;
+    for definition in definitions(&base) {
+        assert_eq!(definition.check(), Ok(()), "a caller may send it");
+        let built = owner.task(at(1));
+        tasks.push(built.define(|given| *given = definition).build());
+    }
+    owner.put(&tasks).await;
+    assert_eq!(owner.load().await, tasks);
+    let mut watched = Vec::new();
+    for task in &tasks {
+        let (late, change) = postpone(task, at(9));
+        owner.apply(vec![change]).await;
+        watched.push(late);
+    }
+    assert_eq!(owner.list().await, watched);
+}
+
+pub async fn a_large_payload_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    // The bytes differ, so that a lost or repeated piece shows.
+    let bytes: Vec<u8> = (0..PAYLOAD_BYTES_MAX as u64)
+        .map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56).to_le_bytes()[0])
+        .collect();
+    let payload =
+        Payload::Binary { bytes: bytes.into(), content_type: "application/octet-stream".into() };
+    let mut tasks = Vec::new();
+    for second in 0..12 {
+        tasks.push(owner.task(at(second)).payload(payload.clone()).build());
+    }
+    owner.put(&tasks).await;
+    assert_eq!(owner.load().await, tasks);
+    assert_eq!(owner.get(tasks[7].id).await.as_ref(), Some(&tasks[7]));
+    owner.apply(vec![die(&tasks[7], NOW, None)]).await;
+    assert_eq!(owner.dead().await, [letter(&tasks[7], NOW)]);
+}
+
+pub async fn a_batch_of_many_small_tasks_is_stored_completely<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let mut tasks = Vec::new();
+    for number in 0..5000u64 {
+        let built = owner.task(at(number / 10));
+        tasks.push(built.key(&format!("order-{number}")).build());
+    }
+    owner.put(&tasks).await;
+    assert_eq!(owner.loaded_ids().await, ids(&tasks));
+    let listed = owner.list_by(&Filter::all(shop()), 999).await;
+    assert_eq!(ids(&listed), ids(&tasks));
+    assert_eq!(owner.counts().await.scheduled, 5000);
+    let head = owner.find("order-4321").await;
+    assert_eq!(head, Some(Head::of(&tasks[4321])));
+    let done = |task| settle(task, FireEnd::Done, NOW);
+    owner.apply(tasks.iter().map(done).collect()).await;
+    assert_eq!(owner.load().await, []);
+    assert_eq!(owner.find("order-4321").await, None);
+    assert_eq!(owner.counts().await.done, 5000);
+}
+
+pub async fn the_first_and_last_instants_are_valid_times<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let mut tasks = Vec::new();
+    let last_but_one = Timestamp::from_millis(Timestamp::MAX.as_millis() - 1);
+    for due in [Timestamp::EPOCH, NOW, last_but_one, Timestamp::MAX] {
+        let task = owner.task(due).key(&due.to_string()).build();
+        tasks.push(Task { created_at: due, version: Version::new(0), ..task });
+    }
+    owner.put(&tasks).await;
+    // No task is before the first instant. `until` is exclusive, also for the last instant.
+    let none = owner.load_between(Position::START, Timestamp::EPOCH, 9);
+    assert_eq!(none.await, []);
+    assert_eq!(owner.load().await, tasks[..3]);
+    assert_eq!(owner.list().await, tasks);
+    for task in &tasks {
+        let due = task.fire_at;
+        assert_eq!(owner.get(task.id).await.as_ref(), Some(task), "{due}");
+        let head = owner.find(&due.to_string()).await;
+        assert_eq!(head, Some(Head::of(task)), "{due}");
+    }
+    let (last, change) = postpone(&tasks[0], Timestamp::MAX);
+    owner.apply(vec![change]).await;
+    assert_eq!(owner.get(last.id).await, Some(last.clone()));
+    owner.apply(vec![settle(&last, FireEnd::Done, Timestamp::MAX)]).await;
+    owner.apply(vec![die(&tasks[3], Timestamp::MAX, None)]).await;
+    assert_eq!(owner.history(last.id).await.len(), 1);
+    assert_eq!(owner.history(tasks[3].id).await.len(), 1);
+    assert_eq!(owner.dead().await, [letter(&tasks[3], Timestamp::MAX)]);
+    assert_eq!(owner.list().await, tasks[1..3]);
+}

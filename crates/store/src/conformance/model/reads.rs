@@ -1,0 +1,196 @@
+//! Reads everything of a partition, and compares the results of two stores.
+//!
+//! A difference is reported with the text around it only, so that it is short enough to read.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use punctual_core::{
+    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Seat, Task, TaskId, TaskState,
+    Timestamp,
+};
+
+use super::owner_model::{KEYS, NAMESPACES, OwnerModel};
+use super::random::ModelRandom;
+use crate::conformance::PARTITIONS;
+use crate::conformance::fixtures::{epoch, id, key, namespace, partition};
+use crate::conformance::owner::{OwnerState, TestOwner};
+use crate::counts::Counts;
+use crate::query::{Filter, Head, Position};
+use crate::{LeaseStore, TaskStore};
+
+/// The page sizes, bounds and filters of the reads. The results of whole reads must not depend on
+/// them.
+pub(super) struct ReadParameters {
+    limit: usize,
+    until: Timestamp,
+    filter: Filter,
+    /// A fire of any partition, which may not exist.
+    after: FireId,
+}
+
+impl ReadParameters {
+    pub(super) fn new(random: &mut ModelRandom, now: Timestamp) -> Self {
+        let limit = [1, 3, 10, 1000][random.index(4)];
+        let until = match random.below(2) {
+            0 => Timestamp::MAX,
+            _ => now.after(Duration::from_secs(random.below(100))),
+        };
+        let mut filter = Filter::all(namespace(NAMESPACES[random.index(3)]));
+        match random.below(5) {
+            0 => filter.state = Some(TaskState::Paused),
+            1 => filter.key_prefix = KEYS[random.index(KEYS.len())].to_owned(),
+            2 => filter.label = Some(("zone".to_owned(), "eu".to_owned())),
+            3 => {
+                filter.from = now;
+                filter.to = until;
+            }
+            _ => {}
+        }
+        let due = Timestamp::from_millis(now.as_millis() - 1000 * random.below(200));
+        let other = partition(u16::try_from(random.below(PARTITIONS.into())).expect("few"));
+        let task = id(due, other, epoch(1), random.below(500));
+        Self { limit, until, filter, after: FireId { task, nominal_at: due } }
+    }
+}
+
+/// The results of all reads of one partition.
+pub(super) struct ReadResults {
+    loaded: Vec<Task>,
+    listed: Vec<Task>,
+    filtered: Vec<Task>,
+    found: Vec<Option<Head>>,
+    got: Vec<Option<Task>>,
+    holder: Option<(Epoch, BrokerId, Timestamp)>,
+    counts: Vec<Counts>,
+    dead: Vec<Vec<DeadLetter>>,
+    dead_after: Vec<Vec<DeadLetter>>,
+    listed_after: Vec<Task>,
+    history: Vec<(TaskId, Vec<FireRecord>)>,
+}
+
+pub(super) fn epoch_holder_until(lease: Lease) -> (Epoch, BrokerId, Timestamp) {
+    (lease.epoch, lease.broker, lease.until)
+}
+
+pub(super) async fn read<S: TaskStore + LeaseStore>(
+    store: &S,
+    owner_model: &OwnerModel,
+    parameters: &ReadParameters,
+) -> ReadResults {
+    let partition = owner_model.partition;
+    let owner = TestOwner::resume(
+        store,
+        OwnerState {
+            lease: owner_model.lease.clone(),
+            partition,
+            number: owner_model.number,
+            made: 0,
+        },
+    );
+    let made: Vec<TaskId> = owner_model.made.iter().copied().collect();
+    let (mut listed, mut found, mut history) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut counts, mut dead, mut dead_after) = (Vec::new(), Vec::new(), Vec::new());
+    for name in NAMESPACES {
+        let namespace = namespace(name);
+        let filter = Filter::all(namespace.clone());
+        listed.extend(owner.list_by(&filter, parameters.limit).await);
+        let heads = store.find(partition, &namespace, &KEYS.map(key)).await;
+        found.extend(heads.expect("reads need no lease"));
+        counts.push(owner.counts_of(&namespace).await);
+        dead.push(owner.dead_of(&namespace, parameters.limit).await);
+        dead_after
+            .push(owner.dead_after(&namespace, Some(parameters.after), parameters.limit).await);
+    }
+    for id in &made {
+        history.push((*id, owner.history(*id).await));
+    }
+    let holder = store.holder(Seat::Partition(partition)).await;
+    let after = Position { fire_at: parameters.after.nominal_at, id: parameters.after.task };
+    let listed_after = owner.list_after(&parameters.filter, after, parameters.limit).await;
+    ReadResults {
+        loaded: load(&owner, parameters).await,
+        listed,
+        filtered: owner.list_by(&parameters.filter, parameters.limit).await,
+        found,
+        got: store.get(partition, &made).await.expect("reads need no lease"),
+        holder: holder.expect("reads need no lease").map(epoch_holder_until),
+        counts,
+        dead,
+        dead_after,
+        listed_after,
+        history,
+    }
+}
+
+async fn load<S: TaskStore + LeaseStore>(
+    owner: &TestOwner<'_, S>,
+    parameters: &ReadParameters,
+) -> Vec<Task> {
+    let (mut loaded, mut after) = (Vec::new(), Position::START);
+    loop {
+        let chunk = owner.load_between(after, parameters.until, parameters.limit).await;
+        let full = chunk.len() == parameters.limit;
+        loaded.extend(chunk);
+        match loaded.last() {
+            Some(last) if full => after = Position::of(last),
+            _ => return loaded,
+        }
+    }
+}
+
+/// Compares the results of the store with those of the two memory stores. Tasks must be the same.
+/// Of records and letters, the store has at least those of `least` and at most those of `most`.
+pub(super) fn compare(
+    ours: &ReadResults,
+    least: &ReadResults,
+    most: &ReadResults,
+) -> Result<(), String> {
+    alike("loaded", &ours.loaded, &least.loaded)?;
+    alike("listed", &ours.listed, &least.listed)?;
+    alike("filtered", &ours.filtered, &least.filtered)?;
+    alike("listed after", &ours.listed_after, &least.listed_after)?;
+    alike("found", &ours.found, &least.found)?;
+    alike("got", &ours.got, &least.got)?;
+    alike("holder", &ours.holder, &least.holder)?;
+    for (index, letters) in ours.dead.iter().enumerate() {
+        among("a letter that must be kept", &least.dead[index], letters)?;
+        among("a letter that may be kept", letters, &most.dead[index])?;
+        let kept = i64::try_from(letters.len()).expect("few");
+        let want = Counts { dead_letters: kept, ..least.counts[index] };
+        alike("counts", &ours.counts[index], &want)?;
+    }
+    for (index, letters) in ours.dead_after.iter().enumerate() {
+        among("a letter after a fire that must be kept", &least.dead_after[index], letters)?;
+        among("a letter after a fire that may be kept", letters, &most.dead_after[index])?;
+    }
+    for (index, (id, records)) in ours.history.iter().enumerate() {
+        let about = |what| format!("{what} of {id}");
+        among(&about("a record that must be kept"), &least.history[index].1, records)?;
+        among(&about("a record that may be kept"), records, &most.history[index].1)?;
+    }
+    Ok(())
+}
+
+pub(super) fn alike<T: PartialEq + Debug>(what: &str, ours: &T, want: &T) -> Result<(), String> {
+    if ours == want {
+        return Ok(());
+    }
+    // Of two long lists, show only the text around the first difference.
+    let [ours, want] = [ours, want].map(|value| format!("{value:?}"));
+    let same = ours.bytes().zip(want.bytes()).take_while(|(a, b)| a == b);
+    let from = same.count().saturating_sub(400);
+    let near = |text: &str| {
+        String::from_utf8_lossy(&text.as_bytes()[from..]).chars().take(800).collect::<String>()
+    };
+    Err(format!("{what}:\n  is …{}\n  not …{}", near(&ours), near(&want)))
+}
+
+/// Checks that all of `some` are in `all`, in the same order.
+fn among<T: PartialEq + Debug>(what: &str, some: &[T], all: &[T]) -> Result<(), String> {
+    let mut rest = all.iter();
+    match some.iter().find(|item| !rest.any(|other| other == *item)) {
+        None => Ok(()),
+        Some(item) => Err(format!("{what} is not there: {item:?}")),
+    }
+}
