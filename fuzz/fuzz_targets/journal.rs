@@ -16,7 +16,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
 use source::journal::{
-    Class, CommitNo, Entry, FILE_BYTES_MIN, Journal, JournalError, JournalOptions, Opened,
+    Class, CommitNo, JournalEntry, FILE_BYTES_MIN, Journal, JournalError, JournalOptions, Opened,
     ReplayError, StoreId, check,
 };
 
@@ -93,7 +93,7 @@ fn live(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
             let length = input.byte();
             let bytes = Bytes::from(vec![input.byte(); usize::from(length)]);
             written.push(bytes.clone());
-            let entry = Entry { bytes, class: Class::Grow, item: answer.clone() };
+            let entry = JournalEntry { bytes, class: Class::Grow, item: answer.clone() };
             journal.append(entry).expect("accepted");
         }
         drop(answer);

@@ -1,6 +1,6 @@
 //! What goes wrong below the contract, and what callers are told of it.
 //!
-//! In: errors of files, bytes and the catalog. Out: a [`Fault`] that names the file and the place, and from
+//! In: errors of files, bytes and the catalog. Out: a [`StorageFault`] that names the file and the place, and from
 //! it a `StoreError`: full, or broken for good.
 
 use std::io;
@@ -12,7 +12,7 @@ use punctual_store::codec::CodecError;
 
 /// Something that no caller did wrong.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum StorageFault {
     #[error("cannot {action} {}: {source}", file.display())]
     Io { action: &'static str, file: PathBuf, source: Arc<io::Error> },
     #[error("{} is damaged at byte {offset}: {what}", file.display())]
@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     Broken(Arc<str>),
 }
 
-impl Fault {
+impl StorageFault {
     pub(crate) fn io(action: &'static str, file: &Path, source: io::Error) -> Self {
         let source = Arc::new(source);
         Self::Io { action, file: file.to_owned(), source }
@@ -54,25 +54,25 @@ impl Fault {
     }
 }
 
-impl From<fjall::Error> for Fault {
+impl From<fjall::Error> for StorageFault {
     fn from(error: fjall::Error) -> Self {
         Self::Catalog(Arc::new(error))
     }
 }
 
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
+impl From<StorageFault> for StoreError {
+    fn from(fault: StorageFault) -> Self {
         Self::Broken(fault.to_string())
     }
 }
 
-/// Names what was being read.
-pub(crate) trait Reading<T> {
-    fn reading(self, what: &'static str) -> Result<T, Fault>;
+/// NameRows what was being read.
+pub(crate) trait ReadContext<T> {
+    fn reading(self, what: &'static str) -> Result<T, StorageFault>;
 }
 
-impl<T> Reading<T> for Result<T, CodecError> {
-    fn reading(self, what: &'static str) -> Result<T, Fault> {
-        self.map_err(|source| Fault::Bytes { what, source })
+impl<T> ReadContext<T> for Result<T, CodecError> {
+    fn reading(self, what: &'static str) -> Result<T, StorageFault> {
+        self.map_err(|source| StorageFault::Bytes { what, source })
     }
 }

@@ -1,6 +1,6 @@
 //! The journal: what makes the embedded store durable.
 //!
-//! In: a [`Entry`] per batch of changes, from any number of callers. Out: the same entries, in
+//! In: a [`JournalEntry`] per batch of changes, from any number of callers. Out: the same entries, in
 //! commit order, once they are on disk; and after a restart, the bytes of every commit since the
 //! checkpoint. It knows nothing of tasks: a commit is bytes to it.
 //!
@@ -10,7 +10,7 @@
 //! hands the durable entries to the store (`on_durable`), while the first is already writing the
 //! next group; if nothing waits, the first does that itself (`hand_over`). A third keeps the next
 //! files ready, recycled or filled with zeros, because a commit into blocks that were written
-//! before costs half of one into new blocks (`shelf`).
+//! before costs half of one into new blocks (`file_pool`).
 //!
 //! # What always holds
 //! - A group is written only when the one before it is durable; `scan` builds on that to tell a
@@ -28,13 +28,13 @@
 //! Not here: the lock on the directory and the second place of the commit number (`after` comes
 //! from the store's checkpoint), what the bytes mean (`codec`).
 
+mod completion;
 mod disk;
 mod error;
+mod file_pool;
 mod frame;
-mod hand_over;
 mod options;
 mod scan;
-mod shelf;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -55,13 +55,13 @@ pub use error::{Dropped, DroppedWhy, JournalError};
 pub(crate) use frame::StoreId;
 pub(crate) use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
 pub use stats::JournalStats;
-pub(crate) use stats::Stopwatch;
+pub(crate) use stats::StoreStopwatch;
 
 use disk::Disk;
-use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, Closed, END, spare_name};
+use file_pool::{FilePool, LiveFile, PoolStart, SealedFile};
+use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, ClosingMark, END, spare_name};
 use scan::Scan;
-use shelf::{LiveFile, Sealed, Shelf, ShelfStart};
-use writer::{Queued, Shared, Writer};
+use writer::{JournalShared, JournalWriter, QueuedEntry};
 
 /// The number of a commit. The first is 1; 0 stands before all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -84,7 +84,7 @@ pub(crate) enum Class {
 
 /// One commit, and what the store wants back when it is durable.
 #[derive(Debug)]
-pub(crate) struct Entry<T> {
+pub(crate) struct JournalEntry<T> {
     /// What is kept, and read back by `open`. May be empty.
     pub(crate) bytes: Bytes,
     /// Whether it is refused early on a full disk.
@@ -108,7 +108,7 @@ pub(crate) struct Opened {
 
 /// How much can still be written without asking the disk for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct SpaceLeft {
     /// Bytes left in the current file and in the ready one.
     pub(crate) bytes_preallocated_left: u64,
     /// Whether the last try to make a further file failed. While it did, `Grow` is refused; each
@@ -128,21 +128,21 @@ pub(crate) struct Journal<T> {
     dir: PathBuf,
     options: JournalOptions,
     disk: Disk,
-    shared: Arc<Shared<T>>,
-    shelf: Arc<Shelf>,
+    shared: Arc<JournalShared<T>>,
+    file_pool: Arc<FilePool>,
     threads: Mutex<Option<Threads>>,
 }
 
 #[derive(Debug)]
 struct Threads {
     write: JoinHandle<()>,
-    hand_over: JoinHandle<()>,
-    shelf: JoinHandle<()>,
+    complete: JoinHandle<()>,
+    file_pool: JoinHandle<()>,
 }
 
 impl Threads {
     fn ids(&self) -> [ThreadId; 3] {
-        [self.write.thread().id(), self.hand_over.thread().id(), self.shelf.thread().id()]
+        [self.write.thread().id(), self.complete.thread().id(), self.file_pool.thread().id()]
     }
 }
 
@@ -211,40 +211,41 @@ impl<T: Send + 'static> Journal<T> {
             tracing::warn!(%dropped, "journal: torn tail cut off");
         }
         let (active, start) = match scan {
-            Some(scan) => go_on(&disk, dir, &options, scan)?,
+            Some(scan) => continue_journal(&disk, dir, &options, scan)?,
             None => begin(&disk, dir, &options)?,
         };
 
-        let shelf = Arc::new(Shelf::new(disk.clone(), dir, &options, start));
-        let shared = Arc::new(Shared::new(opened.last, &active));
-        let writer = Writer::new(disk.clone(), &options, &shared, &shelf, active, opened.last);
-        let (hand_over, groups) = hand_over::hand_over(on_durable);
+        let file_pool = Arc::new(FilePool::new(disk.clone(), dir, &options, start));
+        let shared = Arc::new(JournalShared::new(opened.last, &active));
+        let writer =
+            JournalWriter::new(disk.clone(), &options, &shared, &file_pool, active, opened.last);
+        let (sender, receiver) = completion::completion_channel(on_durable);
         let threads = Threads {
-            write: spawn("journal-write", move || writer.run(&hand_over))?,
-            hand_over: spawn("journal-hand-over", {
+            write: spawn("journal-write", move || writer.run(&sender))?,
+            complete: spawn("journal-complete", {
                 let shared = Arc::clone(&shared);
-                move || writer::hand_over(&shared, groups)
+                move || writer::run_completions(&shared, receiver)
             })?,
-            shelf: spawn("journal-shelf", {
-                let (shelf, shared) = (Arc::clone(&shelf), Arc::clone(&shared));
-                move || shelf.run(&|why| shared.break_with(why))
+            file_pool: spawn("journal-files", {
+                let (file_pool, shared) = (Arc::clone(&file_pool), Arc::clone(&shared));
+                move || file_pool.run(&|why| shared.break_with(why))
             })?,
         };
         let threads = Mutex::new(Some(threads));
         let dir = dir.to_owned();
-        Ok((Self { dir, options, disk, shared, shelf, threads }, opened))
+        Ok((Self { dir, options, disk, shared, file_pool, threads }, opened))
     }
 
     /// Hands an entry over and returns before it is durable. Waits while the queue is full.
     #[allow(dead_code, reason = "the store is async; tests are not")]
-    pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), JournalError> {
+    pub(crate) fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
             match self.shared.offer(queued, &self.options) {
                 Ok(()) => return Ok(()),
                 Err((JournalError::Busy, back)) => {
                     queued = back;
-                    self.shared.wait_for_room(&self.options, queued.bytes.len());
+                    self.shared.wait_for_capacity(&self.options, queued.bytes.len());
                 }
                 Err((why, _)) => return Err(why),
             }
@@ -252,41 +253,41 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Like [`append`](Self::append), for async callers.
-    pub(crate) async fn append_async(&self, entry: Entry<T>) -> Result<(), JournalError> {
+    pub(crate) async fn append_async(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
-            let mut room = pin!(self.shared.room_async.notified());
+            let mut capacity = pin!(self.shared.capacity_async.notified());
             // From here on no wake-up is missed.
-            room.as_mut().enable();
+            capacity.as_mut().enable();
             match self.shared.offer(queued, &self.options) {
                 Ok(()) => return Ok(()),
                 Err((JournalError::Busy, back)) => queued = back,
                 Err((why, _)) => return Err(why),
             }
-            room.await;
+            capacity.await;
         }
     }
 
     /// Like [`append`](Self::append), but answers `Busy` instead of waiting.
     #[allow(dead_code, reason = "the store is async; tests are not")]
-    pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), JournalError> {
+    pub(crate) fn try_append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let queued = self.admit(entry)?;
         self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
     }
 
     /// What can be refused without the writer, and the sum, which is better computed here.
-    fn admit(&self, entry: Entry<T>) -> Result<Queued<T>, JournalError> {
+    fn admit(&self, entry: JournalEntry<T>) -> Result<QueuedEntry<T>, JournalError> {
         let bytes = entry.bytes.len() as u64;
         let bytes_max = self.options.commit_bytes_max();
         if bytes > bytes_max {
             return Err(JournalError::TooLarge { bytes, bytes_max });
         }
         if entry.class == Class::Grow
-            && let Some(why) = self.shelf.refuses_growth()
+            && let Some(why) = self.file_pool.refuses_growth()
         {
             return Err(JournalError::Full { why });
         }
-        Ok(Queued::new(entry))
+        Ok(QueuedEntry::new(entry))
     }
 
     /// The last durable commit.
@@ -298,20 +299,20 @@ impl<T: Send + 'static> Journal<T> {
     /// Everything up to `up_to` is durable elsewhere: files with nothing later are recycled or
     /// deleted, in the background. The newest file with a commit in it always stays.
     pub(crate) fn checkpointed(&self, up_to: CommitNo) {
-        self.shelf.checkpointed(up_to);
+        self.file_pool.checkpointed(up_to);
     }
 
     /// What is left without asking the disk for more.
-    pub(crate) fn room(&self) -> Room {
-        let (ready, preallocation_failed) = self.shelf.room();
+    pub(crate) fn space_left(&self) -> SpaceLeft {
+        let (ready, preallocation_failed) = self.file_pool.space_left();
         let left = self.shared.file_left();
-        Room { bytes_preallocated_left: left + ready, preallocation_failed }
+        SpaceLeft { bytes_preallocated_left: left + ready, preallocation_failed }
     }
 
     /// Figures since opening.
     pub(crate) fn stats(&self) -> JournalStats {
         let mut stats = self.shared.stats();
-        self.shelf.count(&mut stats);
+        self.file_pool.count(&mut stats);
         stats
     }
 
@@ -324,8 +325,8 @@ impl<T: Send + 'static> Journal<T> {
         if let Some(why) = self.shared.broken() {
             return Err(JournalError::Broken { why });
         }
-        self.shelf.clear().map_err(|source| JournalError::io("clear", &self.dir, source))?;
-        let closed = Closed { store: self.options.store, last: self.shared.last() };
+        self.file_pool.clear().map_err(|source| JournalError::io("clear", &self.dir, source))?;
+        let closed = ClosingMark { store: self.options.store, last: self.shared.last() };
         let unfinished = self.dir.join(CLOSED_UNFINISHED_NAME);
         let path = self.dir.join(CLOSED_NAME);
         let file = self
@@ -358,15 +359,15 @@ impl<T> Journal<T> {
         self.shared.stop();
         if running.ids().contains(&thread::current().id()) {
             // Dropped inside `on_durable`: these threads end by themselves, but not before us.
-            self.shelf.stop();
+            self.file_pool.stop();
             return true;
         }
         // In this order, because each may still need the next. A panic has already broken the
         // journal, see `writer`.
         drop(running.write.join());
-        drop(running.hand_over.join());
-        self.shelf.stop();
-        drop(running.shelf.join());
+        drop(running.complete.join());
+        self.file_pool.stop();
+        drop(running.file_pool.join());
         true
     }
 }
@@ -389,24 +390,24 @@ fn begin(
     disk: &Disk,
     dir: &Path,
     options: &JournalOptions,
-) -> Result<(LiveFile, ShelfStart), JournalError> {
+) -> Result<(LiveFile, PoolStart), JournalError> {
     fs::create_dir_all(dir).map_err(|source| JournalError::io("create", dir, source))?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.sync_dir(parent).map_err(|source| JournalError::io("sync", parent, source))?;
     }
-    let active = shelf::make(disk, dir, options, 1, shelf::Stuff::Zeros)
+    let active = file_pool::make(disk, dir, options, 1, file_pool::FileSource::Zeros)
         .map_err(|source| JournalError::io("create", dir, source))?;
-    let start = ShelfStart { number_last: 1, active_is_empty: true, ..ShelfStart::default() };
+    let start = PoolStart { number_last: 1, active_is_empty: true, ..PoolStart::default() };
     Ok((active, start))
 }
 
 /// A journal that was read: cuts the tail off, durably, before anything can be appended.
-fn go_on(
+fn continue_journal(
     disk: &Disk,
     dir: &Path,
     options: &JournalOptions,
     scan: Scan,
-) -> Result<(LiveFile, ShelfStart), JournalError> {
+) -> Result<(LiveFile, PoolStart), JournalError> {
     let Scan { obsolete, files, active: index, stale, closed, spares, unfinished, .. } = scan;
     let (spares, unfit): (Vec<u64>, Vec<u64>) = spares.into_iter().partition(|number| {
         let length = fs::metadata(dir.join(spare_name(*number))).map(|found| found.len());
@@ -415,12 +416,12 @@ fn go_on(
     for path in unfit.iter().map(|number| dir.join(spare_name(*number))).chain(unfinished) {
         disk.remove(&path).map_err(|source| JournalError::io("remove", &path, source))?;
     }
-    let mut start = ShelfStart {
+    let mut start = PoolStart {
         active_is_empty: files[index].last.is_none(),
         number_last: files.last().map_or(0, |file| file.header.number),
         spares,
         retired: obsolete.iter().map(|file| file.header.number).collect(),
-        ..ShelfStart::default()
+        ..PoolStart::default()
     };
     let mut active = None;
     let mut unfit = Vec::new();
@@ -429,7 +430,7 @@ fn go_on(
         let header = file.header;
         if at < index {
             let last = file.last.unwrap_or_default();
-            start.sealed.push(Sealed { number: header.number, last, bytes: header.file_bytes });
+            start.sealed.push(SealedFile { number: header.number, last, bytes: header.file_bytes });
             continue;
         }
         let open = disk.open(&file.path).map_err(io)?;
@@ -467,7 +468,7 @@ fn go_on(
 ///
 /// The last group is written again before it is synced: if its fsync failed in the process
 /// before us, its pages count as clean, and a sync alone would not bring them to disk.
-fn mend(disk: &Disk, found: &scan::Found, live: &LiveFile, stale: &[u64]) -> io::Result<()> {
+fn mend(disk: &Disk, found: &scan::ScannedFile, live: &LiveFile, stale: &[u64]) -> io::Result<()> {
     let length = usize::try_from(found.end - found.group_at).expect("a group fits in memory");
     let group = disk.read_at(&live.file, found.group_at, length)?;
     disk.write_at(&live.file, &mut [IoSlice::new(&group)], found.group_at)?;

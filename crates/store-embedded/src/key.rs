@@ -7,19 +7,19 @@ use punctual_store::Position;
 
 /// The place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
+pub(crate) struct EntryKey {
     pub(crate) partition: PartitionId,
     pub(crate) at: Timestamp,
     pub(crate) id: TaskId,
 }
 
-impl Key {
+impl EntryKey {
     pub(crate) const fn new(at: Timestamp, id: TaskId) -> Self {
         Self { partition: id.partition(), at, id }
     }
 
     /// Where a task is filed unless something else is known of it.
-    pub(crate) const fn home(id: TaskId) -> Self {
+    pub(crate) const fn at_due(id: TaskId) -> Self {
         Self::new(id.due(), id)
     }
 

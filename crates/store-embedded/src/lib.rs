@@ -5,7 +5,7 @@
 //!
 //! # How it works
 //! A batch becomes one frame (`admit`, `frame`) and goes into the **journal**, where one fsync answers all who waited. Once
-//! durable, `State::apply` takes it in, and only then is the caller answered. Replay at opening is the same
+//! durable, `StoreState::apply` takes it in, and only then is the caller answered. Replay at opening is the same
 //! function over the same bytes, so memory is always a prefix of what is durable.
 //!
 //! Tasks stand in the **buffer**, in the order in which they are due. When it is full, a **checkpoint** writes it as **runs**: sorted files, one per
@@ -13,8 +13,8 @@
 //! index by id: an id says when its task was due, so there is one key to look for, in the few runs of that slice whose range of
 //! sequence numbers has it (`timeline`, `fetch`).
 //!
-//! Moving a task later writes only a **standing**: where its entry is, and when it is really due. The entry itself is filed
-//! anew when loading comes to it (`load`). Standings, names, paused tasks, dead letters, counts, leases and the list of runs are rows of the
+//! Moving a task later writes only a **relocation**: where its entry is, and when it is really due. The entry itself is filed
+//! anew when loading comes to it (`load`). Relocations, names, paused tasks, dead letters, counts, leases and the list of runs are rows of the
 //! **catalog** (fjall); between checkpoints what changed of them is in memory, in `layers`.
 //!
 //! # What always holds
@@ -26,47 +26,29 @@
 //! - Nobody holds the lock of the state while reading or writing the disk.
 //!
 //! # Map
-//! writing: `store` → `admit` → `frame` → `journal` → `state` (`buffer`, `standing`, `names`, `order`, `history`) · to disk: `background` → `checkpoint`, `resolve`,
+//! writing: `store` → `admit` → `frame` → `journal` → `state` (`buffer`, `relocation`, `names`, `order`, `history`) · to disk: `background` → `checkpoint`, `resolve`,
 //! `rewrite` → `run`, `catalog` · reading: `load`, `list` (over `merge`), `fetch`, `find`, `letters` · around it: `directory`, `open`, `check`, `stats`.
 
-mod admit;
-mod background;
-mod buffer;
 mod catalog;
-mod census;
-mod check;
 mod checkpoint;
-mod directory;
 mod fault;
-mod fetch;
-mod find;
-mod frame;
-mod history;
-mod inner;
+mod inventory;
 mod journal;
 mod key;
-mod layers;
-mod letters;
-mod list;
-mod load;
-mod merge;
-mod names;
 mod open;
 mod options;
-mod order;
-mod resolve;
-mod rewrite;
+mod read;
 mod run;
-mod standing;
 mod state;
 mod stats;
 mod store;
-mod timeline;
+mod store_core;
+mod write;
 
-pub use check::{CheckReport, check};
-pub use directory::OpenError;
 pub use journal::{CommitNo, Dropped, DroppedWhy, JournalError, JournalStats};
 pub use open::OpenReport;
-pub use options::Options;
+pub use open::check::{CheckReport, check};
+pub use open::directory::EmbeddedOpenError;
+pub use options::EmbeddedOptions;
 pub use stats::{StoreStats, stats};
 pub use store::EmbeddedStore;

@@ -11,7 +11,7 @@ use crate::journal::FILE_BYTES_MAX;
 
 /// How an embedded store is kept. All but the partitions may differ from one opening to the next.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct EmbeddedOptions {
     /// Fixed when the store is first made.
     pub partitions: Partitions,
     /// Bytes of tasks and records that are held in memory before they are written as runs. More
@@ -35,7 +35,7 @@ pub struct Options {
     pub block_bytes: usize,
     /// The span of time that one near slice covers.
     pub slice: Duration,
-    /// How many near slices there are; beyond them slices are [`Options::FAR_SLICES`] times as long.
+    /// How many near slices there are; beyond them slices are [`EmbeddedOptions::FAR_SLICES`] times as long.
     pub near_slices: u64,
     /// Open run files, at most; fewer if the system does not allow the process as many. A hundred million tasks are some ten
     /// thousand files.
@@ -46,10 +46,10 @@ pub struct Options {
     pub catalog_cache_bytes: u64,
     /// Bytes that must be free on the disk for a checkpoint to be made, beside what it writes to the catalog. On a small disk
     /// a sixteenth of it is enough.
-    pub room_bytes_min: u64,
+    pub free_bytes_min: u64,
 }
 
-impl Options {
+impl EmbeddedOptions {
     /// A far slice is as long as so many near ones.
     pub const FAR_SLICES: u64 = 32;
 
@@ -70,7 +70,7 @@ impl Options {
             files_open_max: 16_384,
             runs_per_slice_max: 256,
             catalog_cache_bytes: 16 << 20,
-            room_bytes_min: 256 << 20,
+            free_bytes_min: 256 << 20,
         }
     }
 
@@ -91,14 +91,14 @@ impl Options {
             files_open_max: 4,
             runs_per_slice_max: 3,
             catalog_cache_bytes: 1 << 20,
-            room_bytes_min: 1 << 20,
+            free_bytes_min: 1 << 20,
         }
     }
 
     /// The same, for a disk of so many bytes in all.
     pub(crate) fn fit(&mut self, disk_bytes: u64) {
-        let room = (disk_bytes / 16).max(SMALL_ROOM_BYTES);
-        self.room_bytes_min = self.room_bytes_min.min(room);
+        let free = (disk_bytes / 16).max(SMALL_FREE_BYTES);
+        self.free_bytes_min = self.free_bytes_min.min(free);
         let file = (disk_bytes / 32).max(SMALL_FILE_BYTES) / 4096 * 4096;
         self.journal_file_bytes = self.journal_file_bytes.min(file);
     }
@@ -109,20 +109,20 @@ impl Options {
 }
 
 /// Room for the catalog's own files, on the smallest disk.
-const SMALL_ROOM_BYTES: u64 = 16 << 20;
+const SMALL_FREE_BYTES: u64 = 16 << 20;
 /// What a store must take in one piece is twice [`Batch::WEIGHT_MAX`], and a file has a header.
 const SMALL_FILE_BYTES: u64 = 2 * Batch::WEIGHT_MAX as u64 + (1 << 20);
 
-const _: () = assert!(Options::new(Partitions::ONE).journal_file_bytes <= FILE_BYTES_MAX);
+const _: () = assert!(EmbeddedOptions::new(Partitions::ONE).journal_file_bytes <= FILE_BYTES_MAX);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_small_disk_has_small_files_and_little_room_is_enough_on_it() {
+    fn a_small_disk_gets_small_files_and_needs_little_free_space() {
         const MIB: u64 = 1 << 20;
-        for (disk_mib, file_mib, room_mib) in [
+        for (disk_mib, file_mib, free_mib) in [
             (100, 9, 16),
             (150, 9, 16),
             (300, 9, 18),
@@ -130,16 +130,16 @@ mod tests {
             (4 << 10, 16, 256),
             (1 << 20, 16, 256),
         ] {
-            let mut options = Options::new(Partitions::ONE);
+            let mut options = EmbeddedOptions::new(Partitions::ONE);
             options.fit(disk_mib * MIB);
-            let got = (options.journal_file_bytes / MIB, options.room_bytes_min / MIB);
-            assert_eq!(got, (file_mib, room_mib), "on {disk_mib} MiB");
+            let got = (options.journal_file_bytes / MIB, options.free_bytes_min / MIB);
+            assert_eq!(got, (file_mib, free_mib), "on {disk_mib} MiB");
         }
-        let mut tiny = Options::tiny(Partitions::ONE);
-        let before = (tiny.journal_file_bytes, tiny.room_bytes_min);
+        let mut tiny = EmbeddedOptions::tiny(Partitions::ONE);
+        let before = (tiny.journal_file_bytes, tiny.free_bytes_min);
         tiny.fit(1 << 40);
         assert_eq!(
-            (tiny.journal_file_bytes, tiny.room_bytes_min),
+            (tiny.journal_file_bytes, tiny.free_bytes_min),
             before,
             "never more than was asked for"
         );

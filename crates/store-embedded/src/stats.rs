@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use punctual_store::StoreError;
 
-use crate::directory::OpenError;
 use crate::journal::JournalStats;
-use crate::options::Options;
+use crate::open::directory::EmbeddedOpenError;
+use crate::options::EmbeddedOptions;
 use crate::store::EmbeddedStore;
 
 /// Figures of a store at one moment.
@@ -33,7 +33,7 @@ pub struct StoreStats {
     pub catalog_bytes: u64,
     /// Bytes of commits since the last checkpoint.
     pub journal_bytes: u64,
-    /// Rows of the catalog in memory: standings, names, paused tasks, dead letters.
+    /// Rows of the catalog in memory: relocations, names, paused tasks, dead letters.
     pub rows_in_memory: [u64; 4],
     /// About how many bytes of memory these take.
     pub row_bytes_in_memory: [u64; 4],
@@ -59,9 +59,9 @@ const FENCE_BYTES: u64 = size_of::<crate::run::format::Fence>() as u64;
 impl EmbeddedStore {
     /// Figures of this moment.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
-        let (journal, room) = (self.journal.stats(), self.journal.room());
-        let catalog_bytes = self.inner.catalog.disk_bytes();
-        let state = self.inner.state()?;
+        let (journal, space) = (self.journal.stats(), self.journal.space_left());
+        let catalog_bytes = self.core.catalog.disk_bytes();
+        let state = self.core.state()?;
         let frozen = state.frozen.as_ref().map(|(_, buffer)| buffer);
         let frozen_tasks = frozen.map_or(0, |buffer| buffer.len());
         let frozen_bytes = frozen.map_or(0, |buffer| buffer.bytes());
@@ -77,23 +77,23 @@ impl EmbeddedStore {
             catalog_bytes,
             journal_bytes: state.journal_bytes,
             rows_in_memory: [
-                state.standings.len() as u64,
+                state.relocations.len() as u64,
                 state.names.len() as u64,
                 state.paused.len() as u64,
                 state.dead.len() as u64,
             ],
             row_bytes_in_memory: [
-                state.standings.bytes() as u64,
+                state.relocations.bytes() as u64,
                 state.names.bytes() as u64,
                 state.paused.bytes() as u64,
                 state.dead.bytes() as u64,
             ],
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,
-            looked_at: self.inner.looked_at.load(Ordering::Relaxed),
+            looked_at: self.core.looked_at.load(Ordering::Relaxed),
             checkpoints: state.checkpoints,
-            journal_room_bytes: room.bytes_preallocated_left,
-            journal_room_refused: room.preallocation_failed,
+            journal_room_bytes: space.bytes_preallocated_left,
+            journal_room_refused: space.preallocation_failed,
             journal,
         };
         for run in state.timeline.runs() {
@@ -110,8 +110,8 @@ impl EmbeddedStore {
 }
 
 /// Figures of a store that nobody has open. Opens it, as a broker would.
-pub fn stats(dir: &Path) -> Result<StoreStats, OpenError> {
-    let partitions = crate::directory::Directory::take_existing(dir)?.partitions;
-    let (store, _) = EmbeddedStore::open(dir, Options::new(partitions))?;
-    store.stats().map_err(|error| OpenError::Damaged(error.to_string()))
+pub fn stats(dir: &Path) -> Result<StoreStats, EmbeddedOpenError> {
+    let partitions = crate::open::directory::Directory::take_existing(dir)?.partitions;
+    let (store, _) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
+    store.stats().map_err(|error| EmbeddedOpenError::Damaged(error.to_string()))
 }

@@ -13,16 +13,16 @@ use punctual_core::{Partitions, Seat, Task, Timestamp};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, partition, task};
 use punctual_store::conformance::run;
 use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, StoreError, TaskStore};
-use punctual_store_embedded::{EmbeddedStore, OpenError, Options, check, stats};
+use punctual_store_embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore, check, stats};
 use tempfile::TempDir;
 
 const TASKS: u64 = 300;
 
-fn options() -> Options {
-    Options::tiny(Partitions::ONE)
+fn options() -> EmbeddedOptions {
+    EmbeddedOptions::tiny(Partitions::ONE)
 }
 
-fn open(dir: &Path) -> Result<EmbeddedStore, OpenError> {
+fn open(dir: &Path) -> Result<EmbeddedStore, EmbeddedOpenError> {
     EmbeddedStore::open(dir, options()).map(|(store, _)| store)
 }
 
@@ -126,7 +126,7 @@ fn a_second_open_is_refused_and_says_who_holds_it() {
         let (dir, _) = filled().await;
         let store = open(dir.path()).unwrap();
         let error = open(dir.path()).unwrap_err();
-        assert!(matches!(error, OpenError::Held { .. }), "{error}");
+        assert!(matches!(error, EmbeddedOpenError::Held { .. }), "{error}");
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
         drop(store);
         open(dir.path()).unwrap();
@@ -137,16 +137,22 @@ fn a_second_open_is_refused_and_says_who_holds_it() {
 fn another_format_or_number_of_partitions_is_refused() {
     run(async {
         let (dir, _) = filled().await;
-        let two = Options::tiny(Partitions::new(2).unwrap());
+        let two = EmbeddedOptions::tiny(Partitions::new(2).unwrap());
         let error = EmbeddedStore::open(dir.path(), two).unwrap_err();
-        assert!(matches!(error, OpenError::Partitions { found: 1, asked: 2, .. }), "{error}");
+        assert!(
+            matches!(error, EmbeddedOpenError::Partitions { found: 1, asked: 2, .. }),
+            "{error}"
+        );
         let path = dir.path().join("FORMAT");
         let text = fs::read_to_string(&path).unwrap();
         for other in [1, 3] {
             let text = text.replace("punctual-store 2", &format!("punctual-store {other}"));
             fs::write(&path, text).unwrap();
             let error = open(dir.path()).unwrap_err();
-            assert!(matches!(error, OpenError::Format { found, .. } if found == other), "{error}");
+            assert!(
+                matches!(error, EmbeddedOpenError::Format { found, .. } if found == other),
+                "{error}"
+            );
         }
     });
 }
@@ -155,8 +161,8 @@ fn another_format_or_number_of_partitions_is_refused() {
 fn a_directory_with_other_things_in_it_is_not_made_a_store() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("letter.txt"), b"dear").unwrap();
-    assert!(matches!(open(dir.path()), Err(OpenError::NotAStore { .. })));
-    assert!(matches!(check(dir.path()), Err(OpenError::NotAStore { .. })));
+    assert!(matches!(open(dir.path()), Err(EmbeddedOpenError::NotAStore { .. })));
+    assert!(matches!(check(dir.path()), Err(EmbeddedOpenError::NotAStore { .. })));
 }
 
 #[test]
@@ -169,7 +175,7 @@ fn a_catalog_that_stepped_back_does_not_join_up_with_the_journal() {
         }
         match open(dir.path()) {
             // Refused, or everything is still in the journal.
-            Err(error) => assert!(matches!(error, OpenError::Journal(_)), "{error}"),
+            Err(error) => assert!(matches!(error, EmbeddedOpenError::Journal(_)), "{error}"),
             Ok(store) => assert_eq!(load(&store).await.unwrap().len() as u64, TASKS),
         }
     });

@@ -13,7 +13,7 @@ use punctual_store::conformance::fixtures::{
 };
 use punctual_store::conformance::{fixtures::NOW, fixtures::TTL, run};
 use punctual_store::{Batch, BatchNo, Change, Filter, LeaseStore, Position, TaskStore};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
 const LIMIT: usize = 10;
 /// Two stores of these many watches, the second with three times as many for a page to look at, if it looked at all.
@@ -94,7 +94,8 @@ fn a_page_looks_at_what_it_shows_however_many_are_postponed() {
 /// What pages look at in a store of so many watches.
 async fn pages_of(watches: u64) -> Vec<u64> {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { journal_file_bytes: 16 << 20, ..Options::new(Partitions::ONE) };
+    let options =
+        EmbeddedOptions { journal_file_bytes: 16 << 20, ..EmbeddedOptions::new(Partitions::ONE) };
     let (store, _) = EmbeddedStore::open(dir.path(), options).unwrap();
     let seat = punctual_core::Seat::Partition(partition(0));
     let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;

@@ -23,11 +23,11 @@ use punctual_store::conformance::run;
 use punctual_store::{
     Batch, BatchNo, Change, LeaseStore, Position, Resource, StoreError, TaskStore,
 };
-use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore, OpenReport};
 
 const PAYLOAD_BYTES: u64 = 16 << 10;
 
-async fn open(dir: &Path, options: Options) -> (EmbeddedStore, OpenReport, Lease) {
+async fn open(dir: &Path, options: EmbeddedOptions) -> (EmbeddedStore, OpenReport, Lease) {
     let (store, report) = EmbeddedStore::open(dir, options).unwrap();
     let seat = Seat::Partition(partition(0));
     let lease = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap();
@@ -66,7 +66,7 @@ fn a_small_disk_has_room_for_checkpoints() {
     run(async {
         for mebibytes in [150, 300] {
             let disk = SmallDisk::mount(mebibytes);
-            let options = || Options::new(Partitions::ONE);
+            let options = || EmbeddedOptions::new(Partitions::ONE);
             let (store, _, lease) = open(&disk.data(), options()).await;
             for number in 1..=20 {
                 let first = (number - 1) * 64;
@@ -87,7 +87,7 @@ fn a_small_disk_has_room_for_checkpoints() {
 fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
     run(async {
         let disk = SmallDisk::mount(200);
-        let (store, _, lease) = open(&disk.data(), Options::new(Partitions::ONE)).await;
+        let (store, _, lease) = open(&disk.data(), EmbeddedOptions::new(Partitions::ONE)).await;
         apply(&store, &lease, 1, puts(&lease, 0, 256)).await.unwrap();
         disk.fill(0);
         // As often as it is tried: what was begun is gone again.
@@ -113,7 +113,7 @@ fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
 fn a_full_disk_lets_letters_go_back() {
     run(async {
         let disk = SmallDisk::mount(200);
-        let (store, _, lease) = open(&disk.data(), Options::new(Partitions::ONE)).await;
+        let (store, _, lease) = open(&disk.data(), EmbeddedOptions::new(Partitions::ONE)).await;
         apply(&store, &lease, 1, puts(&lease, 0, 8)).await.unwrap();
         let tasks = store.load(partition(0), Position::START, Timestamp::MAX, 8).await.unwrap();
         let dead = tasks.iter().map(|task| die(task, NOW, None)).collect();
@@ -136,7 +136,7 @@ fn a_full_disk_lets_letters_go_back() {
 fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
     run(async {
         let disk = SmallDisk::mount(200);
-        let options = Options { ended_max: 6, ..Options::new(Partitions::ONE) };
+        let options = EmbeddedOptions { ended_max: 6, ..EmbeddedOptions::new(Partitions::ONE) };
         let (store, _, lease) = open(&disk.data(), options).await;
         apply(&store, &lease, 1, puts(&lease, 0, 64)).await.unwrap();
         store.checkpoint().await.unwrap();
@@ -164,7 +164,7 @@ fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
 fn a_batch_that_fits_nowhere_is_refused_as_what_it_is_and_the_store_goes_on() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _, lease) = open(dir.path(), Options::tiny(Partitions::ONE)).await;
+        let (store, _, lease) = open(dir.path(), EmbeddedOptions::tiny(Partitions::ONE)).await;
         let refused = apply(&store, &lease, 1, puts(&lease, 0, 400)).await;
         match refused {
             // Not `Full`: no room that might come would help.

@@ -7,9 +7,9 @@ use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_times
 use punctual_store::{BatchNo, Counts};
 
 use crate::journal::CommitNo;
-use crate::layers::Weight;
-use crate::order::{Kind, OrderKey};
-use crate::run::{Birth, RunNo};
+use crate::run::{Generation, RunNo};
+use crate::state::layers::Weight;
+use crate::state::order::{ListedKind, OrderKey};
 
 pub(super) const META: &[u8] = b"m";
 pub(super) const RUN: u8 = b'r';
@@ -20,9 +20,9 @@ pub(super) const BATCH: u8 = b'n';
 
 /// Up to where everything is true, and the numbers that go on from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Meta {
+pub(crate) struct CatalogMeta {
     pub(crate) commit: CommitNo,
-    pub(crate) birth: Birth,
+    pub(crate) generation: Generation,
     pub(crate) run_next: u64,
     /// The latest time that anybody has told the store.
     pub(crate) now: u64,
@@ -39,9 +39,9 @@ pub(crate) enum RunKind {
 
 /// A run in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedRun {
     pub(crate) no: RunNo,
-    pub(crate) birth: Birth,
+    pub(crate) generation: Generation,
     pub(crate) kind: RunKind,
     pub(crate) file_bytes: u64,
     /// Partitions to which it is gone, in a run of history.
@@ -50,7 +50,7 @@ pub(crate) struct Listed {
 
 /// What is kept of a partition as such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owned {
+pub(crate) struct LastBatch {
     /// The batch that its owner made last.
     pub(crate) batch: Option<BatchNo>,
 }
@@ -85,10 +85,10 @@ impl Paused {
     }
 }
 
-impl Meta {
+impl CatalogMeta {
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut out = vec![1];
-        for number in [self.commit.0, self.birth.0, self.run_next, self.now] {
+        for number in [self.commit.0, self.generation.0, self.run_next, self.now] {
             put_varint(&mut out, number);
         }
         out
@@ -102,21 +102,21 @@ impl Meta {
         }
         Ok(Self {
             commit: CommitNo(reader.varint()?),
-            birth: Birth(reader.varint()?),
+            generation: Generation(reader.varint()?),
             run_next: reader.varint()?,
             now: reader.varint()?,
         })
     }
 }
 
-impl Listed {
+impl ListedRun {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![match self.kind {
             RunKind::Near => 0,
             RunKind::Far => 1,
             RunKind::History => 2,
         }];
-        put_varint(&mut out, self.birth.0);
+        put_varint(&mut out, self.generation.0);
         put_varint(&mut out, self.file_bytes);
         for partition in &self.swept {
             out.extend_from_slice(&partition.get().to_be_bytes());
@@ -132,17 +132,17 @@ impl Listed {
             2 => RunKind::History,
             _ => return Err(CodecError::Invalid("kind of run")),
         };
-        let (birth, file_bytes) = (Birth(reader.varint()?), reader.varint()?);
+        let (generation, file_bytes) = (Generation(reader.varint()?), reader.varint()?);
         let mut swept = Vec::new();
         while !reader.rest().is_empty() {
             swept.push(read_partition(&mut reader)?);
         }
-        Ok(Self { no, birth, kind, file_bytes, swept })
+        Ok(Self { no, generation, kind, file_bytes, swept })
     }
 }
 
 /// Partition first, so that what one owner reads stands together; then the id, which begins with a time.
-pub(super) fn standing_key(id: TaskId) -> [u8; 18] {
+pub(super) fn relocation_key(id: TaskId) -> [u8; 18] {
     let mut key = [0; 18];
     key[..2].copy_from_slice(&id.partition().get().to_be_bytes());
     key[2..].copy_from_slice(&id.as_u128().to_be_bytes());
@@ -150,7 +150,7 @@ pub(super) fn standing_key(id: TaskId) -> [u8; 18] {
 }
 
 /// Postponed and paused tasks apart, then as the timeline is ordered.
-pub(super) fn order_key(kind: Kind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] {
+pub(super) fn order_key(kind: ListedKind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] {
     let mut bytes = [kind as u8; 1 + OrderKey::BYTES];
     bytes[1..].copy_from_slice(key.bytes());
     bytes

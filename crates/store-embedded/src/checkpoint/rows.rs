@@ -6,31 +6,31 @@
 
 use punctual_core::TaskId;
 
-use super::Frozen;
-use crate::catalog::Batch;
-use crate::fault::{Fault, Reading};
-use crate::inner::Inner;
-use crate::names::Known;
-use crate::order::{Kind, paused_key, postponed_key};
-use crate::standing::Standing;
+use super::FrozenState;
+use crate::catalog::CatalogBatch;
+use crate::fault::{ReadContext, StorageFault};
+use crate::state::names::NameBytes;
+use crate::state::order::{ListedKind, paused_key, postponed_key};
+use crate::state::relocation::Relocation;
+use crate::store_core::StoreCore;
 
-impl Inner {
+impl StoreCore {
     pub(super) fn write_rows(
         &self,
-        batch: &mut Batch<'_>,
-        frozen: &Frozen,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
         stale: &[TaskId],
-    ) -> Result<(), Fault> {
-        self.write_standings(batch, frozen, stale)?;
+    ) -> Result<(), StorageFault> {
+        self.write_relocations(batch, frozen, stale)?;
         self.write_paused(batch, frozen)?;
         let mut names: Vec<_> = frozen.names.keys().collect();
         names.sort_unstable();
         for row in names {
             let name = row.name();
             match row.known() {
-                Known::Is(head) => batch.name(name, Some(head)),
-                Known::Gone => batch.name(name, None),
-                Known::GoneIf(_) => {
+                NameBytes::Is(head) => batch.name(name, Some(head)),
+                NameBytes::Gone => batch.name(name, None),
+                NameBytes::GoneIf(_) => {
                     let named = row.named().reading("name")?;
                     let head = self.catalog.head(name)?;
                     if head.is_some() && named.resolve(head).is_none() {
@@ -54,49 +54,59 @@ impl Inner {
         Ok(())
     }
 
-    fn write_standings(
+    fn write_relocations(
         &self,
-        batch: &mut Batch<'_>,
-        frozen: &Frozen,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
         stale: &[TaskId],
-    ) -> Result<(), Fault> {
-        for id in stale.iter().filter(|id| !frozen.standings.contains_key(*id)) {
-            let before = postponed_key(*id, self.standing_before(frozen, *id)?);
-            batch.order(Kind::Postponed, before, None);
-            batch.standing(*id, None);
+    ) -> Result<(), StorageFault> {
+        for id in stale.iter().filter(|id| !frozen.relocations.contains_key(*id)) {
+            let before = postponed_key(*id, self.relocation_before(frozen, *id)?);
+            batch.order(ListedKind::Postponed, before, None);
+            batch.relocation(*id, None);
         }
         // In the order of the catalog's keys: there each then stands beside the one before it.
-        let mut standings: Vec<_> = frozen.standings.iter().collect();
-        standings.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
-        for (id, standing) in standings {
-            let before = self.standing_before(frozen, *id)?;
-            let standing = standing.map(|standing| standing.completed(*id, before));
-            let listed = postponed_key(*id, standing);
-            batch.order(Kind::Postponed, postponed_key(*id, before), listed);
-            batch.standing(*id, standing);
+        let mut relocations: Vec<_> = frozen.relocations.iter().collect();
+        relocations.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
+        for (id, relocation) in relocations {
+            let before = self.relocation_before(frozen, *id)?;
+            let relocation = relocation.map(|relocation| relocation.completed(*id, before));
+            let listed = postponed_key(*id, relocation);
+            batch.order(ListedKind::Postponed, postponed_key(*id, before), listed);
+            batch.relocation(*id, relocation);
         }
         Ok(())
     }
 
-    /// The standing in the catalog.
-    fn standing_before(&self, frozen: &Frozen, id: TaskId) -> Result<Option<Standing>, Fault> {
-        if !frozen.beneath.0 {
+    /// The relocation in the catalog.
+    fn relocation_before(
+        &self,
+        frozen: &FrozenState,
+        id: TaskId,
+    ) -> Result<Option<Relocation>, StorageFault> {
+        if !frozen.in_catalog.0 {
             return Ok(None);
         }
-        let known = frozen.standings_before.as_ref().and_then(|rows| rows.get(&id).copied());
+        let known = frozen.relocations_before.as_ref().and_then(|rows| rows.get(&id).copied());
         match known {
             // As it was written it had a place.
-            Some(Some(standing)) if standing.filed_at().is_none() => self.catalog.standing(id),
-            Some(standing) => Ok(standing),
-            None => self.catalog.standing(id),
+            Some(Some(relocation)) if relocation.filed_at().is_none() => {
+                self.catalog.relocation(id)
+            }
+            Some(relocation) => Ok(relocation),
+            None => self.catalog.relocation(id),
         }
     }
 
-    fn write_paused(&self, batch: &mut Batch<'_>, frozen: &Frozen) -> Result<(), Fault> {
+    fn write_paused(
+        &self,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
+    ) -> Result<(), StorageFault> {
         for (id, paused) in frozen.paused.iter() {
-            let before = if frozen.beneath.1 { self.catalog.paused(*id)? } else { None };
+            let before = if frozen.in_catalog.1 { self.catalog.paused(*id)? } else { None };
             let before = paused_key(*id, before.as_ref());
-            batch.order(Kind::Paused, before, paused_key(*id, paused.as_ref()));
+            batch.order(ListedKind::Paused, before, paused_key(*id, paused.as_ref()));
             batch.paused(*id, paused.as_ref());
         }
         Ok(())

@@ -19,7 +19,7 @@ const SLICES_MAX: usize = 1024;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
     #[cfg(test)]
-    pub(super) faults: std::sync::Arc<faults::Faults>,
+    pub(super) faults: std::sync::Arc<faults::DiskFaults>,
 }
 
 impl Disk {
@@ -114,7 +114,7 @@ impl Disk {
 
     /// Makes a new file as long as it is to be, with room for all of it, and makes that durable. It
     /// reads as zeros.
-    pub(super) fn promise(&self, file: &File, length: u64) -> io::Result<()> {
+    pub(super) fn preallocate(&self, file: &File, length: u64) -> io::Result<()> {
         #[cfg(test)]
         self.faults.write(file, &[], 0)?;
         match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
@@ -162,7 +162,7 @@ pub(super) mod faults {
 
     /// What goes wrong next. Counts are in calls; below zero means never.
     #[derive(Debug)]
-    pub(crate) struct Faults {
+    pub(crate) struct DiskFaults {
         /// Writes until the disk is full. Once full it stays so until reset.
         pub(crate) writes_until_full: AtomicI64,
         /// How many bytes of the failing write still reach the file.
@@ -177,7 +177,7 @@ pub(super) mod faults {
         pub(crate) syncs_until_failure: AtomicI64,
     }
 
-    impl Default for Faults {
+    impl Default for DiskFaults {
         fn default() -> Self {
             Self {
                 writes_until_full: AtomicI64::new(-1),
@@ -190,7 +190,7 @@ pub(super) mod faults {
         }
     }
 
-    impl Faults {
+    impl DiskFaults {
         pub(super) fn no_new_files(&self) -> bool {
             let _asked = self.asking.lock().expect("no test panics with it");
             self.no_new_files.load(Ordering::SeqCst)

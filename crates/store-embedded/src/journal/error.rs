@@ -119,7 +119,7 @@ pub enum JournalError {
         /// The bound.
         bytes_max: u64,
     },
-    /// Closed, or about to be.
+    /// ClosingMark, or about to be.
     #[error("the journal is closed")]
     Closed,
 }

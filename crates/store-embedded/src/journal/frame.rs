@@ -44,7 +44,7 @@ const CLOSED_BYTES: usize = 48;
 
 /// The first page of a journal file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FileHeader {
     pub(super) store: StoreId,
     pub(super) number: u64,
     pub(super) salt: u64,
@@ -60,7 +60,7 @@ pub(super) enum HeaderFault {
     Damaged,
 }
 
-impl Header {
+impl FileHeader {
     /// The page, followed by an end, so that a recycled file begins its new life empty.
     pub(super) fn to_page(self) -> Vec<u8> {
         let page_bytes = usize::try_from(FRAMES_AT).expect("a page") + HEAD_BYTES;
@@ -92,12 +92,12 @@ impl Header {
 
 /// The closing mark, in a file of its own: the last commit of a journal that was closed cleanly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Closed {
+pub(super) struct ClosingMark {
     pub(super) store: StoreId,
     pub(super) last: CommitNo,
 }
 
-impl Closed {
+impl ClosingMark {
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CLOSED_BYTES);
         bytes.extend_from_slice(&CLOSED_MAGIC);
@@ -139,7 +139,7 @@ fn checked(bytes: &[u8], length: usize, magic: [u8; 8]) -> Result<(), HeaderFaul
 
 /// A frame before its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     pub(super) length: u32,
     pub(super) commit: CommitNo,
     /// The first commit of the group that this frame was written with.
@@ -147,7 +147,7 @@ pub(super) struct Head {
     pub(super) payload_sum: u64,
 }
 
-impl Head {
+impl FrameHead {
     pub(super) fn to_bytes(self, salt: u64) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[0..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
@@ -222,7 +222,7 @@ pub(super) const CLOSED_UNFINISHED_NAME: &str = "closed.unfinished";
 
 /// What a name in the journal's directory stands for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum FileName {
     File(u64),
     Spare(u64),
     Closed,
@@ -232,16 +232,16 @@ pub(super) enum Name {
     Foreign,
 }
 
-pub(super) fn read_name(name: &str) -> Name {
+pub(super) fn read_name(name: &str) -> FileName {
     let number = |suffix: &str| name.strip_suffix(suffix).and_then(|n| n.parse::<u64>().ok());
     match name {
-        CLOSED_NAME => Name::Closed,
-        UNFINISHED_NAME | CLOSED_UNFINISHED_NAME => Name::Unfinished,
-        "lost+found" => Name::LostAndFound,
+        CLOSED_NAME => FileName::Closed,
+        UNFINISHED_NAME | CLOSED_UNFINISHED_NAME => FileName::Unfinished,
+        "lost+found" => FileName::LostAndFound,
         _ => match (number(".journal"), number(".spare")) {
-            (Some(n), _) if name == file_name(n) => Name::File(n),
-            (_, Some(n)) if name == spare_name(n) => Name::Spare(n),
-            _ => Name::Foreign,
+            (Some(n), _) if name == file_name(n) => FileName::File(n),
+            (_, Some(n)) if name == spare_name(n) => FileName::Spare(n),
+            _ => FileName::Foreign,
         },
     }
 }

@@ -10,7 +10,7 @@ const FSYNC_BUCKETS: usize = 16;
 pub struct JournalStats {
     /// Commits made durable.
     pub commits: u64,
-    /// Groups made durable, each with one fdatasync.
+    /// CompletionReceiver made durable, each with one fdatasync.
     pub groups: u64,
     /// Bytes written for them, heads and padding included.
     pub bytes: u64,
@@ -74,9 +74,9 @@ impl JournalStats {
 /// How long something took. A measurement: it is shown, and decides nothing, so it needs no
 /// `Clock` that tests can move.
 #[derive(Debug)]
-pub(crate) struct Stopwatch(Instant);
+pub(crate) struct StoreStopwatch(Instant);
 
-impl Stopwatch {
+impl StoreStopwatch {
     #[expect(clippy::disallowed_methods, reason = "a duration that is only shown, never acted on")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())

@@ -13,34 +13,34 @@ use std::sync::mpsc;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::frame::{FRAMES_AT, HEAD_BYTES, Head, Header, file_name, frame_bytes};
+use super::frame::{FRAMES_AT, FileHeader, FrameHead, HEAD_BYTES, file_name, frame_bytes};
 use super::*;
 
 const STORE: StoreId = StoreId(*b"store under test");
 const FILE_BYTES: u64 = 8 * 1024;
 
 type Commits = Vec<(CommitNo, Bytes)>;
-type Answer = Result<CommitNo, JournalError>;
+type AppendResult = Result<CommitNo, JournalError>;
 
 /// In memory where there is such a place: thousands of journals are made here.
 fn temp_dir() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
-/// With one file ready at a time, so that a test knows when the thread of the shelf rests.
+/// With one file ready at a time, so that a test knows when the thread of the file_pool rests.
 fn options() -> JournalOptions {
     JournalOptions { file_bytes: FILE_BYTES, ready_max: 1, ..JournalOptions::new(STORE) }
 }
 
 /// A journal whose items are the senders of their own answers.
-type Test = Journal<mpsc::Sender<Answer>>;
+type TestJournal = Journal<mpsc::Sender<AppendResult>>;
 
 fn open_with(
     disk: Disk,
     dir: &Path,
     options: JournalOptions,
     after: u64,
-) -> Result<(Test, Opened, Commits), JournalError> {
+) -> Result<(TestJournal, Opened, Commits), JournalError> {
     let mut commits = Vec::new();
     let (journal, opened) = Journal::open_on(
         disk,
@@ -51,7 +51,7 @@ fn open_with(
             commits.push((commit, bytes));
             Ok(())
         },
-        |outcome, answer: mpsc::Sender<Answer>| {
+        |outcome, answer: mpsc::Sender<AppendResult>| {
             // A test that does not care has dropped the other end.
             drop(answer.send(outcome.map_err(JournalError::clone)));
         },
@@ -59,7 +59,7 @@ fn open_with(
     Ok((journal, opened, commits))
 }
 
-fn open(dir: &Path, after: u64) -> Result<(Test, Opened, Commits), JournalError> {
+fn open(dir: &Path, after: u64) -> Result<(TestJournal, Opened, Commits), JournalError> {
     open_with(Disk::default(), dir, options(), after)
 }
 
@@ -72,16 +72,20 @@ fn read(dir: &Path, after: u64) -> Result<(Opened, Commits), JournalError> {
     Ok((opened, commits))
 }
 
-fn send(journal: &Test, bytes: impl Into<Bytes>, class: Class) -> mpsc::Receiver<Answer> {
+fn send(
+    journal: &TestJournal,
+    bytes: impl Into<Bytes>,
+    class: Class,
+) -> mpsc::Receiver<AppendResult> {
     let (item, answer) = mpsc::channel();
-    match journal.append(Entry { bytes: bytes.into(), class, item: item.clone() }) {
+    match journal.append(JournalEntry { bytes: bytes.into(), class, item: item.clone() }) {
         Ok(()) => {}
         Err(why) => item.send(Err(why)).expect("the receiver is here"),
     }
     answer
 }
 
-fn put(journal: &Test, bytes: impl Into<Bytes>) -> Answer {
+fn put(journal: &TestJournal, bytes: impl Into<Bytes>) -> AppendResult {
     send(journal, bytes, Class::Grow).recv().expect("an answer")
 }
 
@@ -109,7 +113,7 @@ fn build_file(
     groups: &[Vec<Bytes>],
     salt: u64,
 ) -> Vec<(u64, u64)> {
-    let header = Header { store: STORE, number, salt, file_bytes: FILE_BYTES };
+    let header = FileHeader { store: STORE, number, salt, file_bytes: FILE_BYTES };
     let mut bytes = header.to_page();
     bytes.truncate(FRAMES_AT as usize);
     let mut places = Vec::new();
@@ -117,7 +121,7 @@ fn build_file(
         let at = bytes.len() as u64;
         let first = CommitNo(commit);
         for payload in group {
-            let head = Head {
+            let head = FrameHead {
                 length: u32::try_from(payload.len()).expect("small"),
                 commit: CommitNo(commit),
                 group: first,
@@ -295,7 +299,7 @@ fn what_is_not_ours_is_refused() {
     let refused = check(dir.path(), other, CommitNo(0), &mut |_, _| Ok(()));
     assert!(matches!(refused, Err(JournalError::Foreign { .. })), "{refused:?}");
 
-    let page = Header { store: STORE, number: 7, salt: 7, file_bytes: FILE_BYTES }.to_page();
+    let page = FileHeader { store: STORE, number: 7, salt: 7, file_bytes: FILE_BYTES }.to_page();
     fs::write(&path, page).expect("written");
     assert!(matches!(open(dir.path(), 0), Err(JournalError::Foreign { .. })), "other number");
     fs::write(
@@ -588,12 +592,14 @@ fn the_reserve_is_kept_while_nobody_knows_whether_there_is_room() {
     while journal.stats().file_waits == 0 {
         thread::yield_now();
     }
-    assert!(journal.room().bytes_preallocated_left >= options().reserve_bytes());
+    assert!(journal.space_left().bytes_preallocated_left >= options().reserve_bytes());
     disk.faults.no_new_files.store(true, Ordering::SeqCst);
     drop(asking);
     let durable = answers.iter().filter(|answer| answer.recv().expect("an answer").is_ok()).count();
     assert_eq!(durable as u64, journal.last().0);
-    assert!(durable < 100 && journal.room().bytes_preallocated_left >= options().reserve_bytes());
+    assert!(
+        durable < 100 && journal.space_left().bytes_preallocated_left >= options().reserve_bytes()
+    );
 }
 
 #[test]
@@ -638,7 +644,9 @@ fn callers_who_wait_share_an_fsync_and_are_answered_in_order() {
                 for _ in 0..50 {
                     let (item, answer) = mpsc::channel();
                     let bytes = Bytes::from_static(b"something");
-                    journal.append(Entry { bytes, class: Class::Grow, item }).expect("accepted");
+                    journal
+                        .append(JournalEntry { bytes, class: Class::Grow, item })
+                        .expect("accepted");
                     answer.recv().expect("durable");
                 }
             });
@@ -730,14 +738,14 @@ fn on_a_full_disk_growth_is_refused_and_the_reserve_is_left_to_the_rest() {
     let disk = Disk::default();
     let (journal, ..) = open_with(disk.clone(), dir.path(), options(), 0).expect("opens");
     wait_for_ready_file(&journal);
-    assert!(!journal.room().preallocation_failed);
+    assert!(!journal.space_left().preallocation_failed);
     // The files that exist can be written; no further one can be made.
     disk.faults.no_new_files.store(true, Ordering::SeqCst);
     let mut grown = 0;
     while put(&journal, vec![1; 100]).is_ok() {
         grown += 1;
     }
-    let room = journal.room();
+    let room = journal.space_left();
     assert!(room.preallocation_failed, "{room:?}");
     assert!(room.bytes_preallocated_left >= options().reserve_bytes(), "{room:?}");
     let mut shrunk = 0;
@@ -791,7 +799,7 @@ fn a_file_system_that_is_really_full_refuses_growth_until_a_checkpoint_makes_roo
     while put(&journal, vec![1; 100]).is_ok() {
         grown += 1;
     }
-    assert!(journal.room().preallocation_failed);
+    assert!(journal.space_left().preallocation_failed);
     assert!(grown > 200, "most of the room was used: {grown}");
     send(&journal, "settled", Class::Shrink).recv().expect("an answer").expect("durable");
     drop(journal);
@@ -816,7 +824,7 @@ fn a_full_queue_is_busy_and_an_oversized_commit_is_too_large() {
             held.recv().unwrap_or_default()
         })
         .expect("opens");
-    let entry = |length: u64| Entry {
+    let entry = |length: u64| JournalEntry {
         bytes: Bytes::from(vec![1; usize::try_from(length).expect("small")]),
         class: Class::Grow,
         item: (),
@@ -853,7 +861,7 @@ fn a_panic_in_the_store_breaks_the_journal_instead_of_hanging_it() {
             panic!("for the test")
         })
         .expect("opens");
-    let entry = || Entry { bytes: Bytes::new(), class: Class::Grow, item: () };
+    let entry = || JournalEntry { bytes: Bytes::new(), class: Class::Grow, item: () };
     while journal.append(entry()).is_ok() {}
     assert!(matches!(journal.append(entry()).expect_err("broken"), JournalError::Broken { .. }));
     assert!(journal.close().is_err());
@@ -876,7 +884,7 @@ async fn async_callers_wait_for_room_without_blocking() {
     let mut answers = Vec::new();
     for number in 1..=200 {
         let (item, answer) = tokio::sync::oneshot::channel();
-        let entry = Entry { bytes: payload(number), class: Class::Grow, item };
+        let entry = JournalEntry { bytes: payload(number), class: Class::Grow, item };
         journal.append_async(entry).await.expect("accepted");
         answers.push(answer);
     }
@@ -886,8 +894,8 @@ async fn async_callers_wait_for_room_without_blocking() {
 }
 
 /// Until the next file is made, so that no background work meets an injected fault.
-fn wait_for_ready_file(journal: &Test) {
-    while journal.room().bytes_preallocated_left < FILE_BYTES {
+fn wait_for_ready_file(journal: &TestJournal) {
+    while journal.space_left().bytes_preallocated_left < FILE_BYTES {
         thread::yield_now();
     }
 }

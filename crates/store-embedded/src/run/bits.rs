@@ -1,7 +1,7 @@
 //! Which entries of a run have ended: one bit each.
 //!
 //! In: ordinals, from the one thread that looks them up. Out: whether one has ended, to any reader, without a lock.
-//! Bits are only ever set. They are kept in the catalog in chunks; those that changed since they were last
+//! EndedBits are only ever set. They are kept in the catalog in chunks; those that changed since they were last
 //! kept are remembered here.
 
 use std::collections::BTreeSet;
@@ -13,13 +13,13 @@ const CHUNK_BYTES: usize = 512;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
 #[derive(Debug)]
-pub(crate) struct Bits {
+pub(crate) struct EndedBits {
     words: Vec<AtomicU64>,
     set: AtomicU32,
     changed: Mutex<BTreeSet<u32>>,
 }
 
-impl Bits {
+impl EndedBits {
     pub(crate) fn new(count: u32) -> Self {
         let words = (count as usize).div_ceil(64);
         Self {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn bits_are_counted_once_and_kept_in_chunks() {
-        let bits = Bits::new(10_000);
+        let bits = EndedBits::new(10_000);
         for ordinal in [0, 63, 64, 4095, 4096, 9_999, 0] {
             bits.set(ordinal);
         }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(kept.iter().map(|(chunk, _)| *chunk).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(bits.take_changed().is_empty());
 
-        let again = Bits::new(10_000);
+        let again = EndedBits::new(10_000);
         assert!(kept.iter().all(|(chunk, bytes)| again.restore(*chunk, bytes)));
         assert_eq!(again.count(), 6);
         assert!(again.get(9_999) && again.get(64) && !again.get(65));

@@ -13,27 +13,27 @@ use rustix::fs::OFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::RunNo;
-use crate::fault::Fault;
-use crate::layers::IdHash;
+use crate::fault::StorageFault;
+use crate::state::layers::IdHash;
 
-/// Open files that are left to everybody else in the process.
+/// OpenFiles files that are left to everybody else in the process.
 const OTHERS_MIN: u64 = 512;
 
 /// The directory of runs.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct RunFiles {
     dir: PathBuf,
     open_max: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenFiles>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenFiles {
     files: HashMap<RunNo, (Arc<File>, u64), IdHash>,
     uses: u64,
 }
 
-impl Files {
+impl RunFiles {
     pub(crate) fn new(dir: PathBuf, open_max: usize) -> Self {
         Self { dir, open_max: allowed(open_max), open: Mutex::default() }
     }
@@ -47,12 +47,12 @@ impl Files {
     }
 
     /// The open file of a run.
-    pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, Fault> {
+    pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, StorageFault> {
         if let Some(file) = self.known(no) {
             return Ok(file);
         }
         let path = self.path(no);
-        let file = open_untimed(&path).map_err(|source| Fault::io("open", &path, source))?;
+        let file = open_untimed(&path).map_err(|source| StorageFault::io("open", &path, source))?;
         let file = Arc::new(file);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.files.len() >= self.open_max {
@@ -73,7 +73,12 @@ impl Files {
     }
 
     /// Reads bytes of a run; fewer than there should be is damage.
-    pub(crate) fn read(&self, no: RunNo, offset: u64, length: usize) -> Result<Vec<u8>, Fault> {
+    pub(crate) fn read(
+        &self,
+        no: RunNo,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, StorageFault> {
         let mut bytes = vec![0; length];
         let file = self.file(no)?;
         self.read_into(&file, no, offset, &mut bytes)?;
@@ -87,36 +92,36 @@ impl Files {
         no: RunNo,
         offset: u64,
         bytes: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         file.read_exact_at(bytes, offset).map_err(|source| {
             let path = self.path(no);
             if source.kind() == std::io::ErrorKind::UnexpectedEof {
-                Fault::damaged(&path, offset, "the file is cut short")
+                StorageFault::damaged(&path, offset, "the file is cut short")
             } else {
-                Fault::io("read", &path, source)
+                StorageFault::io("read", &path, source)
             }
         })
     }
 
     /// Removes the file of a run. One that is not there is as good.
-    pub(crate) fn remove(&self, no: RunNo) -> Result<(), Fault> {
+    pub(crate) fn remove(&self, no: RunNo) -> Result<(), StorageFault> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.files.remove(&no);
         drop(open);
         let path = self.path(no);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(Fault::io("remove", &path, source))
+                Err(StorageFault::io("remove", &path, source))
             }
             _ => Ok(()),
         }
     }
 
     /// Makes the names of new runs durable.
-    pub(crate) fn sync_dir(&self) -> Result<(), Fault> {
+    pub(crate) fn sync_dir(&self) -> Result<(), StorageFault> {
         File::open(&self.dir)
             .and_then(|dir| dir.sync_all())
-            .map_err(|source| Fault::io("sync", &self.dir, source))
+            .map_err(|source| StorageFault::io("sync", &self.dir, source))
     }
 }
 
@@ -130,7 +135,7 @@ fn open_untimed(path: &Path) -> std::io::Result<File> {
     }
 }
 
-impl Open {
+impl OpenFiles {
     fn close_half(&mut self) {
         let mut uses: Vec<u64> = self.files.values().map(|(_, used)| *used).collect();
         let middle = uses.len() / 2;

@@ -17,7 +17,7 @@
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::key::Key;
+use crate::key::EntryKey;
 
 pub(crate) const HEADER_BYTES: u64 = 16;
 pub(crate) const HEAD_BYTES: usize = 32;
@@ -39,7 +39,7 @@ pub(crate) struct RunNo(pub(crate) u64);
 /// A block as the footer describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fence {
-    pub(crate) first: Key,
+    pub(crate) first: EntryKey,
     pub(crate) offset: u64,
     pub(crate) count: u32,
     pub(crate) bodies_bytes: u32,
@@ -49,11 +49,11 @@ pub(crate) struct Fence {
 
 /// What a run holds of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Section {
+pub(crate) struct RunSection {
     pub(crate) partition: PartitionId,
     pub(crate) count: u32,
     /// Entries that do not stand where their id says.
-    pub(crate) strays: u32,
+    pub(crate) relocated: u32,
     /// The least and the greatest number of an id that does.
     pub(crate) numbers: (u128, u128),
 }
@@ -62,8 +62,8 @@ pub(crate) struct Section {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) fences: Vec<Fence>,
-    pub(crate) sections: Vec<Section>,
-    pub(crate) last: Key,
+    pub(crate) sections: Vec<RunSection>,
+    pub(crate) last: EntryKey,
     pub(crate) count: u32,
     /// The newest end of a fire, in a run of history.
     pub(crate) newest: Timestamp,
@@ -94,25 +94,25 @@ pub(crate) fn body_sum(no: RunNo, body: &[u8]) -> u32 {
 }
 
 /// The head of a block and its keys, from entries of one partition.
-pub(crate) struct BlockKeys {
+pub(crate) struct KeysWriter {
     partition: PartitionId,
     base: Timestamp,
     keys: Vec<u8>,
     count: u32,
 }
 
-impl BlockKeys {
-    pub(crate) fn new(first: Key) -> Self {
+impl KeysWriter {
+    pub(crate) fn new(first: EntryKey) -> Self {
         Self { partition: first.partition, base: first.at, keys: Vec::new(), count: 0 }
     }
 
     /// Whether an entry can stand in the same block.
-    pub(crate) fn takes(&self, key: Key) -> bool {
+    pub(crate) fn takes(&self, key: EntryKey) -> bool {
         let delta = key.at.as_millis().checked_sub(self.base.as_millis());
         key.partition == self.partition && delta.is_some_and(|d| u32::try_from(d).is_ok())
     }
 
-    pub(crate) fn push(&mut self, key: Key, body_end: u32, body_sum: u32) {
+    pub(crate) fn push(&mut self, key: EntryKey, body_end: u32, body_sum: u32) {
         let delta = key.at.as_millis().saturating_sub(self.base.as_millis());
         let delta = u32::try_from(delta).expect("`takes` was asked");
         self.keys.extend_from_slice(&delta.to_le_bytes());
@@ -143,14 +143,14 @@ impl BlockKeys {
 
 /// The keys of a block that was read, their sum checked.
 #[derive(Debug, Clone)]
-pub(crate) struct Keys<B> {
+pub(crate) struct KeysReader<B> {
     partition: PartitionId,
     base: u64,
     count: usize,
     bytes: B,
 }
 
-impl<B: AsRef<[u8]>> Keys<B> {
+impl<B: AsRef<[u8]>> KeysReader<B> {
     /// Takes the front of a block, if it is the one that the fence describes.
     pub(crate) fn read(no: RunNo, fence: &Fence, bytes: B) -> Result<Self, &'static str> {
         let front = bytes.as_ref();
@@ -180,11 +180,11 @@ impl<B: AsRef<[u8]>> Keys<B> {
         &self.bytes.as_ref()[at..at + ENTRY_BYTES]
     }
 
-    pub(crate) fn key(&self, index: usize) -> Result<Key, &'static str> {
+    pub(crate) fn key(&self, index: usize) -> Result<EntryKey, &'static str> {
         let entry = self.entry(index);
         let at = self.base + u64::from(half(entry, 0));
         let id = read_id(&entry[4..20])?;
-        Ok(Key { partition: self.partition, at: Timestamp::from_millis(at), id })
+        Ok(EntryKey { partition: self.partition, at: Timestamp::from_millis(at), id })
     }
 
     /// Where the body stands among the bodies, and its sum.
@@ -202,7 +202,7 @@ impl<B: AsRef<[u8]>> Keys<B> {
     }
 
     /// The first entry at or after a key.
-    pub(crate) fn lower_bound(&self, key: Key) -> Result<usize, &'static str> {
+    pub(crate) fn lower_bound(&self, key: EntryKey) -> Result<usize, &'static str> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -241,7 +241,7 @@ impl Footer {
         for section in &self.sections {
             out.extend_from_slice(&section.partition.get().to_le_bytes());
             out.extend_from_slice(&section.count.to_le_bytes());
-            out.extend_from_slice(&section.strays.to_le_bytes());
+            out.extend_from_slice(&section.relocated.to_le_bytes());
             out.extend_from_slice(&section.numbers.0.to_le_bytes());
             out.extend_from_slice(&section.numbers.1.to_le_bytes());
         }
@@ -316,25 +316,25 @@ pub(crate) fn footer_is_sound(no: RunNo, offset: u64, bytes: &[u8], sum: u64) ->
     xxh3_64_with_seed(bytes, seed(no, offset)) == sum
 }
 
-fn put_key(out: &mut Vec<u8>, key: Key) {
+fn put_key(out: &mut Vec<u8>, key: EntryKey) {
     out.extend_from_slice(&key.partition.get().to_le_bytes());
     out.extend_from_slice(&key.at.as_millis().to_le_bytes());
     out.extend_from_slice(&key.id.as_u128().to_be_bytes());
 }
 
-fn read_key(bytes: &[u8]) -> Result<Key, &'static str> {
-    Ok(Key {
+fn read_key(bytes: &[u8]) -> Result<EntryKey, &'static str> {
+    Ok(EntryKey {
         partition: read_partition(bytes)?,
         at: Timestamp::from_millis(word(bytes, 2)),
         id: read_id(&bytes[10..26])?,
     })
 }
 
-fn read_section(bytes: &[u8]) -> Result<Section, &'static str> {
-    Ok(Section {
+fn read_section(bytes: &[u8]) -> Result<RunSection, &'static str> {
+    Ok(RunSection {
         partition: read_partition(bytes)?,
         count: half(bytes, 2),
-        strays: half(bytes, 6),
+        relocated: half(bytes, 6),
         numbers: (wide(bytes, 10), wide(bytes, 26)),
     })
 }

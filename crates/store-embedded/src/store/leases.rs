@@ -6,8 +6,8 @@ use punctual_core::{BrokerId, Epoch, Lease, Seat, Timestamp};
 use punctual_store::{LeaseStore, StoreError};
 
 use super::{Admission, EmbeddedStore, unanswered};
-use crate::frame::lease_frame;
 use crate::journal::Class;
+use crate::write::commit::lease_commit;
 
 impl LeaseStore for EmbeddedStore {
     async fn acquire(
@@ -18,7 +18,7 @@ impl LeaseStore for EmbeddedStore {
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
         if let Seat::Partition(partition) = seat {
-            self.inner.check_partition(partition)?;
+            self.core.check_partition(partition)?;
         }
         let admission = self.admission.lock().await;
         let last = admission.seats.get(&seat);
@@ -52,7 +52,7 @@ impl LeaseStore for EmbeddedStore {
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         let admission = self.admission.lock().await;
-        let now = self.inner.state()?.now;
+        let now = self.core.state()?.now;
         match admission.seats.get(&lease.seat) {
             Some(last) if last.epoch == lease.epoch => {
                 let until = Timestamp::EPOCH;
@@ -65,7 +65,7 @@ impl LeaseStore for EmbeddedStore {
     }
 
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        Ok(self.inner.state()?.leases.get(&seat).cloned())
+        Ok(self.core.state()?.leases.get(&seat).cloned())
     }
 }
 
@@ -77,7 +77,7 @@ impl EmbeddedStore {
         acquired: bool,
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
-        let frame = lease_frame(&lease, acquired, now);
+        let frame = lease_commit(&lease, acquired, now);
         let answered = self.append(frame, Class::Shrink).await?;
         if let (Seat::Partition(partition), true) = (lease.seat, acquired) {
             admission.batches[usize::from(partition.get())] = None;

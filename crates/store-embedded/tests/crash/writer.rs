@@ -12,7 +12,7 @@ use std::time::Duration;
 use punctual_core::{Partitions, Seat, TaskId, Timestamp};
 use punctual_store::conformance::fixtures::{TTL, broker};
 use punctual_store::{LeaseStore, Retention, TaskStore};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
 use crate::plan::{Plan, Start, digest};
 use crate::sight;
@@ -90,14 +90,14 @@ impl Orders {
         })
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> EmbeddedOptions {
         let partitions = Partitions::new(PARTITIONS).expect("two");
         match self.budgets {
-            Budgets::Usual => Options::new(partitions),
-            Budgets::Tiny => Options {
+            Budgets::Usual => EmbeddedOptions::new(partitions),
+            Budgets::Tiny => EmbeddedOptions {
                 // Another size each time: files of all ages and lengths lie in one chain.
                 journal_file_bytes: (128 << 10) << (self.seed % 4),
-                ..Options::tiny(partitions)
+                ..EmbeddedOptions::tiny(partitions)
             },
         }
     }

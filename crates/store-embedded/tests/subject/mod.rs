@@ -2,29 +2,31 @@
 
 use punctual_core::Partitions;
 use punctual_store::conformance::{PARTITIONS, Subject};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use tempfile::TempDir;
 
 pub(crate) struct Dir {
     dir: TempDir,
-    options: Options,
+    options: EmbeddedOptions,
 }
 
 impl Dir {
     #[allow(dead_code, reason = "not every test that uses a subject needs the usual budgets")]
     pub(crate) fn usual() -> Self {
-        Self::with(Options::new(partitions()))
+        Self::with(EmbeddedOptions::new(partitions()))
     }
 
     pub(crate) fn tiny() -> Self {
-        Self::with(Options::tiny(partitions()))
+        Self::with(EmbeddedOptions::tiny(partitions()))
     }
 
-    fn with(options: Options) -> Self {
+    fn with(options: EmbeddedOptions) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         // The suite makes many stores: what is reserved ahead of use must be little.
-        let options =
-            Options { journal_file_bytes: options.journal_file_bytes.min(4 << 20), ..options };
+        let options = EmbeddedOptions {
+            journal_file_bytes: options.journal_file_bytes.min(4 << 20),
+            ..options
+        };
         Self { dir, options }
     }
 }

@@ -7,28 +7,28 @@ use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, PartitionId, Task
 use punctual_store::codec::{read_letter, read_record};
 use punctual_store::{Page, Retention};
 
-use crate::fault::{Fault, Reading};
-use crate::history::read_of_task;
-use crate::inner::Inner;
+use crate::fault::{ReadContext, StorageFault};
+use crate::state::history::read_of_task;
+use crate::store_core::StoreCore;
 
 /// Letters that one page looks at, at most.
 const LOOKED_AT_MAX: usize = 4096;
 
-impl Inner {
+impl StoreCore {
     /// Letters of a partition after one, in order, and whether there are no more.
     fn letters(
         &self,
         partition: PartitionId,
         after: Option<FireId>,
-    ) -> Result<(Vec<(FireId, Bytes)>, bool), Fault> {
+    ) -> Result<(Vec<(FireId, Bytes)>, bool), StorageFault> {
         loop {
-            let (beneath, checkpoints) = {
+            let (in_catalog, checkpoints) = {
                 let state = self.state()?;
-                (state.dead.beneath(), state.checkpoints)
+                (state.dead.in_catalog(), state.checkpoints)
             };
             let mut rows: BTreeMap<FireId, Option<Bytes>> = BTreeMap::new();
             let mut more = false;
-            if beneath {
+            if in_catalog {
                 self.catalog.letters_after(partition, after, |fire_id, letter| {
                     rows.insert(fire_id, Some(Bytes::copy_from_slice(letter)));
                     more = rows.len() >= LOOKED_AT_MAX;
@@ -68,7 +68,7 @@ impl Inner {
     pub(crate) fn all_letters(
         &self,
         partition: PartitionId,
-    ) -> Result<Vec<(FireId, Bytes)>, Fault> {
+    ) -> Result<Vec<(FireId, Bytes)>, StorageFault> {
         let mut all = Vec::new();
         loop {
             let after = all.last().map(|(fire_id, _)| *fire_id);
@@ -86,7 +86,7 @@ impl Inner {
         namespace: &Namespace,
         after: Option<FireId>,
         limit: usize,
-    ) -> Result<Page<DeadLetter, FireId>, Fault> {
+    ) -> Result<Page<DeadLetter, FireId>, StorageFault> {
         let (letters, whole) = self.letters(partition, after)?;
         let mut items = Vec::new();
         let mut last = None;
@@ -104,14 +104,14 @@ impl Inner {
         Ok(Page { items, next })
     }
 
-    pub(crate) fn dead_letter(&self, fire_id: FireId) -> Result<Option<DeadLetter>, Fault> {
-        let (known, beneath) = {
+    pub(crate) fn dead_letter(&self, fire_id: FireId) -> Result<Option<DeadLetter>, StorageFault> {
+        let (known, in_catalog) = {
             let state = self.state()?;
-            (state.dead.get(&fire_id).cloned(), state.dead.beneath())
+            (state.dead.get(&fire_id).cloned(), state.dead.in_catalog())
         };
         let letter = match known {
             Some(letter) => letter,
-            None if beneath => self.catalog.letter(fire_id)?.map(Bytes::from),
+            None if in_catalog => self.catalog.letter(fire_id)?.map(Bytes::from),
             None => None,
         };
         letter.map(|letter| read_letter(&letter, &self.interner).reading("dead letter")).transpose()
@@ -123,7 +123,7 @@ impl Inner {
         partition: PartitionId,
         retention: Retention,
         now: Timestamp,
-    ) -> Result<Vec<(FireId, Namespace)>, Fault> {
+    ) -> Result<Vec<(FireId, Namespace)>, StorageFault> {
         let mut past = Vec::new();
         let mut after = None;
         loop {
@@ -141,7 +141,11 @@ impl Inner {
         }
     }
 
-    pub(crate) fn history(&self, id: TaskId, limit: usize) -> Result<Vec<FireRecord>, Fault> {
+    pub(crate) fn history(
+        &self,
+        id: TaskId,
+        limit: usize,
+    ) -> Result<Vec<FireRecord>, StorageFault> {
         let (mut found, runs) = self.state()?.history.look(id);
         for run in runs {
             for (nominal_at, record) in read_of_task(&self.files, &run, id)? {

@@ -18,7 +18,7 @@ use crate::catalog::{put_counts, put_lease, read_counts, read_lease};
 const BATCH: u8 = 1;
 const LEASE: u8 = 2;
 const SWEEP: u8 = 3;
-const NOTHING: u8 = 4;
+const EMPTY: u8 = 4;
 
 const FILE: u8 = 1;
 const FILE_NEW: u8 = 2;
@@ -30,7 +30,7 @@ const FORGET: u8 = 7;
 
 /// One thing that happens to the state. A change of the contract is one or several of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum CommitStep {
     /// A task is filed, in the place of what stood under its id.
     File {
         id: TaskId,
@@ -64,12 +64,12 @@ pub(crate) enum Step {
 
 /// A commit.
 #[derive(Debug)]
-pub(crate) enum Frame {
+pub(crate) enum Commit {
     Batch {
         partition: PartitionId,
         number: BatchNo,
         counts: Vec<(String, Counts)>,
-        steps: Vec<Step>,
+        steps: Vec<CommitStep>,
     },
     Lease {
         lease: Lease,
@@ -84,16 +84,16 @@ pub(crate) enum Frame {
         now: Timestamp,
     },
     /// To wait for what was committed before it.
-    Nothing,
+    Empty,
 }
 
 /// Writes the steps of a batch.
 #[derive(Debug)]
-pub(crate) struct FrameWriter {
+pub(crate) struct CommitWriter {
     out: Vec<u8>,
 }
 
-impl FrameWriter {
+impl CommitWriter {
     pub(crate) fn batch(
         partition: PartitionId,
         number: BatchNo,
@@ -167,7 +167,7 @@ impl FrameWriter {
 }
 
 /// A lease that was taken, extended or given back.
-pub(crate) fn lease_frame(lease: &Lease, acquired: bool, now: Timestamp) -> Bytes {
+pub(crate) fn lease_commit(lease: &Lease, acquired: bool, now: Timestamp) -> Bytes {
     let mut out = vec![LEASE, u8::from(acquired)];
     put_timestamp(&mut out, now);
     put_lease(&mut out, lease);
@@ -175,7 +175,7 @@ pub(crate) fn lease_frame(lease: &Lease, acquired: bool, now: Timestamp) -> Byte
 }
 
 /// Dead letters that are past their age.
-pub(crate) fn sweep_frame(
+pub(crate) fn sweep_commit(
     partition: PartitionId,
     counts: &[(&str, Counts)],
     forgotten: &[FireId],
@@ -194,8 +194,8 @@ pub(crate) fn sweep_frame(
 }
 
 /// A commit that does nothing.
-pub(crate) fn nothing_frame() -> Bytes {
-    Bytes::from_static(&[NOTHING])
+pub(crate) fn empty_commit() -> Bytes {
+    Bytes::from_static(&[EMPTY])
 }
 
 fn put_all_counts(out: &mut Vec<u8>, counts: &[(&str, Counts)]) {
@@ -206,7 +206,7 @@ fn put_all_counts(out: &mut Vec<u8>, counts: &[(&str, Counts)]) {
     }
 }
 
-impl Frame {
+impl Commit {
     /// Reads a commit.
     pub(crate) fn read(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut reader = Reader::new(bytes);
@@ -234,35 +234,37 @@ impl Frame {
                 }
                 Ok(Self::Sweep { partition, counts, forgotten, now })
             }
-            NOTHING => Ok(Self::Nothing),
+            EMPTY => Ok(Self::Empty),
             _ => Err(CodecError::Invalid("frame")),
         }
     }
 }
 
-fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<Step>, CodecError> {
+fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>, CodecError> {
     let mut steps = Vec::with_capacity(1024);
     while !reader.rest().is_empty() {
         steps.push(match reader.byte()? {
-            tag @ (FILE | FILE_NEW) => Step::File {
+            tag @ (FILE | FILE_NEW) => CommitStep::File {
                 id: reader.task_id()?,
                 fire_at: reader.timestamp()?,
                 body: read_sized(bytes, reader)?,
                 new: tag == FILE_NEW,
             },
-            POSTPONE => Step::Postpone {
+            POSTPONE => CommitStep::Postpone {
                 id: reader.task_id()?,
                 fire_at: reader.timestamp()?,
                 version: Version::new(reader.varint()?),
             },
-            END => Step::End { id: reader.task_id()? },
-            RECORD => {
-                Step::Record { frees: reader.byte()? != 0, record: read_sized(bytes, reader)? }
-            }
-            LETTER => {
-                Step::Letter { fire_id: reader.fire_id()?, letter: read_sized(bytes, reader)? }
-            }
-            FORGET => Step::Forget { fire_id: reader.fire_id()? },
+            END => CommitStep::End { id: reader.task_id()? },
+            RECORD => CommitStep::Record {
+                frees: reader.byte()? != 0,
+                record: read_sized(bytes, reader)?,
+            },
+            LETTER => CommitStep::Letter {
+                fire_id: reader.fire_id()?,
+                letter: read_sized(bytes, reader)?,
+            },
+            FORGET => CommitStep::Forget { fire_id: reader.fire_id()? },
             _ => return Err(CodecError::Invalid("step")),
         });
     }

@@ -14,9 +14,9 @@ mod reader;
 mod tests;
 mod writer;
 
-pub(crate) use bits::Bits;
-pub(crate) use cursor::{Cursor, Entry};
-pub(crate) use files::{Files, run_no_of};
+pub(crate) use bits::EndedBits;
+pub(crate) use cursor::{RunCursor, RunEntry};
+pub(crate) use files::{RunFiles, run_no_of};
 pub(crate) use format::{RunNo, number_of};
-pub(crate) use reader::{Birth, Run};
-pub(crate) use writer::{RunWriter, Written};
+pub(crate) use reader::{Generation, SortedRun};
+pub(crate) use writer::{RunWriter, WrittenRun};

@@ -1,4 +1,4 @@
-//! History: how fires ended, kept in runs of its own.
+//! HistoryState: how fires ended, kept in runs of its own.
 //!
 //! In: records, as slices of their frames. Out: those of one task. A later record of the same fire takes the place of
 //! an earlier one, so newer runs are asked first.
@@ -12,21 +12,21 @@ use punctual_core::{FireId, PartitionId, TaskId, Timestamp};
 use punctual_store::Retention;
 use punctual_store::codec::read_record_id;
 
-use crate::catalog::{Listed, RunKind};
-use crate::fault::{Fault, Reading};
-use crate::key::Key;
-use crate::layers::IdHash;
-use crate::run::{Files, Run, RunNo};
+use crate::catalog::{ListedRun, RunKind};
+use crate::fault::{ReadContext, StorageFault};
+use crate::key::EntryKey;
+use crate::run::{RunFiles, RunNo, SortedRun};
+use crate::state::layers::IdHash;
 
 /// What a record costs beside its bytes.
 const ENTRY_BYTES: usize = size_of::<(FireId, Bytes)>();
 /// Records that are sorted at a time: a commit adds hundreds, and a place in one large tree for each is dear.
-const PILE: usize = 4096;
+const CHUNK_LENGTH: usize = 4096;
 
-/// Records in memory, in piles that are sorted each, the oldest first.
+/// Records in memory, in chunks that are sorted each, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryBuffer {
-    piles: Vec<Vec<(FireId, Bytes)>>,
+    chunks: Vec<Vec<(FireId, Bytes)>>,
     open: Vec<(FireId, Bytes)>,
     pub(crate) bytes: usize,
 }
@@ -34,7 +34,7 @@ pub(crate) struct HistoryBuffer {
 /// A run of history.
 #[derive(Debug, Clone)]
 pub(crate) struct HistoryRun {
-    pub(crate) run: Arc<Run>,
+    pub(crate) run: Arc<SortedRun>,
     /// Partitions to which it is gone. Kept in the list of runs: it must not come back while what took the place of its
     /// records is gone.
     swept: BTreeSet<PartitionId>,
@@ -43,7 +43,7 @@ pub(crate) struct HistoryRun {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct HistoryState {
     pub(crate) buffer: HistoryBuffer,
     pub(crate) frozen: Option<Arc<HistoryBuffer>>,
     /// Oldest first.
@@ -54,24 +54,24 @@ impl HistoryBuffer {
     fn keep(&mut self, fire_id: FireId, record: Bytes) {
         self.bytes += record.len() + ENTRY_BYTES;
         if self.open.capacity() == 0 {
-            self.open.reserve_exact(PILE);
+            self.open.reserve_exact(CHUNK_LENGTH);
         }
         self.open.push((fire_id, record));
-        if self.open.len() >= PILE {
-            let mut pile = std::mem::take(&mut self.open);
+        if self.open.len() >= CHUNK_LENGTH {
+            let mut chunk = std::mem::take(&mut self.open);
             // Those of one fire stay in the order in which they came.
-            pile.sort_by_key(|(fire_id, _)| place_of(*fire_id));
-            self.piles.push(pile);
+            chunk.sort_by_key(|(fire_id, _)| place_of(*fire_id));
+            self.chunks.push(chunk);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.piles.is_empty() && self.open.is_empty()
+        self.chunks.is_empty() && self.open.is_empty()
     }
 
     /// The records in order, the last of each fire.
     pub(crate) fn sorted(&self) -> Vec<(FireId, &Bytes)> {
-        let all = self.piles.iter().flatten().chain(&self.open);
+        let all = self.chunks.iter().flatten().chain(&self.open);
         let mut all: Vec<(FireId, &Bytes)> = all.map(|(fire_id, r)| (*fire_id, r)).collect();
         all.sort_by_key(|(fire_id, _)| place_of(*fire_id));
         all.dedup_by(|later, earlier| {
@@ -97,17 +97,17 @@ impl HistoryBuffer {
         let left: Vec<(FireId, Bytes)> = left.collect();
         let gone = before - left.len();
         if gone > 0 {
-            self.piles = if left.is_empty() { Vec::new() } else { vec![left] };
+            self.chunks = if left.is_empty() { Vec::new() } else { vec![left] };
             self.open = Vec::new();
         }
         gone as u64
     }
 
     fn of_task(&self, id: TaskId) -> impl Iterator<Item = (Timestamp, Bytes)> {
-        let piled = self.piles.iter().flat_map(move |pile| {
+        let piled = self.chunks.iter().flat_map(move |chunk| {
             let first = FireId { task: id, nominal_at: Timestamp::EPOCH };
-            let start = pile.partition_point(|(other, _)| place_of(*other) < place_of(first));
-            pile[start..].iter().take_while(move |(fire_id, _)| fire_id.task == id)
+            let start = chunk.partition_point(|(other, _)| place_of(*other) < place_of(first));
+            chunk[start..].iter().take_while(move |(fire_id, _)| fire_id.task == id)
         });
         let open = self.open.iter().filter(move |(fire_id, _)| fire_id.task == id);
         piled.chain(open).map(|(fire_id, record)| (fire_id.nominal_at, record.clone()))
@@ -119,13 +119,13 @@ const fn place_of(fire_id: FireId) -> (PartitionId, FireId) {
     (fire_id.task.partition(), fire_id)
 }
 
-impl History {
+impl HistoryState {
     pub(crate) fn keep(&mut self, fire_id: FireId, record: Bytes) {
         self.buffer.keep(fire_id, record);
     }
 
     /// Records of a task that are in memory, by nominal time; and the runs to look in, newest first.
-    pub(crate) fn look(&self, id: TaskId) -> (BTreeMap<Timestamp, Bytes>, Vec<Arc<Run>>) {
+    pub(crate) fn look(&self, id: TaskId) -> (BTreeMap<Timestamp, Bytes>, Vec<Arc<SortedRun>>) {
         let mut found = BTreeMap::new();
         for buffer in self.frozen.iter().map(|frozen| &**frozen).chain([&self.buffer]) {
             found.extend(buffer.of_task(id));
@@ -136,19 +136,19 @@ impl History {
         (found, runs.map(|history| Arc::clone(&history.run)).collect())
     }
 
-    pub(crate) fn add(&mut self, run: Arc<Run>, swept: &[PartitionId]) {
+    pub(crate) fn add(&mut self, run: Arc<SortedRun>, swept: &[PartitionId]) {
         let swept = swept.iter().copied().collect();
         self.runs.push(HistoryRun { run, swept, changed: false });
     }
 
     /// Runs to which something was swept since this was last asked, as they are to be listed.
-    pub(crate) fn take_changed(&mut self) -> Vec<Listed> {
+    pub(crate) fn take_changed(&mut self) -> Vec<ListedRun> {
         let mut taken = Vec::new();
         for HistoryRun { run, swept, changed } in &mut self.runs {
             if std::mem::take(changed) {
-                taken.push(Listed {
+                taken.push(ListedRun {
                     no: run.no,
-                    birth: run.birth,
+                    generation: run.generation,
                     kind: RunKind::History,
                     file_bytes: run.file_bytes,
                     swept: swept.iter().copied().collect(),
@@ -189,7 +189,7 @@ impl History {
                 gone += u64::from(history.run.count_of(partition));
             }
         }
-        let kept: Vec<&Arc<Run>> = self
+        let kept: Vec<&Arc<SortedRun>> = self
             .runs
             .iter()
             .filter(|history| !history.swept.contains(&partition))
@@ -205,7 +205,7 @@ impl History {
     }
 
     /// Runs that no partition has anything in any more.
-    pub(crate) fn finished(&self) -> Vec<Arc<Run>> {
+    pub(crate) fn finished(&self) -> Vec<Arc<SortedRun>> {
         let finished = |history: &&HistoryRun| {
             let mut sections = history.run.footer.sections.iter();
             sections.all(|section| history.swept.contains(&section.partition))
@@ -221,11 +221,11 @@ impl History {
 
 /// All records of a task in one run, by nominal time.
 pub(crate) fn read_of_task(
-    files: &Files,
-    run: &Run,
+    files: &RunFiles,
+    run: &SortedRun,
     id: TaskId,
-) -> Result<Vec<(Timestamp, Bytes)>, Fault> {
-    let key = Key::home(id);
+) -> Result<Vec<(Timestamp, Bytes)>, StorageFault> {
+    let key = EntryKey::at_due(id);
     let fences = &run.footer.fences;
     // The first block that may have it is the one before the first that begins at it.
     let first = fences.partition_point(|fence| fence.first < key).saturating_sub(1);

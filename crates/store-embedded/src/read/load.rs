@@ -12,26 +12,26 @@ use bytes::Bytes;
 use punctual_core::{PartitionId, Task, TaskId, Timestamp};
 use punctual_store::Position;
 
-use crate::fault::Fault;
-use crate::fetch::{Found, Still, Want};
-use crate::inner::Inner;
-use crate::key::Key;
-use crate::layers::IdHash;
-use crate::merge::{Candidate, Merge};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
+use crate::read::fetch::{EntryStatus, FetchPart, LiveTask};
+use crate::read::merge::{Candidate, Merge};
 use crate::run::RunNo;
-use crate::standing::{Moved, Standing};
-use crate::state::State;
+use crate::state::StoreState;
+use crate::state::layers::IdHash;
+use crate::state::relocation::{Moved, Relocation};
+use crate::store_core::StoreCore;
 
 /// Entries that are read ahead at a time, at most: a limit without bound must not read a whole store before it looks.
 const AHEAD_MAX: usize = 4096;
-/// Standings that are read in a row for each entry that was read ahead, before they are asked for one by one.
+/// Relocations that are read in a row for each entry that was read ahead, before they are asked for one by one.
 const ROWS_PER_ENTRY_MAX: usize = 4;
 
 /// Where an owner goes on loading.
 #[derive(Debug)]
 pub(crate) struct Loading {
     /// After what.
-    after: Key,
+    after: EntryKey,
     timeline_version: u64,
     merge: Merge,
     /// Read ahead, in order.
@@ -42,12 +42,12 @@ pub(crate) struct Loading {
 
 /// An entry that holds now.
 #[derive(Debug, Clone)]
-pub(crate) struct Living {
-    pub(crate) key: Key,
+pub(crate) struct LiveEntry {
+    pub(crate) key: EntryKey,
     pub(crate) body: Bytes,
     pub(crate) moved: Option<Moved>,
     /// Where it stands, if in a run.
-    place: Option<(RunNo, u32)>,
+    location: Option<(RunNo, u32)>,
 }
 
 /// What to do about postponed entries that come up before their time.
@@ -59,65 +59,65 @@ pub(crate) enum Postponed {
 
 /// Some of what is in a range.
 #[derive(Debug)]
-pub(crate) struct Stretch {
-    pub(crate) living: Vec<Living>,
+pub(crate) struct LoadedRange {
+    pub(crate) living: Vec<LiveEntry>,
     /// Up to where everything was looked at.
-    pub(crate) covered: Key,
+    pub(crate) covered: EntryKey,
     /// Whether there is no more in the range.
     pub(crate) whole: bool,
     /// Entries that were looked at.
     pub(crate) looked_at: usize,
 }
 
-type Base = HashMap<TaskId, Standing, IdHash>;
+type CatalogRelocations = HashMap<TaskId, Relocation, IdHash>;
 
-impl Inner {
+impl StoreCore {
     pub(crate) fn load(
         &self,
         partition: PartitionId,
         after: Position,
         until: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Task>, Fault> {
-        let after = Key::after(partition, after);
-        let end = Key::after(partition, Position::before(until));
+    ) -> Result<Vec<Task>, StorageFault> {
+        let after = EntryKey::after(partition, after);
+        let end = EntryKey::after(partition, Position::before(until));
         if limit == 0 || end <= after {
             return Ok(Vec::new());
         }
-        self.gather_strays(after)?;
-        self.file_strays(partition)?;
+        self.gather_passed(after)?;
+        self.refile_passed(partition)?;
         let kept = self.loadings[usize::from(partition.get())]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let mut loading = kept.filter(|loading| loading.after == after);
-        let stretch = self.stretch(&mut loading, (after, end), limit, Postponed::FileAnew)?;
-        let last = stretch.living.last().map_or(after, |living| living.key);
+        let loaded = self.load_range(&mut loading, (after, end), limit, Postponed::FileAnew)?;
+        let last = loaded.living.last().map_or(after, |living| living.key);
         {
             let mut state = self.state()?;
-            let reached = if stretch.whole { end } else { last };
+            let reached = if loaded.whole { end } else { last };
             let frontier = &mut state.partition_mut(partition).frontier;
             *frontier = reached.max(*frontier);
         }
         if let Some(mut loading) = loading {
-            loading.go_on_after(last);
+            loading.continue_after(last);
             *self.loadings[usize::from(partition.get())]
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = Some(loading);
         }
-        let task = |living: &Living| self.task(living.key, &living.body, living.moved);
-        stretch.living.iter().map(task).collect()
+        let task = |living: &LiveEntry| self.task(living.key, &living.body, living.moved);
+        loaded.living.iter().map(task).collect()
     }
 
-    /// Living entries between two keys, both excluded, in order, at most `limit`. Where postponed ones are left out they count
+    /// LiveEntry entries between two keys, both excluded, in order, at most `limit`. Where postponed ones are left out they count
     /// too, so that no more is looked at than that; so there may be fewer, and more to come.
-    pub(crate) fn stretch(
+    pub(crate) fn load_range(
         &self,
         loading: &mut Option<Loading>,
-        (after, end): (Key, Key),
+        (after, end): (EntryKey, EntryKey),
         limit: usize,
         postponed: Postponed,
-    ) -> Result<Stretch, Fault> {
+    ) -> Result<LoadedRange, StorageFault> {
         let mut want = limit.min(AHEAD_MAX);
         loop {
             let timeline = Arc::clone(&self.state()?.timeline);
@@ -148,51 +148,51 @@ impl Inner {
                 if picked.early.is_empty() || postponed == Postponed::LeaveOut {
                     break picked;
                 }
-                for (key, body, standing, moved) in std::mem::take(&mut picked.early) {
-                    state.surface(key, &body, standing, moved);
+                for (key, body, relocation, moved) in std::mem::take(&mut picked.early) {
+                    state.refile_postponed(key, &body, relocation, moved);
                 }
             };
             let looked_at = picked.looked_at(postponed);
             let Picked { living, last, .. } = picked;
             if postponed == Postponed::FileAnew {
                 for entry in &living {
-                    if let Some((run, ordinal)) = entry.place {
-                        state.located.note(entry.key.id, run, ordinal);
+                    if let Some((run, ordinal)) = entry.location {
+                        state.recent_locations.note(entry.key.id, run, ordinal);
                     }
                 }
             }
             // What was filed anew is in the buffer now.
-            self.ask_for_relief(state);
+            self.request_work(state);
             let (full, read) = (looked_at >= limit, looked_at.max(current.ahead.len()));
             let whole = covered >= end && !full;
             let covered = if full { last.unwrap_or(after) } else { range.1 };
             if whole || full || (postponed == Postponed::LeaveOut && covered > after) {
-                return Ok(Stretch { living, covered, whole, looked_at: read });
+                return Ok(LoadedRange { living, covered, whole, looked_at: read });
             }
             want = want.saturating_mul(2).max(living.len() + AHEAD_MAX.min(limit));
         }
     }
 
-    /// The catalog's standings of what was read ahead.
-    fn base_of(&self, loading: &Loading) -> Result<(Base, u64), Fault> {
-        let mut base = Base::default();
-        let (beneath, checkpoints) = {
+    /// The catalog's relocations of what was read ahead.
+    fn base_of(&self, loading: &Loading) -> Result<(CatalogRelocations, u64), StorageFault> {
+        let mut base = CatalogRelocations::default();
+        let (in_catalog, checkpoints) = {
             let state = self.state()?;
-            (state.standings.beneath(), state.checkpoints)
+            (state.relocations.in_catalog(), state.checkpoints)
         };
-        if !beneath {
+        if !in_catalog {
             return Ok((base, checkpoints));
         }
-        let at_home = |key: Key| key.at == key.id.due();
-        let mut home = loading.ahead.iter().map(|c| c.entry.key).filter(|key| at_home(*key));
+        let at_due = |key: EntryKey| key.at == key.id.due();
+        let mut home = loading.ahead.iter().map(|c| c.entry.key).filter(|key| at_due(*key));
         // Up to where rows were read in a row: between two entries there may be many of tasks that have left long ago.
         let mut read_to = None;
         if let Some(first) = home.next() {
             let last = home.next_back().unwrap_or(first);
             let mut left = loading.ahead.len() * ROWS_PER_ENTRY_MAX;
             read_to = Some(last.id);
-            self.catalog.standings_between(first.id, last.id, |id, standing| {
-                base.insert(id, standing);
+            self.catalog.relocations_between(first.id, last.id, |id, relocation| {
+                base.insert(id, relocation);
                 left -= 1;
                 if left == 0 {
                     read_to = Some(id);
@@ -202,16 +202,16 @@ impl Inner {
         }
         for candidate in &loading.ahead {
             let key = candidate.entry.key;
-            let read = at_home(key) && read_to.is_some_and(|id| key.id <= id);
-            if !read && let Some(standing) = self.catalog.standing(key.id)? {
-                base.insert(key.id, standing);
+            let read = at_due(key) && read_to.is_some_and(|id| key.id <= id);
+            if !read && let Some(relocation) = self.catalog.relocation(key.id)? {
+                base.insert(key.id, relocation);
             }
         }
         Ok((base, checkpoints))
     }
 
     /// Whoever begins to load beyond where loading has come finds the postponed tasks that it would have passed.
-    fn gather_strays(&self, after: Key) -> Result<(), Fault> {
+    fn gather_passed(&self, after: EntryKey) -> Result<(), StorageFault> {
         let partition = after.partition;
         {
             let state = self.state()?;
@@ -219,20 +219,20 @@ impl Inner {
                 return Ok(());
             }
         }
-        let strays = self.postponed_of(partition)?;
+        let passed = self.postponed_of(partition)?;
         let mut state = self.state()?;
         let own = state.partition_mut(partition);
-        own.strays.extend(strays.into_iter().map(|(id, _)| id));
+        own.passed.extend(passed.into_iter().map(|(id, _)| id));
         own.frontier = after.max(own.frontier);
         Ok(())
     }
 
-    /// All tasks of a partition whose entries do not stand at their time, and their time. Reads all standings.
+    /// All tasks of a partition whose entries do not stand at their time, and their time. Reads all relocations.
     pub(crate) fn postponed_of(
         &self,
         partition: PartitionId,
-    ) -> Result<Vec<(TaskId, Timestamp)>, Fault> {
-        let mut rows: HashMap<TaskId, Option<Standing>, IdHash> = HashMap::default();
+    ) -> Result<Vec<(TaskId, Timestamp)>, StorageFault> {
+        let mut rows: HashMap<TaskId, Option<Relocation>, IdHash> = HashMap::default();
         let first = TaskId::new(
             Timestamp::EPOCH,
             partition,
@@ -246,71 +246,78 @@ impl Inner {
             punctual_core::Sequence::MAX,
         );
         // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
-        for (id, standing) in self.state()?.standings.iter() {
+        for (id, relocation) in self.state()?.relocations.iter() {
             if id.partition() == partition {
-                rows.entry(*id).or_insert(*standing);
+                rows.entry(*id).or_insert(*relocation);
             }
         }
-        self.catalog.standings_between(first, last, |id, standing| {
-            rows.entry(id).or_insert(Some(standing));
+        self.catalog.relocations_between(first, last, |id, relocation| {
+            rows.entry(id).or_insert(Some(relocation));
             true
         })?;
-        let away = |(id, standing): (TaskId, Option<Standing>)| {
-            let standing = standing?;
-            let moved = standing.moved()?;
-            (standing.filed_at() != Some(moved.fire_at)).then_some((id, moved.fire_at))
+        let away = |(id, relocation): (TaskId, Option<Relocation>)| {
+            let relocation = relocation?;
+            let moved = relocation.moved()?;
+            (relocation.filed_at() != Some(moved.fire_at)).then_some((id, moved.fire_at))
         };
         Ok(rows.into_iter().filter_map(away).collect())
     }
 
-    /// Files postponed tasks anew whose entries loading has passed or would pass.
-    fn file_strays(&self, partition: PartitionId) -> Result<(), Fault> {
+    /// RunFiles postponed tasks anew whose entries loading has passed or would pass.
+    fn refile_passed(&self, partition: PartitionId) -> Result<(), StorageFault> {
         loop {
-            let strays: Vec<TaskId> = {
+            let passed: Vec<TaskId> = {
                 let mut state = self.state()?;
-                state.partition_mut(partition).strays.drain().collect()
+                state.partition_mut(partition).passed.drain().collect()
             };
-            if strays.is_empty() {
+            if passed.is_empty() {
                 return Ok(());
             }
-            let found = self.fetch(partition, &strays, Want::Bodies)?;
+            let found = self.fetch(partition, &passed, FetchPart::Bodies)?;
             let mut state = self.state()?;
-            for (id, found) in strays.into_iter().zip(found) {
+            for (id, found) in passed.into_iter().zip(found) {
                 if let Some(found) = found {
-                    file_stray(&mut state, id, found);
+                    refile_one(&mut state, id, found);
                 }
             }
-            self.ask_for_relief(state);
+            self.request_work(state);
         }
     }
 }
 
-/// Files one anew, if it still is where it was found; else it stays a stray.
-fn file_stray(state: &mut State, id: TaskId, found: Found) {
-    let Found::Scheduled { key, body, standing: Some(standing), place } = found else {
+/// RunFiles one anew, if it status is where it was found; else it stays a stray.
+fn refile_one(state: &mut StoreState, id: TaskId, found: LiveTask) {
+    let LiveTask::Scheduled { key, body, relocation: Some(relocation), location } = found else {
         return;
     };
-    let now = state.standings.get(&id).copied();
-    let unchanged =
-        now.is_none_or(|now| now.is_some_and(|now| now.completed(id, Some(standing)) == standing));
-    let still = place.still(state, key);
-    match standing.moved() {
-        _ if still == Still::Ended => {}
-        Some(_) if !unchanged || still == Still::Moved => {
-            state.partition_mut(key.partition).strays.insert(id);
+    let now = state.relocations.get(&id).copied();
+    let unchanged = now
+        .is_none_or(|now| now.is_some_and(|now| now.completed(id, Some(relocation)) == relocation));
+    let status = location.status(state, key);
+    match relocation.moved() {
+        _ if status == EntryStatus::Ended => {}
+        Some(_) if !unchanged || status == EntryStatus::Moved => {
+            state.partition_mut(key.partition).passed.insert(id);
         }
-        Some(moved) if moved.fire_at != key.at => state.surface(key, &body, standing, moved),
+        Some(moved) if moved.fire_at != key.at => {
+            state.refile_postponed(key, &body, relocation, moved)
+        }
         _ => {}
     }
 }
 
 impl Loading {
-    fn read_ahead(&mut self, inner: &Inner, want: usize, end: Key) -> Result<(), Fault> {
+    fn read_ahead(
+        &mut self,
+        core: &StoreCore,
+        want: usize,
+        end: EntryKey,
+    ) -> Result<(), StorageFault> {
         let beyond = |ahead: &VecDeque<Candidate>| {
             ahead.back().is_some_and(|candidate| candidate.entry.key >= end)
         };
         while !self.exhausted && self.ahead.len() < want && !beyond(&self.ahead) {
-            match self.merge.next(&inner.files)? {
+            match self.merge.next(&core.files)? {
                 Some(candidate) => self.ahead.push_back(candidate),
                 None => self.exhausted = true,
             }
@@ -319,7 +326,7 @@ impl Loading {
     }
 
     /// Up to where everything in the runs has been read ahead.
-    fn covered(&self, end: Key) -> Key {
+    fn covered(&self, end: EntryKey) -> EntryKey {
         if self.exhausted {
             return end;
         }
@@ -327,7 +334,7 @@ impl Loading {
         self.ahead.back().map_or(self.after, |candidate| candidate.entry.key.min(end))
     }
 
-    pub(crate) fn go_on_after(&mut self, after: Key) {
+    pub(crate) fn continue_after(&mut self, after: EntryKey) {
         self.after = after;
         while self.ahead.front().is_some_and(|candidate| candidate.entry.key <= after) {
             self.ahead.pop_front();
@@ -337,11 +344,11 @@ impl Loading {
 
 /// What one pass over memory finds.
 struct Picked {
-    living: Vec<Living>,
+    living: Vec<LiveEntry>,
     /// Postponed entries before their time.
-    early: Vec<(Key, Bytes, Standing, Moved)>,
+    early: Vec<(EntryKey, Bytes, Relocation, Moved)>,
     /// The last one of both.
-    last: Option<Key>,
+    last: Option<EntryKey>,
 }
 
 impl Picked {
@@ -355,10 +362,10 @@ impl Picked {
 
 /// Merges the buffers and what was read ahead, from `after` (excluded) to `to` (included, if an entry was read ahead there).
 fn pick(
-    state: &State,
+    state: &StoreState,
     loading: &Loading,
-    base: &Base,
-    (after, to): (Key, Key),
+    base: &CatalogRelocations,
+    (after, to): (EntryKey, EntryKey),
     limit: usize,
     postponed: Postponed,
 ) -> Picked {
@@ -368,16 +375,16 @@ fn pick(
         return picked;
     }
     let range = (Excluded(after), Included(to));
-    let frozen = state.frozen.iter().flat_map(|(birth, buffer)| {
+    let frozen = state.frozen.iter().flat_map(|(generation, buffer)| {
         let entries = buffer.range(range);
-        entries.filter(|(key, _)| !state.has_ended(key.id, *birth))
+        entries.filter(|(key, _)| !state.has_ended(key.id, *generation))
     });
     let runs = loading.ahead.iter().filter(|candidate| {
         let (entry, run) = (&candidate.entry, &candidate.run);
         entry.key > after
             && entry.key <= to
             && !run.ended.get(entry.ordinal)
-            && !state.has_ended(entry.key.id, run.birth)
+            && !state.has_ended(entry.key.id, run.generation)
     });
     let mut buffer = state.buffer.range(range).peekable();
     let mut frozen = frozen.peekable();
@@ -401,16 +408,16 @@ fn pick(
                 (entry.key, &entry.body, Some((run.no, entry.ordinal)))
             })
         };
-        let Some((key, body, place)) = next else { break };
+        let Some((key, body, location)) = next else { break };
         picked.last = Some(key);
-        let in_memory = state.standings.get(&key.id);
-        let standing = in_memory.copied().unwrap_or_else(|| base.get(&key.id).copied());
-        let moved = standing.and_then(|standing| standing.moved());
-        match (standing, moved) {
-            (Some(standing), Some(moved)) if moved.fire_at != key.at => {
-                picked.early.push((key, body.clone(), standing, moved));
+        let in_memory = state.relocations.get(&key.id);
+        let relocation = in_memory.copied().unwrap_or_else(|| base.get(&key.id).copied());
+        let moved = relocation.and_then(|relocation| relocation.moved());
+        match (relocation, moved) {
+            (Some(relocation), Some(moved)) if moved.fire_at != key.at => {
+                picked.early.push((key, body.clone(), relocation, moved));
             }
-            _ => picked.living.push(Living { key, body: body.clone(), moved, place }),
+            _ => picked.living.push(LiveEntry { key, body: body.clone(), moved, location }),
         }
     }
     picked

@@ -1,4 +1,4 @@
-//! The shelf: files before and after their use.
+//! The file_pool: files before and after their use.
 //!
 //! In: "take the next file", "this one is full", "the checkpoint has come this far". Out: a file
 //! that is ready to be written, or the news that there is no room for one.
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::disk::{Disk, means_full};
-use super::frame::{FRAMES_AT, Header, UNFINISHED_NAME, file_name, spare_name};
+use super::frame::{FRAMES_AT, FileHeader, UNFINISHED_NAME, file_name, spare_name};
 use super::{CommitNo, JournalOptions, JournalStats};
 
 /// Checkpoints over which it is remembered how many files each made necessary: one that came
@@ -28,7 +28,7 @@ const CHECKPOINTS_REMEMBERED: usize = 8;
 #[derive(Debug)]
 pub(super) struct LiveFile {
     pub(super) file: File,
-    pub(super) header: Header,
+    pub(super) header: FileHeader,
     /// Where the next frame goes.
     pub(super) at: u64,
 }
@@ -41,7 +41,7 @@ impl LiveFile {
 
 /// A full file, kept until the checkpoint has passed its last commit.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sealed {
+pub(super) struct SealedFile {
     pub(super) number: u64,
     pub(super) last: CommitNo,
     pub(super) bytes: u64,
@@ -49,9 +49,9 @@ pub(super) struct Sealed {
 
 /// What a scan found.
 #[derive(Debug, Default)]
-pub(super) struct ShelfStart {
+pub(super) struct PoolStart {
     pub(super) number_last: u64,
-    pub(super) sealed: Vec<Sealed>,
+    pub(super) sealed: Vec<SealedFile>,
     pub(super) retired: Vec<u64>,
     pub(super) spares: Vec<u64>,
     pub(super) ready: VecDeque<LiveFile>,
@@ -60,7 +60,7 @@ pub(super) struct ShelfStart {
 
 /// Whether there is a next file.
 #[derive(Debug, Clone)]
-pub(super) enum Next {
+pub(super) enum NextFile {
     Ready,
     /// It is being made: wait, and ask again.
     Coming,
@@ -69,18 +69,18 @@ pub(super) enum Next {
 }
 
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct FilePool {
     disk: Disk,
     dir: PathBuf,
     options: JournalOptions,
-    books: Mutex<Books>,
+    state: Mutex<PoolState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Books {
+struct PoolState {
     number_last: u64,
-    sealed: VecDeque<Sealed>,
+    sealed: VecDeque<SealedFile>,
     /// Out of use, but still under their name in the chain.
     retired: VecDeque<u64>,
     spares: VecDeque<u64>,
@@ -97,35 +97,35 @@ struct Books {
     /// Files begun when the last checkpoint came, and how many the last ones had made
     /// necessary: as many spares as the most of these are of use, no more.
     begun_at_checkpoint: u64,
-    begun_lately: VecDeque<u64>,
+    begun_recently: VecDeque<u64>,
     spares_wanted: usize,
     ready_wanted: usize,
     filled: u64,
-    promised: u64,
+    preallocated: u64,
     recycled: u64,
 }
 
 /// What a file is made of.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Stuff {
+pub(super) enum FileSource {
     Spare(u64),
     /// Zeros that are on disk: the quickest to write to.
     Zeros,
-    /// Room that is promised: the quickest to have.
-    Promise,
+    /// SpaceLeft that is promised: the quickest to have.
+    Preallocated,
 }
 
-/// What the thread of the shelf does next.
-enum Chore {
+/// What the thread of the file_pool does next.
+enum PoolTask {
     Retire(u64),
     Remove(u64),
-    Make { number: u64, of: Stuff },
+    Make { number: u64, of: FileSource },
     Stop,
 }
 
-impl Shelf {
-    pub(super) fn new(disk: Disk, dir: &Path, options: &JournalOptions, start: ShelfStart) -> Self {
-        let books = Books {
+impl FilePool {
+    pub(super) fn new(disk: Disk, dir: &Path, options: &JournalOptions, start: PoolStart) -> Self {
+        let state = PoolState {
             number_last: start.number_last,
             sealed: start.sealed.into(),
             retired: start.retired.into(),
@@ -138,37 +138,37 @@ impl Shelf {
             ended: false,
             begun: 0,
             begun_at_checkpoint: 0,
-            begun_lately: VecDeque::new(),
+            begun_recently: VecDeque::new(),
             spares_wanted: options.spares_max,
             ready_wanted: options.ready_max.max(1),
             filled: 0,
-            promised: 0,
+            preallocated: 0,
             recycled: 0,
         };
         Self {
             disk,
             dir: dir.to_owned(),
             options: options.clone(),
-            books: Mutex::new(books),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn next(&self) -> Next {
-        self.books().next()
+    pub(super) fn next(&self) -> NextFile {
+        self.state().next()
     }
 
     /// Waits until the next file is ready or could not be made.
-    pub(super) fn wait(&self) -> Next {
-        let mut books = self.books();
+    pub(super) fn wait(&self) -> NextFile {
+        let mut state = self.state();
         loop {
-            match books.next() {
-                Next::Coming => {
-                    books = self.changed.wait(books).unwrap_or_else(PoisonError::into_inner);
+            match state.next() {
+                NextFile::Coming => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
                 next => return next,
             }
@@ -177,89 +177,89 @@ impl Shelf {
 
     /// Takes the next file if it is ready, and keeps the full one until the checkpoint passes it.
     pub(super) fn rotate(&self, full: &LiveFile, last: CommitNo) -> Option<LiveFile> {
-        let mut books = self.books();
-        let next = books.ready.pop_front()?;
-        let Header { number, file_bytes, .. } = full.header;
-        books.sealed.push_back(Sealed { number, last, bytes: file_bytes });
-        books.begun += 1;
-        books.active_is_empty = true;
+        let mut state = self.state();
+        let next = state.ready.pop_front()?;
+        let FileHeader { number, file_bytes, .. } = full.header;
+        state.sealed.push_back(SealedFile { number, last, bytes: file_bytes });
+        state.begun += 1;
+        state.active_is_empty = true;
         self.changed.notify_all();
         Some(next)
     }
 
     /// The file that was taken last has a durable commit now.
     pub(super) fn wrote_first(&self) {
-        self.books().active_is_empty = false;
+        self.state().active_is_empty = false;
     }
 
     /// Why growth is refused, if it is. Starts another try.
     pub(super) fn refuses_growth(&self) -> Option<Arc<str>> {
-        let mut books = self.books();
-        let why = books.failed.clone()?;
-        books.try_again = true;
+        let mut state = self.state();
+        let why = state.failed.clone()?;
+        state.try_again = true;
         self.changed.notify_all();
         Some(why)
     }
 
     pub(super) fn checkpointed(&self, up_to: CommitNo) {
-        let mut books = self.books();
-        while let Some(sealed) = books.sealed.front().copied() {
-            let newest_with_commit = books.active_is_empty && books.sealed.len() == 1;
+        let mut state = self.state();
+        while let Some(sealed) = state.sealed.front().copied() {
+            let newest_with_commit = state.active_is_empty && state.sealed.len() == 1;
             if sealed.last > up_to || newest_with_commit {
                 break;
             }
-            books.sealed.pop_front();
-            books.retired.push_back(sealed.number);
+            state.sealed.pop_front();
+            state.retired.push_back(sealed.number);
         }
-        let begun = books.begun - books.begun_at_checkpoint;
-        books.begun_at_checkpoint = books.begun;
-        if books.begun_lately.len() >= CHECKPOINTS_REMEMBERED {
-            books.begun_lately.pop_front();
+        let begun = state.begun - state.begun_at_checkpoint;
+        state.begun_at_checkpoint = state.begun;
+        if state.begun_recently.len() >= CHECKPOINTS_REMEMBERED {
+            state.begun_recently.pop_front();
         }
-        books.begun_lately.push_back(begun);
-        let most = books.begun_lately.iter().max().copied().unwrap_or(0);
-        books.spares_wanted =
+        state.begun_recently.push_back(begun);
+        let most = state.begun_recently.iter().max().copied().unwrap_or(0);
+        state.spares_wanted =
             usize::try_from(most).unwrap_or(usize::MAX).min(self.options.spares_max);
-        books.try_again = true;
+        state.try_again = true;
         self.changed.notify_all();
     }
 
     /// Bytes in ready files, and whether the last try to make one failed.
-    pub(super) fn room(&self) -> (u64, bool) {
-        let books = self.books();
-        (books.ready.iter().map(LiveFile::left).sum(), books.failed.is_some())
+    pub(super) fn space_left(&self) -> (u64, bool) {
+        let state = self.state();
+        (state.ready.iter().map(LiveFile::left).sum(), state.failed.is_some())
     }
 
     pub(super) fn count(&self, stats: &mut JournalStats) {
-        let books = self.books();
-        let others = books.retired.len() + books.spares.len() + books.ready.len() + 1;
-        stats.files = (others + books.sealed.len()) as u64;
-        stats.disk_bytes = books.sealed.iter().map(|sealed| sealed.bytes).sum::<u64>()
+        let state = self.state();
+        let others = state.retired.len() + state.spares.len() + state.ready.len() + 1;
+        stats.files = (others + state.sealed.len()) as u64;
+        stats.disk_bytes = state.sealed.iter().map(|sealed| sealed.bytes).sum::<u64>()
             + others as u64 * self.options.file_bytes;
-        stats.files_begun = books.begun;
-        stats.files_filled = books.filled;
-        stats.files_promised = books.promised;
-        stats.files_recycled = books.recycled;
+        stats.files_begun = state.begun;
+        stats.files_filled = state.filled;
+        stats.files_promised = state.preallocated;
+        stats.files_recycled = state.recycled;
     }
 
     pub(super) fn stop(&self) {
-        self.books().stopping = true;
+        self.state().stopping = true;
         self.changed.notify_all();
     }
 
     /// Removes the files that hold nothing, once the thread has ended: what is closed takes no room
     /// for what it might write. From both ends of the chain, so that a crash in between leaves no gap.
     pub(super) fn clear(&self) -> io::Result<()> {
-        let mut books = self.books();
-        for number in std::mem::take(&mut books.retired) {
+        let mut state = self.state();
+        for number in std::mem::take(&mut state.retired) {
             self.disk.remove(&self.dir.join(file_name(number)))?;
             self.disk.sync_dir(&self.dir)?;
         }
-        for live in std::mem::take(&mut books.ready).into_iter().rev() {
+        for live in std::mem::take(&mut state.ready).into_iter().rev() {
             self.disk.remove(&self.dir.join(file_name(live.header.number)))?;
             self.disk.sync_dir(&self.dir)?;
         }
-        for number in std::mem::take(&mut books.spares) {
+        for number in std::mem::take(&mut state.spares) {
             self.disk.remove(&self.dir.join(spare_name(number)))?;
         }
         Ok(())
@@ -269,11 +269,11 @@ impl Shelf {
     pub(super) fn run(&self, broken: &dyn Fn(String)) {
         let _guard = EndOnDrop(self);
         loop {
-            let done = match self.next_chore() {
-                Chore::Stop => return,
-                Chore::Retire(number) => self.retire(number),
-                Chore::Remove(number) => self.disk.remove(&self.dir.join(spare_name(number))),
-                Chore::Make { number, of } => self.make_next(number, of),
+            let done = match self.next_task() {
+                PoolTask::Stop => return,
+                PoolTask::Retire(number) => self.retire(number),
+                PoolTask::Remove(number) => self.disk.remove(&self.dir.join(spare_name(number))),
+                PoolTask::Make { number, of } => self.make_next(number, of),
             };
             if let Err(error) = done {
                 broken(format!("cannot keep the files in {}: {error}", self.dir.display()));
@@ -282,13 +282,13 @@ impl Shelf {
         }
     }
 
-    fn next_chore(&self) -> Chore {
-        let mut books = self.books();
+    fn next_task(&self) -> PoolTask {
+        let mut state = self.state();
         loop {
-            if let Some(chore) = books.next_chore() {
-                return chore;
+            if let Some(task) = state.next_task() {
+                return task;
             }
-            books = self.changed.wait(books).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -300,13 +300,14 @@ impl Shelf {
         self.disk.sync_dir(&self.dir)?;
         let fits = to.metadata()?.len() == self.options.file_bytes;
         let keeps = {
-            let mut books = self.books();
-            books.retired.pop_front();
+            let mut state = self.state();
+            state.retired.pop_front();
             // More than the spares may be, if the next files are about to be made of them.
-            let room = books.spares_wanted + books.ready_wanted.saturating_sub(books.ready.len());
-            let keeps = fits && books.spares.len() < room;
+            let spares_max =
+                state.spares_wanted + state.ready_wanted.saturating_sub(state.ready.len());
+            let keeps = fits && state.spares.len() < spares_max;
             if keeps {
-                books.spares.push_back(number);
+                state.spares.push_back(number);
             }
             keeps
         };
@@ -314,26 +315,26 @@ impl Shelf {
     }
 
     /// An error is a failed sync; having no room is an outcome.
-    fn make_next(&self, number: u64, of: Stuff) -> io::Result<()> {
+    fn make_next(&self, number: u64, of: FileSource) -> io::Result<()> {
         let made = make(&self.disk, &self.dir, &self.options, number, of);
-        let mut books = self.books();
+        let mut state = self.state();
         let outcome = match made {
             Ok(live) => {
-                books.number_last = number;
-                books.ready.push_back(live);
-                books.failed = None;
+                state.number_last = number;
+                state.ready.push_back(live);
+                state.failed = None;
                 match of {
-                    Stuff::Spare(_) => books.recycled += 1,
-                    Stuff::Zeros => books.filled += 1,
-                    Stuff::Promise => books.promised += 1,
+                    FileSource::Spare(_) => state.recycled += 1,
+                    FileSource::Zeros => state.filled += 1,
+                    FileSource::Preallocated => state.preallocated += 1,
                 }
                 Ok(())
             }
             Err(error) if means_full(&error) => {
-                if books.failed.is_none() {
+                if state.failed.is_none() {
                     tracing::warn!(%error, "journal: no room for the next file");
                 }
-                books.failed = Some(Arc::from(error.to_string()));
+                state.failed = Some(Arc::from(error.to_string()));
                 Ok(())
             }
             Err(error) => Err(error),
@@ -344,44 +345,44 @@ impl Shelf {
 }
 
 /// However the thread ends, the writer must not wait for it.
-struct EndOnDrop<'a>(&'a Shelf);
+struct EndOnDrop<'a>(&'a FilePool);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.books().ended = true;
+        self.0.state().ended = true;
         self.0.changed.notify_all();
     }
 }
 
-impl Books {
-    fn next(&self) -> Next {
+impl PoolState {
+    fn next(&self) -> NextFile {
         match &self.failed {
-            _ if !self.ready.is_empty() => Next::Ready,
-            _ if self.ended => Next::Failed(Arc::from("the journal is closing")),
-            Some(why) if !self.try_again => Next::Failed(Arc::clone(why)),
-            _ => Next::Coming,
+            _ if !self.ready.is_empty() => NextFile::Ready,
+            _ if self.ended => NextFile::Failed(Arc::from("the journal is closing")),
+            Some(why) if !self.try_again => NextFile::Failed(Arc::clone(why)),
+            _ => NextFile::Coming,
         }
     }
 
-    fn next_chore(&mut self) -> Option<Chore> {
+    fn next_task(&mut self) -> Option<PoolTask> {
         if self.stopping {
-            return Some(Chore::Stop);
+            return Some(PoolTask::Stop);
         }
         if let Some(&number) = self.retired.front() {
-            return Some(Chore::Retire(number));
+            return Some(PoolTask::Retire(number));
         }
         let short = self.ready.len() < self.ready_wanted;
         if short && (self.failed.is_none() || self.try_again) {
             self.try_again = false;
             let of = match self.spares.pop_front() {
-                Some(spare) => Stuff::Spare(spare),
-                None if self.ready.is_empty() => Stuff::Promise,
-                None => Stuff::Zeros,
+                Some(spare) => FileSource::Spare(spare),
+                None if self.ready.is_empty() => FileSource::Preallocated,
+                None => FileSource::Zeros,
             };
-            return Some(Chore::Make { number: self.number_last + 1, of });
+            return Some(PoolTask::Make { number: self.number_last + 1, of });
         }
         if self.spares.len() > self.spares_wanted {
-            return self.spares.pop_back().map(Chore::Remove);
+            return self.spares.pop_back().map(PoolTask::Remove);
         }
         None
     }
@@ -393,29 +394,29 @@ pub(super) fn make(
     dir: &Path,
     options: &JournalOptions,
     number: u64,
-    of: Stuff,
+    of: FileSource,
 ) -> io::Result<LiveFile> {
     let file_bytes = options.file_bytes;
     let unfinished = dir.join(UNFINISHED_NAME);
     let path = dir.join(file_name(number));
     let made = (|| {
         let file = match of {
-            Stuff::Spare(spare) => {
+            FileSource::Spare(spare) => {
                 disk.rename(&dir.join(spare_name(spare)), &unfinished)?;
                 disk.open(&unfinished)?
             }
-            Stuff::Zeros => {
+            FileSource::Zeros => {
                 let file = new(disk, dir, &unfinished, file_bytes)?;
                 disk.fill(&file, 0, file_bytes)?;
                 file
             }
-            Stuff::Promise => {
+            FileSource::Preallocated => {
                 let file = new(disk, dir, &unfinished, file_bytes)?;
-                disk.promise(&file, file_bytes)?;
+                disk.preallocate(&file, file_bytes)?;
                 file
             }
         };
-        let header = Header { store: options.store, number, salt: new_salt(), file_bytes };
+        let header = FileHeader { store: options.store, number, salt: new_salt(), file_bytes };
         disk.write_at(&file, &mut [IoSlice::new(&header.to_page())], 0)?;
         disk.sync_data(&file)?;
         disk.rename(&unfinished, &path)?;

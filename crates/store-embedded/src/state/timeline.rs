@@ -1,9 +1,9 @@
 //! The timeline: which runs of tasks there are, by slice of time.
 //!
 //! In: runs that were written. Out: those in which an entry may stand. Near slices are a day long, far ones
-//! [`Options::FAR_SLICES`](crate::Options::FAR_SLICES) days, so that tasks years away make few files.
+//! [`EmbeddedOptions::FAR_SLICES`](crate::EmbeddedOptions::FAR_SLICES) days, so that tasks years away make few files.
 //! A timeline never changes: a checkpoint makes the next version of it, and readers go on with theirs.
-//! Ids of a partition are numbered in the order in which they were made, so the runs of a slice hold one stretch of numbers
+//! Ids of a partition are numbered in the order in which they were made, so the runs of a slice hold one loaded of numbers
 //! each. They are kept in that order: which run has an id is a search, not a question to every run.
 
 use std::collections::{BTreeMap, HashSet};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use punctual_core::{PartitionId, Timestamp};
 
 use crate::catalog::RunKind;
-use crate::key::Key;
-use crate::options::Options;
-use crate::run::{Run, RunNo, number_of};
+use crate::key::EntryKey;
+use crate::options::EmbeddedOptions;
+use crate::run::{RunNo, SortedRun, number_of};
 
 /// A slice of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,27 +28,27 @@ pub(crate) struct Timeline {
     /// Grows with every change.
     pub(crate) version: u64,
     slice_millis: u64,
-    slices: BTreeMap<Slice, Runs>,
+    slices: BTreeMap<Slice, SliceRuns>,
 }
 
 /// The runs of a slice, and how they are found.
 #[derive(Debug, Clone, Default)]
-struct Runs {
-    all: Vec<Arc<Run>>,
-    by_partition: BTreeMap<PartitionId, Spans>,
+struct SliceRuns {
+    all: Vec<Arc<SortedRun>>,
+    by_partition: BTreeMap<PartitionId, PartitionSpans>,
 }
 
-/// Which runs have what of a partition; as places in `Runs::all`.
+/// Which runs have what of a partition; as places in `SliceRuns::all`.
 #[derive(Debug, Clone, Default)]
-struct Spans {
+struct PartitionSpans {
     /// By the least number of an id that stands at home in the run.
-    homes: Vec<Span>,
-    /// Runs with entries that do not.
-    strays: Vec<u32>,
+    at_due: Vec<NumberSpan>,
+    /// SliceRuns with entries that do not.
+    relocated: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Span {
+struct NumberSpan {
     low: u128,
     /// The greatest number in this run and in all before it.
     high: u128,
@@ -57,7 +57,7 @@ struct Span {
 
 impl Slice {
     /// The slice of a time, seen from `now`.
-    pub(crate) fn of(at: Timestamp, now: Timestamp, options: &Options) -> Self {
+    pub(crate) fn of(at: Timestamp, now: Timestamp, options: &EmbeddedOptions) -> Self {
         let near = options.slice_millis();
         let horizon = (now.as_millis() / near + options.near_slices) * near;
         // A far slice begins where its whole span is far, so that near and far do not overlap by much.
@@ -66,7 +66,7 @@ impl Slice {
     }
 
     fn holding(at: Timestamp, near: u64, far: bool) -> Self {
-        let span = if far { near * Options::FAR_SLICES } else { near };
+        let span = if far { near * EmbeddedOptions::FAR_SLICES } else { near };
         Self { start: at.as_millis() / span * span, far }
     }
 
@@ -76,7 +76,7 @@ impl Slice {
 
     /// Where it ends.
     pub(crate) const fn end(self, near: u64) -> u64 {
-        let span = if self.far { near * Options::FAR_SLICES } else { near };
+        let span = if self.far { near * EmbeddedOptions::FAR_SLICES } else { near };
         self.start + span
     }
 }
@@ -87,13 +87,13 @@ impl Timeline {
     }
 
     /// Adds runs, before anybody reads.
-    pub(crate) fn add(&mut self, run: Run, kind: RunKind) {
+    pub(crate) fn add(&mut self, run: SortedRun, kind: RunKind) {
         let slice = Slice::holding(run.first().at, self.slice_millis, kind == RunKind::Far);
         self.slices.entry(slice).or_default().push(Arc::new(run));
     }
 
     /// The next version: with some runs more and some fewer.
-    pub(crate) fn with(&self, added: Vec<(RunKind, Arc<Run>)>, dropped: &[RunNo]) -> Self {
+    pub(crate) fn with(&self, added: Vec<(RunKind, Arc<SortedRun>)>, dropped: &[RunNo]) -> Self {
         let mut next = self.clone();
         next.version += 1;
         if !dropped.is_empty() {
@@ -110,8 +110,8 @@ impl Timeline {
         next
     }
 
-    /// Runs in which an entry of this key may stand.
-    pub(crate) fn covering(&self, key: Key) -> impl Iterator<Item = &Arc<Run>> {
+    /// SliceRuns in which an entry of this key may stand.
+    pub(crate) fn covering(&self, key: EntryKey) -> impl Iterator<Item = &Arc<SortedRun>> {
         [false, true]
             .into_iter()
             .filter_map(move |far| self.slices.get(&Slice::holding(key.at, self.slice_millis, far)))
@@ -120,12 +120,12 @@ impl Timeline {
     }
 
     /// Whether a run that had an entry of this key is still there.
-    pub(crate) fn has(&self, key: Key, run: &Arc<Run>) -> bool {
+    pub(crate) fn has(&self, key: EntryKey, run: &Arc<SortedRun>) -> bool {
         self.covering(key).any(|other| other.no == run.no)
     }
 
-    /// Runs of slices that end after a time.
-    pub(crate) fn after(&self, at: Timestamp) -> impl Iterator<Item = &Arc<Run>> {
+    /// SliceRuns of slices that end after a time.
+    pub(crate) fn after(&self, at: Timestamp) -> impl Iterator<Item = &Arc<SortedRun>> {
         let near = self.slice_millis;
         self.slices
             .iter()
@@ -133,11 +133,11 @@ impl Timeline {
             .flat_map(|(_, runs)| &runs.all)
     }
 
-    pub(crate) fn slices(&self) -> impl Iterator<Item = (Slice, &[Arc<Run>])> {
+    pub(crate) fn slices(&self) -> impl Iterator<Item = (Slice, &[Arc<SortedRun>])> {
         self.slices.iter().map(|(slice, runs)| (*slice, runs.all.as_slice()))
     }
 
-    pub(crate) fn runs(&self) -> impl Iterator<Item = &Arc<Run>> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &Arc<SortedRun>> {
         self.slices.values().flat_map(|runs| &runs.all)
     }
 
@@ -146,17 +146,17 @@ impl Timeline {
     }
 }
 
-impl Runs {
-    fn push(&mut self, run: Arc<Run>) {
-        let place = u32::try_from(self.all.len()).expect("fewer runs than entries");
+impl SliceRuns {
+    fn push(&mut self, run: Arc<SortedRun>) {
+        let index = u32::try_from(self.all.len()).expect("fewer runs than entries");
         for section in &run.footer.sections {
             let spans = self.by_partition.entry(section.partition).or_default();
-            if section.strays > 0 {
-                spans.strays.push(place);
+            if section.relocated > 0 {
+                spans.relocated.push(index);
             }
-            if section.count > section.strays {
+            if section.count > section.relocated {
                 let (low, high) = section.numbers;
-                spans.push(Span { low, high, run: place });
+                spans.push(NumberSpan { low, high, run: index });
             }
         }
         self.all.push(run);
@@ -169,30 +169,31 @@ impl Runs {
         }
     }
 
-    /// Runs whose stretch of numbers has the key's; a few more, if stretches overlap.
-    fn covering(&self, key: Key) -> impl Iterator<Item = &Arc<Run>> {
+    /// SliceRuns whose loaded of numbers has the key's; a few more, if number_ranges overlap.
+    fn covering(&self, key: EntryKey) -> impl Iterator<Item = &Arc<SortedRun>> {
         let spans = self.by_partition.get(&key.partition);
-        let at_home = key.at == key.id.due();
-        let homes = spans.filter(|_| at_home).map(|spans| spans.homes_of(number_of(key.id)));
-        let strays = spans.filter(|_| !at_home).map(|spans| spans.strays.iter().copied());
-        let places = homes.into_iter().flatten().chain(strays.into_iter().flatten());
-        places.map(|place| &self.all[place as usize])
+        let is_at_due = key.at == key.id.due();
+        let at_due = spans.filter(|_| is_at_due);
+        let at_due = at_due.map(|spans| spans.covering_number(number_of(key.id)));
+        let relocated = spans.filter(|_| !is_at_due).map(|spans| spans.relocated.iter().copied());
+        let indexes = at_due.into_iter().flatten().chain(relocated.into_iter().flatten());
+        indexes.map(|index| &self.all[index as usize])
     }
 }
 
-impl Spans {
-    fn push(&mut self, span: Span) {
-        let at = self.homes.partition_point(|other| other.low <= span.low);
-        self.homes.insert(at, span);
+impl PartitionSpans {
+    fn push(&mut self, span: NumberSpan) {
+        let at = self.at_due.partition_point(|other| other.low <= span.low);
+        self.at_due.insert(at, span);
         // Nearly always it is the last: what is written later has greater numbers.
-        for index in at.max(1)..self.homes.len() {
-            self.homes[index].high = self.homes[index].high.max(self.homes[index - 1].high);
+        for index in at.max(1)..self.at_due.len() {
+            self.at_due[index].high = self.at_due[index].high.max(self.at_due[index - 1].high);
         }
     }
 
-    fn homes_of(&self, number: u128) -> impl Iterator<Item = u32> {
-        let end = self.homes.partition_point(|span| span.low <= number);
-        let before = self.homes[..end].iter().rev();
+    fn covering_number(&self, number: u128) -> impl Iterator<Item = u32> {
+        let end = self.at_due.partition_point(|span| span.low <= number);
+        let before = self.at_due[..end].iter().rev();
         before.take_while(move |span| span.high >= number).map(|span| span.run)
     }
 }
@@ -202,11 +203,11 @@ mod tests {
     use punctual_core::{Epoch, Sequence, TaskId};
 
     use super::*;
-    use crate::run::{Birth, Files, RunWriter};
+    use crate::run::{Generation, RunFiles, RunWriter};
 
     const SLICE_MILLIS: u64 = 1000;
 
-    fn key(partition: u16, number: u64) -> Key {
+    fn key(partition: u16, number: u64) -> EntryKey {
         let partition = PartitionId::new(partition).expect("a partition");
         let due = Timestamp::from_millis(number * 37 % SLICE_MILLIS);
         let epoch = Epoch::new(1).expect("an epoch");
@@ -214,25 +215,26 @@ mod tests {
         // Every eleventh was filed anew, later in the slice.
         let at =
             if number.is_multiple_of(11) { Timestamp::from_millis(SLICE_MILLIS - 1) } else { due };
-        Key::new(at, id)
+        EntryKey::new(at, id)
     }
 
     #[test]
     fn runs_are_found_by_number_as_if_each_had_been_asked() {
         let dir = tempfile::tempdir().expect("a directory");
-        let files = Files::new(dir.path().to_owned(), 4);
+        let files = RunFiles::new(dir.path().to_owned(), 4);
         // One after the other, as checkpoints write them; then overlapping, within one another, and out of order.
-        let stretches = [0..20, 20..40, 40..41, 41..80, 10..60, 80..90, 30..35, 0..3, 85..99u64];
-        let runs: Vec<Arc<Run>> = (1..)
-            .zip(stretches)
+        let number_ranges =
+            [0..20, 20..40, 40..41, 41..80, 10..60, 80..90, 30..35, 0..3, 85..99u64];
+        let runs: Vec<Arc<SortedRun>> = (1..)
+            .zip(number_ranges)
             .map(|(no, numbers)| {
                 let both = numbers.flat_map(|number| [key(0, number), key(5, number + 7)]);
-                let mut keys: Vec<Key> = both.collect();
+                let mut keys: Vec<EntryKey> = both.collect();
                 keys.sort_unstable();
                 let mut writer = RunWriter::new(&files, RunNo(no), 512).expect("a file");
                 keys.iter().for_each(|key| writer.push(*key, b"body").expect("written"));
                 let written = writer.finish().expect("synced").expect("not empty");
-                Arc::new(Run::new(written, Birth(no)))
+                Arc::new(SortedRun::new(written, Generation(no)))
             })
             .collect();
         let added = runs.iter().map(|run| (RunKind::Near, Arc::clone(run))).collect();

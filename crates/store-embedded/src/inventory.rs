@@ -5,14 +5,14 @@ use std::path::Path;
 use punctual_core::{Namespace, PartitionId, Partitions};
 use punctual_store::StoreError;
 
-use crate::directory::{Directory, OpenError};
+use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::store::EmbeddedStore;
 
 impl EmbeddedStore {
     /// Namespaces that a partition has ever had tasks of, those of receipts included, in order.
     pub fn namespaces(&self, partition: PartitionId) -> Result<Vec<Namespace>, StoreError> {
-        self.inner.check_partition(partition)?;
-        let state = self.inner.state()?;
+        self.core.check_partition(partition)?;
+        let state = self.core.state()?;
         let names = state.partition(partition).counts.keys();
         let read = |name: &String| {
             Namespace::from_stored(name)
@@ -24,7 +24,7 @@ impl EmbeddedStore {
     }
 
     /// How many partitions the store in a directory has. Refused while somebody has it open, or if there is none.
-    pub fn partitions_in(dir: &Path) -> Result<Partitions, OpenError> {
+    pub fn partitions_in(dir: &Path) -> Result<Partitions, EmbeddedOpenError> {
         Ok(Directory::take_existing(dir)?.partitions)
     }
 }

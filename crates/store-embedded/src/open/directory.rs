@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use punctual_core::Partitions;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::fault::Fault;
+use crate::fault::StorageFault;
 use crate::journal::{JournalError, StoreId};
-use crate::options::Options;
+use crate::options::EmbeddedOptions;
 
 /// The format that this version reads and writes. Before 2 the catalog did not have postponed and paused tasks in their order.
 const FORMAT_VERSION: u32 = 2;
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum EmbeddedOpenError {
     /// Another process has it, or this one has already.
     #[error("{} is held by {holder}", dir.display())]
     Held {
@@ -62,8 +62,8 @@ pub enum OpenError {
     Damaged(String),
 }
 
-impl From<Fault> for OpenError {
-    fn from(fault: Fault) -> Self {
+impl From<StorageFault> for EmbeddedOpenError {
+    fn from(fault: StorageFault) -> Self {
         Self::Damaged(fault.to_string())
     }
 }
@@ -81,7 +81,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Takes the directory, and makes a store of it if it is empty or not there.
-    pub(crate) fn take(path: &Path, options: &Options) -> Result<Self, OpenError> {
+    pub(crate) fn take(path: &Path, options: &EmbeddedOptions) -> Result<Self, EmbeddedOpenError> {
         make(path)?;
         let lock = lock(path)?;
         let format = path.join("FORMAT");
@@ -94,31 +94,31 @@ impl Directory {
                 options.slice_millis(),
             );
             write_new(path, &format, text.as_bytes())
-                .map_err(|e| Fault::io("write", &format, e))?;
+                .map_err(|e| StorageFault::io("write", &format, e))?;
         }
         let directory = Self::read(path, lock)?;
         let (found, asked) = (directory.partitions.count(), options.partitions.count());
         if found != asked {
             let dir = path.to_owned();
-            return Err(OpenError::Partitions { dir, found, asked });
+            return Err(EmbeddedOpenError::Partitions { dir, found, asked });
         }
         Ok(directory)
     }
 
     /// Takes the directory of a store that is there, as it is.
-    pub(crate) fn take_existing(path: &Path) -> Result<Self, OpenError> {
+    pub(crate) fn take_existing(path: &Path) -> Result<Self, EmbeddedOpenError> {
         if !path.join("FORMAT").exists() {
             let what = "it has no FORMAT file".to_owned();
             let dir = path.to_owned();
-            return Err(OpenError::NotAStore { dir, what });
+            return Err(EmbeddedOpenError::NotAStore { dir, what });
         }
         Self::read(path, lock(path)?)
     }
 
-    fn read(path: &Path, lock: File) -> Result<Self, OpenError> {
+    fn read(path: &Path, lock: File) -> Result<Self, EmbeddedOpenError> {
         let format = path.join("FORMAT");
-        let text = fs::read_to_string(&format).map_err(|e| Fault::io("read", &format, e))?;
-        let not_a_store = |what: &str| OpenError::NotAStore {
+        let text = fs::read_to_string(&format).map_err(|e| StorageFault::io("read", &format, e))?;
+        let not_a_store = |what: &str| EmbeddedOpenError::NotAStore {
             dir: path.to_owned(),
             what: format!("its FORMAT file {what}"),
         };
@@ -131,7 +131,7 @@ impl Directory {
             Some(FORMAT_VERSION) => {}
             Some(found) => {
                 let dir = path.to_owned();
-                return Err(OpenError::Format { dir, found });
+                return Err(EmbeddedOpenError::Format { dir, found });
             }
             None => return Err(not_a_store("names no format")),
         }
@@ -153,9 +153,9 @@ impl Directory {
     }
 
     /// How large the disk is that it is on.
-    pub(crate) fn disk_bytes(&self) -> Result<u64, OpenError> {
+    pub(crate) fn disk_bytes(&self) -> Result<u64, EmbeddedOpenError> {
         let disk = rustix::fs::statvfs(&self.path)
-            .map_err(|errno| Fault::io("ask for the disk of", &self.path, errno.into()))?;
+            .map_err(|errno| StorageFault::io("ask for the disk of", &self.path, errno.into()))?;
         Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
     }
 
@@ -172,15 +172,15 @@ impl Directory {
     }
 }
 
-fn make(path: &Path) -> Result<(), OpenError> {
-    fs::create_dir_all(path).map_err(|source| Fault::io("create", path, source))?;
+fn make(path: &Path) -> Result<(), EmbeddedOpenError> {
+    fs::create_dir_all(path).map_err(|source| StorageFault::io("create", path, source))?;
     Ok(())
 }
 
 /// Takes the lock of a directory and says in it who has it. A killed process leaves no lock: the system lets go of it.
-fn lock(path: &Path) -> Result<File, OpenError> {
+fn lock(path: &Path) -> Result<File, EmbeddedOpenError> {
     let name = path.join("LOCK");
-    let io = |source| Fault::io("open", &name, source);
+    let io = |source| StorageFault::io("open", &name, source);
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -199,7 +199,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
                 holder => holder.to_owned(),
             };
             let dir = path.to_owned();
-            return Err(OpenError::Held { dir, holder });
+            return Err(EmbeddedOpenError::Held { dir, holder });
         }
         Err(errno) => return Err(io(errno.into()).into()),
     }
@@ -211,15 +211,15 @@ fn lock(path: &Path) -> Result<File, OpenError> {
 }
 
 /// A store is not made among other things: whoever mistypes a path should hear of it.
-fn check_empty(path: &Path) -> Result<(), OpenError> {
-    let entries = fs::read_dir(path).map_err(|source| Fault::io("read", path, source))?;
+fn check_empty(path: &Path) -> Result<(), EmbeddedOpenError> {
+    let entries = fs::read_dir(path).map_err(|source| StorageFault::io("read", path, source))?;
     for entry in entries {
-        let entry = entry.map_err(|source| Fault::io("read", path, source))?;
+        let entry = entry.map_err(|source| StorageFault::io("read", path, source))?;
         let name = entry.file_name();
         if name != "LOCK" && name != "FORMAT.new" && name != "lost+found" {
             let what = format!("it has no FORMAT file, but {}", name.display());
             let dir = path.to_owned();
-            return Err(OpenError::NotAStore { dir, what });
+            return Err(EmbeddedOpenError::NotAStore { dir, what });
         }
     }
     Ok(())
@@ -234,12 +234,12 @@ fn write_new(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn new_id() -> Result<[u8; 16], Fault> {
+fn new_id() -> Result<[u8; 16], StorageFault> {
     let path = Path::new("/dev/urandom");
     let mut id = [0; 16];
     File::open(path)
         .and_then(|mut file| file.read_exact(&mut id))
-        .map_err(|source| Fault::io("read", path, source))?;
+        .map_err(|source| StorageFault::io("read", path, source))?;
     Ok(id)
 }
 

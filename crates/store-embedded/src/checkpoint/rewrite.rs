@@ -11,19 +11,19 @@ use punctual_core::{PartitionId, Timestamp};
 use punctual_store::Position;
 
 use crate::checkpoint::{Exchange, RunNumbers};
-use crate::fault::Fault;
-use crate::inner::Inner;
-use crate::key::Key;
-use crate::merge::Merge;
-use crate::run::{Birth, Run, RunWriter};
-use crate::timeline::{Slice, Timeline};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
+use crate::read::merge::Merge;
+use crate::run::{Generation, RunWriter, SortedRun};
+use crate::state::timeline::{Slice, Timeline};
+use crate::store_core::StoreCore;
 
 /// Bytes that one rewriting reads, at most: half of what a checkpoint writes, so that what comes in meanwhile fits the buffers.
 const INPUT_BYTES_MAX: u64 = 32 << 20;
 
-impl Inner {
+impl StoreCore {
     /// Rewrites the slice that needs it most, if any does. All endings so far must have been resolved.
-    pub(crate) fn rewrite(&self, numbers: &mut RunNumbers) -> Result<Exchange, Fault> {
+    pub(crate) fn rewrite(&self, numbers: &mut RunNumbers) -> Result<Exchange, StorageFault> {
         let (timeline, now) = {
             let state = self.state()?;
             (Arc::clone(&state.timeline), state.now)
@@ -31,10 +31,10 @@ impl Inner {
         let Some(runs) = self.choose(&timeline, now) else {
             return Ok(Exchange::default());
         };
-        let birth = runs.iter().map(|run| run.birth).max().unwrap_or(Birth(0));
+        let generation = runs.iter().map(|run| run.generation).max().unwrap_or(Generation(0));
         let mut writers: BTreeMap<Slice, RunWriter> = BTreeMap::new();
         for partition in partitions_of(&runs) {
-            let start = Key::after(partition, Position::START);
+            let start = EntryKey::after(partition, Position::START);
             let mut merge = Merge::of(runs.iter().cloned(), start);
             while let Some(candidate) = merge.next(&self.files)? {
                 let key = candidate.entry.key;
@@ -54,7 +54,7 @@ impl Inner {
             match writer.finish() {
                 Ok(None) => {}
                 Ok(Some(written)) => {
-                    let run = Arc::new(Run::new(written, birth));
+                    let run = Arc::new(SortedRun::new(written, generation));
                     exchange.added.push((slice.kind(), run));
                 }
                 Err(fault) => {
@@ -69,7 +69,7 @@ impl Inner {
         Ok(exchange)
     }
 
-    fn choose(&self, timeline: &Timeline, now: Timestamp) -> Option<Vec<Arc<Run>>> {
+    fn choose(&self, timeline: &Timeline, now: Timestamp) -> Option<Vec<Arc<SortedRun>>> {
         let near = self.options.slice_millis();
         let now = now.as_millis();
         let soon = now.saturating_add(near.saturating_mul(self.options.near_slices / 2));
@@ -86,11 +86,11 @@ impl Inner {
                 return Some(within_bound(runs.to_vec()));
             }
             if mostly_ended {
-                let half_ended = |run: &&Arc<Run>| {
+                let half_ended = |run: &&Arc<SortedRun>| {
                     let left = run.count() - run.ended.count();
                     left > 0 && left < run.count() / 2
                 };
-                let runs: Vec<Arc<Run>> = runs.iter().filter(half_ended).cloned().collect();
+                let runs: Vec<Arc<SortedRun>> = runs.iter().filter(half_ended).cloned().collect();
                 let worth: u64 = runs.iter().map(|run| run.file_bytes).sum();
                 if worth >= bytes / 4 && !runs.is_empty() {
                     return Some(within_bound(runs));
@@ -102,7 +102,7 @@ impl Inner {
 }
 
 /// The smallest, as many as may be read at once; at least two, so that there is progress.
-fn within_bound(mut runs: Vec<Arc<Run>>) -> Vec<Arc<Run>> {
+fn within_bound(mut runs: Vec<Arc<SortedRun>>) -> Vec<Arc<SortedRun>> {
     runs.sort_by_key(|run| run.file_bytes);
     let mut bytes = 0;
     let mut count = 0;
@@ -117,7 +117,7 @@ fn within_bound(mut runs: Vec<Arc<Run>>) -> Vec<Arc<Run>> {
     runs
 }
 
-fn partitions_of(runs: &[Arc<Run>]) -> BTreeSet<PartitionId> {
+fn partitions_of(runs: &[Arc<SortedRun>]) -> BTreeSet<PartitionId> {
     let sections = runs.iter().flat_map(|run| &run.footer.sections);
     sections.map(|section| section.partition).collect()
 }

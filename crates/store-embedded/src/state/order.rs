@@ -2,10 +2,10 @@
 //!
 //! In: postponed tasks, whose entries stand at an earlier time, and paused ones, which have none; each with its present
 //! time, whenever that changes. Out: the next of them after a key, without looking at the others. What was noted since the last checkpoint is in memory, in
-//! sorted piles; the rest are rows of the catalog.
+//! sorted chunks; the rest are rows of the catalog.
 //! Invariant: a task that is postponed or paused is found under its present time. It may also be found under a time that no
 //! longer holds: whoever reads looks at the task itself, and leaves out what stands elsewhere.
-//! Names are noted in the same way, so that keys with a common beginning are found together (`list`).
+//! NameRows are noted in the same way, so that keys with a common beginning are found together (`list`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,15 +15,15 @@ use punctual_core::{PartitionId, TaskId, Timestamp};
 use punctual_store::codec::CodecError;
 
 use crate::catalog::Paused;
-use crate::key::Key;
-use crate::standing::Standing;
+use crate::key::EntryKey;
+use crate::state::relocation::Relocation;
 
-/// What is sorted at a time: small enough that it costs a commit little, large enough that there are few piles to look into.
-const PILE: usize = 4096;
+/// What is sorted at a time: small enough that it costs a commit little, large enough that there are few chunks to look into.
+const CHUNK_LENGTH: usize = 4096;
 
 /// Which tasks a row of the order is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ListedKind {
     /// Scheduled, with an entry at another time.
     Postponed = 0,
     Paused = 1,
@@ -36,7 +36,7 @@ pub(crate) struct OrderKey([u8; Self::BYTES]);
 impl OrderKey {
     pub(crate) const BYTES: usize = 26;
 
-    pub(crate) fn of(key: Key) -> Self {
+    pub(crate) fn of(key: EntryKey) -> Self {
         let mut bytes = [0; Self::BYTES];
         bytes[..2].copy_from_slice(&key.partition.get().to_be_bytes());
         bytes[2..10].copy_from_slice(&key.at.as_millis().to_be_bytes());
@@ -49,7 +49,7 @@ impl OrderKey {
     }
 
     /// Back from bytes that were written once.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Key, CodecError> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<EntryKey, CodecError> {
         let bytes: &[u8; Self::BYTES] =
             bytes.try_into().map_err(|_| CodecError::Short("key of the order"))?;
         let (partition, rest) = bytes.split_at(2);
@@ -58,7 +58,7 @@ impl OrderKey {
         let partition = u16::from_be_bytes(partition.try_into().map_err(short)?);
         let at = i128::from(u64::from_be_bytes(at.try_into().map_err(short)?));
         let id = u128::from_be_bytes(id.try_into().map_err(short)?);
-        Ok(Key {
+        Ok(EntryKey {
             partition: PartitionId::new(partition).ok_or(CodecError::Invalid("partition"))?,
             at: Timestamp::try_from_millis(at).map_err(|_| CodecError::Invalid("timestamp"))?,
             id: TaskId::try_from_u128(id).map_err(|_| CodecError::Invalid("id"))?,
@@ -66,36 +66,36 @@ impl OrderKey {
     }
 }
 
-/// Where a task is listed by its standing: nowhere, if its entry stands at its time. One whose place only the catalog knows is
+/// Where a task is listed by its relocation: nowhere, if its entry stands at its time. One whose place only the catalog knows is
 /// taken for postponed.
-pub(crate) fn postponed_key(id: TaskId, standing: Option<Standing>) -> Option<Key> {
-    let standing = standing?;
-    let moved = standing.moved()?;
-    (standing.filed_at() != Some(moved.fire_at)).then(|| Key::new(moved.fire_at, id))
+pub(crate) fn postponed_key(id: TaskId, relocation: Option<Relocation>) -> Option<EntryKey> {
+    let relocation = relocation?;
+    let moved = relocation.moved()?;
+    (relocation.filed_at() != Some(moved.fire_at)).then(|| EntryKey::new(moved.fire_at, id))
 }
 
 /// Where a paused task is listed.
-pub(crate) fn paused_key(id: TaskId, paused: Option<&Paused>) -> Option<Key> {
-    paused.map(|paused| Key::new(paused.fire_at, id))
+pub(crate) fn paused_key(id: TaskId, paused: Option<&Paused>) -> Option<EntryKey> {
+    paused.map(|paused| EntryKey::new(paused.fire_at, id))
 }
 
-/// Things that were noted, in piles that are sorted each.
+/// Things that were noted, in chunks that are sorted each.
 #[derive(Debug, Clone)]
-pub(crate) struct Piles<T> {
+pub(crate) struct SortedChunks<T> {
     sorted: Vec<Arc<[T]>>,
     open: Vec<T>,
 }
 
-impl<T> Default for Piles<T> {
+impl<T> Default for SortedChunks<T> {
     fn default() -> Self {
         Self { sorted: Vec::new(), open: Vec::new() }
     }
 }
 
-impl<T: Ord + Clone> Piles<T> {
+impl<T: Ord + Clone> SortedChunks<T> {
     fn note(&mut self, thing: T) {
         self.open.push(thing);
-        if self.open.len() >= PILE {
+        if self.open.len() >= CHUNK_LENGTH {
             self.open.sort_unstable();
             self.open.dedup();
             self.sorted.push(self.open.as_slice().into());
@@ -113,10 +113,10 @@ impl<T: Ord + Clone> Piles<T> {
         let wanted = |thing: &&T| !before(thing) && within(thing);
         let mut open: Vec<&T> = self.open.iter().filter(wanted).collect();
         open.sort_unstable();
-        // What comes next of each pile, and what is behind it.
+        // What comes next of each chunk, and what is behind it.
         let mut heads = BinaryHeap::with_capacity(self.sorted.len() + 1);
-        for pile in &self.sorted {
-            let mut rest = pile[pile.partition_point(&before)..].iter();
+        for chunk in &self.sorted {
+            let mut rest = chunk[chunk.partition_point(&before)..].iter();
             heads.extend(rest.next().map(|thing| Reverse((thing, rest.as_slice()))));
         }
         let mut open = open.into_iter().peekable();
@@ -152,18 +152,18 @@ impl<T: Ord + Clone> Piles<T> {
 
 /// What was noted since the last checkpoint, and what the one under way writes.
 #[derive(Debug)]
-pub(crate) struct Noted<T> {
-    now: Piles<T>,
-    frozen: Option<Piles<T>>,
+pub(crate) struct OrderLog<T> {
+    now: SortedChunks<T>,
+    frozen: Option<SortedChunks<T>>,
 }
 
-impl<T> Default for Noted<T> {
+impl<T> Default for OrderLog<T> {
     fn default() -> Self {
-        Self { now: Piles::default(), frozen: None }
+        Self { now: SortedChunks::default(), frozen: None }
     }
 }
 
-impl<T: Ord + Clone> Noted<T> {
+impl<T: Ord + Clone> OrderLog<T> {
     pub(crate) fn note(&mut self, thing: T) {
         self.now.note(thing);
     }
@@ -192,7 +192,7 @@ impl<T: Ord + Clone> Noted<T> {
 
     /// Ends a checkpoint: what was noted before it is in the catalog. It is given back, to be freed without the lock.
     #[must_use]
-    pub(crate) const fn thaw(&mut self) -> Option<Piles<T>> {
+    pub(crate) const fn thaw(&mut self) -> Option<SortedChunks<T>> {
         self.frozen.take()
     }
 }
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn piles_give_what_was_noted_in_order_and_each_once() {
-        let mut noted = Noted::default();
+        let mut noted = OrderLog::default();
         let number = |n: u64| n.wrapping_mul(7919) % 20_011;
         for n in 0..12_000 {
             noted.note(number(n));
@@ -236,7 +236,7 @@ mod tests {
         let key = |partition, at, id: u64| {
             let id = TaskId::floor(Timestamp::from_millis(id));
             let partition = PartitionId::new(partition).expect("a partition");
-            Key { partition, at: Timestamp::from_millis(at), id }
+            EntryKey { partition, at: Timestamp::from_millis(at), id }
         };
         let keys = [key(0, 0, 1), key(0, 1, 0), key(0, 256, 0), key(1, 2, 9), key(256, 0, 0)];
         for (one, other) in keys.iter().zip(&keys[1..]) {

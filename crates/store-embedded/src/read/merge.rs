@@ -7,42 +7,42 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use crate::fault::Fault;
-use crate::key::Key;
-use crate::run::{Cursor, Entry, Files, Run};
-use crate::timeline::Timeline;
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
+use crate::run::{RunCursor, RunEntry, RunFiles, SortedRun};
+use crate::state::timeline::Timeline;
 
 #[derive(Debug)]
 pub(crate) struct Merge {
-    after: Key,
+    after: EntryKey,
     /// Runs that are not open yet, by their first key of the partition, the next one last.
-    waiting: Vec<(Key, Arc<Run>)>,
-    open: Vec<Cursor>,
-    heads: BinaryHeap<Reverse<Head>>,
+    waiting: Vec<(EntryKey, Arc<SortedRun>)>,
+    open: Vec<RunCursor>,
+    heads: BinaryHeap<Reverse<NextEntry>>,
 }
 
 /// The next entry of an open run.
 #[derive(Debug)]
-struct Head {
-    entry: Entry,
+struct NextEntry {
+    entry: RunEntry,
     cursor: usize,
 }
 
-impl PartialEq for Head {
+impl PartialEq for NextEntry {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Head {}
+impl Eq for NextEntry {}
 
-impl PartialOrd for Head {
+impl PartialOrd for NextEntry {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Head {
+impl Ord for NextEntry {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.entry.key, self.cursor).cmp(&(other.entry.key, other.cursor))
     }
@@ -51,18 +51,18 @@ impl Ord for Head {
 /// An entry and the run that it stands in.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
-    pub(crate) entry: Entry,
-    pub(crate) run: Arc<Run>,
+    pub(crate) entry: RunEntry,
+    pub(crate) run: Arc<SortedRun>,
 }
 
 impl Merge {
     /// Everything of the partition of `after` that comes after it.
-    pub(crate) fn after(timeline: &Timeline, after: Key) -> Self {
+    pub(crate) fn after(timeline: &Timeline, after: EntryKey) -> Self {
         Self::of(timeline.after(after.at).cloned(), after)
     }
 
     /// The same over some runs.
-    pub(crate) fn of(runs: impl Iterator<Item = Arc<Run>>, after: Key) -> Self {
+    pub(crate) fn of(runs: impl Iterator<Item = Arc<SortedRun>>, after: EntryKey) -> Self {
         let mut waiting: Vec<_> = runs
             .filter_map(|run| {
                 let blocks = run.blocks_of(after.partition);
@@ -74,7 +74,7 @@ impl Merge {
         Self { after, waiting, open: Vec::new(), heads: BinaryHeap::new() }
     }
 
-    pub(crate) fn next(&mut self, files: &Files) -> Result<Option<Candidate>, Fault> {
+    pub(crate) fn next(&mut self, files: &RunFiles) -> Result<Option<Candidate>, StorageFault> {
         self.open_due(files)?;
         let Some(mut top) = self.heads.peek_mut() else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl Merge {
     }
 
     /// Opens the runs whose first entry may be next.
-    fn open_due(&mut self, files: &Files) -> Result<(), Fault> {
+    fn open_due(&mut self, files: &RunFiles) -> Result<(), StorageFault> {
         while let Some((first, _)) = self.waiting.last() {
             let due = self.heads.peek().is_none_or(|head| *first <= head.0.entry.key);
             if !due {
@@ -99,14 +99,14 @@ impl Merge {
                 break;
             };
             let mut cursor = if first > self.after {
-                Cursor::start(run, self.after.partition)
+                RunCursor::start(run, self.after.partition)
             } else {
-                Cursor::after(files, run, self.after)?
+                RunCursor::after(files, run, self.after)?
             };
             if let Some(entry) = cursor.next(files)? {
                 let cursor_no = self.open.len();
                 self.open.push(cursor);
-                self.heads.push(Reverse(Head { entry, cursor: cursor_no }));
+                self.heads.push(Reverse(NextEntry { entry, cursor: cursor_no }));
             }
         }
         Ok(())

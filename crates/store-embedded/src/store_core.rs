@@ -12,14 +12,14 @@ use punctual_store::codec::{Interner, read_body};
 use tokio::sync::Notify;
 
 use crate::catalog::Catalog;
-use crate::fault::{Fault, Reading};
+use crate::fault::{ReadContext, StorageFault};
 use crate::journal::{Class, CommitNo};
-use crate::key::Key;
-use crate::load::Loading;
-use crate::options::Options;
-use crate::run::Files;
-use crate::standing::Moved;
-use crate::state::State;
+use crate::key::EntryKey;
+use crate::options::EmbeddedOptions;
+use crate::read::load::Loading;
+use crate::run::RunFiles;
+use crate::state::StoreState;
+use crate::state::relocation::Moved;
 
 /// Buffers of which everybody who writes waits for the background; tasks wait long before.
 const BUFFERS_MAX: usize = 4;
@@ -27,20 +27,20 @@ const BUFFERS_MAX: usize = 4;
 const ROWS_MAX: usize = 2;
 
 #[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) options: Options,
-    pub(crate) files: Files,
+pub(crate) struct StoreCore {
+    pub(crate) options: EmbeddedOptions,
+    pub(crate) files: RunFiles,
     pub(crate) catalog: Catalog,
     pub(crate) interner: Interner,
     /// Entries, rows and names that listing has looked at.
     pub(crate) looked_at: AtomicU64,
     /// Where each partition's owner goes on loading.
     pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     broken: OnceLock<String>,
     /// What the background has to do.
-    pub(crate) work: Mutex<Work>,
-    pub(crate) work_come: Condvar,
+    pub(crate) work: Mutex<BackgroundWork>,
+    pub(crate) work_changed: Condvar,
     /// Told when writers may go on.
     pub(crate) relief: Notify,
     /// Who waits for it. Changes only under the lock of the state, so that nobody waits for what has happened already.
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     /// Why the last checkpoint had no room.
     full: Mutex<Option<String>>,
     /// For tests: how many steps of a checkpoint are made before it stops as a crash would.
-    fuse: AtomicI64,
+    steps_left: AtomicI64,
 }
 
 /// How far the background is behind.
@@ -63,7 +63,7 @@ enum Pressure {
 
 /// What the background is asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Work {
+pub(crate) struct BackgroundWork {
     pub(crate) stop: bool,
     pub(crate) checkpoint: bool,
     pub(crate) resolve: bool,
@@ -73,8 +73,13 @@ pub(crate) struct Work {
     pub(crate) busy: bool,
 }
 
-impl Inner {
-    pub(crate) fn new(options: Options, files: Files, catalog: Catalog, state: State) -> Self {
+impl StoreCore {
+    pub(crate) fn new(
+        options: EmbeddedOptions,
+        files: RunFiles,
+        catalog: Catalog,
+        state: StoreState,
+    ) -> Self {
         let loadings = options.partitions.iter().map(|_| Mutex::default()).collect();
         Self {
             options,
@@ -86,22 +91,22 @@ impl Inner {
             state: Mutex::new(state),
             broken: OnceLock::new(),
             work: Mutex::default(),
-            work_come: Condvar::new(),
+            work_changed: Condvar::new(),
             relief: Notify::new(),
             pressure: AtomicU8::new(Pressure::None as u8),
             full: Mutex::default(),
-            fuse: AtomicI64::new(-1),
+            steps_left: AtomicI64::new(-1),
         }
     }
 
     /// The state; a panic under its lock may have left half a commit in it, so it is broken then.
-    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>, Fault> {
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, StoreState>, StorageFault> {
         if let Some(why) = self.broken.get() {
-            return Err(Fault::Broken(why.as_str().into()));
+            return Err(StorageFault::Broken(why.as_str().into()));
         }
         self.state.lock().map_err(|_| {
             self.break_with("a commit has panicked half-way");
-            Fault::Broken("a commit has panicked half-way".into())
+            StorageFault::Broken("a commit has panicked half-way".into())
         })
     }
 
@@ -112,7 +117,7 @@ impl Inner {
         }
         // Nobody waits for what will not come.
         self.relief.notify_waiters();
-        self.ask(|_| {});
+        self.request(|_| {});
     }
 
     pub(crate) fn broken(&self) -> Option<&str> {
@@ -120,20 +125,20 @@ impl Inner {
     }
 
     /// A step of a checkpoint, after which a crash may come.
-    pub(crate) fn step(&self) -> Result<(), Fault> {
-        match self.fuse.load(Ordering::Acquire) {
+    pub(crate) fn step(&self) -> Result<(), StorageFault> {
+        match self.steps_left.load(Ordering::Acquire) {
             ..0 => Ok(()),
-            0 => Err(Fault::Broken("a test stopped it here".into())),
+            0 => Err(StorageFault::Broken("a test stopped it here".into())),
             left => {
-                self.fuse.store(left - 1, Ordering::Release);
+                self.steps_left.store(left - 1, Ordering::Release);
                 Ok(())
             }
         }
     }
 
-    pub(crate) fn light_fuse(&self, steps: u64) {
+    pub(crate) fn stop_after(&self, steps: u64) {
         let steps = i64::try_from(steps).unwrap_or(i64::MAX);
-        self.fuse.store(steps, Ordering::Release);
+        self.steps_left.store(steps, Ordering::Release);
     }
 
     /// Notes that there is no room for a checkpoint, or that there is again.
@@ -148,15 +153,15 @@ impl Inner {
     }
 
     /// Takes a durable commit in.
-    pub(crate) fn apply(&self, commit: CommitNo, frame: &Bytes) -> Result<(), Fault> {
+    pub(crate) fn apply(&self, commit: CommitNo, frame: &Bytes) -> Result<(), StorageFault> {
         let mut state = self.state()?;
         state.apply(commit, frame).inspect_err(|fault| self.break_with(&fault.to_string()))?;
-        self.ask_for_relief(state);
+        self.request_work(state);
         Ok(())
     }
 
     /// Whatever puts something into the state asks the background to write it, when it is enough.
-    pub(crate) fn ask_for_relief(&self, state: MutexGuard<'_, State>) {
+    pub(crate) fn request_work(&self, state: MutexGuard<'_, StoreState>) {
         let (buffered, ended) = (state.buffered(), state.ended.len());
         let full = buffered >= self.options.buffer_bytes_max
             || state.journal_bytes >= self.options.journal_bytes_max
@@ -164,14 +169,14 @@ impl Inner {
         self.set_pressure(&state);
         drop(state);
         if full {
-            self.ask(|work| work.checkpoint = true);
+            self.request(|work| work.checkpoint = true);
         } else if ended >= self.options.ended_max {
-            self.ask(|work| work.resolve = true);
+            self.request(|work| work.resolve = true);
         }
     }
 
     /// Sees anew who has to wait, and lets on who has not.
-    pub(crate) fn set_pressure(&self, state: &State) {
+    pub(crate) fn set_pressure(&self, state: &StoreState) {
         let (buffered, max) = (state.buffered(), self.options.buffer_bytes_max);
         let much = buffered >= max.saturating_mul(BUFFERS_MAX)
             || state.changed_bytes()
@@ -188,7 +193,7 @@ impl Inner {
     }
 
     /// Waits if the background is too far behind for this kind of writer: once, so that all who wait go on by turns.
-    pub(crate) async fn slow_down(&self, class: Class) {
+    pub(crate) async fn throttle(&self, class: Class) {
         let bearable = match class {
             Class::Grow => Pressure::None,
             Class::Shrink => Pressure::Some,
@@ -202,9 +207,9 @@ impl Inner {
     }
 
     /// Asks the background for something.
-    pub(crate) fn ask(&self, ask: impl FnOnce(&mut Work)) {
+    pub(crate) fn request(&self, ask: impl FnOnce(&mut BackgroundWork)) {
         ask(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner));
-        self.work_come.notify_all();
+        self.work_changed.notify_all();
     }
 
     pub(crate) fn check_partition(&self, partition: PartitionId) -> Result<(), StoreError> {
@@ -215,13 +220,18 @@ impl Inner {
     }
 
     /// Whether any task may be paused.
-    pub(crate) fn may_have_paused(&self) -> Result<bool, Fault> {
+    pub(crate) fn may_have_paused(&self) -> Result<bool, StorageFault> {
         let state = self.state()?;
-        Ok(state.paused.beneath() || state.paused.len() > 0)
+        Ok(state.paused.in_catalog() || state.paused.len() > 0)
     }
 
     /// A task from its entry.
-    pub(crate) fn task(&self, key: Key, body: &[u8], moved: Option<Moved>) -> Result<Task, Fault> {
+    pub(crate) fn task(
+        &self,
+        key: EntryKey,
+        body: &[u8],
+        moved: Option<Moved>,
+    ) -> Result<Task, StorageFault> {
         let mut task = read_body(key.id, key.at, body, &self.interner).reading("task")?;
         if let Some(Moved { fire_at, version }) = moved {
             task.fire_at = fire_at;
@@ -236,7 +246,7 @@ impl Inner {
         &self,
         id: TaskId,
         paused: &crate::catalog::Paused,
-    ) -> Result<Task, Fault> {
+    ) -> Result<Task, StorageFault> {
         let task = read_body(id, paused.fire_at, &paused.body, &self.interner).reading("task")?;
         debug_assert_ne!(task.state, TaskState::Scheduled);
         Ok(task)

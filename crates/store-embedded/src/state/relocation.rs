@@ -1,32 +1,32 @@
-//! Standings: where tasks are that are not where their id says, and when they are due.
+//! Relocations: where tasks are that are not where their id says, and when they are due.
 //!
 //! In: postponements and re-filings. Out: for an id, where its entry stands on the timeline, and the time and
 //! version that hold instead of those in its record.
-//! Invariant: a task without a standing is filed at the time in its id, and its record is true as it stands.
+//! Invariant: a task without a relocation is filed at the time in its id, and its record is true as it stands.
 
 use punctual_core::{TaskId, Timestamp, Version};
 use punctual_store::codec::{CodecError, Reader, put_timestamp, put_varint};
 
-use crate::key::Key;
-use crate::layers::{Layers, Weight};
+use crate::key::EntryKey;
+use crate::state::layers::{Layers, Weight};
 
 /// No time: above every `Timestamp`.
 const NONE: u64 = u64::MAX;
 
 /// How a task stands that is not at home. Packed, because a million watches have a million of these in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct Relocation {
     filed_at: u64,
     fire_at: u64,
     version: u64,
 }
 
 /// `None`: at home.
-pub(crate) type Standings = Layers<TaskId, Option<Standing>>;
+pub(crate) type Relocations = Layers<TaskId, Option<Relocation>>;
 
-impl Weight for Standing {}
+impl Weight for Relocation {}
 
-impl Standing {
+impl Relocation {
     /// Filed at a time, where its record is true.
     pub(crate) const fn filed(at: Timestamp) -> Self {
         Self { filed_at: at.as_millis(), fire_at: NONE, version: 0 }
@@ -68,17 +68,17 @@ impl Standing {
     }
 
     /// The same, its entry at another place.
-    pub(crate) const fn filed_anew(self, at: Timestamp) -> Self {
+    pub(crate) const fn refiled(self, at: Timestamp) -> Self {
         Self { filed_at: at.as_millis(), ..self }
     }
 
     /// With the place from the catalog, where it was not known.
-    pub(crate) fn completed(self, id: TaskId, beneath: Option<Self>) -> Self {
+    pub(crate) fn completed(self, id: TaskId, in_catalog: Option<Self>) -> Self {
         if self.filed_at != NONE {
             return self;
         }
-        let filed_at = beneath.and_then(|row| row.filed_at()).unwrap_or(id.due());
-        self.filed_anew(filed_at)
+        let filed_at = in_catalog.and_then(|row| row.filed_at()).unwrap_or(id.due());
+        self.refiled(filed_at)
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
@@ -110,10 +110,10 @@ pub(crate) struct Moved {
     pub(crate) version: Version,
 }
 
-/// Where the entry of a task stands, given its standing.
-pub(crate) fn key_of(id: TaskId, standing: Option<Standing>) -> Key {
-    let filed_at = standing.and_then(|standing| standing.filed_at());
-    Key::new(filed_at.unwrap_or(id.due()), id)
+/// Where the entry of a task stands, given its relocation.
+pub(crate) fn key_of(id: TaskId, relocation: Option<Relocation>) -> EntryKey {
+    let filed_at = relocation.and_then(|relocation| relocation.filed_at());
+    EntryKey::new(filed_at.unwrap_or(id.due()), id)
 }
 
 #[cfg(test)]
@@ -121,13 +121,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standing_reads_back() {
+    fn a_relocation_reads_back() {
         let at = Timestamp::from_millis;
-        for standing in [
-            Standing::filed(at(5)),
-            Standing::postponed(Some(at(5)), at(9), Version::new(u64::MAX)),
+        for relocation in [
+            Relocation::filed(at(5)),
+            Relocation::postponed(Some(at(5)), at(9), Version::new(u64::MAX)),
         ] {
-            assert_eq!(Standing::read(&standing.to_bytes()), Ok(standing));
+            assert_eq!(Relocation::read(&relocation.to_bytes()), Ok(relocation));
         }
     }
 
@@ -135,10 +135,10 @@ mod tests {
     fn a_place_that_is_not_known_comes_from_the_catalog_or_the_id() {
         let at = Timestamp::from_millis;
         let id = TaskId::floor(at(3));
-        let standing = Standing::postponed(None, at(9), Version::FIRST);
-        let known = Standing::filed(at(7));
-        assert_eq!(standing.completed(id, Some(known)).filed_at(), Some(at(7)));
-        assert_eq!(standing.completed(id, None).filed_at(), Some(at(3)));
+        let relocation = Relocation::postponed(None, at(9), Version::FIRST);
+        let known = Relocation::filed(at(7));
+        assert_eq!(relocation.completed(id, Some(known)).filed_at(), Some(at(7)));
+        assert_eq!(relocation.completed(id, None).filed_at(), Some(at(3)));
         assert_eq!(known.completed(id, None), known);
     }
 }

@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use punctual_core::TaskId;
 
-use crate::fault::Fault;
-use crate::fetch::Want;
-use crate::inner::Inner;
-use crate::key::Key;
-use crate::run::{Birth, Run, RunNo};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
+use crate::read::fetch::FetchPart;
+use crate::run::{Generation, RunNo, SortedRun};
 use crate::state::Endings;
-use crate::timeline::Timeline;
+use crate::state::timeline::Timeline;
+use crate::store_core::StoreCore;
 
 /// Endings that are looked up together: enough to share blocks, few enough to stay small.
 const TOGETHER: usize = 65_536;
 
-impl Inner {
+impl StoreCore {
     /// Finds what has ended so far.
-    pub(crate) fn resolve(&self) -> Result<(), Fault> {
+    pub(crate) fn resolve(&self) -> Result<(), StorageFault> {
         let (endings, timeline) = {
             let mut state = self.state()?;
             if state.ended.len() == 0 || state.resolving.is_some() {
@@ -36,8 +36,8 @@ impl Inner {
         let mut state = self.state()?;
         for id in stale {
             // Unless the task was filed again meanwhile.
-            if state.standings.get(&id).is_none() {
-                state.standings.set(id, None);
+            if state.relocations.get(&id).is_none() {
+                state.relocations.set(id, None);
             }
         }
         let done = state.resolving.take();
@@ -46,45 +46,46 @@ impl Inner {
         Ok(())
     }
 
-    /// Sets the bits of endings, and gives the ids whose standing is in the catalog and no longer holds.
+    /// Sets the bits of endings, and gives the ids whose relocation is in the catalog and no longer holds.
     pub(crate) fn set_bits(
         &self,
         endings: &Endings,
         timeline: &Timeline,
-    ) -> Result<Vec<TaskId>, Fault> {
+    ) -> Result<Vec<TaskId>, StorageFault> {
         let mut stale = Vec::new();
         if timeline.is_empty() {
             return Ok(stale);
         }
-        let runs: HashMap<RunNo, &Arc<Run>> = timeline.runs().map(|run| (run.no, run)).collect();
-        let mut all: Vec<(Key, Birth)> = Vec::new();
+        let runs: HashMap<RunNo, &Arc<SortedRun>> =
+            timeline.runs().map(|run| (run.no, run)).collect();
+        let mut all: Vec<(EntryKey, Generation)> = Vec::new();
         for (id, ending) in endings.iter() {
-            let known = ending.place.and_then(|(no, ordinal)| Some((*runs.get(&no)?, ordinal)));
+            let known = ending.location.and_then(|(no, ordinal)| Some((*runs.get(&no)?, ordinal)));
             if let Some((run, ordinal)) = known {
                 run.ended.set(ordinal);
-                if ending.filed_at.is_none() && self.catalog.standing(id)?.is_some() {
+                if ending.filed_at.is_none() && self.catalog.relocation(id)?.is_some() {
                     stale.push(id);
                 }
                 continue;
             }
             let filed_at = match ending.filed_at {
                 Some(at) => at,
-                None => match self.catalog.standing(id)? {
-                    Some(standing) => {
+                None => match self.catalog.relocation(id)? {
+                    Some(relocation) => {
                         stale.push(id);
-                        standing.filed_at().unwrap_or(id.due())
+                        relocation.filed_at().unwrap_or(id.due())
                     }
                     None => id.due(),
                 },
             };
-            all.push((Key::new(filed_at, id), ending.before));
+            all.push((EntryKey::new(filed_at, id), ending.before));
         }
         all.sort_unstable();
         for chunk in all.chunks(TOGETHER) {
-            let keys: Vec<(usize, Key)> =
+            let keys: Vec<(usize, EntryKey)> =
                 chunk.iter().enumerate().map(|(index, (key, _))| (index, *key)).collect();
-            for hit in self.search(timeline, &keys, Want::Presence)? {
-                if hit.run.birth < chunk[hit.wanted].1 {
+            for hit in self.search(timeline, &keys, FetchPart::Presence)? {
+                if hit.run.generation < chunk[hit.wanted].1 {
                     hit.run.ended.set(hit.ordinal);
                 }
             }

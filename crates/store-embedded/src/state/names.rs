@@ -1,4 +1,4 @@
-//! Names: which task a key leads to.
+//! NameRows: which task a key leads to.
 //!
 //! In: tasks that are filed under a key, and tasks that end. Out: what the key leads to.
 //! A task that ends frees its key only if the key still names it. When memory does not know whom it names, that question is
@@ -13,14 +13,14 @@ use punctual_store::Head;
 use punctual_store::codec::{CodecError, Reader, put_head, read_head};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::layers::{Layers, Weight};
+use crate::state::layers::{Layers, Weight};
 
 /// A partition, a namespace and a key, in the spelling of the catalog.
-pub(crate) type Name = Box<[u8]>;
+pub(crate) type NameKey = Box<[u8]>;
 
 /// What is known of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum NameTarget {
     Is(Head),
     Gone,
     /// Gone if the catalog says that it names one of these.
@@ -43,18 +43,18 @@ const IS: u8 = 1;
 const GONE_IF: u8 = 2;
 
 impl NameRow {
-    pub(crate) fn new(name: &[u8], named: &Named) -> Self {
+    pub(crate) fn new(name: &[u8], named: &NameTarget) -> Self {
         let mut bytes = Vec::with_capacity(LENGTH_BYTES + name.len() + 64);
         let length = u16::try_from(name.len()).expect("a name is far shorter");
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(name);
         match named {
-            Named::Gone => bytes.push(GONE),
-            Named::Is(head) => {
+            NameTarget::Gone => bytes.push(GONE),
+            NameTarget::Is(head) => {
                 bytes.push(IS);
                 put_head(&mut bytes, head);
             }
-            Named::GoneIf(ids) => {
+            NameTarget::GoneIf(ids) => {
                 bytes.push(GONE_IF);
                 for id in ids {
                     bytes.extend_from_slice(&id.as_u128().to_be_bytes());
@@ -74,25 +74,25 @@ impl NameRow {
     }
 
     /// What is known, with the head as it is written to the catalog.
-    pub(crate) fn known(&self) -> Known<'_> {
+    pub(crate) fn known(&self) -> NameBytes<'_> {
         match self.parts().1.split_first() {
-            Some((&IS, head)) => Known::Is(head),
-            Some((&GONE_IF, ids)) => Known::GoneIf(ids),
-            _ => Known::Gone,
+            Some((&IS, head)) => NameBytes::Is(head),
+            Some((&GONE_IF, ids)) => NameBytes::GoneIf(ids),
+            _ => NameBytes::Gone,
         }
     }
 
-    pub(crate) fn named(&self) -> Result<Named, CodecError> {
+    pub(crate) fn named(&self) -> Result<NameTarget, CodecError> {
         match self.known() {
-            Known::Gone => Ok(Named::Gone),
-            Known::Is(head) => read_head(head).map(Named::Is),
-            Known::GoneIf(ids) => {
+            NameBytes::Gone => Ok(NameTarget::Gone),
+            NameBytes::Is(head) => read_head(head).map(NameTarget::Is),
+            NameBytes::GoneIf(ids) => {
                 let mut reader = Reader::new(ids);
                 let mut read = Vec::with_capacity(ids.len() / 16);
                 while !reader.rest().is_empty() {
                     read.push(reader.task_id()?);
                 }
-                Ok(Named::GoneIf(read))
+                Ok(NameTarget::GoneIf(read))
             }
         }
     }
@@ -100,7 +100,7 @@ impl NameRow {
 
 /// What is known of a name, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known<'a> {
+pub(crate) enum NameBytes<'a> {
     Gone,
     Is(&'a [u8]),
     GoneIf(&'a [u8]),
@@ -146,8 +146,8 @@ impl Weight for NameRow {
     }
 }
 
-/// Names come from callers, so they are hashed with a secret.
-pub(crate) type Names = Layers<NameRow, (), NameHash>;
+/// NameRows come from callers, so they are hashed with a secret.
+pub(crate) type NameRows = Layers<NameRow, (), NameHash>;
 
 /// XXH3 with a secret seed: names are hashed once per layer and lookup, which the standard hash makes dear.
 #[derive(Debug, Clone, Copy)]
@@ -183,7 +183,7 @@ impl Hasher for NameHash {
     }
 }
 
-pub(crate) fn name(partition: PartitionId, namespace: &str, key: &str) -> Name {
+pub(crate) fn name(partition: PartitionId, namespace: &str, key: &str) -> NameKey {
     let mut name = Vec::with_capacity(3 + namespace.len() + key.len());
     name.extend_from_slice(&partition.get().to_be_bytes());
     name.extend_from_slice(namespace.as_bytes());
@@ -193,33 +193,33 @@ pub(crate) fn name(partition: PartitionId, namespace: &str, key: &str) -> Name {
     name.into_boxed_slice()
 }
 
-pub(crate) fn name_of(partition: PartitionId, namespace: &Namespace, key: &TaskKey) -> Name {
+pub(crate) fn name_of(partition: PartitionId, namespace: &Namespace, key: &TaskKey) -> NameKey {
     name(partition, namespace.as_str(), key.as_str())
 }
 
 /// Frees a name, if it is the task's.
-pub(crate) fn free(names: &mut Names, name: &[u8], id: TaskId) -> Result<(), CodecError> {
+pub(crate) fn free(names: &mut NameRows, name: &[u8], id: TaskId) -> Result<(), CodecError> {
     let known = match names.row(name).map(|(row, ())| row.named()).transpose()? {
-        Some(Named::Is(head)) if head.id == id => Named::Gone,
-        Some(Named::Is(_) | Named::Gone) => return Ok(()),
-        Some(Named::GoneIf(mut ids)) => {
+        Some(NameTarget::Is(head)) if head.id == id => NameTarget::Gone,
+        Some(NameTarget::Is(_) | NameTarget::Gone) => return Ok(()),
+        Some(NameTarget::GoneIf(mut ids)) => {
             ids.push(id);
-            Named::GoneIf(ids)
+            NameTarget::GoneIf(ids)
         }
-        None if names.beneath() => Named::GoneIf(vec![id]),
+        None if names.in_catalog() => NameTarget::GoneIf(vec![id]),
         None => return Ok(()),
     };
     names.set(NameRow::new(name, &known), ());
     Ok(())
 }
 
-impl Named {
+impl NameTarget {
     /// What it leads to, given what the catalog says.
-    pub(crate) fn resolve(self, beneath: Option<Head>) -> Option<Head> {
+    pub(crate) fn resolve(self, in_catalog: Option<Head>) -> Option<Head> {
         match self {
             Self::Is(head) => Some(head),
             Self::Gone => None,
-            Self::GoneIf(ids) => beneath.filter(|head| !ids.contains(&head.id)),
+            Self::GoneIf(ids) => in_catalog.filter(|head| !ids.contains(&head.id)),
         }
     }
 }

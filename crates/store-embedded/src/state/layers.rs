@@ -123,23 +123,23 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> 
 }
 
 /// The rows of a table that are on disk, or are just being written.
-type Written<K, V, S> = Option<(Arc<Rows<K, V, S>>, usize)>;
+type WrittenLayer<K, V, S> = Option<(Arc<Rows<K, V, S>>, usize)>;
 
 #[derive(Debug)]
 pub(crate) struct Layers<K, V, S = IdHash> {
     changed: Layer<K, V, S>,
-    frozen: Written<K, V, S>,
-    clean: Written<K, V, S>,
+    frozen: WrittenLayer<K, V, S>,
+    clean: WrittenLayer<K, V, S>,
     read: Layer<K, V, S>,
     read_before: Layer<K, V, S>,
     cached_bytes_max: usize,
     /// Whether the catalog may have rows that no layer knows.
-    beneath: bool,
+    in_catalog: bool,
 }
 
 impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S> {
-    /// `beneath`: whether the catalog has any row.
-    pub(crate) fn new(beneath: bool, cached_bytes_max: usize) -> Self {
+    /// `in_catalog`: whether the catalog has any row.
+    pub(crate) fn new(in_catalog: bool, cached_bytes_max: usize) -> Self {
         Self {
             changed: Layer::default(),
             frozen: None,
@@ -147,7 +147,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
             read: Layer::default(),
             read_before: Layer::default(),
             cached_bytes_max,
-            beneath,
+            in_catalog,
         }
     }
 
@@ -197,8 +197,8 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     }
 
     /// Whether the catalog has to be asked about what memory does not know.
-    pub(crate) const fn beneath(&self) -> bool {
-        self.beneath
+    pub(crate) const fn in_catalog(&self) -> bool {
+        self.in_catalog
     }
 
     /// Bytes of the rows that changed since the last checkpoint.
@@ -243,8 +243,8 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     /// Ends a checkpoint: what was frozen is on disk. What it displaces is given back, to be
     /// freed without the lock.
     #[must_use]
-    pub(crate) fn thaw(&mut self, beneath: bool) -> Written<K, V, S> {
-        self.beneath = beneath;
+    pub(crate) fn thaw(&mut self, in_catalog: bool) -> WrittenLayer<K, V, S> {
+        self.in_catalog = in_catalog;
         match self.frozen.take() {
             Some((rows, _)) if rows.is_empty() => None,
             Some((rows, bytes)) if bytes <= self.cached_bytes_max => {

@@ -13,18 +13,18 @@ use punctual_store::Position;
 use punctual_store::codec::{read_letter, read_record, read_summary};
 
 use crate::catalog::Catalog;
-use crate::directory::{Directory, OpenError};
-use crate::fault::{Fault, Reading};
-use crate::fetch::{Found, Want};
-use crate::inner::Inner;
+use crate::fault::{ReadContext, StorageFault};
 use crate::journal::{self, ReplayError};
-use crate::key::Key;
-use crate::list::end_of;
-use crate::load::Postponed;
+use crate::key::EntryKey;
+use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::restore;
-use crate::options::Options;
-use crate::order::Kind;
-use crate::run::{Files, Run};
+use crate::options::EmbeddedOptions;
+use crate::read::fetch::{FetchPart, LiveTask};
+use crate::read::list::end_of;
+use crate::read::load::Postponed;
+use crate::run::{RunFiles, SortedRun};
+use crate::state::order::ListedKind;
+use crate::store_core::StoreCore;
 
 /// Entries that are looked at together.
 const TOGETHER: usize = 4096;
@@ -36,7 +36,7 @@ pub struct CheckReport {
     pub scheduled: u64,
     /// Paused tasks.
     pub paused: u64,
-    /// Names.
+    /// NameRows.
     pub names: u64,
     /// Dead letters.
     pub dead_letters: u64,
@@ -53,40 +53,40 @@ pub struct CheckReport {
 }
 
 /// Reads and verifies everything in the directory of a store that nobody has open.
-pub fn check(dir: &Path) -> Result<CheckReport, OpenError> {
+pub fn check(dir: &Path) -> Result<CheckReport, EmbeddedOpenError> {
     let directory = Directory::take_existing(dir)?;
-    let mut options = Options::new(directory.partitions);
+    let mut options = EmbeddedOptions::new(directory.partitions);
     options.slice = std::time::Duration::from_millis(directory.slice_millis);
-    let files = Files::new(directory.runs(), options.files_open_max);
+    let files = RunFiles::new(directory.runs(), options.files_open_max);
     let catalog = Catalog::open(&directory.catalog(), &options)?;
     let restored = restore(&directory, &options, &catalog, &files)?;
-    let inner = Inner::new(options, files, catalog, restored.state);
+    let core = StoreCore::new(options, files, catalog, restored.state);
     let mut replay = |commit, frame: Bytes| {
-        inner.apply(commit, &frame).map_err(|fault| Arc::new(fault) as ReplayError)
+        core.apply(commit, &frame).map_err(|fault| Arc::new(fault) as ReplayError)
     };
     let after = restored.meta.commit;
     let opened = journal::check(&directory.journal(), directory.store, after, &mut replay)?;
     let mut report = CheckReport { replayed: opened.replayed, ..CheckReport::default() };
-    inner.check_runs(&mut report)?;
-    inner.check_names(&mut report)?;
-    for partition in inner.options.partitions.iter() {
-        inner.check_partition_of(partition, &mut report)?;
+    core.check_runs(&mut report)?;
+    core.check_names(&mut report)?;
+    for partition in core.options.partitions.iter() {
+        core.check_partition_of(partition, &mut report)?;
     }
     Ok(report)
 }
 
 impl CheckReport {
-    fn note(&mut self, outcome: Result<(), Fault>) {
+    fn note(&mut self, outcome: Result<(), StorageFault>) {
         if let Err(fault) = outcome {
             self.problems.push(fault.to_string());
         }
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// Every block of every run: sums, order, and that each body can be read.
-    fn check_runs(&self, report: &mut CheckReport) -> Result<(), Fault> {
-        let (tasks, history): (Vec<Arc<Run>>, Vec<Arc<Run>>) = {
+    fn check_runs(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
+        let (tasks, history): (Vec<Arc<SortedRun>>, Vec<Arc<SortedRun>>) = {
             let state = self.state()?;
             let history = state.history.runs.iter().map(|history| Arc::clone(&history.run));
             (state.timeline.runs().cloned().collect(), history.collect())
@@ -113,10 +113,10 @@ impl Inner {
 
     fn check_run(
         &self,
-        run: &Run,
-        mut each: impl FnMut(Key, &[u8]) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        let mut last: Option<Key> = None;
+        run: &SortedRun,
+        mut each: impl FnMut(EntryKey, &[u8]) -> Result<(), StorageFault>,
+    ) -> Result<(), StorageFault> {
+        let mut last: Option<EntryKey> = None;
         for block_no in 0..run.footer.fences.len() {
             let block = run.read_block(&self.files, block_no)?;
             let damaged = |what| run.damaged(&self.files, block_no, what);
@@ -130,13 +130,17 @@ impl Inner {
             }
         }
         if last != Some(run.last()) {
-            return Err(Fault::damaged(&self.files.path(run.no), 0, "it ends with another entry"));
+            return Err(StorageFault::damaged(
+                &self.files.path(run.no),
+                0,
+                "it ends with another entry",
+            ));
         }
         Ok(())
     }
 
     /// Every name leads to a living task of that name.
-    fn check_names(&self, report: &mut CheckReport) -> Result<(), Fault> {
+    fn check_names(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
         let mut rows = BTreeMap::new();
         self.catalog.all_names(|name, head| {
             rows.insert(name, Some(head.id));
@@ -146,8 +150,8 @@ impl Inner {
             let mut known = std::collections::HashSet::new();
             for (row, ()) in state.names.iter() {
                 if known.insert(row.clone()) {
-                    let beneath = self.catalog.head(row.name())?;
-                    let head = row.named().reading("name")?.resolve(beneath);
+                    let in_catalog = self.catalog.head(row.name())?;
+                    let head = row.named().reading("name")?.resolve(in_catalog);
                     rows.insert(row.name().into(), head.map(|head| head.id));
                 }
             }
@@ -156,7 +160,7 @@ impl Inner {
         report.names = named.len() as u64;
         for chunk in named.chunks(TOGETHER) {
             for id in chunk {
-                let found = self.fetch(id.partition(), &[*id], Want::Presence)?;
+                let found = self.fetch(id.partition(), &[*id], FetchPart::Presence)?;
                 if matches!(found.as_slice(), [None]) {
                     report.problems.push(format!("a name leads to {id}, which is not there"));
                 }
@@ -170,30 +174,30 @@ impl Inner {
         &self,
         partition: PartitionId,
         report: &mut CheckReport,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         let mut living: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
-        let mut after = Key::after(partition, Position::START);
+        let mut after = EntryKey::after(partition, Position::START);
         let end = end_of(partition, punctual_core::Timestamp::MAX);
         let mut loading = None;
         loop {
-            let stretch =
-                self.stretch(&mut loading, (after, end), TOGETHER, Postponed::LeaveOut)?;
-            for entry in &stretch.living {
+            let loaded =
+                self.load_range(&mut loading, (after, end), TOGETHER, Postponed::LeaveOut)?;
+            for entry in &loaded.living {
                 let task = self.task(entry.key, &entry.body, entry.moved)?;
                 let namespace = task.definition.namespace.as_str().to_owned();
                 living.entry(namespace).or_default().0 += 1;
             }
-            if stretch.whole {
+            if loaded.whole {
                 break;
             }
-            after = stretch.covered;
+            after = loaded.covered;
             // Where to go on is found anew: a check reads every entry once.
             loading = None;
         }
         let away = self.postponed_of(partition)?;
         let ids: Vec<TaskId> = away.iter().map(|(id, _)| *id).collect();
-        for found in self.fetch(partition, &ids, Want::Bodies)?.into_iter().flatten() {
-            if let Found::Scheduled { key, body, .. } = found {
+        for found in self.fetch(partition, &ids, FetchPart::Bodies)?.into_iter().flatten() {
+            if let LiveTask::Scheduled { key, body, .. } = found {
                 let task = self.task(key, &body, None)?;
                 let namespace = task.definition.namespace.as_str().to_owned();
                 living.entry(namespace).or_default().0 += 1;
@@ -204,10 +208,10 @@ impl Inner {
             let namespace = task.definition.namespace.as_str().to_owned();
             living.entry(namespace).or_default().1 += 1;
         }
-        let paused = paused.iter().map(|task| Key::new(task.fire_at, task.id)).collect();
-        let postponed = away.iter().map(|(id, fire_at)| Key::new(*fire_at, *id)).collect();
-        self.check_order(Kind::Postponed, partition, postponed, report)?;
-        self.check_order(Kind::Paused, partition, paused, report)?;
+        let paused = paused.iter().map(|task| EntryKey::new(task.fire_at, task.id)).collect();
+        let postponed = away.iter().map(|(id, fire_at)| EntryKey::new(*fire_at, *id)).collect();
+        self.check_order(ListedKind::Postponed, partition, postponed, report)?;
+        self.check_order(ListedKind::Paused, partition, paused, report)?;
         for (_, letter) in self.all_letters(partition)? {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
             let namespace = letter.task.definition.namespace.as_str().to_owned();
@@ -216,7 +220,7 @@ impl Inner {
         self.compare_counts(partition, living, report)
     }
 
-    fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, Fault> {
+    fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
         let mut rows = BTreeMap::new();
         for (id, paused) in self.state()?.paused.iter() {
             if id.partition() == partition {
@@ -233,12 +237,12 @@ impl Inner {
     /// Everything that is postponed or paused is listed under its time.
     fn check_order(
         &self,
-        kind: Kind,
+        kind: ListedKind,
         partition: PartitionId,
-        mut wanted: BTreeSet<Key>,
+        mut wanted: BTreeSet<EntryKey>,
         report: &mut CheckReport,
-    ) -> Result<(), Fault> {
-        let mut after = Key::after(partition, Position::START);
+    ) -> Result<(), StorageFault> {
+        let mut after = EntryKey::after(partition, Position::START);
         let end = end_of(partition, punctual_core::Timestamp::MAX);
         while after < end {
             let mut covered = end;
@@ -247,7 +251,7 @@ impl Inner {
             }
             after = covered;
         }
-        for Key { at, id, .. } in wanted {
+        for EntryKey { at, id, .. } in wanted {
             let at = at.as_millis();
             report.problems.push(format!("{id} is due at {at} ms and not listed there"));
         }
@@ -259,7 +263,7 @@ impl Inner {
         partition: PartitionId,
         mut living: BTreeMap<String, (i64, i64, i64)>,
         report: &mut CheckReport,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         let state = self.state()?;
         let counts = &state.partition(partition).counts;
         for namespace in counts.keys() {

@@ -11,45 +11,45 @@ use std::sync::atomic::Ordering;
 use punctual_core::{Epoch, PartitionId, Sequence, Task, TaskId, TaskState, Timestamp};
 use punctual_store::{Filter, Page, Position};
 
-use crate::fault::{Fault, Reading};
-use crate::fetch::{Found, Want, moved_of};
-use crate::inner::Inner;
-use crate::key::Key;
-use crate::load::{Loading, Postponed};
-use crate::names::{Name, NameRow, name};
-use crate::order::{Kind, OrderKey, paused_key, postponed_key};
-use crate::state::State;
+use crate::fault::{ReadContext, StorageFault};
+use crate::key::EntryKey;
+use crate::read::fetch::{FetchPart, LiveTask, moved_by};
+use crate::read::load::{Loading, Postponed};
+use crate::state::StoreState;
+use crate::state::names::{NameKey, NameRow, name};
+use crate::state::order::{ListedKind, OrderKey, paused_key, postponed_key};
+use crate::store_core::StoreCore;
 
 /// What one page looks at, at most, beside what its last step does: some ten milliseconds.
 const LOOKED_AT_MAX: usize = 16_384;
 /// What one step looks at of each kind: as much as the page needs, and twice as much as the step before, within these.
 const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
-/// Names that begin as asked for which a page goes by names. With more of them, enough of what is due next begins so.
+/// NameRows that begin as asked for which a page goes by names. With more of them, enough of what is due next begins so.
 const NAMES_MAX: usize = 8192;
 /// Tries to get a page that no commit has overtaken.
 const TRIES_MAX: usize = 4;
 
 /// What is between two keys, both excluded.
-type Range = (Key, Key);
+type Range = (EntryKey, EntryKey);
 
 /// Some of what is in a range.
-struct Step {
+struct ListStep {
     /// In order.
     tasks: Vec<Task>,
     /// Up to where there are no others.
-    covered: Key,
+    covered: EntryKey,
     looked_at: usize,
 }
 
-impl Inner {
+impl StoreCore {
     pub(crate) fn list(
         &self,
         partition: PartitionId,
         filter: &Filter,
         after: Position,
         limit: usize,
-    ) -> Result<Page<Task, Position>, Fault> {
-        let after = Key::after(partition, after.max(Position::before(filter.from)));
+    ) -> Result<Page<Task, Position>, StorageFault> {
+        let after = EntryKey::after(partition, after.max(Position::before(filter.from)));
         let range = (after, end_of(partition, filter.to));
         let mut tries = 0;
         loop {
@@ -68,7 +68,7 @@ impl Inner {
         filter: &Filter,
         range: Range,
         limit: usize,
-    ) -> Result<Page<Task, Position>, Fault> {
+    ) -> Result<Page<Task, Position>, StorageFault> {
         if range.1 <= range.0 {
             return Ok(Page { items: Vec::new(), next: None });
         }
@@ -86,7 +86,7 @@ impl Inner {
         filter: &Filter,
         (mut after, end): Range,
         limit: usize,
-    ) -> Result<Page<Task, Position>, Fault> {
+    ) -> Result<Page<Task, Position>, StorageFault> {
         let (mut items, mut looked_at) = (Vec::new(), 0);
         let mut loading = None;
         let mut want = limit.clamp(*STEP.start(), *STEP.end());
@@ -111,21 +111,21 @@ impl Inner {
         (after, end): Range,
         want: usize,
         state: Option<TaskState>,
-    ) -> Result<Step, Fault> {
+    ) -> Result<ListStep, StorageFault> {
         let (mut covered, mut looked_at) = (end, 0);
         let (mut living, mut listed) = (Vec::new(), Vec::new());
         if state.is_none_or(|state| state == TaskState::Scheduled) {
-            listed = self.order_after(Kind::Postponed, (after, end), want, &mut covered)?;
+            listed = self.order_after(ListedKind::Postponed, (after, end), want, &mut covered)?;
             looked_at += listed.len();
-            let stretch = self.stretch(loading, (after, end), want, Postponed::LeaveOut)?;
-            looked_at += stretch.looked_at;
-            if !stretch.whole {
-                covered = covered.min(stretch.covered);
+            let loaded = self.load_range(loading, (after, end), want, Postponed::LeaveOut)?;
+            looked_at += loaded.looked_at;
+            if !loaded.whole {
+                covered = covered.min(loaded.covered);
             }
-            living = stretch.living;
+            living = loaded.living;
         }
         if state.is_none_or(|state| state != TaskState::Scheduled) {
-            let paused = self.order_after(Kind::Paused, (after, end), want, &mut covered)?;
+            let paused = self.order_after(ListedKind::Paused, (after, end), want, &mut covered)?;
             looked_at += paused.len();
             listed.extend(paused);
         }
@@ -137,28 +137,28 @@ impl Inner {
         }
         tasks.sort_unstable_by_key(Position::of);
         if let Some(loading) = loading {
-            loading.go_on_after(covered);
+            loading.continue_after(covered);
         }
-        Ok(Step { tasks, covered, looked_at })
+        Ok(ListStep { tasks, covered, looked_at })
     }
 
     /// The next keys of the order, at most `limit`; what they cover, if there are more.
     pub(crate) fn order_after(
         &self,
-        kind: Kind,
+        kind: ListedKind,
         (after, end): Range,
         limit: usize,
-        covered: &mut Key,
-    ) -> Result<Vec<Key>, Fault> {
+        covered: &mut EntryKey,
+    ) -> Result<Vec<EntryKey>, StorageFault> {
         // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
-        let (noted, beneath) = {
+        let (noted, in_catalog) = {
             let state = self.state()?;
-            let (order, beneath) = match kind {
-                Kind::Postponed => (&state.postponed_order, state.standings.beneath()),
-                Kind::Paused => (&state.paused_order, state.paused.beneath()),
+            let (order, in_catalog) = match kind {
+                ListedKind::Postponed => (&state.postponed_order, state.relocations.in_catalog()),
+                ListedKind::Paused => (&state.paused_order, state.paused.in_catalog()),
             };
             let (after, end) = (OrderKey::of(after), OrderKey::of(end));
-            (order.select(|key| *key <= after, |key| *key < end, limit), beneath)
+            (order.select(|key| *key <= after, |key| *key < end, limit), in_catalog)
         };
         let mut keys = Vec::with_capacity(noted.len());
         for key in &noted {
@@ -167,7 +167,7 @@ impl Inner {
         if keys.len() >= limit {
             *covered = keys.last().map_or(*covered, |last| *last.min(covered));
         }
-        if beneath {
+        if in_catalog {
             let rows = self.catalog.order_between(kind, (after, end), limit)?;
             if rows.len() >= limit {
                 *covered = rows.last().map_or(*covered, |last| *last.min(covered));
@@ -180,7 +180,11 @@ impl Inner {
     }
 
     /// Tasks that are postponed or paused, of those that were listed so once.
-    fn tasks_at(&self, partition: PartitionId, mut keys: Vec<Key>) -> Result<Vec<Task>, Fault> {
+    fn tasks_at(
+        &self,
+        partition: PartitionId,
+        mut keys: Vec<EntryKey>,
+    ) -> Result<Vec<Task>, StorageFault> {
         {
             let state = self.state()?;
             keys.retain(|key| may_be_at(&state, *key));
@@ -189,14 +193,14 @@ impl Inner {
         keys.dedup();
         let ids: Vec<TaskId> = keys.iter().map(|key| key.id).collect();
         let mut tasks = Vec::new();
-        for (listed, found) in keys.iter().zip(self.fetch(partition, &ids, Want::Bodies)?) {
+        for (listed, found) in keys.iter().zip(self.fetch(partition, &ids, FetchPart::Bodies)?) {
             match found {
-                Some(Found::Scheduled { key, body, standing, .. })
-                    if postponed_key(key.id, standing) == Some(*listed) =>
+                Some(LiveTask::Scheduled { key, body, relocation, .. })
+                    if postponed_key(key.id, relocation) == Some(*listed) =>
                 {
-                    tasks.push(self.task(key, &body, moved_of(standing))?);
+                    tasks.push(self.task(key, &body, moved_by(relocation))?);
                 }
-                Some(Found::Paused(paused))
+                Some(LiveTask::Paused(paused))
                     if paused_key(listed.id, Some(&paused)) == Some(*listed) =>
                 {
                     tasks.push(self.paused_task(listed.id, &paused)?);
@@ -207,22 +211,22 @@ impl Inner {
         Ok(tasks)
     }
 
-    /// Names that begin as the filter says, unless there are too many.
+    /// NameRows that begin as the filter says, unless there are too many.
     fn names_of_prefix(
         &self,
         partition: PartitionId,
         filter: &Filter,
-    ) -> Result<Option<Vec<Name>>, Fault> {
+    ) -> Result<Option<Vec<NameKey>>, StorageFault> {
         let prefix = name(partition, filter.namespace.as_str(), &filter.key_prefix);
-        let (mut names, beneath) = {
+        let (mut names, in_catalog) = {
             let state = self.state()?;
             let before = |row: &NameRow| row.name() < &*prefix;
             let within = |row: &NameRow| row.name().starts_with(&prefix);
             let noted = state.names_order.select(before, within, NAMES_MAX + 1);
             let noted = noted.iter().map(|row| row.name().into());
-            (noted.collect::<Vec<Name>>(), state.names.beneath())
+            (noted.collect::<Vec<NameKey>>(), state.names.in_catalog())
         };
-        if names.len() <= NAMES_MAX && beneath {
+        if names.len() <= NAMES_MAX && in_catalog {
             names.extend(self.catalog.names_from(&prefix, NAMES_MAX + 1)?);
         }
         self.looked_at.fetch_add(names.len() as u64, Ordering::Relaxed);
@@ -236,12 +240,12 @@ impl Inner {
         filter: &Filter,
         (after, end): Range,
         limit: usize,
-        names: &[Name],
-    ) -> Result<Page<Task, Position>, Fault> {
+        names: &[NameKey],
+    ) -> Result<Page<Task, Position>, StorageFault> {
         let heads = self.find(names)?.into_iter().flatten();
         let of_state = heads.filter(|head| filter.state.is_none_or(|state| state == head.state));
-        let keys = of_state.map(|head| Key::new(head.fire_at, head.id));
-        let mut keys: Vec<Key> = keys.filter(|key| *key > after && *key < end).collect();
+        let keys = of_state.map(|head| EntryKey::new(head.fire_at, head.id));
+        let mut keys: Vec<EntryKey> = keys.filter(|key| *key > after && *key < end).collect();
         keys.sort_unstable();
         let mut items = Vec::new();
         for some in keys.chunks(limit.clamp(*STEP.start(), *STEP.end())) {
@@ -274,24 +278,24 @@ fn fill(
 }
 
 /// Whether a task may be listed under a key, as far as memory knows.
-fn may_be_at(state: &State, key: Key) -> bool {
+fn may_be_at(state: &StoreState, key: EntryKey) -> bool {
     let id = key.id;
-    let postponed = match state.standings.get(&id) {
-        Some(standing) => postponed_key(id, *standing) == Some(key),
-        None => state.standings.beneath(),
+    let postponed = match state.relocations.get(&id) {
+        Some(relocation) => postponed_key(id, *relocation) == Some(key),
+        None => state.relocations.in_catalog(),
     };
     let paused = match state.paused.get(&id) {
         Some(paused) => paused_key(id, paused.as_ref()) == Some(key),
-        None => state.paused.beneath(),
+        None => state.paused.in_catalog(),
     };
     postponed || paused
 }
 
 /// Above everything that is due before a time. The last instant of all time excludes nothing.
-pub(crate) fn end_of(partition: PartitionId, to: Timestamp) -> Key {
+pub(crate) fn end_of(partition: PartitionId, to: Timestamp) -> EntryKey {
     if to == Timestamp::MAX {
         let id = TaskId::new(to, partition, Epoch::MAX, Sequence::MAX);
-        return Key { partition, at: to, id };
+        return EntryKey { partition, at: to, id };
     }
-    Key::after(partition, Position::before(to))
+    EntryKey::after(partition, Position::before(to))
 }

@@ -12,24 +12,24 @@ use punctual_core::{
 };
 use punctual_store::{Batch, Change, Counts, count};
 
-use crate::fault::Fault;
-use crate::fetch::{Found, Want};
-use crate::frame::FrameWriter;
-use crate::inner::Inner;
+use crate::fault::StorageFault;
 use crate::journal::Class;
-use crate::layers::IdHash;
+use crate::read::fetch::{FetchPart, LiveTask};
+use crate::state::layers::IdHash;
+use crate::store_core::StoreCore;
+use crate::write::commit::CommitWriter;
 
 /// About what a change takes in a frame, beside its payload.
 const CHANGE_BYTES: usize = 192;
 
 /// Whether a task is here, where that matters.
-enum Presence {
+enum TaskPresence {
     Absent,
     Scheduled,
     Paused(Task),
 }
 
-type Known = HashMap<TaskId, Presence, IdHash>;
+type KnownTasks = HashMap<TaskId, TaskPresence, IdHash>;
 
 /// Tasks of which a batch does not say by itself whether they are here. With `paused`, also those that are postponed: a paused
 /// one has no entry to postpone.
@@ -48,27 +48,29 @@ pub(crate) fn class_of(batch: &Batch) -> Class {
     if batch.changes.iter().any(|change| change.grows()) { Class::Grow } else { Class::Shrink }
 }
 
-impl Inner {
+impl StoreCore {
     /// The frame of a batch.
     pub(crate) fn encode(
         &self,
         partition: PartitionId,
         batch: &Batch,
         doubts: &[TaskId],
-    ) -> Result<Bytes, Fault> {
-        let mut known = Known::default();
-        let found = self.fetch(partition, doubts, Want::Presence)?;
+    ) -> Result<Bytes, StorageFault> {
+        let mut known = KnownTasks::default();
+        let found = self.fetch(partition, doubts, FetchPart::Presence)?;
         for (id, found) in doubts.iter().zip(found) {
             let presence = match found {
-                None => Presence::Absent,
-                Some(Found::Scheduled { .. }) => Presence::Scheduled,
-                Some(Found::Paused(paused)) => Presence::Paused(self.paused_task(*id, &paused)?),
+                None => TaskPresence::Absent,
+                Some(LiveTask::Scheduled { .. }) => TaskPresence::Scheduled,
+                Some(LiveTask::Paused(paused)) => {
+                    TaskPresence::Paused(self.paused_task(*id, &paused)?)
+                }
             };
             known.insert(*id, presence);
         }
         let counts = counts_of(batch);
         let bytes = batch.changes.iter().map(|change| bytes_of(change)).sum();
-        let mut frame = FrameWriter::batch(partition, batch.number, &counts, bytes);
+        let mut frame = CommitWriter::batch(partition, batch.number, &counts, bytes);
         for change in &batch.changes {
             encode_change(&mut frame, &mut known, change);
         }
@@ -76,26 +78,26 @@ impl Inner {
     }
 }
 
-fn encode_change(frame: &mut FrameWriter, known: &mut Known, change: &Change) {
+fn encode_change(frame: &mut CommitWriter, known: &mut KnownTasks, change: &Change) {
     match change {
         Change::Put(task) => {
             frame.file_new(task);
             note(known, task.id, Some(task));
         }
         Change::Refile { task, .. } => {
-            go_on(frame, known, task.id, Some(task));
+            refile_or_end(frame, known, task.id, Some(task));
         }
         Change::Postpone { id, fire_at, version } => {
             postpone(frame, known, *id, *fire_at, *version)
         }
         Change::Settle { record, next, was } => {
             let aside = *was == TaskState::Firing;
-            let goes_on = aside || go_on(frame, known, record.fire_id.task, next.as_ref());
+            let goes_on = aside || refile_or_end(frame, known, record.fire_id.task, next.as_ref());
             frame.record(record, !goes_on);
         }
         Change::Dead { letter, next, was } => {
             let aside = *was == TaskState::Firing;
-            let goes_on = aside || go_on(frame, known, letter.task.id, next.as_ref());
+            let goes_on = aside || refile_or_end(frame, known, letter.task.id, next.as_ref());
             frame.letter(letter);
             let end = FireEnd::Dead(letter.reason);
             frame.record(&FireRecord::of(&letter.task, end, letter.died_at), !goes_on);
@@ -110,13 +112,18 @@ fn encode_change(frame: &mut FrameWriter, known: &mut Known, change: &Change) {
 }
 
 /// Ends a task, or files it as it goes on; true if it does. One that is not here does neither.
-fn go_on(frame: &mut FrameWriter, known: &mut Known, id: TaskId, next: Option<&Task>) -> bool {
+fn refile_or_end(
+    frame: &mut CommitWriter,
+    known: &mut KnownTasks,
+    id: TaskId,
+    next: Option<&Task>,
+) -> bool {
     let Some(next) = next else {
         frame.end(id);
         note(known, id, None);
         return false;
     };
-    if matches!(known.get(&id), Some(Presence::Absent)) {
+    if matches!(known.get(&id), Some(TaskPresence::Absent)) {
         return false;
     }
     frame.file(next);
@@ -125,32 +132,32 @@ fn go_on(frame: &mut FrameWriter, known: &mut Known, id: TaskId, next: Option<&T
 }
 
 fn postpone(
-    frame: &mut FrameWriter,
-    known: &mut Known,
+    frame: &mut CommitWriter,
+    known: &mut KnownTasks,
     id: TaskId,
     fire_at: Timestamp,
     version: Version,
 ) {
     match known.get(&id) {
-        Some(Presence::Absent) => {}
-        Some(Presence::Paused(task)) => {
+        Some(TaskPresence::Absent) => {}
+        Some(TaskPresence::Paused(task)) => {
             let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
             frame.file(&task);
             note(known, id, Some(&task));
         }
-        Some(Presence::Scheduled) | None => frame.postpone(id, fire_at, version),
+        Some(TaskPresence::Scheduled) | None => frame.postpone(id, fire_at, version),
     }
 }
 
 /// Later changes of the same batch see the earlier ones.
-fn note(known: &mut Known, id: TaskId, now: Option<&Task>) {
+fn note(known: &mut KnownTasks, id: TaskId, now: Option<&Task>) {
     let presence = match now {
-        None => Presence::Absent,
-        Some(task) if task.state != TaskState::Scheduled => Presence::Paused(task.clone()),
-        Some(_) => Presence::Scheduled,
+        None => TaskPresence::Absent,
+        Some(task) if task.state != TaskState::Scheduled => TaskPresence::Paused(task.clone()),
+        Some(_) => TaskPresence::Scheduled,
     };
     // Nobody asks about a task that was not doubted, but one that is paused must be found again.
-    if known.contains_key(&id) || matches!(presence, Presence::Paused(_)) {
+    if known.contains_key(&id) || matches!(presence, TaskPresence::Paused(_)) {
         known.insert(id, presence);
     }
 }

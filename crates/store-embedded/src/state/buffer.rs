@@ -8,35 +8,35 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::key::Key;
+use crate::key::EntryKey;
 
 /// What an entry costs beside its body: its place in the tree.
 const ENTRY_BYTES: usize = 96;
 
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
-    entries: BTreeMap<Key, Bytes>,
+    entries: BTreeMap<EntryKey, Bytes>,
     bytes: usize,
 }
 
 impl Buffer {
-    pub(crate) fn insert(&mut self, key: Key, body: Bytes) {
+    pub(crate) fn insert(&mut self, key: EntryKey, body: Bytes) {
         self.bytes += body.len() + ENTRY_BYTES;
         self.entries.insert(key, body);
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> bool {
+    pub(crate) fn remove(&mut self, key: EntryKey) -> bool {
         self.entries.remove(&key).is_some()
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&Bytes> {
+    pub(crate) fn get(&self, key: EntryKey) -> Option<&Bytes> {
         self.entries.get(&key)
     }
 
     pub(crate) fn range(
         &self,
-        range: (Bound<Key>, Bound<Key>),
-    ) -> impl Iterator<Item = (Key, &Bytes)> {
+        range: (Bound<EntryKey>, Bound<EntryKey>),
+    ) -> impl Iterator<Item = (EntryKey, &Bytes)> {
         // The standard map panics on a range that excludes one key at both ends.
         let empty = matches!(range, (Bound::Excluded(a), Bound::Excluded(b)) if a >= b);
         (!empty)
@@ -46,7 +46,7 @@ impl Buffer {
             .map(|(key, body)| (*key, body))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Bytes)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (EntryKey, &Bytes)> {
         self.entries.iter().map(|(key, body)| (*key, body))
     }
 
