@@ -1,10 +1,10 @@
-//! The catalog: everything that has a key of its own, and the list of what there is. On fjall.
+//! The catalog: rows with keys, and the list of runs. A fjall database.
 //!
-//! In: at each checkpoint one batch. Out: rows. The only file that knows fjall; `rows` spells keys and values.
-//! Invariant: a batch is whole or not there, and `CatalogMeta` in it says up to which commit everything on disk is true; so
-//! the catalog is the manifest of the store.
-//! fjall takes damage within its journal for a torn tail and cuts it off in silence (fjall #311). That is a step back of
-//! `CatalogMeta`, which the journal of the store then no longer joins up with, and opening refuses.
+//! A checkpoint commits one batch, wholly or not at all. `CatalogMeta` in it says up to which
+//! commit the files are complete, so the catalog is the manifest of the store. This is the only
+//! file that uses fjall; `rows` spells keys and values.
+//! fjall takes damage inside its journal for a torn tail and cuts it off silently (fjall #311).
+//! Then `CatalogMeta` is older than the journal of the store expects, and opening refuses.
 
 mod rows;
 
@@ -32,12 +32,12 @@ pub(crate) use rows::{
     read_lease,
 };
 
-/// Memtables are kept small: the layers above hold what is hot.
+/// Small memtables: rows in use are in the layers of the state.
 const MEMTABLE_BYTES: u64 = 8 << 20;
-/// The least that fjall takes.
+/// The least that fjall accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// The tables.
+/// The tables of the catalog.
 #[derive(Clone)]
 pub(crate) struct Catalog {
     database: Database,
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Catalog {
     }
 }
 
-/// Everything that is read into memory at opening.
+/// Everything that opening reads into memory.
 #[derive(Debug, Default)]
 pub(crate) struct CatalogContents {
     pub(crate) meta: Option<CatalogMeta>,
@@ -120,7 +120,8 @@ impl Catalog {
         row.map(|row| Relocation::read(&row).reading("relocation")).transpose()
     }
 
-    /// Relocations of ids from one to another, both included, of the same partition, until `each` says that it has enough.
+    /// Calls `each` for the relocations of ids between two ids of one partition, both included,
+    /// until it returns false.
     pub(crate) fn relocations_between(
         &self,
         first: TaskId,
@@ -138,7 +139,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The first keys of the order after one and before another, at most `limit`.
+    /// The first keys of the order after one key and before another, at most `limit`.
     pub(crate) fn order_between(
         &self,
         kind: ListedKind,
@@ -157,7 +158,7 @@ impl Catalog {
         Ok(keys)
     }
 
-    /// The first names that begin so, at most `limit`.
+    /// The first names with a prefix, at most `limit`.
     pub(crate) fn names_from(
         &self,
         prefix: &[u8],
@@ -193,14 +194,16 @@ impl Catalog {
         Ok(self.dead.get(dead_key(fire_id.task.partition(), fire_id))?.map(|row| row.to_vec()))
     }
 
-    /// Letters of a partition after one, in order, until `each` says that it has enough.
+    /// Calls `each` for the dead letters of a partition after one fire, in order, until it returns
+    /// false.
     pub(crate) fn letters_after(
         &self,
         partition: PartitionId,
         after: Option<FireId>,
         mut each: impl FnMut(FireId, &[u8]) -> bool,
     ) -> Result<(), StorageFault> {
-        // `after` may be a fire of another partition: a page over all partitions gives each of them the same cursor.
+        // `after` may be a fire of another partition: a page over all partitions passes the same
+        // cursor to each of them.
         let start = after.map_or_else(
             || partition.get().to_be_bytes().to_vec(),
             |fire_id| {
@@ -222,7 +225,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether tables have rows: relocations, names, paused, dead.
+    /// Whether the tables have rows: relocations, names, paused, dead.
     pub(crate) fn filled(&self) -> Result<[bool; 4], StorageFault> {
         let mut filled = [false; 4];
         let tables = [&self.relocations, &self.names, &self.paused, &self.dead];
@@ -232,7 +235,7 @@ impl Catalog {
         Ok(filled)
     }
 
-    /// Reads what is held in memory.
+    /// Reads everything that is held in memory.
     pub(crate) fn contents(&self) -> Result<CatalogContents, StorageFault> {
         let mut contents = CatalogContents::default();
         for row in self.rest.iter() {
@@ -281,14 +284,14 @@ impl CatalogContents {
     }
 }
 
-/// What one checkpoint writes, together or not at all.
+/// The rows of one checkpoint, written together or not at all.
 pub(crate) struct CatalogBatch<'a> {
     catalog: &'a Catalog,
     batch: fjall::OwnedWriteBatch,
     bytes: u64,
 }
 
-/// What a row takes on disk beside its key and its value, rather too much.
+/// What a row takes on disk in addition to key and value, at most.
 const ROW_BYTES: u64 = 24;
 
 impl CatalogBatch<'_> {
@@ -309,7 +312,7 @@ impl CatalogBatch<'_> {
         self.batch.remove(table(self.catalog), key);
     }
 
-    /// About how many bytes of rows are in it.
+    /// About how many bytes its rows have.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -323,7 +326,7 @@ impl CatalogBatch<'_> {
         self.insert(|catalog| &catalog.rest, key, listed.to_bytes());
     }
 
-    /// Takes a run off the list, with its bits.
+    /// Removes a run from the list, with its bits.
     pub(crate) fn drop_run(&mut self, no: RunNo, chunks: u32) {
         self.remove(|catalog| &catalog.rest, numbered(RUN, no));
         for chunk in 0..chunks {
@@ -386,7 +389,7 @@ impl CatalogBatch<'_> {
         }
     }
 
-    /// Lists a task under another key than it was.
+    /// Moves a task in the order from one key to another.
     pub(crate) fn order(
         &mut self,
         kind: ListedKind,
@@ -396,7 +399,7 @@ impl CatalogBatch<'_> {
         if let Some(now) = now {
             self.insert(|catalog| &catalog.order, order_key(kind, OrderKey::of(now)), []);
         }
-        // A batch must not both write and remove a row: it has no order within.
+        // A batch must not both write and remove a row: its operations have no order.
         if let Some(before) = before.filter(|before| Some(*before) != now) {
             self.remove(|catalog| &catalog.order, order_key(kind, OrderKey::of(before)));
         }
@@ -410,7 +413,7 @@ impl CatalogBatch<'_> {
         }
     }
 
-    /// Makes it durable.
+    /// Makes the batch durable.
     pub(crate) fn commit(self) -> Result<(), StorageFault> {
         Ok(self.batch.commit()?)
     }

@@ -1,9 +1,11 @@
-//! Checkpoints: memory goes to disk, and the journal up to it may go.
+//! Checkpoints: write memory to disk, so that the journal up to that commit is no longer needed.
 //!
-//! In: the state at one moment, frozen under the lock. Out: run files, synced; then one batch of the catalog, which makes them
-//! count; then, and only then, the journal is told and dropped files are removed. A crash at any point
-//! leaves either the old list or the new one, and files that no list names are leftovers.
-//! One thread does this, and merging and resolving with it, so that none of them sees another half-way.
+//! The state is frozen at one moment, under the lock. Then run files are written and synced; then
+//! one batch of the catalog makes them part of the store; only then journal files are released and
+//! old runs deleted. A crash at any point leaves either the old list of runs or the new one; run
+//! files that are not listed are removed at the next opening.
+//! One thread (`background`) writes checkpoints, merges runs (`rewrite`) and sets bits (`resolve`),
+//! so that these never overlap.
 
 pub(crate) mod background;
 mod resolve;
@@ -32,7 +34,7 @@ use crate::state::timeline::{Slice, Timeline};
 use crate::state::{Endings, PROGRESS_STEPS, StoreState};
 use crate::store_core::StoreCore;
 
-/// What is written by one checkpoint.
+/// The part of the state that one checkpoint writes.
 pub(crate) struct FrozenState {
     pub(crate) commit: CommitNo,
     generation: Generation,
@@ -41,7 +43,7 @@ pub(crate) struct FrozenState {
     endings: Arc<Endings>,
     timeline: Arc<Timeline>,
     relocations: Arc<Rows<TaskId, Option<Relocation>, IdHash>>,
-    /// What the catalog has of them, as far as memory knows it.
+    /// The same rows as the catalog has them, if memory knows them.
     relocations_before: Option<Arc<Rows<TaskId, Option<Relocation>, IdHash>>>,
     /// Whether the catalog has any relocations, and any paused tasks.
     in_catalog: (bool, bool),
@@ -56,7 +58,7 @@ pub(crate) struct FrozenState {
     now: Timestamp,
 }
 
-/// Does a part of a checkpoint, and says how long it took.
+/// Runs a part of a checkpoint and logs how long it took.
 pub(crate) fn timed<T>(part: &'static str, work: impl FnOnce() -> T) -> T {
     let stopwatch = StoreStopwatch::start();
     let done = work();
@@ -65,8 +67,8 @@ pub(crate) fn timed<T>(part: &'static str, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// How far the writing of a buffer has come, told to those who wait for it: each entry counts once when it is put into its file, and
-/// once when that is on disk.
+/// Progress of writing a buffer, for writes that wait for it. Each entry counts once when it is
+/// written to its file and once when the file is synced.
 struct WriteProgress<'a> {
     core: &'a StoreCore,
     total: usize,
@@ -92,7 +94,7 @@ impl<'a> WriteProgress<'a> {
     }
 }
 
-/// Numbers of runs to come.
+/// The numbers of new runs.
 #[derive(Debug)]
 pub(crate) struct RunNumbers(pub(crate) u64);
 
@@ -103,7 +105,7 @@ impl RunNumbers {
     }
 }
 
-/// Runs that a checkpoint adds and drops.
+/// Runs that a checkpoint adds and removes.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     pub(crate) added: Vec<(RunKind, Arc<SortedRun>)>,
@@ -111,7 +113,7 @@ pub(crate) struct Exchange {
 }
 
 impl StoreCore {
-    /// Takes everything that changed out of the way of writers, to be written. None if nothing did since `unless`.
+    /// Freezes everything that changed. Returns `None` if nothing changed since commit `unless`.
     pub(crate) fn freeze(
         &self,
         unless: Option<CommitNo>,
@@ -128,8 +130,8 @@ impl StoreCore {
         Ok(Some(self.freeze_state(&mut state)))
     }
 
-    /// Writes what was frozen, and what merging exchanges with it, and gives the runs that are no longer needed. After an
-    /// error that passes it can be called again.
+    /// Writes what was frozen together with the result of `rewrite`, and returns the runs that are
+    /// no longer needed. If the disk was full, it can be called again.
     pub(crate) fn checkpoint(
         &self,
         frozen: &FrozenState,
@@ -195,7 +197,7 @@ impl StoreCore {
         self.step()?;
         let stale = timed("bits", || self.set_bits(&frozen.endings, &frozen.timeline))?;
         for (_, run) in &exchange.added {
-            // Runs that were merged meanwhile are not on the timeline yet.
+            // Merged runs are not on the timeline yet.
             self.set_bits_of_merged(frozen, run)?;
         }
         timed("tasks", || self.write_tasks(frozen, exchange, numbers))?;
@@ -217,7 +219,7 @@ impl StoreCore {
             exchange.added.push((RunKind::History, run));
         }
         self.write_rows(&mut batch, frozen, &stale)?;
-        // Before bits are taken: what was taken is not there again when this is tried again.
+        // Before changed bits are taken: they would be missing in the next attempt.
         self.check_free_space(batch.bytes())?;
         self.write_runs(&mut batch, frozen, exchange);
         batch.meta(CatalogMeta {
@@ -231,8 +233,9 @@ impl StoreCore {
         self.step()
     }
 
-    /// A catalog that runs out of room half-way cannot be used until it is opened anew, so it is not begun then. It writes a
-    /// batch to its journal, then to a table, and that table once more when it is merged.
+    /// Fails before the catalog is touched if the disk may become full: a catalog whose write
+    /// failed cannot be used until it is opened again. It writes a batch to its journal, then to a
+    /// table, and that table again when it is merged.
     fn check_free_space(&self, batch_bytes: u64) -> Result<(), StorageFault> {
         let need = self.options.free_bytes_min.saturating_add(batch_bytes.saturating_mul(3));
         let dir = self.files.dir();
@@ -245,7 +248,7 @@ impl StoreCore {
         Err(StorageFault::io("checkpoint in", dir, full))
     }
 
-    /// What ended after the merge began stands in the merged runs as living.
+    /// Marks tasks that ended after the merge started, which the merged run contains as live.
     fn set_bits_of_merged(
         &self,
         frozen: &FrozenState,
@@ -330,7 +333,7 @@ impl StoreCore {
                 swept: Vec::new(),
             });
         }
-        // A batch must not both write and remove a row: it has no order within.
+        // A batch must not both write and remove a row: its operations have no order.
         let stays = |no| !exchange.dropped.iter().any(|dropped| dropped.no == no);
         for listed in frozen.history_swept.iter().filter(|listed| stays(listed.no)) {
             batch.run(listed);
@@ -362,7 +365,8 @@ impl StoreCore {
         for (_, run) in history {
             state.history.add(run, &[]);
         }
-        // Taken out here, freed after the lock: a buffer is hundreds of thousands of entries.
+        // Taken out here and freed after the lock is released: a buffer has hundreds of thousands
+        // of entries.
         let spent = (
             state.frozen.take(),
             state.history.frozen.take(),
@@ -382,7 +386,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Where loading goes on is found anew on the new timeline; the old one keeps files that may go.
+    /// Drops the positions of loading: they refer to the old timeline and keep its files open.
     fn forget_loadings(&self) {
         for loading in &self.loadings {
             let loading = loading.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -390,10 +394,10 @@ impl StoreCore {
         }
     }
 
-    /// Waits until the background has done a whole round, begun after this.
+    /// Waits for a whole round of the background thread that starts after this call.
     pub(crate) fn wait_for_round(&self) {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        // The round under way may have begun before what it is wanted for.
+        // A running round may have started before the changes that this call is about.
         let round = work.rounds + 1 + u64::from(work.busy);
         work.checkpoint = true;
         self.work_changed.notify_all();

@@ -1,7 +1,7 @@
-//! What goes wrong below the contract, and what callers are told of it.
+//! Errors of the disk and of stored bytes, and what callers get for them.
 //!
-//! In: errors of files, bytes and the catalog. Out: a [`StorageFault`] that names the file and the place, and from
-//! it a `StoreError`: full, or broken for good.
+//! A [`StorageFault`] names the file and the offset. Callers get a `StoreError` that says that the
+//! disk is full or that the store is broken.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use punctual_store::StoreError;
 use punctual_store::codec::CodecError;
 
-/// Something that no caller did wrong.
+/// An error that no caller caused.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum StorageFault {
     #[error("cannot {action} {}: {source}", file.display())]
@@ -35,7 +35,7 @@ impl StorageFault {
         Self::Damaged { file: file.to_owned(), offset, what: what.into() }
     }
 
-    /// Whether it passes when there is room again.
+    /// Whether the error ends when the disk has free space again.
     pub(crate) fn means_full(&self) -> bool {
         let full = |error: &io::Error| {
             matches!(
@@ -47,8 +47,8 @@ impl StorageFault {
         };
         match self {
             Self::Io { source, .. } => full(source),
-            // After a failed write the catalog cannot be trusted to have kept a whole batch, so even a full
-            // disk is for good there; see `checkpoint` for how it is kept from happening.
+            // After a failed write the catalog may have kept half a batch, so even a full disk
+            // breaks the store there. `checkpoint` checks the free space first to prevent that.
             _ => false,
         }
     }
@@ -66,7 +66,7 @@ impl From<StorageFault> for StoreError {
     }
 }
 
-/// NameRows what was being read.
+/// Adds what was being read to an error of the codec.
 pub(crate) trait ReadContext<T> {
     fn reading(self, what: &'static str) -> Result<T, StorageFault>;
 }

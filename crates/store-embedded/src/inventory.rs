@@ -1,4 +1,4 @@
-//! A census: what a store was made with, and whose tasks it has had. For whoever moves everything, and cannot know names.
+//! Inventory: the namespaces and the number of partitions of a store, for an export of everything.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::store::EmbeddedStore;
 
 impl EmbeddedStore {
-    /// Namespaces that a partition has ever had tasks of, those of receipts included, in order.
+    /// All namespaces that a partition has ever had tasks of, those of receipts included, in order.
     pub fn namespaces(&self, partition: PartitionId) -> Result<Vec<Namespace>, StoreError> {
         self.core.check_partition(partition)?;
         let state = self.core.state()?;
@@ -23,7 +23,8 @@ impl EmbeddedStore {
         Ok(namespaces)
     }
 
-    /// How many partitions the store in a directory has. Refused while somebody has it open, or if there is none.
+    /// The number of partitions of the store in a directory. Fails while a process has it open, and
+    /// if there is none.
     pub fn partitions_in(dir: &Path) -> Result<Partitions, EmbeddedOpenError> {
         Ok(Directory::take_existing(dir)?.partitions)
     }

@@ -1,11 +1,12 @@
-//! Keys: the order in which everything on the timeline stands.
+//! Keys: the order of entries in buffers and runs.
 //!
-//! Partition first, so that what one owner loads stands together; then time, then id, as the contract says.
+//! Partition first, so that the entries of one owner are adjacent; then time, then id, as the
+//! contract orders them.
 
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use punctual_store::Position;
 
-/// The place of an entry.
+/// The position of an entry: partition, time, id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct EntryKey {
     pub(crate) partition: PartitionId,
@@ -18,7 +19,7 @@ impl EntryKey {
         Self { partition: id.partition(), at, id }
     }
 
-    /// Where a task is filed unless something else is known of it.
+    /// The key of a task that has no relocation: the time in its id.
     pub(crate) const fn at_due(id: TaskId) -> Self {
         Self::new(id.due(), id)
     }

@@ -1,8 +1,8 @@
-//! Opening: from files to a state, or a refusal that says why.
+//! Opening: from files to a state, or an error that says why not.
 //!
-//! In: a directory. Out: everything up to the last durable commit: what the catalog lists, and on top of it what the journal has
-//! since. A listed run that is missing or does not end as it should is refused; a file that no list names is a leftover
-//! of an unfinished checkpoint, and goes.
+//! The state is what the catalog lists, and then what the journal has since. A listed run that is
+//! missing or damaged is an error. A run file that is not listed was left by an unfinished
+//! checkpoint, and is removed.
 
 pub(crate) mod check;
 pub(crate) mod directory;
@@ -27,15 +27,15 @@ use crate::state::{NamespaceCounts, StoreState};
 pub struct OpenReport {
     /// Commits that were only in the journal.
     pub replayed: u64,
-    /// Whether the store had been closed, or was left by a crash, or is new.
+    /// Whether the store was closed. False after a crash and for a new store.
     pub closed_cleanly: bool,
-    /// A torn end of the journal that was cut off. Nobody had been told that it was durable.
+    /// A torn tail of the journal that was cut off. None of it had been acknowledged.
     pub dropped: Option<Dropped>,
-    /// RunFiles of an unfinished checkpoint that were removed.
+    /// Files of an unfinished checkpoint that were removed.
     pub leftovers: u64,
 }
 
-/// What is on disk, in memory.
+/// The state as the catalog has it, before the journal is replayed.
 pub(crate) struct Restored {
     pub(crate) state: StoreState,
     pub(crate) meta: CatalogMeta,
@@ -136,7 +136,7 @@ fn open_run(files: &RunFiles, listed: &ListedRun) -> Result<SortedRun, EmbeddedO
     Ok(run)
 }
 
-/// Removes files that look like runs and are not listed.
+/// Removes run files that are not listed.
 pub(crate) fn remove_leftovers(
     files: &RunFiles,
     state: &StoreState,

@@ -1,6 +1,6 @@
-//! How a store is kept: budgets of memory and disk, each with its reason.
+//! Options of an embedded store: limits of memory and disk, each with its reason.
 //!
-//! Not here: what is kept for how long (`Retention`, an argument of every sweep).
+//! How long things are kept is not an option but an argument of every sweep (`Retention`).
 
 use std::time::Duration;
 
@@ -9,51 +9,54 @@ use punctual_store::Batch;
 
 use crate::journal::FILE_BYTES_MAX;
 
-/// How an embedded store is kept. All but the partitions may differ from one opening to the next.
+/// Options of an embedded store. All but `partitions` may change from one opening to the next.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// Fixed when the store is first made.
+    /// Fixed when the store is created.
     pub partitions: Partitions,
     /// Bytes of tasks and records that are held in memory before they are written as runs. More
     /// means fewer, larger files and a longer opening.
     pub buffer_bytes_max: usize,
-    /// Bytes of journal after which a checkpoint is made, so that opening stays short.
+    /// Bytes of journal after which a checkpoint starts, so that opening stays short.
     pub journal_bytes_max: u64,
-    /// Bytes of one journal file. On a small disk a thirty-second of it, if that holds the largest batch of the contract.
+    /// Bytes of one journal file. On a small disk it is a thirty-second of the disk, if the largest
+    /// batch of the contract fits in that.
     pub journal_file_bytes: u64,
-    /// Bytes of changed rows of the catalog that are held in memory before a checkpoint. They are there up to four times while one is made:
-    /// as they stand, as they are written, in the catalog's own memory, and those that change meanwhile. A row that
-    /// changes again meanwhile is written once, so fewer bytes here are more bytes written for each touch.
+    /// Bytes of changed catalog rows that are held in memory before a checkpoint. During a
+    /// checkpoint memory holds up to four times as much: the rows, their encoding, the catalog's
+    /// own memory, and rows that change meanwhile. A row that changes several times is written
+    /// once, so a smaller limit means more bytes written for each touch.
     pub rows_changed_bytes_max: usize,
-    /// Bytes of rows of each table that are remembered after they were written, and as many after they were read: enough for the
-    /// names of a million watches.
+    /// Bytes of rows of each table that are cached after they were written, and as many after they
+    /// were read: enough for the names of a million watches.
     pub rows_cached_bytes_max: usize,
-    /// Ended tasks whose bit in a run is not set yet. More share a block when they are looked up, fewer stay in the processor's
-    /// cache; most need no looking up, because they were read lately.
+    /// Ended tasks whose bit in a run is not set yet. More share a block when they are looked up,
+    /// fewer fit in the processor's cache; most need no lookup, because they were read recently.
     pub ended_max: usize,
-    /// Bytes of one block of a run: what one read brings in.
+    /// Bytes of one block of a run, which is read at once.
     pub block_bytes: usize,
-    /// The span of time that one near slice covers.
+    /// The length of a near slice of time.
     pub slice: Duration,
-    /// How many near slices there are; beyond them slices are [`EmbeddedOptions::FAR_SLICES`] times as long.
+    /// How many near slices there are; later slices are [`EmbeddedOptions::FAR_SLICES`] times as
+    /// long.
     pub near_slices: u64,
-    /// Open run files, at most; fewer if the system does not allow the process as many. A hundred million tasks are some ten
-    /// thousand files.
+    /// Run files that are kept open, at most; fewer if the process may not open as many. A hundred
+    /// million tasks are about ten thousand files.
     pub files_open_max: usize,
     /// Runs of a slice above which they are merged.
     pub runs_per_slice_max: usize,
-    /// Cache of the catalog.
+    /// Bytes of the catalog's cache.
     pub catalog_cache_bytes: u64,
-    /// Bytes that must be free on the disk for a checkpoint to be made, beside what it writes to the catalog. On a small disk
-    /// a sixteenth of it is enough.
+    /// Bytes that must be free on the disk for a checkpoint, in addition to what it writes to the
+    /// catalog. On a small disk a sixteenth of the disk is enough.
     pub free_bytes_min: u64,
 }
 
 impl EmbeddedOptions {
-    /// A far slice is as long as so many near ones.
+    /// Length of a far slice, in near slices.
     pub const FAR_SLICES: u64 = 32;
 
-    /// The defaults for a store of so many partitions.
+    /// The defaults for a store with so many partitions.
     #[must_use]
     pub const fn new(partitions: Partitions) -> Self {
         Self {
@@ -74,7 +77,8 @@ impl EmbeddedOptions {
         }
     }
 
-    /// Budgets so small that everything that happens to large stores happens to a few hundred tasks.
+    /// Limits so small that a few hundred tasks go through everything that happens in a large
+    /// store. For tests.
     #[must_use]
     pub const fn tiny(partitions: Partitions) -> Self {
         Self {
@@ -95,7 +99,7 @@ impl EmbeddedOptions {
         }
     }
 
-    /// The same, for a disk of so many bytes in all.
+    /// Lowers the limits for a disk of so many bytes in total.
     pub(crate) fn fit(&mut self, disk_bytes: u64) {
         let free = (disk_bytes / 16).max(SMALL_FREE_BYTES);
         self.free_bytes_min = self.free_bytes_min.min(free);
@@ -108,9 +112,9 @@ impl EmbeddedOptions {
     }
 }
 
-/// Room for the catalog's own files, on the smallest disk.
+/// What the catalog's own files need on the smallest disk.
 const SMALL_FREE_BYTES: u64 = 16 << 20;
-/// What a store must take in one piece is twice [`Batch::WEIGHT_MAX`], and a file has a header.
+/// A store must accept twice [`Batch::WEIGHT_MAX`] at once, and a file has a header.
 const SMALL_FILE_BYTES: u64 = 2 * Batch::WEIGHT_MAX as u64 + (1 << 20);
 
 const _: () = assert!(EmbeddedOptions::new(Partitions::ONE).journal_file_bytes <= FILE_BYTES_MAX);

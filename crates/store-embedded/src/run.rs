@@ -1,9 +1,9 @@
-//! Runs: files of entries in order, written once, read often, dropped whole.
+//! Runs: files of sorted entries, written once and deleted as a whole.
 //!
-//! In: entries in the order of their keys. Out: a file; and from it entries from any key on, or one by its key.
-//! Invariant: a run never changes. What has ended in it is a bit beside it (`bits`), and when all bits are
-//! set the file goes.
-//! Not here: which runs there are (`timeline`, `history`) and when they are written (`checkpoint`).
+//! A run is read from a key on, or by key. It never changes: which of its entries have ended is a
+//! bit per entry in memory and in the catalog (`bits`), and the file is deleted when all bits are
+//! set.
+//! `state::timeline` and `state::history` list the runs; `checkpoint` writes them.
 
 mod bits;
 mod cursor;

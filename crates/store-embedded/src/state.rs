@@ -1,15 +1,16 @@
-//! StoreState: everything that is in memory, and the one function that changes it.
+//! The state: everything that is in memory, and the one function that changes it.
 //!
-//! In: commits, in their order, once they are durable: from the journal's thread, or from its replay at opening. Out: what
-//! readers see. [`StoreState::apply`] touches no disk: what it does not know (where an ended task stood, whom a key named) it
-//! notes as a question, which `resolve` answers in the background.
+//! [`StoreState::apply`] gets commits in their order once they are durable, from the journal or
+//! from its replay at opening. It never reads the disk: what memory does not know (where an ended
+//! task was filed, which task a key names) is noted, and the background thread looks it up
+//! (`checkpoint::resolve`).
 //!
-//! Invariants:
-//! - Memory is always a prefix of what is durable.
-//! - A scheduled task has exactly one entry that has not ended: in the buffer, in the frozen buffer or in a run.
-//! - An id among `ended` has ended in everything that was filed before that, and in nothing filed since.
-//!
-//! Not here: deciding (`admit`), reading (`fetch`, `load`, `list`), writing to disk (`checkpoint`).
+//! What always holds:
+//! - Memory is a prefix of what is durable.
+//! - A scheduled task has exactly one entry that has not ended: in the buffer, in the frozen buffer
+//!   or in a run.
+//! - An id in `ended` has ended in every entry that was filed before, and in none that was filed
+//!   since.
 
 pub(crate) mod buffer;
 pub(crate) mod history;
@@ -43,27 +44,27 @@ use crate::state::relocation::{Moved, Relocation, Relocations, key_of};
 use crate::state::timeline::Timeline;
 use crate::write::commit::{Commit, CommitStep};
 
-/// Tasks that have ended, whose entries in runs are still to be found.
+/// Tasks that have ended and whose entries in runs have not been marked yet.
 #[derive(Debug, Default)]
 pub(crate) struct Endings {
     by_id: HashMap<TaskId, Ending, IdHash>,
-    /// Earlier endings of tasks that were filed again elsewhere, and ended again.
+    /// Earlier endings of tasks that were filed again at another time and ended again.
     earlier: Vec<(TaskId, Ending)>,
 }
 
-/// That a task has ended in what was filed before.
+/// A task has ended in every entry that was filed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ending {
-    /// Where its entry stands; `None` if only the catalog knows.
+    /// The time at which its entry is filed; `None` if only the catalog knows it.
     pub(crate) filed_at: Option<Timestamp>,
-    /// Entries older than this are meant.
+    /// Only entries of older generations have ended.
     pub(crate) before: Generation,
-    /// Its entry, if somebody has read it lately: then nobody has to look for it.
+    /// The run and the ordinal of its entry, if that was read recently; then no lookup is needed.
     pub(crate) location: Option<(RunNo, u32)>,
 }
 
-/// Where living entries were read lately, so that what is loaded or got and then ends is not looked for again.
-/// Bounded: of two halves the older goes.
+/// Where live entries were read recently, so that no lookup is needed when they end. Bounded: when
+/// the young half is full, it becomes the old half, and the old half is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct RecentLocations {
     young: HashMap<TaskId, (RunNo, u32), IdHash>,
@@ -71,7 +72,7 @@ pub(crate) struct RecentLocations {
 }
 
 impl RecentLocations {
-    /// Of each half: what is loaded ahead by a busy owner, at 32 bytes each.
+    /// Entries of each half: what a busy owner loads ahead, at 32 bytes each.
     const HALF_MAX: usize = 131_072;
 
     pub(crate) fn note(&mut self, id: TaskId, run: RunNo, ordinal: u32) {
@@ -92,7 +93,8 @@ impl RecentLocations {
 }
 
 impl Endings {
-    /// Takes all out. As many again find room without the table being moved while everybody waits.
+    /// Takes all endings out. The new table has the same capacity, so that it does not grow under
+    /// the lock.
     pub(crate) fn take(&mut self) -> Self {
         let by_id = HashMap::with_capacity_and_hasher(self.by_id.capacity(), IdHash::default());
         std::mem::replace(self, Self { by_id, earlier: Vec::new() })
@@ -120,14 +122,14 @@ impl Endings {
     }
 }
 
-/// What is known of one partition.
+/// What is in memory about one partition.
 #[derive(Debug)]
 pub(crate) struct PartitionState {
-    /// The batch that its owner made last.
+    /// The last batch of its owner.
     pub(crate) batch: Option<BatchNo>,
-    /// Up to where loading has come: postponed entries before it have been filed anew.
+    /// How far loading has come: postponed entries before it have been filed again.
     pub(crate) frontier: EntryKey,
-    /// Postponed tasks whose entries stand before the frontier, or may.
+    /// Postponed tasks whose entries are, or may be, before the frontier.
     pub(crate) passed: HashSet<TaskId, IdHash>,
 
     /// Commits that were applied to it.
@@ -135,21 +137,21 @@ pub(crate) struct PartitionState {
     pub(crate) counts: HashMap<String, NamespaceCounts>,
 }
 
-/// Counts, and whether they changed since the last checkpoint.
+/// Counts of a namespace, and whether they changed since the last checkpoint.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NamespaceCounts {
     pub(crate) counts: Counts,
     pub(crate) changed: bool,
 }
 
-/// Steps in which it is told how much of a checkpoint is on disk.
+/// Steps in which the progress of a checkpoint is reported.
 pub(crate) const PROGRESS_STEPS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct StoreState {
-    /// The last commit that is in here.
+    /// The last commit that was applied.
     pub(crate) commit: CommitNo,
-    /// Of what is in the buffer.
+    /// The generation of the entries in the buffer.
     pub(crate) generation: Generation,
     pub(crate) buffer: Buffer,
     pub(crate) frozen: Option<(Generation, Arc<Buffer>)>,
@@ -160,22 +162,22 @@ pub(crate) struct StoreState {
     pub(crate) relocations: Relocations,
     pub(crate) names: NameRows,
     pub(crate) paused: Layers<TaskId, Option<Paused>>,
-    /// Where postponed tasks are listed, and paused ones, as far as the catalog does not know it.
+    /// Times of postponed and of paused tasks that may not be in the catalog yet.
     pub(crate) postponed_order: OrderLog<OrderKey>,
     pub(crate) paused_order: OrderLog<OrderKey>,
-    /// NameRows that may not be in the catalog yet.
+    /// Names that may not be in the catalog yet.
     pub(crate) names_order: OrderLog<NameRow>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
     pub(crate) history: HistoryState,
     pub(crate) leases: BTreeMap<Seat, Lease>,
     pub(crate) partitions: Vec<PartitionState>,
-    /// The latest time that anybody has told the store.
+    /// The latest time that a caller has given.
     pub(crate) now: Timestamp,
     /// Bytes of the commits since the last checkpoint.
     pub(crate) journal_bytes: u64,
     /// How much of the frozen buffer is on disk, of [`PROGRESS_STEPS`].
     pub(crate) written: usize,
-    /// Checkpoints made: what was read from the catalog before one may be old after it.
+    /// Checkpoints so far: what was read from the catalog before one may be outdated after it.
     pub(crate) checkpoints: u64,
 }
 
@@ -201,7 +203,7 @@ impl PartitionState {
 }
 
 impl StoreState {
-    /// An empty one.
+    /// The state of an empty store.
     pub(crate) fn new(partitions: Partitions, slice_millis: u64, cached_bytes_max: usize) -> Self {
         Self {
             commit: CommitNo(0),
@@ -237,7 +239,7 @@ impl StoreState {
         &mut self.partitions[usize::from(id.get())]
     }
 
-    /// Takes one commit in.
+    /// Applies one commit.
     pub(crate) fn apply(&mut self, commit: CommitNo, frame: &Bytes) -> Result<(), StorageFault> {
         self.journal_bytes += frame.len() as u64;
         match Commit::read(frame).reading("commit")? {
@@ -278,7 +280,7 @@ impl StoreState {
         Ok(())
     }
 
-    /// A frame of ours names a partition that we have; another is damage.
+    /// A commit names an existing partition; another one means damage.
     fn check_partition(&self, partition: PartitionId) -> Result<(), StorageFault> {
         if usize::from(partition.get()) < self.partitions.len() {
             return Ok(());
@@ -328,7 +330,7 @@ impl StoreState {
             self.names.set(row, ());
         }
         if read_state(&body)? != TaskState::Scheduled {
-            // By itself it would keep the whole frame in memory for as long as it waits outside of time.
+            // A slice would keep the whole commit in memory for as long as the task is paused.
             let body = Bytes::copy_from_slice(&body);
             self.paused_order.note(OrderKey::of(EntryKey::new(fire_at, id)));
             self.paused.set(id, Some(Paused { fire_at, body }));
@@ -374,7 +376,7 @@ impl StoreState {
         }
     }
 
-    /// Ends whatever stands under an id.
+    /// Ends the task with this id, wherever its entry is.
     pub(crate) fn end(&mut self, id: TaskId) {
         let known = self.relocations.get(&id).copied();
         let filed_at = match known {
@@ -383,7 +385,7 @@ impl StoreState {
             None if self.relocations.in_catalog() => None,
             None => Some(id.due()),
         };
-        // What is in the buffer and not at home has a relocation in memory.
+        // An entry in the buffer that is not at the time in its id has a relocation in memory.
         let in_buffer = self.buffer.remove(key_of(id, known.flatten()));
         if !in_buffer && self.has_older() {
             let (before, location) = (self.generation, self.recent_locations.take(id));
@@ -411,8 +413,8 @@ impl StoreState {
         Ok(())
     }
 
-    /// RunFiles a postponed entry anew, at its time. Follows from its relocation, so it needs no commit: after a crash the
-    /// entry is where it was, and surfaces again.
+    /// Files a postponed entry again, at its time. This follows from its relocation, so it needs no
+    /// commit: after a crash the entry is where it was, and loading files it again.
     pub(crate) fn refile_postponed(
         &mut self,
         key: EntryKey,
@@ -432,7 +434,7 @@ impl StoreState {
         self.partition_mut(key.partition).version += 1;
     }
 
-    /// Whether an entry of a run or of the frozen buffer has ended, as far as its bit does not say it.
+    /// Whether an entry of a run or of the frozen buffer has ended, if its bit is not set yet.
     pub(crate) fn has_ended(&self, id: TaskId, generation: Generation) -> bool {
         let resolving = self.resolving.as_ref();
         self.ended.has(id, generation)
@@ -444,13 +446,14 @@ impl StoreState {
         self.buffer.bytes() + self.history.buffer.bytes
     }
 
-    /// Bytes that may wait before writers do, with buffers of `max`. While a checkpoint is written it grows with what is
-    /// on disk of it, so that writers go on at the pace of the disk, and neither rush ahead nor stand until it is done.
+    /// Bytes that may be buffered before writes have to wait, with buffers of `max`. During a
+    /// checkpoint the limit grows with its progress, so that writes proceed at the speed of the
+    /// disk.
     pub(crate) fn buffered_max(&self, max: usize) -> usize {
         let most = max + max / 2;
         match &self.frozen {
             None => most,
-            // One that is hardly anything is soon done.
+            // A small checkpoint is over soon.
             Some((_, frozen)) if frozen.bytes() < max / 2 => most,
             Some(_) => {
                 max / 4 + (max - max / 4) / PROGRESS_STEPS * self.written.min(PROGRESS_STEPS)

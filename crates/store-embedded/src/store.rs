@@ -1,9 +1,10 @@
-//! The embedded store: the contracts, over everything else in here.
+//! The embedded store: the two contracts, built on the rest of this crate.
 //!
-//! In: calls of the owner and of readers. Out: their answers. A write is fenced and numbered against what was *admitted*, which may be
-//! ahead of what is durable; it is answered when the journal has made it durable and the state has taken it in. So whoever reads after
-//! an answer sees it.
-//! Reads that memory can answer are answered at once; those that touch the disk run on a blocking thread.
+//! A write is fenced and numbered against what was *admitted* to the journal, which may be ahead of
+//! what is durable. The store answers when the journal has made the write durable and the state has
+//! applied it, so a read after the answer sees it.
+//! Reads that memory can answer are answered at once; reads that need the disk run on a blocking
+//! thread.
 
 mod leases;
 
@@ -41,21 +42,22 @@ use crate::write::encode::{class_of, doubts};
 #[derive(Debug)]
 pub struct EmbeddedStore {
     admission: Mutex<Admission>,
-    // Ends before the journal that it tells of checkpoints, and both before the directory is let go.
+    // Dropped in this order: the thread ends before the journal that it reports checkpoints to, and
+    // both end before the lock of the directory is released.
     background: std::sync::Mutex<Background>,
     pub(crate) journal: Arc<Journal<PendingCommit>>,
     pub(crate) core: Arc<StoreCore>,
     _directory: Directory,
 }
 
-/// What waits in the journal.
+/// A commit that waits in the journal, and the call that waits for it.
 #[derive(Debug)]
 pub(crate) struct PendingCommit {
     frame: Bytes,
     answer: oneshot::Sender<Result<(), StoreError>>,
 }
 
-/// What was let into the journal, durable or not yet.
+/// What was admitted to the journal, durable or not.
 #[derive(Debug)]
 struct Admission {
     seats: BTreeMap<Seat, Lease>,
@@ -63,7 +65,7 @@ struct Admission {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, or makes one there.
+    /// Opens the store in a directory, or creates one there.
     pub fn open(
         dir: &Path,
         options: EmbeddedOptions,
@@ -95,7 +97,7 @@ impl EmbeddedStore {
                     Ok(commit) => core.apply(commit, &item.frame).map_err(StoreError::from),
                     Err(error) => Err(refusal(&core, error)),
                 };
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = item.answer.send(outcome);
             }
         };
@@ -133,7 +135,8 @@ impl EmbeddedStore {
         Ok((store, report))
     }
 
-    /// Writes everything that is in memory, so that opening has nothing to replay.
+    /// Writes everything that is in memory to runs and catalog, so that the next opening has
+    /// nothing to replay.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         self.blocking(|core| {
             core.wait_for_round();
@@ -145,8 +148,8 @@ impl EmbeddedStore {
         .await
     }
 
-    /// Ends it: what was accepted is made durable, everything is written, and the journal gets its closing mark.
-    /// Dropping it instead is like a crash.
+    /// Closes the store: makes what was accepted durable, writes a checkpoint, and puts the closing
+    /// mark in the journal. Dropping the store instead is like a crash.
     pub async fn close(self) -> Result<(), StoreError> {
         self.checkpoint().await?;
         if let Some(why) = self.core.full() {
@@ -165,7 +168,8 @@ impl EmbeddedStore {
         closing.await.map_err(panicked)?
     }
 
-    /// For tests: begins a checkpoint, stops it after so many steps, and leaves everything as it is then.
+    /// For tests: starts a checkpoint, stops it after so many steps, and leaves the files as they
+    /// are then.
     #[doc(hidden)]
     pub fn crash_after(self, steps: u64) {
         self.core.stop_after(steps);
@@ -173,20 +177,21 @@ impl EmbeddedStore {
         drop(self);
     }
 
-    /// Runs what may read the disk where it holds up nobody.
+    /// Runs a read of the disk on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&StoreCore) -> Result<T, StorageFault> + Send + 'static,
     ) -> Result<T, StoreError> {
         let core = Arc::clone(&self.core);
         let work = tokio::task::spawn_blocking(move || {
-            // Damage that a reader finds is damage to all.
+            // Damage that one reader finds breaks the store for all.
             work(&core).inspect_err(|fault| core.break_with(&fault.to_string()))
         });
         Ok(work.await.map_err(panicked)??)
     }
 
-    /// Lets a frame into the journal. The lock on admission is what keeps frames in the order in which they were admitted.
+    /// Appends a commit to the journal. The caller holds the lock of `admission`, which keeps
+    /// commits in the order in which they were admitted.
     async fn append(
         &self,
         frame: Bytes,
@@ -210,13 +215,13 @@ impl EmbeddedStore {
         }
     }
 
-    /// Waits for everything that was admitted before.
+    /// Waits until everything that was admitted before is durable and applied.
     async fn settle_admitted(&self) -> Result<(), StoreError> {
         let answered = self.append(empty_commit(), Class::Shrink).await?;
         answered.await.map_err(|_| unanswered())?
     }
 
-    /// Whether a number says "again": then it was made, or will be.
+    /// Whether this batch was admitted before. If so, waits until it is durable and applied.
     async fn admit_again(
         &self,
         partition: PartitionId,
@@ -228,7 +233,8 @@ impl EmbeddedStore {
         if last != Some(number) {
             let applied = self.core.state()?.partition(partition).batch;
             if applied != last {
-                // An earlier call was given up by its caller, but not by the journal.
+                // The caller of an earlier batch stopped waiting, but the journal still writes that
+                // batch.
                 self.settle_admitted().await?;
             }
             return Ok(false);
@@ -239,7 +245,7 @@ impl EmbeddedStore {
 }
 
 impl Admission {
-    /// Fences and numbers a batch; gives the number that was admitted last.
+    /// Checks the epoch and the number of a batch; returns the number that was admitted last.
     fn check(
         &self,
         partition: PartitionId,
@@ -421,7 +427,7 @@ impl TaskStore for EmbeddedStore {
         }
         let forgotten: Vec<FireId> = past.iter().map(|(fire_id, _)| *fire_id).collect();
         let frame = sweep_commit(partition, &counts, &forgotten, now);
-        // What is just being written can be dropped only when it is.
+        // Records of a running checkpoint can be dropped only after it.
         let writing = self.core.state()?.history.frozen.is_some();
         if writing {
             self.checkpoint().await?;
@@ -444,13 +450,14 @@ impl TaskStore for EmbeddedStore {
     }
 }
 
-/// What a refusal of the journal means to a caller.
+/// What an error of the journal means to a caller.
 fn refusal(core: &StoreCore, error: &JournalError) -> StoreError {
     match error {
         JournalError::Full { .. } => {
             StoreError::Full { room: Resource::Disk, why: error.to_string() }
         }
-        // No store takes it, now or later, so whoever made it has a bug and must stop. This store is none the worse for it.
+        // No store accepts such a batch, now or later, so the caller has a bug and must stop. This
+        // store is not affected.
         JournalError::TooLarge { .. } => StoreError::Broken(error.to_string()),
         JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),
         _ => {

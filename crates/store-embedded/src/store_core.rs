@@ -1,6 +1,8 @@
-//! What the parts of a store share: the state behind its lock, the files, the catalog.
+//! What the parts of a store share: the state behind its lock, the files, the catalog, and the
+//! requests to the background thread.
 //!
-//! Invariant: the lock is never held over a read or write of the disk. Once broken, a store stays so.
+//! The lock of the state is never held while the disk is read or written. A store that is broken
+//! stays broken until it is opened again.
 
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,9 +23,10 @@ use crate::run::RunFiles;
 use crate::state::StoreState;
 use crate::state::relocation::Moved;
 
-/// Buffers of which everybody who writes waits for the background; tasks wait long before.
+/// So many full buffers make every write wait for the background thread. Writes that add tasks wait
+/// much earlier.
 const BUFFERS_MAX: usize = 4;
-/// The same for changed rows: as many as make a checkpoint necessary, so many times.
+/// The same for changed rows, as a multiple of what triggers a checkpoint.
 const ROWS_MAX: usize = 2;
 
 #[derive(Debug)]
@@ -32,44 +35,46 @@ pub(crate) struct StoreCore {
     pub(crate) files: RunFiles,
     pub(crate) catalog: Catalog,
     pub(crate) interner: Interner,
-    /// Entries, rows and names that listing has looked at.
+    /// Entries, rows and names that listing has examined.
     pub(crate) looked_at: AtomicU64,
-    /// Where each partition's owner goes on loading.
+    /// Where the owner of each partition continues to load.
     pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
     state: Mutex<StoreState>,
     broken: OnceLock<String>,
-    /// What the background has to do.
+    /// What the background thread has to do.
     pub(crate) work: Mutex<BackgroundWork>,
     pub(crate) work_changed: Condvar,
-    /// Told when writers may go on.
+    /// Wakes writers that wait for the background thread.
     pub(crate) relief: Notify,
-    /// Who waits for it. Changes only under the lock of the state, so that nobody waits for what has happened already.
+    /// Which writes have to wait. Changes only under the lock of the state, so that no write waits
+    /// for what has already happened.
     pressure: AtomicU8,
-    /// Why the last checkpoint had no room.
+    /// Why the last checkpoint failed, if the disk was full.
     full: Mutex<Option<String>>,
-    /// For tests: how many steps of a checkpoint are made before it stops as a crash would.
+    /// For tests: the number of steps after which a checkpoint stops as in a crash; negative for
+    /// never.
     steps_left: AtomicI64,
 }
 
-/// How far the background is behind.
+/// How far the background thread is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Pressure {
     None,
-    /// What adds tasks waits.
+    /// Writes that add tasks wait.
     Some,
-    /// Everything that writes waits: what settles and touches takes memory too until it is written.
+    /// All writes wait: settling and touching also need memory until they are written.
     Much,
 }
 
-/// What the background is asked for.
+/// What the background thread is asked to do.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundWork {
     pub(crate) stop: bool,
     pub(crate) checkpoint: bool,
     pub(crate) resolve: bool,
-    /// Rounds done, for whoever waits for one.
+    /// Finished rounds, for callers that wait for one.
     pub(crate) rounds: u64,
-    /// Whether a round is under way.
+    /// Whether a round is running.
     pub(crate) busy: bool,
 }
 
@@ -99,7 +104,8 @@ impl StoreCore {
         }
     }
 
-    /// The state; a panic under its lock may have left half a commit in it, so it is broken then.
+    /// Locks the state. A panic under the lock may have left half a commit in it, so the store is
+    /// broken then.
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, StoreState>, StorageFault> {
         if let Some(why) = self.broken.get() {
             return Err(StorageFault::Broken(why.as_str().into()));
@@ -110,12 +116,12 @@ impl StoreCore {
         })
     }
 
-    /// Nothing is answered any more but that the store is broken.
+    /// Breaks the store: from now on every call fails.
     pub(crate) fn break_with(&self, why: &str) {
         if self.broken.set(why.to_owned()).is_ok() {
             tracing::error!(why, "store: broken");
         }
-        // Nobody waits for what will not come.
+        // Wakes all that wait for something that will not happen.
         self.relief.notify_waiters();
         self.request(|_| {});
     }
@@ -124,7 +130,7 @@ impl StoreCore {
         self.broken.get().map(String::as_str)
     }
 
-    /// A step of a checkpoint, after which a crash may come.
+    /// Marks a point of a checkpoint at which a test may simulate a crash.
     pub(crate) fn step(&self) -> Result<(), StorageFault> {
         match self.steps_left.load(Ordering::Acquire) {
             ..0 => Ok(()),
@@ -141,18 +147,18 @@ impl StoreCore {
         self.steps_left.store(steps, Ordering::Release);
     }
 
-    /// Notes that there is no room for a checkpoint, or that there is again.
+    /// Notes that the disk is too full for a checkpoint, or (`None`) that it is not any more.
     pub(crate) fn set_full(&self, why: Option<String>) {
         *self.full.lock().unwrap_or_else(PoisonError::into_inner) = why;
         self.relief.notify_waiters();
     }
 
-    /// Why nothing may be added.
+    /// Why writes that add tasks are refused, if they are.
     pub(crate) fn full(&self) -> Option<String> {
         self.full.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a durable commit in.
+    /// Applies a durable commit.
     pub(crate) fn apply(&self, commit: CommitNo, frame: &Bytes) -> Result<(), StorageFault> {
         let mut state = self.state()?;
         state.apply(commit, frame).inspect_err(|fault| self.break_with(&fault.to_string()))?;
@@ -160,7 +166,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Whatever puts something into the state asks the background to write it, when it is enough.
+    /// Asks the background thread to write when enough has changed. To be called after each change
+    /// of the state.
     pub(crate) fn request_work(&self, state: MutexGuard<'_, StoreState>) {
         let (buffered, ended) = (state.buffered(), state.ended.len());
         let full = buffered >= self.options.buffer_bytes_max
@@ -175,7 +182,7 @@ impl StoreCore {
         }
     }
 
-    /// Sees anew who has to wait, and lets on who has not.
+    /// Decides which writes have to wait, and wakes those that no longer have to.
     pub(crate) fn set_pressure(&self, state: &StoreState) {
         let (buffered, max) = (state.buffered(), self.options.buffer_bytes_max);
         let much = buffered >= max.saturating_mul(BUFFERS_MAX)
@@ -192,21 +199,22 @@ impl StoreCore {
         }
     }
 
-    /// Waits if the background is too far behind for this kind of writer: once, so that all who wait go on by turns.
+    /// Waits once if the background thread is too far behind for this class of write. Once only, so
+    /// that waiting writes take turns.
     pub(crate) async fn throttle(&self, class: Class) {
         let bearable = match class {
             Class::Grow => Pressure::None,
             Class::Shrink => Pressure::Some,
         };
         let relief = self.relief.notified();
-        // With no room on the disk nothing is written, and waiting would be for ever.
+        // On a full disk nothing is written, and waiting would never end.
         let hopeless = self.broken().is_some() || self.full().is_some();
         if self.pressure.load(Ordering::Acquire) > bearable as u8 && !hopeless {
             relief.await;
         }
     }
 
-    /// Asks the background for something.
+    /// Changes the requests to the background thread and wakes it.
     pub(crate) fn request(&self, ask: impl FnOnce(&mut BackgroundWork)) {
         ask(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner));
         self.work_changed.notify_all();
@@ -225,7 +233,7 @@ impl StoreCore {
         Ok(state.paused.in_catalog() || state.paused.len() > 0)
     }
 
-    /// A task from its entry.
+    /// Decodes a task from its entry.
     pub(crate) fn task(
         &self,
         key: EntryKey,
@@ -241,7 +249,7 @@ impl StoreCore {
         Ok(task)
     }
 
-    /// A paused task from its record.
+    /// Decodes a paused task.
     pub(crate) fn paused_task(
         &self,
         id: TaskId,

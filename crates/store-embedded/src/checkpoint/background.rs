@@ -1,7 +1,7 @@
-//! The background: one thread that writes, merges and resolves, when it is asked.
+//! The background thread: writes checkpoints, merges runs and resolves endings when it is asked.
 //!
-//! In: the work that commits ask for. Out: checkpoints, and the journal told of each. A full disk is waited out: what is
-//! frozen stays in memory and in the journal, and is tried again. Any other fault breaks the store.
+//! If the disk is full, what was frozen stays in memory and in the journal, and the thread tries
+//! again. Any other error breaks the store.
 
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use crate::run::SortedRun;
 use crate::store::PendingCommit;
 use crate::store_core::StoreCore;
 
-/// How long to wait before a full disk is tried again.
+/// The pause before another attempt on a full disk.
 const FULL_RETRY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -28,11 +28,11 @@ struct BackgroundLoop {
     journal: Arc<Journal<PendingCommit>>,
     numbers: RunNumbers,
     last: CommitNo,
-    /// A checkpoint that had no room.
+    /// A checkpoint that failed because the disk was full.
     unwritten: Option<FrozenState>,
-    /// Whether the last round found the disk full, and is to be tried again.
+    /// Whether the last round found the disk full, so that another attempt is due.
     disk_full: bool,
-    /// Runs that are off the list, whose files go when nobody reads them any more.
+    /// Runs that are no longer listed; their files are removed once no reader uses them.
     dropped: Vec<Arc<SortedRun>>,
 }
 
@@ -59,11 +59,11 @@ impl Background {
         Ok(Self { thread: Some(thread), core })
     }
 
-    /// Ends the thread, after the round that it is in.
+    /// Ends the thread after its current round.
     pub(crate) fn stop(&mut self) {
         self.core.request(|work| work.stop = true);
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has broken the store already.
+            // A panic of the thread has already broken the store.
             drop(thread.join());
         }
     }
@@ -108,7 +108,8 @@ impl BackgroundLoop {
                     core.set_full(Some(fault.to_string()));
                 }
                 Err(fault) => return core.break_with(&fault.to_string()),
-                // Resolving needs no room, so it does not say that there is some.
+                // Resolving needs no disk space, so its success does not mean that the disk has
+                // some.
                 Ok(()) if checkpoint => self.disk_full = false,
                 Ok(()) => {}
             }
@@ -124,10 +125,10 @@ impl BackgroundLoop {
         let frozen = match self.unwritten.take() {
             Some(frozen) => frozen,
             None => {
-                // What merging reads must not have ended without a bit.
+                // Every task that ended must have its bit set before runs are merged.
                 timed("resolve", || self.core.resolve())?;
                 exchange = timed("rewrite", || self.core.rewrite(&mut self.numbers))?;
-                // With something to exchange there is something to write, also if nothing else changed.
+                // Merged runs must be written even if nothing else changed.
                 let unless = exchange.dropped.is_empty().then_some(self.last);
                 match timed("freeze", || self.core.freeze(unless))? {
                     Some(frozen) => frozen,
@@ -156,7 +157,7 @@ impl BackgroundLoop {
     fn remove_dropped(&mut self) -> Result<(), StorageFault> {
         let mut read = Vec::new();
         for run in self.dropped.drain(..) {
-            // Whoever reads has it from an older timeline; nobody gets it any more.
+            // Only readers of an older timeline still have it.
             if Arc::strong_count(&run) > 1 {
                 read.push(run);
             } else {
@@ -168,7 +169,7 @@ impl BackgroundLoop {
     }
 }
 
-/// A panic in the background must not leave writers waiting for it.
+/// Breaks the store if the thread panics, so that no write waits for it.
 struct BreakStoreOnPanic<'a>(&'a StoreCore);
 
 impl Drop for BreakStoreOnPanic<'_> {

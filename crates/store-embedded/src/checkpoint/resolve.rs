@@ -1,7 +1,6 @@
-//! Resolving: finding in the runs what has ended, and setting its bit.
+//! Resolving: find the entries of ended tasks in the runs, and set their bits.
 //!
-//! In: endings that the state noted. Out: bits. Runs on the background thread alone, which is the only one to set bits; so while it
-//! merges or writes, no bit changes under it.
+//! Only the background thread sets bits, so no bit changes while it merges or writes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,18 +15,18 @@ use crate::state::Endings;
 use crate::state::timeline::Timeline;
 use crate::store_core::StoreCore;
 
-/// Endings that are looked up together: enough to share blocks, few enough to stay small.
+/// Endings that are looked up together: enough to share blocks, few enough to need little memory.
 const TOGETHER: usize = 65_536;
 
 impl StoreCore {
-    /// Finds what has ended so far.
+    /// Sets the bits of all tasks that have ended so far.
     pub(crate) fn resolve(&self) -> Result<(), StorageFault> {
         let (endings, timeline) = {
             let mut state = self.state()?;
             if state.ended.len() == 0 || state.resolving.is_some() {
                 return Ok(());
             }
-            // What is in the frozen buffer has no bits yet: its endings stay until it is a run.
+            // The frozen buffer has no bits: endings in it stay until it is a run.
             let endings = Arc::new(state.ended.take());
             state.resolving = Some(Arc::clone(&endings));
             (endings, Arc::clone(&state.timeline))
@@ -46,7 +45,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Sets the bits of endings, and gives the ids whose relocation is in the catalog and no longer holds.
+    /// Sets the bits of endings. Returns the ids whose relocation in the catalog no longer holds.
     pub(crate) fn set_bits(
         &self,
         endings: &Endings,

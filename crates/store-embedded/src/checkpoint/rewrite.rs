@@ -1,8 +1,10 @@
-//! Rewriting: runs of a slice become fewer, smaller or nearer ones.
+//! Rewriting: replace runs of a slice by fewer, smaller or nearer ones. Ended entries are left out.
 //!
-//! In: a timeline. Out: runs to exchange at the next checkpoint. Three reasons, one way: a far slice comes near and is split; a slice has
-//! too many runs to load well; most of a future slice was cancelled and its room is wanted back. What has ended is left out.
-//! One slice at a time, and no more than [`INPUT_BYTES_MAX`] of it, because writers wait if it takes long.
+//! There are three reasons: a far slice has come near and is split; a slice has too many runs to
+//! load quickly; most of a future slice was cancelled and its disk space is wanted back. The next
+//! checkpoint puts the new runs in the place of the old ones.
+//! One slice at a time is rewritten, and no more than [`INPUT_BYTES_MAX`] of it, because writes
+//! wait if it takes long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,11 +20,12 @@ use crate::run::{Generation, RunWriter, SortedRun};
 use crate::state::timeline::{Slice, Timeline};
 use crate::store_core::StoreCore;
 
-/// Bytes that one rewriting reads, at most: half of what a checkpoint writes, so that what comes in meanwhile fits the buffers.
+/// Bytes that one call reads, at most: half of what a checkpoint writes, so that the buffers can
+/// take what is written meanwhile.
 const INPUT_BYTES_MAX: u64 = 32 << 20;
 
 impl StoreCore {
-    /// Rewrites the slice that needs it most, if any does. All endings so far must have been resolved.
+    /// Rewrites the first slice that needs it, if any. All endings so far must have been resolved.
     pub(crate) fn rewrite(&self, numbers: &mut RunNumbers) -> Result<Exchange, StorageFault> {
         let (timeline, now) = {
             let state = self.state()?;
@@ -58,7 +61,8 @@ impl StoreCore {
                     exchange.added.push((slice.kind(), run));
                 }
                 Err(fault) => {
-                    // It is tried again when there is room; what was finished would be in its way.
+                    // The disk is full, and it is tried again later; finished files must not stay
+                    // until then.
                     for (_, run) in &exchange.added {
                         self.files.remove(run.no)?;
                     }
@@ -101,7 +105,7 @@ impl StoreCore {
     }
 }
 
-/// The smallest, as many as may be read at once; at least two, so that there is progress.
+/// The smallest runs, as many as may be read at once; at least two, so that there is progress.
 fn within_bound(mut runs: Vec<Arc<SortedRun>>) -> Vec<Arc<SortedRun>> {
     runs.sort_by_key(|run| run.file_bytes);
     let mut bytes = 0;

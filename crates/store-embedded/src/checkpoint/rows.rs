@@ -1,8 +1,7 @@
-//! The rows that a checkpoint writes to the catalog.
+//! The catalog rows of a checkpoint, added to a batch that is committed later.
 //!
-//! In: what was frozen. Out: a batch, not committed yet.
-//! Invariant: the catalog lists a postponed or paused task under its time, and under no other: whatever row says when a task is due
-//! changes together with its place in the order.
+//! The catalog lists a postponed or paused task under its present time and under no other: the row
+//! that says when a task is due and its key in the order change in the same batch.
 
 use punctual_core::TaskId;
 
@@ -65,7 +64,7 @@ impl StoreCore {
             batch.order(ListedKind::Postponed, before, None);
             batch.relocation(*id, None);
         }
-        // In the order of the catalog's keys: there each then stands beside the one before it.
+        // In the order of the catalog's keys, so that adjacent rows are written together.
         let mut relocations: Vec<_> = frozen.relocations.iter().collect();
         relocations.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
         for (id, relocation) in relocations {
@@ -78,7 +77,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// The relocation in the catalog.
+    /// The relocation that is in the catalog.
     fn relocation_before(
         &self,
         frozen: &FrozenState,
@@ -89,7 +88,7 @@ impl StoreCore {
         }
         let known = frozen.relocations_before.as_ref().and_then(|rows| rows.get(&id).copied());
         match known {
-            // As it was written it had a place.
+            // The catalog has the time of filing, which this row leaves open.
             Some(Some(relocation)) if relocation.filed_at().is_none() => {
                 self.catalog.relocation(id)
             }

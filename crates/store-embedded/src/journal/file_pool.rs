@@ -1,13 +1,12 @@
-//! The file_pool: files before and after their use.
+//! The file pool: files before and after their use.
 //!
-//! In: "take the next file", "this one is full", "the checkpoint has come this far". Out: a file
-//! that is ready to be written, or the news that there is no room for one.
-//! One thread does the slow part ahead of time: it recycles files that the checkpoint made
-//! superfluous, fills new ones with zeros where none can be recycled, and gives each a header with a
-//! new salt. When no file is ready the next one is only reserved: commits into it cost more, but
-//! nobody waits until megabytes of zeros are on disk.
-//! Invariant: a file has its name in the chain only when its header and its length are durable.
-//! Invariant: files leave the chain from its old end only, and the newest one with a commit stays.
+//! The writer takes the next file from the pool and returns full ones. One thread does the slow
+//! part ahead of time: it recycles files that the checkpoint no longer needs, fills new ones with
+//! zeros if none can be recycled, and writes a header with a new salt. When no file is ready, the
+//! next one is only preallocated: commits into it cost more, but no commit waits until megabytes of
+//! zeros are on disk.
+//! A file gets its name in the chain only when its header and its length are durable. Files leave
+//! the chain at its old end only, and the newest one with a commit stays.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,8 +19,8 @@ use super::disk::{Disk, means_full};
 use super::frame::{FRAMES_AT, FileHeader, UNFINISHED_NAME, file_name, spare_name};
 use super::{CommitNo, JournalOptions, JournalStats};
 
-/// Checkpoints over which it is remembered how many files each made necessary: one that came
-/// early must not have the files removed that the next one needs.
+/// Checkpoints for which the number of files between them is remembered: an early checkpoint must
+/// not remove the files that the next one needs.
 const CHECKPOINTS_REMEMBERED: usize = 8;
 
 /// A file that is being written, or is ready to be.
@@ -47,7 +46,7 @@ pub(super) struct SealedFile {
     pub(super) bytes: u64,
 }
 
-/// What a scan found.
+/// The files that a scan found.
 #[derive(Debug, Default)]
 pub(super) struct PoolStart {
     pub(super) number_last: u64,
@@ -62,9 +61,9 @@ pub(super) struct PoolStart {
 #[derive(Debug, Clone)]
 pub(super) enum NextFile {
     Ready,
-    /// It is being made: wait, and ask again.
+    /// It is being created: wait, and ask again.
     Coming,
-    /// It could not be made.
+    /// It could not be created.
     Failed(Arc<str>),
 }
 
@@ -81,21 +80,21 @@ pub(super) struct FilePool {
 struct PoolState {
     number_last: u64,
     sealed: VecDeque<SealedFile>,
-    /// Out of use, but still under their name in the chain.
+    /// No longer needed, but still under their name in the chain.
     retired: VecDeque<u64>,
     spares: VecDeque<u64>,
     ready: VecDeque<LiveFile>,
-    /// No commit in the file that is being written: the newest sealed one still has the last.
+    /// The file that is being written has no commit: the newest sealed one has the last commit.
     active_is_empty: bool,
     failed: Option<Arc<str>>,
-    /// Whether to try again although the last try failed.
+    /// Whether to try again although the last attempt failed.
     try_again: bool,
     stopping: bool,
-    /// The thread is gone: nothing will come any more.
+    /// The thread has ended: no further file will be created.
     ended: bool,
     begun: u64,
-    /// Files begun when the last checkpoint came, and how many the last ones had made
-    /// necessary: as many spares as the most of these are of use, no more.
+    /// Files begun until the last checkpoint, and between each of the last checkpoints. The pool
+    /// keeps as many spares as the most of these.
     begun_at_checkpoint: u64,
     begun_recently: VecDeque<u64>,
     spares_wanted: usize,
@@ -105,17 +104,17 @@ struct PoolState {
     recycled: u64,
 }
 
-/// What a file is made of.
+/// Where the blocks of a file come from.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum FileSource {
     Spare(u64),
-    /// Zeros that are on disk: the quickest to write to.
+    /// Zeros that are written to disk: the fastest to write to.
     Zeros,
-    /// SpaceLeft that is promised: the quickest to have.
+    /// Blocks that are only reserved: the fastest to create.
     Preallocated,
 }
 
-/// What the thread of the file_pool does next.
+/// What the thread of the pool does next.
 enum PoolTask {
     Retire(u64),
     Remove(u64),
@@ -162,7 +161,7 @@ impl FilePool {
         self.state().next()
     }
 
-    /// Waits until the next file is ready or could not be made.
+    /// Waits until the next file is ready or could not be created.
     pub(super) fn wait(&self) -> NextFile {
         let mut state = self.state();
         loop {
@@ -192,7 +191,7 @@ impl FilePool {
         self.state().active_is_empty = false;
     }
 
-    /// Why growth is refused, if it is. Starts another try.
+    /// Why growth is refused, if it is. Starts another attempt.
     pub(super) fn refuses_growth(&self) -> Option<Arc<str>> {
         let mut state = self.state();
         let why = state.failed.clone()?;
@@ -224,7 +223,7 @@ impl FilePool {
         self.changed.notify_all();
     }
 
-    /// Bytes in ready files, and whether the last try to make one failed.
+    /// Bytes in ready files, and whether the last attempt to create one failed.
     pub(super) fn space_left(&self) -> (u64, bool) {
         let state = self.state();
         (state.ready.iter().map(LiveFile::left).sum(), state.failed.is_some())
@@ -247,8 +246,8 @@ impl FilePool {
         self.changed.notify_all();
     }
 
-    /// Removes the files that hold nothing, once the thread has ended: what is closed takes no room
-    /// for what it might write. From both ends of the chain, so that a crash in between leaves no gap.
+    /// Removes empty files after the thread has ended, so that a closed journal takes no more space
+    /// than it needs. From both ends of the chain, so that a crash in between leaves no gap.
     pub(super) fn clear(&self) -> io::Result<()> {
         let mut state = self.state();
         for number in std::mem::take(&mut state.retired) {
@@ -265,7 +264,7 @@ impl FilePool {
         Ok(())
     }
 
-    /// The thread. `broken` is told of a sync that failed: no name can be trusted after it.
+    /// The thread. Calls `broken` after a failed sync: no file name can be relied on after it.
     pub(super) fn run(&self, broken: &dyn Fn(String)) {
         let _guard = EndOnDrop(self);
         loop {
@@ -302,7 +301,7 @@ impl FilePool {
         let keeps = {
             let mut state = self.state();
             state.retired.pop_front();
-            // More than the spares may be, if the next files are about to be made of them.
+            // More than the wanted spares, if the next files are about to be made of them.
             let spares_max =
                 state.spares_wanted + state.ready_wanted.saturating_sub(state.ready.len());
             let keeps = fits && state.spares.len() < spares_max;
@@ -314,7 +313,7 @@ impl FilePool {
         if keeps { Ok(()) } else { self.disk.remove(&to) }
     }
 
-    /// An error is a failed sync; having no room is an outcome.
+    /// Returns an error for a failed sync; a full disk is noted in the state.
     fn make_next(&self, number: u64, of: FileSource) -> io::Result<()> {
         let made = make(&self.disk, &self.dir, &self.options, number, of);
         let mut state = self.state();
@@ -388,7 +387,7 @@ impl PoolState {
     }
 }
 
-/// Makes the file with this number.
+/// Creates the file with this number.
 pub(super) fn make(
     disk: &Disk,
     dir: &Path,
@@ -430,14 +429,14 @@ pub(super) fn make(
 }
 
 fn new(disk: &Disk, dir: &Path, path: &Path, file_bytes: u64) -> io::Result<File> {
-    // Asked first, because filling a disk to its last block to find out would hurt everyone else.
+    // Checked first: filling the disk to its last block to find out would harm other programs.
     if disk.free_bytes(dir)? < file_bytes {
         return Err(io::ErrorKind::StorageFull.into());
     }
     disk.create(path)
 }
 
-/// Different at each life of each file, and not to be guessed by who chooses payloads.
+/// Different for each use of each file, and not predictable for callers who choose payloads.
 fn new_salt() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,16 +1,16 @@
-//! ScanReader a journal back: what it holds, and whether what is wrong with it may be cut off.
+//! Scanning a journal: what it contains, and whether what is wrong with it may be cut off.
 //!
-//! In: the directory. Out: every commit after the checkpoint, in order, and a `Scan` that says
-//! where to go on; or a refusal. Changes nothing on disk: cutting a tail off is `open`'s work.
+//! A scan replays every commit after the checkpoint, in order, and returns where to continue, or an
+//! error. It changes nothing on disk: `open` cuts off a torn tail.
 //!
-//! The rule about damage rests on one fact of the writer: a group is written only when the group
-//! before it is durable. So with L the last commit of the unbroken run from the start,
-//! - a head (with this file's salt) whose group begins at or before L + 1 belongs to the group
-//!   that was being written: the crash tore it, nobody was told of it, and it may be cut off;
+//! The rule about damage relies on one property of the writer: a group is written only when the
+//! group before it is durable. So with L the last commit of the unbroken sequence from the start,
+//! - a head (with this file's salt) whose group begins at or before L + 1 belongs to the group that
+//!   was being written: the crash tore it, it was never acknowledged, and it may be cut off;
 //! - a head whose group begins after L + 1 proves that commit L + 1 was durable once: it was
 //!   damaged since, and the journal refuses to open.
 //!
-//! A head counts as proof even if its payload is bad. Frames are looked for at every place where
+//! A head counts as proof even if its payload is bad. Frames are searched for at every offset where
 //! one could begin, in the rest of the file and in all later files.
 //! After a clean close nothing may be cut off.
 
@@ -42,14 +42,14 @@ pub(super) struct ScannedFile {
     pub(super) group_at: u64,
 }
 
-/// What the directory holds, and where to go on.
+/// What the directory contains, and where to continue.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// Files that the checkpoint has made superfluous.
+    /// Files that the checkpoint no longer needs.
     pub(super) obsolete: Vec<ScannedFile>,
     /// The chain from the first needed file on.
     pub(super) files: Vec<ScannedFile>,
-    /// The one to go on with; those after it are empty.
+    /// The index of the file to continue with; those after it are empty.
     pub(super) active: usize,
     pub(super) last: CommitNo,
     pub(super) replayed: u64,
@@ -61,7 +61,7 @@ pub(super) struct Scan {
     pub(super) unfinished: Vec<PathBuf>,
 }
 
-/// A tail that would be cut off, if nothing later contradicts it.
+/// A tail that will be cut off, unless a later file contradicts it.
 struct TornTail {
     file: usize,
     stale: Vec<u64>,
@@ -116,7 +116,7 @@ pub(super) fn scan(
     }
 
     let group = CommitNo(0);
-    // The lifetime of the callback is shortened to that of this reading.
+    // Shortens the lifetime of the callback to that of this reader.
     let replay: &mut Replay<'_> = &mut |commit, payload| replay(commit, payload);
     let mut reading = ScanReader { after, last, group, replayed: 0, tail: None, replay };
     for (index, file) in files.iter_mut().enumerate() {
@@ -149,7 +149,7 @@ pub(super) fn scan(
 }
 
 impl ScanReader<'_> {
-    /// The frames of one file, then what stands after them.
+    /// Reads the frames of one file, then what follows them.
     fn read(
         &mut self,
         disk: &Disk,
@@ -180,7 +180,7 @@ impl ScanReader<'_> {
         self.after_frames(index, file, &bytes)
     }
 
-    /// A good frame must be the next one, and must join up with what came before it.
+    /// A good frame must have the next number, and must belong to its group.
     fn expect(&mut self, file: &ScannedFile, at: u64, head: FrameHead) -> Result<(), JournalError> {
         let next = CommitNo(self.last.0 + 1);
         let joins = head.commit == next;
@@ -189,14 +189,14 @@ impl ScanReader<'_> {
         if !joins || !in_group {
             return Err(damaged(&file.path, at, next, format!("found {}", head.commit)));
         }
-        // Looked like a torn tail, but a later file goes on where it ends: nothing is missing.
+        // It looked like a torn tail, but a later file continues where it ends: nothing is missing.
         match self.tail.take() {
             Some(tail) if !tail.stale.is_empty() => Err(self.contradicted(&tail)),
             _ => Ok(()),
         }
     }
 
-    /// No good frame begins at `file.end`: the end, a torn group, or damage.
+    /// No good frame begins at `file.end`: this is the end, a torn group, or damage.
     fn after_frames(
         &mut self,
         index: usize,
@@ -248,14 +248,14 @@ impl ScanReader<'_> {
         Ok(())
     }
 
-    /// A torn tail must be the end of everything; here something follows in a later file.
+    /// A torn tail must be the end of everything, but here a later file continues.
     fn contradicted(&self, tail: &TornTail) -> JournalError {
         let Dropped { file, offset, commit, .. } = &tail.dropped;
         damaged(file, *offset, *commit, "a later file was written after it".to_owned())
     }
 }
 
-/// Whole frame at `at`, if there is one: head and payload both sound.
+/// The frame at `at`, if head and payload are sound.
 fn frame_at(bytes: &Bytes, at: u64, salt: u64) -> Option<(FrameHead, Bytes)> {
     let head = FrameHead::read(rest(bytes, at), salt)?;
     let start = usize::try_from(at).ok()?.checked_add(HEAD_BYTES)?;
@@ -268,7 +268,7 @@ fn frame_at(bytes: &Bytes, at: u64, salt: u64) -> Option<(FrameHead, Bytes)> {
     (payload_sum(&payload) == head.payload_sum).then_some((head, payload))
 }
 
-/// All heads at or after `from`, stepping over the payload of each.
+/// All heads at or after `from`, skipping the payload of each.
 fn heads_from(bytes: &[u8], from: u64, salt: u64) -> impl Iterator<Item = (u64, FrameHead)> {
     let mut at = from;
     std::iter::from_fn(move || {
@@ -302,7 +302,8 @@ fn refuse_after_close(
     }
 }
 
-/// The last file whose first commit the checkpoint joins up with; all before it are superfluous.
+/// The last file that begins at or before the commit after the checkpoint; earlier files are not
+/// needed.
 fn first_needed(
     disk: &Disk,
     files: &[ScannedFile],
@@ -318,8 +319,8 @@ fn first_needed(
     Ok(needed)
 }
 
-/// The commit before the first of the chain. A file other than the very first is never left alone
-/// without frames, so there its first head must be readable.
+/// The commit before the first of the chain. A file other than number 1 is never left alone without
+/// frames, so its first head must be readable.
 fn before_first(disk: &Disk, file: &ScannedFile) -> Result<CommitNo, JournalError> {
     match first_head(disk, file)? {
         Some(head) if head.commit.0 > 0 => Ok(CommitNo(head.commit.0 - 1)),
@@ -350,7 +351,7 @@ fn read_whole(disk: &Disk, file: &ScannedFile) -> Result<Bytes, JournalError> {
         .map_err(|source| JournalError::io("read", &file.path, source))
 }
 
-/// The names in the directory, sorted out.
+/// The names in the directory, by what they mean.
 struct Listing {
     numbers: Vec<u64>,
     spares: Vec<u64>,

@@ -1,10 +1,9 @@
-//! The writer: turns what waits into groups, and groups into durable bytes.
+//! The writer: takes entries from the queue in groups, and makes each group durable.
 //!
-//! In: the queue that callers fill. Out: outcomes, in order, to be handed over.
-//! Invariant: a group is written only when the one before it is durable, and lies in one file.
-//! Invariant: bytes of a group that failed cannot be read as frames later; if that cannot be made
-//! sure of, the journal is broken.
-//! NextFile door: `file_pool` has the next file ready; `scan` reads what is written here; `hand_over` tells the store.
+//! A group is written only when the one before it is durable, and is in one file. Bytes of a group
+//! that failed cannot be read as frames later; if that cannot be ensured, the journal is broken.
+//! `file_pool` provides the next file, `completion` reports to the store, and `scan` reads what is
+//! written here.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -21,19 +20,20 @@ use super::frame::{FrameHead, frame_bytes, padding, payload_sum};
 use super::stats::StoreStopwatch;
 use super::{Class, CommitNo, JournalEntry, JournalError, JournalOptions, JournalStats};
 
-/// Payloads up to this length are copied next to their heads; longer ones are written from where
-/// they are.
+/// Payloads up to this length are copied next to their heads; longer ones are written without a
+/// copy.
 const COPY_BYTES_MAX: usize = 4096;
-/// Bytes of a group that the writer hands over itself: less than a millisecond of taking it in.
+/// Bytes of a group that the writer completes itself: the store applies them in less than a
+/// millisecond.
 const HERE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What callers, the writer and the hand-over share.
+/// What callers, the writer and the completing thread share.
 #[derive(Debug)]
 pub(super) struct JournalShared<T> {
     state: Mutex<WriterState<T>>,
-    /// Something to write, or time to stop.
+    /// Signals an entry in the queue, or the end.
     work: Condvar,
-    /// The queue was emptied, or the journal ended.
+    /// Signals that the queue was emptied, or that the journal ended.
     capacity: Condvar,
     pub(super) capacity_async: Notify,
 }
@@ -49,7 +49,7 @@ struct WriterState<T> {
     stats: JournalStats,
 }
 
-/// An entry in the queue, with what its head needs.
+/// An entry in the queue, with the checksum of its payload.
 #[derive(Debug)]
 pub(super) struct QueuedEntry<T> {
     pub(super) bytes: Bytes,
@@ -92,7 +92,7 @@ impl<T> JournalShared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry in the queue, or gives it back.
+    /// Puts an entry in the queue, or returns it with the reason.
     pub(super) fn offer(
         &self,
         queued: QueuedEntry<T>,
@@ -123,7 +123,7 @@ impl<T> JournalShared<T> {
         }
     }
 
-    /// All that waits. `None` when the journal is to stop and nothing waits.
+    /// Takes the whole queue. `None` when the journal stops and the queue is empty.
     fn take(&self) -> Option<VecDeque<QueuedEntry<T>>> {
         let mut state = self.state();
         loop {
@@ -157,7 +157,7 @@ impl<T> JournalShared<T> {
         self.wake_callers();
     }
 
-    /// For good. The first reason stays.
+    /// Breaks the journal for good. The first reason is kept.
     pub(super) fn break_with(&self, why: String) {
         tracing::error!(why, "journal: broken, nothing more is acknowledged");
         self.state().broken.get_or_insert_with(|| Arc::from(why));
@@ -183,20 +183,20 @@ impl<T> JournalShared<T> {
 
 impl<T> WriterState<T> {
     fn has_capacity(&self, options: &JournalOptions, bytes: usize) -> bool {
-        // One that is larger than the whole bound goes alone.
+        // A payload that is larger than the whole limit is queued alone.
         self.queue.is_empty()
             || (self.queue.len() < options.queue_commits_max
                 && self.queue_bytes + bytes <= options.queue_bytes_max)
     }
 }
 
-/// The thread that hands outcomes to the store.
+/// The thread that reports completions to the store.
 pub(super) fn run_completions<T>(shared: &JournalShared<T>, groups: CompletionReceiver<T>) {
     let _guard = BreakJournalOnPanic(shared);
     groups.run();
 }
 
-/// A thread that panics must not leave callers waiting for ever.
+/// Breaks the journal if a thread panics, so that no caller waits for it.
 struct BreakJournalOnPanic<'a, T>(&'a JournalShared<T>);
 
 impl<T> Drop for BreakJournalOnPanic<'_, T> {
@@ -204,14 +204,14 @@ impl<T> Drop for BreakJournalOnPanic<'_, T> {
         if thread::panicking() {
             let name = thread::current().name().unwrap_or("a thread").to_owned();
             self.0.break_with(format!("{name} panicked"));
-            // Nobody is left to answer these; dropping an item is all the answer there is.
+            // No thread is left to complete these entries; dropping their items tells the callers.
             let waiting = std::mem::take(&mut self.0.state().queue);
             drop(waiting);
         }
     }
 }
 
-/// The owner of the file.
+/// The thread that owns the file.
 pub(super) struct JournalWriter<T> {
     disk: Disk,
     reserve_bytes: u64,
@@ -220,16 +220,16 @@ pub(super) struct JournalWriter<T> {
     active: LiveFile,
     active_is_empty: bool,
     last: CommitNo,
-    /// Heads and short payloads of the group being written; kept to be used again.
+    /// Heads and short payloads of the group being written; reused.
     staging: Vec<u8>,
 }
 
-/// What to do with the entry that comes next.
+/// What to do with the next entry.
 enum GroupStep {
     Take,
     /// Write what was taken so far, then wait for the next file.
     Wait,
-    /// Write what was taken so far, then go on in the next file.
+    /// Write what was taken so far, then continue in the next file.
     Rotate,
     Refuse(JournalError),
 }
@@ -249,14 +249,14 @@ impl<T> JournalWriter<T> {
             shared: Arc::clone(shared),
             file_pool: Arc::clone(file_pool),
             active,
-            // If it is not, saying so once too often does no harm.
+            // If it is not empty, one call of `wrote_first` too many does no harm.
             active_is_empty: true,
             last,
             staging: Vec::new(),
         }
     }
 
-    /// The thread: until the journal is stopped and the queue is empty.
+    /// The thread: runs until the journal is stopped and the queue is empty.
     pub(super) fn run(mut self, sender: &CompletionSender<T>) {
         let shared = Arc::clone(&self.shared);
         let _guard = BreakJournalOnPanic(&shared);
@@ -276,8 +276,8 @@ impl<T> JournalWriter<T> {
         }
     }
 
-    /// Takes entries off the front, as many as go in one group, and makes them durable.
-    /// Out: what became of them, and how many bytes they were.
+    /// Takes entries off the front, as many as fit in one group, and makes them durable. Returns
+    /// their completions and how many bytes they were.
     fn next_group(&mut self, waiting: &mut VecDeque<QueuedEntry<T>>) -> (Vec<Completion<T>>, u64) {
         let mut group = Vec::with_capacity(waiting.len());
         let mut refused = Vec::new();
@@ -307,7 +307,7 @@ impl<T> JournalWriter<T> {
         (outcomes, bytes)
     }
 
-    /// Decides on one entry, when `taken` bytes stand before it in the group.
+    /// Decides about one entry, when the group already has `taken` bytes.
     fn step(&self, queued: &QueuedEntry<T>, taken: u64) -> GroupStep {
         if let Some(why) = self.shared.broken() {
             return GroupStep::Refuse(JournalError::Broken { why });
@@ -321,7 +321,7 @@ impl<T> JournalWriter<T> {
             NextFile::Failed(why) if grows || need > left => {
                 GroupStep::Refuse(JournalError::Full { why })
             }
-            // What is reserved is not given away before it is known whether more is to come.
+            // The reserve is not used before it is known whether there will be another file.
             NextFile::Coming if need > left || (grows && left - need < self.reserve_bytes) => {
                 GroupStep::Wait
             }
@@ -342,7 +342,7 @@ impl<T> JournalWriter<T> {
         }
     }
 
-    /// Writes a group and makes it durable, or makes sure that nothing of it can be read.
+    /// Writes a group and makes it durable, or ensures that nothing of it can be read.
     fn commit(&mut self, group: Vec<QueuedEntry<T>>, bytes: u64) -> Vec<Completion<T>> {
         let first = CommitNo(self.last.0 + 1);
         let watch = StoreStopwatch::start();
@@ -370,11 +370,11 @@ impl<T> JournalWriter<T> {
         (first.0..).zip(group).map(|(commit, queued)| (Ok(CommitNo(commit)), queued.item)).collect()
     }
 
-    /// One write for the whole group and the end after it.
+    /// One write for the whole group and the end marker after it.
     fn write(&mut self, group: &[QueuedEntry<T>], first: CommitNo) -> io::Result<()> {
         let mut staging = std::mem::take(&mut self.staging);
         staging.clear();
-        // Where the staged bytes are interrupted by a payload that is written from its own place.
+        // Where a payload that is not copied interrupts the staged bytes.
         let mut cuts = Vec::new();
         for (commit, queued) in (first.0..).zip(group) {
             let length = queued.bytes.len();
@@ -409,7 +409,7 @@ impl<T> JournalWriter<T> {
         written
     }
 
-    /// A write failed half-way: nothing of it may be read as a frame, not even after a crash.
+    /// After a failed write: nothing of the group may be read as a frame, not even after a crash.
     fn undo(&mut self, group: &[QueuedEntry<T>], error: io::Error) -> JournalError {
         if !means_full(&error) {
             return self.broken("write failed", &error);

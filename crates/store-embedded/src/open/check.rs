@@ -1,7 +1,7 @@
-//! Checking: everything in a directory is read, verified and counted, and nothing is changed.
+//! Checking: read, verify and count everything in the directory of a closed store, without changing
+//! it.
 //!
-//! In: the directory of a store that nobody has open. Out: a [`CheckReport`]: what there is, and every problem that was found. Damage that keeps a
-//! store from opening is an error; the rest is a list, because whoever checks wants to know all of it.
+//! Damage that prevents opening is an error; all other problems are collected in a [`CheckReport`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::run::{RunFiles, SortedRun};
 use crate::state::order::ListedKind;
 use crate::store_core::StoreCore;
 
-/// Entries that are looked at together.
+/// Entries that are checked together.
 const TOGETHER: usize = 4096;
 
 /// What a check found.
@@ -36,23 +36,23 @@ pub struct CheckReport {
     pub scheduled: u64,
     /// Paused tasks.
     pub paused: u64,
-    /// NameRows.
+    /// Names.
     pub names: u64,
     /// Dead letters.
     pub dead_letters: u64,
     /// Records of fires in runs.
     pub records: u64,
-    /// Runs, of tasks and of history.
+    /// Runs of tasks and of history.
     pub runs: u64,
     /// Bytes of all runs.
     pub run_bytes: u64,
     /// Commits that are only in the journal.
     pub replayed: u64,
-    /// What is wrong, in words.
+    /// The problems, as sentences.
     pub problems: Vec<String>,
 }
 
-/// Reads and verifies everything in the directory of a store that nobody has open.
+/// Reads and verifies everything in the directory of a store that no process has open.
 pub fn check(dir: &Path) -> Result<CheckReport, EmbeddedOpenError> {
     let directory = Directory::take_existing(dir)?;
     let mut options = EmbeddedOptions::new(directory.partitions);
@@ -84,7 +84,7 @@ impl CheckReport {
 }
 
 impl StoreCore {
-    /// Every block of every run: sums, order, and that each body can be read.
+    /// Verifies every block of every run: checksums, order, and that each body can be decoded.
     fn check_runs(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
         let (tasks, history): (Vec<Arc<SortedRun>>, Vec<Arc<SortedRun>>) = {
             let state = self.state()?;
@@ -139,7 +139,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Every name leads to a living task of that name.
+    /// Verifies that every name leads to a live task.
     fn check_names(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
         let mut rows = BTreeMap::new();
         self.catalog.all_names(|name, head| {
@@ -169,7 +169,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// What is living, counted, against the counts that are kept.
+    /// Counts the live tasks of a partition and compares them with the stored counts.
     fn check_partition_of(
         &self,
         partition: PartitionId,
@@ -191,7 +191,7 @@ impl StoreCore {
                 break;
             }
             after = loaded.covered;
-            // Where to go on is found anew: a check reads every entry once.
+            // The position is not needed again: a check reads every entry once.
             loading = None;
         }
         let away = self.postponed_of(partition)?;
@@ -234,7 +234,7 @@ impl StoreCore {
         rows.map(|(id, paused)| self.paused_task(id, &paused)).collect()
     }
 
-    /// Everything that is postponed or paused is listed under its time.
+    /// Verifies that every postponed or paused task is listed under its time.
     fn check_order(
         &self,
         kind: ListedKind,

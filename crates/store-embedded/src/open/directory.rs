@@ -1,7 +1,7 @@
-//! The directory of a store: what it is, and that it is ours alone.
+//! The directory of a store: its format and its lock.
 //!
-//! In: a path. Out: a [`Directory`] that is held until it is dropped, or the reason why it cannot be. `FORMAT` says what the directory
-//! is and never changes; `LOCK` is held by an open store, and says by whom.
+//! A [`Directory`] holds the lock until it is dropped. The file `FORMAT` says what the directory
+//! contains and never changes; the file `LOCK` is locked by an open store and names the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,50 +14,51 @@ use crate::fault::StorageFault;
 use crate::journal::{JournalError, StoreId};
 use crate::options::EmbeddedOptions;
 
-/// The format that this version reads and writes. Before 2 the catalog did not have postponed and paused tasks in their order.
+/// The format that this version reads and writes. Format 1 had no order of postponed and paused
+/// tasks in the catalog.
 const FORMAT_VERSION: u32 = 2;
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedOpenError {
-    /// Another process has it, or this one has already.
+    /// Another process has the store open, or this process already has.
     #[error("{} is held by {holder}", dir.display())]
     Held {
-        /// Which directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// Who, as far as it said.
+        /// The process, as the lock file names it.
         holder: String,
     },
-    /// A newer or older version made it.
+    /// An older or newer version wrote the store.
     #[error("{} has format {found}, this version reads {FORMAT_VERSION}", dir.display())]
     Format {
-        /// Which directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// Its format.
+        /// The format of the store.
         found: u32,
     },
-    /// There is something in it that is not a store.
+    /// The directory contains something else.
     #[error("{} is not a store: {what}", dir.display())]
     NotAStore {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
-        /// How that shows.
+        /// What was found, or is missing.
         what: String,
     },
-    /// It was made with another number of partitions.
+    /// The store has another number of partitions.
     #[error("{} has {found} partitions, {asked} were asked for", dir.display())]
     Partitions {
-        /// Which directory.
+        /// The directory of the store.
         dir: PathBuf,
-        /// How many it has.
+        /// The partitions of the store.
         found: u16,
-        /// How many were asked for.
+        /// The partitions that the caller expected.
         asked: u16,
     },
-    /// Its journal cannot be read.
+    /// The journal cannot be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Something in it is damaged or missing, or the file system said no.
+    /// A file is damaged or missing, or the file system returned an error.
     #[error("{0}")]
     Damaged(String),
 }
@@ -68,19 +69,20 @@ impl From<StorageFault> for EmbeddedOpenError {
     }
 }
 
-/// A directory that is held.
+/// A directory whose lock is held.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
     pub(crate) store: StoreId,
     pub(crate) partitions: Partitions,
-    /// How long a near slice is: runs are found by it, so it stays as it was.
+    /// The length of a near slice when the store was created. Runs are found by it, so it never
+    /// changes.
     pub(crate) slice_millis: u64,
     _lock: File,
 }
 
 impl Directory {
-    /// Takes the directory, and makes a store of it if it is empty or not there.
+    /// Locks the directory, and creates a store if it is empty or does not exist.
     pub(crate) fn take(path: &Path, options: &EmbeddedOptions) -> Result<Self, EmbeddedOpenError> {
         make(path)?;
         let lock = lock(path)?;
@@ -105,7 +107,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Takes the directory of a store that is there, as it is.
+    /// Locks the directory of an existing store.
     pub(crate) fn take_existing(path: &Path) -> Result<Self, EmbeddedOpenError> {
         if !path.join("FORMAT").exists() {
             let what = "it has no FORMAT file".to_owned();
@@ -152,7 +154,7 @@ impl Directory {
         })
     }
 
-    /// How large the disk is that it is on.
+    /// The size of the disk that the directory is on.
     pub(crate) fn disk_bytes(&self) -> Result<u64, EmbeddedOpenError> {
         let disk = rustix::fs::statvfs(&self.path)
             .map_err(|errno| StorageFault::io("ask for the disk of", &self.path, errno.into()))?;
@@ -177,7 +179,8 @@ fn make(path: &Path) -> Result<(), EmbeddedOpenError> {
     Ok(())
 }
 
-/// Takes the lock of a directory and says in it who has it. A killed process leaves no lock: the system lets go of it.
+/// Locks a directory and writes the name of this process into the lock file. The system releases
+/// the lock of a process that is killed.
 fn lock(path: &Path) -> Result<File, EmbeddedOpenError> {
     let name = path.join("LOCK");
     let io = |source| StorageFault::io("open", &name, source);
@@ -192,7 +195,7 @@ fn lock(path: &Path) -> Result<File, EmbeddedOpenError> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut holder = String::new();
-            // What cannot be read is not known; the refusal stands.
+            // If the name cannot be read, the error says "another process".
             let _ = file.read_to_string(&mut holder);
             let holder = match holder.trim() {
                 "" => "another process".to_owned(),
@@ -210,7 +213,7 @@ fn lock(path: &Path) -> Result<File, EmbeddedOpenError> {
     Ok(file)
 }
 
-/// A store is not made among other things: whoever mistypes a path should hear of it.
+/// A store is created only in an empty directory, to catch a mistyped path.
 fn check_empty(path: &Path) -> Result<(), EmbeddedOpenError> {
     let entries = fs::read_dir(path).map_err(|source| StorageFault::io("read", path, source))?;
     for entry in entries {

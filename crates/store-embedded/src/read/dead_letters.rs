@@ -1,4 +1,4 @@
-//! Dead letters and history: reading them, and sweeping what is past its retention.
+//! Dead letters: reading them in pages, and finding those that are past their retention.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::fault::{ReadContext, StorageFault};
 use crate::state::history::read_of_task;
 use crate::store_core::StoreCore;
 
-/// Letters that one page looks at, at most.
+/// Dead letters that one page examines, at most.
 const LOOKED_AT_MAX: usize = 4096;
 
 impl StoreCore {
-    /// Letters of a partition after one, in order, and whether there are no more.
+    /// Dead letters of a partition after one fire, in order, and whether these are all.
     fn letters(
         &self,
         partition: PartitionId,
@@ -52,7 +52,8 @@ impl StoreCore {
             drop(state);
             let mut letters: Vec<(FireId, Bytes)> =
                 rows.into_iter().filter_map(|(fire_id, letter)| Some((fire_id, letter?))).collect();
-            // A page needs somewhere to go on from, also if all that was looked at is forgotten by now.
+            // A page needs a position to continue from, even if all letters that it examined were
+            // deleted meanwhile.
             if more && letters.is_empty() {
                 return self.letters(partition, covered);
             }
@@ -64,7 +65,7 @@ impl StoreCore {
         }
     }
 
-    /// All letters of a partition.
+    /// All dead letters of a partition.
     pub(crate) fn all_letters(
         &self,
         partition: PartitionId,
@@ -117,7 +118,7 @@ impl StoreCore {
         letter.map(|letter| read_letter(&letter, &self.interner).reading("dead letter")).transpose()
     }
 
-    /// Letters that are past their age, with whose they are.
+    /// Dead letters that are past their retention, with their namespaces.
     pub(crate) fn letters_past(
         &self,
         partition: PartitionId,

@@ -1,8 +1,8 @@
 //! Fetching: tasks by id, without an index.
 //!
-//! In: ids. Out: where each stands, and its record. The id says when the task was due, the relocations say
-//! whether that status holds; so there is one key to look for, in the buffers and in the few runs that may have it. Keys of many
-//! ids are looked up in the order of the blocks, so that a block is read once.
+//! An id contains a time, and the relocations say whether the entry is filed at that time. So there
+//! is one key to search for, in the buffers and in the few runs that may have it. The keys of many
+//! ids are searched in the order of the blocks, so that each block is read once.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use crate::state::relocation::{Moved, Relocation, key_of};
 use crate::state::timeline::Timeline;
 use crate::store_core::StoreCore;
 
-/// Tries to get an answer that no commit has overtaken. Beyond them, the answer is what was true at some time
-/// for each id.
+/// Attempts to get a result that no commit has changed meanwhile. The last attempt may return tasks
+/// as they were at different moments.
 const TRIES_MAX: usize = 4;
 
-/// Whether bodies are wanted, or only whether there is something.
+/// Which part of an entry is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FetchPart {
     Bodies,
     Presence,
 }
 
-/// A living task.
+/// A task that has not ended.
 #[derive(Debug, Clone)]
 pub(crate) enum LiveTask {
     Scheduled {
@@ -49,12 +49,12 @@ pub(crate) enum EntryLocation {
     Run(Arc<SortedRun>, u32),
 }
 
-/// Whether an entry that was found is status there.
+/// Whether an entry that was found is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EntryStatus {
     Live,
     Ended,
-    /// It was written somewhere else meanwhile: look again.
+    /// A checkpoint has moved it meanwhile: search again.
     Moved,
 }
 
@@ -78,7 +78,7 @@ impl EntryLocation {
     }
 }
 
-/// A hit in a run; whether it has ended is another question.
+/// An entry that was found in a run. It may have ended.
 #[derive(Debug)]
 pub(crate) struct RunHit {
     pub(crate) wanted: usize,
@@ -87,18 +87,18 @@ pub(crate) struct RunHit {
     body: Bytes,
 }
 
-/// What one look at memory says of an id.
+/// What memory knows about an id.
 enum MemoryLookup {
     Known(Option<LiveTask>),
-    /// To be looked for in the runs, at the location that this relocation says, or the catalog's; and, if it `may_be_paused`,
-    /// among the paused tasks of the catalog.
+    /// The runs have to be searched, at the time that this relocation gives, or the one in the
+    /// catalog; and, if it `may_be_paused`, the paused tasks in the catalog.
     OnDisk {
         relocation: Option<Option<Relocation>>,
         may_be_paused: bool,
     },
 }
 
-/// What is looked for on disk.
+/// A search on disk.
 struct DiskLookup {
     wanted: usize,
     key: EntryKey,
@@ -107,7 +107,7 @@ struct DiskLookup {
 }
 
 impl StoreCore {
-    /// LiveEntry tasks by id.
+    /// Tasks by id that have not ended.
     pub(crate) fn fetch(
         &self,
         partition: PartitionId,
@@ -152,7 +152,7 @@ impl StoreCore {
         }
     }
 
-    /// The same, as tasks.
+    /// The same, decoded.
     pub(crate) fn tasks_of(
         &self,
         partition: PartitionId,
@@ -169,7 +169,7 @@ impl StoreCore {
         ids.iter().zip(found).map(task).collect()
     }
 
-    /// The relocation that holds: the one in memory, or the catalog's.
+    /// The present relocation: the one in memory, or the one in the catalog.
     pub(crate) fn relocation_of(
         &self,
         id: TaskId,
@@ -238,7 +238,7 @@ impl StoreCore {
         }
         places.sort_unstable_by_key(|(no, block, key, ..)| (*no, *block, *key));
         let mut hits = Vec::with_capacity(keys.len());
-        // One piece of memory each, however many are looked for.
+        // Two buffers for all blocks and bodies.
         let (mut block_keys, mut bodies) = (Vec::new(), Vec::new());
         for of_run in places.chunk_by(|a, b| a.0 == b.0) {
             let run = of_run[0].4;
@@ -278,7 +278,7 @@ fn look_up(state: &StoreState, partition: PartitionId, id: TaskId) -> MemoryLook
         return MemoryLookup::Known(None);
     }
     let in_memory = state.relocations.get(&id).copied();
-    // In the buffers only what has a relocation in memory is away from home.
+    // An entry in a buffer that is not at the time in its id has a relocation in memory.
     let relocation = in_memory.unwrap_or_default();
     let key = key_of(id, relocation);
     let in_buffer = state.buffer.get(key).map(|body| (body, EntryLocation::Buffer));
@@ -305,7 +305,7 @@ fn look_up(state: &StoreState, partition: PartitionId, id: TaskId) -> MemoryLook
     }
 }
 
-/// What holds instead of the record's own.
+/// The time and version that replace those in the entry.
 pub(crate) fn moved_by(relocation: Option<Relocation>) -> Option<Moved> {
     relocation.and_then(|relocation| relocation.moved())
 }

@@ -1,7 +1,7 @@
-//! Finding: what keys lead to. The one read on a hot path.
+//! Finding: which task a key names. This is the one read on a hot path.
 //!
-//! In: keys. Out: heads. A name gives the id and the schedule, a relocation the time after every postponement; both are asked of
-//! memory first, and what the catalog answers is remembered.
+//! A name leads to a head with id and schedule; a relocation has the time after every postponement.
+//! Memory is asked first, and rows that the catalog returns are cached.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,14 @@ use crate::state::names::{NameKey, NameRow, NameTarget, name_of};
 use crate::state::relocation::Relocation;
 use crate::store_core::StoreCore;
 
-/// What the catalog said.
+/// Rows that were read from the catalog.
 #[derive(Debug, Default)]
 struct CatalogAnswers {
     names: HashMap<NameKey, Option<Head>>,
     relocations: HashMap<TaskId, Option<Relocation>, IdHash>,
 }
 
-/// What memory, with what the catalog said, knows of a name.
+/// What is known about a name from memory and from the rows that were read.
 enum FindResult {
     Known(Option<Head>),
     AskName,
@@ -30,7 +30,7 @@ enum FindResult {
 }
 
 impl StoreCore {
-    /// Answers from memory alone, if it knows everything.
+    /// Answers from memory, if memory knows everything.
     pub(crate) fn find_in_memory(
         &self,
         names: &[NameKey],
@@ -47,7 +47,7 @@ impl StoreCore {
         Ok(Some(heads))
     }
 
-    /// Answers with the help of the catalog.
+    /// Answers from memory and the catalog.
     pub(crate) fn find(&self, names: &[NameKey]) -> Result<Vec<Option<Head>>, StorageFault> {
         let mut in_catalog = CatalogAnswers::default();
         let mut checkpoints = self.state()?.checkpoints;

@@ -1,10 +1,11 @@
-//! Listing: living tasks that pass a filter, in order, in pages.
+//! Listing: tasks that match a filter, in order, in pages.
 //!
-//! In: a filter and a position. Out: a page, and where to go on. A page goes through the timeline and, beside it, through the postponed and paused
-//! tasks in their order (`order`), a step at a time, until it is full; so it costs what it shows and what the filter leaves
-//! out, however many tasks there are. What one page looks at is bounded, so a filter that hardly anything passes gives short pages, not long waits.
-//! With the beginning of a key, it goes by the names that begin so, unless there are very many.
-//! Next door: `load`, for what is due.
+//! A page merges the timeline with the postponed and paused tasks in their order (`state::order`),
+//! step by step until it is full. So it costs what it shows and what the filter skips, however many
+//! tasks there are. What one page examines is bounded: a filter that matches hardly anything gives
+//! short pages, not long waits.
+//! With a key prefix the page is built from the names with that prefix, unless there are very many.
+//! `load` is for what is due.
 
 use std::sync::atomic::Ordering;
 
@@ -20,23 +21,25 @@ use crate::state::names::{NameKey, NameRow, name};
 use crate::state::order::{ListedKind, OrderKey, paused_key, postponed_key};
 use crate::store_core::StoreCore;
 
-/// What one page looks at, at most, beside what its last step does: some ten milliseconds.
+/// What one page examines, at most, apart from its last step: about ten milliseconds.
 const LOOKED_AT_MAX: usize = 16_384;
-/// What one step looks at of each kind: as much as the page needs, and twice as much as the step before, within these.
+/// What one step examines of each kind: first what the page needs, then twice as much each time,
+/// within these limits.
 const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
-/// NameRows that begin as asked for which a page goes by names. With more of them, enough of what is due next begins so.
+/// Up to so many names with a prefix, a page is built from names. With more, enough of what is due
+/// next has the prefix.
 const NAMES_MAX: usize = 8192;
-/// Tries to get a page that no commit has overtaken.
+/// Attempts to get a page that no commit has changed meanwhile.
 const TRIES_MAX: usize = 4;
 
 /// What is between two keys, both excluded.
 type Range = (EntryKey, EntryKey);
 
-/// Some of what is in a range.
+/// The tasks of a part of a range.
 struct ListStep {
     /// In order.
     tasks: Vec<Task>,
-    /// Up to where there are no others.
+    /// The step is complete up to this key.
     covered: EntryKey,
     looked_at: usize,
 }
@@ -80,7 +83,7 @@ impl StoreCore {
         self.list_by_time(filter, range, limit)
     }
 
-    /// Goes through everything that is due in a range.
+    /// Builds a page from everything that is due in a range.
     fn list_by_time(
         &self,
         filter: &Filter,
@@ -142,7 +145,8 @@ impl StoreCore {
         Ok(ListStep { tasks, covered, looked_at })
     }
 
-    /// The next keys of the order, at most `limit`; what they cover, if there are more.
+    /// The next keys of the order, at most `limit`. If there may be more, lowers `covered` to the
+    /// last of them.
     pub(crate) fn order_after(
         &self,
         kind: ListedKind,
@@ -150,7 +154,8 @@ impl StoreCore {
         limit: usize,
         covered: &mut EntryKey,
     ) -> Result<Vec<EntryKey>, StorageFault> {
-        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
+        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog,
+        // never back.
         let (noted, in_catalog) = {
             let state = self.state()?;
             let (order, in_catalog) = match kind {
@@ -179,7 +184,7 @@ impl StoreCore {
         Ok(keys)
     }
 
-    /// Tasks that are postponed or paused, of those that were listed so once.
+    /// The tasks that are still listed under these keys.
     fn tasks_at(
         &self,
         partition: PartitionId,
@@ -211,7 +216,7 @@ impl StoreCore {
         Ok(tasks)
     }
 
-    /// NameRows that begin as the filter says, unless there are too many.
+    /// Names with the filter's prefix, unless there are too many.
     fn names_of_prefix(
         &self,
         partition: PartitionId,
@@ -259,7 +264,7 @@ impl StoreCore {
     }
 }
 
-/// Adds the tasks that pass to a page, and says where the next one begins if it is full.
+/// Adds the tasks that match to a page, and returns where the next page begins if it is full.
 fn fill(
     items: &mut Vec<Task>,
     limit: usize,
@@ -291,7 +296,7 @@ fn may_be_at(state: &StoreState, key: EntryKey) -> bool {
     postponed || paused
 }
 
-/// Above everything that is due before a time. The last instant of all time excludes nothing.
+/// A key greater than everything that is due before a time. `Timestamp::MAX` excludes nothing.
 pub(crate) fn end_of(partition: PartitionId, to: Timestamp) -> EntryKey {
     if to == Timestamp::MAX {
         let id = TaskId::new(to, partition, Epoch::MAX, Sequence::MAX);

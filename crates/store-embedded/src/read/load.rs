@@ -1,9 +1,9 @@
 //! Loading: scheduled tasks in the order in which they are due.
 //!
-//! In: a position, a time and a limit. Out: tasks. Runs are read ahead without the lock; then buffers and what was read are merged
-//! under it, in memory, so that a page is a picture of one moment. A postponed entry that comes up before its
-//! time is filed anew at its time, in passing.
-//! Consecutive loads go on where the last one stopped, without seeking.
+//! Runs are read ahead without the lock. Then buffers and what was read ahead are merged under the
+//! lock, in memory, so that a page shows one moment. A postponed entry that is found before its
+//! time is filed again at its time.
+//! Consecutive loads continue where the last one stopped, without another search.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
@@ -22,50 +22,51 @@ use crate::state::layers::IdHash;
 use crate::state::relocation::{Moved, Relocation};
 use crate::store_core::StoreCore;
 
-/// Entries that are read ahead at a time, at most: a limit without bound must not read a whole store before it looks.
+/// Entries that are read ahead at once, at most, so that a large limit does not read a whole store.
 const AHEAD_MAX: usize = 4096;
-/// Relocations that are read in a row for each entry that was read ahead, before they are asked for one by one.
+/// Relocations that are read as a range, for each entry that was read ahead, before they are read
+/// one by one.
 const ROWS_PER_ENTRY_MAX: usize = 4;
 
-/// Where an owner goes on loading.
+/// The position at which an owner continues to load.
 #[derive(Debug)]
 pub(crate) struct Loading {
-    /// After what.
+    /// The last key that was loaded.
     after: EntryKey,
     timeline_version: u64,
     merge: Merge,
-    /// Read ahead, in order.
+    /// Entries that were read ahead, in order.
     ahead: VecDeque<Candidate>,
-    /// Whether the runs have no more than that.
+    /// Whether the runs have no further entries.
     exhausted: bool,
 }
 
-/// An entry that holds now.
+/// An entry of a task that has not ended.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveEntry {
     pub(crate) key: EntryKey,
     pub(crate) body: Bytes,
     pub(crate) moved: Option<Moved>,
-    /// Where it stands, if in a run.
+    /// The run and the ordinal of the entry, if it is in a run.
     location: Option<(RunNo, u32)>,
 }
 
-/// What to do about postponed entries that come up before their time.
+/// What to do with postponed entries that are found before their time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Postponed {
     FileAnew,
     LeaveOut,
 }
 
-/// Some of what is in a range.
+/// The entries of a part of a range.
 #[derive(Debug)]
 pub(crate) struct LoadedRange {
     pub(crate) living: Vec<LiveEntry>,
-    /// Up to where everything was looked at.
+    /// The result is complete up to this key.
     pub(crate) covered: EntryKey,
-    /// Whether there is no more in the range.
+    /// Whether the result is the whole range.
     pub(crate) whole: bool,
-    /// Entries that were looked at.
+    /// Entries that were examined.
     pub(crate) looked_at: usize,
 }
 
@@ -109,8 +110,9 @@ impl StoreCore {
         loaded.living.iter().map(task).collect()
     }
 
-    /// LiveEntry entries between two keys, both excluded, in order, at most `limit`. Where postponed ones are left out they count
-    /// too, so that no more is looked at than that; so there may be fewer, and more to come.
+    /// Live entries between two keys, both excluded, in order, at most `limit`. With
+    /// `Postponed::LeaveOut`, postponed entries count towards the limit, so the result may have
+    /// fewer entries although there are more.
     pub(crate) fn load_range(
         &self,
         loading: &mut Option<Loading>,
@@ -161,7 +163,7 @@ impl StoreCore {
                     }
                 }
             }
-            // What was filed anew is in the buffer now.
+            // Entries that were filed again are in the buffer now.
             self.request_work(state);
             let (full, read) = (looked_at >= limit, looked_at.max(current.ahead.len()));
             let whole = covered >= end && !full;
@@ -173,7 +175,7 @@ impl StoreCore {
         }
     }
 
-    /// The catalog's relocations of what was read ahead.
+    /// The relocations that the catalog has for entries that were read ahead.
     fn base_of(&self, loading: &Loading) -> Result<(CatalogRelocations, u64), StorageFault> {
         let mut base = CatalogRelocations::default();
         let (in_catalog, checkpoints) = {
@@ -185,7 +187,8 @@ impl StoreCore {
         }
         let at_due = |key: EntryKey| key.at == key.id.due();
         let mut home = loading.ahead.iter().map(|c| c.entry.key).filter(|key| at_due(*key));
-        // Up to where rows were read in a row: between two entries there may be many of tasks that have left long ago.
+        // The last id of the rows that were read as a range. Between two entries there may be many
+        // rows of tasks that are elsewhere.
         let mut read_to = None;
         if let Some(first) = home.next() {
             let last = home.next_back().unwrap_or(first);
@@ -210,7 +213,7 @@ impl StoreCore {
         Ok((base, checkpoints))
     }
 
-    /// Whoever begins to load beyond where loading has come finds the postponed tasks that it would have passed.
+    /// A load that begins beyond the frontier collects the postponed tasks that it would miss.
     fn gather_passed(&self, after: EntryKey) -> Result<(), StorageFault> {
         let partition = after.partition;
         {
@@ -227,7 +230,8 @@ impl StoreCore {
         Ok(())
     }
 
-    /// All tasks of a partition whose entries do not stand at their time, and their time. Reads all relocations.
+    /// All tasks of a partition whose entries are not at their time, with their time. Reads all
+    /// relocations.
     pub(crate) fn postponed_of(
         &self,
         partition: PartitionId,
@@ -245,7 +249,8 @@ impl StoreCore {
             punctual_core::Epoch::MAX,
             punctual_core::Sequence::MAX,
         );
-        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog, never back.
+        // Memory first: a checkpoint that ends in between moves rows from memory to the catalog,
+        // never back.
         for (id, relocation) in self.state()?.relocations.iter() {
             if id.partition() == partition {
                 rows.entry(*id).or_insert(*relocation);
@@ -263,7 +268,7 @@ impl StoreCore {
         Ok(rows.into_iter().filter_map(away).collect())
     }
 
-    /// RunFiles postponed tasks anew whose entries loading has passed or would pass.
+    /// Files postponed tasks again whose entries are before the frontier.
     fn refile_passed(&self, partition: PartitionId) -> Result<(), StorageFault> {
         loop {
             let passed: Vec<TaskId> = {
@@ -285,7 +290,7 @@ impl StoreCore {
     }
 }
 
-/// RunFiles one anew, if it status is where it was found; else it stays a stray.
+/// Files a task again if its entry is still where it was found; otherwise it is tried again.
 fn refile_one(state: &mut StoreState, id: TaskId, found: LiveTask) {
     let LiveTask::Scheduled { key, body, relocation: Some(relocation), location } = found else {
         return;
@@ -325,12 +330,12 @@ impl Loading {
         Ok(())
     }
 
-    /// Up to where everything in the runs has been read ahead.
+    /// What was read ahead is complete up to this key.
     fn covered(&self, end: EntryKey) -> EntryKey {
         if self.exhausted {
             return end;
         }
-        // Everything before the last one, and that one too: keys in runs that have not ended are unique.
+        // Including the last entry: no two live entries in runs have the same key.
         self.ahead.back().map_or(self.after, |candidate| candidate.entry.key.min(end))
     }
 
@@ -342,12 +347,12 @@ impl Loading {
     }
 }
 
-/// What one pass over memory finds.
+/// The result of one pass over memory.
 struct Picked {
     living: Vec<LiveEntry>,
     /// Postponed entries before their time.
     early: Vec<(EntryKey, Bytes, Relocation, Moved)>,
-    /// The last one of both.
+    /// The last key of both.
     last: Option<EntryKey>,
 }
 
@@ -360,7 +365,7 @@ impl Picked {
     }
 }
 
-/// Merges the buffers and what was read ahead, from `after` (excluded) to `to` (included, if an entry was read ahead there).
+/// Merges the buffers and what was read ahead, from `after` (excluded) to `to` (included).
 fn pick(
     state: &StoreState,
     loading: &Loading,

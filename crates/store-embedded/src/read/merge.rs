@@ -1,7 +1,6 @@
-//! Merging: the entries of one partition over all runs, in order.
+//! Merging: the live entries of one partition over several runs, in order.
 //!
-//! In: a timeline and a key to begin after. Out: entries that have not ended. A run is opened only when its
-//! first entry is next, so that what lies far ahead costs nothing.
+//! A run is opened only when its first entry is next, so that runs far ahead cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -48,7 +47,7 @@ impl Ord for NextEntry {
     }
 }
 
-/// An entry and the run that it stands in.
+/// An entry and its run.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
     pub(crate) entry: RunEntry,
@@ -56,12 +55,12 @@ pub(crate) struct Candidate {
 }
 
 impl Merge {
-    /// Everything of the partition of `after` that comes after it.
+    /// All entries of the partition of `after` that are greater than it.
     pub(crate) fn after(timeline: &Timeline, after: EntryKey) -> Self {
         Self::of(timeline.after(after.at).cloned(), after)
     }
 
-    /// The same over some runs.
+    /// The same for some runs.
     pub(crate) fn of(runs: impl Iterator<Item = Arc<SortedRun>>, after: EntryKey) -> Self {
         let mut waiting: Vec<_> = runs
             .filter_map(|run| {

@@ -1,14 +1,15 @@
 //! Which entries of a run have ended: one bit each.
 //!
-//! In: ordinals, from the one thread that looks them up. Out: whether one has ended, to any reader, without a lock.
-//! EndedBits are only ever set. They are kept in the catalog in chunks; those that changed since they were last
-//! kept are remembered here.
+//! One thread sets bits; any thread reads them without a lock. Bits are never cleared. The catalog
+//! keeps them in chunks; the numbers of chunks that changed since they were last written are kept
+//! here.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of one chunk: small enough that one ended task rewrites little, large enough that there are few.
+/// Bytes of one chunk: small enough that one ended task rewrites little, large enough that there
+/// are few.
 const CHUNK_BYTES: usize = 512;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
@@ -35,7 +36,7 @@ impl EndedBits {
             .is_some_and(|word| word.load(Ordering::Acquire) & (1 << (ordinal % 64)) != 0)
     }
 
-    /// Whether all of some entries have ended.
+    /// Whether all of these entries have ended.
     pub(crate) fn all(&self, ordinals: std::ops::Range<u32>) -> bool {
         let mut ordinal = ordinals.start;
         while ordinal < ordinals.end {
@@ -60,18 +61,18 @@ impl EndedBits {
         }
     }
 
-    /// How many are set.
+    /// How many bits are set.
     pub(crate) fn count(&self) -> u32 {
         self.set.load(Ordering::Acquire)
     }
 
-    /// Chunks that changed since this was last asked, with their bytes.
+    /// Chunks that changed since the last call, with their bytes.
     pub(crate) fn take_changed(&self) -> Vec<(u32, Vec<u8>)> {
         let changed = std::mem::take(&mut *self.changed());
         changed.into_iter().map(|chunk| (chunk, self.chunk(chunk))).collect()
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub(crate) fn chunks(&self) -> u32 {
         u32::try_from(self.words.len().div_ceil(CHUNK_WORDS)).expect("fewer chunks than entries")
     }
@@ -84,7 +85,7 @@ impl EndedBits {
         words.iter().flat_map(word).collect()
     }
 
-    /// Takes back a chunk that was kept; false if it cannot be one of these bits.
+    /// Restores a chunk from the catalog; false if it does not fit.
     pub(crate) fn restore(&self, chunk: u32, bytes: &[u8]) -> bool {
         let start = chunk as usize * CHUNK_WORDS;
         let end = (start + CHUNK_WORDS).min(self.words.len());

@@ -1,6 +1,6 @@
-//! A cursor: the entries of one partition of a run, in order, from a key on.
+//! A cursor over the live entries of one partition of a run, in order, from a key on.
 //!
-//! One block is held at a time. Entries that have ended are left out; where all of a block have, it is not read.
+//! It holds one block at a time. A block whose entries have all ended is not read.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) struct RunCursor {
 }
 
 impl RunCursor {
-    /// Before the first entry of a partition that is greater than `after`.
+    /// A cursor before the first entry of the partition that is greater than `after`.
     pub(crate) fn after(
         files: &RunFiles,
         run: Arc<SortedRun>,
@@ -44,7 +44,7 @@ impl RunCursor {
         Ok(cursor)
     }
 
-    /// Before the first entry of a partition.
+    /// A cursor before the first entry of a partition.
     pub(crate) fn start(run: Arc<SortedRun>, partition: PartitionId) -> Self {
         let blocks = run.blocks_of(partition);
         Self { run, blocks, block: None, index: 0 }
@@ -69,7 +69,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Takes the next block; false if there is none.
+    /// Reads the next block; false if there is none.
     fn read_on(&mut self, files: &RunFiles) -> Result<bool, StorageFault> {
         let fences = &self.run.footer.fences;
         let over = |block: &usize| {

@@ -1,7 +1,7 @@
-//! The files of runs: open ones are kept, within a bound.
+//! The files of runs, a limited number of them open.
 //!
-//! In: a run's number. Out: its open file. A system allows a process so many open files, and a large store may have more
-//! runs than that, so what was not used lately is closed.
+//! A process may open a limited number of files, and a large store may have more runs than that, so
+//! files that were not used recently are closed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ use super::RunNo;
 use crate::fault::StorageFault;
 use crate::state::layers::IdHash;
 
-/// OpenFiles files that are left to everybody else in the process.
+/// Open files that are left to the rest of the process.
 const OTHERS_MIN: u64 = 512;
 
 /// The directory of runs.
@@ -72,7 +72,7 @@ impl RunFiles {
         Some(Arc::clone(file))
     }
 
-    /// Reads bytes of a run; fewer than there should be is damage.
+    /// Reads bytes of a run; a short read is damage.
     pub(crate) fn read(
         &self,
         no: RunNo,
@@ -85,7 +85,7 @@ impl RunFiles {
         Ok(bytes)
     }
 
-    /// The same from a file that was asked for before, into bytes that are there.
+    /// The same from an open file, into existing memory.
     pub(crate) fn read_into(
         &self,
         file: &File,
@@ -103,7 +103,7 @@ impl RunFiles {
         })
     }
 
-    /// Removes the file of a run. One that is not there is as good.
+    /// Removes the file of a run, if it exists.
     pub(crate) fn remove(&self, no: RunNo) -> Result<(), StorageFault> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.files.remove(&no);
@@ -125,7 +125,7 @@ impl RunFiles {
     }
 }
 
-/// Opens a file without noting when it is read, which every read would ask about; where that is not allowed, as usual.
+/// Opens a file without updating its access time; where that is not allowed, as usual.
 fn open_untimed(path: &Path) -> std::io::Result<File> {
     let untimed = i32::try_from(OFlags::NOATIME.bits()).unwrap_or(0);
     let opened = OpenOptions::new().read(true).custom_flags(untimed).open(path);
@@ -145,17 +145,17 @@ impl OpenFiles {
     }
 }
 
-/// As many of the wanted files as the process may have open. Asks the system for more than it allows at first, as far
-/// as it can be asked: 1,024 is usual, and thousands are for the asking.
+/// How many files the process may have open, at most `wanted`. Raises the soft limit of the process
+/// if needed: 1,024 is a common default, and the hard limit is much higher.
 fn allowed(wanted: usize) -> usize {
     let need = (wanted as u64).saturating_add(OTHERS_MIN);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // None is no bound.
+    // `None` means no limit.
     let current = match (current, maximum) {
         (Some(current), maximum) if current < need => {
             let more = maximum.map_or(need, |maximum| maximum.min(need));
             let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(more), maximum });
-            // Without it there are fewer open files, which is slower and nothing else.
+            // If it fails, fewer files stay open, which is only slower.
             if raised.is_ok() { more } else { current }
         }
         (Some(current), _) => current,
@@ -170,7 +170,7 @@ fn run_name(no: RunNo) -> String {
     format!("{:016x}.run", no.0)
 }
 
-/// The number of a file that is named like a run.
+/// The number of a run, from the name of its file.
 pub(crate) fn run_no_of(name: &str) -> Option<RunNo> {
     let digits = name.strip_suffix(".run").filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok().map(RunNo)

@@ -1,18 +1,22 @@
-//! The bytes of a run: the only file that spells them.
+//! The bytes of a run. No other file spells them, and this one does no IO.
 //!
-//! In: values. Out: bytes, and back, each with its sum. No IO.
-//! All integers are little endian, but ids, which are big endian so that they sort. A run file is
+//! All integers are little endian, except ids, which are big endian so that they sort. A run file
+//! is
 //! ```text
 //! 0     magic 8 | number u64
 //! 16    block, block, ...
 //!       footer | trailer
 //! ```
-//! A block holds entries of one partition, in order, keys first, so that looking for an id does not read bodies:
+//! A block has entries of one partition, in order. Keys come first, so that a search for an id does
+//! not read bodies:
 //! ```text
-//! 0     sum of the keys u64 | count u32 | bytes of the bodies u32 | base time u64 | partition u16 | zero 6
-//! 32    count x (time - base u32 | id 16 | end of the body u32 | sum of the body u32), then the bodies
+//! 0     sum of the keys u64 | count u32 | bytes of the bodies u32 | base time u64
+//! 24    partition u16 | zero 6
+//! 32    count x (time - base u32 | id 16 | end of the body u32 | sum of the body u32)
+//!       bodies
 //! ```
-//! Sums are seeded with the run's number and the block's offset, so that a good block in a wrong place is found out.
+//! Sums are seeded with the run's number and the block's offset, so that a good block at a wrong
+//! offset is detected.
 
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -29,10 +33,10 @@ const FORMAT: u32 = 1;
 const FENCE_BYTES: usize = 44;
 const SECTION_BYTES: usize = 42;
 const FOOTER_FIXED_BYTES: usize = 60;
-/// The bits of an id that number it: epoch and sequence.
+/// The bits of an id that contain epoch and sequence.
 const NUMBER_BITS: u32 = 68;
 
-/// The number of a run; never used again.
+/// The number of a run; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunNo(pub(crate) u64);
 
@@ -47,27 +51,27 @@ pub(crate) struct Fence {
     pub(crate) ordinal: u32,
 }
 
-/// What a run holds of one partition.
+/// The entries of one partition in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunSection {
     pub(crate) partition: PartitionId,
     pub(crate) count: u32,
-    /// Entries that do not stand where their id says.
+    /// Entries that are not at the time in their id.
     pub(crate) relocated: u32,
-    /// The least and the greatest number of an id that does.
+    /// The least and the greatest number of an id whose entry is at the time in the id.
     pub(crate) numbers: (u128, u128),
 }
 
-/// Everything that is held in memory of a run.
+/// The part of a run that is held in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) fences: Vec<Fence>,
     pub(crate) sections: Vec<RunSection>,
     pub(crate) last: EntryKey,
     pub(crate) count: u32,
-    /// The newest end of a fire, in a run of history.
+    /// The latest end of a fire, in a run of history.
     pub(crate) newest: Timestamp,
-    /// Bytes of the bodies.
+    /// Bytes of all bodies.
     pub(crate) bodies_bytes: u64,
 }
 
@@ -87,13 +91,13 @@ fn seed(no: RunNo, offset: u64) -> u64 {
     no.0.rotate_left(32) ^ offset
 }
 
-/// The sum of one body.
+/// The checksum of one body.
 pub(crate) fn body_sum(no: RunNo, body: &[u8]) -> u32 {
     let sum = xxh3_64_with_seed(body, no.0);
     u32::try_from(sum & u64::from(u32::MAX)).expect("32 bits")
 }
 
-/// The head of a block and its keys, from entries of one partition.
+/// Encodes the head of a block and its keys.
 pub(crate) struct KeysWriter {
     partition: PartitionId,
     base: Timestamp,
@@ -106,7 +110,7 @@ impl KeysWriter {
         Self { partition: first.partition, base: first.at, keys: Vec::new(), count: 0 }
     }
 
-    /// Whether an entry can stand in the same block.
+    /// Whether an entry fits in the same block.
     pub(crate) fn takes(&self, key: EntryKey) -> bool {
         let delta = key.at.as_millis().checked_sub(self.base.as_millis());
         key.partition == self.partition && delta.is_some_and(|d| u32::try_from(d).is_ok())
@@ -126,7 +130,7 @@ impl KeysWriter {
         self.count
     }
 
-    /// The block up to its bodies.
+    /// The bytes of the block up to its bodies.
     pub(crate) fn finish(self, no: RunNo, offset: u64, bodies_bytes: u32) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         bytes.extend_from_slice(&self.count.to_le_bytes());
@@ -141,7 +145,7 @@ impl KeysWriter {
     }
 }
 
-/// The keys of a block that was read, their sum checked.
+/// The keys of a block whose checksum is right.
 #[derive(Debug, Clone)]
 pub(crate) struct KeysReader<B> {
     partition: PartitionId,
@@ -151,7 +155,7 @@ pub(crate) struct KeysReader<B> {
 }
 
 impl<B: AsRef<[u8]>> KeysReader<B> {
-    /// Takes the front of a block, if it is the one that the fence describes.
+    /// Checks that the bytes are the front of the block that the fence describes.
     pub(crate) fn read(no: RunNo, fence: &Fence, bytes: B) -> Result<Self, &'static str> {
         let front = bytes.as_ref();
         let count = fence.count as usize;
@@ -187,7 +191,7 @@ impl<B: AsRef<[u8]>> KeysReader<B> {
         Ok(EntryKey { partition: self.partition, at: Timestamp::from_millis(at), id })
     }
 
-    /// Where the body stands among the bodies, and its sum.
+    /// The range of a body among the bodies, and its checksum.
     pub(crate) fn body(&self, index: usize) -> Result<(usize, usize, u32), &'static str> {
         let start = match index.checked_sub(1) {
             Some(before) => half(self.entry(before), 20),
@@ -217,7 +221,7 @@ impl<B: AsRef<[u8]>> KeysReader<B> {
 }
 
 impl Footer {
-    /// The footer and the trailer behind it.
+    /// The footer and the trailer after it.
     pub(crate) fn to_bytes(&self, no: RunNo, offset: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.fences.len() * FENCE_BYTES + 256);
         for count in [self.fences.len(), self.sections.len()] {
@@ -255,7 +259,7 @@ impl Footer {
         out
     }
 
-    /// From a footer's bytes without the trailer.
+    /// Decodes a footer without its trailer.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "the footer is cut short";
         let fixed = bytes.get(..FOOTER_FIXED_BYTES).ok_or(SHORT)?;
@@ -300,7 +304,7 @@ impl Footer {
     }
 }
 
-/// Where the footer begins, how long it is, and its sum.
+/// The offset of the footer, its length and its checksum.
 pub(crate) fn read_trailer(bytes: &[u8]) -> Result<(u64, u32, u64), String> {
     if bytes.len() != TRAILER_BYTES || bytes[24..] != MAGIC {
         return Err("it does not end as a run does".to_owned());
@@ -311,7 +315,7 @@ pub(crate) fn read_trailer(bytes: &[u8]) -> Result<(u64, u32, u64), String> {
     }
 }
 
-/// Whether the bytes of a footer are those that the trailer means.
+/// Whether the bytes of a footer match the checksum in the trailer.
 pub(crate) fn footer_is_sound(no: RunNo, offset: u64, bytes: &[u8], sum: u64) -> bool {
     xxh3_64_with_seed(bytes, seed(no, offset)) == sum
 }

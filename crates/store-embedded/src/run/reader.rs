@@ -1,7 +1,7 @@
-//! A run that is there: what is held of it in memory, and how entries are found in its file.
+//! A run on disk: its footer in memory, and how entries are found in its file.
 //!
-//! In: a key. Out: the entry, from one or two reads. Every byte that is used is checked against its sum; what
-//! does not fit is damage, named by file and offset, and never passed over.
+//! An entry is found with one or two reads. Every byte that is used is checked against its
+//! checksum; damage is reported with file and offset.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,8 +18,8 @@ use super::{EndedBits, RunFiles, RunNo, WrittenRun};
 use crate::fault::StorageFault;
 use crate::key::EntryKey;
 
-/// When the entries of a run were filed, counted in checkpoints: those of a later one are newer. Merged
-/// runs are as young as the youngest of them.
+/// When the entries of a run were filed, counted in checkpoints: a greater number is newer. A
+/// merged run has the greatest number of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Generation(pub(crate) u64);
 
@@ -30,11 +30,11 @@ pub(crate) struct SortedRun {
     pub(crate) generation: Generation,
     pub(crate) footer: Footer,
     pub(crate) file_bytes: u64,
-    /// What has ended.
+    /// Which entries have ended.
     pub(crate) ended: EndedBits,
 }
 
-/// A run whose file is at hand.
+/// A run and its open file.
 #[derive(Debug)]
 pub(crate) struct OpenRun<'a> {
     run: &'a SortedRun,
@@ -42,7 +42,7 @@ pub(crate) struct OpenRun<'a> {
     file: Arc<File>,
 }
 
-/// A block that was read whole.
+/// A block that was read completely.
 #[derive(Debug)]
 pub(crate) struct RunBlock {
     pub(crate) keys: KeysReader<Bytes>,
@@ -80,7 +80,7 @@ impl SortedRun {
         Self { no, generation, footer, file_bytes, ended }
     }
 
-    /// Opens the run that a file holds.
+    /// Opens the run in a file.
     pub(crate) fn open(
         files: &RunFiles,
         no: RunNo,
@@ -116,7 +116,7 @@ impl SortedRun {
         start..end
     }
 
-    /// Whether an entry of this key can be in here, by what is in memory.
+    /// Whether the run may have an entry with this key, judged from memory.
     pub(crate) fn may_have(&self, key: EntryKey) -> bool {
         if key < self.first() || key > self.last() {
             return false;
@@ -134,13 +134,13 @@ impl SortedRun {
         }
     }
 
-    /// The block in which an entry of this key would stand, if any can.
+    /// The block that would contain this key.
     pub(crate) fn block_of(&self, key: EntryKey) -> Option<usize> {
         let fences = &self.footer.fences;
         fences.partition_point(|fence| fence.first <= key).checked_sub(1)
     }
 
-    /// Reads a block whole.
+    /// Reads a block completely.
     pub(crate) fn read_block(
         &self,
         files: &RunFiles,
@@ -155,7 +155,7 @@ impl SortedRun {
         Ok(RunBlock { keys, bytes, bodies_at, ordinal: fence.ordinal, no: self.no })
     }
 
-    /// Its file, to read several things from it.
+    /// Opens the file for several reads.
     pub(crate) fn open_file<'a>(
         &'a self,
         files: &'a RunFiles,
@@ -178,7 +178,7 @@ impl SortedRun {
         Ok(index.map(|index| self.ordinal_at(block, index)))
     }
 
-    /// The place of a key among the keys of a block.
+    /// The index of a key in a block.
     pub(crate) fn index_of<B: AsRef<[u8]>>(
         &self,
         files: &RunFiles,
@@ -208,7 +208,7 @@ impl SortedRun {
         StorageFault::damaged(&files.path(self.no), self.footer.fences[block].offset, what)
     }
 
-    /// The newest end of a fire in a run of history.
+    /// The latest end of a fire in a run of history.
     pub(crate) const fn newest(&self) -> Timestamp {
         self.footer.newest
     }
@@ -220,14 +220,14 @@ impl SortedRun {
         own.map(|section| section.count).sum()
     }
 
-    /// Whether ids of this task may have entries, in a run of history.
+    /// Whether a run of history may have records of a task.
     pub(crate) fn may_have_history_of(&self, id: TaskId) -> bool {
         self.may_have(EntryKey::at_due(id))
     }
 }
 
 impl OpenRun<'_> {
-    /// Reads the keys of a block into bytes that are used again and again.
+    /// Reads the keys of a block into a buffer that is reused.
     pub(crate) fn read_keys<'b>(
         &self,
         block: usize,
@@ -240,7 +240,7 @@ impl OpenRun<'_> {
             .map_err(|what| self.run.damaged(self.files, block, what))
     }
 
-    /// Reads one body of a block whose keys were read, after the bodies that were read before.
+    /// Reads one body of a block and appends it to `bodies`.
     pub(crate) fn read_body<B: AsRef<[u8]>>(
         &self,
         block: usize,

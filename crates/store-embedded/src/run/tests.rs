@@ -1,4 +1,4 @@
-//! A run whose bytes are not as they were written is refused, or what is read from it is right: for every byte and every bit.
+//! A damaged run is refused, or read correctly: for every byte and every bit.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::fault::StorageFault;
 use crate::key::EntryKey;
 
 const NO: RunNo = RunNo(7);
-/// So small that there are several blocks of each partition.
+/// So small that each partition has several blocks.
 const BLOCK_BYTES: usize = 160;
 
 fn entry(partition: u16, number: u64) -> (EntryKey, Vec<u8>) {
@@ -20,7 +20,7 @@ fn entry(partition: u16, number: u64) -> (EntryKey, Vec<u8>) {
     let epoch = Epoch::new(1).expect("an epoch");
     let sequence = Sequence::new(number).expect("a sequence");
     let id = TaskId::new(due, partition, epoch, sequence);
-    // Some are not at home, and some have no body at all.
+    // Some entries are not at the time in their id, and some have an empty body.
     let at = if number % 5 == 4 { due.after(std::time::Duration::from_millis(3)) } else { due };
     let body =
         (0..number % 4 * 9).map(|at| u8::try_from(at * 7 + number).expect("small")).collect();
@@ -44,9 +44,9 @@ fn write(dir: &Path, entries: &[(EntryKey, Vec<u8>)]) -> RunFiles {
     files
 }
 
-/// Everything that can be read, in both ways in which it is: in order, and by key.
+/// Reads everything in both ways: in order, and by key.
 fn read(dir: &Path, wanted: &[(EntryKey, Vec<u8>)]) -> Result<(), StorageFault> {
-    // With nothing kept open: each reading sees the file as it is now.
+    // With a single open file, so that each call sees the file as it is now.
     let files = RunFiles::new(dir.to_owned(), 1);
     let run = Arc::new(SortedRun::open(&files, NO, Generation(1))?);
     let mut in_order = Vec::new();
@@ -107,7 +107,7 @@ fn every_flipped_bit_of_a_run_is_refused_or_does_not_matter() {
             }
         }
     }
-    // The header alone is there for people: nothing is read from it.
+    // The header is for people: nothing is read from it.
     assert!(harmless.iter().all(|place| *place < 16), "{harmless:?}");
 }
 
@@ -145,7 +145,7 @@ fn a_good_block_in_the_wrong_place_is_refused() {
         fs::write(files.path(NO), &bad).expect("written");
         assert_named(&read(dir.path(), &wanted).expect_err("refused"));
     }
-    // Nor does a run pass for another.
+    // A run is not accepted under another number.
     fs::write(files.path(RunNo(8)), &good).expect("written");
     assert_named(&SortedRun::open(&files, RunNo(8), Generation(1)).expect_err("refused"));
 }

@@ -1,8 +1,8 @@
-//! Writing a run: entries in, a durable file out.
+//! Writing a run.
 //!
-//! Invariant: when `finish` has answered, every byte of the file is on disk; its name is once the directory is synced,
-//! which the caller does for all new files together. A run that is not finished leaves no file: on a full disk it is tried
-//! again and again.
+//! When `finish` has returned, every byte of the file is on disk; its name is once the directory is
+//! synced, which the caller does for all new files together. A run that is not finished leaves no
+//! file: on a full disk it is tried again and again.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,7 +15,7 @@ use super::{RunFiles, RunNo, format};
 use crate::fault::StorageFault;
 use crate::key::EntryKey;
 
-/// Bytes that are collected before the file is written to.
+/// Bytes that are collected before a write to the file.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// A run that is being written.
@@ -36,14 +36,14 @@ pub(crate) struct RunWriter {
     bodies_bytes: u64,
 }
 
-/// Removes the file that it names, unless that was finished.
+/// Removes the file when dropped, unless the run was finished.
 #[derive(Debug)]
 struct Unfinished(Option<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // What cannot be removed now is a leftover, which the next opening removes.
+            // A file that cannot be removed now is removed at the next opening.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -98,7 +98,7 @@ impl RunWriter {
         Ok(writer)
     }
 
-    /// Adds an entry. KeysReader must not go back.
+    /// Adds an entry. Keys must not decrease.
     pub(crate) fn push(&mut self, key: EntryKey, body: &[u8]) -> Result<(), StorageFault> {
         debug_assert!(self.last.is_none_or(|last| last <= key), "keys go back");
         let full = self.block.as_ref().is_some_and(|block| {
@@ -174,7 +174,7 @@ impl RunWriter {
         self.file.write_all(bytes).map_err(|source| StorageFault::io("write", &self.path, source))
     }
 
-    /// Makes the file durable. None if nothing was pushed: then there is no file either.
+    /// Makes the file durable. `None` if nothing was added: then there is no file.
     pub(crate) fn finish(mut self) -> Result<Option<WrittenRun>, StorageFault> {
         self.flush_block()?;
         let Some(last) = self.last else {

@@ -1,7 +1,7 @@
-//! Buffers: entries in memory, in order, until they are written as runs.
+//! Buffers: entries in memory, in order, until a checkpoint writes them as runs.
 //!
-//! In: entries with bodies that are slices of the frame they came in. Out: the same in the order of their keys.
-//! Invariant: `bytes` never shrinks, because a slice keeps its whole frame in memory.
+//! Bodies are slices of the commits that they came in. `bytes` never shrinks, because a slice keeps
+//! its whole commit in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::key::EntryKey;
 
-/// What an entry costs beside its body: its place in the tree.
+/// What an entry costs in the tree, without its body.
 const ENTRY_BYTES: usize = 96;
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Buffer {
         &self,
         range: (Bound<EntryKey>, Bound<EntryKey>),
     ) -> impl Iterator<Item = (EntryKey, &Bytes)> {
-        // The standard map panics on a range that excludes one key at both ends.
+        // The standard map panics on a range that excludes the same key at both ends.
         let empty = matches!(range, (Bound::Excluded(a), Bound::Excluded(b)) if a >= b);
         (!empty)
             .then(|| self.entries.range(range))

@@ -1,8 +1,7 @@
-//! HistoryState: how fires ended, kept in runs of its own.
+//! History: records of how fires ended, in runs of their own.
 //!
-//! In: records, as slices of their frames. Out: those of one task. A later record of the same fire takes the place of
-//! an earlier one, so newer runs are asked first.
-//! Dropped whole: a run goes when every partition in it has been swept of it.
+//! A later record of the same fire replaces an earlier one, so newer runs are read first. A run is
+//! deleted as a whole, once every partition in it has swept it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -18,12 +17,13 @@ use crate::key::EntryKey;
 use crate::run::{RunFiles, RunNo, SortedRun};
 use crate::state::layers::IdHash;
 
-/// What a record costs beside its bytes.
+/// What a record costs in memory, without its bytes.
 const ENTRY_BYTES: usize = size_of::<(FireId, Bytes)>();
-/// Records that are sorted at a time: a commit adds hundreds, and a place in one large tree for each is dear.
+/// Records that are sorted together: a commit adds hundreds, and inserting each into one large tree
+/// is expensive.
 const CHUNK_LENGTH: usize = 4096;
 
-/// Records in memory, in chunks that are sorted each, the oldest first.
+/// Records in memory, in sorted chunks, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryBuffer {
     chunks: Vec<Vec<(FireId, Bytes)>>,
@@ -35,10 +35,10 @@ pub(crate) struct HistoryBuffer {
 #[derive(Debug, Clone)]
 pub(crate) struct HistoryRun {
     pub(crate) run: Arc<SortedRun>,
-    /// Partitions to which it is gone. Kept in the list of runs: it must not come back while what took the place of its
-    /// records is gone.
+    /// Partitions that have swept this run. Kept in the list of runs: its records must not reappear
+    /// after the records that replaced them are gone.
     swept: BTreeSet<PartitionId>,
-    /// Whether that changed since the last checkpoint.
+    /// Whether `swept` changed since the last checkpoint.
     changed: bool,
 }
 
@@ -59,7 +59,7 @@ impl HistoryBuffer {
         self.open.push((fire_id, record));
         if self.open.len() >= CHUNK_LENGTH {
             let mut chunk = std::mem::take(&mut self.open);
-            // Those of one fire stay in the order in which they came.
+            // A stable sort: records of one fire stay in the order in which they came.
             chunk.sort_by_key(|(fire_id, _)| place_of(*fire_id));
             self.chunks.push(chunk);
         }
@@ -69,7 +69,7 @@ impl HistoryBuffer {
         self.chunks.is_empty() && self.open.is_empty()
     }
 
-    /// The records in order, the last of each fire.
+    /// The records in order, only the last of each fire.
     pub(crate) fn sorted(&self) -> Vec<(FireId, &Bytes)> {
         let all = self.chunks.iter().flatten().chain(&self.open);
         let mut all: Vec<(FireId, &Bytes)> = all.map(|(fire_id, r)| (*fire_id, r)).collect();
@@ -84,8 +84,8 @@ impl HistoryBuffer {
         all
     }
 
-    /// Forgets what is past its age, but for what `keep` says. Not a commit: after a crash it is there again, until the
-    /// next sweep.
+    /// Drops records that are past their age, except those that `keep` selects. This is not a
+    /// commit: after a crash they are there again, until the next sweep.
     fn sweep(&mut self, past: impl Fn(Timestamp) -> bool, keep: impl Fn(FireId) -> bool) -> u64 {
         let all = self.sorted();
         let stays = |(fire_id, record): &(FireId, &Bytes)| {
@@ -124,7 +124,7 @@ impl HistoryState {
         self.buffer.keep(fire_id, record);
     }
 
-    /// Records of a task that are in memory, by nominal time; and the runs to look in, newest first.
+    /// Records of a task that are in memory, by nominal time; and the runs to read, newest first.
     pub(crate) fn look(&self, id: TaskId) -> (BTreeMap<Timestamp, Bytes>, Vec<Arc<SortedRun>>) {
         let mut found = BTreeMap::new();
         for buffer in self.frozen.iter().map(|frozen| &**frozen).chain([&self.buffer]) {
@@ -141,7 +141,7 @@ impl HistoryState {
         self.runs.push(HistoryRun { run, swept, changed: false });
     }
 
-    /// Runs to which something was swept since this was last asked, as they are to be listed.
+    /// Runs that were swept since the last call, as rows for the list of runs.
     pub(crate) fn take_changed(&mut self) -> Vec<ListedRun> {
         let mut taken = Vec::new();
         for HistoryRun { run, swept, changed } in &mut self.runs {
@@ -158,10 +158,12 @@ impl HistoryState {
         taken
     }
 
-    /// Marks what is past its retention for a partition as gone, and says how many records that were.
+    /// Marks what is past its retention for a partition as swept, and returns how many records that
+    /// were.
     ///
-    /// A record in the place of an earlier one must not bring that back when it goes. So runs go in the order in which they were
-    /// written, and what is in memory stays as long as a run may have an earlier one.
+    /// When a record goes, an earlier record of the same fire must not reappear. So runs are swept
+    /// in the order in which they were written, and a record in memory stays as long as a run may
+    /// have an earlier one.
     pub(crate) fn sweep(
         &mut self,
         partition: PartitionId,
@@ -175,7 +177,7 @@ impl HistoryState {
         let mut gone = 0;
         for history in &mut self.runs {
             let bytes = history.run.file_bytes;
-            // Whole, only if what is left is still more than may be kept.
+            // A run goes as a whole, so only if what is left is still more than the limit.
             let excess = total.saturating_sub(bytes) >= retention.history_bytes;
             if history.run.count_of(partition) == 0 {
                 continue;
@@ -204,7 +206,7 @@ impl HistoryState {
         gone + self.buffer.sweep(past, stays)
     }
 
-    /// Runs that no partition has anything in any more.
+    /// Runs that every partition has swept.
     pub(crate) fn finished(&self) -> Vec<Arc<SortedRun>> {
         let finished = |history: &&HistoryRun| {
             let mut sections = history.run.footer.sections.iter();
@@ -227,7 +229,7 @@ pub(crate) fn read_of_task(
 ) -> Result<Vec<(Timestamp, Bytes)>, StorageFault> {
     let key = EntryKey::at_due(id);
     let fences = &run.footer.fences;
-    // The first block that may have it is the one before the first that begins at it.
+    // Entries may begin in the block before the first one that begins at the key.
     let first = fences.partition_point(|fence| fence.first < key).saturating_sub(1);
     let mut found = Vec::new();
     for (block_no, fence) in fences.iter().enumerate().skip(first) {

@@ -1,9 +1,10 @@
-//! Layers: rows of the catalog that are in memory, over those that are on disk.
+//! Layers: rows of the catalog that are in memory.
 //!
-//! In: changes. Out: the newest value of a row, as far as memory knows it. Rows go down: *changed* since the last
-//! checkpoint, *frozen* while one is written, *clean* when it has been; below it what was *read*. Only changed and frozen
-//! ones must stay; the others are a cache.
-//! Invariant: a row that no layer knows is in the catalog as it stands, or nowhere.
+//! [`Layers`] returns the newest value of a row that memory knows. A row moves from layer to layer:
+//! *changed* since the last checkpoint, *frozen* while a checkpoint writes it, *clean* afterwards;
+//! below these is what was *read* from the catalog. Changed and frozen rows must stay in memory;
+//! the others are a cache.
+//! A row that is in no layer is in the catalog with its present value, or does not exist.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -13,7 +14,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use punctual_core::{FireId, TaskId};
 
-/// A hash for ids, which are numbers of our own making and need no protection from their makers.
+/// A hash for ids. Ids are made by the broker, so the hash needs no protection against chosen
+/// values.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct IdHash(u64);
 
@@ -55,9 +57,9 @@ const fn fold(word: u128) -> u64 {
 /// Rows by their key.
 pub(crate) type Rows<K, V, S> = HashMap<K, V, S>;
 
-/// What a key or a value takes in memory, beside its place in a table.
+/// The heap memory of a key or a value.
 pub(crate) trait Weight {
-    /// Whether a key has its value within it, and so takes the place of an equal one.
+    /// Whether the key contains the value, so that inserting an equal key must replace the old one.
     const WHOLE_ROW: bool = false;
 
     fn heap_bytes(&self) -> usize {
@@ -97,7 +99,8 @@ impl<K, V, S: Default> Default for Layer<K, V, S> {
 }
 
 impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> {
-    /// What one row takes in the table: at most seven of eight places are used, and each has a byte of its own.
+    /// What one row takes in the table: at most seven of eight slots are used, and each has one
+    /// byte of metadata.
     const PLACE_BYTES: usize = (size_of::<(K, V)>() + 1) * 8 / 7;
 
     fn insert(&mut self, key: K, value: V) {
@@ -122,7 +125,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> 
     }
 }
 
-/// The rows of a table that are on disk, or are just being written.
+/// Rows that are on disk or that a checkpoint is writing, and their bytes.
 type WrittenLayer<K, V, S> = Option<(Arc<Rows<K, V, S>>, usize)>;
 
 #[derive(Debug)]
@@ -133,7 +136,7 @@ pub(crate) struct Layers<K, V, S = IdHash> {
     read: Layer<K, V, S>,
     read_before: Layer<K, V, S>,
     cached_bytes_max: usize,
-    /// Whether the catalog may have rows that no layer knows.
+    /// Whether the catalog may have rows that are in no layer.
     in_catalog: bool,
 }
 
@@ -151,7 +154,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         }
     }
 
-    /// The value of a row, as far as memory knows it.
+    /// The value of a row, if memory knows it.
     pub(crate) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -159,7 +162,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         self.row(key).map(|(_, value)| value)
     }
 
-    /// The row, as far as memory knows it.
+    /// The row, if memory knows it.
     pub(crate) fn row<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -179,13 +182,13 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
     }
 
     pub(crate) fn set(&mut self, key: K, value: V) {
-        // What was read is older than this, and would come up again when this has left memory.
+        // The cached value is older, and would reappear when this one has left memory.
         self.read.remove(&key);
         self.read_before.remove(&key);
         self.changed.insert(key, value);
     }
 
-    /// Remembers a row that was read from the catalog, unless it is known better.
+    /// Caches a row that was read from the catalog, unless memory knows a newer value.
     pub(crate) fn remember(&mut self, key: K, value: V) {
         if self.row(&key).is_some() {
             return;
@@ -196,7 +199,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         self.read.insert(key, value);
     }
 
-    /// Whether the catalog has to be asked about what memory does not know.
+    /// Whether rows that memory does not know have to be read from the catalog.
     pub(crate) const fn in_catalog(&self) -> bool {
         self.in_catalog
     }
@@ -206,7 +209,7 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         self.changed.bytes
     }
 
-    /// All rows that the layers above the catalog know, newest first: a key may come more than once.
+    /// All rows that were changed or written, newest first: a key may occur more than once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let older = [&self.frozen, &self.clean].into_iter().flatten();
         self.changed.rows.iter().chain(older.flat_map(|(rows, _)| rows.iter()))
@@ -219,14 +222,14 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         self.changed.rows.len() + written + self.read.rows.len() + self.read_before.rows.len()
     }
 
-    /// About how many bytes they take.
+    /// About how many bytes the rows in memory take.
     pub(crate) fn bytes(&self) -> usize {
         let written = [&self.frozen, &self.clean].into_iter().flatten();
         let written: usize = written.map(|(_, bytes)| bytes).sum();
         self.changed.bytes + written + self.read.bytes + self.read_before.bytes
     }
 
-    /// Begins a checkpoint: what changed is frozen until it is on disk.
+    /// Starts a checkpoint: changed rows are frozen until they are on disk.
     pub(crate) fn freeze(&mut self) -> Arc<Rows<K, V, S>> {
         debug_assert!(self.frozen.is_none(), "one checkpoint at a time");
         let Layer { rows, bytes } = std::mem::take(&mut self.changed);
@@ -235,13 +238,13 @@ impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S>
         rows
     }
 
-    /// What the last checkpoint wrote, if it is still known.
+    /// The rows that the last checkpoint wrote, if they are still in memory.
     pub(crate) fn clean(&self) -> Option<Arc<Rows<K, V, S>>> {
         self.clean.as_ref().map(|(rows, _)| Arc::clone(rows))
     }
 
-    /// Ends a checkpoint: what was frozen is on disk. What it displaces is given back, to be
-    /// freed without the lock.
+    /// Ends a checkpoint: frozen rows are on disk. Returns what they displace, to be freed after
+    /// the lock is released.
     #[must_use]
     pub(crate) fn thaw(&mut self, in_catalog: bool) -> WrittenLayer<K, V, S> {
         self.in_catalog = in_catalog;

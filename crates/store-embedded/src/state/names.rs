@@ -1,8 +1,7 @@
-//! NameRows: which task a key leads to.
+//! Names: which task a key names.
 //!
-//! In: tasks that are filed under a key, and tasks that end. Out: what the key leads to.
-//! A task that ends frees its key only if the key still names it. When memory does not know whom it names, that question is
-//! kept (`GoneIf`) and answered by whoever reads the catalog next.
+//! A task that ends frees its key only if the key still names this task. If memory does not know
+//! which task it names, the row says so (`GoneIf`), and the next reader of the catalog decides.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -15,27 +14,27 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::state::layers::{Layers, Weight};
 
-/// A partition, a namespace and a key, in the spelling of the catalog.
+/// A partition, a namespace and a key, as the catalog spells them.
 pub(crate) type NameKey = Box<[u8]>;
 
-/// What is known of a name.
+/// What a name leads to, as far as memory knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NameTarget {
     Is(Head),
     Gone,
-    /// Gone if the catalog says that it names one of these.
+    /// Freed if the catalog has one of these tasks.
     GoneIf(Vec<TaskId>),
 }
 
-/// A name and what is known of it, in one piece of memory, because a million watches have a million of these. Two are equal if
-/// they are of the same name.
+/// A name and its target in one allocation, because a million watches have a million of these. Two
+/// rows are equal if they have the same name.
 ///
-/// The length of the name, the name, what kind of knowledge it is, and its bytes.
+/// The bytes are: length of the name, name, kind of target, target.
 #[derive(Debug, Clone)]
 pub(crate) struct NameRow(Arc<[u8]>);
 
 const LENGTH_BYTES: usize = 2;
-/// What the counts of references take.
+/// The reference counts of an `Arc`.
 const COUNTS_BYTES: usize = 16;
 
 const GONE: u8 = 0;
@@ -73,7 +72,7 @@ impl NameRow {
         self.parts().0
     }
 
-    /// What is known, with the head as it is written to the catalog.
+    /// The target, with the head as it is written to the catalog.
     pub(crate) fn known(&self) -> NameBytes<'_> {
         match self.parts().1.split_first() {
             Some((&IS, head)) => NameBytes::Is(head),
@@ -98,7 +97,7 @@ impl NameRow {
     }
 }
 
-/// What is known of a name, in bytes.
+/// A target in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NameBytes<'a> {
     Gone,
@@ -146,10 +145,11 @@ impl Weight for NameRow {
     }
 }
 
-/// NameRows come from callers, so they are hashed with a secret.
+/// Callers choose names, so these are hashed with a secret seed.
 pub(crate) type NameRows = Layers<NameRow, (), NameHash>;
 
-/// XXH3 with a secret seed: names are hashed once per layer and lookup, which the standard hash makes dear.
+/// XXH3 with a secret seed: a name is hashed once per layer and lookup, for which the standard hash
+/// is too slow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NameHash(u64);
 
@@ -187,7 +187,7 @@ pub(crate) fn name(partition: PartitionId, namespace: &str, key: &str) -> NameKe
     let mut name = Vec::with_capacity(3 + namespace.len() + key.len());
     name.extend_from_slice(&partition.get().to_be_bytes());
     name.extend_from_slice(namespace.as_bytes());
-    // No namespace contains a zero byte, so no two names run together.
+    // No namespace contains a zero byte, so two names cannot have the same bytes.
     name.push(0);
     name.extend_from_slice(key.as_bytes());
     name.into_boxed_slice()
@@ -197,7 +197,7 @@ pub(crate) fn name_of(partition: PartitionId, namespace: &Namespace, key: &TaskK
     name(partition, namespace.as_str(), key.as_str())
 }
 
-/// Frees a name, if it is the task's.
+/// Frees a name if it names this task.
 pub(crate) fn free(names: &mut NameRows, name: &[u8], id: TaskId) -> Result<(), CodecError> {
     let known = match names.row(name).map(|(row, ())| row.named()).transpose()? {
         Some(NameTarget::Is(head)) if head.id == id => NameTarget::Gone,
@@ -214,7 +214,7 @@ pub(crate) fn free(names: &mut NameRows, name: &[u8], id: TaskId) -> Result<(), 
 }
 
 impl NameTarget {
-    /// What it leads to, given what the catalog says.
+    /// The head that the name leads to, given the row of the catalog.
     pub(crate) fn resolve(self, in_catalog: Option<Head>) -> Option<Head> {
         match self {
             Self::Is(head) => Some(head),

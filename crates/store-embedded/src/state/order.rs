@@ -1,11 +1,13 @@
-//! Order: where tasks are listed that do not stand on the timeline at their time.
+//! Order: the times under which postponed and paused tasks are listed.
 //!
-//! In: postponed tasks, whose entries stand at an earlier time, and paused ones, which have none; each with its present
-//! time, whenever that changes. Out: the next of them after a key, without looking at the others. What was noted since the last checkpoint is in memory, in
-//! sorted chunks; the rest are rows of the catalog.
-//! Invariant: a task that is postponed or paused is found under its present time. It may also be found under a time that no
-//! longer holds: whoever reads looks at the task itself, and leaves out what stands elsewhere.
-//! NameRows are noted in the same way, so that keys with a common beginning are found together (`list`).
+//! The timeline has no entry of these tasks at their time: the entry of a postponed task is at an
+//! earlier time, and a paused task has none. [`OrderLog`] returns the next of them after a key
+//! without examining the others. Keys that were noted since the last checkpoint are in memory, in
+//! sorted chunks; the others are rows of the catalog.
+//! A postponed or paused task is found under its present time. It may also be found under an
+//! earlier one that no longer holds, so a reader checks the task itself.
+//! Names are noted in the same way, so that keys with a common prefix are found together
+//! (`read::list`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,10 +20,11 @@ use crate::catalog::Paused;
 use crate::key::EntryKey;
 use crate::state::relocation::Relocation;
 
-/// What is sorted at a time: small enough that it costs a commit little, large enough that there are few chunks to look into.
+/// Keys that are sorted together: few enough to cost a commit little, enough for a small number of
+/// chunks.
 const CHUNK_LENGTH: usize = 4096;
 
-/// Which tasks a row of the order is about.
+/// The kind of task that a row of the order is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListedKind {
     /// Scheduled, with an entry at another time.
@@ -29,7 +32,7 @@ pub(crate) enum ListedKind {
     Paused = 1,
 }
 
-/// A key, in bytes that sort as it does.
+/// A key as bytes that sort in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OrderKey([u8; Self::BYTES]);
 
@@ -48,7 +51,7 @@ impl OrderKey {
         &self.0
     }
 
-    /// Back from bytes that were written once.
+    /// Decodes a key from its bytes.
     pub(crate) fn read(bytes: &[u8]) -> Result<EntryKey, CodecError> {
         let bytes: &[u8; Self::BYTES] =
             bytes.try_into().map_err(|_| CodecError::Short("key of the order"))?;
@@ -66,20 +69,20 @@ impl OrderKey {
     }
 }
 
-/// Where a task is listed by its relocation: nowhere, if its entry stands at its time. One whose place only the catalog knows is
-/// taken for postponed.
+/// The key under which a relocated task is listed; `None` if its entry is at its time. A task whose
+/// time of filing only the catalog knows counts as postponed.
 pub(crate) fn postponed_key(id: TaskId, relocation: Option<Relocation>) -> Option<EntryKey> {
     let relocation = relocation?;
     let moved = relocation.moved()?;
     (relocation.filed_at() != Some(moved.fire_at)).then(|| EntryKey::new(moved.fire_at, id))
 }
 
-/// Where a paused task is listed.
+/// The key under which a paused task is listed.
 pub(crate) fn paused_key(id: TaskId, paused: Option<&Paused>) -> Option<EntryKey> {
     paused.map(|paused| EntryKey::new(paused.fire_at, id))
 }
 
-/// Things that were noted, in chunks that are sorted each.
+/// Values in sorted chunks, and the latest ones unsorted.
 #[derive(Debug, Clone)]
 pub(crate) struct SortedChunks<T> {
     sorted: Vec<Arc<[T]>>,
@@ -103,7 +106,8 @@ impl<T: Ord + Clone> SortedChunks<T> {
         }
     }
 
-    /// The first things that do not come `before` what is wanted, as long as they are `within` it: in order, each once, at most `limit`.
+    /// The first values that are not `before` the range and are `within` it: in order, without
+    /// duplicates, at most `limit`.
     fn select(
         &self,
         before: impl Fn(&T) -> bool,
@@ -113,7 +117,7 @@ impl<T: Ord + Clone> SortedChunks<T> {
         let wanted = |thing: &&T| !before(thing) && within(thing);
         let mut open: Vec<&T> = self.open.iter().filter(wanted).collect();
         open.sort_unstable();
-        // What comes next of each chunk, and what is behind it.
+        // The next value of each chunk, and the rest of the chunk.
         let mut heads = BinaryHeap::with_capacity(self.sorted.len() + 1);
         for chunk in &self.sorted {
             let mut rest = chunk[chunk.partition_point(&before)..].iter();
@@ -150,7 +154,7 @@ impl<T: Ord + Clone> SortedChunks<T> {
     }
 }
 
-/// What was noted since the last checkpoint, and what the one under way writes.
+/// What was noted since the last checkpoint, and what the running checkpoint writes.
 #[derive(Debug)]
 pub(crate) struct OrderLog<T> {
     now: SortedChunks<T>,
@@ -168,7 +172,8 @@ impl<T: Ord + Clone> OrderLog<T> {
         self.now.note(thing);
     }
 
-    /// The first things that do not come `before` what is wanted, as long as they are `within` it: in order, each once, at most `limit`.
+    /// The first values that are not `before` the range and are `within` it: in order, without
+    /// duplicates, at most `limit`.
     pub(crate) fn select(
         &self,
         before: impl Fn(&T) -> bool,
@@ -185,12 +190,13 @@ impl<T: Ord + Clone> OrderLog<T> {
         found
     }
 
-    /// Begins a checkpoint.
+    /// Starts a checkpoint.
     pub(crate) fn freeze(&mut self) {
         self.frozen = Some(std::mem::take(&mut self.now));
     }
 
-    /// Ends a checkpoint: what was noted before it is in the catalog. It is given back, to be freed without the lock.
+    /// Ends a checkpoint: what was noted before it is in the catalog. Returned to be freed after
+    /// the lock is released.
     #[must_use]
     pub(crate) const fn thaw(&mut self) -> Option<SortedChunks<T>> {
         self.frozen.take()

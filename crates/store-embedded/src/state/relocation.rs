@@ -1,8 +1,9 @@
-//! Relocations: where tasks are that are not where their id says, and when they are due.
+//! Relocations: tasks whose entry is not at the time in their id, or whose time has changed since.
 //!
-//! In: postponements and re-filings. Out: for an id, where its entry stands on the timeline, and the time and
-//! version that hold instead of those in its record.
-//! Invariant: a task without a relocation is filed at the time in its id, and its record is true as it stands.
+//! A relocation says at which time the entry is filed, and the due time and version that replace
+//! those in the entry. A task without a relocation is filed at the time in its id, and its entry is
+//! up to date.
+//! In the catalog these rows are the table `standings`.
 
 use punctual_core::{TaskId, Timestamp, Version};
 use punctual_store::codec::{CodecError, Reader, put_timestamp, put_varint};
@@ -10,10 +11,11 @@ use punctual_store::codec::{CodecError, Reader, put_timestamp, put_varint};
 use crate::key::EntryKey;
 use crate::state::layers::{Layers, Weight};
 
-/// No time: above every `Timestamp`.
+/// No time: greater than every `Timestamp`.
 const NONE: u64 = u64::MAX;
 
-/// How a task stands that is not at home. Packed, because a million watches have a million of these in memory.
+/// Where an entry is filed, and when its task is due. Packed, because a million watches have a
+/// million of these in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Relocation {
     filed_at: u64,
@@ -21,18 +23,18 @@ pub(crate) struct Relocation {
     version: u64,
 }
 
-/// `None`: at home.
+/// `None`: the entry is at the time in the id.
 pub(crate) type Relocations = Layers<TaskId, Option<Relocation>>;
 
 impl Weight for Relocation {}
 
 impl Relocation {
-    /// Filed at a time, where its record is true.
+    /// Filed at a time, with an entry that is up to date.
     pub(crate) const fn filed(at: Timestamp) -> Self {
         Self { filed_at: at.as_millis(), fire_at: NONE, version: 0 }
     }
 
-    /// Postponed. Where it is filed may not be known without asking the catalog.
+    /// Postponed. The time of filing may be known to the catalog alone.
     pub(crate) const fn postponed(
         filed_at: Option<Timestamp>,
         fire_at: Timestamp,
@@ -48,7 +50,7 @@ impl Relocation {
         }
     }
 
-    /// Where its entry stands; `None` if only the catalog knows.
+    /// The time at which its entry is filed; `None` if only the catalog knows it.
     pub(crate) const fn filed_at(&self) -> Option<Timestamp> {
         match self.filed_at {
             NONE => None,
@@ -56,7 +58,7 @@ impl Relocation {
         }
     }
 
-    /// The time and version that hold instead of the record's.
+    /// The time and version that replace those in the entry.
     pub(crate) const fn moved(&self) -> Option<Moved> {
         match self.fire_at {
             NONE => None,
@@ -67,12 +69,12 @@ impl Relocation {
         }
     }
 
-    /// The same, its entry at another place.
+    /// The same, with the entry filed at another time.
     pub(crate) const fn refiled(self, at: Timestamp) -> Self {
         Self { filed_at: at.as_millis(), ..self }
     }
 
-    /// With the place from the catalog, where it was not known.
+    /// Takes the time of filing from the catalog if memory does not know it.
     pub(crate) fn completed(self, id: TaskId, in_catalog: Option<Self>) -> Self {
         if self.filed_at != NONE {
             return self;
@@ -110,7 +112,7 @@ pub(crate) struct Moved {
     pub(crate) version: Version,
 }
 
-/// Where the entry of a task stands, given its relocation.
+/// The key of a task's entry, given its relocation.
 pub(crate) fn key_of(id: TaskId, relocation: Option<Relocation>) -> EntryKey {
     let filed_at = relocation.and_then(|relocation| relocation.filed_at());
     EntryKey::new(filed_at.unwrap_or(id.due()), id)

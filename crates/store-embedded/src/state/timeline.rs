@@ -1,10 +1,12 @@
-//! The timeline: which runs of tasks there are, by slice of time.
+//! The timeline: the runs of tasks, by slice of time.
 //!
-//! In: runs that were written. Out: those in which an entry may stand. Near slices are a day long, far ones
-//! [`EmbeddedOptions::FAR_SLICES`](crate::EmbeddedOptions::FAR_SLICES) days, so that tasks years away make few files.
-//! A timeline never changes: a checkpoint makes the next version of it, and readers go on with theirs.
-//! Ids of a partition are numbered in the order in which they were made, so the runs of a slice hold one loaded of numbers
-//! each. They are kept in that order: which run has an id is a search, not a question to every run.
+//! Near slices are a day long, far ones
+//! [`EmbeddedOptions::FAR_SLICES`](crate::EmbeddedOptions::FAR_SLICES) days, so that tasks that are
+//! years away need few files. A timeline never changes: a checkpoint makes the next version, and
+//! readers keep theirs.
+//! Ids of a partition are numbered in the order in which they were made, so each run of a slice has
+//! one range of numbers. Runs are sorted by these ranges, and the run that has an id is found by a
+//! search.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -25,25 +27,25 @@ pub(crate) struct Slice {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Timeline {
-    /// Grows with every change.
+    /// Increases with every change.
     pub(crate) version: u64,
     slice_millis: u64,
     slices: BTreeMap<Slice, SliceRuns>,
 }
 
-/// The runs of a slice, and how they are found.
+/// The runs of a slice, and an index of them.
 #[derive(Debug, Clone, Default)]
 struct SliceRuns {
     all: Vec<Arc<SortedRun>>,
     by_partition: BTreeMap<PartitionId, PartitionSpans>,
 }
 
-/// Which runs have what of a partition; as places in `SliceRuns::all`.
+/// The runs that have entries of a partition, as indexes into `SliceRuns::all`.
 #[derive(Debug, Clone, Default)]
 struct PartitionSpans {
-    /// By the least number of an id that stands at home in the run.
+    /// Sorted by the least number of an id whose entry is at the time in the id.
     at_due: Vec<NumberSpan>,
-    /// SliceRuns with entries that do not.
+    /// Runs with entries that are at another time.
     relocated: Vec<u32>,
 }
 
@@ -60,7 +62,8 @@ impl Slice {
     pub(crate) fn of(at: Timestamp, now: Timestamp, options: &EmbeddedOptions) -> Self {
         let near = options.slice_millis();
         let horizon = (now.as_millis() / near + options.near_slices) * near;
-        // A far slice begins where its whole span is far, so that near and far do not overlap by much.
+        // A far slice begins where its whole length is far, so that near and far slices overlap
+        // little.
         let far = at.as_millis() >= horizon;
         Self::holding(at, near, far)
     }
@@ -74,7 +77,7 @@ impl Slice {
         if self.far { RunKind::Far } else { RunKind::Near }
     }
 
-    /// Where it ends.
+    /// The time at which the slice ends.
     pub(crate) const fn end(self, near: u64) -> u64 {
         let span = if self.far { near * EmbeddedOptions::FAR_SLICES } else { near };
         self.start + span
@@ -86,13 +89,13 @@ impl Timeline {
         Self { version: 0, slice_millis, slices: BTreeMap::new() }
     }
 
-    /// Adds runs, before anybody reads.
+    /// Adds a run, before there are readers.
     pub(crate) fn add(&mut self, run: SortedRun, kind: RunKind) {
         let slice = Slice::holding(run.first().at, self.slice_millis, kind == RunKind::Far);
         self.slices.entry(slice).or_default().push(Arc::new(run));
     }
 
-    /// The next version: with some runs more and some fewer.
+    /// The next version, with some runs added and some removed.
     pub(crate) fn with(&self, added: Vec<(RunKind, Arc<SortedRun>)>, dropped: &[RunNo]) -> Self {
         let mut next = self.clone();
         next.version += 1;
@@ -110,7 +113,7 @@ impl Timeline {
         next
     }
 
-    /// SliceRuns in which an entry of this key may stand.
+    /// Runs that may have an entry with this key.
     pub(crate) fn covering(&self, key: EntryKey) -> impl Iterator<Item = &Arc<SortedRun>> {
         [false, true]
             .into_iter()
@@ -119,12 +122,12 @@ impl Timeline {
             .filter(move |run| run.may_have(key))
     }
 
-    /// Whether a run that had an entry of this key is still there.
+    /// Whether a run that had an entry with this key is still on the timeline.
     pub(crate) fn has(&self, key: EntryKey, run: &Arc<SortedRun>) -> bool {
         self.covering(key).any(|other| other.no == run.no)
     }
 
-    /// SliceRuns of slices that end after a time.
+    /// Runs of slices that end after a time.
     pub(crate) fn after(&self, at: Timestamp) -> impl Iterator<Item = &Arc<SortedRun>> {
         let near = self.slice_millis;
         self.slices
@@ -169,7 +172,7 @@ impl SliceRuns {
         }
     }
 
-    /// SliceRuns whose loaded of numbers has the key's; a few more, if number_ranges overlap.
+    /// Runs whose range of numbers includes that of the key; a few more if ranges overlap.
     fn covering(&self, key: EntryKey) -> impl Iterator<Item = &Arc<SortedRun>> {
         let spans = self.by_partition.get(&key.partition);
         let is_at_due = key.at == key.id.due();
@@ -185,7 +188,7 @@ impl PartitionSpans {
     fn push(&mut self, span: NumberSpan) {
         let at = self.at_due.partition_point(|other| other.low <= span.low);
         self.at_due.insert(at, span);
-        // Nearly always it is the last: what is written later has greater numbers.
+        // It is nearly always the last: later runs have greater numbers.
         for index in at.max(1)..self.at_due.len() {
             self.at_due[index].high = self.at_due[index].high.max(self.at_due[index - 1].high);
         }
@@ -212,7 +215,7 @@ mod tests {
         let due = Timestamp::from_millis(number * 37 % SLICE_MILLIS);
         let epoch = Epoch::new(1).expect("an epoch");
         let id = TaskId::new(due, partition, epoch, Sequence::new(number).expect("a sequence"));
-        // Every eleventh was filed anew, later in the slice.
+        // Every eleventh was filed again, later in the slice.
         let at =
             if number.is_multiple_of(11) { Timestamp::from_millis(SLICE_MILLIS - 1) } else { due };
         EntryKey::new(at, id)
@@ -222,7 +225,7 @@ mod tests {
     fn runs_are_found_by_number_as_if_each_had_been_asked() {
         let dir = tempfile::tempdir().expect("a directory");
         let files = RunFiles::new(dir.path().to_owned(), 4);
-        // One after the other, as checkpoints write them; then overlapping, within one another, and out of order.
+        // In sequence, as checkpoints write them; then overlapping, nested, and out of order.
         let number_ranges =
             [0..20, 20..40, 40..41, 41..80, 10..60, 80..90, 30..35, 0..3, 85..99u64];
         let runs: Vec<Arc<SortedRun>> = (1..)

@@ -1,4 +1,4 @@
-//! Leases: who may write. Decided against what was admitted, answered when it is durable.
+//! Leases: which broker may write. Decided against what was admitted, answered when it is durable.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl EmbeddedStore {
         }
         admission.seats.insert(lease.seat, lease.clone());
         drop(admission);
-        // If it cannot be made durable, the store is broken and nothing admitted after it counts either.
+        // If this fails, the store is broken, and nothing that was admitted after it counts either.
         answered.await.map_err(|_| unanswered())??;
         Ok(lease)
     }

@@ -1,9 +1,10 @@
-//! Frames: one commit as bytes in the journal.
+//! The bytes of a commit, as they are in the journal.
 //!
-//! In: a batch whose doubts are settled (`admit`), a lease, or a sweep. Out: bytes; and from them, once they are durable or
-//! replayed, the steps that `state` takes. Both ways go through these bytes, so that a replay cannot
+//! A commit is an encoded batch (`encode`), a lease, or a sweep. `state` applies the steps that
+//! [`Commit::read`] returns, both for a new commit and for a replayed one, so a replay cannot
 //! differ from what happened.
-//! Bodies of tasks are slices of the frame: what was encoded once is never copied until it is written to a run.
+//! Bodies of tasks are slices of the commit's bytes: once encoded they are not copied until they
+//! are written to a run.
 
 use bytes::Bytes;
 use punctual_core::{FireId, FireRecord, Lease, PartitionId, Task, TaskId, Timestamp, Version};
@@ -28,15 +29,15 @@ const RECORD: u8 = 5;
 const LETTER: u8 = 6;
 const FORGET: u8 = 7;
 
-/// One thing that happens to the state. A change of the contract is one or several of these.
+/// One change of the state. A `Change` of the contract is one or several of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CommitStep {
-    /// A task is filed, in the place of what stood under its id.
+    /// Files a task, and replaces an earlier entry of the same id.
     File {
         id: TaskId,
         fire_at: Timestamp,
         body: Bytes,
-        /// Whether nothing can stand under its id yet.
+        /// Whether the id cannot have an entry yet.
         new: bool,
     },
     Postpone {
@@ -44,7 +45,7 @@ pub(crate) enum CommitStep {
         fire_at: Timestamp,
         version: Version,
     },
-    /// A task ends. The record that follows names its key.
+    /// Ends a task. The record that follows contains its key.
     End {
         id: TaskId,
     },
@@ -62,7 +63,7 @@ pub(crate) enum CommitStep {
     },
 }
 
-/// A commit.
+/// A commit that was read.
 #[derive(Debug)]
 pub(crate) enum Commit {
     Batch {
@@ -73,7 +74,7 @@ pub(crate) enum Commit {
     },
     Lease {
         lease: Lease,
-        /// Whether it was taken, so that batches are numbered anew.
+        /// Whether it is a new epoch, for which batches are numbered from the first again.
         acquired: bool,
         now: Timestamp,
     },
@@ -83,11 +84,11 @@ pub(crate) enum Commit {
         forgotten: Vec<FireId>,
         now: Timestamp,
     },
-    /// To wait for what was committed before it.
+    /// Changes nothing; used to wait for earlier commits.
     Empty,
 }
 
-/// Writes the steps of a batch.
+/// Encodes the steps of a batch.
 #[derive(Debug)]
 pub(crate) struct CommitWriter {
     out: Vec<u8>,
@@ -124,7 +125,8 @@ impl CommitWriter {
         self.sized(|out| put_body(out, task));
     }
 
-    /// Writes something after its length. The length has a fixed width, so that nothing is encoded twice or moved.
+    /// Writes a length and then the bytes. The length has a fixed width, so that nothing is encoded
+    /// twice or moved.
     fn sized(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.out.len();
         self.out.extend_from_slice(&[0; 4]);
@@ -166,7 +168,7 @@ impl CommitWriter {
     }
 }
 
-/// A lease that was taken, extended or given back.
+/// A lease that was acquired, renewed or released.
 pub(crate) fn lease_commit(lease: &Lease, acquired: bool, now: Timestamp) -> Bytes {
     let mut out = vec![LEASE, u8::from(acquired)];
     put_timestamp(&mut out, now);
@@ -174,7 +176,7 @@ pub(crate) fn lease_commit(lease: &Lease, acquired: bool, now: Timestamp) -> Byt
     out.into()
 }
 
-/// Dead letters that are past their age.
+/// Deletes dead letters that are past their retention.
 pub(crate) fn sweep_commit(
     partition: PartitionId,
     counts: &[(&str, Counts)],
@@ -193,7 +195,7 @@ pub(crate) fn sweep_commit(
     out.into()
 }
 
-/// A commit that does nothing.
+/// A commit that changes nothing.
 pub(crate) fn empty_commit() -> Bytes {
     Bytes::from_static(&[EMPTY])
 }
@@ -207,7 +209,7 @@ fn put_all_counts(out: &mut Vec<u8>, counts: &[(&str, Counts)]) {
 }
 
 impl Commit {
-    /// Reads a commit.
+    /// Decodes a commit.
     pub(crate) fn read(bytes: &Bytes) -> Result<Self, CodecError> {
         let mut reader = Reader::new(bytes);
         match reader.byte()? {

@@ -1,7 +1,8 @@
-//! Admission: what is settled about a batch before it is written.
+//! Encoding: from a batch to the bytes of a commit.
 //!
-//! In: a batch of the owner. Out: a frame, in which nothing depends any more on what the store holds: a change about a task
-//! that is not here has become none. So the state takes commits in without asking the disk, and a replay does what was done.
+//! A change about a task that the store does not have is dropped here, so the commit no longer
+//! depends on what the store holds. Therefore `state` applies commits without reading the disk, and
+//! a replay does exactly what was done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use crate::state::layers::IdHash;
 use crate::store_core::StoreCore;
 use crate::write::commit::CommitWriter;
 
-/// About what a change takes in a frame, beside its payload.
+/// About what a change takes in a commit, without its payload.
 const CHANGE_BYTES: usize = 192;
 
-/// Whether a task is here, where that matters.
+/// Whether the store has a task, for tasks where that decides how a change is encoded.
 enum TaskPresence {
     Absent,
     Scheduled,
@@ -31,8 +32,8 @@ enum TaskPresence {
 
 type KnownTasks = HashMap<TaskId, TaskPresence, IdHash>;
 
-/// Tasks of which a batch does not say by itself whether they are here. With `paused`, also those that are postponed: a paused
-/// one has no entry to postpone.
+/// Tasks that have to be looked up before the batch can be encoded. If any task may be paused, this
+/// includes postponed tasks: a paused task has no entry that could be postponed.
 pub(crate) fn doubts(batch: &Batch, paused: bool) -> Vec<TaskId> {
     let doubtful = |change: &&Arc<Change>| match &***change {
         Change::Refile { .. } => true,
@@ -43,13 +44,13 @@ pub(crate) fn doubts(batch: &Batch, paused: bool) -> Vec<TaskId> {
     batch.changes.iter().filter(doubtful).map(|change| change.task_id()).collect()
 }
 
-/// Whether a batch asks for room that it does not give back soon.
+/// Whether a batch adds data that it does not remove soon.
 pub(crate) fn class_of(batch: &Batch) -> Class {
     if batch.changes.iter().any(|change| change.grows()) { Class::Grow } else { Class::Shrink }
 }
 
 impl StoreCore {
-    /// The frame of a batch.
+    /// Encodes a batch.
     pub(crate) fn encode(
         &self,
         partition: PartitionId,
@@ -111,7 +112,8 @@ fn encode_change(frame: &mut CommitWriter, known: &mut KnownTasks, change: &Chan
     }
 }
 
-/// Ends a task, or files it as it goes on; true if it does. One that is not here does neither.
+/// Files the successor of a task and returns true, or ends the task and returns false. Does neither
+/// if the store does not have the task.
 fn refile_or_end(
     frame: &mut CommitWriter,
     known: &mut KnownTasks,
@@ -149,14 +151,14 @@ fn postpone(
     }
 }
 
-/// Later changes of the same batch see the earlier ones.
+/// Lets later changes of the same batch see this one.
 fn note(known: &mut KnownTasks, id: TaskId, now: Option<&Task>) {
     let presence = match now {
         None => TaskPresence::Absent,
         Some(task) if task.state != TaskState::Scheduled => TaskPresence::Paused(task.clone()),
         Some(_) => TaskPresence::Scheduled,
     };
-    // Nobody asks about a task that was not doubted, but one that is paused must be found again.
+    // Tasks that were not looked up are not asked for again, but a paused one must be found.
     if known.contains_key(&id) || matches!(presence, TaskPresence::Paused(_)) {
         known.insert(id, presence);
     }
