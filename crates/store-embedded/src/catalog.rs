@@ -63,7 +63,7 @@ pub(crate) struct CatalogContents {
     pub(crate) bits: Vec<(RunNo, u32, Vec<u8>)>,
     pub(crate) counts: Vec<(PartitionId, String, Counts)>,
     pub(crate) leases: Vec<Lease>,
-    pub(crate) owned: Vec<(PartitionId, LastBatch)>,
+    pub(crate) last_batches: Vec<(PartitionId, LastBatch)>,
 }
 
 impl Catalog {
@@ -275,8 +275,8 @@ impl CatalogContents {
             BATCH => {
                 let partition = read_partition(&mut key)?;
                 let number = Reader::new(row).varint()?;
-                let owned = LastBatch { batch: (number > 0).then_some(BatchNo::new(number)) };
-                self.owned.push((partition, owned));
+                let last = LastBatch { batch: (number > 0).then_some(BatchNo::new(number)) };
+                self.last_batches.push((partition, last));
             }
             _ => return Err(CodecError::Invalid("key")),
         }
@@ -355,11 +355,11 @@ impl CatalogBatch<'_> {
         self.insert(|catalog| &catalog.rest, key, row);
     }
 
-    pub(crate) fn owned(&mut self, partition: PartitionId, owned: LastBatch) {
+    pub(crate) fn last_batch(&mut self, partition: PartitionId, last: LastBatch) {
         let mut key = vec![BATCH];
         key.extend_from_slice(&partition.get().to_be_bytes());
         let mut row = Vec::new();
-        put_varint(&mut row, owned.batch.map_or(0, BatchNo::get));
+        put_varint(&mut row, last.batch.map_or(0, BatchNo::get));
 
         self.insert(|catalog| &catalog.rest, key, row);
     }

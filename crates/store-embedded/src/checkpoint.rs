@@ -52,7 +52,7 @@ pub(crate) struct FrozenState {
     dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
     leases: Vec<Lease>,
-    owned: Vec<(PartitionId, LastBatch)>,
+    last_batches: Vec<(PartitionId, LastBatch)>,
     history_finished: Vec<Arc<SortedRun>>,
     history_swept: Vec<ListedRun>,
     now: Timestamp,
@@ -73,19 +73,19 @@ struct WriteProgress<'a> {
     core: &'a StoreCore,
     total: usize,
     done: usize,
-    told: usize,
+    reported: usize,
 }
 
 impl<'a> WriteProgress<'a> {
     const fn new(core: &'a StoreCore, entries: usize) -> Self {
-        Self { core, total: entries * 2, done: 0, told: 0 }
+        Self { core, total: entries * 2, done: 0, reported: 0 }
     }
 
     fn advance(&mut self, entries: usize) -> Result<(), StorageFault> {
         self.done += entries;
         let written = self.done * PROGRESS_STEPS / self.total;
-        if written > self.told {
-            self.told = written;
+        if written > self.reported {
+            self.reported = written;
             let mut state = self.core.state()?;
             state.written = written;
             self.core.set_pressure(&state);
@@ -113,13 +113,13 @@ pub(crate) struct Exchange {
 }
 
 impl StoreCore {
-    /// Freezes everything that changed. Returns `None` if nothing changed since commit `unless`.
+    /// Freezes everything that changed. Returns `None` if nothing changed since commit `unchanged_since`.
     pub(crate) fn freeze(
         &self,
-        unless: Option<CommitNo>,
+        unchanged_since: Option<CommitNo>,
     ) -> Result<Option<FrozenState>, StorageFault> {
         let mut state = self.state()?;
-        let idle = unless == Some(state.commit)
+        let idle = unchanged_since == Some(state.commit)
             && state.buffered() == 0
             && state.changed_bytes() == 0
             && state.ended.len() == 0
@@ -181,7 +181,12 @@ impl StoreCore {
             dead: state.dead.freeze(),
             counts: take_counts(state),
             leases: state.leases.values().cloned().collect(),
-            owned: self.options.partitions.iter().map(|id| (id, owned_of(state, id))).collect(),
+            last_batches: self
+                .options
+                .partitions
+                .iter()
+                .map(|id| (id, last_batch_of(state, id)))
+                .collect(),
             history_finished: state.history.finished(),
             history_swept: state.history.take_changed(),
             now: state.now,
@@ -407,7 +412,7 @@ impl StoreCore {
     }
 }
 
-fn owned_of(state: &StoreState, id: PartitionId) -> LastBatch {
+fn last_batch_of(state: &StoreState, id: PartitionId) -> LastBatch {
     let own = state.partition(id);
     LastBatch { batch: own.batch }
 }

@@ -17,9 +17,9 @@ pub(crate) enum StorageFault {
     Io { action: &'static str, file: PathBuf, source: Arc<io::Error> },
     #[error("{} is damaged at byte {offset}: {what}", file.display())]
     Damaged { file: PathBuf, offset: u64, what: String },
-    #[error("a stored {what} cannot be read: {source}")]
+    #[error("cannot decode a stored {what}: {source}")]
     Bytes { what: &'static str, source: CodecError },
-    #[error("the catalog failed: {0}")]
+    #[error("the catalog returned an error: {0}")]
     Catalog(Arc<fjall::Error>),
     #[error("{0}")]
     Broken(Arc<str>),

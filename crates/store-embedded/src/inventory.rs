@@ -15,8 +15,9 @@ impl EmbeddedStore {
         let state = self.core.state()?;
         let names = state.partition(partition).counts.keys();
         let read = |name: &String| {
-            Namespace::from_stored(name)
-                .map_err(|_| StoreError::Broken(format!("{name:?} is not a namespace")))
+            Namespace::from_stored(name).map_err(|_| {
+                StoreError::Broken(format!("the stored name {name:?} is not a valid namespace"))
+            })
         };
         let mut namespaces = names.map(read).collect::<Result<Vec<_>, _>>()?;
         namespaces.sort_by(|one, other| one.as_str().cmp(other.as_str()));

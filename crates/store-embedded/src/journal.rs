@@ -210,7 +210,7 @@ impl<T: Send + 'static> Journal<T> {
         let scan = scan::scan(&disk, dir, options.store, after, replay)?;
         let opened = scan.as_ref().map_or_else(Opened::new, Opened::from);
         if let Some(dropped) = &opened.dropped {
-            tracing::warn!(%dropped, "journal: torn tail cut off");
+            tracing::warn!(%dropped, "torn tail of the journal cut off");
         }
         let (active, start) = match scan {
             Some(scan) => continue_journal(&disk, dir, &options, scan)?,
@@ -344,7 +344,7 @@ impl<T: Send + 'static> Journal<T> {
             .or_else(|source| match source.kind() {
                 // Without its mark the journal opens as after a crash, which loses nothing.
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                    tracing::warn!("no room for the closing mark of the journal");
+                    tracing::warn!("disk full, journal closed without its closing mark");
                     Ok(())
                 }
                 _ => Err(JournalError::io("write", &path, source)),
@@ -441,7 +441,7 @@ fn continue_journal(
         let open = disk.open(&file.path).map_err(io)?;
         let live = LiveFile { file: open, header, at: file.end };
         if at == index {
-            mend(disk, file, &live, &stale).map_err(io)?;
+            rewrite_end(disk, file, &live, &stale).map_err(io)?;
             active = Some(live);
         } else if header.file_bytes == options.file_bytes && file.length == header.file_bytes {
             start.ready.push_back(live);
@@ -474,7 +474,12 @@ fn continue_journal(
 ///
 /// The last group is written again before it is synced: if its fsync failed in the previous
 /// process, its pages count as clean, and a sync alone would not write them to disk.
-fn mend(disk: &Disk, found: &scan::ScannedFile, live: &LiveFile, stale: &[u64]) -> io::Result<()> {
+fn rewrite_end(
+    disk: &Disk,
+    found: &scan::ScannedFile,
+    live: &LiveFile,
+    stale: &[u64],
+) -> io::Result<()> {
     let length = usize::try_from(found.end - found.group_at).expect("a group fits in memory");
     let group = disk.read_at(&live.file, found.group_at, length)?;
     disk.write_at(&live.file, &mut [IoSlice::new(&group)], found.group_at)?;

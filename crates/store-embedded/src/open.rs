@@ -74,16 +74,19 @@ fn restore_rows(
     state: &mut StoreState,
     contents: &CatalogContents,
 ) -> Result<(), EmbeddedOpenError> {
-    let outside =
-        || EmbeddedOpenError::Damaged("the catalog names a partition that is not there".into());
+    let outside = || {
+        EmbeddedOpenError::Damaged(
+            "the catalog has rows of a partition that the store does not have".into(),
+        )
+    };
     for (partition, namespace, counts) in &contents.counts {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
         let tally = NamespaceCounts { counts: *counts, changed: false };
         own.counts.insert(namespace.clone(), tally);
     }
-    for (partition, owned) in &contents.owned {
+    for (partition, last) in &contents.last_batches {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
-        own.batch = owned.batch;
+        own.batch = last.batch;
     }
     for lease in &contents.leases {
         state.leases.insert(lease.seat, lease.clone());
@@ -108,8 +111,11 @@ fn restore_runs(
         let run = open_run(files, &entry)?;
         for (chunk, bytes) in bits.remove(&entry.no).unwrap_or_default() {
             if !run.ended.restore(chunk, &bytes) {
-                let fault =
-                    StorageFault::damaged(&files.path(entry.no), 0, "its bits do not fit it");
+                let fault = StorageFault::damaged(
+                    &files.path(entry.no),
+                    0,
+                    "its bits in the catalog have the wrong length",
+                );
                 return Err(fault.into());
             }
         }
@@ -130,7 +136,7 @@ fn open_run(files: &RunFiles, listed: &ListedRun) -> Result<SortedRun, EmbeddedO
     }
     let run = SortedRun::open(files, listed.no, listed.generation)?;
     if run.file_bytes != listed.file_bytes {
-        let what = "its length is not the one that the catalog lists";
+        let what = "its length differs from the one in the catalog";
         return Err(StorageFault::damaged(&path, run.file_bytes, what).into());
     }
     Ok(run)

@@ -240,9 +240,9 @@ impl StoreState {
     }
 
     /// Applies one commit.
-    pub(crate) fn apply(&mut self, commit: CommitNo, frame: &Bytes) -> Result<(), StorageFault> {
-        self.journal_bytes += frame.len() as u64;
-        match Commit::read(frame).reading("commit")? {
+    pub(crate) fn apply(&mut self, no: CommitNo, commit: &Bytes) -> Result<(), StorageFault> {
+        self.journal_bytes += commit.len() as u64;
+        match Commit::read(commit).reading("commit")? {
             Commit::Batch { partition, number, counts, steps } => {
                 self.check_partition(partition)?;
                 for step in steps {
@@ -276,7 +276,7 @@ impl StoreState {
             }
             Commit::Empty => {}
         }
-        self.commit = commit;
+        self.commit = no;
         Ok(())
     }
 

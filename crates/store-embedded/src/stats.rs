@@ -90,7 +90,7 @@ impl EmbeddedStore {
             ],
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,
-            looked_at: self.core.looked_at.load(Ordering::Relaxed),
+            looked_at: self.core.examined.load(Ordering::Relaxed),
             checkpoints: state.checkpoints,
             journal_room_bytes: space.bytes_preallocated_left,
             journal_room_refused: space.preallocation_failed,

@@ -3,7 +3,7 @@
 //! A write is fenced and numbered against what was *admitted* to the journal, which may be ahead of
 //! what is durable. The store answers when the journal has made the write durable and the state has
 //! applied it, so a read after the answer sees it.
-//! Reads that memory can answer are answered at once; reads that need the disk run on a blocking
+//! Reads that memory can answer are result at once; reads that need the disk run on a blocking
 //! thread.
 
 mod leases;
@@ -36,7 +36,7 @@ use crate::read::find::names_of;
 use crate::run::RunFiles;
 use crate::store_core::StoreCore;
 use crate::write::commit::{empty_commit, sweep_commit};
-use crate::write::encode::{class_of, doubts};
+use crate::write::encode::{class_of, tasks_to_look_up};
 
 /// Tasks kept in a directory, by one process.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct EmbeddedStore {
 /// A commit that waits in the journal, and the call that waits for it.
 #[derive(Debug)]
 pub(crate) struct PendingCommit {
-    frame: Bytes,
-    answer: oneshot::Sender<Result<(), StoreError>>,
+    bytes: Bytes,
+    reply: oneshot::Sender<Result<(), StoreError>>,
 }
 
 /// What was admitted to the journal, durable or not.
@@ -86,19 +86,19 @@ impl EmbeddedStore {
         let mut journal_options = JournalOptions::new(directory.store);
         journal_options.file_bytes = options.journal_file_bytes;
         let core = Arc::new(StoreCore::new(options, files, catalog, state));
-        let mut replay = |commit, frame: Bytes| {
-            let taken = core.apply(commit, &frame);
+        let mut replay = |no, commit: Bytes| {
+            let taken = core.apply(no, &commit);
             taken.map_err(|fault| Arc::new(fault) as ReplayError)
         };
         let on_durable = {
             let core = Arc::clone(&core);
-            move |commit: Result<_, &JournalError>, item: PendingCommit| {
-                let outcome = match commit {
-                    Ok(commit) => core.apply(commit, &item.frame).map_err(StoreError::from),
+            move |no: Result<_, &JournalError>, item: PendingCommit| {
+                let outcome = match no {
+                    Ok(no) => core.apply(no, &item.bytes).map_err(StoreError::from),
                     Err(error) => Err(refusal(&core, error)),
                 };
                 // The caller may have stopped waiting.
-                let _ = item.answer.send(outcome);
+                let _ = item.reply.send(outcome);
             }
         };
         let (journal, opened) = Journal::open(
@@ -155,7 +155,7 @@ impl EmbeddedStore {
         if let Some(why) = self.core.full() {
             tracing::warn!(
                 why,
-                "store: closes without a checkpoint; the next opening replays the journal"
+                "store closed without a checkpoint, the next opening replays the journal"
             );
         }
         let closing = tokio::task::spawn_blocking(move || {
@@ -194,7 +194,7 @@ impl EmbeddedStore {
     /// commits in the order in which they were admitted.
     async fn append(
         &self,
-        frame: Bytes,
+        commit: Bytes,
         class: Class,
     ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
         if let Some(why) = self.core.broken() {
@@ -205,20 +205,19 @@ impl EmbeddedStore {
         {
             return Err(StoreError::Full { room: Resource::Disk, why });
         }
-        let (answer, answered) = oneshot::channel();
-        let bytes = frame.clone();
-        let item = PendingCommit { frame, answer };
-        let entry = JournalEntry { bytes, class, item };
+        let (reply, result) = oneshot::channel();
+        let item = PendingCommit { bytes: commit.clone(), reply };
+        let entry = JournalEntry { bytes: commit, class, item };
         match self.journal.append_async(entry).await {
-            Ok(()) => Ok(answered),
+            Ok(()) => Ok(result),
             Err(why) => Err(refusal(&self.core, &why)),
         }
     }
 
     /// Waits until everything that was admitted before is durable and applied.
     async fn settle_admitted(&self) -> Result<(), StoreError> {
-        let answered = self.append(empty_commit(), Class::Shrink).await?;
-        answered.await.map_err(|_| unanswered())?
+        let result = self.append(empty_commit(), Class::Shrink).await?;
+        result.await.map_err(|_| journal_gone())?
     }
 
     /// Whether this batch was admitted before. If so, waits until it is durable and applied.
@@ -285,11 +284,11 @@ impl TaskStore for EmbeddedStore {
         }
         let class = class_of(&batch);
         let paused = self.core.may_have_paused()?;
-        let doubts = doubts(&batch, paused);
-        let frame = if doubts.is_empty() {
-            self.core.encode(partition, &batch, &doubts)?
+        let unknown = tasks_to_look_up(&batch, paused);
+        let commit = if unknown.is_empty() {
+            self.core.encode(partition, &batch, &unknown)?
         } else {
-            self.blocking(move |core| core.encode(partition, &batch, &doubts)).await?
+            self.blocking(move |core| core.encode(partition, &batch, &unknown)).await?
         };
         self.core.throttle(class).await;
         let mut admission = self.admission.lock().await;
@@ -298,10 +297,10 @@ impl TaskStore for EmbeddedStore {
             drop(admission);
             return self.settle_admitted().await;
         }
-        let answered = self.append(frame, class).await?;
+        let result = self.append(commit, class).await?;
         admission.batches[usize::from(partition.get())] = Some(number);
         drop(admission);
-        let outcome = answered.await.map_err(|_| unanswered())?;
+        let outcome = result.await.map_err(|_| journal_gone())?;
         if outcome.is_err() {
             let mut admission = self.admission.lock().await;
             let admitted = &mut admission.batches[usize::from(partition.get())];
@@ -426,7 +425,7 @@ impl TaskStore for EmbeddedStore {
             }
         }
         let forgotten: Vec<FireId> = past.iter().map(|(fire_id, _)| *fire_id).collect();
-        let frame = sweep_commit(partition, &counts, &forgotten, now);
+        let commit = sweep_commit(partition, &counts, &forgotten, now);
         // Records of a running checkpoint can be dropped only after it.
         let writing = self.core.state()?.history.frozen.is_some();
         if writing {
@@ -435,9 +434,9 @@ impl TaskStore for EmbeddedStore {
 
         let admission = self.admission.lock().await;
         admission.fence(partition, epoch)?;
-        let answered = self.append(frame, Class::Shrink).await?;
+        let result = self.append(commit, Class::Shrink).await?;
         drop(admission);
-        answered.await.map_err(|_| unanswered())??;
+        result.await.map_err(|_| journal_gone())??;
         let mut state = self.core.state()?;
         let history = state.history.sweep(partition, retention, now);
         let finished = !state.history.finished().is_empty();
@@ -467,10 +466,10 @@ fn refusal(core: &StoreCore, error: &JournalError) -> StoreError {
     }
 }
 
-fn unanswered() -> StoreError {
-    StoreError::Broken("the journal ended without an answer".to_owned())
+fn journal_gone() -> StoreError {
+    StoreError::Broken("the journal ended before it reported the commit".to_owned())
 }
 
 fn panicked(error: tokio::task::JoinError) -> StoreError {
-    StoreError::Broken(format!("a reader has panicked: {error}"))
+    StoreError::Broken(format!("a read of the store panicked: {error}"))
 }

@@ -36,7 +36,7 @@ pub(crate) struct StoreCore {
     pub(crate) catalog: Catalog,
     pub(crate) interner: Interner,
     /// Entries, rows and names that listing has examined.
-    pub(crate) looked_at: AtomicU64,
+    pub(crate) examined: AtomicU64,
     /// Where the owner of each partition continues to load.
     pub(crate) loadings: Vec<Mutex<Option<Loading>>>,
     state: Mutex<StoreState>,
@@ -45,7 +45,7 @@ pub(crate) struct StoreCore {
     pub(crate) work: Mutex<BackgroundWork>,
     pub(crate) work_changed: Condvar,
     /// Wakes writers that wait for the background thread.
-    pub(crate) relief: Notify,
+    pub(crate) relieved: Notify,
     /// Which writes have to wait. Changes only under the lock of the state, so that no write waits
     /// for what has already happened.
     pressure: AtomicU8,
@@ -91,13 +91,13 @@ impl StoreCore {
             files,
             catalog,
             interner: Interner::default(),
-            looked_at: AtomicU64::new(0),
+            examined: AtomicU64::new(0),
             loadings,
             state: Mutex::new(state),
             broken: OnceLock::new(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
-            relief: Notify::new(),
+            relieved: Notify::new(),
             pressure: AtomicU8::new(Pressure::None as u8),
             full: Mutex::default(),
             steps_left: AtomicI64::new(-1),
@@ -111,18 +111,18 @@ impl StoreCore {
             return Err(StorageFault::Broken(why.as_str().into()));
         }
         self.state.lock().map_err(|_| {
-            self.break_with("a commit has panicked half-way");
-            StorageFault::Broken("a commit has panicked half-way".into())
+            self.break_with("a commit panicked while it was applied");
+            StorageFault::Broken("a commit panicked while it was applied".into())
         })
     }
 
     /// Breaks the store: from now on every call fails.
     pub(crate) fn break_with(&self, why: &str) {
         if self.broken.set(why.to_owned()).is_ok() {
-            tracing::error!(why, "store: broken");
+            tracing::error!(why, "store broken");
         }
         // Wakes all that wait for something that will not happen.
-        self.relief.notify_waiters();
+        self.relieved.notify_waiters();
         self.request(|_| {});
     }
 
@@ -134,7 +134,7 @@ impl StoreCore {
     pub(crate) fn step(&self) -> Result<(), StorageFault> {
         match self.steps_left.load(Ordering::Acquire) {
             ..0 => Ok(()),
-            0 => Err(StorageFault::Broken("a test stopped it here".into())),
+            0 => Err(StorageFault::Broken("stopped by a test".into())),
             left => {
                 self.steps_left.store(left - 1, Ordering::Release);
                 Ok(())
@@ -150,7 +150,7 @@ impl StoreCore {
     /// Notes that the disk is too full for a checkpoint, or (`None`) that it is not any more.
     pub(crate) fn set_full(&self, why: Option<String>) {
         *self.full.lock().unwrap_or_else(PoisonError::into_inner) = why;
-        self.relief.notify_waiters();
+        self.relieved.notify_waiters();
     }
 
     /// Why writes that add tasks are refused, if they are.
@@ -159,9 +159,9 @@ impl StoreCore {
     }
 
     /// Applies a durable commit.
-    pub(crate) fn apply(&self, commit: CommitNo, frame: &Bytes) -> Result<(), StorageFault> {
+    pub(crate) fn apply(&self, no: CommitNo, commit: &Bytes) -> Result<(), StorageFault> {
         let mut state = self.state()?;
-        state.apply(commit, frame).inspect_err(|fault| self.break_with(&fault.to_string()))?;
+        state.apply(no, commit).inspect_err(|fault| self.break_with(&fault.to_string()))?;
         self.request_work(state);
         Ok(())
     }
@@ -195,22 +195,22 @@ impl StoreCore {
         };
         let before = self.pressure.swap(pressure as u8, Ordering::AcqRel);
         if (pressure as u8) < before {
-            self.relief.notify_waiters();
+            self.relieved.notify_waiters();
         }
     }
 
     /// Waits once if the background thread is too far behind for this class of write. Once only, so
     /// that waiting writes take turns.
     pub(crate) async fn throttle(&self, class: Class) {
-        let bearable = match class {
+        let tolerated = match class {
             Class::Grow => Pressure::None,
             Class::Shrink => Pressure::Some,
         };
-        let relief = self.relief.notified();
+        let relieved = self.relieved.notified();
         // On a full disk nothing is written, and waiting would never end.
-        let hopeless = self.broken().is_some() || self.full().is_some();
-        if self.pressure.load(Ordering::Acquire) > bearable as u8 && !hopeless {
-            relief.await;
+        let futile = self.broken().is_some() || self.full().is_some();
+        if self.pressure.load(Ordering::Acquire) > tolerated as u8 && !futile {
+            relieved.await;
         }
     }
 

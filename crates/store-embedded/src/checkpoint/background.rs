@@ -129,8 +129,8 @@ impl BackgroundLoop {
                 timed("resolve", || self.core.resolve())?;
                 exchange = timed("rewrite", || self.core.rewrite(&mut self.numbers))?;
                 // Merged runs must be written even if nothing else changed.
-                let unless = exchange.dropped.is_empty().then_some(self.last);
-                match timed("freeze", || self.core.freeze(unless))? {
+                let unchanged_since = exchange.dropped.is_empty().then_some(self.last);
+                match timed("freeze", || self.core.freeze(unchanged_since))? {
                     Some(frozen) => frozen,
                     None => return Ok(()),
                 }
@@ -175,7 +175,7 @@ struct BreakStoreOnPanic<'a>(&'a StoreCore);
 impl Drop for BreakStoreOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.break_with("the background has panicked");
+            self.0.break_with("the background thread panicked");
             self.0.request(|work| work.stop = true);
         }
     }

@@ -16,7 +16,7 @@ use crate::state::timeline::Timeline;
 use crate::store_core::StoreCore;
 
 /// Endings that are looked up together: enough to share blocks, few enough to need little memory.
-const TOGETHER: usize = 65_536;
+const RESOLVE_CHUNK: usize = 65_536;
 
 impl StoreCore {
     /// Sets the bits of all tasks that have ended so far.
@@ -80,7 +80,7 @@ impl StoreCore {
             all.push((EntryKey::new(filed_at, id), ending.before));
         }
         all.sort_unstable();
-        for chunk in all.chunks(TOGETHER) {
+        for chunk in all.chunks(RESOLVE_CHUNK) {
             let keys: Vec<(usize, EntryKey)> =
                 chunk.iter().enumerate().map(|(index, (key, _))| (index, *key)).collect();
             for hit in self.search(timeline, &keys, FetchPart::Presence)? {

@@ -26,13 +26,13 @@ impl StoreCore {
         names.sort_unstable();
         for row in names {
             let name = row.name();
-            match row.known() {
+            match row.target_bytes() {
                 NameBytes::Is(head) => batch.name(name, Some(head)),
                 NameBytes::Gone => batch.name(name, None),
                 NameBytes::GoneIf(_) => {
-                    let named = row.named().reading("name")?;
+                    let target = row.target().reading("name")?;
                     let head = self.catalog.head(name)?;
-                    if head.is_some() && named.resolve(head).is_none() {
+                    if head.is_some() && target.resolve(head).is_none() {
                         batch.name(name, None);
                     }
                 }
@@ -47,8 +47,8 @@ impl StoreCore {
         for lease in &frozen.leases {
             batch.lease(lease);
         }
-        for (partition, owned) in &frozen.owned {
-            batch.owned(*partition, *owned);
+        for (partition, last) in &frozen.last_batches {
+            batch.last_batch(*partition, *last);
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub enum JournalError {
         what: String,
     },
     /// A file between two others is missing.
-    #[error("{} is missing, though later files are there", file.display())]
+    #[error("{} is missing, but later files exist", file.display())]
     Missing {
         /// The missing file.
         file: PathBuf,
@@ -56,7 +56,7 @@ pub enum JournalError {
         first: CommitNo,
     },
     /// The journal ends before a commit that was durable once.
-    #[error("the journal stepped back: it ends with {last}, but {checkpoint} was durable")]
+    #[error("the journal lost commits: it ends with {last}, but {checkpoint} was durable")]
     SteppedBack {
         /// The commit that was durable, according to the checkpoint or the closing mark.
         checkpoint: CommitNo,
@@ -83,7 +83,8 @@ pub enum JournalError {
     },
     /// Options out of range.
     #[error(
-        "journal files of {file_bytes} bytes: allowed is {FILE_BYTES_MIN} to {FILE_BYTES_MAX}, in steps of 8"
+        "journal files of {file_bytes} bytes are not allowed: use {FILE_BYTES_MIN} to \
+         {FILE_BYTES_MAX}, in steps of 8"
     )]
     Options {
         /// The size that was asked for.
@@ -98,7 +99,7 @@ pub enum JournalError {
         source: Arc<dyn Error + Send + Sync>,
     },
     /// The disk is full. The entry was not written; try again when there is space.
-    #[error("no room for the journal: {why}")]
+    #[error("the disk is full: {why}")]
     Full {
         /// The error of the file system.
         why: Arc<str>,
@@ -114,7 +115,7 @@ pub enum JournalError {
     #[error("too many commits are waiting for the journal")]
     Busy,
     /// The commit is larger than allowed.
-    #[error("a commit of {bytes} bytes: at most {bytes_max} are allowed")]
+    #[error("a commit has {bytes} bytes, at most {bytes_max} are allowed")]
     TooLarge {
         /// The size of the commit.
         bytes: u64,

@@ -275,7 +275,10 @@ impl FilePool {
                 PoolTask::Make { number, of } => self.make_next(number, of),
             };
             if let Err(error) = done {
-                broken(format!("cannot keep the files in {}: {error}", self.dir.display()));
+                broken(format!(
+                    "cannot manage the journal files in {}: {error}",
+                    self.dir.display()
+                ));
                 return;
             }
         }
@@ -331,7 +334,7 @@ impl FilePool {
             }
             Err(error) if means_full(&error) => {
                 if state.failed.is_none() {
-                    tracing::warn!(%error, "journal: no room for the next file");
+                    tracing::warn!(%error, "disk full, cannot create the next journal file");
                 }
                 state.failed = Some(Arc::from(error.to_string()));
                 Ok(())

@@ -209,11 +209,11 @@ impl ScanReader<'_> {
         for (at, head) in heads_from(bytes, file.end, file.header.salt) {
             let of_this_group = head.group == self.group && file.last.is_some();
             if head.group != next && !of_this_group {
-                let what = format!("{} stands at byte {at}, written later", head.commit);
+                let what = format!("{} at byte {at} was written later", head.commit);
                 return Err(damaged(&file.path, file.end, next, what));
             }
             if head.commit < next {
-                let what = format!("{} stands at byte {at} a second time", head.commit);
+                let what = format!("{} is at byte {at} a second time", head.commit);
                 return Err(damaged(&file.path, file.end, next, what));
             }
             stale.push(at);
@@ -295,7 +295,7 @@ fn refuse_after_close(
 ) -> Result<(), JournalError> {
     match tail {
         Some(TornTail { dropped: Dropped { file, offset, commit, why, .. }, .. }) => {
-            Err(damaged(file, *offset, *commit, format!("{why}, though it was closed cleanly")))
+            Err(damaged(file, *offset, *commit, format!("{why}, although it was closed cleanly")))
         }
         None if last == closed.last => Ok(()),
         None => Err(JournalError::SteppedBack { checkpoint: closed.last, last }),
@@ -375,7 +375,7 @@ fn list(dir: &Path) -> Result<Listing, JournalError> {
             FileName::Unfinished => listing.unfinished.push(path),
             FileName::LostAndFound => {}
             FileName::Foreign => {
-                let what = "the journal's directory holds nothing but its own files".to_owned();
+                let what = "only files of the journal may be in its directory".to_owned();
                 return Err(JournalError::Foreign { file: path, what });
             }
         }
@@ -402,7 +402,7 @@ fn open_file(
         return Err(other_store(path));
     }
     if header.number != number {
-        let what = format!("its header says that it is {}", file_name(header.number));
+        let what = format!("its header belongs to {}", file_name(header.number));
         return Err(JournalError::Foreign { file: path, what });
     }
     let end = FRAMES_AT;
@@ -426,7 +426,7 @@ fn header_fault(fault: HeaderFault, path: &Path) -> JournalError {
     let file = path.to_owned();
     match fault {
         HeaderFault::NotOurs => {
-            JournalError::Foreign { file, what: "it is no file of a journal".to_owned() }
+            JournalError::Foreign { file, what: "it is not a journal file".to_owned() }
         }
         HeaderFault::Version(found) => {
             JournalError::Version { file, found, supported: FORMAT_VERSION }

@@ -25,7 +25,7 @@ use super::{Class, CommitNo, JournalEntry, JournalError, JournalOptions, Journal
 const COPY_BYTES_MAX: usize = 4096;
 /// Bytes of a group that the writer completes itself: the store applies them in less than a
 /// millisecond.
-const HERE_BYTES_MAX: u64 = 64 * 1024;
+const COMPLETE_BYTES_MAX: u64 = 64 * 1024;
 
 /// What callers, the writer and the completing thread share.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl<T> JournalShared<T> {
 
     /// Breaks the journal for good. The first reason is kept.
     pub(super) fn break_with(&self, why: String) {
-        tracing::error!(why, "journal: broken, nothing more is acknowledged");
+        tracing::error!(why, "journal broken, nothing more is acknowledged");
         self.state().broken.get_or_insert_with(|| Arc::from(why));
         self.wake_callers();
     }
@@ -263,13 +263,13 @@ impl<T> JournalWriter<T> {
         while let Some(mut waiting) = shared.take() {
             while !waiting.is_empty() {
                 let (group, bytes) = self.next_group(&mut waiting);
-                let nobody_waits = waiting.is_empty() && shared.is_idle();
-                let told = match group.is_empty() {
+                let idle = waiting.is_empty() && shared.is_idle();
+                let completed = match group.is_empty() {
                     true => Ok(()),
-                    false if nobody_waits && bytes <= HERE_BYTES_MAX => sender.complete_now(group),
+                    false if idle && bytes <= COMPLETE_BYTES_MAX => sender.complete_now(group),
                     false => sender.send(group),
                 };
-                if let Err(ReceiverGone) = told {
+                if let Err(ReceiverGone) = completed {
                     return;
                 }
             }

@@ -27,7 +27,7 @@ use crate::state::order::ListedKind;
 use crate::store_core::StoreCore;
 
 /// Entries that are checked together.
-const TOGETHER: usize = 4096;
+const CHECK_CHUNK: usize = 4096;
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -61,9 +61,8 @@ pub fn check(dir: &Path) -> Result<CheckReport, EmbeddedOpenError> {
     let catalog = Catalog::open(&directory.catalog(), &options)?;
     let restored = restore(&directory, &options, &catalog, &files)?;
     let core = StoreCore::new(options, files, catalog, restored.state);
-    let mut replay = |commit, frame: Bytes| {
-        core.apply(commit, &frame).map_err(|fault| Arc::new(fault) as ReplayError)
-    };
+    let mut replay =
+        |no, commit: Bytes| core.apply(no, &commit).map_err(|fault| Arc::new(fault) as ReplayError);
     let after = restored.meta.commit;
     let opened = journal::check(&directory.journal(), directory.store, after, &mut replay)?;
     let mut report = CheckReport { replayed: opened.replayed, ..CheckReport::default() };
@@ -123,7 +122,7 @@ impl StoreCore {
             for index in 0..block.keys.len() {
                 let key = block.keys.key(index).map_err(damaged)?;
                 if last.is_some_and(|last| last > key) {
-                    return Err(damaged("its entries are out of order"));
+                    return Err(damaged("its entries are not in order"));
                 }
                 last = Some(key);
                 each(key, &block.body(index).map_err(damaged)?)?;
@@ -133,7 +132,7 @@ impl StoreCore {
             return Err(StorageFault::damaged(
                 &self.files.path(run.no),
                 0,
-                "it ends with another entry",
+                "its last entry is not the one in the footer",
             ));
         }
         Ok(())
@@ -151,18 +150,20 @@ impl StoreCore {
             for (row, ()) in state.names.iter() {
                 if known.insert(row.clone()) {
                     let in_catalog = self.catalog.head(row.name())?;
-                    let head = row.named().reading("name")?.resolve(in_catalog);
+                    let head = row.target().reading("name")?.resolve(in_catalog);
                     rows.insert(row.name().into(), head.map(|head| head.id));
                 }
             }
         }
         let named: Vec<TaskId> = rows.into_values().flatten().collect();
         report.names = named.len() as u64;
-        for chunk in named.chunks(TOGETHER) {
+        for chunk in named.chunks(CHECK_CHUNK) {
             for id in chunk {
                 let found = self.fetch(id.partition(), &[*id], FetchPart::Presence)?;
                 if matches!(found.as_slice(), [None]) {
-                    report.problems.push(format!("a name leads to {id}, which is not there"));
+                    report
+                        .problems
+                        .push(format!("a name leads to task {id}, which does not exist"));
                 }
             }
         }
@@ -175,49 +176,50 @@ impl StoreCore {
         partition: PartitionId,
         report: &mut CheckReport,
     ) -> Result<(), StorageFault> {
-        let mut living: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
+        let mut live: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
         let mut after = EntryKey::after(partition, Position::START);
         let end = end_of(partition, punctual_core::Timestamp::MAX);
         let mut loading = None;
         loop {
             let loaded =
-                self.load_range(&mut loading, (after, end), TOGETHER, Postponed::LeaveOut)?;
-            for entry in &loaded.living {
+                self.load_range(&mut loading, (after, end), CHECK_CHUNK, Postponed::LeaveOut)?;
+            for entry in &loaded.live {
                 let task = self.task(entry.key, &entry.body, entry.moved)?;
                 let namespace = task.definition.namespace.as_str().to_owned();
-                living.entry(namespace).or_default().0 += 1;
+                live.entry(namespace).or_default().0 += 1;
             }
-            if loaded.whole {
+            if loaded.complete {
                 break;
             }
             after = loaded.covered;
             // The position is not needed again: a check reads every entry once.
             loading = None;
         }
-        let away = self.postponed_of(partition)?;
-        let ids: Vec<TaskId> = away.iter().map(|(id, _)| *id).collect();
+        let relocated = self.postponed_of(partition)?;
+        let ids: Vec<TaskId> = relocated.iter().map(|(id, _)| *id).collect();
         for found in self.fetch(partition, &ids, FetchPart::Bodies)?.into_iter().flatten() {
             if let LiveTask::Scheduled { key, body, .. } = found {
                 let task = self.task(key, &body, None)?;
                 let namespace = task.definition.namespace.as_str().to_owned();
-                living.entry(namespace).or_default().0 += 1;
+                live.entry(namespace).or_default().0 += 1;
             }
         }
         let paused = self.all_paused(partition)?;
         for task in &paused {
             let namespace = task.definition.namespace.as_str().to_owned();
-            living.entry(namespace).or_default().1 += 1;
+            live.entry(namespace).or_default().1 += 1;
         }
         let paused = paused.iter().map(|task| EntryKey::new(task.fire_at, task.id)).collect();
-        let postponed = away.iter().map(|(id, fire_at)| EntryKey::new(*fire_at, *id)).collect();
+        let postponed =
+            relocated.iter().map(|(id, fire_at)| EntryKey::new(*fire_at, *id)).collect();
         self.check_order(ListedKind::Postponed, partition, postponed, report)?;
         self.check_order(ListedKind::Paused, partition, paused, report)?;
         for (_, letter) in self.all_letters(partition)? {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
             let namespace = letter.task.definition.namespace.as_str().to_owned();
-            living.entry(namespace).or_default().2 += 1;
+            live.entry(namespace).or_default().2 += 1;
         }
-        self.compare_counts(partition, living, report)
+        self.compare_counts(partition, live, report)
     }
 
     fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
@@ -246,14 +248,16 @@ impl StoreCore {
         let end = end_of(partition, punctual_core::Timestamp::MAX);
         while after < end {
             let mut covered = end;
-            for key in self.order_after(kind, (after, end), TOGETHER, &mut covered)? {
+            for key in self.order_after(kind, (after, end), CHECK_CHUNK, &mut covered)? {
                 wanted.remove(&key);
             }
             after = covered;
         }
         for EntryKey { at, id, .. } in wanted {
             let at = at.as_millis();
-            report.problems.push(format!("{id} is due at {at} ms and not listed there"));
+            report
+                .problems
+                .push(format!("task {id} is due at {at} ms but is not listed at that time"));
         }
         Ok(())
     }
@@ -261,15 +265,15 @@ impl StoreCore {
     fn compare_counts(
         &self,
         partition: PartitionId,
-        mut living: BTreeMap<String, (i64, i64, i64)>,
+        mut live: BTreeMap<String, (i64, i64, i64)>,
         report: &mut CheckReport,
     ) -> Result<(), StorageFault> {
         let state = self.state()?;
         let counts = &state.partition(partition).counts;
         for namespace in counts.keys() {
-            living.entry(namespace.clone()).or_default();
+            live.entry(namespace.clone()).or_default();
         }
-        for (namespace, found) in living {
+        for (namespace, found) in live {
             report.scheduled += u64::try_from(found.0).unwrap_or(0);
             report.paused += u64::try_from(found.1).unwrap_or(0);
             report.dead_letters += u64::try_from(found.2).unwrap_or(0);
@@ -277,8 +281,8 @@ impl StoreCore {
             let kept = (kept.scheduled, kept.paused, kept.dead_letters);
             if kept != found {
                 report.problems.push(format!(
-                    "{partition}, namespace {namespace}: the counts of scheduled, paused and dead \
-                     letters are {kept:?}, found were {found:?}"
+                    "{partition}, namespace {namespace}: stored counts of scheduled tasks, paused tasks \
+                     and dead letters are {kept:?}, but {found:?} were found"
                 ));
             }
         }

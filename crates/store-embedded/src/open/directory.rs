@@ -22,7 +22,7 @@ const FORMAT_VERSION: u32 = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedOpenError {
     /// Another process has the store open, or this process already has.
-    #[error("{} is held by {holder}", dir.display())]
+    #[error("{} is already open: {holder}", dir.display())]
     Held {
         /// The directory of the store.
         dir: PathBuf,
@@ -30,7 +30,7 @@ pub enum EmbeddedOpenError {
         holder: String,
     },
     /// An older or newer version wrote the store.
-    #[error("{} has format {found}, this version reads {FORMAT_VERSION}", dir.display())]
+    #[error("{} has store format {found}, this version of punctual reads {FORMAT_VERSION}", dir.display())]
     Format {
         /// The directory of the store.
         dir: PathBuf,
@@ -46,7 +46,7 @@ pub enum EmbeddedOpenError {
         what: String,
     },
     /// The store has another number of partitions.
-    #[error("{} has {found} partitions, {asked} were asked for", dir.display())]
+    #[error("{} has {found} partitions, not {asked}; the number cannot change", dir.display())]
     Partitions {
         /// The directory of the store.
         dir: PathBuf,
@@ -135,7 +135,7 @@ impl Directory {
                 let dir = path.to_owned();
                 return Err(EmbeddedOpenError::Format { dir, found });
             }
-            None => return Err(not_a_store("names no format")),
+            None => return Err(not_a_store("has no format version")),
         }
         let store = field("id").and_then(unhex).ok_or_else(|| not_a_store("has no id"))?;
         let partitions = field("partitions")
@@ -144,7 +144,7 @@ impl Directory {
         let slice_millis = field("slice")
             .and_then(|text| text.parse().ok())
             .filter(|millis| *millis > 0)
-            .ok_or_else(|| not_a_store("has no length of a slice"))?;
+            .ok_or_else(|| not_a_store("has no slice length"))?;
         Ok(Self {
             path: path.to_owned(),
             store: StoreId(store),
@@ -157,7 +157,7 @@ impl Directory {
     /// The size of the disk that the directory is on.
     pub(crate) fn disk_bytes(&self) -> Result<u64, EmbeddedOpenError> {
         let disk = rustix::fs::statvfs(&self.path)
-            .map_err(|errno| StorageFault::io("ask for the disk of", &self.path, errno.into()))?;
+            .map_err(|errno| StorageFault::io("read the disk size of", &self.path, errno.into()))?;
         Ok(disk.f_blocks.saturating_mul(disk.f_frsize))
     }
 
@@ -220,7 +220,7 @@ fn check_empty(path: &Path) -> Result<(), EmbeddedOpenError> {
         let entry = entry.map_err(|source| StorageFault::io("read", path, source))?;
         let name = entry.file_name();
         if name != "LOCK" && name != "FORMAT.new" && name != "lost+found" {
-            let what = format!("it has no FORMAT file, but {}", name.display());
+            let what = format!("it has no FORMAT file, but contains {}", name.display());
             let dir = path.to_owned();
             return Err(EmbeddedOpenError::NotAStore { dir, what });
         }

@@ -12,7 +12,7 @@ use crate::state::history::read_of_task;
 use crate::store_core::StoreCore;
 
 /// Dead letters that one page examines, at most.
-const LOOKED_AT_MAX: usize = 4096;
+const EXAMINED_MAX: usize = 4096;
 
 impl StoreCore {
     /// Dead letters of a partition after one fire, in order, and whether these are all.
@@ -31,7 +31,7 @@ impl StoreCore {
             if in_catalog {
                 self.catalog.letters_after(partition, after, |fire_id, letter| {
                     rows.insert(fire_id, Some(Bytes::copy_from_slice(letter)));
-                    more = rows.len() >= LOOKED_AT_MAX;
+                    more = rows.len() >= EXAMINED_MAX;
                     !more
                 })?;
             }
@@ -57,8 +57,8 @@ impl StoreCore {
             if more && letters.is_empty() {
                 return self.letters(partition, covered);
             }
-            if letters.len() > LOOKED_AT_MAX {
-                letters.truncate(LOOKED_AT_MAX);
+            if letters.len() > EXAMINED_MAX {
+                letters.truncate(EXAMINED_MAX);
                 more = true;
             }
             return Ok((letters, !more));
@@ -73,9 +73,9 @@ impl StoreCore {
         let mut all = Vec::new();
         loop {
             let after = all.last().map(|(fire_id, _)| *fire_id);
-            let (letters, whole) = self.letters(partition, after)?;
+            let (letters, complete) = self.letters(partition, after)?;
             all.extend(letters);
-            if whole {
+            if complete {
                 return Ok(all);
             }
         }
@@ -88,7 +88,7 @@ impl StoreCore {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StorageFault> {
-        let (letters, whole) = self.letters(partition, after)?;
+        let (letters, complete) = self.letters(partition, after)?;
         let mut items = Vec::new();
         let mut last = None;
         for (fire_id, letter) in letters {
@@ -101,7 +101,7 @@ impl StoreCore {
                 return Ok(Page { items, next: last });
             }
         }
-        let next = last.filter(|_| !whole);
+        let next = last.filter(|_| !complete);
         Ok(Page { items, next })
     }
 
@@ -128,7 +128,7 @@ impl StoreCore {
         let mut past = Vec::new();
         let mut after = None;
         loop {
-            let (letters, whole) = self.letters(partition, after)?;
+            let (letters, complete) = self.letters(partition, after)?;
             after = letters.last().map(|(fire_id, _)| *fire_id);
             for (fire_id, letter) in letters {
                 let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
@@ -136,7 +136,7 @@ impl StoreCore {
                     past.push((fire_id, letter.task.definition.namespace.clone()));
                 }
             }
-            if whole {
+            if complete {
                 return Ok(past);
             }
         }

@@ -122,31 +122,31 @@ impl StoreCore {
             let checkpoints = state.checkpoints;
             let timeline = Arc::clone(&state.timeline);
             let mut found: Vec<Option<LiveTask>> = Vec::with_capacity(ids.len());
-            let mut asked = Vec::with_capacity(ids.len());
+            let mut on_disk = Vec::with_capacity(ids.len());
             for (wanted, id) in ids.iter().enumerate() {
                 found.push(match look_up(&state, partition, *id) {
                     MemoryLookup::Known(known) => known,
                     MemoryLookup::OnDisk { relocation, may_be_paused } => {
-                        asked.push((wanted, relocation, may_be_paused));
+                        on_disk.push((wanted, relocation, may_be_paused));
                         None
                     }
                 });
             }
             drop(state);
-            let mut sought = Vec::with_capacity(asked.len());
-            for (wanted, relocation, may_be_paused) in asked {
+            let mut lookups = Vec::with_capacity(on_disk.len());
+            for (wanted, relocation, may_be_paused) in on_disk {
                 let relocation = self.relocation_of(ids[wanted], relocation)?;
                 let key = key_of(ids[wanted], relocation);
-                sought.push(DiskLookup { wanted, key, relocation, may_be_paused });
+                lookups.push(DiskLookup { wanted, key, relocation, may_be_paused });
             }
-            let keys: Vec<(usize, EntryKey)> = sought.iter().map(|s| (s.wanted, s.key)).collect();
+            let keys: Vec<(usize, EntryKey)> = lookups.iter().map(|s| (s.wanted, s.key)).collect();
             let hits = self.search(&timeline, &keys, want)?;
-            self.keep_living(hits, &sought, &mut found)?;
-            self.add_paused(&sought, &mut found)?;
+            self.keep_live(hits, &lookups, &mut found)?;
+            self.add_paused(&lookups, &mut found)?;
             let state = self.state()?;
             let same =
                 state.partition(partition).version == version && state.checkpoints == checkpoints;
-            if same || sought.is_empty() || tries == TRIES_MAX {
+            if same || lookups.is_empty() || tries == TRIES_MAX {
                 return Ok(found);
             }
         }
@@ -184,16 +184,16 @@ impl StoreCore {
         }
     }
 
-    fn keep_living(
+    fn keep_live(
         &self,
         hits: Vec<RunHit>,
-        sought: &[DiskLookup],
+        lookups: &[DiskLookup],
         found: &mut [Option<LiveTask>],
     ) -> Result<(), StorageFault> {
         let mut state = self.state()?;
         for hit in hits {
-            let at = sought.partition_point(|sought| sought.wanted < hit.wanted);
-            let DiskLookup { key, relocation, .. } = sought[at];
+            let at = lookups.partition_point(|lookup| lookup.wanted < hit.wanted);
+            let DiskLookup { key, relocation, .. } = lookups[at];
             if hit.run.ended.get(hit.ordinal) || state.has_ended(key.id, hit.run.generation) {
                 continue;
             }
@@ -210,10 +210,10 @@ impl StoreCore {
 
     fn add_paused(
         &self,
-        sought: &[DiskLookup],
+        lookups: &[DiskLookup],
         found: &mut [Option<LiveTask>],
     ) -> Result<(), StorageFault> {
-        for one in sought.iter().filter(|sought| sought.may_be_paused) {
+        for one in lookups.iter().filter(|lookup| lookup.may_be_paused) {
             if found[one.wanted].is_none() {
                 found[one.wanted] = self.catalog.paused(one.key.id)?.map(LiveTask::Paused);
             }
@@ -228,19 +228,19 @@ impl StoreCore {
         keys: &[(usize, EntryKey)],
         want: FetchPart,
     ) -> Result<Vec<RunHit>, StorageFault> {
-        let mut places = Vec::with_capacity(keys.len());
+        let mut candidates = Vec::with_capacity(keys.len());
         for (wanted, key) in keys {
             for run in timeline.covering(*key) {
                 if let Some(block) = run.block_of(*key) {
-                    places.push((run.no, block, *key, *wanted, run));
+                    candidates.push((run.no, block, *key, *wanted, run));
                 }
             }
         }
-        places.sort_unstable_by_key(|(no, block, key, ..)| (*no, *block, *key));
+        candidates.sort_unstable_by_key(|(no, block, key, ..)| (*no, *block, *key));
         let mut hits = Vec::with_capacity(keys.len());
         // Two buffers for all blocks and bodies.
         let (mut block_keys, mut bodies) = (Vec::new(), Vec::new());
-        for of_run in places.chunk_by(|a, b| a.0 == b.0) {
+        for of_run in candidates.chunk_by(|a, b| a.0 == b.0) {
             let run = of_run[0].4;
             let file = run.open_file(&self.files)?;
             for of_block in of_run.chunk_by(|a, b| a.1 == b.1) {

@@ -39,7 +39,7 @@ impl StoreCore {
         let nothing = CatalogAnswers::default();
         let mut heads = Vec::with_capacity(names.len());
         for name in names {
-            match answer(&state, name, &nothing)? {
+            match resolve_name(&state, name, &nothing)? {
                 FindResult::Known(head) => heads.push(head),
                 FindResult::AskName | FindResult::AskRelocation(_) => return Ok(None),
             }
@@ -62,7 +62,7 @@ impl StoreCore {
                     in_catalog = CatalogAnswers::default();
                 }
                 for name in names {
-                    match answer(&state, name, &in_catalog)? {
+                    match resolve_name(&state, name, &in_catalog)? {
                         FindResult::Known(head) => heads.push(head),
                         FindResult::AskName => ask_names.push(name),
                         FindResult::AskRelocation(id) => ask_relocations.push(id),
@@ -83,7 +83,7 @@ impl StoreCore {
     }
 }
 
-fn answer(
+fn resolve_name(
     state: &StoreState,
     name: &NameKey,
     in_catalog: &CatalogAnswers,
@@ -92,8 +92,8 @@ fn answer(
         Some(head) => Some(head.clone()),
         None => (!state.names.in_catalog()).then_some(None),
     };
-    let named = state.names.row::<[u8]>(name).map(|(row, ())| row.named());
-    let head = match named.transpose().reading("name")? {
+    let target = state.names.row::<[u8]>(name).map(|(row, ())| row.target());
+    let head = match target.transpose().reading("name")? {
         Some(NameTarget::Is(head)) => Some(Some(head)),
         Some(NameTarget::Gone) => Some(None),
         Some(gone_if) => from_catalog().map(|head| gone_if.resolve(head)),

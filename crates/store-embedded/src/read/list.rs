@@ -22,7 +22,7 @@ use crate::state::order::{ListedKind, OrderKey, paused_key, postponed_key};
 use crate::store_core::StoreCore;
 
 /// What one page examines, at most, apart from its last step: about ten milliseconds.
-const LOOKED_AT_MAX: usize = 16_384;
+const EXAMINED_MAX: usize = 16_384;
 /// What one step examines of each kind: first what the page needs, then twice as much each time,
 /// within these limits.
 const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
@@ -41,7 +41,7 @@ struct ListStep {
     tasks: Vec<Task>,
     /// The step is complete up to this key.
     covered: EntryKey,
-    looked_at: usize,
+    examined: usize,
 }
 
 impl StoreCore {
@@ -90,10 +90,10 @@ impl StoreCore {
         (mut after, end): Range,
         limit: usize,
     ) -> Result<Page<Task, Position>, StorageFault> {
-        let (mut items, mut looked_at) = (Vec::new(), 0);
+        let (mut items, mut examined) = (Vec::new(), 0);
         let mut loading = None;
         let mut want = limit.clamp(*STEP.start(), *STEP.end());
-        while looked_at < LOOKED_AT_MAX {
+        while examined < EXAMINED_MAX {
             let step = self.list_step(&mut loading, (after, end), want, filter.state)?;
             if let Some(next) = fill(&mut items, limit, filter, step.tasks) {
                 return Ok(Page { items, next: Some(next) });
@@ -101,7 +101,7 @@ impl StoreCore {
             if step.covered >= end {
                 return Ok(Page { items, next: None });
             }
-            looked_at += step.looked_at;
+            examined += step.examined;
             after = step.covered;
             want = (want * 2).min(*STEP.end());
         }
@@ -115,34 +115,34 @@ impl StoreCore {
         want: usize,
         state: Option<TaskState>,
     ) -> Result<ListStep, StorageFault> {
-        let (mut covered, mut looked_at) = (end, 0);
-        let (mut living, mut listed) = (Vec::new(), Vec::new());
+        let (mut covered, mut examined) = (end, 0);
+        let (mut live, mut listed) = (Vec::new(), Vec::new());
         if state.is_none_or(|state| state == TaskState::Scheduled) {
             listed = self.order_after(ListedKind::Postponed, (after, end), want, &mut covered)?;
-            looked_at += listed.len();
+            examined += listed.len();
             let loaded = self.load_range(loading, (after, end), want, Postponed::LeaveOut)?;
-            looked_at += loaded.looked_at;
-            if !loaded.whole {
+            examined += loaded.examined;
+            if !loaded.complete {
                 covered = covered.min(loaded.covered);
             }
-            living = loaded.living;
+            live = loaded.live;
         }
         if state.is_none_or(|state| state != TaskState::Scheduled) {
             let paused = self.order_after(ListedKind::Paused, (after, end), want, &mut covered)?;
-            looked_at += paused.len();
+            examined += paused.len();
             listed.extend(paused);
         }
-        self.looked_at.fetch_add(looked_at as u64, Ordering::Relaxed);
+        self.examined.fetch_add(examined as u64, Ordering::Relaxed);
         listed.retain(|key| *key <= covered);
         let mut tasks = self.tasks_at(after.partition, listed)?;
-        for entry in living.iter().filter(|entry| entry.key <= covered) {
+        for entry in live.iter().filter(|entry| entry.key <= covered) {
             tasks.push(self.task(entry.key, &entry.body, entry.moved)?);
         }
         tasks.sort_unstable_by_key(Position::of);
         if let Some(loading) = loading {
             loading.continue_after(covered);
         }
-        Ok(ListStep { tasks, covered, looked_at })
+        Ok(ListStep { tasks, covered, examined })
     }
 
     /// The next keys of the order, at most `limit`. If there may be more, lowers `covered` to the
@@ -234,7 +234,7 @@ impl StoreCore {
         if names.len() <= NAMES_MAX && in_catalog {
             names.extend(self.catalog.names_from(&prefix, NAMES_MAX + 1)?);
         }
-        self.looked_at.fetch_add(names.len() as u64, Ordering::Relaxed);
+        self.examined.fetch_add(names.len() as u64, Ordering::Relaxed);
         names.sort_unstable();
         names.dedup();
         Ok((names.len() <= NAMES_MAX).then_some(names))

@@ -22,7 +22,7 @@ use crate::state::layers::IdHash;
 use crate::state::relocation::{Moved, Relocation};
 use crate::store_core::StoreCore;
 
-/// Entries that are read ahead at once, at most, so that a large limit does not read a whole store.
+/// Entries that are read ahead at once, at most, so that a large limit does not read a complete store.
 const AHEAD_MAX: usize = 4096;
 /// Relocations that are read as a range, for each entry that was read ahead, before they are read
 /// one by one.
@@ -61,13 +61,13 @@ pub(crate) enum Postponed {
 /// The entries of a part of a range.
 #[derive(Debug)]
 pub(crate) struct LoadedRange {
-    pub(crate) living: Vec<LiveEntry>,
+    pub(crate) live: Vec<LiveEntry>,
     /// The result is complete up to this key.
     pub(crate) covered: EntryKey,
-    /// Whether the result is the whole range.
-    pub(crate) whole: bool,
+    /// Whether the result is the complete range.
+    pub(crate) complete: bool,
     /// Entries that were examined.
-    pub(crate) looked_at: usize,
+    pub(crate) examined: usize,
 }
 
 type CatalogRelocations = HashMap<TaskId, Relocation, IdHash>;
@@ -93,10 +93,10 @@ impl StoreCore {
             .take();
         let mut loading = kept.filter(|loading| loading.after == after);
         let loaded = self.load_range(&mut loading, (after, end), limit, Postponed::FileAnew)?;
-        let last = loaded.living.last().map_or(after, |living| living.key);
+        let last = loaded.live.last().map_or(after, |live| live.key);
         {
             let mut state = self.state()?;
-            let reached = if loaded.whole { end } else { last };
+            let reached = if loaded.complete { end } else { last };
             let frontier = &mut state.partition_mut(partition).frontier;
             *frontier = reached.max(*frontier);
         }
@@ -106,8 +106,8 @@ impl StoreCore {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner) = Some(loading);
         }
-        let task = |living: &LiveEntry| self.task(living.key, &living.body, living.moved);
-        loaded.living.iter().map(task).collect()
+        let task = |live: &LiveEntry| self.task(live.key, &live.body, live.moved);
+        loaded.live.iter().map(task).collect()
     }
 
     /// Live entries between two keys, both excluded, in order, at most `limit`. With
@@ -154,10 +154,10 @@ impl StoreCore {
                     state.refile_postponed(key, &body, relocation, moved);
                 }
             };
-            let looked_at = picked.looked_at(postponed);
-            let Picked { living, last, .. } = picked;
+            let examined = picked.examined(postponed);
+            let Picked { live, last, .. } = picked;
             if postponed == Postponed::FileAnew {
-                for entry in &living {
+                for entry in &live {
                     if let Some((run, ordinal)) = entry.location {
                         state.recent_locations.note(entry.key.id, run, ordinal);
                     }
@@ -165,13 +165,13 @@ impl StoreCore {
             }
             // Entries that were filed again are in the buffer now.
             self.request_work(state);
-            let (full, read) = (looked_at >= limit, looked_at.max(current.ahead.len()));
-            let whole = covered >= end && !full;
+            let (full, read) = (examined >= limit, examined.max(current.ahead.len()));
+            let complete = covered >= end && !full;
             let covered = if full { last.unwrap_or(after) } else { range.1 };
-            if whole || full || (postponed == Postponed::LeaveOut && covered > after) {
-                return Ok(LoadedRange { living, covered, whole, looked_at: read });
+            if complete || full || (postponed == Postponed::LeaveOut && covered > after) {
+                return Ok(LoadedRange { live, covered, complete, examined: read });
             }
-            want = want.saturating_mul(2).max(living.len() + AHEAD_MAX.min(limit));
+            want = want.saturating_mul(2).max(live.len() + AHEAD_MAX.min(limit));
         }
     }
 
@@ -186,12 +186,12 @@ impl StoreCore {
             return Ok((base, checkpoints));
         }
         let at_due = |key: EntryKey| key.at == key.id.due();
-        let mut home = loading.ahead.iter().map(|c| c.entry.key).filter(|key| at_due(*key));
+        let mut keys_at_due = loading.ahead.iter().map(|c| c.entry.key).filter(|key| at_due(*key));
         // The last id of the rows that were read as a range. Between two entries there may be many
         // rows of tasks that are elsewhere.
         let mut read_to = None;
-        if let Some(first) = home.next() {
-            let last = home.next_back().unwrap_or(first);
+        if let Some(first) = keys_at_due.next() {
+            let last = keys_at_due.next_back().unwrap_or(first);
             let mut left = loading.ahead.len() * ROWS_PER_ENTRY_MAX;
             read_to = Some(last.id);
             self.catalog.relocations_between(first.id, last.id, |id, relocation| {
@@ -260,12 +260,12 @@ impl StoreCore {
             rows.entry(id).or_insert(Some(relocation));
             true
         })?;
-        let away = |(id, relocation): (TaskId, Option<Relocation>)| {
+        let relocated = |(id, relocation): (TaskId, Option<Relocation>)| {
             let relocation = relocation?;
             let moved = relocation.moved()?;
             (relocation.filed_at() != Some(moved.fire_at)).then_some((id, moved.fire_at))
         };
-        Ok(rows.into_iter().filter_map(away).collect())
+        Ok(rows.into_iter().filter_map(relocated).collect())
     }
 
     /// Files postponed tasks again whose entries are before the frontier.
@@ -349,7 +349,7 @@ impl Loading {
 
 /// The result of one pass over memory.
 struct Picked {
-    living: Vec<LiveEntry>,
+    live: Vec<LiveEntry>,
     /// Postponed entries before their time.
     early: Vec<(EntryKey, Bytes, Relocation, Moved)>,
     /// The last key of both.
@@ -357,10 +357,10 @@ struct Picked {
 }
 
 impl Picked {
-    const fn looked_at(&self, postponed: Postponed) -> usize {
+    const fn examined(&self, postponed: Postponed) -> usize {
         match postponed {
-            Postponed::FileAnew => self.living.len(),
-            Postponed::LeaveOut => self.living.len() + self.early.len(),
+            Postponed::FileAnew => self.live.len(),
+            Postponed::LeaveOut => self.live.len() + self.early.len(),
         }
     }
 }
@@ -375,7 +375,7 @@ fn pick(
     postponed: Postponed,
 ) -> Picked {
     use std::ops::Bound::{Excluded, Included};
-    let mut picked = Picked { living: Vec::new(), early: Vec::new(), last: None };
+    let mut picked = Picked { live: Vec::new(), early: Vec::new(), last: None };
     if to <= after {
         return picked;
     }
@@ -394,7 +394,7 @@ fn pick(
     let mut buffer = state.buffer.range(range).peekable();
     let mut frozen = frozen.peekable();
     let mut runs = runs.peekable();
-    while picked.looked_at(postponed) < limit {
+    while picked.examined(postponed) < limit {
         let heads = [
             buffer.peek().map(|(key, _)| *key),
             frozen.peek().map(|(key, _)| *key),
@@ -422,7 +422,7 @@ fn pick(
             (Some(relocation), Some(moved)) if moved.fire_at != key.at => {
                 picked.early.push((key, body.clone(), relocation, moved));
             }
-            _ => picked.living.push(LiveEntry { key, body: body.clone(), moved, location }),
+            _ => picked.live.push(LiveEntry { key, body: body.clone(), moved, location }),
         }
     }
     picked

@@ -48,7 +48,7 @@ impl RunFiles {
 
     /// The open file of a run.
     pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, StorageFault> {
-        if let Some(file) = self.known(no) {
+        if let Some(file) = self.cached(no) {
             return Ok(file);
         }
         let path = self.path(no);
@@ -63,7 +63,7 @@ impl RunFiles {
         Ok(file)
     }
 
-    fn known(&self, no: RunNo) -> Option<Arc<File>> {
+    fn cached(&self, no: RunNo) -> Option<Arc<File>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.uses += 1;
         let uses = open.uses;

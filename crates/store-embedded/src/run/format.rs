@@ -118,7 +118,7 @@ impl KeysWriter {
 
     pub(crate) fn push(&mut self, key: EntryKey, body_end: u32, body_sum: u32) {
         let delta = key.at.as_millis().saturating_sub(self.base.as_millis());
-        let delta = u32::try_from(delta).expect("`takes` was asked");
+        let delta = u32::try_from(delta).expect("`takes` returned true");
         self.keys.extend_from_slice(&delta.to_le_bytes());
         self.keys.extend_from_slice(&key.id.as_u128().to_be_bytes());
         self.keys.extend_from_slice(&body_end.to_le_bytes());
@@ -162,7 +162,7 @@ impl<B: AsRef<[u8]>> KeysReader<B> {
         let length = HEAD_BYTES + count * ENTRY_BYTES;
         let front = front.get(..length).ok_or("the block is cut short")?;
         if xxh3_64_with_seed(&front[8..], seed(no, fence.offset)) != word(front, 0) {
-            return Err("the sum of the keys is wrong");
+            return Err("the checksum of the keys is wrong");
         }
         if half(front, 8) != fence.count || half(front, 12) != fence.bodies_bytes {
             return Err("the block is not the one that the footer describes");
@@ -307,7 +307,7 @@ impl Footer {
 /// The offset of the footer, its length and its checksum.
 pub(crate) fn read_trailer(bytes: &[u8]) -> Result<(u64, u32, u64), String> {
     if bytes.len() != TRAILER_BYTES || bytes[24..] != MAGIC {
-        return Err("it does not end as a run does".to_owned());
+        return Err("it does not end with the trailer of a run".to_owned());
     }
     match half(bytes, 12) {
         FORMAT => Ok((word(bytes, 0), half(bytes, 8), word(bytes, 16))),
@@ -344,12 +344,12 @@ fn read_section(bytes: &[u8]) -> Result<RunSection, &'static str> {
 }
 
 fn read_partition(bytes: &[u8]) -> Result<PartitionId, &'static str> {
-    PartitionId::new(u16::from_le_bytes([bytes[0], bytes[1]])).ok_or("no such partition")
+    PartitionId::new(u16::from_le_bytes([bytes[0], bytes[1]])).ok_or("invalid partition")
 }
 
 fn read_id(bytes: &[u8]) -> Result<TaskId, &'static str> {
     let bytes = bytes.try_into().map_err(|_| "an id is cut short")?;
-    TaskId::try_from_u128(u128::from_be_bytes(bytes)).map_err(|_| "no id of a task")
+    TaskId::try_from_u128(u128::from_be_bytes(bytes)).map_err(|_| "invalid task id")
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

@@ -63,11 +63,11 @@ impl RunBlock {
         let (start, end, sum) = self.keys.body(index)?;
         let (start, end) = (self.bodies_at + start, self.bodies_at + end);
         if end > self.bytes.len() {
-            return Err("a body lies outside its block");
+            return Err("a body is outside its block");
         }
         let body = self.bytes.slice(start..end);
         if body_sum(self.no, &body) != sum {
-            return Err("the sum of a body is wrong");
+            return Err("the checksum of a body is wrong");
         }
         Ok(body)
     }
@@ -253,14 +253,14 @@ impl OpenRun<'_> {
         let damaged = |what| run.damaged(files, block, what);
         let (start, end, sum) = keys.body(index).map_err(damaged)?;
         if end > fence.bodies_bytes as usize {
-            return Err(damaged("a body lies outside its block"));
+            return Err(damaged("a body is outside its block"));
         }
         let at = fence.offset + bodies_at(fence) as u64 + start as u64;
         let before = bodies.len();
         bodies.resize(before + (end - start), 0);
         files.read_into(file, run.no, at, &mut bodies[before..])?;
         if body_sum(run.no, &bodies[before..]) != sum {
-            return Err(damaged("the sum of a body is wrong"));
+            return Err(damaged("the checksum of a body is wrong"));
         }
         Ok(before..bodies.len())
     }
@@ -278,12 +278,12 @@ fn read_footer(file: &File, no: RunNo, file_bytes: u64) -> Result<Footer, String
     file.read_exact_at(&mut trailer, trailer_at).map_err(failed)?;
     let (offset, length, sum) = read_trailer(&trailer)?;
     if offset.checked_add(u64::from(length)) != Some(trailer_at) {
-        return Err("its footer is not where its trailer says".to_owned());
+        return Err("its footer is not at the offset in its trailer".to_owned());
     }
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, offset).map_err(failed)?;
     if !footer_is_sound(no, offset, &bytes, sum) {
-        return Err("the sum of its footer is wrong".to_owned());
+        return Err("the checksum of its footer is wrong".to_owned());
     }
     Ok(Footer::read(&bytes)?)
 }

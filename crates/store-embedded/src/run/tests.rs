@@ -56,7 +56,7 @@ fn read(dir: &Path, wanted: &[(EntryKey, Vec<u8>)]) -> Result<(), StorageFault> 
             in_order.push((entry.key, entry.body.to_vec()));
         }
     }
-    assert!(in_order == wanted, "read in order, without a word");
+    assert!(in_order == wanted, "read in order, without an error");
     for (ordinal, (key, body)) in (0u32..).zip(wanted) {
         assert!(run.may_have(*key), "{key:?}");
         let block = run.block_of(*key).expect("a block");
@@ -65,8 +65,8 @@ fn read(dir: &Path, wanted: &[(EntryKey, Vec<u8>)]) -> Result<(), StorageFault> 
         let keys = file.read_keys(block, &mut keys)?;
         let index = run.index_of(&files, block, &keys, *key)?.expect("found by its key");
         assert_eq!(run.ordinal_at(block, index), ordinal);
-        let place = file.read_body(block, &keys, index, &mut bodies)?;
-        assert!(bodies[place] == *body, "read by its key, without a word");
+        let range = file.read_body(block, &keys, index, &mut bodies)?;
+        assert!(bodies[range] == *body, "read by its key, without an error");
     }
     Ok(())
 }
@@ -95,20 +95,20 @@ fn every_flipped_bit_of_a_run_is_refused_or_does_not_matter() {
     let path = write(dir.path(), &wanted).path(NO);
     let good = fs::read(&path).expect("reads");
     let mut harmless = Vec::new();
-    for place in 0..good.len() {
+    for at in 0..good.len() {
         // Every single bit, and the whole byte.
         for mask in (0..8).map(|bit| 1 << bit).chain([0xff]) {
             let mut bad = good.clone();
-            bad[place] ^= mask;
+            bad[at] ^= mask;
             fs::write(&path, &bad).expect("written");
             match read(dir.path(), &wanted) {
-                Ok(()) => harmless.push(place),
+                Ok(()) => harmless.push(at),
                 Err(fault) => assert_named(&fault),
             }
         }
     }
     // The header is for people: nothing is read from it.
-    assert!(harmless.iter().all(|place| *place < 16), "{harmless:?}");
+    assert!(harmless.iter().all(|at| *at < 16), "{harmless:?}");
 }
 
 #[test]

@@ -42,12 +42,12 @@ const IS: u8 = 1;
 const GONE_IF: u8 = 2;
 
 impl NameRow {
-    pub(crate) fn new(name: &[u8], named: &NameTarget) -> Self {
+    pub(crate) fn new(name: &[u8], target: &NameTarget) -> Self {
         let mut bytes = Vec::with_capacity(LENGTH_BYTES + name.len() + 64);
         let length = u16::try_from(name.len()).expect("a name is far shorter");
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(name);
-        match named {
+        match target {
             NameTarget::Gone => bytes.push(GONE),
             NameTarget::Is(head) => {
                 bytes.push(IS);
@@ -73,7 +73,7 @@ impl NameRow {
     }
 
     /// The target, with the head as it is written to the catalog.
-    pub(crate) fn known(&self) -> NameBytes<'_> {
+    pub(crate) fn target_bytes(&self) -> NameBytes<'_> {
         match self.parts().1.split_first() {
             Some((&IS, head)) => NameBytes::Is(head),
             Some((&GONE_IF, ids)) => NameBytes::GoneIf(ids),
@@ -81,8 +81,8 @@ impl NameRow {
         }
     }
 
-    pub(crate) fn named(&self) -> Result<NameTarget, CodecError> {
-        match self.known() {
+    pub(crate) fn target(&self) -> Result<NameTarget, CodecError> {
+        match self.target_bytes() {
             NameBytes::Gone => Ok(NameTarget::Gone),
             NameBytes::Is(head) => read_head(head).map(NameTarget::Is),
             NameBytes::GoneIf(ids) => {
@@ -199,7 +199,7 @@ pub(crate) fn name_of(partition: PartitionId, namespace: &Namespace, key: &TaskK
 
 /// Frees a name if it names this task.
 pub(crate) fn free(names: &mut NameRows, name: &[u8], id: TaskId) -> Result<(), CodecError> {
-    let known = match names.row(name).map(|(row, ())| row.named()).transpose()? {
+    let target = match names.row(name).map(|(row, ())| row.target()).transpose()? {
         Some(NameTarget::Is(head)) if head.id == id => NameTarget::Gone,
         Some(NameTarget::Is(_) | NameTarget::Gone) => return Ok(()),
         Some(NameTarget::GoneIf(mut ids)) => {
@@ -209,7 +209,7 @@ pub(crate) fn free(names: &mut NameRows, name: &[u8], id: TaskId) -> Result<(), 
         None if names.in_catalog() => NameTarget::GoneIf(vec![id]),
         None => return Ok(()),
     };
-    names.set(NameRow::new(name, &known), ());
+    names.set(NameRow::new(name, &target), ());
     Ok(())
 }
 

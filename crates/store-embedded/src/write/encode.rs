@@ -34,14 +34,14 @@ type KnownTasks = HashMap<TaskId, TaskPresence, IdHash>;
 
 /// Tasks that have to be looked up before the batch can be encoded. If any task may be paused, this
 /// includes postponed tasks: a paused task has no entry that could be postponed.
-pub(crate) fn doubts(batch: &Batch, paused: bool) -> Vec<TaskId> {
-    let doubtful = |change: &&Arc<Change>| match &***change {
+pub(crate) fn tasks_to_look_up(batch: &Batch, paused: bool) -> Vec<TaskId> {
+    let unknown = |change: &&Arc<Change>| match &***change {
         Change::Refile { .. } => true,
         Change::Settle { next, .. } | Change::Dead { next, .. } => next.is_some(),
         Change::Postpone { .. } => paused,
         Change::Put(_) | Change::Redrive { .. } | Change::Forget { .. } => false,
     };
-    batch.changes.iter().filter(doubtful).map(|change| change.task_id()).collect()
+    batch.changes.iter().filter(unknown).map(|change| change.task_id()).collect()
 }
 
 /// Whether a batch adds data that it does not remove soon.
@@ -55,11 +55,11 @@ impl StoreCore {
         &self,
         partition: PartitionId,
         batch: &Batch,
-        doubts: &[TaskId],
+        unknown: &[TaskId],
     ) -> Result<Bytes, StorageFault> {
         let mut known = KnownTasks::default();
-        let found = self.fetch(partition, doubts, FetchPart::Presence)?;
-        for (id, found) in doubts.iter().zip(found) {
+        let found = self.fetch(partition, unknown, FetchPart::Presence)?;
+        for (id, found) in unknown.iter().zip(found) {
             let presence = match found {
                 None => TaskPresence::Absent,
                 Some(LiveTask::Scheduled { .. }) => TaskPresence::Scheduled,
@@ -71,70 +71,72 @@ impl StoreCore {
         }
         let counts = counts_of(batch);
         let bytes = batch.changes.iter().map(|change| bytes_of(change)).sum();
-        let mut frame = CommitWriter::batch(partition, batch.number, &counts, bytes);
+        let mut commit = CommitWriter::batch(partition, batch.number, &counts, bytes);
         for change in &batch.changes {
-            encode_change(&mut frame, &mut known, change);
+            encode_change(&mut commit, &mut known, change);
         }
-        Ok(frame.finish())
+        Ok(commit.finish())
     }
 }
 
-fn encode_change(frame: &mut CommitWriter, known: &mut KnownTasks, change: &Change) {
+fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Change) {
     match change {
         Change::Put(task) => {
-            frame.file_new(task);
+            commit.file_new(task);
             note(known, task.id, Some(task));
         }
         Change::Refile { task, .. } => {
-            refile_or_end(frame, known, task.id, Some(task));
+            refile_or_end(commit, known, task.id, Some(task));
         }
         Change::Postpone { id, fire_at, version } => {
-            postpone(frame, known, *id, *fire_at, *version)
+            postpone(commit, known, *id, *fire_at, *version)
         }
         Change::Settle { record, next, was } => {
-            let aside = *was == TaskState::Firing;
-            let goes_on = aside || refile_or_end(frame, known, record.fire_id.task, next.as_ref());
-            frame.record(record, !goes_on);
+            let overlapping = *was == TaskState::Firing;
+            let continues =
+                overlapping || refile_or_end(commit, known, record.fire_id.task, next.as_ref());
+            commit.record(record, !continues);
         }
         Change::Dead { letter, next, was } => {
-            let aside = *was == TaskState::Firing;
-            let goes_on = aside || refile_or_end(frame, known, letter.task.id, next.as_ref());
-            frame.letter(letter);
+            let overlapping = *was == TaskState::Firing;
+            let continues =
+                overlapping || refile_or_end(commit, known, letter.task.id, next.as_ref());
+            commit.letter(letter);
             let end = FireEnd::Dead(letter.reason);
-            frame.record(&FireRecord::of(&letter.task, end, letter.died_at), !goes_on);
+            commit.record(&FireRecord::of(&letter.task, end, letter.died_at), !continues);
         }
         Change::Redrive { fire_id, task } => {
-            frame.forget(*fire_id);
-            frame.file(task);
+            commit.forget(*fire_id);
+            commit.file(task);
             note(known, task.id, Some(task));
         }
-        Change::Forget { fire_id, .. } => frame.forget(*fire_id),
+        Change::Forget { fire_id, .. } => commit.forget(*fire_id),
     }
 }
 
 /// Files the successor of a task and returns true, or ends the task and returns false. Does neither
 /// if the store does not have the task.
 fn refile_or_end(
-    frame: &mut CommitWriter,
+    commit: &mut CommitWriter,
     known: &mut KnownTasks,
     id: TaskId,
     next: Option<&Task>,
 ) -> bool {
     let Some(next) = next else {
-        frame.end(id);
+        commit.end(id);
         note(known, id, None);
         return false;
     };
     if matches!(known.get(&id), Some(TaskPresence::Absent)) {
         return false;
     }
-    frame.file(next);
+    commit.file(next);
     note(known, id, Some(next));
     true
 }
 
 fn postpone(
-    frame: &mut CommitWriter,
+    commit: &mut CommitWriter,
     known: &mut KnownTasks,
     id: TaskId,
     fire_at: Timestamp,
@@ -144,10 +146,10 @@ fn postpone(
         Some(TaskPresence::Absent) => {}
         Some(TaskPresence::Paused(task)) => {
             let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
-            frame.file(&task);
+            commit.file(&task);
             note(known, id, Some(&task));
         }
-        Some(TaskPresence::Scheduled) | None => frame.postpone(id, fire_at, version),
+        Some(TaskPresence::Scheduled) | None => commit.postpone(id, fire_at, version),
     }
 }
 
