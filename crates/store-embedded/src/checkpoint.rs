@@ -26,12 +26,13 @@ use crate::journal::{CommitNo, StoreStopwatch};
 use crate::key::EntryKey;
 use crate::run::{Generation, RunNo, RunWriter, SortedRun};
 use crate::state::buffer::Buffer;
+use crate::state::endings::Endings;
 use crate::state::history::HistoryBuffer;
 use crate::state::layers::{IdHash, Rows};
 use crate::state::names::{NameHash, NameRow};
 use crate::state::relocation::Relocation;
 use crate::state::timeline::{Slice, Timeline};
-use crate::state::{Endings, PROGRESS_STEPS, StoreState};
+use crate::state::{PROGRESS_STEPS, StoreState};
 use crate::store_core::StoreCore;
 
 /// The part of the state that one checkpoint writes.

@@ -239,26 +239,10 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Queues an entry and returns before it is durable. Waits while the queue is full.
-    #[allow(dead_code, reason = "the store is async; tests are not")]
-    pub(crate) fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
+    pub(crate) async fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
-            match self.shared.offer(queued, &self.options) {
-                Ok(()) => return Ok(()),
-                Err((JournalError::Busy, back)) => {
-                    queued = back;
-                    self.shared.wait_for_capacity(&self.options, queued.bytes.len());
-                }
-                Err((why, _)) => return Err(why),
-            }
-        }
-    }
-
-    /// Queues an entry and returns before it is durable. Waits while the queue is full.
-    pub(crate) async fn append_async(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
-        let mut queued = self.admit(entry)?;
-        loop {
-            let mut capacity = pin!(self.shared.capacity_async.notified());
+            let mut capacity = pin!(self.shared.capacity.notified());
             // From here on no wake-up is missed.
             capacity.as_mut().enable();
             match self.shared.offer(queued, &self.options) {
@@ -268,13 +252,6 @@ impl<T: Send + 'static> Journal<T> {
             }
             capacity.await;
         }
-    }
-
-    /// Like [`append`](Self::append), but returns `Busy` instead of waiting.
-    #[allow(dead_code, reason = "the store is async; tests are not")]
-    pub(crate) fn try_append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
-        let queued = self.admit(entry)?;
-        self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
     }
 
     /// Checks that need no writer, and the checksum, which is better computed on the caller's
@@ -291,12 +268,6 @@ impl<T: Send + 'static> Journal<T> {
             return Err(JournalError::Full { why });
         }
         Ok(QueuedEntry::new(entry))
-    }
-
-    /// The last durable commit.
-    #[allow(dead_code, reason = "for tests")]
-    pub(crate) fn last(&self) -> CommitNo {
-        self.shared.last()
     }
 
     /// Everything up to `up_to` is durable elsewhere: files with nothing later are recycled or

@@ -19,8 +19,9 @@ use crate::journal::{CommitNo, Dropped};
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::options::EmbeddedOptions;
 use crate::run::{RunFiles, RunNo, SortedRun, run_no_of};
+use crate::state::StoreState;
+use crate::state::partition::NamespaceCounts;
 use crate::state::timeline::Timeline;
-use crate::state::{NamespaceCounts, StoreState};
 
 /// What opening found.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 pub(crate) mod dead_letters;
 pub(crate) mod fetch;
 pub(crate) mod find;
+pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod load;
 pub(crate) mod merge;

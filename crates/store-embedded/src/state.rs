@@ -13,14 +13,16 @@
 //!   since.
 
 pub(crate) mod buffer;
+pub(crate) mod endings;
 pub(crate) mod history;
 pub(crate) mod layers;
 pub(crate) mod names;
 pub(crate) mod order;
+pub(crate) mod partition;
 pub(crate) mod relocation;
 pub(crate) mod timeline;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,121 +30,22 @@ use punctual_core::{
     FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::codec::{CodecError, read_named, read_record_name, read_state, read_summary};
-use punctual_store::{BatchNo, Counts};
 
 use crate::catalog::Paused;
 use crate::fault::{ReadContext, StorageFault};
 use crate::journal::CommitNo;
 use crate::key::EntryKey;
-use crate::run::{Generation, RunNo};
+use crate::run::Generation;
 use crate::state::buffer::Buffer;
+use crate::state::endings::{Ending, Endings, RecentLocations};
 use crate::state::history::HistoryState;
-use crate::state::layers::{IdHash, Layers};
+use crate::state::layers::Layers;
 use crate::state::names::{NameRow, NameRows, NameTarget, free, name};
 use crate::state::order::{OrderKey, OrderLog, postponed_key};
+use crate::state::partition::PartitionState;
 use crate::state::relocation::{Moved, Relocation, Relocations, key_of};
 use crate::state::timeline::Timeline;
 use crate::write::commit::{Commit, CommitStep};
-
-/// Tasks that have ended and whose entries in runs have not been marked yet.
-#[derive(Debug, Default)]
-pub(crate) struct Endings {
-    by_id: HashMap<TaskId, Ending, IdHash>,
-    /// Earlier endings of tasks that were filed again at another time and ended again.
-    earlier: Vec<(TaskId, Ending)>,
-}
-
-/// A task has ended in every entry that was filed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ending {
-    /// The time at which its entry is filed; `None` if only the catalog knows it.
-    pub(crate) filed_at: Option<Timestamp>,
-    /// Only entries of older generations have ended.
-    pub(crate) before: Generation,
-    /// The run and the ordinal of its entry, if that was read recently; then no lookup is needed.
-    pub(crate) location: Option<(RunNo, u32)>,
-}
-
-/// Where live entries were read recently, so that no lookup is needed when they end. Bounded: when
-/// the young half is full, it becomes the old half, and the old half is dropped.
-#[derive(Debug, Default)]
-pub(crate) struct RecentLocations {
-    young: HashMap<TaskId, (RunNo, u32), IdHash>,
-    old: HashMap<TaskId, (RunNo, u32), IdHash>,
-}
-
-impl RecentLocations {
-    /// Entries of each half: what a busy owner loads ahead, at 32 bytes each.
-    const HALF_MAX: usize = 131_072;
-
-    pub(crate) fn note(&mut self, id: TaskId, run: RunNo, ordinal: u32) {
-        if self.young.len() >= Self::HALF_MAX {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(id, (run, ordinal));
-    }
-
-    fn take(&mut self, id: TaskId) -> Option<(RunNo, u32)> {
-        let young = self.young.remove(&id);
-        if self.old.is_empty() {
-            return young;
-        }
-        let old = self.old.remove(&id);
-        young.or(old)
-    }
-}
-
-impl Endings {
-    /// Takes all endings out. The new table has the same capacity, so that it does not grow under
-    /// the lock.
-    pub(crate) fn take(&mut self) -> Self {
-        let by_id = HashMap::with_capacity_and_hasher(self.by_id.capacity(), IdHash::default());
-        std::mem::replace(self, Self { by_id, earlier: Vec::new() })
-    }
-
-    fn insert(&mut self, id: TaskId, ending: Ending) {
-        let earlier = self.by_id.insert(id, ending);
-        if let Some(earlier) = earlier.filter(|earlier| earlier.filed_at != ending.filed_at) {
-            self.earlier.push((id, earlier));
-        }
-    }
-
-    fn has(&self, id: TaskId, generation: Generation) -> bool {
-        !self.by_id.is_empty()
-            && self.by_id.get(&id).is_some_and(|ending| generation < ending.before)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_id.len() + self.earlier.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, Ending)> {
-        let latest = self.by_id.iter().map(|(id, ending)| (*id, *ending));
-        latest.chain(self.earlier.iter().copied())
-    }
-}
-
-/// What is in memory about one partition.
-#[derive(Debug)]
-pub(crate) struct PartitionState {
-    /// The last batch of its owner.
-    pub(crate) batch: Option<BatchNo>,
-    /// How far loading has come: postponed entries before it have been filed again.
-    pub(crate) frontier: EntryKey,
-    /// Postponed tasks whose entries are, or may be, before the frontier.
-    pub(crate) passed: HashSet<TaskId, IdHash>,
-
-    /// Commits that were applied to it.
-    pub(crate) version: u64,
-    pub(crate) counts: HashMap<String, NamespaceCounts>,
-}
-
-/// Counts of a namespace, and whether they changed since the last checkpoint.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct NamespaceCounts {
-    pub(crate) counts: Counts,
-    pub(crate) changed: bool,
-}
 
 /// Steps in which the progress of a checkpoint is reported.
 pub(crate) const PROGRESS_STEPS: usize = 64;
@@ -179,27 +82,6 @@ pub(crate) struct StoreState {
     pub(crate) written: usize,
     /// Checkpoints so far: what was read from the catalog before one may be outdated after it.
     pub(crate) checkpoints: u64,
-}
-
-impl PartitionState {
-    pub(crate) fn new(id: PartitionId) -> Self {
-        Self {
-            batch: None,
-            frontier: EntryKey::after(id, punctual_store::Position::START),
-            passed: HashSet::default(),
-
-            version: 0,
-            counts: HashMap::new(),
-        }
-    }
-
-    fn count(&mut self, counts: Vec<(String, Counts)>) {
-        for (namespace, moved) in counts {
-            let tally = self.counts.entry(namespace).or_default();
-            tally.counts.add(moved);
-            tally.changed = true;
-        }
-    }
 }
 
 impl StoreState {

@@ -208,7 +208,7 @@ impl EmbeddedStore {
         let (reply, result) = oneshot::channel();
         let item = PendingCommit { bytes: commit.clone(), reply };
         let entry = JournalEntry { bytes: commit, class, item };
-        match self.journal.append_async(entry).await {
+        match self.journal.append(entry).await {
             Ok(()) => Ok(result),
             Err(why) => Err(refusal(&self.core, &why)),
         }

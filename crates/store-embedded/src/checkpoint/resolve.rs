@@ -11,7 +11,7 @@ use crate::fault::StorageFault;
 use crate::key::EntryKey;
 use crate::read::fetch::FetchPart;
 use crate::run::{Generation, RunNo, SortedRun};
-use crate::state::Endings;
+use crate::state::endings::Endings;
 use crate::state::timeline::Timeline;
 use crate::store_core::StoreCore;
 

@@ -34,8 +34,7 @@ pub(super) struct JournalShared<T> {
     /// Signals an entry in the queue, or the end.
     work: Condvar,
     /// Signals that the queue was emptied, or that the journal ended.
-    capacity: Condvar,
-    pub(super) capacity_async: Notify,
+    pub(super) capacity: Notify,
 }
 
 #[derive(Debug)]
@@ -83,8 +82,7 @@ impl<T> JournalShared<T> {
                 stats: JournalStats::default(),
             }),
             work: Condvar::new(),
-            capacity: Condvar::new(),
-            capacity_async: Notify::new(),
+            capacity: Notify::new(),
         }
     }
 
@@ -116,13 +114,6 @@ impl<T> JournalShared<T> {
         Ok(())
     }
 
-    pub(super) fn wait_for_capacity(&self, options: &JournalOptions, bytes: usize) {
-        let mut state = self.state();
-        while !state.has_capacity(options, bytes) && !state.stopping && state.broken.is_none() {
-            state = self.capacity.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     /// Takes the whole queue. `None` when the journal stops and the queue is empty.
     fn take(&self) -> Option<VecDeque<QueuedEntry<T>>> {
         let mut state = self.state();
@@ -147,8 +138,7 @@ impl<T> JournalShared<T> {
     }
 
     fn wake_callers(&self) {
-        self.capacity.notify_all();
-        self.capacity_async.notify_waiters();
+        self.capacity.notify_waiters();
     }
 
     pub(super) fn stop(&self) {

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, PartitionId, TaskId, Timestamp};
-use punctual_store::codec::{read_letter, read_record};
+use punctual_core::{DeadLetter, FireId, Namespace, PartitionId, Timestamp};
+use punctual_store::codec::read_letter;
 use punctual_store::{Page, Retention};
 
 use crate::fault::{ReadContext, StorageFault};
-use crate::state::history::read_of_task;
 use crate::store_core::StoreCore;
 
 /// Dead letters that one page examines, at most.
@@ -140,22 +139,5 @@ impl StoreCore {
                 return Ok(past);
             }
         }
-    }
-
-    pub(crate) fn history(
-        &self,
-        id: TaskId,
-        limit: usize,
-    ) -> Result<Vec<FireRecord>, StorageFault> {
-        let (mut found, runs) = self.state()?.history.look(id);
-        for run in runs {
-            for (nominal_at, record) in read_of_task(&self.files, &run, id)? {
-                found.entry(nominal_at).or_insert(record);
-            }
-        }
-        let newest = found.into_values().rev().take(limit);
-        newest
-            .map(|record| read_record(&record, &self.interner).reading("record of a fire"))
-            .collect()
     }
 }

@@ -125,7 +125,7 @@ impl HistoryState {
     }
 
     /// Records of a task that are in memory, by nominal time; and the runs to read, newest first.
-    pub(crate) fn look(&self, id: TaskId) -> (BTreeMap<Timestamp, Bytes>, Vec<Arc<SortedRun>>) {
+    pub(crate) fn find(&self, id: TaskId) -> (BTreeMap<Timestamp, Bytes>, Vec<Arc<SortedRun>>) {
         let mut found = BTreeMap::new();
         for buffer in self.frozen.iter().map(|frozen| &**frozen).chain([&self.buffer]) {
             found.extend(buffer.of_task(id));
