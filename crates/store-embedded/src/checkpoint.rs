@@ -114,7 +114,8 @@ pub(crate) struct Exchange {
 }
 
 impl StoreCore {
-    /// Freezes everything that changed. Returns `None` if nothing changed since commit `unchanged_since`.
+    /// Freezes everything that changed. Returns `None` if the last commit is `unchanged_since` and
+    /// nothing else changed either.
     pub(crate) fn freeze(
         &self,
         unchanged_since: Option<CommitNo>,

@@ -281,8 +281,8 @@ impl StoreCore {
             let kept = (kept.scheduled, kept.paused, kept.dead_letters);
             if kept != found {
                 report.problems.push(format!(
-                    "{partition}, namespace {namespace}: stored counts of scheduled tasks, paused tasks \
-                     and dead letters are {kept:?}, but {found:?} were found"
+                    "{partition}, namespace {namespace}: stored counts of scheduled tasks, paused \
+                     tasks and dead letters are {kept:?}, but {found:?} were found"
                 ));
             }
         }

@@ -30,7 +30,10 @@ pub enum EmbeddedOpenError {
         holder: String,
     },
     /// An older or newer version wrote the store.
-    #[error("{} has store format {found}, this version of punctual reads {FORMAT_VERSION}", dir.display())]
+    #[error(
+        "{} has store format {found}, this version of punctual reads {FORMAT_VERSION}",
+        dir.display()
+    )]
     Format {
         /// The directory of the store.
         dir: PathBuf,

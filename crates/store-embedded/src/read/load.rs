@@ -22,7 +22,8 @@ use crate::state::layers::IdHash;
 use crate::state::relocation::{Moved, Relocation};
 use crate::store_core::StoreCore;
 
-/// Entries that are read ahead at once, at most, so that a large limit does not read a complete store.
+/// Entries that are read ahead at once, at most, so that a large limit does not read a
+/// whole store.
 const AHEAD_MAX: usize = 4096;
 /// Relocations that are read as a range, for each entry that was read ahead, before they are read
 /// one by one.

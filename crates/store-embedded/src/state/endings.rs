@@ -1,7 +1,8 @@
 //! Endings: tasks that have ended and whose bits in runs are not set yet.
 //!
-//! The state notes an ending without reading the disk, and `checkpoint::resolve` sets the bit later.
-//! [`RecentLocations`] remembers where entries were read, so that most endings need no lookup.
+//! The state notes an ending without reading the disk, and `checkpoint::resolve` sets the bit
+//! later. [`RecentLocations`] remembers where entries were read, so that most endings need no
+//! lookup.
 
 use std::collections::HashMap;
 

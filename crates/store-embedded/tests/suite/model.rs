@@ -1,12 +1,12 @@
-//! Random walks beside the memory store, with tiny budgets, so that flushes, splits, merges and checkpoints happen all the time,
-//! and crashes strike within them. More seeds: `PUNCTUAL_SEEDS=1000 cargo test -p punctual-store-embedded --test model`.
-
-mod subject;
+//! Random calls compared with the memory store, with tiny limits, so that checkpoints, splits and
+//! merges happen all the time, and with crashes in between.
+//!
+//! More seeds: `PUNCTUAL_SEEDS=1000 cargo test -p punctual-store-embedded --test suite model`.
 
 use punctual_store::conformance::model::{Walk, same_as_memory};
 use punctual_store::conformance::run;
 
-use subject::Dir;
+use super::store_dir::StoreDir;
 
 fn number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
@@ -14,11 +14,11 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn the_store_answers_like_the_memory_store_over_many_seeds() {
+fn the_store_answers_like_the_memory_store_for_many_seeds() {
     let first = number("PUNCTUAL_SEED_FIRST", 100);
     let steps = number("PUNCTUAL_STEPS", 400);
     for seed in first..first + number("PUNCTUAL_SEEDS", 4) {
-        let subject = Dir::tiny();
+        let subject = StoreDir::tiny();
         run(same_as_memory(&subject, Walk { seed, steps }));
     }
 }

@@ -1,10 +1,4 @@
-//! What a store does about a directory that is not as it left it: refuses, or finds out when it reads; never answers wrongly.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "clippy knows helpers of integration tests for tests only if they are inside one"
-)]
+//! Damaged and foreign directories: opening is refused, or reading finds the damage; no wrong data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,18 +48,18 @@ async fn load(store: &EmbeddedStore) -> Result<Vec<Task>, StoreError> {
 }
 
 #[test]
-fn a_flipped_byte_anywhere_in_a_run_is_found_out() {
+fn a_flipped_byte_anywhere_in_a_run_is_detected() {
     run(async {
         let (dir, tasks) = filled().await;
         let path = &runs(dir.path())[0];
         let good = fs::read(path).unwrap();
-        // Every region is met: header, keys, bodies, fences, trailer.
+        // Bytes of every region: header, keys, bodies, fences, trailer.
         let step = (good.len() / 60).max(1);
-        let places = (0..good.len()).step_by(step).chain(good.len() - 40..good.len());
+        let offsets = (0..good.len()).step_by(step).chain(good.len() - 40..good.len());
         let (mut refused, mut broken) = (0, 0);
-        for place in places {
+        for offset in offsets {
             let mut bad = good.clone();
-            bad[place] ^= 0x10;
+            bad[offset] ^= 0x10;
             fs::write(path, &bad).unwrap();
             match open(dir.path()) {
                 Err(error) => {
@@ -73,7 +67,7 @@ fn a_flipped_byte_anywhere_in_a_run_is_found_out() {
                     refused += 1;
                 }
                 Ok(store) => match load(&store).await {
-                    Ok(loaded) => assert_eq!(loaded, tasks, "byte {place}"),
+                    Ok(loaded) => assert_eq!(loaded, tasks, "byte {offset}"),
                     Err(StoreError::Broken(why)) => {
                         assert!(why.contains(".run is damaged at byte"), "{why}");
                         assert!(matches!(load(&store).await, Err(StoreError::Broken(_))));
@@ -90,7 +84,7 @@ fn a_flipped_byte_anywhere_in_a_run_is_found_out() {
 }
 
 #[test]
-fn a_run_that_is_missing_or_cut_is_named() {
+fn the_error_names_a_run_that_is_missing_or_cut() {
     run(async {
         let (dir, _) = filled().await;
         let path = runs(dir.path()).pop().unwrap();
@@ -107,7 +101,7 @@ fn a_run_that_is_missing_or_cut_is_named() {
 }
 
 #[test]
-fn a_file_that_no_list_names_is_removed() {
+fn a_run_file_that_is_not_listed_is_removed() {
     run(async {
         let (dir, tasks) = filled().await;
         let leftover = dir.path().join("runs/00000000deadbeef.run");
@@ -121,7 +115,7 @@ fn a_file_that_no_list_names_is_removed() {
 }
 
 #[test]
-fn a_second_open_is_refused_and_says_who_holds_it() {
+fn a_second_open_is_refused_and_names_the_process() {
     run(async {
         let (dir, _) = filled().await;
         let store = open(dir.path()).unwrap();
@@ -158,7 +152,7 @@ fn another_format_or_number_of_partitions_is_refused() {
 }
 
 #[test]
-fn a_directory_with_other_things_in_it_is_not_made_a_store() {
+fn no_store_is_created_in_a_directory_with_other_files() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("letter.txt"), b"dear").unwrap();
     assert!(matches!(open(dir.path()), Err(EmbeddedOpenError::NotAStore { .. })));
@@ -166,7 +160,7 @@ fn a_directory_with_other_things_in_it_is_not_made_a_store() {
 }
 
 #[test]
-fn a_catalog_that_stepped_back_does_not_join_up_with_the_journal() {
+fn a_catalog_that_lost_rows_is_refused_by_the_journal() {
     run(async {
         let (dir, _) = filled().await;
         fs::remove_dir_all(dir.path().join("catalog")).unwrap();
@@ -182,7 +176,7 @@ fn a_catalog_that_stepped_back_does_not_join_up_with_the_journal() {
 }
 
 #[test]
-fn a_check_finds_nothing_in_a_good_store_and_damage_in_a_bad_one() {
+fn a_check_finds_damage_and_reports_nothing_in_a_good_store() {
     run(async {
         let (dir, _) = filled().await;
         let report = check(dir.path()).unwrap();

@@ -1,17 +1,16 @@
-//! How the suite comes by an embedded store: a directory that goes when the test does.
+//! An embedded store in a temporary directory, as a subject of the conformance suite.
 
 use punctual_core::Partitions;
 use punctual_store::conformance::{PARTITIONS, Subject};
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use tempfile::TempDir;
 
-pub(crate) struct Dir {
+pub(crate) struct StoreDir {
     dir: TempDir,
     options: EmbeddedOptions,
 }
 
-impl Dir {
-    #[allow(dead_code, reason = "not every test that uses a subject needs the usual budgets")]
+impl StoreDir {
     pub(crate) fn usual() -> Self {
         Self::with(EmbeddedOptions::new(partitions()))
     }
@@ -22,7 +21,7 @@ impl Dir {
 
     fn with(options: EmbeddedOptions) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        // The suite makes many stores: what is reserved ahead of use must be little.
+        // The suite creates many stores, so each must preallocate little.
         let options = EmbeddedOptions {
             journal_file_bytes: options.journal_file_bytes.min(4 << 20),
             ..options
@@ -35,7 +34,7 @@ fn partitions() -> Partitions {
     Partitions::new(PARTITIONS).expect("a few partitions")
 }
 
-impl Subject for Dir {
+impl Subject for StoreDir {
     type Store = EmbeddedStore;
     const DURABLE: bool = true;
 

@@ -1,15 +1,17 @@
-//! Sights: all that can be seen of a partition, as lines. A store that lost nothing shows the lines of the model.
+//! Views: everything that can be read of a partition, as lines of text. A store that lost nothing
+//! has the same lines as the model.
 
 use punctual_core::{DeadLetter, PartitionId, Task, TaskId, Timestamp};
 use punctual_store::conformance::fixtures::{key, namespace};
 use punctual_store::{Filter, Position, TaskStore};
 
-use crate::plan::{KEYS, NAMESPACES, key_of};
+use super::plan::{KEYS, NAMESPACES, key_of};
 
-/// How much one read asks for: several pages, so that cursors cross runs and memory.
+/// Tasks per page: several pages are needed, so that cursors cross runs and memory.
 const PAGE: usize = 257;
 
-/// The living tasks and the letters of a partition, in an order that does not depend on the store.
+/// The live tasks and the dead letters of a partition, in an order that does not depend on the
+/// store.
 pub(crate) async fn tasks_and_letters(
     store: &impl TaskStore,
     partition: PartitionId,
@@ -35,16 +37,17 @@ pub(crate) async fn tasks_and_letters(
     (tasks, letters)
 }
 
-/// Everything, and what became of `asked`: tasks that may have ended. History before `since` may be swept or not.
+/// Everything, and what became of the `tracked` tasks, which may have ended. History before `since`
+/// may be swept or not.
 pub(crate) async fn lines(
     store: &impl TaskStore,
     partition: PartitionId,
-    asked: &[TaskId],
+    tracked: &[TaskId],
     since: Timestamp,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     let (tasks, letters) = tasks_and_letters(store, partition).await;
-    lines.extend(tasks.iter().map(|task| format!("living {task:?}")));
+    lines.extend(tasks.iter().map(|task| format!("live {task:?}")));
     lines.extend(letters.iter().map(|letter| format!("dead {letter:?}")));
     for name in NAMESPACES {
         let namespace = namespace(name);
@@ -67,7 +70,7 @@ pub(crate) async fn lines(
             _ => break,
         }
     }
-    for (id, task) in asked.iter().zip(store.get(partition, asked).await.expect("get")) {
+    for (id, task) in tracked.iter().zip(store.get(partition, tracked).await.expect("get")) {
         lines.push(format!("got {id} {task:?}"));
         let records = store.history(partition, *id, usize::MAX).await.expect("history");
         let kept = records.iter().filter(|record| record.ended_at >= since);

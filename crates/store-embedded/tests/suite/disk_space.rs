@@ -1,20 +1,9 @@
-//! Resource: what a store does on a small disk, on a full one, and with a batch that fits nowhere.
+//! Disk space: a small disk, a full disk, and a batch that is too large for every disk.
 //!
 //! Needs root, `mkfs.ext4` and loop devices.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "clippy knows helpers of integration tests for tests only if they are inside one"
-)]
-
-#[allow(dead_code, reason = "a broker needs more of it")]
-#[path = "../../punctual/tests/faults/disk.rs"]
-mod disk;
-
 use std::path::Path;
 
-use disk::SmallDisk;
 use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Task, Timestamp};
 use punctual_store::conformance::fixtures::{
     NOW, TTL, at, broker, die, id, partition, settle, task,
@@ -25,6 +14,8 @@ use punctual_store::{
 };
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore, OpenReport};
 
+use super::loop_disk::LoopDisk;
+
 const PAYLOAD_BYTES: u64 = 16 << 10;
 
 async fn open(dir: &Path, options: EmbeddedOptions) -> (EmbeddedStore, OpenReport, Lease) {
@@ -34,7 +25,7 @@ async fn open(dir: &Path, options: EmbeddedOptions) -> (EmbeddedStore, OpenRepor
     (store, report, lease)
 }
 
-/// So many tasks with large payloads, from a number on.
+/// Tasks with large payloads, `count` of them, numbered from `first`.
 fn puts(lease: &Lease, first: u64, count: u64) -> Vec<Change> {
     let put = |n: u64| {
         let payload = vec![u8::try_from(n % 251).unwrap(); usize::try_from(PAYLOAD_BYTES).unwrap()];
@@ -62,10 +53,10 @@ async fn count(store: &EmbeddedStore) -> usize {
 }
 
 #[test]
-fn a_small_disk_has_room_for_checkpoints() {
+fn checkpoints_succeed_on_a_small_disk() {
     run(async {
         for mebibytes in [150, 300] {
-            let disk = SmallDisk::mount(mebibytes);
+            let disk = LoopDisk::mount(mebibytes);
             let options = || EmbeddedOptions::new(Partitions::ONE);
             let (store, _, lease) = open(&disk.data(), options()).await;
             for number in 1..=20 {
@@ -84,18 +75,18 @@ fn a_small_disk_has_room_for_checkpoints() {
 }
 
 #[test]
-fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
+fn a_checkpoint_waits_for_a_full_disk_and_leaves_no_unfinished_run() {
     run(async {
-        let disk = SmallDisk::mount(200);
+        let disk = LoopDisk::mount(200);
         let (store, _, lease) = open(&disk.data(), EmbeddedOptions::new(Partitions::ONE)).await;
         apply(&store, &lease, 1, puts(&lease, 0, 256)).await.unwrap();
-        disk.fill(0);
-        // As often as it is tried: what was begun is gone again.
+        disk.fill();
+        // Each attempt removes the files that it began.
         for _ in 0..3 {
             store.checkpoint().await.unwrap();
         }
         let runs = std::fs::read_dir(disk.data().join("runs")).unwrap();
-        assert_eq!(runs.count(), 0, "half a run is left");
+        assert_eq!(runs.count(), 0, "an unfinished run is left");
         let refused = apply(&store, &lease, 2, puts(&lease, 256, 1)).await;
         assert!(
             matches!(refused, Err(StoreError::Full { room: Resource::Disk, .. })),
@@ -110,15 +101,15 @@ fn a_full_disk_is_waited_out_and_nothing_half_written_stays() {
 }
 
 #[test]
-fn a_full_disk_lets_letters_go_back() {
+fn dead_letters_can_be_redriven_on_a_full_disk() {
     run(async {
-        let disk = SmallDisk::mount(200);
+        let disk = LoopDisk::mount(200);
         let (store, _, lease) = open(&disk.data(), EmbeddedOptions::new(Partitions::ONE)).await;
         apply(&store, &lease, 1, puts(&lease, 0, 8)).await.unwrap();
         let tasks = store.load(partition(0), Position::START, Timestamp::MAX, 8).await.unwrap();
         let dead = tasks.iter().map(|task| die(task, NOW, None)).collect();
         apply(&store, &lease, 2, dead).await.unwrap();
-        disk.fill(0);
+        disk.fill();
         store.checkpoint().await.unwrap();
         let refused = apply(&store, &lease, 3, puts(&lease, 8, 1)).await;
         assert!(
@@ -133,21 +124,21 @@ fn a_full_disk_lets_letters_go_back() {
 }
 
 #[test]
-fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
+fn a_checkpoint_on_a_full_disk_is_retried_after_other_background_work() {
     run(async {
-        let disk = SmallDisk::mount(200);
+        let disk = LoopDisk::mount(200);
         let options = EmbeddedOptions { ended_max: 6, ..EmbeddedOptions::new(Partitions::ONE) };
         let (store, _, lease) = open(&disk.data(), options).await;
         apply(&store, &lease, 1, puts(&lease, 0, 64)).await.unwrap();
         store.checkpoint().await.unwrap();
         apply(&store, &lease, 2, puts(&lease, 64, 64)).await.unwrap();
-        disk.fill(0);
+        disk.fill();
         store.checkpoint().await.unwrap();
         let loaded = store.load(partition(0), Position::START, Timestamp::MAX, 32).await.unwrap();
         let ends = loaded.iter().map(|task| settle(task, FireEnd::Done, NOW)).collect();
         apply(&store, &lease, 3, ends).await.unwrap();
         disk.empty();
-        // Nobody asks for a checkpoint: the background comes back to it by itself.
+        // No call asks for a checkpoint: the background thread tries again by itself.
         while let Err(refused) = apply(&store, &lease, 4, puts(&lease, 128, 1)).await {
             assert!(
                 matches!(refused, StoreError::Full { room: Resource::Disk, .. }),
@@ -161,13 +152,13 @@ fn a_full_disk_is_tried_again_also_after_other_work_of_the_background() {
 }
 
 #[test]
-fn a_batch_that_fits_nowhere_is_refused_as_what_it_is_and_the_store_goes_on() {
+fn an_oversized_batch_is_refused_as_broken_and_the_store_continues() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let (store, _, lease) = open(dir.path(), EmbeddedOptions::tiny(Partitions::ONE)).await;
         let refused = apply(&store, &lease, 1, puts(&lease, 0, 400)).await;
         match refused {
-            // Not `Full`: no room that might come would help.
+            // Not `Full`: free space would not help.
             Err(StoreError::Broken(why)) => assert!(why.contains("at most"), "{why}"),
             other => panic!("{other:?}"),
         }
