@@ -14,6 +14,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod disk_space;
+mod format_v2;
 mod list_pages;
 mod loop_disk;
 mod model;
