@@ -17,7 +17,7 @@ use punctual_core::{
     Timestamp, Version,
 };
 use punctual_store::{Batch, BatchNo, Change, Filter, LeaseStore, Position, Retention, TaskStore};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use tokio::runtime::Runtime;
 
 use crate::figures::{Figures, grouped};
@@ -106,7 +106,7 @@ impl Bench {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).build()?;
         let partitions = Partitions::new(u16::try_from(owners)?)?;
-        let (store, _) = EmbeddedStore::open(dir, Options::new(partitions))?;
+        let (store, _) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
         let broker = BrokerId::new("bench:1");
         let leases = runtime.block_on(async {
             let mut leases = Vec::new();
@@ -355,7 +355,7 @@ pub fn open(dir: &Path) -> Outcome<Figures> {
     let partitions = Partitions::new(OWNERS as u16)?;
     let until = NOW.after(DAY);
     let begun = machine::start();
-    let (store, report) = EmbeddedStore::open(dir, Options::new(partitions))?;
+    let (store, report) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
     figures.set("opened_seconds", begun.elapsed().as_secs_f64());
     for partition in partitions.iter() {
         let load = store.load(partition, Position::START, until, BATCH as usize);

@@ -12,13 +12,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
 use source::journal::{
-    Class, CommitNo, Entry, FILE_BYTES_MIN, Journal, JournalError, JournalOptions, Opened,
+    Class, CommitNo, FILE_BYTES_MIN, Journal, JournalEntry, JournalError, JournalOptions, Opened,
     ReplayError, StoreId, check,
 };
 
@@ -96,14 +99,34 @@ fn write(dir: &Path, input: &mut Input<'_>, written: &mut Vec<Bytes>) {
             let length = input.byte();
             let bytes = Bytes::from(vec![input.byte(); usize::from(length)]);
             written.push(bytes.clone());
-            let entry = Entry { bytes, class: Class::Grow, item: answer.clone() };
-            journal.append(entry).expect("accepted");
+            let entry = JournalEntry { bytes, class: Class::Grow, item: answer.clone() };
+            block_on(journal.append(entry)).expect("accepted");
         }
         drop(answer);
         assert!(answers.iter().all(|durable| durable));
     }
     if input.byte() % 2 == 0 {
         journal.close().expect("closes");
+    }
+}
+
+struct UnparkThread(thread::Thread);
+
+impl Wake for UnparkThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(UnparkThread(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
     }
 }
 

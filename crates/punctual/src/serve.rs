@@ -19,7 +19,7 @@ use punctual_server::{
     Config, ConfigError, LogFormat, Sharing, Store, raise_file_limit, start_log,
 };
 use punctual_store::Retention;
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use punctual_store_redis::{Durability, RedisOpenError, RedisStore};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -216,7 +216,7 @@ fn each<T>(
 /// Opens the store, off the runtime: a large one takes a second or two.
 async fn open(dir: &Path, partitions: Partitions) -> anyhow::Result<EmbeddedStore> {
     let folder = dir.to_owned();
-    let opening = move || EmbeddedStore::open(&folder, Options::new(partitions));
+    let opening = move || EmbeddedStore::open(&folder, EmbeddedOptions::new(partitions));
     let opened = tokio::task::spawn_blocking(opening).await.context("opening panicked")?;
     let (store, report) =
         opened.with_context(|| format!("cannot open the store in {}", dir.display()))?;

@@ -14,7 +14,7 @@ use field::{Broker, Receiver, eventually};
 use punctual_core::{BrokerId, PartitionId, Partitions, Seat};
 use punctual_store::conformance::fixtures::{NOW, at, id, letter, partition, rich_task, task};
 use punctual_store::{Batch, BatchNo, Change, LeaseStore as _, TaskStore as _};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use punctual_store_redis::RedisStore;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -274,7 +274,7 @@ fn a_key_that_is_taken_is_a_conflict_unless_it_is_to_be_replaced() {
 /// A store of so many tasks, letters and records, without a broker.
 async fn many(dir: &Path, count: u64) {
     let partitions = Partitions::new(4).unwrap();
-    let (store, _) = EmbeddedStore::open(dir, Options::new(partitions)).unwrap();
+    let (store, _) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions)).unwrap();
     for number in 0..4 {
         let partition = partition(number);
         let seat = Seat::Partition(partition);

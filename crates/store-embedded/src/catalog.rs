@@ -1,10 +1,10 @@
-//! The catalog: everything that has a key of its own, and the list of what there is. On fjall.
+//! The catalog: rows with keys, and the list of runs. A fjall database.
 //!
-//! In: at each checkpoint one batch. Out: rows. The only file that knows fjall; `rows` spells keys and values.
-//! Invariant: a batch is whole or not there, and `Meta` in it says up to which commit everything on disk is true; so
-//! the catalog is the manifest of the store.
-//! fjall takes damage within its journal for a torn tail and cuts it off in silence (fjall #311). That is a step back of
-//! `Meta`, which the journal of the store then no longer joins up with, and opening refuses.
+//! A checkpoint commits one batch, wholly or not at all. `CatalogMeta` in it says up to which
+//! commit the files are complete, so the catalog is the manifest of the store. This is the only
+//! file that uses fjall; `rows` spells keys and values.
+//! fjall takes damage inside its journal for a torn tail and cuts it off silently (fjall #311).
+//! Then `CatalogMeta` is older than the journal of the store expects, and opening refuses.
 
 mod rows;
 
@@ -15,33 +15,34 @@ use punctual_core::{FireId, Lease, PartitionId, TaskId};
 use punctual_store::codec::{CodecError, Reader, put_varint, read_head};
 use punctual_store::{BatchNo, Counts, Head};
 
-use crate::fault::{Fault, Reading};
-use crate::key::Key;
-use crate::names::Name;
-use crate::options::Options;
-use crate::order::{Kind, OrderKey};
+use crate::fault::{ReadContext, StorageFault};
+use crate::key::EntryKey;
+use crate::options::EmbeddedOptions;
 use crate::run::RunNo;
-use crate::standing::Standing;
+use crate::state::names::NameKey;
+use crate::state::order::{ListedKind, OrderKey};
+use crate::state::relocation::Relocation;
 
 use rows::{
     BATCH, BITS, COUNTS, META, RUN, SEAT, bits_key, dead_key, numbered, order_key, put_seat,
-    read_dead_key, read_partition, read_word, standing_key,
+    read_dead_key, read_partition, read_word, relocation_key,
 };
 pub(crate) use rows::{
-    Listed, Meta, Owned, Paused, RunKind, put_counts, put_lease, read_counts, read_lease,
+    CatalogMeta, LastBatch, ListedRun, Paused, RunKind, put_counts, put_lease, read_counts,
+    read_lease,
 };
 
-/// Memtables are kept small: the layers above hold what is hot.
+/// Small memtables: rows in use are in the layers of the state.
 const MEMTABLE_BYTES: u64 = 8 << 20;
-/// The least that fjall takes.
+/// The least that fjall accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// The tables.
+/// The tables of the catalog.
 #[derive(Clone)]
 pub(crate) struct Catalog {
     database: Database,
     pub(crate) names: Keyspace,
-    pub(crate) standings: Keyspace,
+    pub(crate) relocations: Keyspace,
     pub(crate) paused: Keyspace,
     pub(crate) dead: Keyspace,
     order: Keyspace,
@@ -54,19 +55,19 @@ impl std::fmt::Debug for Catalog {
     }
 }
 
-/// Everything that is read into memory at opening.
+/// Everything that opening reads into memory.
 #[derive(Debug, Default)]
-pub(crate) struct Contents {
-    pub(crate) meta: Option<Meta>,
-    pub(crate) runs: Vec<Listed>,
+pub(crate) struct CatalogContents {
+    pub(crate) meta: Option<CatalogMeta>,
+    pub(crate) runs: Vec<ListedRun>,
     pub(crate) bits: Vec<(RunNo, u32, Vec<u8>)>,
     pub(crate) counts: Vec<(PartitionId, String, Counts)>,
     pub(crate) leases: Vec<Lease>,
-    pub(crate) owned: Vec<(PartitionId, Owned)>,
+    pub(crate) last_batches: Vec<(PartitionId, LastBatch)>,
 }
 
 impl Catalog {
-    pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Fault> {
+    pub(crate) fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Self, StorageFault> {
         let database = Database::builder(dir)
             .cache_size(options.catalog_cache_bytes)
             .worker_threads(1)
@@ -80,7 +81,7 @@ impl Catalog {
         };
         Ok(Self {
             names: table("names")?,
-            standings: table("standings")?,
+            relocations: table("standings")?,
             paused: table("paused")?,
             dead: table("dead")?,
             order: table("order")?,
@@ -89,21 +90,24 @@ impl Catalog {
         })
     }
 
-    pub(crate) fn batch(&self) -> Batch<'_> {
+    pub(crate) fn batch(&self) -> CatalogBatch<'_> {
         let batch = self.database.batch().durability(Some(PersistMode::SyncAll));
-        Batch { catalog: self, batch, bytes: 0 }
+        CatalogBatch { catalog: self, batch, bytes: 0 }
     }
 
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.database.disk_space().unwrap_or(0)
     }
 
-    pub(crate) fn head(&self, name: &[u8]) -> Result<Option<Head>, Fault> {
+    pub(crate) fn head(&self, name: &[u8]) -> Result<Option<Head>, StorageFault> {
         let row = self.names.get(name)?;
         row.map(|row| read_head(&row).reading("name")).transpose()
     }
 
-    pub(crate) fn all_names(&self, mut each: impl FnMut(Name, Head)) -> Result<(), Fault> {
+    pub(crate) fn all_names(
+        &self,
+        mut each: impl FnMut(NameKey, Head),
+    ) -> Result<(), StorageFault> {
         for row in self.names.iter() {
             let (name, row) = row.into_inner()?;
             each(name.to_vec().into_boxed_slice(), read_head(&row).reading("name")?);
@@ -111,35 +115,37 @@ impl Catalog {
         Ok(())
     }
 
-    pub(crate) fn standing(&self, id: TaskId) -> Result<Option<Standing>, Fault> {
-        let row = self.standings.get(standing_key(id))?;
-        row.map(|row| Standing::read(&row).reading("standing")).transpose()
+    pub(crate) fn relocation(&self, id: TaskId) -> Result<Option<Relocation>, StorageFault> {
+        let row = self.relocations.get(relocation_key(id))?;
+        row.map(|row| Relocation::read(&row).reading("relocation")).transpose()
     }
 
-    /// Standings of ids from one to another, both included, of the same partition, until `each` says that it has enough.
-    pub(crate) fn standings_between(
+    /// Calls `each` for the relocations of ids between two ids of one partition, both included,
+    /// until it returns false.
+    pub(crate) fn relocations_between(
         &self,
         first: TaskId,
         last: TaskId,
-        mut each: impl FnMut(TaskId, Standing) -> bool,
-    ) -> Result<(), Fault> {
-        for row in self.standings.range(standing_key(first)..=standing_key(last)) {
+        mut each: impl FnMut(TaskId, Relocation) -> bool,
+    ) -> Result<(), StorageFault> {
+        for row in self.relocations.range(relocation_key(first)..=relocation_key(last)) {
             let (key, row) = row.into_inner()?;
-            let id = Reader::new(key.get(2..).unwrap_or_default()).task_id().reading("standing")?;
-            if !each(id, Standing::read(&row).reading("standing")?) {
+            let id =
+                Reader::new(key.get(2..).unwrap_or_default()).task_id().reading("relocation")?;
+            if !each(id, Relocation::read(&row).reading("relocation")?) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// The first keys of the order after one and before another, at most `limit`.
+    /// The first keys of the order after one key and before another, at most `limit`.
     pub(crate) fn order_between(
         &self,
-        kind: Kind,
-        (after, end): (Key, Key),
+        kind: ListedKind,
+        (after, end): (EntryKey, EntryKey),
         limit: usize,
-    ) -> Result<Vec<Key>, Fault> {
+    ) -> Result<Vec<EntryKey>, StorageFault> {
         let bounds = (
             std::ops::Bound::Excluded(order_key(kind, OrderKey::of(after))),
             std::ops::Bound::Excluded(order_key(kind, OrderKey::of(end))),
@@ -152,8 +158,12 @@ impl Catalog {
         Ok(keys)
     }
 
-    /// The first names that begin so, at most `limit`.
-    pub(crate) fn names_from(&self, prefix: &[u8], limit: usize) -> Result<Vec<Name>, Fault> {
+    /// The first names with a prefix, at most `limit`.
+    pub(crate) fn names_from(
+        &self,
+        prefix: &[u8],
+        limit: usize,
+    ) -> Result<Vec<NameKey>, StorageFault> {
         let mut names = Vec::new();
         for row in self.names.prefix(prefix).take(limit) {
             names.push(row.key()?.to_vec().into_boxed_slice());
@@ -161,8 +171,8 @@ impl Catalog {
         Ok(names)
     }
 
-    pub(crate) fn paused(&self, id: TaskId) -> Result<Option<Paused>, Fault> {
-        let row = self.paused.get(standing_key(id))?;
+    pub(crate) fn paused(&self, id: TaskId) -> Result<Option<Paused>, StorageFault> {
+        let row = self.paused.get(relocation_key(id))?;
         row.map(|row| Paused::read(&row).reading("paused task")).transpose()
     }
 
@@ -170,7 +180,7 @@ impl Catalog {
         &self,
         partition: PartitionId,
         mut each: impl FnMut(TaskId, Paused),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         for row in self.paused.prefix(partition.get().to_be_bytes()) {
             let (key, row) = row.into_inner()?;
             let id =
@@ -180,18 +190,20 @@ impl Catalog {
         Ok(())
     }
 
-    pub(crate) fn letter(&self, fire_id: FireId) -> Result<Option<Vec<u8>>, Fault> {
+    pub(crate) fn letter(&self, fire_id: FireId) -> Result<Option<Vec<u8>>, StorageFault> {
         Ok(self.dead.get(dead_key(fire_id.task.partition(), fire_id))?.map(|row| row.to_vec()))
     }
 
-    /// Letters of a partition after one, in order, until `each` says that it has enough.
+    /// Calls `each` for the dead letters of a partition after one fire, in order, until it returns
+    /// false.
     pub(crate) fn letters_after(
         &self,
         partition: PartitionId,
         after: Option<FireId>,
         mut each: impl FnMut(FireId, &[u8]) -> bool,
-    ) -> Result<(), Fault> {
-        // `after` may be a fire of another partition: a page over all partitions gives each of them the same cursor.
+    ) -> Result<(), StorageFault> {
+        // `after` may be a fire of another partition: a page over all partitions passes the same
+        // cursor to each of them.
         let start = after.map_or_else(
             || partition.get().to_be_bytes().to_vec(),
             |fire_id| {
@@ -213,19 +225,19 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether tables have rows: standings, names, paused, dead.
-    pub(crate) fn filled(&self) -> Result<[bool; 4], Fault> {
+    /// Whether the tables have rows: relocations, names, paused, dead.
+    pub(crate) fn filled(&self) -> Result<[bool; 4], StorageFault> {
         let mut filled = [false; 4];
-        let tables = [&self.standings, &self.names, &self.paused, &self.dead];
+        let tables = [&self.relocations, &self.names, &self.paused, &self.dead];
         for (filled, table) in filled.iter_mut().zip(tables) {
             *filled = !table.is_empty()?;
         }
         Ok(filled)
     }
 
-    /// Reads what is held in memory.
-    pub(crate) fn contents(&self) -> Result<Contents, Fault> {
-        let mut contents = Contents::default();
+    /// Reads everything that is held in memory.
+    pub(crate) fn contents(&self) -> Result<CatalogContents, StorageFault> {
+        let mut contents = CatalogContents::default();
         for row in self.rest.iter() {
             let (key, row) = row.into_inner()?;
             contents.take(&key, &row).reading("row of the catalog")?;
@@ -234,10 +246,10 @@ impl Catalog {
     }
 }
 
-impl Contents {
+impl CatalogContents {
     fn take(&mut self, key: &[u8], row: &[u8]) -> Result<(), CodecError> {
         if key == META {
-            self.meta = Some(Meta::read(row)?);
+            self.meta = Some(CatalogMeta::read(row)?);
             return Ok(());
         }
         let (tag, rest) = key.split_first().ok_or(CodecError::Short("key"))?;
@@ -245,7 +257,7 @@ impl Contents {
         match *tag {
             RUN => {
                 let no = RunNo(read_word(&mut key)?);
-                self.runs.push(Listed::read(no, row)?);
+                self.runs.push(ListedRun::read(no, row)?);
             }
             BITS => {
                 let no = RunNo(read_word(&mut key)?);
@@ -263,8 +275,8 @@ impl Contents {
             BATCH => {
                 let partition = read_partition(&mut key)?;
                 let number = Reader::new(row).varint()?;
-                let owned = Owned { batch: (number > 0).then_some(BatchNo::new(number)) };
-                self.owned.push((partition, owned));
+                let last = LastBatch { batch: (number > 0).then_some(BatchNo::new(number)) };
+                self.last_batches.push((partition, last));
             }
             _ => return Err(CodecError::Invalid("key")),
         }
@@ -272,17 +284,17 @@ impl Contents {
     }
 }
 
-/// What one checkpoint writes, together or not at all.
-pub(crate) struct Batch<'a> {
+/// The rows of one checkpoint, written together or not at all.
+pub(crate) struct CatalogBatch<'a> {
     catalog: &'a Catalog,
     batch: fjall::OwnedWriteBatch,
     bytes: u64,
 }
 
-/// What a row takes on disk beside its key and its value, rather too much.
+/// What a row takes on disk in addition to key and value, at most.
 const ROW_BYTES: u64 = 24;
 
-impl Batch<'_> {
+impl CatalogBatch<'_> {
     fn insert(
         &mut self,
         table: fn(&Catalog) -> &Keyspace,
@@ -300,21 +312,21 @@ impl Batch<'_> {
         self.batch.remove(table(self.catalog), key);
     }
 
-    /// About how many bytes of rows are in it.
+    /// About how many bytes its rows have.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn meta(&mut self, meta: Meta) {
+    pub(crate) fn meta(&mut self, meta: CatalogMeta) {
         self.insert(|catalog| &catalog.rest, META, meta.to_bytes());
     }
 
-    pub(crate) fn run(&mut self, listed: &Listed) {
+    pub(crate) fn run(&mut self, listed: &ListedRun) {
         let key = numbered(RUN, listed.no);
         self.insert(|catalog| &catalog.rest, key, listed.to_bytes());
     }
 
-    /// Takes a run off the list, with its bits.
+    /// Removes a run from the list, with its bits.
     pub(crate) fn drop_run(&mut self, no: RunNo, chunks: u32) {
         self.remove(|catalog| &catalog.rest, numbered(RUN, no));
         for chunk in 0..chunks {
@@ -343,11 +355,11 @@ impl Batch<'_> {
         self.insert(|catalog| &catalog.rest, key, row);
     }
 
-    pub(crate) fn owned(&mut self, partition: PartitionId, owned: Owned) {
+    pub(crate) fn last_batch(&mut self, partition: PartitionId, last: LastBatch) {
         let mut key = vec![BATCH];
         key.extend_from_slice(&partition.get().to_be_bytes());
         let mut row = Vec::new();
-        put_varint(&mut row, owned.batch.map_or(0, BatchNo::get));
+        put_varint(&mut row, last.batch.map_or(0, BatchNo::get));
 
         self.insert(|catalog| &catalog.rest, key, row);
     }
@@ -359,30 +371,35 @@ impl Batch<'_> {
         }
     }
 
-    pub(crate) fn standing(&mut self, id: TaskId, standing: Option<Standing>) {
-        let key = standing_key(id);
-        match standing {
-            Some(standing) => {
-                self.insert(|catalog| &catalog.standings, key, standing.to_bytes());
+    pub(crate) fn relocation(&mut self, id: TaskId, relocation: Option<Relocation>) {
+        let key = relocation_key(id);
+        match relocation {
+            Some(relocation) => {
+                self.insert(|catalog| &catalog.relocations, key, relocation.to_bytes());
             }
-            None => self.remove(|catalog| &catalog.standings, key),
+            None => self.remove(|catalog| &catalog.relocations, key),
         }
     }
 
     pub(crate) fn paused(&mut self, id: TaskId, paused: Option<&Paused>) {
-        let key = standing_key(id);
+        let key = relocation_key(id);
         match paused {
             Some(paused) => self.insert(|catalog| &catalog.paused, key, paused.to_bytes()),
             None => self.remove(|catalog| &catalog.paused, key),
         }
     }
 
-    /// Lists a task under another key than it was.
-    pub(crate) fn order(&mut self, kind: Kind, before: Option<Key>, now: Option<Key>) {
+    /// Moves a task in the order from one key to another.
+    pub(crate) fn order(
+        &mut self,
+        kind: ListedKind,
+        before: Option<EntryKey>,
+        now: Option<EntryKey>,
+    ) {
         if let Some(now) = now {
             self.insert(|catalog| &catalog.order, order_key(kind, OrderKey::of(now)), []);
         }
-        // A batch must not both write and remove a row: it has no order within.
+        // A batch must not both write and remove a row: its operations have no order.
         if let Some(before) = before.filter(|before| Some(*before) != now) {
             self.remove(|catalog| &catalog.order, order_key(kind, OrderKey::of(before)));
         }
@@ -396,8 +413,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Makes it durable.
-    pub(crate) fn commit(self) -> Result<(), Fault> {
+    /// Makes the batch durable.
+    pub(crate) fn commit(self) -> Result<(), StorageFault> {
         Ok(self.batch.commit()?)
     }
 }

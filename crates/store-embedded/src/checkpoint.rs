@@ -1,10 +1,15 @@
-//! Checkpoints: memory goes to disk, and the journal up to it may go.
+//! Checkpoints: write memory to disk, so that the journal up to that commit is no longer needed.
 //!
-//! In: the state at one moment, frozen under the lock. Out: run files, synced; then one batch of the catalog, which makes them
-//! count; then, and only then, the journal is told and dropped files are removed. A crash at any point
-//! leaves either the old list or the new one, and files that no list names are leftovers.
-//! One thread does this, and merging and resolving with it, so that none of them sees another half-way.
+//! The state is frozen at one moment, under the lock. Then run files are written and synced; then
+//! one batch of the catalog makes them part of the store; only then journal files are released and
+//! old runs deleted. A crash at any point leaves either the old list of runs or the new one; run
+//! files that are not listed are removed at the next opening.
+//! One thread (`background`) writes checkpoints, merges runs (`rewrite`) and sets bits (`resolve`),
+//! so that these never overlap.
 
+pub(crate) mod background;
+mod resolve;
+mod rewrite;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -15,81 +20,82 @@ use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
 use punctual_store::Counts;
 use punctual_store::codec::read_record_id;
 
-use crate::buffer::Buffer;
-use crate::catalog::{Batch, Listed, Meta, Owned, Paused, RunKind};
-use crate::fault::{Fault, Reading};
-use crate::history::HistoryBuffer;
-use crate::inner::Inner;
-use crate::journal::{CommitNo, Stopwatch};
-use crate::key::Key;
-use crate::layers::{IdHash, Rows};
-use crate::names::{NameHash, NameRow};
-use crate::run::{Birth, Run, RunNo, RunWriter};
-use crate::standing::Standing;
-use crate::state::{Endings, PACES, State};
-use crate::timeline::{Slice, Timeline};
+use crate::catalog::{CatalogBatch, CatalogMeta, LastBatch, ListedRun, Paused, RunKind};
+use crate::fault::{ReadContext, StorageFault};
+use crate::journal::{CommitNo, StoreStopwatch};
+use crate::key::EntryKey;
+use crate::run::{Generation, RunNo, RunWriter, SortedRun};
+use crate::state::buffer::Buffer;
+use crate::state::endings::Endings;
+use crate::state::history::HistoryBuffer;
+use crate::state::layers::{IdHash, Rows};
+use crate::state::names::{NameHash, NameRow};
+use crate::state::relocation::Relocation;
+use crate::state::timeline::{Slice, Timeline};
+use crate::state::{PROGRESS_STEPS, StoreState};
+use crate::store_core::StoreCore;
 
-/// What is written by one checkpoint.
-pub(crate) struct Frozen {
+/// The part of the state that one checkpoint writes.
+pub(crate) struct FrozenState {
     pub(crate) commit: CommitNo,
-    birth: Birth,
+    generation: Generation,
     buffer: Arc<Buffer>,
     history: Arc<HistoryBuffer>,
     endings: Arc<Endings>,
     timeline: Arc<Timeline>,
-    standings: Arc<Rows<TaskId, Option<Standing>, IdHash>>,
-    /// What the catalog has of them, as far as memory knows it.
-    standings_before: Option<Arc<Rows<TaskId, Option<Standing>, IdHash>>>,
-    /// Whether the catalog has any standings, and any paused tasks.
-    beneath: (bool, bool),
+    relocations: Arc<Rows<TaskId, Option<Relocation>, IdHash>>,
+    /// The same rows as the catalog has them, if memory knows them.
+    relocations_before: Option<Arc<Rows<TaskId, Option<Relocation>, IdHash>>>,
+    /// Whether the catalog has any relocations, and any paused tasks.
+    in_catalog: (bool, bool),
     names: Arc<Rows<NameRow, (), NameHash>>,
     paused: Arc<Rows<TaskId, Option<Paused>, IdHash>>,
     dead: Arc<Rows<FireId, Option<Bytes>, IdHash>>,
     counts: Vec<(PartitionId, String, Counts)>,
     leases: Vec<Lease>,
-    owned: Vec<(PartitionId, Owned)>,
-    history_finished: Vec<Arc<Run>>,
-    history_swept: Vec<Listed>,
+    last_batches: Vec<(PartitionId, LastBatch)>,
+    history_finished: Vec<Arc<SortedRun>>,
+    history_swept: Vec<ListedRun>,
     now: Timestamp,
 }
 
-/// Does a part of a checkpoint, and says how long it took.
+/// Runs a part of a checkpoint and logs how long it took.
 pub(crate) fn timed<T>(part: &'static str, work: impl FnOnce() -> T) -> T {
-    let stopwatch = Stopwatch::start();
+    let stopwatch = StoreStopwatch::start();
     let done = work();
     let took_ms = stopwatch.elapsed().as_secs_f64() * 1e3;
     tracing::debug!(part, took_ms, "checkpoint");
     done
 }
 
-/// How far the writing of a buffer has come, told to those who wait for it: each entry counts once when it is put into its file, and
-/// once when that is on disk.
-struct Pace<'a> {
-    inner: &'a Inner,
+/// Progress of writing a buffer, for writes that wait for it. Each entry counts once when it is
+/// written to its file and once when the file is synced.
+struct WriteProgress<'a> {
+    core: &'a StoreCore,
     total: usize,
     done: usize,
-    told: usize,
+    reported: usize,
 }
 
-impl<'a> Pace<'a> {
-    const fn new(inner: &'a Inner, entries: usize) -> Self {
-        Self { inner, total: entries * 2, done: 0, told: 0 }
+impl<'a> WriteProgress<'a> {
+    const fn new(core: &'a StoreCore, entries: usize) -> Self {
+        Self { core, total: entries * 2, done: 0, reported: 0 }
     }
 
-    fn go_on(&mut self, entries: usize) -> Result<(), Fault> {
+    fn advance(&mut self, entries: usize) -> Result<(), StorageFault> {
         self.done += entries;
-        let written = self.done * PACES / self.total;
-        if written > self.told {
-            self.told = written;
-            let mut state = self.inner.state()?;
+        let written = self.done * PROGRESS_STEPS / self.total;
+        if written > self.reported {
+            self.reported = written;
+            let mut state = self.core.state()?;
             state.written = written;
-            self.inner.set_pressure(&state);
+            self.core.set_pressure(&state);
         }
         Ok(())
     }
 }
 
-/// Numbers of runs to come.
+/// The numbers of new runs.
 #[derive(Debug)]
 pub(crate) struct RunNumbers(pub(crate) u64);
 
@@ -100,18 +106,22 @@ impl RunNumbers {
     }
 }
 
-/// Runs that a checkpoint adds and drops.
+/// Runs that a checkpoint adds and removes.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    pub(crate) added: Vec<(RunKind, Arc<Run>)>,
-    pub(crate) dropped: Vec<Arc<Run>>,
+    pub(crate) added: Vec<(RunKind, Arc<SortedRun>)>,
+    pub(crate) dropped: Vec<Arc<SortedRun>>,
 }
 
-impl Inner {
-    /// Takes everything that changed out of the way of writers, to be written. None if nothing did since `unless`.
-    pub(crate) fn freeze(&self, unless: Option<CommitNo>) -> Result<Option<Frozen>, Fault> {
+impl StoreCore {
+    /// Freezes everything that changed. Returns `None` if the last commit is `unchanged_since` and
+    /// nothing else changed either.
+    pub(crate) fn freeze(
+        &self,
+        unchanged_since: Option<CommitNo>,
+    ) -> Result<Option<FrozenState>, StorageFault> {
         let mut state = self.state()?;
-        let idle = unless == Some(state.commit)
+        let idle = unchanged_since == Some(state.commit)
             && state.buffered() == 0
             && state.changed_bytes() == 0
             && state.ended.len() == 0
@@ -122,14 +132,14 @@ impl Inner {
         Ok(Some(self.freeze_state(&mut state)))
     }
 
-    /// Writes what was frozen, and what merging exchanges with it, and gives the runs that are no longer needed. After an
-    /// error that passes it can be called again.
+    /// Writes what was frozen together with the result of `rewrite`, and returns the runs that are
+    /// no longer needed. If the disk was full, it can be called again.
     pub(crate) fn checkpoint(
         &self,
-        frozen: &Frozen,
+        frozen: &FrozenState,
         mut exchange: Exchange,
         numbers: &mut RunNumbers,
-    ) -> Result<Vec<Arc<Run>>, Fault> {
+    ) -> Result<Vec<Arc<SortedRun>>, StorageFault> {
         if let Err(fault) = self.write(frozen, &mut exchange, numbers) {
             if !fault.means_full() {
                 return Err(fault);
@@ -144,11 +154,11 @@ impl Inner {
         Ok(exchange.dropped)
     }
 
-    fn freeze_state(&self, state: &mut State) -> Frozen {
-        let birth = state.birth;
-        state.birth = Birth(birth.0 + 1);
+    fn freeze_state(&self, state: &mut StoreState) -> FrozenState {
+        let generation = state.generation;
+        state.generation = Generation(generation.0 + 1);
         let buffer = Arc::new(std::mem::take(&mut state.buffer));
-        state.frozen = Some((birth, Arc::clone(&buffer)));
+        state.frozen = Some((generation, Arc::clone(&buffer)));
         let history = Arc::new(std::mem::take(&mut state.history.buffer));
         state.history.frozen = Some(Arc::clone(&history));
         let endings = Arc::new(state.ended.take());
@@ -158,22 +168,27 @@ impl Inner {
         state.postponed_order.freeze();
         state.paused_order.freeze();
         state.names_order.freeze();
-        Frozen {
+        FrozenState {
             commit: state.commit,
-            birth,
+            generation,
             buffer,
             history,
             endings,
             timeline: Arc::clone(&state.timeline),
-            standings: state.standings.freeze(),
-            standings_before: state.standings.clean(),
-            beneath: (state.standings.beneath(), state.paused.beneath()),
+            relocations: state.relocations.freeze(),
+            relocations_before: state.relocations.clean(),
+            in_catalog: (state.relocations.in_catalog(), state.paused.in_catalog()),
             names: state.names.freeze(),
             paused: state.paused.freeze(),
             dead: state.dead.freeze(),
             counts: take_counts(state),
             leases: state.leases.values().cloned().collect(),
-            owned: self.options.partitions.iter().map(|id| (id, owned_of(state, id))).collect(),
+            last_batches: self
+                .options
+                .partitions
+                .iter()
+                .map(|id| (id, last_batch_of(state, id)))
+                .collect(),
             history_finished: state.history.finished(),
             history_swept: state.history.take_changed(),
             now: state.now,
@@ -182,14 +197,14 @@ impl Inner {
 
     fn write(
         &self,
-        frozen: &Frozen,
+        frozen: &FrozenState,
         exchange: &mut Exchange,
         numbers: &mut RunNumbers,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         self.step()?;
         let stale = timed("bits", || self.set_bits(&frozen.endings, &frozen.timeline))?;
         for (_, run) in &exchange.added {
-            // Runs that were merged meanwhile are not on the timeline yet.
+            // Merged runs are not on the timeline yet.
             self.set_bits_of_merged(frozen, run)?;
         }
         timed("tasks", || self.write_tasks(frozen, exchange, numbers))?;
@@ -198,7 +213,7 @@ impl Inner {
         timed("directory", || self.files.sync_dir())?;
 
         let mut batch = self.catalog.batch();
-        let finished: Vec<Arc<Run>> = frozen
+        let finished: Vec<Arc<SortedRun>> = frozen
             .timeline
             .runs()
             .filter(|run| run.ended.count() == run.count())
@@ -211,12 +226,12 @@ impl Inner {
             exchange.added.push((RunKind::History, run));
         }
         self.write_rows(&mut batch, frozen, &stale)?;
-        // Before bits are taken: what was taken is not there again when this is tried again.
-        self.check_room(batch.bytes())?;
+        // Before changed bits are taken: they would be missing in the next attempt.
+        self.check_free_space(batch.bytes())?;
         self.write_runs(&mut batch, frozen, exchange);
-        batch.meta(Meta {
+        batch.meta(CatalogMeta {
             commit: frozen.commit,
-            birth: Birth(frozen.birth.0 + 1),
+            generation: Generation(frozen.generation.0 + 1),
             run_next: numbers.0,
             now: frozen.now.as_millis(),
         });
@@ -225,32 +240,37 @@ impl Inner {
         self.step()
     }
 
-    /// A catalog that runs out of room half-way cannot be used until it is opened anew, so it is not begun then. It writes a
-    /// batch to its journal, then to a table, and that table once more when it is merged.
-    fn check_room(&self, batch_bytes: u64) -> Result<(), Fault> {
-        let need = self.options.room_bytes_min.saturating_add(batch_bytes.saturating_mul(3));
+    /// Fails before the catalog is touched if the disk may become full: a catalog whose write
+    /// failed cannot be used until it is opened again. It writes a batch to its journal, then to a
+    /// table, and that table again when it is merged.
+    fn check_free_space(&self, batch_bytes: u64) -> Result<(), StorageFault> {
+        let need = self.options.free_bytes_min.saturating_add(batch_bytes.saturating_mul(3));
         let dir = self.files.dir();
         let free = rustix::fs::statvfs(dir)
-            .map_err(|errno| Fault::io("ask for room in", dir, errno.into()))?;
+            .map_err(|errno| StorageFault::io("read the free space of", dir, errno.into()))?;
         if free.f_bavail.saturating_mul(free.f_frsize) >= need {
             return Ok(());
         }
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-        Err(Fault::io("checkpoint in", dir, full))
+        Err(StorageFault::io("checkpoint in", dir, full))
     }
 
-    /// What ended after the merge began stands in the merged runs as living.
-    fn set_bits_of_merged(&self, frozen: &Frozen, run: &Arc<Run>) -> Result<(), Fault> {
+    /// Marks tasks that ended after the merge started, which the merged run contains as live.
+    fn set_bits_of_merged(
+        &self,
+        frozen: &FrozenState,
+        run: &Arc<SortedRun>,
+    ) -> Result<(), StorageFault> {
         for (id, ending) in frozen.endings.iter() {
             let filed_at = match ending.filed_at {
                 Some(at) => at,
                 None => {
-                    let standing = self.catalog.standing(id)?;
-                    standing.and_then(|standing| standing.filed_at()).unwrap_or(id.due())
+                    let relocation = self.catalog.relocation(id)?;
+                    relocation.and_then(|relocation| relocation.filed_at()).unwrap_or(id.due())
                 }
             };
-            let key = Key::new(filed_at, id);
-            if run.birth < ending.before
+            let key = EntryKey::new(filed_at, id);
+            if run.generation < ending.before
                 && run.may_have(key)
                 && let Some(ordinal) = run.ordinal_of(&self.files, key)?
             {
@@ -262,12 +282,12 @@ impl Inner {
 
     fn write_tasks(
         &self,
-        frozen: &Frozen,
+        frozen: &FrozenState,
         exchange: &mut Exchange,
         numbers: &mut RunNumbers,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         let mut writers: BTreeMap<Slice, RunWriter> = BTreeMap::new();
-        let mut pace = Pace::new(self, frozen.buffer.len());
+        let mut progress = WriteProgress::new(self, frozen.buffer.len());
         for (key, body) in frozen.buffer.iter() {
             let slice = Slice::of(key.at, frozen.now, &self.options);
             let writer = match writers.entry(slice) {
@@ -278,12 +298,12 @@ impl Inner {
                 }
             };
             writer.push(key, body)?;
-            pace.go_on(1)?;
+            progress.advance(1)?;
         }
         for (slice, writer) in writers {
             if let Some(written) = writer.finish()? {
-                let run = Arc::new(Run::new(written, frozen.birth));
-                pace.go_on(run.count() as usize)?;
+                let run = Arc::new(SortedRun::new(written, frozen.generation));
+                progress.advance(run.count() as usize)?;
                 exchange.added.push((slice.kind(), run));
             }
             self.step()?;
@@ -293,9 +313,9 @@ impl Inner {
 
     fn write_history(
         &self,
-        frozen: &Frozen,
+        frozen: &FrozenState,
         numbers: &mut RunNumbers,
-    ) -> Result<Option<Arc<Run>>, Fault> {
+    ) -> Result<Option<Arc<SortedRun>>, StorageFault> {
         if frozen.history.is_empty() {
             return Ok(None);
         }
@@ -304,28 +324,29 @@ impl Inner {
         for (fire_id, record) in frozen.history.sorted() {
             let (_, ended_at) = read_record_id(record).reading("record of a fire")?;
             writer.note_newest(ended_at);
-            writer.push(Key::home(fire_id.task), record)?;
+            writer.push(EntryKey::at_due(fire_id.task), record)?;
         }
         let written = writer.finish()?;
-        Ok(written.map(|written| Arc::new(Run::new(written, frozen.birth))))
+        Ok(written.map(|written| Arc::new(SortedRun::new(written, frozen.generation))))
     }
 
-    fn write_runs(&self, batch: &mut Batch<'_>, frozen: &Frozen, exchange: &Exchange) {
+    fn write_runs(&self, batch: &mut CatalogBatch<'_>, frozen: &FrozenState, exchange: &Exchange) {
         for (kind, run) in &exchange.added {
-            batch.run(&Listed {
+            batch.run(&ListedRun {
                 no: run.no,
-                birth: run.birth,
+                generation: run.generation,
                 kind: *kind,
                 file_bytes: run.file_bytes,
                 swept: Vec::new(),
             });
         }
-        // A batch must not both write and remove a row: it has no order within.
+        // A batch must not both write and remove a row: its operations have no order.
         let stays = |no| !exchange.dropped.iter().any(|dropped| dropped.no == no);
         for listed in frozen.history_swept.iter().filter(|listed| stays(listed.no)) {
             batch.run(listed);
         }
-        let is_dropped = |run: &Run| exchange.dropped.iter().any(|dropped| dropped.no == run.no);
+        let is_dropped =
+            |run: &SortedRun| exchange.dropped.iter().any(|dropped| dropped.no == run.no);
         let added = exchange.added.iter().map(|(_, run)| run);
         for run in frozen.timeline.runs().chain(added).filter(|run| !is_dropped(run)) {
             for (chunk, bytes) in run.ended.take_changed() {
@@ -337,8 +358,8 @@ impl Inner {
         }
     }
 
-    fn thaw(&self, frozen: &Frozen, exchange: &Exchange) -> Result<(), Fault> {
-        let [standings, names, paused, dead] = self.catalog.filled()?;
+    fn thaw(&self, frozen: &FrozenState, exchange: &Exchange) -> Result<(), StorageFault> {
+        let [relocations, names, paused, dead] = self.catalog.filled()?;
         let dropped: Vec<RunNo> = exchange.dropped.iter().map(|run| run.no).collect();
         let is_history = |kind: &RunKind| *kind == RunKind::History;
         let (history, tasks): (Vec<_>, Vec<_>) =
@@ -351,12 +372,13 @@ impl Inner {
         for (_, run) in history {
             state.history.add(run, &[]);
         }
-        // Taken out here, freed after the lock: a buffer is hundreds of thousands of entries.
+        // Taken out here and freed after the lock is released: a buffer has hundreds of thousands
+        // of entries.
         let spent = (
             state.frozen.take(),
             state.history.frozen.take(),
             state.resolving.take(),
-            state.standings.thaw(standings),
+            state.relocations.thaw(relocations),
             state.names.thaw(names),
             state.paused.thaw(paused),
             state.dead.thaw(dead),
@@ -371,7 +393,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Where loading goes on is found anew on the new timeline; the old one keeps files that may go.
+    /// Drops the positions of loading: they refer to the old timeline and keep its files open.
     fn forget_loadings(&self) {
         for loading in &self.loadings {
             let loading = loading.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -379,25 +401,25 @@ impl Inner {
         }
     }
 
-    /// Waits until the background has done a whole round, begun after this.
+    /// Waits for a whole round of the background thread that starts after this call.
     pub(crate) fn wait_for_round(&self) {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        // The round under way may have begun before what it is wanted for.
+        // A running round may have started before the changes that this call is about.
         let round = work.rounds + 1 + u64::from(work.busy);
         work.checkpoint = true;
-        self.work_come.notify_all();
+        self.work_changed.notify_all();
         while work.rounds < round && !work.stop && self.broken().is_none() {
-            work = self.work_come.wait(work).unwrap_or_else(PoisonError::into_inner);
+            work = self.work_changed.wait(work).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-fn owned_of(state: &State, id: PartitionId) -> Owned {
+fn last_batch_of(state: &StoreState, id: PartitionId) -> LastBatch {
     let own = state.partition(id);
-    Owned { batch: own.batch }
+    LastBatch { batch: own.batch }
 }
 
-fn take_counts(state: &mut State) -> Vec<(PartitionId, String, Counts)> {
+fn take_counts(state: &mut StoreState) -> Vec<(PartitionId, String, Counts)> {
     let mut changed = Vec::new();
     for (own, number) in state.partitions.iter_mut().zip(0u16..) {
         let Some(partition) = PartitionId::new(number) else {

@@ -1,7 +1,7 @@
-//! What goes wrong below the contract, and what callers are told of it.
+//! Errors of the disk and of stored bytes, and what callers get for them.
 //!
-//! In: errors of files, bytes and the catalog. Out: a [`Fault`] that names the file and the place, and from
-//! it a `StoreError`: full, or broken for good.
+//! A [`StorageFault`] names the file and the offset. Callers get a `StoreError` that says that the
+//! disk is full or that the store is broken.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use std::sync::Arc;
 use punctual_store::StoreError;
 use punctual_store::codec::CodecError;
 
-/// Something that no caller did wrong.
+/// An error that no caller caused.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum StorageFault {
     #[error("cannot {action} {}: {source}", file.display())]
     Io { action: &'static str, file: PathBuf, source: Arc<io::Error> },
     #[error("{} is damaged at byte {offset}: {what}", file.display())]
     Damaged { file: PathBuf, offset: u64, what: String },
-    #[error("a stored {what} cannot be read: {source}")]
+    #[error("cannot decode a stored {what}: {source}")]
     Bytes { what: &'static str, source: CodecError },
-    #[error("the catalog failed: {0}")]
+    #[error("the catalog returned an error: {0}")]
     Catalog(Arc<fjall::Error>),
     #[error("{0}")]
     Broken(Arc<str>),
 }
 
-impl Fault {
+impl StorageFault {
     pub(crate) fn io(action: &'static str, file: &Path, source: io::Error) -> Self {
         let source = Arc::new(source);
         Self::Io { action, file: file.to_owned(), source }
@@ -35,7 +35,7 @@ impl Fault {
         Self::Damaged { file: file.to_owned(), offset, what: what.into() }
     }
 
-    /// Whether it passes when there is room again.
+    /// Whether the error ends when the disk has free space again.
     pub(crate) fn means_full(&self) -> bool {
         let full = |error: &io::Error| {
             matches!(
@@ -47,32 +47,32 @@ impl Fault {
         };
         match self {
             Self::Io { source, .. } => full(source),
-            // After a failed write the catalog cannot be trusted to have kept a whole batch, so even a full
-            // disk is for good there; see `checkpoint` for how it is kept from happening.
+            // After a failed write the catalog may have kept half a batch, so even a full disk
+            // breaks the store there. `checkpoint` checks the free space first to prevent that.
             _ => false,
         }
     }
 }
 
-impl From<fjall::Error> for Fault {
+impl From<fjall::Error> for StorageFault {
     fn from(error: fjall::Error) -> Self {
         Self::Catalog(Arc::new(error))
     }
 }
 
-impl From<Fault> for StoreError {
-    fn from(fault: Fault) -> Self {
+impl From<StorageFault> for StoreError {
+    fn from(fault: StorageFault) -> Self {
         Self::Broken(fault.to_string())
     }
 }
 
-/// Names what was being read.
-pub(crate) trait Reading<T> {
-    fn reading(self, what: &'static str) -> Result<T, Fault>;
+/// Adds what was being read to an error of the codec.
+pub(crate) trait ReadContext<T> {
+    fn reading(self, what: &'static str) -> Result<T, StorageFault>;
 }
 
-impl<T> Reading<T> for Result<T, CodecError> {
-    fn reading(self, what: &'static str) -> Result<T, Fault> {
-        self.map_err(|source| Fault::Bytes { what, source })
+impl<T> ReadContext<T> for Result<T, CodecError> {
+    fn reading(self, what: &'static str) -> Result<T, StorageFault> {
+        self.map_err(|source| StorageFault::Bytes { what, source })
     }
 }

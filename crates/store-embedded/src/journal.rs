@@ -1,40 +1,42 @@
 //! The journal: what makes the embedded store durable.
 //!
-//! In: a [`Entry`] per batch of changes, from any number of callers. Out: the same entries, in
-//! commit order, once they are on disk; and after a restart, the bytes of every commit since the
-//! checkpoint. It knows nothing of tasks: a commit is bytes to it.
+//! Any number of callers append a [`JournalEntry`] per commit. The store gets each entry back, in
+//! commit order, once it is on disk; after a restart it gets the bytes of every commit since the
+//! checkpoint. The journal knows nothing of tasks: a commit is bytes to it.
 //!
 //! # How it works
 //! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
-//! next group: one write, one fdatasync, one frame and one commit number each. A second thread
-//! hands the durable entries to the store (`on_durable`), while the first is already writing the
-//! next group; if nothing waits, the first does that itself (`hand_over`). A third keeps the next
-//! files ready, recycled or filled with zeros, because a commit into blocks that were written
-//! before costs half of one into new blocks (`shelf`).
+//! next group: one write and one fdatasync for all, one frame and one commit number for each. A
+//! second thread passes durable entries to the store (`completion`), while the first is already
+//! writing the next group; if nothing waits, the first does that itself. A third prepares the next
+//! files, recycled or filled with zeros, because a commit into blocks that were written before
+//! costs half of one into new blocks (`file_pool`).
 //!
 //! # What always holds
-//! - A group is written only when the one before it is durable; `scan` builds on that to tell a
-//!   torn tail, which is cut off and reported, from damage, which refuses to open.
-//! - Commit numbers start at 1, grow by one, and are never used for two commits that anyone heard of.
+//! - A group is written only when the one before it is durable. `scan` relies on that to
+//!   distinguish a torn tail, which is cut off and reported, from damage, which refuses to open.
+//! - Commit numbers start at 1, grow by one, and are never used for two commits that were
+//!   acknowledged.
 //! - `on_durable` is called exactly once for every accepted entry: for durable ones in commit
-//!   order, which is the order of acceptance. (Only a panic in it ends that, and breaks the journal.)
+//!   order, which is the order of acceptance. (Only a panic in it ends that, and breaks the
+//!   journal.)
 //! - A failed fsync breaks the journal for good: nothing is acknowledged after it, nothing retried.
 //! - Memory is bounded: what waits by [`JournalOptions::queue_bytes_max`] and `queue_commits_max`,
-//!   and as much again in each of three stages: being written, waiting to be handed over, and
-//!   being handed over.
+//!   and as much again in each of three steps: being written, waiting to be completed, and being
+//!   completed.
 //! - A full disk refuses [`Class::Grow`] while at least [`JournalOptions::reserve_bytes`] are left
 //!   for [`Class::Shrink`].
 //!
-//! Not here: the lock on the directory and the second place of the commit number (`after` comes
-//! from the store's checkpoint), what the bytes mean (`codec`).
+//! The caller locks the directory, and keeps the number of the last checkpointed commit, which it
+//! passes to `open`.
 
+mod completion;
 mod disk;
 mod error;
+mod file_pool;
 mod frame;
-mod hand_over;
 mod options;
 mod scan;
-mod shelf;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -55,15 +57,15 @@ pub use error::{Dropped, DroppedWhy, JournalError};
 pub(crate) use frame::StoreId;
 pub(crate) use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
 pub use stats::JournalStats;
-pub(crate) use stats::Stopwatch;
+pub(crate) use stats::StoreStopwatch;
 
 use disk::Disk;
-use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, Closed, END, spare_name};
+use file_pool::{FilePool, LiveFile, PoolStart, SealedFile};
+use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, ClosingMark, END, spare_name};
 use scan::Scan;
-use shelf::{LiveFile, Sealed, Shelf, ShelfStart};
-use writer::{Queued, Shared, Writer};
+use writer::{JournalShared, JournalWriter, QueuedEntry};
 
-/// The number of a commit. The first is 1; 0 stands before all of them.
+/// The number of a commit. The first is 1; 0 is before all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CommitNo(pub u64);
 
@@ -73,82 +75,82 @@ impl fmt::Display for CommitNo {
     }
 }
 
-/// What a commit does to the room on disk in the long run.
+/// What a commit does to the space on disk in the long run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Adds tasks. Refused as `Full` as soon as no further file could be made.
+    /// Adds tasks. Refused as `Full` as soon as no further file can be created.
     Grow,
-    /// Settles, cancels, touches: goes on in the reserve when the disk is full.
+    /// Settles, cancels, touches: may use the reserve when the disk is full.
     Shrink,
 }
 
 /// One commit, and what the store wants back when it is durable.
 #[derive(Debug)]
-pub(crate) struct Entry<T> {
-    /// What is kept, and read back by `open`. May be empty.
+pub(crate) struct JournalEntry<T> {
+    /// The bytes of the commit, which `open` reads back. May be empty.
     pub(crate) bytes: Bytes,
     /// Whether it is refused early on a full disk.
     pub(crate) class: Class,
-    /// Handed to `on_durable`: decoded changes, the waiter, whatever the store needs.
+    /// Passed to `on_durable`.
     pub(crate) item: T,
 }
 
-/// What a reopened journal holds.
+/// What `open` found.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// The last commit. The next will be one more.
+    /// The last commit. The next one has the following number.
     pub(crate) last: CommitNo,
     /// How many commits were replayed.
     pub(crate) replayed: u64,
-    /// Whether it had been closed, or was left by a crash (or is new).
+    /// Whether the journal was closed. False after a crash and for a new journal.
     pub(crate) closed_cleanly: bool,
-    /// The torn tail that was cut off. Nobody had been told that it was durable.
+    /// The torn tail that was cut off. None of it had been acknowledged.
     pub(crate) dropped: Option<Dropped>,
 }
 
-/// How much can still be written without asking the disk for more.
+/// How much can be written into files that already exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
-    /// Bytes left in the current file and in the ready one.
+pub(crate) struct SpaceLeft {
+    /// Bytes left in the current file and in the ready ones.
     pub(crate) bytes_preallocated_left: u64,
-    /// Whether the last try to make a further file failed. While it did, `Grow` is refused; each
-    /// refusal and each checkpoint starts another try.
+    /// Whether the last attempt to create a file failed. While it did, `Grow` is refused; each
+    /// refusal and each checkpoint starts another attempt.
     pub(crate) preallocation_failed: bool,
 }
 
-/// What a callback of `open` may fail with.
+/// The error of a `replay` callback.
 pub(crate) type ReplayError = Arc<dyn Error + Send + Sync>;
-/// Takes back one commit at opening.
+/// Gets one commit at opening.
 pub(crate) type Replay<'a> = dyn FnMut(CommitNo, Bytes) -> Result<(), ReplayError> + 'a;
 
-/// An open journal. Dropping it without [`close`](Self::close) writes what was accepted, but
-/// leaves no closing mark, as after a crash.
+/// An open journal. Dropping it without [`close`](Self::close) writes what was accepted, but leaves
+/// no closing mark, as after a crash.
 #[derive(Debug)]
 pub(crate) struct Journal<T> {
     dir: PathBuf,
     options: JournalOptions,
     disk: Disk,
-    shared: Arc<Shared<T>>,
-    shelf: Arc<Shelf>,
+    shared: Arc<JournalShared<T>>,
+    file_pool: Arc<FilePool>,
     threads: Mutex<Option<Threads>>,
 }
 
 #[derive(Debug)]
 struct Threads {
     write: JoinHandle<()>,
-    hand_over: JoinHandle<()>,
-    shelf: JoinHandle<()>,
+    complete: JoinHandle<()>,
+    file_pool: JoinHandle<()>,
 }
 
 impl Threads {
     fn ids(&self) -> [ThreadId; 3] {
-        [self.write.thread().id(), self.hand_over.thread().id(), self.shelf.thread().id()]
+        [self.write.thread().id(), self.complete.thread().id(), self.file_pool.thread().id()]
     }
 }
 
 /// Reads everything and changes nothing: for `punctual store check`.
 ///
-/// What `dropped` names is still there. The caller holds the store's lock.
+/// The tail that `dropped` describes is not cut off. The caller holds the store's lock.
 pub(crate) fn check(
     dir: &Path,
     store: StoreId,
@@ -175,13 +177,13 @@ impl Opened {
 }
 
 impl<T: Send + 'static> Journal<T> {
-    /// Opens the journal in `dir`, or makes one if `after` is 0 and there is none.
+    /// Opens the journal in `dir`, or creates one if `after` is 0 and there is none.
     ///
-    /// Calls `replay` for every commit after `after`, in order. After an error the store has to
-    /// throw away what was replayed. `on_durable` runs on a thread of the journal; it gets every
-    /// accepted item back, with its commit number once it is durable, or with the reason why it
-    /// never will be. It must not wait for the journal's queue, and it holds up all later answers
-    /// while it runs (but not the disk, for about two groups).
+    /// Calls `replay` for every commit after `after`, in order. After an error the caller has to
+    /// drop what was replayed. `on_durable` runs on a thread of the journal; it gets every accepted
+    /// item back, with its commit number once it is durable, or with the reason why it never will
+    /// be. It must not wait for the journal's queue, and it delays all later completions while it
+    /// runs (but not the disk, for about two groups).
     pub(crate) fn open(
         dir: &Path,
         options: JournalOptions,
@@ -208,115 +210,88 @@ impl<T: Send + 'static> Journal<T> {
         let scan = scan::scan(&disk, dir, options.store, after, replay)?;
         let opened = scan.as_ref().map_or_else(Opened::new, Opened::from);
         if let Some(dropped) = &opened.dropped {
-            tracing::warn!(%dropped, "journal: torn tail cut off");
+            tracing::warn!(%dropped, "torn tail of the journal cut off");
         }
         let (active, start) = match scan {
-            Some(scan) => go_on(&disk, dir, &options, scan)?,
+            Some(scan) => continue_journal(&disk, dir, &options, scan)?,
             None => begin(&disk, dir, &options)?,
         };
 
-        let shelf = Arc::new(Shelf::new(disk.clone(), dir, &options, start));
-        let shared = Arc::new(Shared::new(opened.last, &active));
-        let writer = Writer::new(disk.clone(), &options, &shared, &shelf, active, opened.last);
-        let (hand_over, groups) = hand_over::hand_over(on_durable);
+        let file_pool = Arc::new(FilePool::new(disk.clone(), dir, &options, start));
+        let shared = Arc::new(JournalShared::new(opened.last, &active));
+        let writer =
+            JournalWriter::new(disk.clone(), &options, &shared, &file_pool, active, opened.last);
+        let (sender, receiver) = completion::completion_channel(on_durable);
         let threads = Threads {
-            write: spawn("journal-write", move || writer.run(&hand_over))?,
-            hand_over: spawn("journal-hand-over", {
+            write: spawn("journal-write", move || writer.run(&sender))?,
+            complete: spawn("journal-complete", {
                 let shared = Arc::clone(&shared);
-                move || writer::hand_over(&shared, groups)
+                move || writer::run_completions(&shared, receiver)
             })?,
-            shelf: spawn("journal-shelf", {
-                let (shelf, shared) = (Arc::clone(&shelf), Arc::clone(&shared));
-                move || shelf.run(&|why| shared.break_with(why))
+            file_pool: spawn("journal-files", {
+                let (file_pool, shared) = (Arc::clone(&file_pool), Arc::clone(&shared));
+                move || file_pool.run(&|why| shared.break_with(why))
             })?,
         };
         let threads = Mutex::new(Some(threads));
         let dir = dir.to_owned();
-        Ok((Self { dir, options, disk, shared, shelf, threads }, opened))
+        Ok((Self { dir, options, disk, shared, file_pool, threads }, opened))
     }
 
-    /// Hands an entry over and returns before it is durable. Waits while the queue is full.
-    #[allow(dead_code, reason = "the store is async; tests are not")]
-    pub(crate) fn append(&self, entry: Entry<T>) -> Result<(), JournalError> {
+    /// Queues an entry and returns before it is durable. Waits while the queue is full.
+    pub(crate) async fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
-            match self.shared.offer(queued, &self.options) {
-                Ok(()) => return Ok(()),
-                Err((JournalError::Busy, back)) => {
-                    queued = back;
-                    self.shared.wait_for_room(&self.options, queued.bytes.len());
-                }
-                Err((why, _)) => return Err(why),
-            }
-        }
-    }
-
-    /// Like [`append`](Self::append), for async callers.
-    pub(crate) async fn append_async(&self, entry: Entry<T>) -> Result<(), JournalError> {
-        let mut queued = self.admit(entry)?;
-        loop {
-            let mut room = pin!(self.shared.room_async.notified());
+            let mut capacity = pin!(self.shared.capacity.notified());
             // From here on no wake-up is missed.
-            room.as_mut().enable();
+            capacity.as_mut().enable();
             match self.shared.offer(queued, &self.options) {
                 Ok(()) => return Ok(()),
                 Err((JournalError::Busy, back)) => queued = back,
                 Err((why, _)) => return Err(why),
             }
-            room.await;
+            capacity.await;
         }
     }
 
-    /// Like [`append`](Self::append), but answers `Busy` instead of waiting.
-    #[allow(dead_code, reason = "the store is async; tests are not")]
-    pub(crate) fn try_append(&self, entry: Entry<T>) -> Result<(), JournalError> {
-        let queued = self.admit(entry)?;
-        self.shared.offer(queued, &self.options).map_err(|(why, _)| why)
-    }
-
-    /// What can be refused without the writer, and the sum, which is better computed here.
-    fn admit(&self, entry: Entry<T>) -> Result<Queued<T>, JournalError> {
+    /// Checks that need no writer, and the checksum, which is better computed on the caller's
+    /// thread.
+    fn admit(&self, entry: JournalEntry<T>) -> Result<QueuedEntry<T>, JournalError> {
         let bytes = entry.bytes.len() as u64;
         let bytes_max = self.options.commit_bytes_max();
         if bytes > bytes_max {
             return Err(JournalError::TooLarge { bytes, bytes_max });
         }
         if entry.class == Class::Grow
-            && let Some(why) = self.shelf.refuses_growth()
+            && let Some(why) = self.file_pool.refuses_growth()
         {
             return Err(JournalError::Full { why });
         }
-        Ok(Queued::new(entry))
-    }
-
-    /// The last durable commit.
-    #[allow(dead_code, reason = "for tests")]
-    pub(crate) fn last(&self) -> CommitNo {
-        self.shared.last()
+        Ok(QueuedEntry::new(entry))
     }
 
     /// Everything up to `up_to` is durable elsewhere: files with nothing later are recycled or
     /// deleted, in the background. The newest file with a commit in it always stays.
     pub(crate) fn checkpointed(&self, up_to: CommitNo) {
-        self.shelf.checkpointed(up_to);
+        self.file_pool.checkpointed(up_to);
     }
 
-    /// What is left without asking the disk for more.
-    pub(crate) fn room(&self) -> Room {
-        let (ready, preallocation_failed) = self.shelf.room();
+    /// How much can be written into files that already exist.
+    pub(crate) fn space_left(&self) -> SpaceLeft {
+        let (ready, preallocation_failed) = self.file_pool.space_left();
         let left = self.shared.file_left();
-        Room { bytes_preallocated_left: left + ready, preallocation_failed }
+        SpaceLeft { bytes_preallocated_left: left + ready, preallocation_failed }
     }
 
-    /// Figures since opening.
+    /// Statistics since opening.
     pub(crate) fn stats(&self) -> JournalStats {
         let mut stats = self.shared.stats();
-        self.shelf.count(&mut stats);
+        self.file_pool.count(&mut stats);
         stats
     }
 
-    /// Writes what was accepted, hands it over, and leaves a mark that says where the journal
-    /// ends, so that a loss after this is noticed. Files that hold nothing go. Later calls do nothing.
+    /// Writes and completes what was accepted, and leaves a closing mark with the last commit, so
+    /// that a loss after this is detected. Removes empty files. Later calls do nothing.
     pub(crate) fn close(&self) -> Result<(), JournalError> {
         if !self.stop() {
             return Ok(());
@@ -324,8 +299,8 @@ impl<T: Send + 'static> Journal<T> {
         if let Some(why) = self.shared.broken() {
             return Err(JournalError::Broken { why });
         }
-        self.shelf.clear().map_err(|source| JournalError::io("clear", &self.dir, source))?;
-        let closed = Closed { store: self.options.store, last: self.shared.last() };
+        self.file_pool.clear().map_err(|source| JournalError::io("clear", &self.dir, source))?;
+        let closed = ClosingMark { store: self.options.store, last: self.shared.last() };
         let unfinished = self.dir.join(CLOSED_UNFINISHED_NAME);
         let path = self.dir.join(CLOSED_NAME);
         let file = self
@@ -340,7 +315,7 @@ impl<T: Send + 'static> Journal<T> {
             .or_else(|source| match source.kind() {
                 // Without its mark the journal opens as after a crash, which loses nothing.
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                    tracing::warn!("no room for the closing mark of the journal");
+                    tracing::warn!("disk full, journal closed without its closing mark");
                     Ok(())
                 }
                 _ => Err(JournalError::io("write", &path, source)),
@@ -349,7 +324,7 @@ impl<T: Send + 'static> Journal<T> {
 }
 
 impl<T> Journal<T> {
-    /// Ends the threads, once what was accepted has been handed over. False if they had ended.
+    /// Ends the threads once every accepted entry is completed. False if they had ended.
     fn stop(&self) -> bool {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(running) = threads.take() else {
@@ -357,16 +332,17 @@ impl<T> Journal<T> {
         };
         self.shared.stop();
         if running.ids().contains(&thread::current().id()) {
-            // Dropped inside `on_durable`: these threads end by themselves, but not before us.
-            self.shelf.stop();
+            // Dropped inside `on_durable`: these threads end by themselves, but only after this
+            // call.
+            self.file_pool.stop();
             return true;
         }
         // In this order, because each may still need the next. A panic has already broken the
         // journal, see `writer`.
         drop(running.write.join());
-        drop(running.hand_over.join());
-        self.shelf.stop();
-        drop(running.shelf.join());
+        drop(running.complete.join());
+        self.file_pool.stop();
+        drop(running.file_pool.join());
         true
     }
 }
@@ -384,29 +360,30 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
         .map_err(|source| JournalError::io("start", Path::new(name), source))
 }
 
-/// A journal where there was none. The first file is filled before anything is accepted.
+/// Creates a journal. The first file is filled with zeros before anything is accepted.
 fn begin(
     disk: &Disk,
     dir: &Path,
     options: &JournalOptions,
-) -> Result<(LiveFile, ShelfStart), JournalError> {
+) -> Result<(LiveFile, PoolStart), JournalError> {
     fs::create_dir_all(dir).map_err(|source| JournalError::io("create", dir, source))?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.sync_dir(parent).map_err(|source| JournalError::io("sync", parent, source))?;
     }
-    let active = shelf::make(disk, dir, options, 1, shelf::Stuff::Zeros)
+    let active = file_pool::make(disk, dir, options, 1, file_pool::FileSource::Zeros)
         .map_err(|source| JournalError::io("create", dir, source))?;
-    let start = ShelfStart { number_last: 1, active_is_empty: true, ..ShelfStart::default() };
+    let start = PoolStart { number_last: 1, active_is_empty: true, ..PoolStart::default() };
     Ok((active, start))
 }
 
-/// A journal that was read: cuts the tail off, durably, before anything can be appended.
-fn go_on(
+/// Continues a journal that was scanned: cuts off its torn tail, durably, before anything is
+/// appended.
+fn continue_journal(
     disk: &Disk,
     dir: &Path,
     options: &JournalOptions,
     scan: Scan,
-) -> Result<(LiveFile, ShelfStart), JournalError> {
+) -> Result<(LiveFile, PoolStart), JournalError> {
     let Scan { obsolete, files, active: index, stale, closed, spares, unfinished, .. } = scan;
     let (spares, unfit): (Vec<u64>, Vec<u64>) = spares.into_iter().partition(|number| {
         let length = fs::metadata(dir.join(spare_name(*number))).map(|found| found.len());
@@ -415,12 +392,12 @@ fn go_on(
     for path in unfit.iter().map(|number| dir.join(spare_name(*number))).chain(unfinished) {
         disk.remove(&path).map_err(|source| JournalError::io("remove", &path, source))?;
     }
-    let mut start = ShelfStart {
+    let mut start = PoolStart {
         active_is_empty: files[index].last.is_none(),
         number_last: files.last().map_or(0, |file| file.header.number),
         spares,
         retired: obsolete.iter().map(|file| file.header.number).collect(),
-        ..ShelfStart::default()
+        ..PoolStart::default()
     };
     let mut active = None;
     let mut unfit = Vec::new();
@@ -429,13 +406,13 @@ fn go_on(
         let header = file.header;
         if at < index {
             let last = file.last.unwrap_or_default();
-            start.sealed.push(Sealed { number: header.number, last, bytes: header.file_bytes });
+            start.sealed.push(SealedFile { number: header.number, last, bytes: header.file_bytes });
             continue;
         }
         let open = disk.open(&file.path).map_err(io)?;
         let live = LiveFile { file: open, header, at: file.end };
         if at == index {
-            mend(disk, file, &live, &stale).map_err(io)?;
+            rewrite_end(disk, file, &live, &stale).map_err(io)?;
             active = Some(live);
         } else if header.file_bytes == options.file_bytes && file.length == header.file_bytes {
             start.ready.push_back(live);
@@ -443,7 +420,8 @@ fn go_on(
             unfit.push(file);
         }
     }
-    // From the end, so that a crash in between leaves no gap; and all after the first unfit one.
+    // Removes the first file of another size and all after it. From the end, so that a crash in
+    // between leaves no gap.
     if let Some(first) = unfit.first().map(|file| file.header.number) {
         start.ready.retain(|live| live.header.number < first);
         for file in files.iter().rev().take_while(|file| file.header.number >= first) {
@@ -465,9 +443,14 @@ fn go_on(
 
 /// Makes the end of the active file as if the last good commit had just been written.
 ///
-/// The last group is written again before it is synced: if its fsync failed in the process
-/// before us, its pages count as clean, and a sync alone would not bring them to disk.
-fn mend(disk: &Disk, found: &scan::Found, live: &LiveFile, stale: &[u64]) -> io::Result<()> {
+/// The last group is written again before it is synced: if its fsync failed in the previous
+/// process, its pages count as clean, and a sync alone would not write them to disk.
+fn rewrite_end(
+    disk: &Disk,
+    found: &scan::ScannedFile,
+    live: &LiveFile,
+    stale: &[u64],
+) -> io::Result<()> {
     let length = usize::try_from(found.end - found.group_at).expect("a group fits in memory");
     let group = disk.read_at(&live.file, found.group_at, length)?;
     disk.write_at(&live.file, &mut [IoSlice::new(&group)], found.group_at)?;
@@ -481,12 +464,12 @@ fn mend(disk: &Disk, found: &scan::Found, live: &LiveFile, stale: &[u64]) -> io:
 }
 
 impl LiveFile {
-    /// Where a frame was or might be, there is none.
+    /// Overwrites the head of a frame, or of what might be one.
     fn erase_head(&self, disk: &Disk, at: u64) -> io::Result<()> {
         disk.write_at(&self.file, &mut [IoSlice::new(self.end_at(at))], at)
     }
 
-    /// The end, as far as it fits in the file at `at`.
+    /// The end marker, as far as it fits in the file at `at`.
     fn end_at(&self, at: u64) -> &'static [u8] {
         let left = self.header.file_bytes.saturating_sub(at);
         &END[..usize::try_from(left).map_or(END.len(), |left| left.min(END.len()))]

@@ -1,25 +1,26 @@
-//! Keys: the order in which everything on the timeline stands.
+//! Keys: the order of entries in buffers and runs.
 //!
-//! Partition first, so that what one owner loads stands together; then time, then id, as the contract says.
+//! Partition first, so that the entries of one owner are adjacent; then time, then id, as the
+//! contract orders them.
 
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use punctual_store::Position;
 
-/// The place of an entry.
+/// The position of an entry: partition, time, id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
+pub(crate) struct EntryKey {
     pub(crate) partition: PartitionId,
     pub(crate) at: Timestamp,
     pub(crate) id: TaskId,
 }
 
-impl Key {
+impl EntryKey {
     pub(crate) const fn new(at: Timestamp, id: TaskId) -> Self {
         Self { partition: id.partition(), at, id }
     }
 
-    /// Where a task is filed unless something else is known of it.
-    pub(crate) const fn home(id: TaskId) -> Self {
+    /// The key of a task that has no relocation: the time in its id.
+    pub(crate) const fn at_due(id: TaskId) -> Self {
         Self::new(id.due(), id)
     }
 

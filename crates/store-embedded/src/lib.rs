@@ -1,72 +1,73 @@
 //! The embedded store: a journal, a timeline kept in sorted runs, and a catalog.
 //!
-//! In: the calls of the two contracts, [`TaskStore`](punctual_store::TaskStore) and
-//! [`LeaseStore`](punctual_store::LeaseStore). Out: their answers, durable on one machine.
+//! It implements [`TaskStore`](punctual_store::TaskStore) and
+//! [`LeaseStore`](punctual_store::LeaseStore) for one process on one machine. Every write that it
+//! answers is durable.
 //!
 //! # How it works
-//! A batch becomes one frame (`admit`, `frame`) and goes into the **journal**, where one fsync answers all who waited. Once
-//! durable, `State::apply` takes it in, and only then is the caller answered. Replay at opening is the same
-//! function over the same bytes, so memory is always a prefix of what is durable.
+//! A batch becomes the bytes of one commit (`write`) and is appended to the **journal**, where one
+//! fsync serves all commits that wait. Once the commit is durable, `StoreState::apply` changes the
+//! memory, and then the store answers. Opening replays the journal through the same function, so
+//! memory is always a prefix of what is durable.
 //!
-//! Tasks stand in the **buffer**, in the order in which they are due. When it is full, a **checkpoint** writes it as **runs**: sorted files, one per
-//! slice of time, that never change. What ends in a run is a bit beside it; a run whose bits are all set is unlinked. There is no key per task and no
-//! index by id: an id says when its task was due, so there is one key to look for, in the few runs of that slice whose range of
-//! sequence numbers has it (`timeline`, `fetch`).
+//! Tasks are in the **buffer**, in the order in which they are due. When the buffer is full, a
+//! **checkpoint** writes it as **runs**: sorted files, one per slice of time, that never change. A
+//! task that ends in a run sets a bit in memory and in the catalog; a run whose bits are all set is
+//! deleted. There is no index by id: an id contains the time at which its task was due when it was
+//! made, so there is one key to search for, in the few runs of that slice whose range of sequence
+//! numbers includes it (`state::timeline`, `read::fetch`).
 //!
-//! Moving a task later writes only a **standing**: where its entry is, and when it is really due. The entry itself is filed
-//! anew when loading comes to it (`load`). Standings, names, paused tasks, dead letters, counts, leases and the list of runs are rows of the
-//! **catalog** (fjall); between checkpoints what changed of them is in memory, in `layers`.
+//! Postponing a task writes only a **relocation**: where the entry of the task is, and when the
+//! task is really due. `read::load` files the entry again, at its new time, when it comes to it.
+//! Relocations, names, paused tasks, dead letters, counts, leases and the list of runs are rows of
+//! the **catalog** (fjall). Rows that changed since the last checkpoint are in memory
+//! (`state::layers`).
 //!
 //! # What always holds
-//! - A checkpoint is: run files, synced; one batch of the catalog with the commit number; then the journal may go, then old files.
-//!   A crash leaves the old list or the new one.
-//! - Applying a commit touches no disk. What it would have to look up is noted and found by the background (`resolve`).
-//! - One background thread writes, merges and sets bits, so none of these sees another half-way.
-//! - Every byte that is used was checked against its sum; damage is named and refused, never passed over.
-//! - Nobody holds the lock of the state while reading or writing the disk.
+//! - A checkpoint writes and syncs run files, then commits one batch of the catalog that contains
+//!   the commit number, then releases journal files, then deletes old runs. A crash leaves the old
+//!   list of runs or the new one.
+//! - Applying a commit never touches the disk. Lookups that it would need are noted and done by the
+//!   background thread (`checkpoint::resolve`).
+//! - One background thread writes, merges and sets bits, so these never overlap.
+//! - Every byte that is used was checked against its checksum. Damage is reported and refused,
+//!   never skipped.
+//! - No thread holds the lock of the state while it reads or writes the disk.
 //!
 //! # Map
-//! writing: `store` → `admit` → `frame` → `journal` → `state` (`buffer`, `standing`, `names`, `order`, `history`) · to disk: `background` → `checkpoint`, `resolve`,
-//! `rewrite` → `run`, `catalog` · reading: `load`, `list` (over `merge`), `fetch`, `find`, `letters` · around it: `directory`, `open`, `check`, `stats`.
+//! - `store`, `store/leases`: the two contracts; `store_core`: what all parts share
+//! - `write/`: `encode` (batch to commit), `commit` (the bytes of a commit)
+//! - `journal/`: makes commits durable, in groups
+//! - `state/`: everything in memory: `buffer`, `relocation`, `names`, `order`, `history`,
+//!   `timeline`, `endings`, `partition`, `layers`
+//! - `checkpoint/`: from memory to disk: `background` (the thread), `resolve` (bits of ended
+//!   tasks), `rewrite` (merge runs), `rows` (catalog rows)
+//! - `run/` and `catalog/`: the two kinds of files that a checkpoint writes
+//! - `read/`: `load`, `list`, `fetch`, `find`, `dead_letters`, `history`; `merge` reads several
+//!   runs
+//! - `open/`: `directory` (format and lock), `check` (verify a closed store)
+//! - `options`, `stats`, `inventory`, `fault`, `key`
 
-mod admit;
-mod background;
-mod buffer;
 mod catalog;
-mod census;
-mod check;
 mod checkpoint;
-mod directory;
 mod fault;
-mod fetch;
-mod find;
-mod frame;
-mod history;
-mod inner;
+mod inventory;
 mod journal;
 mod key;
-mod layers;
-mod letters;
-mod list;
-mod load;
-mod merge;
-mod names;
 mod open;
 mod options;
-mod order;
-mod resolve;
-mod rewrite;
+mod read;
 mod run;
-mod standing;
 mod state;
 mod stats;
 mod store;
-mod timeline;
+mod store_core;
+mod write;
 
-pub use check::{CheckReport, check};
-pub use directory::OpenError;
 pub use journal::{CommitNo, Dropped, DroppedWhy, JournalError, JournalStats};
 pub use open::OpenReport;
-pub use options::Options;
+pub use open::check::{CheckReport, check};
+pub use open::directory::EmbeddedOpenError;
+pub use options::EmbeddedOptions;
 pub use stats::{StoreStats, stats};
 pub use store::EmbeddedStore;

@@ -1,8 +1,11 @@
-//! Opening: from files to a state, or a refusal that says why.
+//! Opening: from files to a state, or an error that says why not.
 //!
-//! In: a directory. Out: everything up to the last durable commit: what the catalog lists, and on top of it what the journal has
-//! since. A listed run that is missing or does not end as it should is refused; a file that no list names is a leftover
-//! of an unfinished checkpoint, and goes.
+//! The state is what the catalog lists, and then what the journal has since. A listed run that is
+//! missing or damaged is an error. A run file that is not listed was left by an unfinished
+//! checkpoint, and is removed.
+
+pub(crate) mod check;
+pub(crate) mod directory;
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,73 +13,81 @@ use std::sync::Arc;
 
 use punctual_core::Timestamp;
 
-use crate::catalog::{Catalog, Contents, Listed, Meta, RunKind};
-use crate::directory::{Directory, OpenError};
-use crate::fault::Fault;
+use crate::catalog::{Catalog, CatalogContents, CatalogMeta, ListedRun, RunKind};
+use crate::fault::StorageFault;
 use crate::journal::{CommitNo, Dropped};
-use crate::options::Options;
-use crate::run::{Files, Run, RunNo, run_no_of};
-use crate::state::{State, Tally};
-use crate::timeline::Timeline;
+use crate::open::directory::{Directory, EmbeddedOpenError};
+use crate::options::EmbeddedOptions;
+use crate::run::{RunFiles, RunNo, SortedRun, run_no_of};
+use crate::state::StoreState;
+use crate::state::partition::NamespaceCounts;
+use crate::state::timeline::Timeline;
 
 /// What opening found.
 #[derive(Debug)]
 pub struct OpenReport {
     /// Commits that were only in the journal.
     pub replayed: u64,
-    /// Whether the store had been closed, or was left by a crash, or is new.
+    /// Whether the store was closed. False after a crash and for a new store.
     pub closed_cleanly: bool,
-    /// A torn end of the journal that was cut off. Nobody had been told that it was durable.
+    /// A torn tail of the journal that was cut off. None of it had been acknowledged.
     pub dropped: Option<Dropped>,
     /// Files of an unfinished checkpoint that were removed.
     pub leftovers: u64,
 }
 
-/// What is on disk, in memory.
+/// The state as the catalog has it, before the journal is replayed.
 pub(crate) struct Restored {
-    pub(crate) state: State,
-    pub(crate) meta: Meta,
+    pub(crate) state: StoreState,
+    pub(crate) meta: CatalogMeta,
 }
 
 /// Reads what the catalog lists.
 pub(crate) fn restore(
     directory: &Directory,
-    options: &Options,
+    options: &EmbeddedOptions,
     catalog: &Catalog,
-    files: &Files,
-) -> Result<Restored, OpenError> {
+    files: &RunFiles,
+) -> Result<Restored, EmbeddedOpenError> {
     let contents = catalog.contents()?;
-    let meta = contents.meta.unwrap_or(Meta {
+    let meta = contents.meta.unwrap_or(CatalogMeta {
         commit: CommitNo(0),
-        birth: crate::run::Birth(1),
+        generation: crate::run::Generation(1),
         run_next: 1,
         now: 0,
     });
     let cached_bytes_max = options.rows_cached_bytes_max;
-    let mut state = State::new(directory.partitions, directory.slice_millis, cached_bytes_max);
-    let [standings, names, paused, dead] = catalog.filled()?;
-    state.standings = crate::layers::Layers::new(standings, cached_bytes_max);
-    state.names = crate::layers::Layers::new(names, cached_bytes_max);
-    state.paused = crate::layers::Layers::new(paused, cached_bytes_max);
-    state.dead = crate::layers::Layers::new(dead, cached_bytes_max);
+    let mut state = StoreState::new(directory.partitions, directory.slice_millis, cached_bytes_max);
+    let [relocations, names, paused, dead] = catalog.filled()?;
+    state.relocations = crate::state::layers::Layers::new(relocations, cached_bytes_max);
+    state.names = crate::state::layers::Layers::new(names, cached_bytes_max);
+    state.paused = crate::state::layers::Layers::new(paused, cached_bytes_max);
+    state.dead = crate::state::layers::Layers::new(dead, cached_bytes_max);
     state.commit = meta.commit;
-    state.birth = meta.birth;
+    state.generation = meta.generation;
     state.now = Timestamp::from_millis(meta.now);
     restore_rows(&mut state, &contents)?;
     restore_runs(&mut state, directory, files, contents)?;
     Ok(Restored { state, meta })
 }
 
-fn restore_rows(state: &mut State, contents: &Contents) -> Result<(), OpenError> {
-    let outside = || OpenError::Damaged("the catalog names a partition that is not there".into());
+fn restore_rows(
+    state: &mut StoreState,
+    contents: &CatalogContents,
+) -> Result<(), EmbeddedOpenError> {
+    let outside = || {
+        EmbeddedOpenError::Damaged(
+            "the catalog has rows of a partition that the store does not have".into(),
+        )
+    };
     for (partition, namespace, counts) in &contents.counts {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
-        let tally = Tally { counts: *counts, changed: false };
+        let tally = NamespaceCounts { counts: *counts, changed: false };
         own.counts.insert(namespace.clone(), tally);
     }
-    for (partition, owned) in &contents.owned {
+    for (partition, last) in &contents.last_batches {
         let own = state.partitions.get_mut(usize::from(partition.get())).ok_or_else(outside)?;
-        own.batch = owned.batch;
+        own.batch = last.batch;
     }
     for lease in &contents.leases {
         state.leases.insert(lease.seat, lease.clone());
@@ -85,23 +96,27 @@ fn restore_rows(state: &mut State, contents: &Contents) -> Result<(), OpenError>
 }
 
 fn restore_runs(
-    state: &mut State,
+    state: &mut StoreState,
     directory: &Directory,
-    files: &Files,
-    contents: Contents,
-) -> Result<(), OpenError> {
+    files: &RunFiles,
+    contents: CatalogContents,
+) -> Result<(), EmbeddedOpenError> {
     let mut bits: HashMap<RunNo, Vec<(u32, Vec<u8>)>> = HashMap::new();
     for (no, chunk, bytes) in contents.bits {
         bits.entry(no).or_default().push((chunk, bytes));
     }
     let mut timeline = Timeline::new(directory.slice_millis);
     let mut listed = contents.runs;
-    listed.sort_by_key(|listed| (listed.birth, listed.no));
+    listed.sort_by_key(|listed| (listed.generation, listed.no));
     for entry in listed {
         let run = open_run(files, &entry)?;
         for (chunk, bytes) in bits.remove(&entry.no).unwrap_or_default() {
             if !run.ended.restore(chunk, &bytes) {
-                let fault = Fault::damaged(&files.path(entry.no), 0, "its bits do not fit it");
+                let fault = StorageFault::damaged(
+                    &files.path(entry.no),
+                    0,
+                    "its bits in the catalog have the wrong length",
+                );
                 return Err(fault.into());
             }
         }
@@ -114,29 +129,32 @@ fn restore_runs(
     Ok(())
 }
 
-fn open_run(files: &Files, listed: &Listed) -> Result<Run, OpenError> {
+fn open_run(files: &RunFiles, listed: &ListedRun) -> Result<SortedRun, EmbeddedOpenError> {
     let path = files.path(listed.no);
     if !path.exists() {
         let what = format!("{} is missing, though the catalog lists it", path.display());
-        return Err(OpenError::Damaged(what));
+        return Err(EmbeddedOpenError::Damaged(what));
     }
-    let run = Run::open(files, listed.no, listed.birth)?;
+    let run = SortedRun::open(files, listed.no, listed.generation)?;
     if run.file_bytes != listed.file_bytes {
-        let what = "its length is not the one that the catalog lists";
-        return Err(Fault::damaged(&path, run.file_bytes, what).into());
+        let what = "its length differs from the one in the catalog";
+        return Err(StorageFault::damaged(&path, run.file_bytes, what).into());
     }
     Ok(run)
 }
 
-/// Removes files that look like runs and are not listed.
-pub(crate) fn remove_leftovers(files: &Files, state: &State) -> Result<u64, OpenError> {
+/// Removes run files that are not listed.
+pub(crate) fn remove_leftovers(
+    files: &RunFiles,
+    state: &StoreState,
+) -> Result<u64, EmbeddedOpenError> {
     let dir = files.dir();
     let history = state.history.runs.iter().map(|history| history.run.no);
     let listed: std::collections::HashSet<RunNo> =
         state.timeline.runs().map(|run| run.no).chain(history).collect();
     let mut removed = 0;
-    for entry in fs::read_dir(dir).map_err(|source| Fault::io("read", dir, source))? {
-        let entry = entry.map_err(|source| Fault::io("read", dir, source))?;
+    for entry in fs::read_dir(dir).map_err(|source| StorageFault::io("read", dir, source))? {
+        let entry = entry.map_err(|source| StorageFault::io("read", dir, source))?;
         let no = entry.file_name().to_str().and_then(run_no_of);
         if let Some(no) = no.filter(|no| !listed.contains(no)) {
             files.remove(no)?;

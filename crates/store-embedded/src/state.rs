@@ -1,17 +1,28 @@
-//! State: everything that is in memory, and the one function that changes it.
+//! The state: everything that is in memory, and the one function that changes it.
 //!
-//! In: commits, in their order, once they are durable: from the journal's thread, or from its replay at opening. Out: what
-//! readers see. [`State::apply`] touches no disk: what it does not know (where an ended task stood, whom a key named) it
-//! notes as a question, which `resolve` answers in the background.
+//! [`StoreState::apply`] gets commits in their order once they are durable, from the journal or
+//! from its replay at opening. It never reads the disk: what memory does not know (where an ended
+//! task was filed, which task a key names) is noted, and the background thread looks it up
+//! (`checkpoint::resolve`).
 //!
-//! Invariants:
-//! - Memory is always a prefix of what is durable.
-//! - A scheduled task has exactly one entry that has not ended: in the buffer, in the frozen buffer or in a run.
-//! - An id among `ended` has ended in everything that was filed before that, and in nothing filed since.
-//!
-//! Not here: deciding (`admit`), reading (`fetch`, `load`, `list`), writing to disk (`checkpoint`).
+//! What always holds:
+//! - Memory is a prefix of what is durable.
+//! - A scheduled task has exactly one entry that has not ended: in the buffer, in the frozen buffer
+//!   or in a run.
+//! - An id in `ended` has ended in every entry that was filed before, and in none that was filed
+//!   since.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+pub(crate) mod buffer;
+pub(crate) mod endings;
+pub(crate) mod history;
+pub(crate) mod layers;
+pub(crate) mod names;
+pub(crate) mod order;
+pub(crate) mod partition;
+pub(crate) mod relocation;
+pub(crate) mod timeline;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,200 +30,82 @@ use punctual_core::{
     FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::codec::{CodecError, read_named, read_record_name, read_state, read_summary};
-use punctual_store::{BatchNo, Counts};
 
-use crate::buffer::Buffer;
 use crate::catalog::Paused;
-use crate::fault::{Fault, Reading};
-use crate::frame::{Frame, Step};
-use crate::history::History;
+use crate::fault::{ReadContext, StorageFault};
 use crate::journal::CommitNo;
-use crate::key::Key;
-use crate::layers::{IdHash, Layers};
-use crate::names::{NameRow, Named, Names, free, name};
-use crate::order::{Noted, OrderKey, postponed_key};
-use crate::run::{Birth, RunNo};
-use crate::standing::{Moved, Standing, Standings, key_of};
-use crate::timeline::Timeline;
+use crate::key::EntryKey;
+use crate::run::Generation;
+use crate::state::buffer::Buffer;
+use crate::state::endings::{Ending, Endings, RecentLocations};
+use crate::state::history::HistoryState;
+use crate::state::layers::Layers;
+use crate::state::names::{NameRow, NameRows, NameTarget, free, name};
+use crate::state::order::{OrderKey, OrderLog, postponed_key};
+use crate::state::partition::PartitionState;
+use crate::state::relocation::{Moved, Relocation, Relocations, key_of};
+use crate::state::timeline::Timeline;
+use crate::write::commit::{Commit, CommitStep};
 
-/// Tasks that have ended, whose entries in runs are still to be found.
-#[derive(Debug, Default)]
-pub(crate) struct Endings {
-    by_id: HashMap<TaskId, Ending, IdHash>,
-    /// Earlier endings of tasks that were filed again elsewhere, and ended again.
-    earlier: Vec<(TaskId, Ending)>,
-}
-
-/// That a task has ended in what was filed before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ending {
-    /// Where its entry stands; `None` if only the catalog knows.
-    pub(crate) filed_at: Option<Timestamp>,
-    /// Entries older than this are meant.
-    pub(crate) before: Birth,
-    /// Its entry, if somebody has read it lately: then nobody has to look for it.
-    pub(crate) place: Option<(RunNo, u32)>,
-}
-
-/// Where living entries were read lately, so that what is loaded or got and then ends is not looked for again.
-/// Bounded: of two halves the older goes.
-#[derive(Debug, Default)]
-pub(crate) struct Located {
-    young: HashMap<TaskId, (RunNo, u32), IdHash>,
-    old: HashMap<TaskId, (RunNo, u32), IdHash>,
-}
-
-impl Located {
-    /// Of each half: what is loaded ahead by a busy owner, at 32 bytes each.
-    const HALF_MAX: usize = 131_072;
-
-    pub(crate) fn note(&mut self, id: TaskId, run: RunNo, ordinal: u32) {
-        if self.young.len() >= Self::HALF_MAX {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(id, (run, ordinal));
-    }
-
-    fn take(&mut self, id: TaskId) -> Option<(RunNo, u32)> {
-        let young = self.young.remove(&id);
-        if self.old.is_empty() {
-            return young;
-        }
-        let old = self.old.remove(&id);
-        young.or(old)
-    }
-}
-
-impl Endings {
-    /// Takes all out. As many again find room without the table being moved while everybody waits.
-    pub(crate) fn take(&mut self) -> Self {
-        let by_id = HashMap::with_capacity_and_hasher(self.by_id.capacity(), IdHash::default());
-        std::mem::replace(self, Self { by_id, earlier: Vec::new() })
-    }
-
-    fn insert(&mut self, id: TaskId, ending: Ending) {
-        let earlier = self.by_id.insert(id, ending);
-        if let Some(earlier) = earlier.filter(|earlier| earlier.filed_at != ending.filed_at) {
-            self.earlier.push((id, earlier));
-        }
-    }
-
-    fn has(&self, id: TaskId, birth: Birth) -> bool {
-        !self.by_id.is_empty() && self.by_id.get(&id).is_some_and(|ending| birth < ending.before)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_id.len() + self.earlier.len()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, Ending)> {
-        let latest = self.by_id.iter().map(|(id, ending)| (*id, *ending));
-        latest.chain(self.earlier.iter().copied())
-    }
-}
-
-/// What is known of one partition.
-#[derive(Debug)]
-pub(crate) struct Partition {
-    /// The batch that its owner made last.
-    pub(crate) batch: Option<BatchNo>,
-    /// Up to where loading has come: postponed entries before it have been filed anew.
-    pub(crate) frontier: Key,
-    /// Postponed tasks whose entries stand before the frontier, or may.
-    pub(crate) strays: HashSet<TaskId, IdHash>,
-
-    /// Commits that were applied to it.
-    pub(crate) version: u64,
-    pub(crate) counts: HashMap<String, Tally>,
-}
-
-/// Counts, and whether they changed since the last checkpoint.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub(crate) counts: Counts,
-    pub(crate) changed: bool,
-}
-
-/// Steps in which it is told how much of a checkpoint is on disk.
-pub(crate) const PACES: usize = 64;
+/// Steps in which the progress of a checkpoint is reported.
+pub(crate) const PROGRESS_STEPS: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct State {
-    /// The last commit that is in here.
+pub(crate) struct StoreState {
+    /// The last commit that was applied.
     pub(crate) commit: CommitNo,
-    /// Of what is in the buffer.
-    pub(crate) birth: Birth,
+    /// The generation of the entries in the buffer.
+    pub(crate) generation: Generation,
     pub(crate) buffer: Buffer,
-    pub(crate) frozen: Option<(Birth, Arc<Buffer>)>,
+    pub(crate) frozen: Option<(Generation, Arc<Buffer>)>,
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) ended: Endings,
     pub(crate) resolving: Option<Arc<Endings>>,
-    pub(crate) located: Located,
-    pub(crate) standings: Standings,
-    pub(crate) names: Names,
+    pub(crate) recent_locations: RecentLocations,
+    pub(crate) relocations: Relocations,
+    pub(crate) names: NameRows,
     pub(crate) paused: Layers<TaskId, Option<Paused>>,
-    /// Where postponed tasks are listed, and paused ones, as far as the catalog does not know it.
-    pub(crate) postponed_order: Noted<OrderKey>,
-    pub(crate) paused_order: Noted<OrderKey>,
+    /// Times of postponed and of paused tasks that may not be in the catalog yet.
+    pub(crate) postponed_order: OrderLog<OrderKey>,
+    pub(crate) paused_order: OrderLog<OrderKey>,
     /// Names that may not be in the catalog yet.
-    pub(crate) names_order: Noted<NameRow>,
+    pub(crate) names_order: OrderLog<NameRow>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
-    pub(crate) history: History,
+    pub(crate) history: HistoryState,
     pub(crate) leases: BTreeMap<Seat, Lease>,
-    pub(crate) partitions: Vec<Partition>,
-    /// The latest time that anybody has told the store.
+    pub(crate) partitions: Vec<PartitionState>,
+    /// The latest time that a caller has given.
     pub(crate) now: Timestamp,
     /// Bytes of the commits since the last checkpoint.
     pub(crate) journal_bytes: u64,
-    /// How much of the frozen buffer is on disk, of [`PACES`].
+    /// How much of the frozen buffer is on disk, of [`PROGRESS_STEPS`].
     pub(crate) written: usize,
-    /// Checkpoints made: what was read from the catalog before one may be old after it.
+    /// Checkpoints so far: what was read from the catalog before one may be outdated after it.
     pub(crate) checkpoints: u64,
 }
 
-impl Partition {
-    pub(crate) fn new(id: PartitionId) -> Self {
-        Self {
-            batch: None,
-            frontier: Key::after(id, punctual_store::Position::START),
-            strays: HashSet::default(),
-
-            version: 0,
-            counts: HashMap::new(),
-        }
-    }
-
-    fn count(&mut self, counts: Vec<(String, Counts)>) {
-        for (namespace, moved) in counts {
-            let tally = self.counts.entry(namespace).or_default();
-            tally.counts.add(moved);
-            tally.changed = true;
-        }
-    }
-}
-
-impl State {
-    /// An empty one.
+impl StoreState {
+    /// The state of an empty store.
     pub(crate) fn new(partitions: Partitions, slice_millis: u64, cached_bytes_max: usize) -> Self {
         Self {
             commit: CommitNo(0),
-            birth: Birth(1),
+            generation: Generation(1),
             buffer: Buffer::default(),
             frozen: None,
             timeline: Arc::new(Timeline::new(slice_millis)),
             ended: Endings::default(),
             resolving: None,
-            located: Located::default(),
-            standings: Layers::new(false, cached_bytes_max),
+            recent_locations: RecentLocations::default(),
+            relocations: Layers::new(false, cached_bytes_max),
             names: Layers::new(false, cached_bytes_max),
             paused: Layers::new(false, cached_bytes_max),
-            postponed_order: Noted::default(),
-            paused_order: Noted::default(),
-            names_order: Noted::default(),
+            postponed_order: OrderLog::default(),
+            paused_order: OrderLog::default(),
+            names_order: OrderLog::default(),
             dead: Layers::new(false, cached_bytes_max),
-            history: History::default(),
+            history: HistoryState::default(),
             leases: BTreeMap::new(),
-            partitions: partitions.iter().map(Partition::new).collect(),
+            partitions: partitions.iter().map(PartitionState::new).collect(),
             now: Timestamp::EPOCH,
             journal_bytes: 0,
             written: 0,
@@ -220,19 +113,19 @@ impl State {
         }
     }
 
-    pub(crate) fn partition(&self, id: PartitionId) -> &Partition {
+    pub(crate) fn partition(&self, id: PartitionId) -> &PartitionState {
         &self.partitions[usize::from(id.get())]
     }
 
-    pub(crate) fn partition_mut(&mut self, id: PartitionId) -> &mut Partition {
+    pub(crate) fn partition_mut(&mut self, id: PartitionId) -> &mut PartitionState {
         &mut self.partitions[usize::from(id.get())]
     }
 
-    /// Takes one commit in.
-    pub(crate) fn apply(&mut self, commit: CommitNo, frame: &Bytes) -> Result<(), Fault> {
-        self.journal_bytes += frame.len() as u64;
-        match Frame::read(frame).reading("commit")? {
-            Frame::Batch { partition, number, counts, steps } => {
+    /// Applies one commit.
+    pub(crate) fn apply(&mut self, no: CommitNo, commit: &Bytes) -> Result<(), StorageFault> {
+        self.journal_bytes += commit.len() as u64;
+        match Commit::read(commit).reading("commit")? {
+            Commit::Batch { partition, number, counts, steps } => {
                 self.check_partition(partition)?;
                 for step in steps {
                     self.step(step).reading("commit")?;
@@ -242,7 +135,7 @@ impl State {
                 own.batch = Some(number);
                 own.version += 1;
             }
-            Frame::Lease { lease, acquired, now } => {
+            Commit::Lease { lease, acquired, now } => {
                 if let Seat::Partition(partition) = lease.seat {
                     self.check_partition(partition)?;
                     if acquired {
@@ -252,7 +145,7 @@ impl State {
                 self.leases.insert(lease.seat, lease);
                 self.now = self.now.max(now);
             }
-            Frame::Sweep { partition, counts, forgotten, now } => {
+            Commit::Sweep { partition, counts, forgotten, now } => {
                 self.check_partition(partition)?;
                 for fire_id in forgotten {
                     self.dead.set(fire_id, None);
@@ -263,37 +156,37 @@ impl State {
                 own.version += 1;
                 self.now = self.now.max(now);
             }
-            Frame::Nothing => {}
+            Commit::Empty => {}
         }
-        self.commit = commit;
+        self.commit = no;
         Ok(())
     }
 
-    /// A frame of ours names a partition that we have; another is damage.
-    fn check_partition(&self, partition: PartitionId) -> Result<(), Fault> {
+    /// A commit names an existing partition; another one means damage.
+    fn check_partition(&self, partition: PartitionId) -> Result<(), StorageFault> {
         if usize::from(partition.get()) < self.partitions.len() {
             return Ok(());
         }
         Err(CodecError::Invalid("partition")).reading("commit")
     }
 
-    fn step(&mut self, step: Step) -> Result<(), CodecError> {
+    fn step(&mut self, step: CommitStep) -> Result<(), CodecError> {
         match step {
-            Step::File { id, fire_at, body, new } => self.file(id, fire_at, body, new),
-            Step::Postpone { id, fire_at, version } => {
+            CommitStep::File { id, fire_at, body, new } => self.file(id, fire_at, body, new),
+            CommitStep::Postpone { id, fire_at, version } => {
                 self.postpone(id, fire_at, version);
                 Ok(())
             }
-            Step::End { id } => {
+            CommitStep::End { id } => {
                 self.end(id);
                 Ok(())
             }
-            Step::Record { record, frees } => self.keep(record, frees),
-            Step::Letter { fire_id, letter } => {
+            CommitStep::Record { record, frees } => self.keep(record, frees),
+            CommitStep::Letter { fire_id, letter } => {
                 self.dead.set(fire_id, Some(letter));
                 Ok(())
             }
-            Step::Forget { fire_id } => {
+            CommitStep::Forget { fire_id } => {
                 self.dead.set(fire_id, None);
                 Ok(())
             }
@@ -314,71 +207,76 @@ impl State {
             let summary = read_summary(id, fire_at, &body)?;
             let key = summary.key.unwrap_or_default();
             let name = name(id.partition(), summary.namespace, key);
-            let row = NameRow::new(&name, &Named::Is(summary.head));
+            let row = NameRow::new(&name, &NameTarget::Is(summary.head));
             self.names_order.note(row.clone());
             self.names.set(row, ());
         }
         if read_state(&body)? != TaskState::Scheduled {
-            // By itself it would keep the whole frame in memory for as long as it waits outside of time.
+            // A slice would keep the whole commit in memory for as long as the task is paused.
             let body = Bytes::copy_from_slice(&body);
-            self.paused_order.note(OrderKey::of(Key::new(fire_at, id)));
+            self.paused_order.note(OrderKey::of(EntryKey::new(fire_at, id)));
             self.paused.set(id, Some(Paused { fire_at, body }));
             return Ok(());
         }
         if fire_at != id.due() {
-            self.standings.set(id, Some(Standing::filed(fire_at)));
-        } else if !new && self.may_stand(id) {
-            self.standings.set(id, None);
+            self.relocations.set(id, Some(Relocation::filed(fire_at)));
+        } else if !new && self.may_be_relocated(id) {
+            self.relocations.set(id, None);
         }
-        self.buffer.insert(Key::new(fire_at, id), body);
+        self.buffer.insert(EntryKey::new(fire_at, id), body);
         Ok(())
     }
 
-    fn may_stand(&self, id: TaskId) -> bool {
-        match self.standings.get(&id) {
-            Some(standing) => standing.is_some(),
-            None => self.standings.beneath(),
+    fn may_be_relocated(&self, id: TaskId) -> bool {
+        match self.relocations.get(&id) {
+            Some(relocation) => relocation.is_some(),
+            None => self.relocations.in_catalog(),
         }
     }
 
     fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
-        let filed_at = match self.standings.get(&id) {
-            Some(Some(standing)) => standing.filed_at(),
+        let filed_at = match self.relocations.get(&id) {
+            Some(Some(relocation)) => relocation.filed_at(),
             Some(None) => Some(id.due()),
-            None if self.standings.beneath() && self.buffer.get(Key::home(id)).is_none() => None,
+            None if self.relocations.in_catalog()
+                && self.buffer.get(EntryKey::at_due(id)).is_none() =>
+            {
+                None
+            }
             None => Some(id.due()),
         };
-        let standing = Standing::postponed(filed_at, fire_at, version);
-        if let Some(key) = postponed_key(id, Some(standing)) {
+        let relocation = Relocation::postponed(filed_at, fire_at, version);
+        if let Some(key) = postponed_key(id, Some(relocation)) {
             self.postponed_order.note(OrderKey::of(key));
         }
-        self.standings.set(id, Some(standing));
+        self.relocations.set(id, Some(relocation));
         let own = self.partition_mut(id.partition());
-        let ahead = filed_at.is_some_and(|at| Key::new(at, id) > own.frontier && at <= fire_at);
+        let ahead =
+            filed_at.is_some_and(|at| EntryKey::new(at, id) > own.frontier && at <= fire_at);
         if !ahead {
-            own.strays.insert(id);
+            own.passed.insert(id);
         }
     }
 
-    /// Ends whatever stands under an id.
+    /// Ends the task with this id, wherever its entry is.
     pub(crate) fn end(&mut self, id: TaskId) {
-        let known = self.standings.get(&id).copied();
+        let known = self.relocations.get(&id).copied();
         let filed_at = match known {
-            Some(Some(standing)) => standing.filed_at(),
+            Some(Some(relocation)) => relocation.filed_at(),
             Some(None) => Some(id.due()),
-            None if self.standings.beneath() => None,
+            None if self.relocations.in_catalog() => None,
             None => Some(id.due()),
         };
-        // What is in the buffer and not at home has a standing in memory.
+        // An entry in the buffer that is not at the time in its id has a relocation in memory.
         let in_buffer = self.buffer.remove(key_of(id, known.flatten()));
         if !in_buffer && self.has_older() {
-            let (before, place) = (self.birth, self.located.take(id));
-            self.ended.insert(id, Ending { filed_at, before, place });
+            let (before, location) = (self.generation, self.recent_locations.take(id));
+            self.ended.insert(id, Ending { filed_at, before, location });
         }
         if matches!(known, Some(Some(_))) {
-            self.standings.set(id, None);
+            self.relocations.set(id, None);
         }
-        if self.paused.beneath() || self.paused.get(&id).is_some_and(Option::is_some) {
+        if self.paused.in_catalog() || self.paused.get(&id).is_some_and(Option::is_some) {
             self.paused.set(id, None);
         }
     }
@@ -397,25 +295,32 @@ impl State {
         Ok(())
     }
 
-    /// Files a postponed entry anew, at its time. Follows from its standing, so it needs no commit: after a crash the
-    /// entry is where it was, and surfaces again.
-    pub(crate) fn surface(&mut self, key: Key, body: &Bytes, standing: Standing, moved: Moved) {
+    /// Files a postponed entry again, at its time. This follows from its relocation, so it needs no
+    /// commit: after a crash the entry is where it was, and loading files it again.
+    pub(crate) fn refile_postponed(
+        &mut self,
+        key: EntryKey,
+        body: &Bytes,
+        relocation: Relocation,
+        moved: Moved,
+    ) {
         if !self.buffer.remove(key) {
-            let place = self.located.take(key.id);
-            let ending = Ending { filed_at: Some(key.at), before: self.birth, place };
+            let location = self.recent_locations.take(key.id);
+            let ending = Ending { filed_at: Some(key.at), before: self.generation, location };
             self.ended.insert(key.id, ending);
         }
         let body = Bytes::copy_from_slice(body);
-        self.buffer.insert(Key::new(moved.fire_at, key.id), body);
-        let standing = standing.filed_anew(moved.fire_at);
-        self.standings.set(key.id, Some(standing));
+        self.buffer.insert(EntryKey::new(moved.fire_at, key.id), body);
+        let relocation = relocation.refiled(moved.fire_at);
+        self.relocations.set(key.id, Some(relocation));
         self.partition_mut(key.partition).version += 1;
     }
 
-    /// Whether an entry of a run or of the frozen buffer has ended, as far as its bit does not say it.
-    pub(crate) fn has_ended(&self, id: TaskId, birth: Birth) -> bool {
+    /// Whether an entry of a run or of the frozen buffer has ended, if its bit is not set yet.
+    pub(crate) fn has_ended(&self, id: TaskId, generation: Generation) -> bool {
         let resolving = self.resolving.as_ref();
-        self.ended.has(id, birth) || resolving.is_some_and(|endings| endings.has(id, birth))
+        self.ended.has(id, generation)
+            || resolving.is_some_and(|endings| endings.has(id, generation))
     }
 
     /// Bytes that wait to be written as runs.
@@ -423,21 +328,24 @@ impl State {
         self.buffer.bytes() + self.history.buffer.bytes
     }
 
-    /// Bytes that may wait before writers do, with buffers of `max`. While a checkpoint is written it grows with what is
-    /// on disk of it, so that writers go on at the pace of the disk, and neither rush ahead nor stand until it is done.
+    /// Bytes that may be buffered before writes have to wait, with buffers of `max`. During a
+    /// checkpoint the limit grows with its progress, so that writes proceed at the speed of the
+    /// disk.
     pub(crate) fn buffered_max(&self, max: usize) -> usize {
         let most = max + max / 2;
         match &self.frozen {
             None => most,
-            // One that is hardly anything is soon done.
+            // A small checkpoint is over soon.
             Some((_, frozen)) if frozen.bytes() < max / 2 => most,
-            Some(_) => max / 4 + (max - max / 4) / PACES * self.written.min(PACES),
+            Some(_) => {
+                max / 4 + (max - max / 4) / PROGRESS_STEPS * self.written.min(PROGRESS_STEPS)
+            }
         }
     }
 
     /// Bytes of rows that wait to be written to the catalog.
     pub(crate) const fn changed_bytes(&self) -> usize {
-        self.standings.changed_bytes()
+        self.relocations.changed_bytes()
             + self.names.changed_bytes()
             + self.paused.changed_bytes()
             + self.dead.changed_bytes()

@@ -1,55 +1,55 @@
-//! Figures of an open store: what there is, what it takes on disk and in memory.
+//! Statistics of an open store: what it contains, and what it takes on disk and in memory.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use punctual_store::StoreError;
 
-use crate::directory::OpenError;
 use crate::journal::JournalStats;
-use crate::options::Options;
+use crate::open::directory::EmbeddedOpenError;
+use crate::options::EmbeddedOptions;
 use crate::store::EmbeddedStore;
 
-/// Figures of a store at one moment.
+/// Statistics of a store at one moment.
 #[derive(Debug, Clone)]
 pub struct StoreStats {
     /// Tasks in buffers.
     pub tasks_buffered: u64,
     /// Tasks in runs that have not ended.
     pub tasks_in_runs: u64,
-    /// Tasks in runs that have ended, whose room is not given back yet.
+    /// Tasks in runs that have ended and still take space on disk.
     pub tasks_ended: u64,
     /// Slices of time that have runs.
     pub slices: u64,
     /// Runs of tasks.
     pub runs: u64,
-    /// Their bytes.
+    /// Bytes of the runs of tasks.
     pub run_bytes: u64,
     /// Runs of history.
     pub history_runs: u64,
-    /// Their bytes.
+    /// Bytes of the runs of history.
     pub history_bytes: u64,
     /// Bytes of the catalog.
     pub catalog_bytes: u64,
     /// Bytes of commits since the last checkpoint.
     pub journal_bytes: u64,
-    /// Rows of the catalog in memory: standings, names, paused tasks, dead letters.
+    /// Catalog rows in memory: relocations, names, paused tasks, dead letters.
     pub rows_in_memory: [u64; 4],
-    /// About how many bytes of memory these take.
+    /// About how many bytes of memory these rows take.
     pub row_bytes_in_memory: [u64; 4],
     /// Bytes in buffers.
     pub buffer_bytes: u64,
     /// Bytes of fences and bits in memory.
     pub index_bytes: u64,
-    /// Entries, rows and names that listing has looked at since opening.
+    /// Entries, rows and names that listing has examined since opening.
     pub looked_at: u64,
     /// Checkpoints since opening.
     pub checkpoints: u64,
-    /// Bytes of journal that can be written without asking the disk for more.
+    /// Bytes that the journal can write into files that already exist.
     pub journal_room_bytes: u64,
-    /// Whether the disk refused more when it was last asked.
+    /// Whether the last attempt to create a journal file failed because the disk was full.
     pub journal_room_refused: bool,
-    /// The journal's own.
+    /// Statistics of the journal.
     pub journal: JournalStats,
 }
 
@@ -57,11 +57,11 @@ pub struct StoreStats {
 const FENCE_BYTES: u64 = size_of::<crate::run::format::Fence>() as u64;
 
 impl EmbeddedStore {
-    /// Figures of this moment.
+    /// The statistics at this moment.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
-        let (journal, room) = (self.journal.stats(), self.journal.room());
-        let catalog_bytes = self.inner.catalog.disk_bytes();
-        let state = self.inner.state()?;
+        let (journal, space) = (self.journal.stats(), self.journal.space_left());
+        let catalog_bytes = self.core.catalog.disk_bytes();
+        let state = self.core.state()?;
         let frozen = state.frozen.as_ref().map(|(_, buffer)| buffer);
         let frozen_tasks = frozen.map_or(0, |buffer| buffer.len());
         let frozen_bytes = frozen.map_or(0, |buffer| buffer.bytes());
@@ -77,23 +77,23 @@ impl EmbeddedStore {
             catalog_bytes,
             journal_bytes: state.journal_bytes,
             rows_in_memory: [
-                state.standings.len() as u64,
+                state.relocations.len() as u64,
                 state.names.len() as u64,
                 state.paused.len() as u64,
                 state.dead.len() as u64,
             ],
             row_bytes_in_memory: [
-                state.standings.bytes() as u64,
+                state.relocations.bytes() as u64,
                 state.names.bytes() as u64,
                 state.paused.bytes() as u64,
                 state.dead.bytes() as u64,
             ],
             buffer_bytes: (state.buffered() + frozen_bytes) as u64,
             index_bytes: 0,
-            looked_at: self.inner.looked_at.load(Ordering::Relaxed),
+            looked_at: self.core.examined.load(Ordering::Relaxed),
             checkpoints: state.checkpoints,
-            journal_room_bytes: room.bytes_preallocated_left,
-            journal_room_refused: room.preallocation_failed,
+            journal_room_bytes: space.bytes_preallocated_left,
+            journal_room_refused: space.preallocation_failed,
             journal,
         };
         for run in state.timeline.runs() {
@@ -109,9 +109,9 @@ impl EmbeddedStore {
     }
 }
 
-/// Figures of a store that nobody has open. Opens it, as a broker would.
-pub fn stats(dir: &Path) -> Result<StoreStats, OpenError> {
-    let partitions = crate::directory::Directory::take_existing(dir)?.partitions;
-    let (store, _) = EmbeddedStore::open(dir, Options::new(partitions))?;
-    store.stats().map_err(|error| OpenError::Damaged(error.to_string()))
+/// Statistics of a store that no process has open. Opens it as a broker would.
+pub fn stats(dir: &Path) -> Result<StoreStats, EmbeddedOpenError> {
+    let partitions = crate::open::directory::Directory::take_existing(dir)?.partitions;
+    let (store, _) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
+    store.stats().map_err(|error| EmbeddedOpenError::Damaged(error.to_string()))
 }

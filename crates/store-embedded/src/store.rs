@@ -1,9 +1,10 @@
-//! The embedded store: the contracts, over everything else in here.
+//! The embedded store: the two contracts, built on the rest of this crate.
 //!
-//! In: calls of the owner and of readers. Out: their answers. A write is fenced and numbered against what was *admitted*, which may be
-//! ahead of what is durable; it is answered when the journal has made it durable and the state has taken it in. So whoever reads after
-//! an answer sees it.
-//! Reads that memory can answer are answered at once; those that touch the disk run on a blocking thread.
+//! A write is fenced and numbered against what was *admitted* to the journal, which may be ahead of
+//! what is durable. The store answers when the journal has made the write durable and the state has
+//! applied it, so a read after the answer sees it.
+//! Reads that memory can answer are result at once; reads that need the disk run on a blocking
+//! thread.
 
 mod leases;
 
@@ -23,39 +24,40 @@ use punctual_store::{
 };
 use tokio::sync::{Mutex, oneshot};
 
-use crate::admit::{class_of, doubts};
-use crate::background::Background;
 use crate::catalog::Catalog;
 use crate::checkpoint::RunNumbers;
-use crate::directory::{Directory, OpenError};
-use crate::fault::Fault;
-use crate::find::names_of;
-use crate::frame::{nothing_frame, sweep_frame};
-use crate::inner::Inner;
-use crate::journal::{Class, Entry, Journal, JournalError, JournalOptions, ReplayError};
+use crate::checkpoint::background::Background;
+use crate::fault::StorageFault;
+use crate::journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
+use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::{OpenReport, remove_leftovers, restore};
-use crate::options::Options;
-use crate::run::Files;
+use crate::options::EmbeddedOptions;
+use crate::read::find::names_of;
+use crate::run::RunFiles;
+use crate::store_core::StoreCore;
+use crate::write::commit::{empty_commit, sweep_commit};
+use crate::write::encode::{class_of, tasks_to_look_up};
 
 /// Tasks kept in a directory, by one process.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     admission: Mutex<Admission>,
-    // Ends before the journal that it tells of checkpoints, and both before the directory is let go.
+    // Dropped in this order: the thread ends before the journal that it reports checkpoints to, and
+    // both end before the lock of the directory is released.
     background: std::sync::Mutex<Background>,
-    pub(crate) journal: Arc<Journal<Item>>,
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) journal: Arc<Journal<PendingCommit>>,
+    pub(crate) core: Arc<StoreCore>,
     _directory: Directory,
 }
 
-/// What waits in the journal.
+/// A commit that waits in the journal, and the call that waits for it.
 #[derive(Debug)]
-pub(crate) struct Item {
-    frame: Bytes,
-    answer: oneshot::Sender<Result<(), StoreError>>,
+pub(crate) struct PendingCommit {
+    bytes: Bytes,
+    reply: oneshot::Sender<Result<(), StoreError>>,
 }
 
-/// What was let into the journal, durable or not yet.
+/// What was admitted to the journal, durable or not.
 #[derive(Debug)]
 struct Admission {
     seats: BTreeMap<Seat, Lease>,
@@ -63,15 +65,19 @@ struct Admission {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, or makes one there.
-    pub fn open(dir: &Path, options: Options) -> Result<(Self, OpenReport), OpenError> {
+    /// Opens the store in a directory, or creates one there.
+    pub fn open(
+        dir: &Path,
+        options: EmbeddedOptions,
+    ) -> Result<(Self, OpenReport), EmbeddedOpenError> {
         let directory = Directory::take(dir, &options)?;
         let mut options = options;
         options.slice = Duration::from_millis(directory.slice_millis);
         options.fit(directory.disk_bytes()?);
         let runs = directory.runs();
-        std::fs::create_dir_all(&runs).map_err(|source| Fault::io("create", &runs, source))?;
-        let files = Files::new(runs, options.files_open_max);
+        std::fs::create_dir_all(&runs)
+            .map_err(|source| StorageFault::io("create", &runs, source))?;
+        let files = RunFiles::new(runs, options.files_open_max);
         let catalog = Catalog::open(&directory.catalog(), &options)?;
         let restored = restore(&directory, &options, &catalog, &files)?;
         let leftovers = remove_leftovers(&files, &restored.state)?;
@@ -79,20 +85,20 @@ impl EmbeddedStore {
 
         let mut journal_options = JournalOptions::new(directory.store);
         journal_options.file_bytes = options.journal_file_bytes;
-        let inner = Arc::new(Inner::new(options, files, catalog, state));
-        let mut replay = |commit, frame: Bytes| {
-            let taken = inner.apply(commit, &frame);
+        let core = Arc::new(StoreCore::new(options, files, catalog, state));
+        let mut replay = |no, commit: Bytes| {
+            let taken = core.apply(no, &commit);
             taken.map_err(|fault| Arc::new(fault) as ReplayError)
         };
         let on_durable = {
-            let inner = Arc::clone(&inner);
-            move |commit: Result<_, &JournalError>, item: Item| {
-                let outcome = match commit {
-                    Ok(commit) => inner.apply(commit, &item.frame).map_err(StoreError::from),
-                    Err(error) => Err(refusal(&inner, error)),
+            let core = Arc::clone(&core);
+            move |no: Result<_, &JournalError>, item: PendingCommit| {
+                let outcome = match no {
+                    Ok(no) => core.apply(no, &item.bytes).map_err(StoreError::from),
+                    Err(error) => Err(refusal(&core, error)),
                 };
-                // Whoever asked may have stopped waiting.
-                let _ = item.answer.send(outcome);
+                // The caller may have stopped waiting.
+                let _ = item.reply.send(outcome);
             }
         };
         let (journal, opened) = Journal::open(
@@ -104,7 +110,7 @@ impl EmbeddedStore {
         )?;
         let journal = Arc::new(journal);
         let admission = {
-            let state = inner.state()?;
+            let state = core.state()?;
             Admission {
                 seats: state.leases.clone(),
                 batches: state.partitions.iter().map(|own| own.batch).collect(),
@@ -112,7 +118,7 @@ impl EmbeddedStore {
         };
         let numbers = RunNumbers(meta.run_next);
         let background =
-            Background::start(Arc::clone(&inner), Arc::clone(&journal), numbers, meta.commit)?;
+            Background::start(Arc::clone(&core), Arc::clone(&journal), numbers, meta.commit)?;
         let report = OpenReport {
             replayed: opened.replayed,
             closed_cleanly: opened.closed_cleanly,
@@ -123,32 +129,33 @@ impl EmbeddedStore {
             admission: Mutex::new(admission),
             background: std::sync::Mutex::new(background),
             journal,
-            inner,
+            core,
             _directory: directory,
         };
         Ok((store, report))
     }
 
-    /// Writes everything that is in memory, so that opening has nothing to replay.
+    /// Writes everything that is in memory to runs and catalog, so that the next opening has
+    /// nothing to replay.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
-        self.blocking(|inner| {
-            inner.wait_for_round();
-            match inner.broken() {
-                Some(why) => Err(Fault::Broken(why.into())),
+        self.blocking(|core| {
+            core.wait_for_round();
+            match core.broken() {
+                Some(why) => Err(StorageFault::Broken(why.into())),
                 None => Ok(()),
             }
         })
         .await
     }
 
-    /// Ends it: what was accepted is made durable, everything is written, and the journal gets its closing mark.
-    /// Dropping it instead is like a crash.
+    /// Closes the store: makes what was accepted durable, writes a checkpoint, and puts the closing
+    /// mark in the journal. Dropping the store instead is like a crash.
     pub async fn close(self) -> Result<(), StoreError> {
         self.checkpoint().await?;
-        if let Some(why) = self.inner.full() {
+        if let Some(why) = self.core.full() {
             tracing::warn!(
                 why,
-                "store: closes without a checkpoint; the next opening replays the journal"
+                "store closed without a checkpoint, the next opening replays the journal"
             );
         }
         let closing = tokio::task::spawn_blocking(move || {
@@ -156,63 +163,64 @@ impl EmbeddedStore {
                 Ok(mut background) => background.stop(),
                 Err(poisoned) => poisoned.into_inner().stop(),
             }
-            self.journal.close().map_err(|error| refusal(&self.inner, &error))
+            self.journal.close().map_err(|error| refusal(&self.core, &error))
         });
         closing.await.map_err(panicked)?
     }
 
-    /// For tests: begins a checkpoint, stops it after so many steps, and leaves everything as it is then.
+    /// For tests: starts a checkpoint, stops it after so many steps, and leaves the files as they
+    /// are then.
     #[doc(hidden)]
     pub fn crash_after(self, steps: u64) {
-        self.inner.light_fuse(steps);
-        self.inner.wait_for_round();
+        self.core.stop_after(steps);
+        self.core.wait_for_round();
         drop(self);
     }
 
-    /// Runs what may read the disk where it holds up nobody.
+    /// Runs a read of the disk on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&StoreCore) -> Result<T, StorageFault> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let inner = Arc::clone(&self.inner);
+        let core = Arc::clone(&self.core);
         let work = tokio::task::spawn_blocking(move || {
-            // Damage that a reader finds is damage to all.
-            work(&inner).inspect_err(|fault| inner.break_with(&fault.to_string()))
+            // Damage that one reader finds breaks the store for all.
+            work(&core).inspect_err(|fault| core.break_with(&fault.to_string()))
         });
         Ok(work.await.map_err(panicked)??)
     }
 
-    /// Lets a frame into the journal. The lock on admission is what keeps frames in the order in which they were admitted.
+    /// Appends a commit to the journal. The caller holds the lock of `admission`, which keeps
+    /// commits in the order in which they were admitted.
     async fn append(
         &self,
-        frame: Bytes,
+        commit: Bytes,
         class: Class,
     ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
-        if let Some(why) = self.inner.broken() {
+        if let Some(why) = self.core.broken() {
             return Err(StoreError::Broken(why.to_owned()));
         }
         if class == Class::Grow
-            && let Some(why) = self.inner.full()
+            && let Some(why) = self.core.full()
         {
             return Err(StoreError::Full { room: Resource::Disk, why });
         }
-        let (answer, answered) = oneshot::channel();
-        let bytes = frame.clone();
-        let item = Item { frame, answer };
-        let entry = Entry { bytes, class, item };
-        match self.journal.append_async(entry).await {
-            Ok(()) => Ok(answered),
-            Err(why) => Err(refusal(&self.inner, &why)),
+        let (reply, result) = oneshot::channel();
+        let item = PendingCommit { bytes: commit.clone(), reply };
+        let entry = JournalEntry { bytes: commit, class, item };
+        match self.journal.append(entry).await {
+            Ok(()) => Ok(result),
+            Err(why) => Err(refusal(&self.core, &why)),
         }
     }
 
-    /// Waits for everything that was admitted before.
+    /// Waits until everything that was admitted before is durable and applied.
     async fn settle_admitted(&self) -> Result<(), StoreError> {
-        let answered = self.append(nothing_frame(), Class::Shrink).await?;
-        answered.await.map_err(|_| unanswered())?
+        let result = self.append(empty_commit(), Class::Shrink).await?;
+        result.await.map_err(|_| journal_gone())?
     }
 
-    /// Whether a number says "again": then it was made, or will be.
+    /// Whether this batch was admitted before. If so, waits until it is durable and applied.
     async fn admit_again(
         &self,
         partition: PartitionId,
@@ -222,9 +230,10 @@ impl EmbeddedStore {
         let admission = self.admission.lock().await;
         let last = admission.check(partition, epoch, number)?;
         if last != Some(number) {
-            let applied = self.inner.state()?.partition(partition).batch;
+            let applied = self.core.state()?.partition(partition).batch;
             if applied != last {
-                // An earlier call was given up by its caller, but not by the journal.
+                // The caller of an earlier batch stopped waiting, but the journal still writes that
+                // batch.
                 self.settle_admitted().await?;
             }
             return Ok(false);
@@ -235,7 +244,7 @@ impl EmbeddedStore {
 }
 
 impl Admission {
-    /// Fences and numbers a batch; gives the number that was admitted last.
+    /// Checks the epoch and the number of a batch; returns the number that was admitted last.
     fn check(
         &self,
         partition: PartitionId,
@@ -268,30 +277,30 @@ impl TaskStore for EmbeddedStore {
         epoch: Epoch,
         batch: Batch,
     ) -> Result<(), StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         let number = batch.number;
         if self.admit_again(partition, epoch, number).await? {
             return Ok(());
         }
         let class = class_of(&batch);
-        let paused = self.inner.may_have_paused()?;
-        let doubts = doubts(&batch, paused);
-        let frame = if doubts.is_empty() {
-            self.inner.encode(partition, &batch, &doubts)?
+        let paused = self.core.may_have_paused()?;
+        let unknown = tasks_to_look_up(&batch, paused);
+        let commit = if unknown.is_empty() {
+            self.core.encode(partition, &batch, &unknown)?
         } else {
-            self.blocking(move |inner| inner.encode(partition, &batch, &doubts)).await?
+            self.blocking(move |core| core.encode(partition, &batch, &unknown)).await?
         };
-        self.inner.slow_down(class).await;
+        self.core.throttle(class).await;
         let mut admission = self.admission.lock().await;
         let last = admission.check(partition, epoch, number)?;
         if last == Some(number) {
             drop(admission);
             return self.settle_admitted().await;
         }
-        let answered = self.append(frame, class).await?;
+        let result = self.append(commit, class).await?;
         admission.batches[usize::from(partition.get())] = Some(number);
         drop(admission);
-        let outcome = answered.await.map_err(|_| unanswered())?;
+        let outcome = result.await.map_err(|_| journal_gone())?;
         if outcome.is_err() {
             let mut admission = self.admission.lock().await;
             let admitted = &mut admission.batches[usize::from(partition.get())];
@@ -309,8 +318,8 @@ impl TaskStore for EmbeddedStore {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Task>, StoreError> {
-        self.inner.check_partition(partition)?;
-        self.blocking(move |inner| inner.load(partition, after, until, limit)).await
+        self.core.check_partition(partition)?;
+        self.blocking(move |core| core.load(partition, after, until, limit)).await
     }
 
     async fn find(
@@ -319,12 +328,12 @@ impl TaskStore for EmbeddedStore {
         namespace: &Namespace,
         keys: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         let names = names_of(partition, namespace, keys);
-        if let Some(heads) = self.inner.find_in_memory(&names)? {
+        if let Some(heads) = self.core.find_in_memory(&names)? {
             return Ok(heads);
         }
-        self.blocking(move |inner| inner.find(&names)).await
+        self.blocking(move |core| core.find(&names)).await
     }
 
     async fn get(
@@ -332,9 +341,9 @@ impl TaskStore for EmbeddedStore {
         partition: PartitionId,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         let ids = ids.to_vec();
-        self.blocking(move |inner| inner.tasks_of(partition, &ids)).await
+        self.blocking(move |core| core.tasks_of(partition, &ids)).await
     }
 
     async fn list(
@@ -344,9 +353,9 @@ impl TaskStore for EmbeddedStore {
         after: Position,
         limit: usize,
     ) -> Result<Page<Task, Position>, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         let filter = filter.clone();
-        self.blocking(move |inner| inner.list(partition, &filter, after, limit)).await
+        self.blocking(move |core| core.list(partition, &filter, after, limit)).await
     }
 
     async fn dead(
@@ -356,9 +365,9 @@ impl TaskStore for EmbeddedStore {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         let namespace = namespace.clone();
-        self.blocking(move |inner| inner.dead(partition, &namespace, after, limit)).await
+        self.blocking(move |core| core.dead(partition, &namespace, after, limit)).await
     }
 
     async fn dead_letter(
@@ -366,11 +375,11 @@ impl TaskStore for EmbeddedStore {
         partition: PartitionId,
         fire_id: FireId,
     ) -> Result<Option<DeadLetter>, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         if fire_id.task.partition() != partition {
             return Ok(None);
         }
-        self.blocking(move |inner| inner.dead_letter(fire_id)).await
+        self.blocking(move |core| core.dead_letter(fire_id)).await
     }
 
     async fn history(
@@ -379,11 +388,11 @@ impl TaskStore for EmbeddedStore {
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         if id.partition() != partition {
             return Ok(Vec::new());
         }
-        self.blocking(move |inner| inner.history(id, limit)).await
+        self.blocking(move |core| core.history(id, limit)).await
     }
 
     async fn counts(
@@ -391,8 +400,8 @@ impl TaskStore for EmbeddedStore {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
-        self.inner.check_partition(partition)?;
-        let state = self.inner.state()?;
+        self.core.check_partition(partition)?;
+        let state = self.core.state()?;
         let tally = state.partition(partition).counts.get(namespace.as_str());
         Ok(tally.map_or_else(Counts::default, |tally| tally.counts))
     }
@@ -404,10 +413,9 @@ impl TaskStore for EmbeddedStore {
         retention: Retention,
         now: Timestamp,
     ) -> Result<Swept, StoreError> {
-        self.inner.check_partition(partition)?;
+        self.core.check_partition(partition)?;
         self.admission.lock().await.fence(partition, epoch)?;
-        let past =
-            self.blocking(move |inner| inner.letters_past(partition, retention, now)).await?;
+        let past = self.blocking(move |core| core.letters_past(partition, retention, now)).await?;
         let mut counts: Vec<(&str, Counts)> = Vec::new();
         for (_, namespace) in &past {
             let moved = Counts { dead_letters: -1, ..Counts::default() };
@@ -417,50 +425,51 @@ impl TaskStore for EmbeddedStore {
             }
         }
         let forgotten: Vec<FireId> = past.iter().map(|(fire_id, _)| *fire_id).collect();
-        let frame = sweep_frame(partition, &counts, &forgotten, now);
-        // What is just being written can be dropped only when it is.
-        let writing = self.inner.state()?.history.frozen.is_some();
+        let commit = sweep_commit(partition, &counts, &forgotten, now);
+        // Records of a running checkpoint can be dropped only after it.
+        let writing = self.core.state()?.history.frozen.is_some();
         if writing {
             self.checkpoint().await?;
         }
 
         let admission = self.admission.lock().await;
         admission.fence(partition, epoch)?;
-        let answered = self.append(frame, Class::Shrink).await?;
+        let result = self.append(commit, Class::Shrink).await?;
         drop(admission);
-        answered.await.map_err(|_| unanswered())??;
-        let mut state = self.inner.state()?;
+        result.await.map_err(|_| journal_gone())??;
+        let mut state = self.core.state()?;
         let history = state.history.sweep(partition, retention, now);
         let finished = !state.history.finished().is_empty();
         drop(state);
         if finished {
-            self.inner.ask(|work| work.checkpoint = true);
+            self.core.request(|work| work.checkpoint = true);
         }
         let dead = forgotten.len() as u64;
         Ok(Swept { history, dead })
     }
 }
 
-/// What a refusal of the journal means to a caller.
-fn refusal(inner: &Inner, error: &JournalError) -> StoreError {
+/// What an error of the journal means to a caller.
+fn refusal(core: &StoreCore, error: &JournalError) -> StoreError {
     match error {
         JournalError::Full { .. } => {
             StoreError::Full { room: Resource::Disk, why: error.to_string() }
         }
-        // No store takes it, now or later, so whoever made it has a bug and must stop. This store is none the worse for it.
+        // No store accepts such a batch, now or later, so the caller has a bug and must stop. This
+        // store is not affected.
         JournalError::TooLarge { .. } => StoreError::Broken(error.to_string()),
         JournalError::Busy => StoreError::Unavailable(Box::new(error.clone())),
         _ => {
-            inner.break_with(&error.to_string());
+            core.break_with(&error.to_string());
             StoreError::Broken(error.to_string())
         }
     }
 }
 
-fn unanswered() -> StoreError {
-    StoreError::Broken("the journal ended without an answer".to_owned())
+fn journal_gone() -> StoreError {
+    StoreError::Broken("the journal ended before it reported the commit".to_owned())
 }
 
 fn panicked(error: tokio::task::JoinError) -> StoreError {
-    StoreError::Broken(format!("a reader has panicked: {error}"))
+    StoreError::Broken(format!("a read of the store panicked: {error}"))
 }

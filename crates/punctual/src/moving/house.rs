@@ -13,7 +13,7 @@ use punctual_core::{
 use punctual_store::{
     Batch, Counts, Filter, Head, LeaseStore as _, Page, Position, StoreError, TaskStore as _,
 };
-use punctual_store_embedded::{EmbeddedStore, OpenError, Options};
+use punctual_store_embedded::{EmbeddedOpenError, EmbeddedOptions, EmbeddedStore};
 use punctual_store_redis::RedisStore;
 
 use super::Where;
@@ -70,11 +70,11 @@ impl House {
         let folder = dir.to_owned();
         let opening = move || {
             let partitions = match (EmbeddedStore::partitions_in(&folder), missing) {
-                (Err(OpenError::NotAStore { .. }), Missing::Make(partitions)) => partitions,
+                (Err(EmbeddedOpenError::NotAStore { .. }), Missing::Make(partitions)) => partitions,
                 (found, _) => found?,
             };
-            let (store, _) = EmbeddedStore::open(&folder, Options::new(partitions))?;
-            Ok::<_, OpenError>((store, partitions))
+            let (store, _) = EmbeddedStore::open(&folder, EmbeddedOptions::new(partitions))?;
+            Ok::<_, EmbeddedOpenError>((store, partitions))
         };
         let opened = tokio::task::spawn_blocking(opening).await.context("opening panicked")?;
         let (store, partitions) =

@@ -1,15 +1,15 @@
-//! The rows of the catalog: how keys and values are spelled.
+//! The bytes of catalog rows: keys and values, and back.
 //!
-//! In: values. Out: bytes, and back. Counts and leases are spelled the same in frames of the journal.
+//! Commits in the journal spell counts and leases in the same way (`write::commit`).
 
 use punctual_core::{BrokerId, Epoch, FireId, Lease, PartitionId, Seat, TaskId, Timestamp};
 use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_timestamp, put_varint};
 use punctual_store::{BatchNo, Counts};
 
 use crate::journal::CommitNo;
-use crate::layers::Weight;
-use crate::order::{Kind, OrderKey};
-use crate::run::{Birth, RunNo};
+use crate::run::{Generation, RunNo};
+use crate::state::layers::Weight;
+use crate::state::order::{ListedKind, OrderKey};
 
 pub(super) const META: &[u8] = b"m";
 pub(super) const RUN: u8 = b'r';
@@ -18,44 +18,44 @@ pub(super) const COUNTS: u8 = b'c';
 pub(super) const SEAT: u8 = b's';
 pub(super) const BATCH: u8 = b'n';
 
-/// Up to where everything is true, and the numbers that go on from there.
+/// Up to which commit the files are complete, and the next numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Meta {
+pub(crate) struct CatalogMeta {
     pub(crate) commit: CommitNo,
-    pub(crate) birth: Birth,
+    pub(crate) generation: Generation,
     pub(crate) run_next: u64,
-    /// The latest time that anybody has told the store.
+    /// The latest time that a caller has given.
     pub(crate) now: u64,
 }
 
-/// What kind of run.
+/// The kind of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunKind {
-    /// Of tasks, in a near slice or a far one.
+    /// Tasks of a near slice.
     Near,
     Far,
     History,
 }
 
-/// A run in the list.
+/// A run in the list of runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedRun {
     pub(crate) no: RunNo,
-    pub(crate) birth: Birth,
+    pub(crate) generation: Generation,
     pub(crate) kind: RunKind,
     pub(crate) file_bytes: u64,
-    /// Partitions to which it is gone, in a run of history.
+    /// Partitions that have swept it, if it is a run of history.
     pub(crate) swept: Vec<PartitionId>,
 }
 
-/// What is kept of a partition as such.
+/// The row of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owned {
-    /// The batch that its owner made last.
+pub(crate) struct LastBatch {
+    /// The last batch of its owner.
     pub(crate) batch: Option<BatchNo>,
 }
 
-/// A paused task: the whole record, because the slice that it stood in goes.
+/// A paused task with its whole body, because the run of its slice may be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Paused {
     pub(crate) fire_at: Timestamp,
@@ -85,10 +85,10 @@ impl Paused {
     }
 }
 
-impl Meta {
+impl CatalogMeta {
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut out = vec![1];
-        for number in [self.commit.0, self.birth.0, self.run_next, self.now] {
+        for number in [self.commit.0, self.generation.0, self.run_next, self.now] {
             put_varint(&mut out, number);
         }
         out
@@ -102,21 +102,21 @@ impl Meta {
         }
         Ok(Self {
             commit: CommitNo(reader.varint()?),
-            birth: Birth(reader.varint()?),
+            generation: Generation(reader.varint()?),
             run_next: reader.varint()?,
             now: reader.varint()?,
         })
     }
 }
 
-impl Listed {
+impl ListedRun {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![match self.kind {
             RunKind::Near => 0,
             RunKind::Far => 1,
             RunKind::History => 2,
         }];
-        put_varint(&mut out, self.birth.0);
+        put_varint(&mut out, self.generation.0);
         put_varint(&mut out, self.file_bytes);
         for partition in &self.swept {
             out.extend_from_slice(&partition.get().to_be_bytes());
@@ -132,31 +132,32 @@ impl Listed {
             2 => RunKind::History,
             _ => return Err(CodecError::Invalid("kind of run")),
         };
-        let (birth, file_bytes) = (Birth(reader.varint()?), reader.varint()?);
+        let (generation, file_bytes) = (Generation(reader.varint()?), reader.varint()?);
         let mut swept = Vec::new();
         while !reader.rest().is_empty() {
             swept.push(read_partition(&mut reader)?);
         }
-        Ok(Self { no, birth, kind, file_bytes, swept })
+        Ok(Self { no, generation, kind, file_bytes, swept })
     }
 }
 
-/// Partition first, so that what one owner reads stands together; then the id, which begins with a time.
-pub(super) fn standing_key(id: TaskId) -> [u8; 18] {
+/// Partition first, so that the rows of one owner are adjacent; then the id, which begins with a
+/// time.
+pub(super) fn relocation_key(id: TaskId) -> [u8; 18] {
     let mut key = [0; 18];
     key[..2].copy_from_slice(&id.partition().get().to_be_bytes());
     key[2..].copy_from_slice(&id.as_u128().to_be_bytes());
     key
 }
 
-/// Postponed and paused tasks apart, then as the timeline is ordered.
-pub(super) fn order_key(kind: Kind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] {
+/// The kind first, then the order of the timeline.
+pub(super) fn order_key(kind: ListedKind, key: OrderKey) -> [u8; 1 + OrderKey::BYTES] {
     let mut bytes = [kind as u8; 1 + OrderKey::BYTES];
     bytes[1..].copy_from_slice(key.bytes());
     bytes
 }
 
-/// Where a fire is, or would be, among the dead letters of a partition.
+/// The key that a fire has, or would have, among the dead letters of a partition.
 pub(super) fn dead_key(partition: PartitionId, fire_id: FireId) -> Vec<u8> {
     let mut key = partition.get().to_be_bytes().to_vec();
     key.extend_from_slice(&fire_id.task.as_u128().to_be_bytes());
@@ -195,7 +196,7 @@ pub(super) fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, Cod
     PartitionId::new(u16::from_be_bytes(bytes)).ok_or(CodecError::Invalid("partition"))
 }
 
-/// Writes counts, also for frames of the journal.
+/// Encodes counts, also in commits.
 pub(crate) fn put_counts(out: &mut Vec<u8>, counts: &Counts) {
     for count in [
         counts.scheduled,
@@ -209,7 +210,7 @@ pub(crate) fn put_counts(out: &mut Vec<u8>, counts: &Counts) {
     }
 }
 
-/// Reads counts.
+/// Decodes counts.
 pub(crate) fn read_counts(reader: &mut Reader<'_>) -> Result<Counts, CodecError> {
     Ok(Counts {
         scheduled: reader.signed()?,
@@ -231,7 +232,7 @@ pub(super) fn put_seat(out: &mut Vec<u8>, seat: Seat) {
     }
 }
 
-/// Writes a lease, also for frames of the journal.
+/// Encodes a lease, also in commits.
 pub(crate) fn put_lease(out: &mut Vec<u8>, lease: &Lease) {
     put_seat(out, lease.seat);
     put_bytes(out, lease.broker.as_str().as_bytes());
@@ -239,7 +240,7 @@ pub(crate) fn put_lease(out: &mut Vec<u8>, lease: &Lease) {
     put_timestamp(out, lease.until);
 }
 
-/// Reads a lease.
+/// Decodes a lease.
 pub(crate) fn read_lease(reader: &mut Reader<'_>) -> Result<Lease, CodecError> {
     let seat = match reader.byte()? {
         0 => Seat::Leader,

@@ -1,39 +1,38 @@
-//! The rows that a checkpoint writes to the catalog.
+//! The catalog rows of a checkpoint, added to a batch that is committed later.
 //!
-//! In: what was frozen. Out: a batch, not committed yet.
-//! Invariant: the catalog lists a postponed or paused task under its time, and under no other: whatever row says when a task is due
-//! changes together with its place in the order.
+//! The catalog lists a postponed or paused task under its present time and under no other: the row
+//! that says when a task is due and its key in the order change in the same batch.
 
 use punctual_core::TaskId;
 
-use super::Frozen;
-use crate::catalog::Batch;
-use crate::fault::{Fault, Reading};
-use crate::inner::Inner;
-use crate::names::Known;
-use crate::order::{Kind, paused_key, postponed_key};
-use crate::standing::Standing;
+use super::FrozenState;
+use crate::catalog::CatalogBatch;
+use crate::fault::{ReadContext, StorageFault};
+use crate::state::names::NameBytes;
+use crate::state::order::{ListedKind, paused_key, postponed_key};
+use crate::state::relocation::Relocation;
+use crate::store_core::StoreCore;
 
-impl Inner {
+impl StoreCore {
     pub(super) fn write_rows(
         &self,
-        batch: &mut Batch<'_>,
-        frozen: &Frozen,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
         stale: &[TaskId],
-    ) -> Result<(), Fault> {
-        self.write_standings(batch, frozen, stale)?;
+    ) -> Result<(), StorageFault> {
+        self.write_relocations(batch, frozen, stale)?;
         self.write_paused(batch, frozen)?;
         let mut names: Vec<_> = frozen.names.keys().collect();
         names.sort_unstable();
         for row in names {
             let name = row.name();
-            match row.known() {
-                Known::Is(head) => batch.name(name, Some(head)),
-                Known::Gone => batch.name(name, None),
-                Known::GoneIf(_) => {
-                    let named = row.named().reading("name")?;
+            match row.target_bytes() {
+                NameBytes::Is(head) => batch.name(name, Some(head)),
+                NameBytes::Gone => batch.name(name, None),
+                NameBytes::GoneIf(_) => {
+                    let target = row.target().reading("name")?;
                     let head = self.catalog.head(name)?;
-                    if head.is_some() && named.resolve(head).is_none() {
+                    if head.is_some() && target.resolve(head).is_none() {
                         batch.name(name, None);
                     }
                 }
@@ -48,55 +47,65 @@ impl Inner {
         for lease in &frozen.leases {
             batch.lease(lease);
         }
-        for (partition, owned) in &frozen.owned {
-            batch.owned(*partition, *owned);
+        for (partition, last) in &frozen.last_batches {
+            batch.last_batch(*partition, *last);
         }
         Ok(())
     }
 
-    fn write_standings(
+    fn write_relocations(
         &self,
-        batch: &mut Batch<'_>,
-        frozen: &Frozen,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
         stale: &[TaskId],
-    ) -> Result<(), Fault> {
-        for id in stale.iter().filter(|id| !frozen.standings.contains_key(*id)) {
-            let before = postponed_key(*id, self.standing_before(frozen, *id)?);
-            batch.order(Kind::Postponed, before, None);
-            batch.standing(*id, None);
+    ) -> Result<(), StorageFault> {
+        for id in stale.iter().filter(|id| !frozen.relocations.contains_key(*id)) {
+            let before = postponed_key(*id, self.relocation_before(frozen, *id)?);
+            batch.order(ListedKind::Postponed, before, None);
+            batch.relocation(*id, None);
         }
-        // In the order of the catalog's keys: there each then stands beside the one before it.
-        let mut standings: Vec<_> = frozen.standings.iter().collect();
-        standings.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
-        for (id, standing) in standings {
-            let before = self.standing_before(frozen, *id)?;
-            let standing = standing.map(|standing| standing.completed(*id, before));
-            let listed = postponed_key(*id, standing);
-            batch.order(Kind::Postponed, postponed_key(*id, before), listed);
-            batch.standing(*id, standing);
+        // In the order of the catalog's keys, so that adjacent rows are written together.
+        let mut relocations: Vec<_> = frozen.relocations.iter().collect();
+        relocations.sort_unstable_by_key(|(id, _)| (id.partition(), **id));
+        for (id, relocation) in relocations {
+            let before = self.relocation_before(frozen, *id)?;
+            let relocation = relocation.map(|relocation| relocation.completed(*id, before));
+            let listed = postponed_key(*id, relocation);
+            batch.order(ListedKind::Postponed, postponed_key(*id, before), listed);
+            batch.relocation(*id, relocation);
         }
         Ok(())
     }
 
-    /// The standing in the catalog.
-    fn standing_before(&self, frozen: &Frozen, id: TaskId) -> Result<Option<Standing>, Fault> {
-        if !frozen.beneath.0 {
+    /// The relocation that is in the catalog.
+    fn relocation_before(
+        &self,
+        frozen: &FrozenState,
+        id: TaskId,
+    ) -> Result<Option<Relocation>, StorageFault> {
+        if !frozen.in_catalog.0 {
             return Ok(None);
         }
-        let known = frozen.standings_before.as_ref().and_then(|rows| rows.get(&id).copied());
+        let known = frozen.relocations_before.as_ref().and_then(|rows| rows.get(&id).copied());
         match known {
-            // As it was written it had a place.
-            Some(Some(standing)) if standing.filed_at().is_none() => self.catalog.standing(id),
-            Some(standing) => Ok(standing),
-            None => self.catalog.standing(id),
+            // The catalog has the time of filing, which this row leaves open.
+            Some(Some(relocation)) if relocation.filed_at().is_none() => {
+                self.catalog.relocation(id)
+            }
+            Some(relocation) => Ok(relocation),
+            None => self.catalog.relocation(id),
         }
     }
 
-    fn write_paused(&self, batch: &mut Batch<'_>, frozen: &Frozen) -> Result<(), Fault> {
+    fn write_paused(
+        &self,
+        batch: &mut CatalogBatch<'_>,
+        frozen: &FrozenState,
+    ) -> Result<(), StorageFault> {
         for (id, paused) in frozen.paused.iter() {
-            let before = if frozen.beneath.1 { self.catalog.paused(*id)? } else { None };
+            let before = if frozen.in_catalog.1 { self.catalog.paused(*id)? } else { None };
             let before = paused_key(*id, before.as_ref());
-            batch.order(Kind::Paused, before, paused_key(*id, paused.as_ref()));
+            batch.order(ListedKind::Paused, before, paused_key(*id, paused.as_ref()));
             batch.paused(*id, paused.as_ref());
         }
         Ok(())

@@ -1,8 +1,7 @@
-//! The system calls of the journal, each with the path it was about.
+//! The system calls of the journal. Nothing is decided here.
 //!
-//! In: a path or an open file. Out: the effect, or an `io::Error`. Decides nothing.
-//! Tests inject faults here, under `cfg(test)`: a full disk and a failing fsync cannot be had
-//! otherwise in a unit test.
+//! Tests inject faults here, under `cfg(test)`: a unit test has no other way to get a full disk or
+//! a failing fsync.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
@@ -10,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Zeros are written and synced in steps of this size, so that filling a file in the background
-/// keeps a commit waiting for one step at most.
+/// delays a commit by one step at most.
 const ZERO_STEP_BYTES: usize = 1 << 20;
 /// IOV_MAX on Linux.
 const SLICES_MAX: usize = 1024;
@@ -19,18 +18,18 @@ const SLICES_MAX: usize = 1024;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
     #[cfg(test)]
-    pub(super) faults: std::sync::Arc<faults::Faults>,
+    pub(super) faults: std::sync::Arc<faults::DiskFaults>,
 }
 
 impl Disk {
-    /// Writes all of it at `offset`. After an error any part of it may be in the file.
+    /// Writes all slices at `offset`. After an error any part of them may be in the file.
     pub(super) fn write_at(
         &self,
         file: &File,
         mut slices: &mut [IoSlice<'_>],
         mut offset: u64,
     ) -> io::Result<()> {
-        // Empty slices would make a whole write look like no progress.
+        // Empty slices would make a complete write look like no progress.
         IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
             let some = &slices[..slices.len().min(SLICES_MAX)];
@@ -56,7 +55,7 @@ impl Disk {
         file.sync_data()
     }
 
-    /// Makes names durable.
+    /// Makes file names durable.
     pub(super) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         #[cfg(test)]
         self.faults.sync()?;
@@ -79,7 +78,7 @@ impl Disk {
         fs::rename(from, to)
     }
 
-    /// Removes a file; one that is not there is as good.
+    /// Removes a file, if it exists.
     pub(super) fn remove(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -112,14 +111,13 @@ impl Disk {
         self.sync_data(file)
     }
 
-    /// Makes a new file as long as it is to be, with room for all of it, and makes that durable. It
-    /// reads as zeros.
-    pub(super) fn promise(&self, file: &File, length: u64) -> io::Result<()> {
+    /// Reserves the blocks of a new file and makes its length durable. The file reads as zeros.
+    pub(super) fn preallocate(&self, file: &File, length: u64) -> io::Result<()> {
         #[cfg(test)]
         self.faults.write(file, &[], 0)?;
         match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, length) {
             Ok(()) => self.sync_data(file),
-            // Not every file system makes promises.
+            // Not every file system can reserve blocks.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
                 self.fill(file, 0, length)
             }
@@ -127,7 +125,7 @@ impl Disk {
         }
     }
 
-    /// Reads what is there at `offset`, at most `length` bytes.
+    /// Reads at most `length` bytes at `offset`.
     pub(super) fn read_at(&self, file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length];
         let mut filled = 0;
@@ -144,7 +142,7 @@ impl Disk {
     }
 }
 
-/// Whether an error says that there is no room, and not that the disk is ill.
+/// Whether an error means that the disk is full, and not that it is failing.
 pub(super) fn means_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -160,24 +158,24 @@ pub(super) mod faults {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-    /// What goes wrong next. Counts are in calls; below zero means never.
+    /// What fails next. Counts are in calls; a negative count means never.
     #[derive(Debug)]
-    pub(crate) struct Faults {
-        /// Writes until the disk is full. Once full it stays so until reset.
+    pub(crate) struct DiskFaults {
+        /// Writes until the disk is full. It stays full until reset.
         pub(crate) writes_until_full: AtomicI64,
         /// How many bytes of the failing write still reach the file.
         pub(crate) bytes_before_full: AtomicI64,
         /// Whether only one write fails.
         pub(crate) full_once: AtomicBool,
-        /// The file system says that it has no free block.
+        /// The file system reports that it has no free block.
         pub(crate) no_new_files: AtomicBool,
-        /// While a test holds this, the file system does not say what it has.
+        /// While a test holds this lock, the file system does not report its free space.
         pub(crate) asking: Mutex<()>,
         /// Syncs until one fails.
         pub(crate) syncs_until_failure: AtomicI64,
     }
 
-    impl Default for Faults {
+    impl Default for DiskFaults {
         fn default() -> Self {
             Self {
                 writes_until_full: AtomicI64::new(-1),
@@ -190,7 +188,7 @@ pub(super) mod faults {
         }
     }
 
-    impl Faults {
+    impl DiskFaults {
         pub(super) fn no_new_files(&self) -> bool {
             let _asked = self.asking.lock().expect("no test panics with it");
             self.no_new_files.load(Ordering::SeqCst)
@@ -220,7 +218,7 @@ pub(super) mod faults {
             match self.syncs_until_failure.load(Ordering::SeqCst) {
                 n if n < 0 => Ok(()),
                 0 => {
-                    // The kernel tells of a failure once; the next fsync would succeed.
+                    // The kernel reports a failure once; the next fsync would succeed.
                     self.syncs_until_failure.store(-1, Ordering::SeqCst);
                     Err(rustix::io::Errno::IO.into())
                 }

@@ -1,6 +1,7 @@
-//! What goes wrong with a journal: why it refuses, and what it cut off.
+//! Errors of the journal, and the description of a torn tail.
 //!
-//! One variant per thing that can be done about it. Not here: which bytes are damage and which a torn tail (`scan`).
+//! There is one variant per thing that can be done about it. `scan` decides which bytes are damage
+//! and which are a torn tail.
 
 use std::error::Error;
 use std::fmt;
@@ -11,27 +12,27 @@ use std::sync::Arc;
 use super::CommitNo;
 use super::options::{FILE_BYTES_MAX, FILE_BYTES_MIN};
 
-/// Why the journal does not do what it was asked.
+/// Why a call of the journal failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
-    /// The file system said no while opening or closing.
+    /// The file system returned an error while opening or closing.
     #[error("cannot {action} {}: {source}", file.display())]
     Io {
         /// What was tried.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         file: PathBuf,
-        /// What it said.
+        /// The error of the file system.
         source: Arc<io::Error>,
     },
-    /// Something that was durable is not as it was. Never repaired, never skipped.
+    /// Bytes that were durable have changed. Never repaired, never skipped.
     #[error(
         "{} is damaged at byte {offset}{}: {what}; restore it from a copy",
         file.display(),
         commit.map_or(String::new(), |commit| format!(" ({commit})"))
     )]
     Damaged {
-        /// The file.
+        /// The damaged file.
         file: PathBuf,
         /// Where the good part ends.
         offset: u64,
@@ -40,34 +41,34 @@ pub enum JournalError {
         /// What is wrong.
         what: String,
     },
-    /// A file between two others is not there.
-    #[error("{} is missing, though later files are there", file.display())]
+    /// A file between two others is missing.
+    #[error("{} is missing, but later files exist", file.display())]
     Missing {
-        /// The file.
+        /// The missing file.
         file: PathBuf,
     },
-    /// The journal begins after the checkpoint ends.
+    /// The journal begins after the end of the checkpoint.
     #[error("the checkpoint ends with {checkpoint}, but the journal begins with {first}")]
     Gap {
-        /// Where the checkpoint ends.
+        /// The last commit of the checkpoint.
         checkpoint: CommitNo,
-        /// Where the journal begins.
+        /// The first commit of the journal.
         first: CommitNo,
     },
     /// The journal ends before a commit that was durable once.
-    #[error("the journal stepped back: it ends with {last}, but {checkpoint} was durable")]
+    #[error("the journal lost commits: it ends with {last}, but {checkpoint} was durable")]
     SteppedBack {
-        /// What was durable, by the checkpoint or the closing mark.
+        /// The commit that was durable, according to the checkpoint or the closing mark.
         checkpoint: CommitNo,
-        /// The last commit that is there.
+        /// The last commit in the journal.
         last: CommitNo,
     },
-    /// A file that is not this journal's.
+    /// A file that does not belong to this journal.
     #[error("{} does not belong here: {what}", file.display())]
     Foreign {
         /// The file.
         file: PathBuf,
-        /// How that shows.
+        /// Why it does not belong here.
         what: String,
     },
     /// A file of a format that this version does not read.
@@ -75,51 +76,53 @@ pub enum JournalError {
     Version {
         /// The file.
         file: PathBuf,
-        /// Its format.
+        /// The format of the file.
         found: u32,
-        /// Ours.
+        /// The format that this version reads.
         supported: u32,
     },
-    /// Options out of bounds.
+    /// Options out of range.
     #[error(
-        "journal files of {file_bytes} bytes: allowed is {FILE_BYTES_MIN} to {FILE_BYTES_MAX}, in steps of 8"
+        "journal files of {file_bytes} bytes are not allowed: use {FILE_BYTES_MIN} to \
+         {FILE_BYTES_MAX}, in steps of 8"
     )]
     Options {
-        /// What was asked for.
+        /// The size that was asked for.
         file_bytes: u64,
     },
-    /// The store could not take a commit back.
+    /// The store could not apply a commit at opening.
     #[error("{commit} cannot be replayed: {source}")]
     Replay {
-        /// Which.
+        /// The commit that failed.
         commit: CommitNo,
-        /// Why.
+        /// The error of the store.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// No room. Not written; try again when there is room.
-    #[error("no room for the journal: {why}")]
+    /// The disk is full. The entry was not written; try again when there is space.
+    #[error("the disk is full: {why}")]
     Full {
-        /// What the file system said.
+        /// The error of the file system.
         why: Arc<str>,
     },
-    /// Not durable and never will be: the process has to end and open the journal anew.
+    /// The entry is not durable and never will be: the process has to end and open the journal
+    /// again.
     #[error("the journal is broken: {why}")]
     Broken {
         /// What happened.
         why: Arc<str>,
     },
-    /// The queue is full (only from `try_append`).
+    /// The queue is full.
     #[error("too many commits are waiting for the journal")]
     Busy,
-    /// More than a commit may have.
-    #[error("a commit of {bytes} bytes: at most {bytes_max} are allowed")]
+    /// The commit is larger than allowed.
+    #[error("a commit has {bytes} bytes, at most {bytes_max} are allowed")]
     TooLarge {
-        /// What was asked for.
+        /// The size of the commit.
         bytes: u64,
-        /// The bound.
+        /// The largest size that is allowed.
         bytes_max: u64,
     },
-    /// Closed, or about to be.
+    /// The journal is closed, or about to be.
     #[error("the journal is closed")]
     Closed,
 }
@@ -137,13 +140,13 @@ pub struct Dropped {
     pub file: PathBuf,
     /// Where in the file it began.
     pub offset: u64,
-    /// The first commit that is not there.
+    /// The first commit that is missing.
     pub commit: CommitNo,
-    /// Bytes from the first bad one to the end of the last frame that could be recognised.
+    /// Bytes from the first bad one to the end of the last frame that was recognised.
     pub bytes: u64,
-    /// Frames that could be recognised, whole or not.
+    /// Frames that were recognised, complete or not.
     pub commits: u64,
-    /// How it shows.
+    /// How the tail is torn.
     pub why: DroppedWhy,
 }
 
@@ -156,16 +159,16 @@ impl fmt::Display for Dropped {
     }
 }
 
-/// How a torn tail shows.
+/// How a tail is torn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DroppedWhy {
-    /// Frames of the last group are there, but not all of them are whole.
+    /// Frames of the last group are there, but not all of them are complete.
     TornGroup,
-    /// Where the end should be stands something that is no frame.
+    /// There is neither a frame nor the end marker.
     BadBytes,
     /// The file is shorter than it was made.
     FileCut {
-        /// By how much.
+        /// How many bytes are missing.
         bytes_missing: u64,
     },
 }

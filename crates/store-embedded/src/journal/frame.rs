@@ -1,10 +1,10 @@
-//! The bytes of the journal: the only file that spells them.
+//! The bytes of the journal. No other file spells them; `scan` has the rules about damage.
 //!
-//! In: values. Out: bytes, and back. No IO, no rules about damage: see `scan`.
 //! All integers are little endian. A journal file is
 //! ```text
-//! 0     magic 8 | version u32 | zero u32 | store id 16 | number u64 | salt u64 | file bytes u64 | sum u64
-//! 4096  frame, frame, ... | 40 zero bytes | whatever the file held in an earlier life
+//! 0     magic 8 | version u32 | zero u32 | store id 16
+//! 32    number u64 | salt u64 | file bytes u64 | sum u64
+//! 4096  frame, frame, ... | 40 zero bytes | what the file contained before it was recycled
 //! ```
 //! and a frame, which begins at a multiple of 8, is
 //! ```text
@@ -12,8 +12,8 @@
 //! 24  sum of the payload u64 | sum of the 32 bytes before u64, seeded with the file's salt
 //! 40  payload, then zeros up to a multiple of 8
 //! ```
-//! Invariant: a frame's first four bytes are never zero, so an empty commit cannot read as the end.
-//! Invariant: the salt is new at each life of a file, so no frame of an earlier life is valid.
+//! A frame's first four bytes are never zero, so an empty commit cannot be read as the end. The
+//! salt is new at each use of a file, so no frame of an earlier use is valid.
 //! The sum of the payload has no salt, so that a caller can compute it before the file is known;
 //! the sum of the head covers it.
 
@@ -21,19 +21,19 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::CommitNo;
 
-/// Who the journal belongs to: a file of another store is refused.
+/// The store that the journal belongs to: a file of another store is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreId(pub(crate) [u8; 16]);
 
-/// Where frames begin: a page of its own for the header, so that no later write touches it.
+/// Where frames begin. The header has a page of its own, so that no later write touches it.
 pub(super) const FRAMES_AT: u64 = 4096;
 /// Bytes of a frame before its payload.
 pub(super) const HEAD_BYTES: usize = 40;
 /// Frames begin at multiples of this.
 pub(super) const ALIGN: usize = 8;
-/// What stands after the last frame. Shorter only where the file ends.
+/// What follows the last frame. Shorter only where the file ends.
 pub(super) const END: [u8; HEAD_BYTES] = [0; HEAD_BYTES];
-/// The only format there is so far.
+/// The only format so far.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
 const FILE_MAGIC: [u8; 8] = *b"PUNCTJNL";
@@ -44,11 +44,12 @@ const CLOSED_BYTES: usize = 48;
 
 /// The first page of a journal file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FileHeader {
     pub(super) store: StoreId,
     pub(super) number: u64,
     pub(super) salt: u64,
-    /// How long the file was made. It is never made shorter, so a shorter one was cut.
+    /// The length of the file when it was created. A file never becomes shorter, so a shorter one
+    /// was cut.
     pub(super) file_bytes: u64,
 }
 
@@ -60,8 +61,8 @@ pub(super) enum HeaderFault {
     Damaged,
 }
 
-impl Header {
-    /// The page, followed by an end, so that a recycled file begins its new life empty.
+impl FileHeader {
+    /// The page and an end marker, so that a recycled file is empty.
     pub(super) fn to_page(self) -> Vec<u8> {
         let page_bytes = usize::try_from(FRAMES_AT).expect("a page") + HEAD_BYTES;
         let mut page = Vec::with_capacity(page_bytes);
@@ -92,12 +93,12 @@ impl Header {
 
 /// The closing mark, in a file of its own: the last commit of a journal that was closed cleanly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Closed {
+pub(super) struct ClosingMark {
     pub(super) store: StoreId,
     pub(super) last: CommitNo,
 }
 
-impl Closed {
+impl ClosingMark {
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CLOSED_BYTES);
         bytes.extend_from_slice(&CLOSED_MAGIC);
@@ -120,7 +121,7 @@ impl Closed {
     }
 }
 
-/// Both of the above: magic, version, and a sum over everything before it.
+/// Checks magic, version and the checksum at the end.
 fn checked(bytes: &[u8], length: usize, magic: [u8; 8]) -> Result<(), HeaderFault> {
     let Some(bytes) = bytes.get(..length) else {
         return Err(HeaderFault::Damaged);
@@ -130,7 +131,7 @@ fn checked(bytes: &[u8], length: usize, magic: [u8; 8]) -> Result<(), HeaderFaul
         return Err(HeaderFault::NotOurs);
     }
     match half(bytes, 8) {
-        // A sum that is right says that the version was written so, and not flipped.
+        // If the checksum is right, the version was written like this and is not damaged.
         FORMAT_VERSION if sound => Ok(()),
         version if version != FORMAT_VERSION && sound => Err(HeaderFault::Version(version)),
         _ => Err(HeaderFault::Damaged),
@@ -139,7 +140,7 @@ fn checked(bytes: &[u8], length: usize, magic: [u8; 8]) -> Result<(), HeaderFaul
 
 /// A frame before its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     pub(super) length: u32,
     pub(super) commit: CommitNo,
     /// The first commit of the group that this frame was written with.
@@ -147,7 +148,7 @@ pub(super) struct Head {
     pub(super) payload_sum: u64,
 }
 
-impl Head {
+impl FrameHead {
     pub(super) fn to_bytes(self, salt: u64) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[0..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
@@ -160,7 +161,7 @@ impl Head {
         bytes
     }
 
-    /// The head that begins at the start of `bytes`, if one of this life of the file does.
+    /// The head at the start of `bytes`, if there is one with this salt.
     pub(super) fn read(bytes: &[u8], salt: u64) -> Option<Self> {
         let bytes = bytes.get(..HEAD_BYTES)?;
         if half(bytes, 0) != FRAME_MAGIC {
@@ -177,13 +178,13 @@ impl Head {
         })
     }
 
-    /// The whole frame, padding included.
+    /// Bytes of the whole frame, padding included.
     pub(super) fn frame_bytes(self) -> u64 {
         frame_bytes(self.length as usize)
     }
 }
 
-/// The sum of a payload, as its head carries it.
+/// The checksum of a payload, as its head contains it.
 pub(super) fn payload_sum(payload: &[u8]) -> u64 {
     xxh3_64(payload)
 }
@@ -203,45 +204,45 @@ pub(super) fn is_end(rest: &[u8]) -> bool {
     rest.iter().take(HEAD_BYTES).all(|&byte| byte == 0)
 }
 
-/// The name of a file of the chain.
+/// The name of a file in the chain.
 pub(super) fn file_name(number: u64) -> String {
     format!("{number:012}.journal")
 }
 
-/// The name of a file that waits for another life.
+/// The name of a file that waits to be recycled.
 pub(super) fn spare_name(number: u64) -> String {
     format!("{number:012}.spare")
 }
 
-/// A file that is being filled with zeros. Worthless after a crash.
+/// A file that is being created. Of no use after a crash.
 pub(super) const UNFINISHED_NAME: &str = "unfinished";
 /// The closing mark.
 pub(super) const CLOSED_NAME: &str = "closed";
 /// The closing mark while it is written.
 pub(super) const CLOSED_UNFINISHED_NAME: &str = "closed.unfinished";
 
-/// What a name in the journal's directory stands for.
+/// What a name in the journal's directory means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum FileName {
     File(u64),
     Spare(u64),
     Closed,
     Unfinished,
-    /// Made by the file system itself, where the journal has one of its own.
+    /// Created by the file system itself, if the journal has one of its own.
     LostAndFound,
     Foreign,
 }
 
-pub(super) fn read_name(name: &str) -> Name {
+pub(super) fn read_name(name: &str) -> FileName {
     let number = |suffix: &str| name.strip_suffix(suffix).and_then(|n| n.parse::<u64>().ok());
     match name {
-        CLOSED_NAME => Name::Closed,
-        UNFINISHED_NAME | CLOSED_UNFINISHED_NAME => Name::Unfinished,
-        "lost+found" => Name::LostAndFound,
+        CLOSED_NAME => FileName::Closed,
+        UNFINISHED_NAME | CLOSED_UNFINISHED_NAME => FileName::Unfinished,
+        "lost+found" => FileName::LostAndFound,
         _ => match (number(".journal"), number(".spare")) {
-            (Some(n), _) if name == file_name(n) => Name::File(n),
-            (_, Some(n)) if name == spare_name(n) => Name::Spare(n),
-            _ => Name::Foreign,
+            (Some(n), _) if name == file_name(n) => FileName::File(n),
+            (_, Some(n)) if name == spare_name(n) => FileName::Spare(n),
+            _ => FileName::Foreign,
         },
     }
 }

@@ -1,16 +1,16 @@
-//! Reading a journal back: what it holds, and whether what is wrong with it may be cut off.
+//! Scanning a journal: what it contains, and whether what is wrong with it may be cut off.
 //!
-//! In: the directory. Out: every commit after the checkpoint, in order, and a `Scan` that says
-//! where to go on; or a refusal. Changes nothing on disk: cutting a tail off is `open`'s work.
+//! A scan replays every commit after the checkpoint, in order, and returns where to continue, or an
+//! error. It changes nothing on disk: `open` cuts off a torn tail.
 //!
-//! The rule about damage rests on one fact of the writer: a group is written only when the group
-//! before it is durable. So with L the last commit of the unbroken run from the start,
-//! - a head (with this file's salt) whose group begins at or before L + 1 belongs to the group
-//!   that was being written: the crash tore it, nobody was told of it, and it may be cut off;
+//! The rule about damage relies on one property of the writer: a group is written only when the
+//! group before it is durable. So with L the last commit of the unbroken sequence from the start,
+//! - a head (with this file's salt) whose group begins at or before L + 1 belongs to the group that
+//!   was being written: the crash tore it, it was never acknowledged, and it may be cut off;
 //! - a head whose group begins after L + 1 proves that commit L + 1 was durable once: it was
 //!   damaged since, and the journal refuses to open.
 //!
-//! A head counts as proof even if its payload is bad. Frames are looked for at every place where
+//! A head counts as proof even if its payload is bad. Frames are searched for at every offset where
 //! one could begin, in the rest of the file and in all later files.
 //! After a clean close nothing may be cut off.
 
@@ -22,16 +22,16 @@ use bytes::Bytes;
 
 use super::disk::Disk;
 use super::frame::{
-    ALIGN, CLOSED_NAME, Closed, FORMAT_VERSION, FRAMES_AT, HEAD_BYTES, Head, Header, HeaderFault,
-    Name, StoreId, file_name, is_end, payload_sum, read_name,
+    ALIGN, CLOSED_NAME, ClosingMark, FORMAT_VERSION, FRAMES_AT, FileHeader, FileName, FrameHead,
+    HEAD_BYTES, HeaderFault, StoreId, file_name, is_end, payload_sum, read_name,
 };
 use super::{CommitNo, Dropped, DroppedWhy, JournalError, Replay};
 
 /// A file of the chain.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ScannedFile {
     pub(super) path: PathBuf,
-    pub(super) header: Header,
+    pub(super) header: FileHeader,
     /// Its length on disk, which is less than the header says if it was cut.
     pub(super) length: u64,
     /// The last commit in it, if it has any.
@@ -42,14 +42,14 @@ pub(super) struct Found {
     pub(super) group_at: u64,
 }
 
-/// What the directory holds, and where to go on.
+/// What the directory contains, and where to continue.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// Files that the checkpoint has made superfluous.
-    pub(super) obsolete: Vec<Found>,
+    /// Files that the checkpoint no longer needs.
+    pub(super) obsolete: Vec<ScannedFile>,
     /// The chain from the first needed file on.
-    pub(super) files: Vec<Found>,
-    /// The one to go on with; those after it are empty.
+    pub(super) files: Vec<ScannedFile>,
+    /// The index of the file to continue with; those after it are empty.
     pub(super) active: usize,
     pub(super) last: CommitNo,
     pub(super) replayed: u64,
@@ -61,19 +61,19 @@ pub(super) struct Scan {
     pub(super) unfinished: Vec<PathBuf>,
 }
 
-/// A tail that would be cut off, if nothing later contradicts it.
-struct Tail {
+/// A tail that will be cut off, unless a later file contradicts it.
+struct TornTail {
     file: usize,
     stale: Vec<u64>,
     dropped: Dropped,
 }
 
-struct Reading<'a> {
+struct ScanReader<'a> {
     after: CommitNo,
     last: CommitNo,
     group: CommitNo,
     replayed: u64,
-    tail: Option<Tail>,
+    tail: Option<TornTail>,
     replay: &'a mut Replay<'a>,
 }
 
@@ -109,20 +109,20 @@ pub(super) fn scan(
         }
     }
     let needed = first_needed(disk, &files, after)?;
-    let obsolete: Vec<Found> = files.drain(..needed).collect();
+    let obsolete: Vec<ScannedFile> = files.drain(..needed).collect();
     let last = before_first(disk, &files[0])?;
     if last > after {
         return Err(JournalError::Gap { checkpoint: after, first: CommitNo(last.0 + 1) });
     }
 
     let group = CommitNo(0);
-    // The lifetime of the callback is shortened to that of this reading.
+    // Shortens the lifetime of the callback to that of this reader.
     let replay: &mut Replay<'_> = &mut |commit, payload| replay(commit, payload);
-    let mut reading = Reading { after, last, group, replayed: 0, tail: None, replay };
+    let mut reading = ScanReader { after, last, group, replayed: 0, tail: None, replay };
     for (index, file) in files.iter_mut().enumerate() {
         reading.read(disk, index, file)?;
     }
-    let Reading { last, replayed, tail, .. } = reading;
+    let ScanReader { last, replayed, tail, .. } = reading;
     if last < after {
         return Err(JournalError::SteppedBack { checkpoint: after, last });
     }
@@ -148,9 +148,14 @@ pub(super) fn scan(
     }))
 }
 
-impl Reading<'_> {
-    /// The frames of one file, then what stands after them.
-    fn read(&mut self, disk: &Disk, index: usize, file: &mut Found) -> Result<(), JournalError> {
+impl ScanReader<'_> {
+    /// Reads the frames of one file, then what follows them.
+    fn read(
+        &mut self,
+        disk: &Disk,
+        index: usize,
+        file: &mut ScannedFile,
+    ) -> Result<(), JournalError> {
         let bytes = read_whole(disk, file)?;
         let mut at = FRAMES_AT;
         while let Some((head, payload)) = frame_at(&bytes, at, file.header.salt) {
@@ -175,8 +180,8 @@ impl Reading<'_> {
         self.after_frames(index, file, &bytes)
     }
 
-    /// A good frame must be the next one, and must join up with what came before it.
-    fn expect(&mut self, file: &Found, at: u64, head: Head) -> Result<(), JournalError> {
+    /// A good frame must have the next number, and must belong to its group.
+    fn expect(&mut self, file: &ScannedFile, at: u64, head: FrameHead) -> Result<(), JournalError> {
         let next = CommitNo(self.last.0 + 1);
         let joins = head.commit == next;
         let in_group =
@@ -184,18 +189,18 @@ impl Reading<'_> {
         if !joins || !in_group {
             return Err(damaged(&file.path, at, next, format!("found {}", head.commit)));
         }
-        // Looked like a torn tail, but a later file goes on where it ends: nothing is missing.
+        // It looked like a torn tail, but a later file continues where it ends: nothing is missing.
         match self.tail.take() {
             Some(tail) if !tail.stale.is_empty() => Err(self.contradicted(&tail)),
             _ => Ok(()),
         }
     }
 
-    /// No good frame begins at `file.end`: the end, a torn group, or damage.
+    /// No good frame begins at `file.end`: this is the end, a torn group, or damage.
     fn after_frames(
         &mut self,
         index: usize,
-        file: &Found,
+        file: &ScannedFile,
         bytes: &[u8],
     ) -> Result<(), JournalError> {
         let next = CommitNo(self.last.0 + 1);
@@ -204,11 +209,11 @@ impl Reading<'_> {
         for (at, head) in heads_from(bytes, file.end, file.header.salt) {
             let of_this_group = head.group == self.group && file.last.is_some();
             if head.group != next && !of_this_group {
-                let what = format!("{} stands at byte {at}, written later", head.commit);
+                let what = format!("{} at byte {at} was written later", head.commit);
                 return Err(damaged(&file.path, file.end, next, what));
             }
             if head.commit < next {
-                let what = format!("{} stands at byte {at} a second time", head.commit);
+                let what = format!("{} is at byte {at} a second time", head.commit);
                 return Err(damaged(&file.path, file.end, next, what));
             }
             stale.push(at);
@@ -239,20 +244,20 @@ impl Reading<'_> {
             commits: stale.len() as u64,
             why,
         };
-        self.tail = Some(Tail { file: index, stale, dropped });
+        self.tail = Some(TornTail { file: index, stale, dropped });
         Ok(())
     }
 
-    /// A torn tail must be the end of everything; here something follows in a later file.
-    fn contradicted(&self, tail: &Tail) -> JournalError {
+    /// A torn tail must be the end of everything, but here a later file continues.
+    fn contradicted(&self, tail: &TornTail) -> JournalError {
         let Dropped { file, offset, commit, .. } = &tail.dropped;
         damaged(file, *offset, *commit, "a later file was written after it".to_owned())
     }
 }
 
-/// Whole frame at `at`, if there is one: head and payload both sound.
-fn frame_at(bytes: &Bytes, at: u64, salt: u64) -> Option<(Head, Bytes)> {
-    let head = Head::read(rest(bytes, at), salt)?;
+/// The frame at `at`, if head and payload are sound.
+fn frame_at(bytes: &Bytes, at: u64, salt: u64) -> Option<(FrameHead, Bytes)> {
+    let head = FrameHead::read(rest(bytes, at), salt)?;
     let start = usize::try_from(at).ok()?.checked_add(HEAD_BYTES)?;
     let end = start.checked_add(head.length as usize)?;
     // The padding must be there too, or the next frame would begin beyond the file.
@@ -263,13 +268,13 @@ fn frame_at(bytes: &Bytes, at: u64, salt: u64) -> Option<(Head, Bytes)> {
     (payload_sum(&payload) == head.payload_sum).then_some((head, payload))
 }
 
-/// All heads at or after `from`, stepping over the payload of each.
-fn heads_from(bytes: &[u8], from: u64, salt: u64) -> impl Iterator<Item = (u64, Head)> {
+/// All heads at or after `from`, skipping the payload of each.
+fn heads_from(bytes: &[u8], from: u64, salt: u64) -> impl Iterator<Item = (u64, FrameHead)> {
     let mut at = from;
     std::iter::from_fn(move || {
         while at < bytes.len() as u64 {
             let here = at;
-            if let Some(head) = Head::read(rest(bytes, here), salt) {
+            if let Some(head) = FrameHead::read(rest(bytes, here), salt) {
                 at = here.saturating_add(head.frame_bytes());
                 return Some((here, head));
             }
@@ -284,21 +289,26 @@ fn rest(bytes: &[u8], at: u64) -> &[u8] {
 }
 
 fn refuse_after_close(
-    closed: Closed,
+    closed: ClosingMark,
     last: CommitNo,
-    tail: Option<&Tail>,
+    tail: Option<&TornTail>,
 ) -> Result<(), JournalError> {
     match tail {
-        Some(Tail { dropped: Dropped { file, offset, commit, why, .. }, .. }) => {
-            Err(damaged(file, *offset, *commit, format!("{why}, though it was closed cleanly")))
+        Some(TornTail { dropped: Dropped { file, offset, commit, why, .. }, .. }) => {
+            Err(damaged(file, *offset, *commit, format!("{why}, although it was closed cleanly")))
         }
         None if last == closed.last => Ok(()),
         None => Err(JournalError::SteppedBack { checkpoint: closed.last, last }),
     }
 }
 
-/// The last file whose first commit the checkpoint joins up with; all before it are superfluous.
-fn first_needed(disk: &Disk, files: &[Found], after: CommitNo) -> Result<usize, JournalError> {
+/// The last file that begins at or before the commit after the checkpoint; earlier files are not
+/// needed.
+fn first_needed(
+    disk: &Disk,
+    files: &[ScannedFile],
+    after: CommitNo,
+) -> Result<usize, JournalError> {
     let mut needed = 0;
     for (index, file) in files.iter().enumerate().skip(1) {
         match first_head(disk, file)? {
@@ -309,9 +319,9 @@ fn first_needed(disk: &Disk, files: &[Found], after: CommitNo) -> Result<usize, 
     Ok(needed)
 }
 
-/// The commit before the first of the chain. A file other than the very first is never left alone
-/// without frames, so there its first head must be readable.
-fn before_first(disk: &Disk, file: &Found) -> Result<CommitNo, JournalError> {
+/// The commit before the first of the chain. A file other than number 1 is never left alone without
+/// frames, so its first head must be readable.
+fn before_first(disk: &Disk, file: &ScannedFile) -> Result<CommitNo, JournalError> {
     match first_head(disk, file)? {
         Some(head) if head.commit.0 > 0 => Ok(CommitNo(head.commit.0 - 1)),
         _ if file.header.number == 1 => Ok(CommitNo(0)),
@@ -324,15 +334,15 @@ fn before_first(disk: &Disk, file: &Found) -> Result<CommitNo, JournalError> {
     }
 }
 
-fn first_head(disk: &Disk, file: &Found) -> Result<Option<Head>, JournalError> {
+fn first_head(disk: &Disk, file: &ScannedFile) -> Result<Option<FrameHead>, JournalError> {
     let bytes = disk
         .open_for_reading(&file.path)
         .and_then(|open| disk.read_at(&open, FRAMES_AT, HEAD_BYTES))
         .map_err(|source| JournalError::io("read", &file.path, source))?;
-    Ok(Head::read(&bytes, file.header.salt))
+    Ok(FrameHead::read(&bytes, file.header.salt))
 }
 
-fn read_whole(disk: &Disk, file: &Found) -> Result<Bytes, JournalError> {
+fn read_whole(disk: &Disk, file: &ScannedFile) -> Result<Bytes, JournalError> {
     let length = file.length.min(file.header.file_bytes);
     let length = usize::try_from(length).expect("a file of a journal fits in memory");
     disk.open_for_reading(&file.path)
@@ -341,7 +351,7 @@ fn read_whole(disk: &Disk, file: &Found) -> Result<Bytes, JournalError> {
         .map_err(|source| JournalError::io("read", &file.path, source))
 }
 
-/// The names in the directory, sorted out.
+/// The names in the directory, by what they mean.
 struct Listing {
     numbers: Vec<u64>,
     spares: Vec<u64>,
@@ -358,14 +368,14 @@ fn list(dir: &Path) -> Result<Listing, JournalError> {
     };
     for entry in entries {
         let path = entry.map_err(|source| JournalError::io("list", dir, source))?.path();
-        match path.file_name().and_then(|name| name.to_str()).map_or(Name::Foreign, read_name) {
-            Name::File(number) => listing.numbers.push(number),
-            Name::Spare(number) => listing.spares.push(number),
-            Name::Closed => listing.closed = Some(dir.join(CLOSED_NAME)),
-            Name::Unfinished => listing.unfinished.push(path),
-            Name::LostAndFound => {}
-            Name::Foreign => {
-                let what = "the journal's directory holds nothing but its own files".to_owned();
+        match path.file_name().and_then(|name| name.to_str()).map_or(FileName::Foreign, read_name) {
+            FileName::File(number) => listing.numbers.push(number),
+            FileName::Spare(number) => listing.spares.push(number),
+            FileName::Closed => listing.closed = Some(dir.join(CLOSED_NAME)),
+            FileName::Unfinished => listing.unfinished.push(path),
+            FileName::LostAndFound => {}
+            FileName::Foreign => {
+                let what = "only files of the journal may be in its directory".to_owned();
                 return Err(JournalError::Foreign { file: path, what });
             }
         }
@@ -375,28 +385,33 @@ fn list(dir: &Path) -> Result<Listing, JournalError> {
     Ok(listing)
 }
 
-fn open_file(disk: &Disk, dir: &Path, number: u64, store: StoreId) -> Result<Found, JournalError> {
+fn open_file(
+    disk: &Disk,
+    dir: &Path,
+    number: u64,
+    store: StoreId,
+) -> Result<ScannedFile, JournalError> {
     let path = dir.join(file_name(number));
     let io = |source| JournalError::io("read", &path, source);
     let file = disk.open_for_reading(&path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let head = usize::try_from(FRAMES_AT).expect("a page");
     let page = disk.read_at(&file, 0, head).map_err(io)?;
-    let header = Header::read(&page).map_err(|fault| header_fault(fault, &path))?;
+    let header = FileHeader::read(&page).map_err(|fault| header_fault(fault, &path))?;
     if header.store != store {
         return Err(other_store(path));
     }
     if header.number != number {
-        let what = format!("its header says that it is {}", file_name(header.number));
+        let what = format!("its header belongs to {}", file_name(header.number));
         return Err(JournalError::Foreign { file: path, what });
     }
     let end = FRAMES_AT;
-    Ok(Found { path, header, length, last: None, end, group_at: end })
+    Ok(ScannedFile { path, header, length, last: None, end, group_at: end })
 }
 
-fn read_closed(path: &Path, store: StoreId) -> Result<Closed, JournalError> {
+fn read_closed(path: &Path, store: StoreId) -> Result<ClosingMark, JournalError> {
     let bytes = fs::read(path).map_err(|source| JournalError::io("read", path, source))?;
-    let closed = Closed::read(&bytes).map_err(|fault| header_fault(fault, path))?;
+    let closed = ClosingMark::read(&bytes).map_err(|fault| header_fault(fault, path))?;
     if closed.store != store {
         return Err(other_store(path.to_owned()));
     }
@@ -411,7 +426,7 @@ fn header_fault(fault: HeaderFault, path: &Path) -> JournalError {
     let file = path.to_owned();
     match fault {
         HeaderFault::NotOurs => {
-            JournalError::Foreign { file, what: "it is no file of a journal".to_owned() }
+            JournalError::Foreign { file, what: "it is not a journal file".to_owned() }
         }
         HeaderFault::Version(found) => {
             JournalError::Version { file, found, supported: FORMAT_VERSION }

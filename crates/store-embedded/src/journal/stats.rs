@@ -1,11 +1,11 @@
-//! Figures of the journal, for metrics and the bench. Nothing here decides anything.
+//! Statistics of the journal, for metrics and benchmarks. Nothing is decided by them.
 
 use std::time::{Duration, Instant};
 
 /// Number of buckets of the fsync histogram.
 const FSYNC_BUCKETS: usize = 16;
 
-/// Figures since opening.
+/// Statistics since opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalStats {
     /// Commits made durable.
@@ -26,24 +26,24 @@ pub struct JournalStats {
     pub fsync_micros_max: u64,
     /// The last fdatasync.
     pub fsync_micros_last: u64,
-    /// How many took how long: bucket `i` counts those under `64 << i` microseconds that no
-    /// earlier one counts, the last bucket all others.
+    /// Histogram of fdatasync: bucket `i` counts those under `64 << i` microseconds that no earlier
+    /// bucket counts, the last bucket all others.
     pub fsync_micros_buckets: [u64; FSYNC_BUCKETS],
-    /// Times that the writer had to wait for the next file.
+    /// How often the writer waited for the next file.
     pub file_waits: u64,
     /// Commits refused as `Full` after they were accepted.
     pub refused_full: u64,
     /// Files begun since opening.
     pub files_begun: u64,
-    /// Files made by writing zeros since opening.
+    /// Files created by writing zeros since opening.
     pub files_filled: u64,
-    /// Files made by reserving their room since opening, because one was wanted at once.
+    /// Files created by preallocation since opening, because one was needed at once.
     pub files_promised: u64,
     /// Files recycled since opening.
     pub files_recycled: u64,
     /// Files on disk now, spares included.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of the files on disk now.
     pub disk_bytes: u64,
 }
 
@@ -71,12 +71,12 @@ impl JournalStats {
     }
 }
 
-/// How long something took. A measurement: it is shown, and decides nothing, so it needs no
-/// `Clock` that tests can move.
+/// Measures how long something took. The result is only shown, so it needs no `Clock` that tests
+/// can move.
 #[derive(Debug)]
-pub(crate) struct Stopwatch(Instant);
+pub(crate) struct StoreStopwatch(Instant);
 
-impl Stopwatch {
+impl StoreStopwatch {
     #[expect(clippy::disallowed_methods, reason = "a duration that is only shown, never acted on")]
     pub(crate) fn start() -> Self {
         Self(Instant::now())

@@ -1,10 +1,9 @@
-//! The writer: turns what waits into groups, and groups into durable bytes.
+//! The writer: takes entries from the queue in groups, and makes each group durable.
 //!
-//! In: the queue that callers fill. Out: outcomes, in order, to be handed over.
-//! Invariant: a group is written only when the one before it is durable, and lies in one file.
-//! Invariant: bytes of a group that failed cannot be read as frames later; if that cannot be made
-//! sure of, the journal is broken.
-//! Next door: `shelf` has the next file ready; `scan` reads what is written here; `hand_over` tells the store.
+//! A group is written only when the one before it is durable, and is in one file. Bytes of a group
+//! that failed cannot be read as frames later; if that cannot be ensured, the journal is broken.
+//! `file_pool` provides the next file, `completion` reports to the store, and `scan` reads what is
+//! written here.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -14,33 +13,33 @@ use std::thread;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use super::completion::{Completion, CompletionReceiver, CompletionSender, ReceiverGone};
 use super::disk::{Disk, means_full};
-use super::frame::{Head, frame_bytes, padding, payload_sum};
-use super::hand_over::{Gone, Groups, HandOver, Outcome};
-use super::shelf::{LiveFile, Next, Shelf};
-use super::stats::Stopwatch;
-use super::{Class, CommitNo, Entry, JournalError, JournalOptions, JournalStats};
+use super::file_pool::{FilePool, LiveFile, NextFile};
+use super::frame::{FrameHead, frame_bytes, padding, payload_sum};
+use super::stats::StoreStopwatch;
+use super::{Class, CommitNo, JournalEntry, JournalError, JournalOptions, JournalStats};
 
-/// Payloads up to this length are copied next to their heads; longer ones are written from where
-/// they are.
+/// Payloads up to this length are copied next to their heads; longer ones are written without a
+/// copy.
 const COPY_BYTES_MAX: usize = 4096;
-/// Bytes of a group that the writer hands over itself: less than a millisecond of taking it in.
-const HERE_BYTES_MAX: u64 = 64 * 1024;
+/// Bytes of a group that the writer completes itself: the store applies them in less than a
+/// millisecond.
+const COMPLETE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What callers, the writer and the hand-over share.
+/// What callers, the writer and the completing thread share.
 #[derive(Debug)]
-pub(super) struct Shared<T> {
-    state: Mutex<State<T>>,
-    /// Something to write, or time to stop.
+pub(super) struct JournalShared<T> {
+    state: Mutex<WriterState<T>>,
+    /// Signals an entry in the queue, or the end.
     work: Condvar,
-    /// The queue was emptied, or the journal ended.
-    room: Condvar,
-    pub(super) room_async: Notify,
+    /// Signals that the queue was emptied, or that the journal ended.
+    pub(super) capacity: Notify,
 }
 
 #[derive(Debug)]
-struct State<T> {
-    queue: VecDeque<Queued<T>>,
+struct WriterState<T> {
+    queue: VecDeque<QueuedEntry<T>>,
     queue_bytes: usize,
     stopping: bool,
     broken: Option<Arc<str>>,
@@ -49,18 +48,18 @@ struct State<T> {
     stats: JournalStats,
 }
 
-/// An entry in the queue, with what its head needs.
+/// An entry in the queue, with the checksum of its payload.
 #[derive(Debug)]
-pub(super) struct Queued<T> {
+pub(super) struct QueuedEntry<T> {
     pub(super) bytes: Bytes,
     class: Class,
     item: T,
     sum: u64,
 }
 
-impl<T> Queued<T> {
-    pub(super) fn new(entry: Entry<T>) -> Self {
-        let Entry { bytes, class, item } = entry;
+impl<T> QueuedEntry<T> {
+    pub(super) fn new(entry: JournalEntry<T>) -> Self {
+        let JournalEntry { bytes, class, item } = entry;
         let sum = payload_sum(&bytes);
         Self { bytes, class, item, sum }
     }
@@ -70,10 +69,10 @@ impl<T> Queued<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> JournalShared<T> {
     pub(super) fn new(last: CommitNo, active: &LiveFile) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(WriterState {
                 queue: VecDeque::new(),
                 queue_bytes: 0,
                 stopping: false,
@@ -83,21 +82,20 @@ impl<T> Shared<T> {
                 stats: JournalStats::default(),
             }),
             work: Condvar::new(),
-            room: Condvar::new(),
-            room_async: Notify::new(),
+            capacity: Notify::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
+    fn state(&self) -> MutexGuard<'_, WriterState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry in the queue, or gives it back.
+    /// Puts an entry in the queue, or returns it with the reason.
     pub(super) fn offer(
         &self,
-        queued: Queued<T>,
+        queued: QueuedEntry<T>,
         options: &JournalOptions,
-    ) -> Result<(), (JournalError, Queued<T>)> {
+    ) -> Result<(), (JournalError, QueuedEntry<T>)> {
         let mut state = self.state();
         if let Some(why) = &state.broken {
             return Err((JournalError::Broken { why: Arc::clone(why) }, queued));
@@ -105,7 +103,7 @@ impl<T> Shared<T> {
         if state.stopping {
             return Err((JournalError::Closed, queued));
         }
-        if !state.has_room(options, queued.bytes.len()) {
+        if !state.has_capacity(options, queued.bytes.len()) {
             return Err((JournalError::Busy, queued));
         }
         state.queue_bytes += queued.bytes.len();
@@ -116,15 +114,8 @@ impl<T> Shared<T> {
         Ok(())
     }
 
-    pub(super) fn wait_for_room(&self, options: &JournalOptions, bytes: usize) {
-        let mut state = self.state();
-        while !state.has_room(options, bytes) && !state.stopping && state.broken.is_none() {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// All that waits. `None` when the journal is to stop and nothing waits.
-    fn take(&self) -> Option<VecDeque<Queued<T>>> {
+    /// Takes the whole queue. `None` when the journal stops and the queue is empty.
+    fn take(&self) -> Option<VecDeque<QueuedEntry<T>>> {
         let mut state = self.state();
         loop {
             if !state.queue.is_empty() {
@@ -147,8 +138,7 @@ impl<T> Shared<T> {
     }
 
     fn wake_callers(&self) {
-        self.room.notify_all();
-        self.room_async.notify_waiters();
+        self.capacity.notify_waiters();
     }
 
     pub(super) fn stop(&self) {
@@ -157,9 +147,9 @@ impl<T> Shared<T> {
         self.wake_callers();
     }
 
-    /// For good. The first reason stays.
+    /// Breaks the journal for good. The first reason is kept.
     pub(super) fn break_with(&self, why: String) {
-        tracing::error!(why, "journal: broken, nothing more is acknowledged");
+        tracing::error!(why, "journal broken, nothing more is acknowledged");
         self.state().broken.get_or_insert_with(|| Arc::from(why));
         self.wake_callers();
     }
@@ -181,65 +171,65 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> State<T> {
-    fn has_room(&self, options: &JournalOptions, bytes: usize) -> bool {
-        // One that is larger than the whole bound goes alone.
+impl<T> WriterState<T> {
+    fn has_capacity(&self, options: &JournalOptions, bytes: usize) -> bool {
+        // A payload that is larger than the whole limit is queued alone.
         self.queue.is_empty()
             || (self.queue.len() < options.queue_commits_max
                 && self.queue_bytes + bytes <= options.queue_bytes_max)
     }
 }
 
-/// The thread that hands outcomes to the store.
-pub(super) fn hand_over<T>(shared: &Shared<T>, groups: Groups<T>) {
-    let _guard = BreakOnPanic(shared);
+/// The thread that reports completions to the store.
+pub(super) fn run_completions<T>(shared: &JournalShared<T>, groups: CompletionReceiver<T>) {
+    let _guard = BreakJournalOnPanic(shared);
     groups.run();
 }
 
-/// A thread that panics must not leave callers waiting for ever.
-struct BreakOnPanic<'a, T>(&'a Shared<T>);
+/// Breaks the journal if a thread panics, so that no caller waits for it.
+struct BreakJournalOnPanic<'a, T>(&'a JournalShared<T>);
 
-impl<T> Drop for BreakOnPanic<'_, T> {
+impl<T> Drop for BreakJournalOnPanic<'_, T> {
     fn drop(&mut self) {
         if thread::panicking() {
             let name = thread::current().name().unwrap_or("a thread").to_owned();
             self.0.break_with(format!("{name} panicked"));
-            // Nobody is left to answer these; dropping an item is all the answer there is.
+            // No thread is left to complete these entries; dropping their items tells the callers.
             let waiting = std::mem::take(&mut self.0.state().queue);
             drop(waiting);
         }
     }
 }
 
-/// The owner of the file.
-pub(super) struct Writer<T> {
+/// The thread that owns the file.
+pub(super) struct JournalWriter<T> {
     disk: Disk,
     reserve_bytes: u64,
-    shared: Arc<Shared<T>>,
-    shelf: Arc<Shelf>,
+    shared: Arc<JournalShared<T>>,
+    file_pool: Arc<FilePool>,
     active: LiveFile,
     active_is_empty: bool,
     last: CommitNo,
-    /// Heads and short payloads of the group being written; kept to be used again.
+    /// Heads and short payloads of the group being written; reused.
     staging: Vec<u8>,
 }
 
-/// What to do with the entry that comes next.
-enum Step {
+/// What to do with the next entry.
+enum GroupStep {
     Take,
     /// Write what was taken so far, then wait for the next file.
     Wait,
-    /// Write what was taken so far, then go on in the next file.
+    /// Write what was taken so far, then continue in the next file.
     Rotate,
     Refuse(JournalError),
 }
 
-impl<T> Writer<T> {
+impl<T> JournalWriter<T> {
     pub(super) fn new(
         disk: Disk,
         options: &JournalOptions,
-        shared: &Arc<Shared<T>>,
-        shelf: &Arc<Shelf>,
+        shared: &Arc<JournalShared<T>>,
+        file_pool: &Arc<FilePool>,
         active: LiveFile,
         last: CommitNo,
     ) -> Self {
@@ -247,51 +237,51 @@ impl<T> Writer<T> {
             disk,
             reserve_bytes: options.reserve_bytes(),
             shared: Arc::clone(shared),
-            shelf: Arc::clone(shelf),
+            file_pool: Arc::clone(file_pool),
             active,
-            // If it is not, saying so once too often does no harm.
+            // If it is not empty, one call of `wrote_first` too many does no harm.
             active_is_empty: true,
             last,
             staging: Vec::new(),
         }
     }
 
-    /// The thread: until the journal is stopped and the queue is empty.
-    pub(super) fn run(mut self, hand_over: &HandOver<T>) {
+    /// The thread: runs until the journal is stopped and the queue is empty.
+    pub(super) fn run(mut self, sender: &CompletionSender<T>) {
         let shared = Arc::clone(&self.shared);
-        let _guard = BreakOnPanic(&shared);
+        let _guard = BreakJournalOnPanic(&shared);
         while let Some(mut waiting) = shared.take() {
             while !waiting.is_empty() {
                 let (group, bytes) = self.next_group(&mut waiting);
-                let nobody_waits = waiting.is_empty() && shared.is_idle();
-                let told = match group.is_empty() {
+                let idle = waiting.is_empty() && shared.is_idle();
+                let completed = match group.is_empty() {
                     true => Ok(()),
-                    false if nobody_waits && bytes <= HERE_BYTES_MAX => hand_over.here(group),
-                    false => hand_over.there(group),
+                    false if idle && bytes <= COMPLETE_BYTES_MAX => sender.complete_now(group),
+                    false => sender.send(group),
                 };
-                if let Err(Gone) = told {
+                if let Err(ReceiverGone) = completed {
                     return;
                 }
             }
         }
     }
 
-    /// Takes entries off the front, as many as go in one group, and makes them durable.
-    /// Out: what became of them, and how many bytes they were.
-    fn next_group(&mut self, waiting: &mut VecDeque<Queued<T>>) -> (Vec<Outcome<T>>, u64) {
+    /// Takes entries off the front, as many as fit in one group, and makes them durable. Returns
+    /// their completions and how many bytes they were.
+    fn next_group(&mut self, waiting: &mut VecDeque<QueuedEntry<T>>) -> (Vec<Completion<T>>, u64) {
         let mut group = Vec::with_capacity(waiting.len());
         let mut refused = Vec::new();
         let mut bytes = 0;
         let step = loop {
             let Some(queued) = waiting.front() else {
-                break Step::Take;
+                break GroupStep::Take;
             };
             match self.step(queued, bytes) {
-                Step::Take => {
+                GroupStep::Take => {
                     bytes += queued.frame_bytes();
                     group.extend(waiting.pop_front());
                 }
-                Step::Refuse(why) => {
+                GroupStep::Refuse(why) => {
                     refused.extend(waiting.pop_front().map(|queued| (Err(why), queued.item)));
                 }
                 other => break other,
@@ -300,50 +290,52 @@ impl<T> Writer<T> {
         let mut outcomes = if group.is_empty() { Vec::new() } else { self.commit(group, bytes) };
         outcomes.extend(refused);
         match step {
-            Step::Wait => drop(self.wait_for_file()),
-            Step::Rotate => self.rotate(),
-            Step::Take | Step::Refuse(_) => {}
+            GroupStep::Wait => drop(self.wait_for_file()),
+            GroupStep::Rotate => self.rotate(),
+            GroupStep::Take | GroupStep::Refuse(_) => {}
         }
         (outcomes, bytes)
     }
 
-    /// Decides on one entry, when `taken` bytes stand before it in the group.
-    fn step(&self, queued: &Queued<T>, taken: u64) -> Step {
+    /// Decides about one entry, when the group already has `taken` bytes.
+    fn step(&self, queued: &QueuedEntry<T>, taken: u64) -> GroupStep {
         if let Some(why) = self.shared.broken() {
-            return Step::Refuse(JournalError::Broken { why });
+            return GroupStep::Refuse(JournalError::Broken { why });
         }
         let left = self.active.left() - taken;
         let need = queued.frame_bytes();
         let grows = queued.class == Class::Grow;
-        match self.shelf.next() {
-            Next::Ready if need <= left => Step::Take,
-            Next::Ready => Step::Rotate,
-            Next::Failed(why) if grows || need > left => Step::Refuse(JournalError::Full { why }),
-            // What is reserved is not given away before it is known whether more is to come.
-            Next::Coming if need > left || (grows && left - need < self.reserve_bytes) => {
-                Step::Wait
+        match self.file_pool.next() {
+            NextFile::Ready if need <= left => GroupStep::Take,
+            NextFile::Ready => GroupStep::Rotate,
+            NextFile::Failed(why) if grows || need > left => {
+                GroupStep::Refuse(JournalError::Full { why })
             }
-            Next::Failed(_) | Next::Coming => Step::Take,
+            // The reserve is not used before it is known whether there will be another file.
+            NextFile::Coming if need > left || (grows && left - need < self.reserve_bytes) => {
+                GroupStep::Wait
+            }
+            NextFile::Failed(_) | NextFile::Coming => GroupStep::Take,
         }
     }
 
-    fn wait_for_file(&self) -> Next {
+    fn wait_for_file(&self) -> NextFile {
         self.shared.state().stats.file_waits += 1;
-        self.shelf.wait()
+        self.file_pool.wait()
     }
 
     fn rotate(&mut self) {
-        if let Some(next) = self.shelf.rotate(&self.active, self.last) {
+        if let Some(next) = self.file_pool.rotate(&self.active, self.last) {
             self.active = next;
             self.active_is_empty = true;
             self.shared.state().file_left = self.active.left();
         }
     }
 
-    /// Writes a group and makes it durable, or makes sure that nothing of it can be read.
-    fn commit(&mut self, group: Vec<Queued<T>>, bytes: u64) -> Vec<Outcome<T>> {
+    /// Writes a group and makes it durable, or ensures that nothing of it can be read.
+    fn commit(&mut self, group: Vec<QueuedEntry<T>>, bytes: u64) -> Vec<Completion<T>> {
         let first = CommitNo(self.last.0 + 1);
-        let watch = Stopwatch::start();
+        let watch = StoreStopwatch::start();
         if let Err(error) = self.write(&group, first) {
             let why = self.undo(&group, error);
             return failed(group, &why);
@@ -358,7 +350,7 @@ impl<T> Writer<T> {
         self.last = CommitNo(self.last.0 + group.len() as u64);
         self.active.at += bytes;
         if std::mem::take(&mut self.active_is_empty) {
-            self.shelf.wrote_first();
+            self.file_pool.wrote_first();
         }
         let mut state = self.shared.state();
         state.last = self.last;
@@ -368,15 +360,15 @@ impl<T> Writer<T> {
         (first.0..).zip(group).map(|(commit, queued)| (Ok(CommitNo(commit)), queued.item)).collect()
     }
 
-    /// One write for the whole group and the end after it.
-    fn write(&mut self, group: &[Queued<T>], first: CommitNo) -> io::Result<()> {
+    /// One write for the whole group and the end marker after it.
+    fn write(&mut self, group: &[QueuedEntry<T>], first: CommitNo) -> io::Result<()> {
         let mut staging = std::mem::take(&mut self.staging);
         staging.clear();
-        // Where the staged bytes are interrupted by a payload that is written from its own place.
+        // Where a payload that is not copied interrupts the staged bytes.
         let mut cuts = Vec::new();
         for (commit, queued) in (first.0..).zip(group) {
             let length = queued.bytes.len();
-            let head = Head {
+            let head = FrameHead {
                 length: u32::try_from(length).expect("bounded by COMMIT_BYTES_MAX"),
                 commit: CommitNo(commit),
                 group: first,
@@ -390,7 +382,7 @@ impl<T> Writer<T> {
             }
             staging.resize(staging.len() + padding(length), 0);
         }
-        let bytes: u64 = group.iter().map(Queued::frame_bytes).sum();
+        let bytes: u64 = group.iter().map(QueuedEntry::frame_bytes).sum();
         let end = self.active.end_at(self.active.at + bytes);
 
         let mut slices = Vec::with_capacity(2 * cuts.len() + 2);
@@ -407,8 +399,8 @@ impl<T> Writer<T> {
         written
     }
 
-    /// A write failed half-way: nothing of it may be read as a frame, not even after a crash.
-    fn undo(&mut self, group: &[Queued<T>], error: io::Error) -> JournalError {
+    /// After a failed write: nothing of the group may be read as a frame, not even after a crash.
+    fn undo(&mut self, group: &[QueuedEntry<T>], error: io::Error) -> JournalError {
         if !means_full(&error) {
             return self.broken("write failed", &error);
         }
@@ -434,6 +426,6 @@ impl<T> Writer<T> {
     }
 }
 
-fn failed<T>(group: Vec<Queued<T>>, why: &JournalError) -> Vec<Outcome<T>> {
+fn failed<T>(group: Vec<QueuedEntry<T>>, why: &JournalError) -> Vec<Completion<T>> {
     group.into_iter().map(|queued| (Err(why.clone()), queued.item)).collect()
 }

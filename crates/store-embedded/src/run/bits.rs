@@ -1,25 +1,26 @@
 //! Which entries of a run have ended: one bit each.
 //!
-//! In: ordinals, from the one thread that looks them up. Out: whether one has ended, to any reader, without a lock.
-//! Bits are only ever set. They are kept in the catalog in chunks; those that changed since they were last
-//! kept are remembered here.
+//! One thread sets bits; any thread reads them without a lock. Bits are never cleared. The catalog
+//! keeps them in chunks; the numbers of chunks that changed since they were last written are kept
+//! here.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of one chunk: small enough that one ended task rewrites little, large enough that there are few.
+/// Bytes of one chunk: small enough that one ended task rewrites little, large enough that there
+/// are few.
 const CHUNK_BYTES: usize = 512;
 const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
 #[derive(Debug)]
-pub(crate) struct Bits {
+pub(crate) struct EndedBits {
     words: Vec<AtomicU64>,
     set: AtomicU32,
     changed: Mutex<BTreeSet<u32>>,
 }
 
-impl Bits {
+impl EndedBits {
     pub(crate) fn new(count: u32) -> Self {
         let words = (count as usize).div_ceil(64);
         Self {
@@ -35,7 +36,7 @@ impl Bits {
             .is_some_and(|word| word.load(Ordering::Acquire) & (1 << (ordinal % 64)) != 0)
     }
 
-    /// Whether all of some entries have ended.
+    /// Whether all of these entries have ended.
     pub(crate) fn all(&self, ordinals: std::ops::Range<u32>) -> bool {
         let mut ordinal = ordinals.start;
         while ordinal < ordinals.end {
@@ -60,18 +61,18 @@ impl Bits {
         }
     }
 
-    /// How many are set.
+    /// How many bits are set.
     pub(crate) fn count(&self) -> u32 {
         self.set.load(Ordering::Acquire)
     }
 
-    /// Chunks that changed since this was last asked, with their bytes.
+    /// Chunks that changed since the last call, with their bytes.
     pub(crate) fn take_changed(&self) -> Vec<(u32, Vec<u8>)> {
         let changed = std::mem::take(&mut *self.changed());
         changed.into_iter().map(|chunk| (chunk, self.chunk(chunk))).collect()
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     pub(crate) fn chunks(&self) -> u32 {
         u32::try_from(self.words.len().div_ceil(CHUNK_WORDS)).expect("fewer chunks than entries")
     }
@@ -84,7 +85,7 @@ impl Bits {
         words.iter().flat_map(word).collect()
     }
 
-    /// Takes back a chunk that was kept; false if it cannot be one of these bits.
+    /// Restores a chunk from the catalog; false if it does not fit.
     pub(crate) fn restore(&self, chunk: u32, bytes: &[u8]) -> bool {
         let start = chunk as usize * CHUNK_WORDS;
         let end = (start + CHUNK_WORDS).min(self.words.len());
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn bits_are_counted_once_and_kept_in_chunks() {
-        let bits = Bits::new(10_000);
+        let bits = EndedBits::new(10_000);
         for ordinal in [0, 63, 64, 4095, 4096, 9_999, 0] {
             bits.set(ordinal);
         }
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(kept.iter().map(|(chunk, _)| *chunk).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(bits.take_changed().is_empty());
 
-        let again = Bits::new(10_000);
+        let again = EndedBits::new(10_000);
         assert!(kept.iter().all(|(chunk, bytes)| again.restore(*chunk, bytes)));
         assert_eq!(again.count(), 6);
         assert!(again.get(9_999) && again.get(64) && !again.get(65));

@@ -1,6 +1,6 @@
-//! A cursor: the entries of one partition of a run, in order, from a key on.
+//! A cursor over the live entries of one partition of a run, in order, from a key on.
 //!
-//! One block is held at a time. Entries that have ended are left out; where all of a block have, it is not read.
+//! It holds one block at a time. A block whose entries have all ended is not read.
 
 use std::sync::Arc;
 
@@ -8,30 +8,34 @@ use bytes::Bytes;
 use punctual_core::PartitionId;
 
 use super::format::Fence;
-use super::reader::Block;
-use super::{Files, Run};
-use crate::fault::Fault;
-use crate::key::Key;
+use super::reader::RunBlock;
+use super::{RunFiles, SortedRun};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
 
 /// One entry of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) key: Key,
+pub(crate) struct RunEntry {
+    pub(crate) key: EntryKey,
     pub(crate) ordinal: u32,
     pub(crate) body: Bytes,
 }
 
 #[derive(Debug)]
-pub(crate) struct Cursor {
-    run: Arc<Run>,
+pub(crate) struct RunCursor {
+    run: Arc<SortedRun>,
     blocks: std::ops::Range<usize>,
-    block: Option<Block>,
+    block: Option<RunBlock>,
     index: usize,
 }
 
-impl Cursor {
-    /// Before the first entry of a partition that is greater than `after`.
-    pub(crate) fn after(files: &Files, run: Arc<Run>, after: Key) -> Result<Self, Fault> {
+impl RunCursor {
+    /// A cursor before the first entry of the partition that is greater than `after`.
+    pub(crate) fn after(
+        files: &RunFiles,
+        run: Arc<SortedRun>,
+        after: EntryKey,
+    ) -> Result<Self, StorageFault> {
         let mut blocks = run.blocks_of(after.partition);
         let start = run.block_of(after).unwrap_or(blocks.start).max(blocks.start);
         blocks.start = start.min(blocks.end);
@@ -40,17 +44,17 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// Before the first entry of a partition.
-    pub(crate) fn start(run: Arc<Run>, partition: PartitionId) -> Self {
+    /// A cursor before the first entry of a partition.
+    pub(crate) fn start(run: Arc<SortedRun>, partition: PartitionId) -> Self {
         let blocks = run.blocks_of(partition);
         Self { run, blocks, block: None, index: 0 }
     }
 
-    pub(crate) const fn run(&self) -> &Arc<Run> {
+    pub(crate) const fn run(&self) -> &Arc<SortedRun> {
         &self.run
     }
 
-    fn skip_to(&mut self, files: &Files, after: Key) -> Result<(), Fault> {
+    fn skip_to(&mut self, files: &RunFiles, after: EntryKey) -> Result<(), StorageFault> {
         if !self.read_on(files)? {
             return Ok(());
         }
@@ -65,8 +69,8 @@ impl Cursor {
         Ok(())
     }
 
-    /// Takes the next block; false if there is none.
-    fn read_on(&mut self, files: &Files) -> Result<bool, Fault> {
+    /// Reads the next block; false if there is none.
+    fn read_on(&mut self, files: &RunFiles) -> Result<bool, StorageFault> {
         let fences = &self.run.footer.fences;
         let over = |block: &usize| {
             let Fence { ordinal, count, .. } = fences[*block];
@@ -82,7 +86,7 @@ impl Cursor {
     }
 
     /// The next entry that has not ended.
-    pub(crate) fn next(&mut self, files: &Files) -> Result<Option<Entry>, Fault> {
+    pub(crate) fn next(&mut self, files: &RunFiles) -> Result<Option<RunEntry>, StorageFault> {
         loop {
             if let Some(block) = &self.block {
                 while self.index < block.keys.len() {
@@ -96,7 +100,7 @@ impl Cursor {
                     let damaged = |what| self.run.damaged(files, block_no, what);
                     let key = block.keys.key(index).map_err(damaged)?;
                     let body = block.body(index).map_err(damaged)?;
-                    return Ok(Some(Entry { key, ordinal, body }));
+                    return Ok(Some(RunEntry { key, ordinal, body }));
                 }
             }
             if !self.read_on(files)? {

@@ -1,7 +1,7 @@
-//! The files of runs: open ones are kept, within a bound.
+//! The files of runs, a limited number of them open.
 //!
-//! In: a run's number. Out: its open file. A system allows a process so many open files, and a large store may have more
-//! runs than that, so what was not used lately is closed.
+//! A process may open a limited number of files, and a large store may have more runs than that, so
+//! files that were not used recently are closed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -13,27 +13,27 @@ use rustix::fs::OFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::RunNo;
-use crate::fault::Fault;
-use crate::layers::IdHash;
+use crate::fault::StorageFault;
+use crate::state::layers::IdHash;
 
-/// Open files that are left to everybody else in the process.
+/// Open files that are left to the rest of the process.
 const OTHERS_MIN: u64 = 512;
 
 /// The directory of runs.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct RunFiles {
     dir: PathBuf,
     open_max: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenFiles>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenFiles {
     files: HashMap<RunNo, (Arc<File>, u64), IdHash>,
     uses: u64,
 }
 
-impl Files {
+impl RunFiles {
     pub(crate) fn new(dir: PathBuf, open_max: usize) -> Self {
         Self { dir, open_max: allowed(open_max), open: Mutex::default() }
     }
@@ -47,12 +47,12 @@ impl Files {
     }
 
     /// The open file of a run.
-    pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, Fault> {
-        if let Some(file) = self.known(no) {
+    pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, StorageFault> {
+        if let Some(file) = self.cached(no) {
             return Ok(file);
         }
         let path = self.path(no);
-        let file = open_untimed(&path).map_err(|source| Fault::io("open", &path, source))?;
+        let file = open_untimed(&path).map_err(|source| StorageFault::io("open", &path, source))?;
         let file = Arc::new(file);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.files.len() >= self.open_max {
@@ -63,7 +63,7 @@ impl Files {
         Ok(file)
     }
 
-    fn known(&self, no: RunNo) -> Option<Arc<File>> {
+    fn cached(&self, no: RunNo) -> Option<Arc<File>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.uses += 1;
         let uses = open.uses;
@@ -72,55 +72,60 @@ impl Files {
         Some(Arc::clone(file))
     }
 
-    /// Reads bytes of a run; fewer than there should be is damage.
-    pub(crate) fn read(&self, no: RunNo, offset: u64, length: usize) -> Result<Vec<u8>, Fault> {
+    /// Reads bytes of a run; a short read is damage.
+    pub(crate) fn read(
+        &self,
+        no: RunNo,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, StorageFault> {
         let mut bytes = vec![0; length];
         let file = self.file(no)?;
         self.read_into(&file, no, offset, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// The same from a file that was asked for before, into bytes that are there.
+    /// The same from an open file, into existing memory.
     pub(crate) fn read_into(
         &self,
         file: &File,
         no: RunNo,
         offset: u64,
         bytes: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StorageFault> {
         file.read_exact_at(bytes, offset).map_err(|source| {
             let path = self.path(no);
             if source.kind() == std::io::ErrorKind::UnexpectedEof {
-                Fault::damaged(&path, offset, "the file is cut short")
+                StorageFault::damaged(&path, offset, "the file is cut short")
             } else {
-                Fault::io("read", &path, source)
+                StorageFault::io("read", &path, source)
             }
         })
     }
 
-    /// Removes the file of a run. One that is not there is as good.
-    pub(crate) fn remove(&self, no: RunNo) -> Result<(), Fault> {
+    /// Removes the file of a run, if it exists.
+    pub(crate) fn remove(&self, no: RunNo) -> Result<(), StorageFault> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.files.remove(&no);
         drop(open);
         let path = self.path(no);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(Fault::io("remove", &path, source))
+                Err(StorageFault::io("remove", &path, source))
             }
             _ => Ok(()),
         }
     }
 
     /// Makes the names of new runs durable.
-    pub(crate) fn sync_dir(&self) -> Result<(), Fault> {
+    pub(crate) fn sync_dir(&self) -> Result<(), StorageFault> {
         File::open(&self.dir)
             .and_then(|dir| dir.sync_all())
-            .map_err(|source| Fault::io("sync", &self.dir, source))
+            .map_err(|source| StorageFault::io("sync", &self.dir, source))
     }
 }
 
-/// Opens a file without noting when it is read, which every read would ask about; where that is not allowed, as usual.
+/// Opens a file without updating its access time; where that is not allowed, as usual.
 fn open_untimed(path: &Path) -> std::io::Result<File> {
     let untimed = i32::try_from(OFlags::NOATIME.bits()).unwrap_or(0);
     let opened = OpenOptions::new().read(true).custom_flags(untimed).open(path);
@@ -130,7 +135,7 @@ fn open_untimed(path: &Path) -> std::io::Result<File> {
     }
 }
 
-impl Open {
+impl OpenFiles {
     fn close_half(&mut self) {
         let mut uses: Vec<u64> = self.files.values().map(|(_, used)| *used).collect();
         let middle = uses.len() / 2;
@@ -140,17 +145,17 @@ impl Open {
     }
 }
 
-/// As many of the wanted files as the process may have open. Asks the system for more than it allows at first, as far
-/// as it can be asked: 1,024 is usual, and thousands are for the asking.
+/// How many files the process may have open, at most `wanted`. Raises the soft limit of the process
+/// if needed: 1,024 is a common default, and the hard limit is much higher.
 fn allowed(wanted: usize) -> usize {
     let need = (wanted as u64).saturating_add(OTHERS_MIN);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // None is no bound.
+    // `None` means no limit.
     let current = match (current, maximum) {
         (Some(current), maximum) if current < need => {
             let more = maximum.map_or(need, |maximum| maximum.min(need));
             let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(more), maximum });
-            // Without it there are fewer open files, which is slower and nothing else.
+            // If it fails, fewer files stay open, which is only slower.
             if raised.is_ok() { more } else { current }
         }
         (Some(current), _) => current,
@@ -165,7 +170,7 @@ fn run_name(no: RunNo) -> String {
     format!("{:016x}.run", no.0)
 }
 
-/// The number of a file that is named like a run.
+/// The number of a run, from the name of its file.
 pub(crate) fn run_no_of(name: &str) -> Option<RunNo> {
     let digits = name.strip_suffix(".run").filter(|digits| digits.len() == 16)?;
     u64::from_str_radix(digits, 16).ok().map(RunNo)

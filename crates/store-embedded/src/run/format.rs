@@ -1,23 +1,27 @@
-//! The bytes of a run: the only file that spells them.
+//! The bytes of a run. No other file spells them, and this one does no IO.
 //!
-//! In: values. Out: bytes, and back, each with its sum. No IO.
-//! All integers are little endian, but ids, which are big endian so that they sort. A run file is
+//! All integers are little endian, except ids, which are big endian so that they sort. A run file
+//! is
 //! ```text
 //! 0     magic 8 | number u64
 //! 16    block, block, ...
 //!       footer | trailer
 //! ```
-//! A block holds entries of one partition, in order, keys first, so that looking for an id does not read bodies:
+//! A block has entries of one partition, in order. Keys come first, so that a search for an id does
+//! not read bodies:
 //! ```text
-//! 0     sum of the keys u64 | count u32 | bytes of the bodies u32 | base time u64 | partition u16 | zero 6
-//! 32    count x (time - base u32 | id 16 | end of the body u32 | sum of the body u32), then the bodies
+//! 0     sum of the keys u64 | count u32 | bytes of the bodies u32 | base time u64
+//! 24    partition u16 | zero 6
+//! 32    count x (time - base u32 | id 16 | end of the body u32 | sum of the body u32)
+//!       bodies
 //! ```
-//! Sums are seeded with the run's number and the block's offset, so that a good block in a wrong place is found out.
+//! Sums are seeded with the run's number and the block's offset, so that a good block at a wrong
+//! offset is detected.
 
 use punctual_core::{PartitionId, TaskId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::key::Key;
+use crate::key::EntryKey;
 
 pub(crate) const HEADER_BYTES: u64 = 16;
 pub(crate) const HEAD_BYTES: usize = 32;
@@ -29,17 +33,17 @@ const FORMAT: u32 = 1;
 const FENCE_BYTES: usize = 44;
 const SECTION_BYTES: usize = 42;
 const FOOTER_FIXED_BYTES: usize = 60;
-/// The bits of an id that number it: epoch and sequence.
+/// The bits of an id that contain epoch and sequence.
 const NUMBER_BITS: u32 = 68;
 
-/// The number of a run; never used again.
+/// The number of a run; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RunNo(pub(crate) u64);
 
 /// A block as the footer describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fence {
-    pub(crate) first: Key,
+    pub(crate) first: EntryKey,
     pub(crate) offset: u64,
     pub(crate) count: u32,
     pub(crate) bodies_bytes: u32,
@@ -47,27 +51,27 @@ pub(crate) struct Fence {
     pub(crate) ordinal: u32,
 }
 
-/// What a run holds of one partition.
+/// The entries of one partition in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Section {
+pub(crate) struct RunSection {
     pub(crate) partition: PartitionId,
     pub(crate) count: u32,
-    /// Entries that do not stand where their id says.
-    pub(crate) strays: u32,
-    /// The least and the greatest number of an id that does.
+    /// Entries that are not at the time in their id.
+    pub(crate) relocated: u32,
+    /// The least and the greatest number of an id whose entry is at the time in the id.
     pub(crate) numbers: (u128, u128),
 }
 
-/// Everything that is held in memory of a run.
+/// The part of a run that is held in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) fences: Vec<Fence>,
-    pub(crate) sections: Vec<Section>,
-    pub(crate) last: Key,
+    pub(crate) sections: Vec<RunSection>,
+    pub(crate) last: EntryKey,
     pub(crate) count: u32,
-    /// The newest end of a fire, in a run of history.
+    /// The latest end of a fire, in a run of history.
     pub(crate) newest: Timestamp,
-    /// Bytes of the bodies.
+    /// Bytes of all bodies.
     pub(crate) bodies_bytes: u64,
 }
 
@@ -87,34 +91,34 @@ fn seed(no: RunNo, offset: u64) -> u64 {
     no.0.rotate_left(32) ^ offset
 }
 
-/// The sum of one body.
+/// The checksum of one body.
 pub(crate) fn body_sum(no: RunNo, body: &[u8]) -> u32 {
     let sum = xxh3_64_with_seed(body, no.0);
     u32::try_from(sum & u64::from(u32::MAX)).expect("32 bits")
 }
 
-/// The head of a block and its keys, from entries of one partition.
-pub(crate) struct BlockKeys {
+/// Encodes the head of a block and its keys.
+pub(crate) struct KeysWriter {
     partition: PartitionId,
     base: Timestamp,
     keys: Vec<u8>,
     count: u32,
 }
 
-impl BlockKeys {
-    pub(crate) fn new(first: Key) -> Self {
+impl KeysWriter {
+    pub(crate) fn new(first: EntryKey) -> Self {
         Self { partition: first.partition, base: first.at, keys: Vec::new(), count: 0 }
     }
 
-    /// Whether an entry can stand in the same block.
-    pub(crate) fn takes(&self, key: Key) -> bool {
+    /// Whether an entry fits in the same block.
+    pub(crate) fn takes(&self, key: EntryKey) -> bool {
         let delta = key.at.as_millis().checked_sub(self.base.as_millis());
         key.partition == self.partition && delta.is_some_and(|d| u32::try_from(d).is_ok())
     }
 
-    pub(crate) fn push(&mut self, key: Key, body_end: u32, body_sum: u32) {
+    pub(crate) fn push(&mut self, key: EntryKey, body_end: u32, body_sum: u32) {
         let delta = key.at.as_millis().saturating_sub(self.base.as_millis());
-        let delta = u32::try_from(delta).expect("`takes` was asked");
+        let delta = u32::try_from(delta).expect("`takes` returned true");
         self.keys.extend_from_slice(&delta.to_le_bytes());
         self.keys.extend_from_slice(&key.id.as_u128().to_be_bytes());
         self.keys.extend_from_slice(&body_end.to_le_bytes());
@@ -126,7 +130,7 @@ impl BlockKeys {
         self.count
     }
 
-    /// The block up to its bodies.
+    /// The bytes of the block up to its bodies.
     pub(crate) fn finish(self, no: RunNo, offset: u64, bodies_bytes: u32) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         bytes.extend_from_slice(&self.count.to_le_bytes());
@@ -141,24 +145,24 @@ impl BlockKeys {
     }
 }
 
-/// The keys of a block that was read, their sum checked.
+/// The keys of a block whose checksum is right.
 #[derive(Debug, Clone)]
-pub(crate) struct Keys<B> {
+pub(crate) struct KeysReader<B> {
     partition: PartitionId,
     base: u64,
     count: usize,
     bytes: B,
 }
 
-impl<B: AsRef<[u8]>> Keys<B> {
-    /// Takes the front of a block, if it is the one that the fence describes.
+impl<B: AsRef<[u8]>> KeysReader<B> {
+    /// Checks that the bytes are the front of the block that the fence describes.
     pub(crate) fn read(no: RunNo, fence: &Fence, bytes: B) -> Result<Self, &'static str> {
         let front = bytes.as_ref();
         let count = fence.count as usize;
         let length = HEAD_BYTES + count * ENTRY_BYTES;
         let front = front.get(..length).ok_or("the block is cut short")?;
         if xxh3_64_with_seed(&front[8..], seed(no, fence.offset)) != word(front, 0) {
-            return Err("the sum of the keys is wrong");
+            return Err("the checksum of the keys is wrong");
         }
         if half(front, 8) != fence.count || half(front, 12) != fence.bodies_bytes {
             return Err("the block is not the one that the footer describes");
@@ -180,14 +184,14 @@ impl<B: AsRef<[u8]>> Keys<B> {
         &self.bytes.as_ref()[at..at + ENTRY_BYTES]
     }
 
-    pub(crate) fn key(&self, index: usize) -> Result<Key, &'static str> {
+    pub(crate) fn key(&self, index: usize) -> Result<EntryKey, &'static str> {
         let entry = self.entry(index);
         let at = self.base + u64::from(half(entry, 0));
         let id = read_id(&entry[4..20])?;
-        Ok(Key { partition: self.partition, at: Timestamp::from_millis(at), id })
+        Ok(EntryKey { partition: self.partition, at: Timestamp::from_millis(at), id })
     }
 
-    /// Where the body stands among the bodies, and its sum.
+    /// The range of a body among the bodies, and its checksum.
     pub(crate) fn body(&self, index: usize) -> Result<(usize, usize, u32), &'static str> {
         let start = match index.checked_sub(1) {
             Some(before) => half(self.entry(before), 20),
@@ -202,7 +206,7 @@ impl<B: AsRef<[u8]>> Keys<B> {
     }
 
     /// The first entry at or after a key.
-    pub(crate) fn lower_bound(&self, key: Key) -> Result<usize, &'static str> {
+    pub(crate) fn lower_bound(&self, key: EntryKey) -> Result<usize, &'static str> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = usize::midpoint(low, high);
@@ -217,7 +221,7 @@ impl<B: AsRef<[u8]>> Keys<B> {
 }
 
 impl Footer {
-    /// The footer and the trailer behind it.
+    /// The footer and the trailer after it.
     pub(crate) fn to_bytes(&self, no: RunNo, offset: u64) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.fences.len() * FENCE_BYTES + 256);
         for count in [self.fences.len(), self.sections.len()] {
@@ -241,7 +245,7 @@ impl Footer {
         for section in &self.sections {
             out.extend_from_slice(&section.partition.get().to_le_bytes());
             out.extend_from_slice(&section.count.to_le_bytes());
-            out.extend_from_slice(&section.strays.to_le_bytes());
+            out.extend_from_slice(&section.relocated.to_le_bytes());
             out.extend_from_slice(&section.numbers.0.to_le_bytes());
             out.extend_from_slice(&section.numbers.1.to_le_bytes());
         }
@@ -255,7 +259,7 @@ impl Footer {
         out
     }
 
-    /// From a footer's bytes without the trailer.
+    /// Decodes a footer without its trailer.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "the footer is cut short";
         let fixed = bytes.get(..FOOTER_FIXED_BYTES).ok_or(SHORT)?;
@@ -300,10 +304,10 @@ impl Footer {
     }
 }
 
-/// Where the footer begins, how long it is, and its sum.
+/// The offset of the footer, its length and its checksum.
 pub(crate) fn read_trailer(bytes: &[u8]) -> Result<(u64, u32, u64), String> {
     if bytes.len() != TRAILER_BYTES || bytes[24..] != MAGIC {
-        return Err("it does not end as a run does".to_owned());
+        return Err("it does not end with the trailer of a run".to_owned());
     }
     match half(bytes, 12) {
         FORMAT => Ok((word(bytes, 0), half(bytes, 8), word(bytes, 16))),
@@ -311,41 +315,41 @@ pub(crate) fn read_trailer(bytes: &[u8]) -> Result<(u64, u32, u64), String> {
     }
 }
 
-/// Whether the bytes of a footer are those that the trailer means.
+/// Whether the bytes of a footer match the checksum in the trailer.
 pub(crate) fn footer_is_sound(no: RunNo, offset: u64, bytes: &[u8], sum: u64) -> bool {
     xxh3_64_with_seed(bytes, seed(no, offset)) == sum
 }
 
-fn put_key(out: &mut Vec<u8>, key: Key) {
+fn put_key(out: &mut Vec<u8>, key: EntryKey) {
     out.extend_from_slice(&key.partition.get().to_le_bytes());
     out.extend_from_slice(&key.at.as_millis().to_le_bytes());
     out.extend_from_slice(&key.id.as_u128().to_be_bytes());
 }
 
-fn read_key(bytes: &[u8]) -> Result<Key, &'static str> {
-    Ok(Key {
+fn read_key(bytes: &[u8]) -> Result<EntryKey, &'static str> {
+    Ok(EntryKey {
         partition: read_partition(bytes)?,
         at: Timestamp::from_millis(word(bytes, 2)),
         id: read_id(&bytes[10..26])?,
     })
 }
 
-fn read_section(bytes: &[u8]) -> Result<Section, &'static str> {
-    Ok(Section {
+fn read_section(bytes: &[u8]) -> Result<RunSection, &'static str> {
+    Ok(RunSection {
         partition: read_partition(bytes)?,
         count: half(bytes, 2),
-        strays: half(bytes, 6),
+        relocated: half(bytes, 6),
         numbers: (wide(bytes, 10), wide(bytes, 26)),
     })
 }
 
 fn read_partition(bytes: &[u8]) -> Result<PartitionId, &'static str> {
-    PartitionId::new(u16::from_le_bytes([bytes[0], bytes[1]])).ok_or("no such partition")
+    PartitionId::new(u16::from_le_bytes([bytes[0], bytes[1]])).ok_or("invalid partition")
 }
 
 fn read_id(bytes: &[u8]) -> Result<TaskId, &'static str> {
     let bytes = bytes.try_into().map_err(|_| "an id is cut short")?;
-    TaskId::try_from_u128(u128::from_be_bytes(bytes)).map_err(|_| "no id of a task")
+    TaskId::try_from_u128(u128::from_be_bytes(bytes)).map_err(|_| "invalid task id")
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

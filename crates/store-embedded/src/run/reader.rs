@@ -1,7 +1,7 @@
-//! A run that is there: what is held of it in memory, and how entries are found in its file.
+//! A run on disk: its footer in memory, and how entries are found in its file.
 //!
-//! In: a key. Out: the entry, from one or two reads. Every byte that is used is checked against its sum; what
-//! does not fit is damage, named by file and offset, and never passed over.
+//! An entry is found with one or two reads. Every byte that is used is checked against its
+//! checksum; damage is reported with file and offset.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,48 +11,48 @@ use bytes::Bytes;
 use punctual_core::{PartitionId, TaskId, Timestamp};
 
 use super::format::{
-    ENTRY_BYTES, Fence, Footer, HEAD_BYTES, Keys, TRAILER_BYTES, body_sum, footer_is_sound,
+    ENTRY_BYTES, Fence, Footer, HEAD_BYTES, KeysReader, TRAILER_BYTES, body_sum, footer_is_sound,
     number_of, read_trailer,
 };
-use super::{Bits, Files, RunNo, Written};
-use crate::fault::Fault;
-use crate::key::Key;
+use super::{EndedBits, RunFiles, RunNo, WrittenRun};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
 
-/// When the entries of a run were filed, counted in checkpoints: those of a later one are newer. Merged
-/// runs are as young as the youngest of them.
+/// When the entries of a run were filed, counted in checkpoints: a greater number is newer. A
+/// merged run has the greatest number of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) struct Birth(pub(crate) u64);
+pub(crate) struct Generation(pub(crate) u64);
 
 /// A run.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct SortedRun {
     pub(crate) no: RunNo,
-    pub(crate) birth: Birth,
+    pub(crate) generation: Generation,
     pub(crate) footer: Footer,
     pub(crate) file_bytes: u64,
-    /// What has ended.
-    pub(crate) ended: Bits,
+    /// Which entries have ended.
+    pub(crate) ended: EndedBits,
 }
 
-/// A run whose file is at hand.
+/// A run and its open file.
 #[derive(Debug)]
 pub(crate) struct OpenRun<'a> {
-    run: &'a Run,
-    files: &'a Files,
+    run: &'a SortedRun,
+    files: &'a RunFiles,
     file: Arc<File>,
 }
 
-/// A block that was read whole.
+/// A block that was read completely.
 #[derive(Debug)]
-pub(crate) struct Block {
-    pub(crate) keys: Keys<Bytes>,
+pub(crate) struct RunBlock {
+    pub(crate) keys: KeysReader<Bytes>,
     bytes: Bytes,
     bodies_at: usize,
     ordinal: u32,
     no: RunNo,
 }
 
-impl Block {
+impl RunBlock {
     pub(crate) const fn ordinal(&self, index: usize) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "a block has fewer")]
         let index = index as u32;
@@ -63,40 +63,44 @@ impl Block {
         let (start, end, sum) = self.keys.body(index)?;
         let (start, end) = (self.bodies_at + start, self.bodies_at + end);
         if end > self.bytes.len() {
-            return Err("a body lies outside its block");
+            return Err("a body is outside its block");
         }
         let body = self.bytes.slice(start..end);
         if body_sum(self.no, &body) != sum {
-            return Err("the sum of a body is wrong");
+            return Err("the checksum of a body is wrong");
         }
         Ok(body)
     }
 }
 
-impl Run {
-    pub(crate) fn new(written: Written, birth: Birth) -> Self {
-        let Written { no, footer, file_bytes } = written;
-        let ended = Bits::new(footer.count);
-        Self { no, birth, footer, file_bytes, ended }
+impl SortedRun {
+    pub(crate) fn new(written: WrittenRun, generation: Generation) -> Self {
+        let WrittenRun { no, footer, file_bytes } = written;
+        let ended = EndedBits::new(footer.count);
+        Self { no, generation, footer, file_bytes, ended }
     }
 
-    /// Opens the run that a file holds.
-    pub(crate) fn open(files: &Files, no: RunNo, birth: Birth) -> Result<Self, Fault> {
+    /// Opens the run in a file.
+    pub(crate) fn open(
+        files: &RunFiles,
+        no: RunNo,
+        generation: Generation,
+    ) -> Result<Self, StorageFault> {
         let path = files.path(no);
-        let io = |source| Fault::io("open", &path, source);
+        let io = |source| StorageFault::io("open", &path, source);
         let file = File::open(&path).map_err(io)?;
         let file_bytes = file.metadata().map_err(io)?.len();
         let footer = read_footer(&file, no, file_bytes)
-            .map_err(|what| Fault::damaged(&path, file_bytes, what))?;
-        let ended = Bits::new(footer.count);
-        Ok(Self { no, birth, footer, file_bytes, ended })
+            .map_err(|what| StorageFault::damaged(&path, file_bytes, what))?;
+        let ended = EndedBits::new(footer.count);
+        Ok(Self { no, generation, footer, file_bytes, ended })
     }
 
-    pub(crate) fn first(&self) -> Key {
+    pub(crate) fn first(&self) -> EntryKey {
         self.footer.fences[0].first
     }
 
-    pub(crate) const fn last(&self) -> Key {
+    pub(crate) const fn last(&self) -> EntryKey {
         self.footer.last
     }
 
@@ -112,8 +116,8 @@ impl Run {
         start..end
     }
 
-    /// Whether an entry of this key can be in here, by what is in memory.
-    pub(crate) fn may_have(&self, key: Key) -> bool {
+    /// Whether the run may have an entry with this key, judged from memory.
+    pub(crate) fn may_have(&self, key: EntryKey) -> bool {
         if key < self.first() || key > self.last() {
             return false;
         }
@@ -126,34 +130,45 @@ impl Run {
             let number = number_of(key.id);
             (section.numbers.0..=section.numbers.1).contains(&number)
         } else {
-            section.strays > 0
+            section.relocated > 0
         }
     }
 
-    /// The block in which an entry of this key would stand, if any can.
-    pub(crate) fn block_of(&self, key: Key) -> Option<usize> {
+    /// The block that would contain this key.
+    pub(crate) fn block_of(&self, key: EntryKey) -> Option<usize> {
         let fences = &self.footer.fences;
         fences.partition_point(|fence| fence.first <= key).checked_sub(1)
     }
 
-    /// Reads a block whole.
-    pub(crate) fn read_block(&self, files: &Files, block: usize) -> Result<Block, Fault> {
+    /// Reads a block completely.
+    pub(crate) fn read_block(
+        &self,
+        files: &RunFiles,
+        block: usize,
+    ) -> Result<RunBlock, StorageFault> {
         let fence = &self.footer.fences[block];
         let bodies_at = bodies_at(fence);
         let length = bodies_at + fence.bodies_bytes as usize;
         let bytes = Bytes::from(files.read(self.no, fence.offset, length)?);
-        let keys = Keys::read(self.no, fence, bytes.clone())
+        let keys = KeysReader::read(self.no, fence, bytes.clone())
             .map_err(|what| self.damaged(files, block, what))?;
-        Ok(Block { keys, bytes, bodies_at, ordinal: fence.ordinal, no: self.no })
+        Ok(RunBlock { keys, bytes, bodies_at, ordinal: fence.ordinal, no: self.no })
     }
 
-    /// Its file, to read several things from it.
-    pub(crate) fn open_file<'a>(&'a self, files: &'a Files) -> Result<OpenRun<'a>, Fault> {
+    /// Opens the file for several reads.
+    pub(crate) fn open_file<'a>(
+        &'a self,
+        files: &'a RunFiles,
+    ) -> Result<OpenRun<'a>, StorageFault> {
         Ok(OpenRun { run: self, files, file: files.file(self.no)? })
     }
 
     /// Finds the ordinal of an entry.
-    pub(crate) fn ordinal_of(&self, files: &Files, key: Key) -> Result<Option<u32>, Fault> {
+    pub(crate) fn ordinal_of(
+        &self,
+        files: &RunFiles,
+        key: EntryKey,
+    ) -> Result<Option<u32>, StorageFault> {
         let Some(block) = self.block_of(key) else {
             return Ok(None);
         };
@@ -163,14 +178,14 @@ impl Run {
         Ok(index.map(|index| self.ordinal_at(block, index)))
     }
 
-    /// The place of a key among the keys of a block.
+    /// The index of a key in a block.
     pub(crate) fn index_of<B: AsRef<[u8]>>(
         &self,
-        files: &Files,
+        files: &RunFiles,
         block: usize,
-        keys: &Keys<B>,
-        key: Key,
-    ) -> Result<Option<usize>, Fault> {
+        keys: &KeysReader<B>,
+        key: EntryKey,
+    ) -> Result<Option<usize>, StorageFault> {
         let damaged = |what| self.damaged(files, block, what);
         let index = keys.lower_bound(key).map_err(damaged)?;
         if index < keys.len() && keys.key(index).map_err(damaged)? == key {
@@ -184,11 +199,16 @@ impl Run {
         self.footer.fences[block].ordinal + index
     }
 
-    pub(crate) fn damaged(&self, files: &Files, block: usize, what: &'static str) -> Fault {
-        Fault::damaged(&files.path(self.no), self.footer.fences[block].offset, what)
+    pub(crate) fn damaged(
+        &self,
+        files: &RunFiles,
+        block: usize,
+        what: &'static str,
+    ) -> StorageFault {
+        StorageFault::damaged(&files.path(self.no), self.footer.fences[block].offset, what)
     }
 
-    /// The newest end of a fire in a run of history.
+    /// The latest end of a fire in a run of history.
     pub(crate) const fn newest(&self) -> Timestamp {
         self.footer.newest
     }
@@ -200,47 +220,47 @@ impl Run {
         own.map(|section| section.count).sum()
     }
 
-    /// Whether ids of this task may have entries, in a run of history.
+    /// Whether a run of history may have records of a task.
     pub(crate) fn may_have_history_of(&self, id: TaskId) -> bool {
-        self.may_have(Key::home(id))
+        self.may_have(EntryKey::at_due(id))
     }
 }
 
 impl OpenRun<'_> {
-    /// Reads the keys of a block into bytes that are used again and again.
+    /// Reads the keys of a block into a buffer that is reused.
     pub(crate) fn read_keys<'b>(
         &self,
         block: usize,
         bytes: &'b mut Vec<u8>,
-    ) -> Result<Keys<&'b [u8]>, Fault> {
+    ) -> Result<KeysReader<&'b [u8]>, StorageFault> {
         let fence = &self.run.footer.fences[block];
         bytes.resize(bodies_at(fence), 0);
         self.files.read_into(&self.file, self.run.no, fence.offset, bytes)?;
-        Keys::read(self.run.no, fence, bytes.as_slice())
+        KeysReader::read(self.run.no, fence, bytes.as_slice())
             .map_err(|what| self.run.damaged(self.files, block, what))
     }
 
-    /// Reads one body of a block whose keys were read, after the bodies that were read before.
+    /// Reads one body of a block and appends it to `bodies`.
     pub(crate) fn read_body<B: AsRef<[u8]>>(
         &self,
         block: usize,
-        keys: &Keys<B>,
+        keys: &KeysReader<B>,
         index: usize,
         bodies: &mut Vec<u8>,
-    ) -> Result<std::ops::Range<usize>, Fault> {
+    ) -> Result<std::ops::Range<usize>, StorageFault> {
         let Self { run, files, file } = self;
         let fence = &run.footer.fences[block];
         let damaged = |what| run.damaged(files, block, what);
         let (start, end, sum) = keys.body(index).map_err(damaged)?;
         if end > fence.bodies_bytes as usize {
-            return Err(damaged("a body lies outside its block"));
+            return Err(damaged("a body is outside its block"));
         }
         let at = fence.offset + bodies_at(fence) as u64 + start as u64;
         let before = bodies.len();
         bodies.resize(before + (end - start), 0);
         files.read_into(file, run.no, at, &mut bodies[before..])?;
         if body_sum(run.no, &bodies[before..]) != sum {
-            return Err(damaged("the sum of a body is wrong"));
+            return Err(damaged("the checksum of a body is wrong"));
         }
         Ok(before..bodies.len())
     }
@@ -258,12 +278,12 @@ fn read_footer(file: &File, no: RunNo, file_bytes: u64) -> Result<Footer, String
     file.read_exact_at(&mut trailer, trailer_at).map_err(failed)?;
     let (offset, length, sum) = read_trailer(&trailer)?;
     if offset.checked_add(u64::from(length)) != Some(trailer_at) {
-        return Err("its footer is not where its trailer says".to_owned());
+        return Err("its footer is not at the offset in its trailer".to_owned());
     }
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, offset).map_err(failed)?;
     if !footer_is_sound(no, offset, &bytes, sum) {
-        return Err("the sum of its footer is wrong".to_owned());
+        return Err("the checksum of its footer is wrong".to_owned());
     }
     Ok(Footer::read(&bytes)?)
 }

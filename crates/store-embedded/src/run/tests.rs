@@ -1,4 +1,4 @@
-//! A run whose bytes are not as they were written is refused, or what is read from it is right: for every byte and every bit.
+//! A damaged run is refused, or read correctly: for every byte and every bit.
 
 use std::fs;
 use std::path::Path;
@@ -6,36 +6,36 @@ use std::sync::Arc;
 
 use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
 
-use super::{Birth, Cursor, Files, Run, RunNo, RunWriter};
-use crate::fault::Fault;
-use crate::key::Key;
+use super::{Generation, RunCursor, RunFiles, RunNo, RunWriter, SortedRun};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
 
 const NO: RunNo = RunNo(7);
-/// So small that there are several blocks of each partition.
+/// So small that each partition has several blocks.
 const BLOCK_BYTES: usize = 160;
 
-fn entry(partition: u16, number: u64) -> (Key, Vec<u8>) {
+fn entry(partition: u16, number: u64) -> (EntryKey, Vec<u8>) {
     let partition = PartitionId::new(partition).expect("a partition");
     let due = Timestamp::from_millis(1_000_000 + number / 2 * 10);
     let epoch = Epoch::new(1).expect("an epoch");
     let sequence = Sequence::new(number).expect("a sequence");
     let id = TaskId::new(due, partition, epoch, sequence);
-    // Some are not at home, and some have no body at all.
+    // Some entries are not at the time in their id, and some have an empty body.
     let at = if number % 5 == 4 { due.after(std::time::Duration::from_millis(3)) } else { due };
     let body =
         (0..number % 4 * 9).map(|at| u8::try_from(at * 7 + number).expect("small")).collect();
-    (Key::new(at, id), body)
+    (EntryKey::new(at, id), body)
 }
 
-fn entries() -> Vec<(Key, Vec<u8>)> {
+fn entries() -> Vec<(EntryKey, Vec<u8>)> {
     let mut all: Vec<_> =
         [0, 3].into_iter().flat_map(|p| (0..14).map(move |number| entry(p, number))).collect();
     all.sort();
     all
 }
 
-fn write(dir: &Path, entries: &[(Key, Vec<u8>)]) -> Files {
-    let files = Files::new(dir.to_owned(), 4);
+fn write(dir: &Path, entries: &[(EntryKey, Vec<u8>)]) -> RunFiles {
+    let files = RunFiles::new(dir.to_owned(), 4);
     let mut writer = RunWriter::new(&files, NO, BLOCK_BYTES).expect("a file");
     for (key, body) in entries {
         writer.push(*key, body).expect("written");
@@ -44,19 +44,19 @@ fn write(dir: &Path, entries: &[(Key, Vec<u8>)]) -> Files {
     files
 }
 
-/// Everything that can be read, in both ways in which it is: in order, and by key.
-fn read(dir: &Path, wanted: &[(Key, Vec<u8>)]) -> Result<(), Fault> {
-    // With nothing kept open: each reading sees the file as it is now.
-    let files = Files::new(dir.to_owned(), 1);
-    let run = Arc::new(Run::open(&files, NO, Birth(1))?);
+/// Reads everything in both ways: in order, and by key.
+fn read(dir: &Path, wanted: &[(EntryKey, Vec<u8>)]) -> Result<(), StorageFault> {
+    // With a single open file, so that each call sees the file as it is now.
+    let files = RunFiles::new(dir.to_owned(), 1);
+    let run = Arc::new(SortedRun::open(&files, NO, Generation(1))?);
     let mut in_order = Vec::new();
     for partition in (0..4).filter_map(PartitionId::new) {
-        let mut cursor = Cursor::start(Arc::clone(&run), partition);
+        let mut cursor = RunCursor::start(Arc::clone(&run), partition);
         while let Some(entry) = cursor.next(&files)? {
             in_order.push((entry.key, entry.body.to_vec()));
         }
     }
-    assert!(in_order == wanted, "read in order, without a word");
+    assert!(in_order == wanted, "read in order, without an error");
     for (ordinal, (key, body)) in (0u32..).zip(wanted) {
         assert!(run.may_have(*key), "{key:?}");
         let block = run.block_of(*key).expect("a block");
@@ -65,22 +65,25 @@ fn read(dir: &Path, wanted: &[(Key, Vec<u8>)]) -> Result<(), Fault> {
         let keys = file.read_keys(block, &mut keys)?;
         let index = run.index_of(&files, block, &keys, *key)?.expect("found by its key");
         assert_eq!(run.ordinal_at(block, index), ordinal);
-        let place = file.read_body(block, &keys, index, &mut bodies)?;
-        assert!(bodies[place] == *body, "read by its key, without a word");
+        let range = file.read_body(block, &keys, index, &mut bodies)?;
+        assert!(bodies[range] == *body, "read by its key, without an error");
     }
     Ok(())
 }
 
-fn assert_named(fault: &Fault) {
+fn assert_named(fault: &StorageFault) {
     let text = fault.to_string();
-    assert!(matches!(fault, Fault::Damaged { .. }) && text.contains(".run is damaged"), "{text}");
+    assert!(
+        matches!(fault, StorageFault::Damaged { .. }) && text.contains(".run is damaged"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_run_reads_back_in_order_and_by_key() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = write(dir.path(), &entries());
-    let run = Run::open(&files, NO, Birth(1)).expect("opens");
+    let run = SortedRun::open(&files, NO, Generation(1)).expect("opens");
     assert!(run.footer.fences.len() > 6 && run.footer.sections.len() == 2);
     read(dir.path(), &entries()).expect("reads");
 }
@@ -92,20 +95,20 @@ fn every_flipped_bit_of_a_run_is_refused_or_does_not_matter() {
     let path = write(dir.path(), &wanted).path(NO);
     let good = fs::read(&path).expect("reads");
     let mut harmless = Vec::new();
-    for place in 0..good.len() {
+    for at in 0..good.len() {
         // Every single bit, and the whole byte.
         for mask in (0..8).map(|bit| 1 << bit).chain([0xff]) {
             let mut bad = good.clone();
-            bad[place] ^= mask;
+            bad[at] ^= mask;
             fs::write(&path, &bad).expect("written");
             match read(dir.path(), &wanted) {
-                Ok(()) => harmless.push(place),
+                Ok(()) => harmless.push(at),
                 Err(fault) => assert_named(&fault),
             }
         }
     }
-    // The header alone is there for people: nothing is read from it.
-    assert!(harmless.iter().all(|place| *place < 16), "{harmless:?}");
+    // The header is for people: nothing is read from it.
+    assert!(harmless.iter().all(|at| *at < 16), "{harmless:?}");
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn a_good_block_in_the_wrong_place_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let wanted = entries();
     let files = write(dir.path(), &wanted);
-    let run = Run::open(&files, NO, Birth(1)).expect("opens");
+    let run = SortedRun::open(&files, NO, Generation(1)).expect("opens");
     let good = fs::read(files.path(NO)).expect("reads");
     let fences = &run.footer.fences;
     for (a, b) in fences.iter().zip(&fences[1..]) {
@@ -142,15 +145,15 @@ fn a_good_block_in_the_wrong_place_is_refused() {
         fs::write(files.path(NO), &bad).expect("written");
         assert_named(&read(dir.path(), &wanted).expect_err("refused"));
     }
-    // Nor does a run pass for another.
+    // A run is not accepted under another number.
     fs::write(files.path(RunNo(8)), &good).expect("written");
-    assert_named(&Run::open(&files, RunNo(8), Birth(1)).expect_err("refused"));
+    assert_named(&SortedRun::open(&files, RunNo(8), Generation(1)).expect_err("refused"));
 }
 
 #[test]
 fn a_run_that_was_given_up_leaves_no_file() {
     let dir = tempfile::tempdir().expect("a directory");
-    let files = Files::new(dir.path().to_owned(), 4);
+    let files = RunFiles::new(dir.path().to_owned(), 4);
     let mut writer = RunWriter::new(&files, NO, BLOCK_BYTES).expect("a file");
     for (key, body) in &entries() {
         writer.push(*key, body).expect("written");

@@ -1,8 +1,8 @@
-//! Writing a run: entries in, a durable file out.
+//! Writing a run.
 //!
-//! Invariant: when `finish` has answered, every byte of the file is on disk; its name is once the directory is synced,
-//! which the caller does for all new files together. A run that is not finished leaves no file: on a full disk it is tried
-//! again and again.
+//! When `finish` has returned, every byte of the file is on disk; its name is once the directory is
+//! synced, which the caller does for all new files together. A run that is not finished leaves no
+//! file: on a full disk it is tried again and again.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,12 +10,12 @@ use std::path::PathBuf;
 
 use punctual_core::Timestamp;
 
-use super::format::{BlockKeys, Fence, Footer, HEADER_BYTES, Section, header, number_of};
-use super::{Files, RunNo, format};
-use crate::fault::Fault;
-use crate::key::Key;
+use super::format::{Fence, Footer, HEADER_BYTES, KeysWriter, RunSection, header, number_of};
+use super::{RunFiles, RunNo, format};
+use crate::fault::StorageFault;
+use crate::key::EntryKey;
 
-/// Bytes that are collected before the file is written to.
+/// Bytes that are collected before a write to the file.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// A run that is being written.
@@ -27,35 +27,35 @@ pub(crate) struct RunWriter {
     file: BufWriter<File>,
     offset: u64,
     block_bytes: usize,
-    block: Option<Block>,
+    block: Option<OpenBlock>,
     fences: Vec<Fence>,
-    sections: Vec<Section>,
-    last: Option<Key>,
+    sections: Vec<RunSection>,
+    last: Option<EntryKey>,
     count: u32,
     newest: Timestamp,
     bodies_bytes: u64,
 }
 
-/// Removes the file that it names, unless that was finished.
+/// Removes the file when dropped, unless the run was finished.
 #[derive(Debug)]
 struct Unfinished(Option<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // What cannot be removed now is a leftover, which the next opening removes.
+            // A file that cannot be removed now is removed at the next opening.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-struct Block {
-    first: Key,
-    keys: BlockKeys,
+struct OpenBlock {
+    first: EntryKey,
+    keys: KeysWriter,
     bodies: Vec<u8>,
 }
 
-impl std::fmt::Debug for Block {
+impl std::fmt::Debug for OpenBlock {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.first.fmt(f)
     }
@@ -63,16 +63,21 @@ impl std::fmt::Debug for Block {
 
 /// A run that was written.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenRun {
     pub(crate) no: RunNo,
     pub(crate) footer: Footer,
     pub(crate) file_bytes: u64,
 }
 
 impl RunWriter {
-    pub(crate) fn new(files: &Files, no: RunNo, block_bytes: usize) -> Result<Self, Fault> {
+    pub(crate) fn new(
+        files: &RunFiles,
+        no: RunNo,
+        block_bytes: usize,
+    ) -> Result<Self, StorageFault> {
         let path = files.path(no);
-        let file = File::create(&path).map_err(|source| Fault::io("create", &path, source))?;
+        let file =
+            File::create(&path).map_err(|source| StorageFault::io("create", &path, source))?;
         let mut writer = Self {
             no,
             unfinished: Unfinished(Some(path.clone())),
@@ -93,8 +98,8 @@ impl RunWriter {
         Ok(writer)
     }
 
-    /// Adds an entry. Keys must not go back.
-    pub(crate) fn push(&mut self, key: Key, body: &[u8]) -> Result<(), Fault> {
+    /// Adds an entry. Keys must not decrease.
+    pub(crate) fn push(&mut self, key: EntryKey, body: &[u8]) -> Result<(), StorageFault> {
         debug_assert!(self.last.is_none_or(|last| last <= key), "keys go back");
         let full = self.block.as_ref().is_some_and(|block| {
             let bytes = block.bodies.len() + block.keys.count() as usize * format::ENTRY_BYTES;
@@ -103,9 +108,9 @@ impl RunWriter {
         if full {
             self.flush_block()?;
         }
-        let block = self.block.get_or_insert_with(|| Block {
+        let block = self.block.get_or_insert_with(|| OpenBlock {
             first: key,
-            keys: BlockKeys::new(key),
+            keys: KeysWriter::new(key),
             bodies: Vec::new(),
         });
         block.bodies.extend_from_slice(body);
@@ -123,14 +128,14 @@ impl RunWriter {
         self.newest = self.newest.max(ended_at);
     }
 
-    fn note_section(&mut self, key: Key) {
+    fn note_section(&mut self, key: EntryKey) {
         let section = match self.sections.last_mut() {
             Some(section) if section.partition == key.partition => section,
             _ => {
-                self.sections.push(Section {
+                self.sections.push(RunSection {
                     partition: key.partition,
                     count: 0,
-                    strays: 0,
+                    relocated: 0,
                     numbers: (u128::MAX, 0),
                 });
                 self.sections.last_mut().expect("just pushed")
@@ -142,12 +147,12 @@ impl RunWriter {
             let (low, high) = section.numbers;
             section.numbers = (low.min(number), high.max(number));
         } else {
-            section.strays += 1;
+            section.relocated += 1;
         }
     }
 
-    fn flush_block(&mut self) -> Result<(), Fault> {
-        let Some(Block { first, keys, bodies }) = self.block.take() else {
+    fn flush_block(&mut self) -> Result<(), StorageFault> {
+        let Some(OpenBlock { first, keys, bodies }) = self.block.take() else {
             return Ok(());
         };
         let bodies_bytes = u32::try_from(bodies.len()).expect("a block ends at its bound");
@@ -164,13 +169,13 @@ impl RunWriter {
         self.write(&bodies)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StorageFault> {
         self.offset += bytes.len() as u64;
-        self.file.write_all(bytes).map_err(|source| Fault::io("write", &self.path, source))
+        self.file.write_all(bytes).map_err(|source| StorageFault::io("write", &self.path, source))
     }
 
-    /// Makes the file durable. None if nothing was pushed: then there is no file either.
-    pub(crate) fn finish(mut self) -> Result<Option<Written>, Fault> {
+    /// Makes the file durable. `None` if nothing was added: then there is no file.
+    pub(crate) fn finish(mut self) -> Result<Option<WrittenRun>, StorageFault> {
         self.flush_block()?;
         let Some(last) = self.last else {
             return Ok(None);
@@ -186,10 +191,11 @@ impl RunWriter {
         let bytes = footer.to_bytes(self.no, self.offset);
         self.write(&bytes)?;
         let Self { no, path, file, mut unfinished, offset: file_bytes, .. } = self;
-        let file =
-            file.into_inner().map_err(|error| Fault::io("write", &path, error.into_error()))?;
-        file.sync_data().map_err(|source| Fault::io("sync", &path, source))?;
+        let file = file
+            .into_inner()
+            .map_err(|error| StorageFault::io("write", &path, error.into_error()))?;
+        file.sync_data().map_err(|source| StorageFault::io("sync", &path, source))?;
         unfinished.0 = None;
-        Ok(Some(Written { no, footer, file_bytes }))
+        Ok(Some(WrittenRun { no, footer, file_bytes }))
     }
 }

@@ -1,13 +1,13 @@
-//! Leases: who may write. Decided against what was admitted, answered when it is durable.
+//! Leases: which broker may write. Decided against what was admitted, result when it is durable.
 
 use std::time::Duration;
 
 use punctual_core::{BrokerId, Epoch, Lease, Seat, Timestamp};
 use punctual_store::{LeaseStore, StoreError};
 
-use super::{Admission, EmbeddedStore, unanswered};
-use crate::frame::lease_frame;
+use super::{Admission, EmbeddedStore, journal_gone};
 use crate::journal::Class;
+use crate::write::commit::lease_commit;
 
 impl LeaseStore for EmbeddedStore {
     async fn acquire(
@@ -18,7 +18,7 @@ impl LeaseStore for EmbeddedStore {
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
         if let Seat::Partition(partition) = seat {
-            self.inner.check_partition(partition)?;
+            self.core.check_partition(partition)?;
         }
         let admission = self.admission.lock().await;
         let last = admission.seats.get(&seat);
@@ -27,7 +27,7 @@ impl LeaseStore for EmbeddedStore {
         }
         let epoch = last.map_or(Epoch::NONE, |last| last.epoch).next();
         let epoch =
-            epoch.ok_or_else(|| StoreError::Broken(format!("the epochs of {seat} are used up")))?;
+            epoch.ok_or_else(|| StoreError::Broken(format!("no epoch is left for {seat}")))?;
         let lease = Lease { seat, broker: broker.clone(), epoch, until: now.after(ttl) };
         self.commit_lease(admission, lease, true, now).await
     }
@@ -52,7 +52,7 @@ impl LeaseStore for EmbeddedStore {
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
         let admission = self.admission.lock().await;
-        let now = self.inner.state()?.now;
+        let now = self.core.state()?.now;
         match admission.seats.get(&lease.seat) {
             Some(last) if last.epoch == lease.epoch => {
                 let until = Timestamp::EPOCH;
@@ -65,7 +65,7 @@ impl LeaseStore for EmbeddedStore {
     }
 
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        Ok(self.inner.state()?.leases.get(&seat).cloned())
+        Ok(self.core.state()?.leases.get(&seat).cloned())
     }
 }
 
@@ -77,15 +77,15 @@ impl EmbeddedStore {
         acquired: bool,
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
-        let frame = lease_frame(&lease, acquired, now);
-        let answered = self.append(frame, Class::Shrink).await?;
+        let commit = lease_commit(&lease, acquired, now);
+        let result = self.append(commit, Class::Shrink).await?;
         if let (Seat::Partition(partition), true) = (lease.seat, acquired) {
             admission.batches[usize::from(partition.get())] = None;
         }
         admission.seats.insert(lease.seat, lease.clone());
         drop(admission);
-        // If it cannot be made durable, the store is broken and nothing admitted after it counts either.
-        answered.await.map_err(|_| unanswered())??;
+        // If this fails, the store is broken, and nothing that was admitted after it counts either.
+        result.await.map_err(|_| journal_gone())??;
         Ok(lease)
     }
 }

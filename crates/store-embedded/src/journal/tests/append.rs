@@ -1,0 +1,165 @@
+//! Appending: groups, completion, the queue, failed syncs and panics.
+
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+
+#[test]
+fn concurrent_callers_share_an_fsync_and_complete_in_order() {
+    let dir = tempfile::tempdir().expect("a directory on a real disk");
+    let order = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&order);
+    let (journal, _) = Journal::open(
+        dir.path(),
+        JournalOptions { file_bytes: 1 << 20, ..JournalOptions::new(STORE) },
+        CommitNo(0),
+        &mut |_, _| Ok(()),
+        move |outcome, answer: mpsc::Sender<CommitNo>| {
+            let commit = outcome.expect("durable");
+            assert_eq!(seen.fetch_add(1, Ordering::SeqCst) + 1, commit.0, "in commit order");
+            answer.send(commit).expect("the test waits");
+        },
+    )
+    .expect("opens");
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let (item, answer) = mpsc::channel();
+                    let bytes = Bytes::from_static(b"something");
+                    append_blocking(&journal, JournalEntry { bytes, class: Class::Grow, item })
+                        .expect("accepted");
+                    answer.recv().expect("durable");
+                }
+            });
+        }
+    });
+    let stats = journal.stats();
+    assert_eq!((stats.commits, order.load(Ordering::SeqCst)), (400, 400));
+    assert!(stats.groups < 300, "eight callers share: {stats:?}");
+    assert!(stats.group_commits_max > 1);
+    assert_eq!(stats.fsync_micros_buckets.iter().sum::<u64>(), stats.groups);
+    drop(journal);
+    assert_eq!(read(dir.path(), 0).expect("reads").1.len(), 400);
+}
+
+#[test]
+fn a_failed_fsync_breaks_the_journal_for_good() {
+    let dir = temp_dir();
+    let disk = Disk::default();
+    let (journal, ..) = open_with(disk.clone(), dir.path(), options(), 0).expect("opens");
+    wait_for_ready_file(&journal);
+    put(&journal, "one").expect("durable");
+    disk.faults.syncs_until_failure.store(0, Ordering::SeqCst);
+    assert!(matches!(put(&journal, "two"), Err(JournalError::Broken { .. })));
+    assert!(matches!(put(&journal, "three"), Err(JournalError::Broken { .. })), "no retry");
+    assert_eq!(journal.last(), CommitNo(1));
+    assert!(matches!(journal.close(), Err(JournalError::Broken { .. })));
+    drop(journal);
+    // The commit that was not acknowledged may be there or not.
+    let (opened, commits) = read(dir.path(), 0).expect("reads");
+    assert!(commits.len() <= 2 && commits[0].1 == "one" && !opened.closed_cleanly);
+}
+
+#[test]
+fn opening_syncs_what_it_read_before_it_returns() {
+    let dir = temp_dir();
+    let (journal, ..) = open(dir.path(), 0).expect("opens");
+    put(&journal, "one").expect("durable");
+    drop(journal);
+    let disk = Disk::default();
+    disk.faults.syncs_until_failure.store(0, Ordering::SeqCst);
+    let refused = open_with(disk.clone(), dir.path(), options(), 0);
+    assert!(matches!(refused, Err(JournalError::Io { .. })), "not synced: {refused:?}");
+    // Opening writes twice: the last group again, and the end marker.
+    for write in [0, 1] {
+        disk.faults.writes_until_full.store(write, Ordering::SeqCst);
+        let refused = open_with(disk.clone(), dir.path(), options(), 0);
+        assert!(matches!(refused, Err(JournalError::Io { .. })), "write {write}: {refused:?}");
+    }
+    disk.faults.writes_until_full.store(-1, Ordering::SeqCst);
+    assert_eq!(open_with(disk, dir.path(), options(), 0).expect("opens").2.len(), 1);
+}
+
+#[test]
+fn a_full_queue_returns_busy_and_an_oversized_commit_is_refused() {
+    let dir = temp_dir();
+    let (hold, held) = mpsc::channel::<()>();
+    let options = JournalOptions { queue_commits_max: 2, ..options() };
+    let bytes_max = options.commit_bytes_max();
+    let (journal, _) =
+        Journal::open(dir.path(), options, CommitNo(0), &mut |_, _| Ok(()), move |_, ()| {
+            held.recv().unwrap_or_default()
+        })
+        .expect("opens");
+    let entry = |length: u64| JournalEntry {
+        bytes: Bytes::from(vec![1; usize::try_from(length).expect("small")]),
+        class: Class::Grow,
+        item: (),
+    };
+    let refused = append_blocking(&journal, entry(bytes_max + 1)).expect_err("too large");
+    assert!(matches!(refused, JournalError::TooLarge { .. }));
+    append_blocking(&journal, entry(bytes_max)).expect("just fits");
+    // `on_durable` waits for this test, so everything fills up with groups of one or two: one is
+    // being completed, one waits for that, one is being written, and the rest is in the queue.
+    let mut accepted = 1;
+    loop {
+        match journal.try_append(entry(1)) {
+            Ok(()) => accepted += 1,
+            Err(refused) => {
+                assert!(matches!(refused, JournalError::Busy));
+                if accepted >= 5 {
+                    break;
+                }
+                thread::yield_now();
+            }
+        }
+        assert!(accepted <= 9, "bounded");
+    }
+    drop(hold);
+    journal.close().expect("closes");
+    assert!(journal.stats().commits >= 5);
+}
+
+#[test]
+fn a_panic_in_on_durable_breaks_the_journal_and_no_caller_hangs() {
+    let dir = temp_dir();
+    let (journal, _) =
+        Journal::open(dir.path(), options(), CommitNo(0), &mut |_, _| Ok(()), |_, (): ()| {
+            panic!("for the test")
+        })
+        .expect("opens");
+    let entry = || JournalEntry { bytes: Bytes::new(), class: Class::Grow, item: () };
+    while append_blocking(&journal, entry()).is_ok() {}
+    assert!(matches!(
+        append_blocking(&journal, entry()).expect_err("broken"),
+        JournalError::Broken { .. }
+    ));
+    assert!(journal.close().is_err());
+}
+
+#[tokio::test]
+async fn callers_wait_for_queue_capacity_without_blocking() {
+    let dir = temp_dir();
+    let options = JournalOptions { queue_commits_max: 1, ..options() };
+    let (journal, _) = Journal::open(
+        dir.path(),
+        options,
+        CommitNo(0),
+        &mut |_, _| Ok(()),
+        |outcome, answer: tokio::sync::oneshot::Sender<CommitNo>| {
+            answer.send(outcome.expect("durable")).expect("the test waits");
+        },
+    )
+    .expect("opens");
+    let mut answers = Vec::new();
+    for number in 1..=200 {
+        let (item, answer) = tokio::sync::oneshot::channel();
+        let entry = JournalEntry { bytes: payload(number), class: Class::Grow, item };
+        journal.append(entry).await.expect("accepted");
+        answers.push(answer);
+    }
+    for (number, answer) in (1..).zip(answers) {
+        assert_eq!(answer.await.expect("durable"), CommitNo(number));
+    }
+}

@@ -1,0 +1,291 @@
+//! Checking: read, verify and count everything in the directory of a closed store, without changing
+//! it.
+//!
+//! Damage that prevents opening is an error; all other problems are collected in a [`CheckReport`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::{PartitionId, Task, TaskId};
+use punctual_store::Position;
+use punctual_store::codec::{read_letter, read_record, read_summary};
+
+use crate::catalog::Catalog;
+use crate::fault::{ReadContext, StorageFault};
+use crate::journal::{self, ReplayError};
+use crate::key::EntryKey;
+use crate::open::directory::{Directory, EmbeddedOpenError};
+use crate::open::restore;
+use crate::options::EmbeddedOptions;
+use crate::read::fetch::{FetchPart, LiveTask};
+use crate::read::list::end_of;
+use crate::read::load::Postponed;
+use crate::run::{RunFiles, SortedRun};
+use crate::state::order::ListedKind;
+use crate::store_core::StoreCore;
+
+/// Entries that are checked together.
+const CHECK_CHUNK: usize = 4096;
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckReport {
+    /// Scheduled tasks.
+    pub scheduled: u64,
+    /// Paused tasks.
+    pub paused: u64,
+    /// Names.
+    pub names: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
+    /// Records of fires in runs.
+    pub records: u64,
+    /// Runs of tasks and of history.
+    pub runs: u64,
+    /// Bytes of all runs.
+    pub run_bytes: u64,
+    /// Commits that are only in the journal.
+    pub replayed: u64,
+    /// The problems, as sentences.
+    pub problems: Vec<String>,
+}
+
+/// Reads and verifies everything in the directory of a store that no process has open.
+pub fn check(dir: &Path) -> Result<CheckReport, EmbeddedOpenError> {
+    let directory = Directory::take_existing(dir)?;
+    let mut options = EmbeddedOptions::new(directory.partitions);
+    options.slice = std::time::Duration::from_millis(directory.slice_millis);
+    let files = RunFiles::new(directory.runs(), options.files_open_max);
+    let catalog = Catalog::open(&directory.catalog(), &options)?;
+    let restored = restore(&directory, &options, &catalog, &files)?;
+    let core = StoreCore::new(options, files, catalog, restored.state);
+    let mut replay =
+        |no, commit: Bytes| core.apply(no, &commit).map_err(|fault| Arc::new(fault) as ReplayError);
+    let after = restored.meta.commit;
+    let opened = journal::check(&directory.journal(), directory.store, after, &mut replay)?;
+    let mut report = CheckReport { replayed: opened.replayed, ..CheckReport::default() };
+    core.check_runs(&mut report)?;
+    core.check_names(&mut report)?;
+    for partition in core.options.partitions.iter() {
+        core.check_partition_of(partition, &mut report)?;
+    }
+    Ok(report)
+}
+
+impl CheckReport {
+    fn note(&mut self, outcome: Result<(), StorageFault>) {
+        if let Err(fault) = outcome {
+            self.problems.push(fault.to_string());
+        }
+    }
+}
+
+impl StoreCore {
+    /// Verifies every block of every run: checksums, order, and that each body can be decoded.
+    fn check_runs(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
+        let (tasks, history): (Vec<Arc<SortedRun>>, Vec<Arc<SortedRun>>) = {
+            let state = self.state()?;
+            let history = state.history.runs.iter().map(|history| Arc::clone(&history.run));
+            (state.timeline.runs().cloned().collect(), history.collect())
+        };
+        for run in &tasks {
+            report.runs += 1;
+            report.run_bytes += run.file_bytes;
+            let outcome = self.check_run(run, |key, body| {
+                read_summary(key.id, key.at, body).reading("task").map(|_| ())
+            });
+            report.note(outcome);
+        }
+        for run in &history {
+            report.runs += 1;
+            report.run_bytes += run.file_bytes;
+            report.records += u64::from(run.count());
+            let outcome = self.check_run(run, |_, body| {
+                read_record(body, &self.interner).reading("record of a fire").map(|_| ())
+            });
+            report.note(outcome);
+        }
+        Ok(())
+    }
+
+    fn check_run(
+        &self,
+        run: &SortedRun,
+        mut each: impl FnMut(EntryKey, &[u8]) -> Result<(), StorageFault>,
+    ) -> Result<(), StorageFault> {
+        let mut last: Option<EntryKey> = None;
+        for block_no in 0..run.footer.fences.len() {
+            let block = run.read_block(&self.files, block_no)?;
+            let damaged = |what| run.damaged(&self.files, block_no, what);
+            for index in 0..block.keys.len() {
+                let key = block.keys.key(index).map_err(damaged)?;
+                if last.is_some_and(|last| last > key) {
+                    return Err(damaged("its entries are not in order"));
+                }
+                last = Some(key);
+                each(key, &block.body(index).map_err(damaged)?)?;
+            }
+        }
+        if last != Some(run.last()) {
+            return Err(StorageFault::damaged(
+                &self.files.path(run.no),
+                0,
+                "its last entry is not the one in the footer",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Verifies that every name leads to a live task.
+    fn check_names(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
+        let mut rows = BTreeMap::new();
+        self.catalog.all_names(|name, head| {
+            rows.insert(name, Some(head.id));
+        })?;
+        {
+            let state = self.state()?;
+            let mut known = std::collections::HashSet::new();
+            for (row, ()) in state.names.iter() {
+                if known.insert(row.clone()) {
+                    let in_catalog = self.catalog.head(row.name())?;
+                    let head = row.target().reading("name")?.resolve(in_catalog);
+                    rows.insert(row.name().into(), head.map(|head| head.id));
+                }
+            }
+        }
+        let named: Vec<TaskId> = rows.into_values().flatten().collect();
+        report.names = named.len() as u64;
+        for chunk in named.chunks(CHECK_CHUNK) {
+            for id in chunk {
+                let found = self.fetch(id.partition(), &[*id], FetchPart::Presence)?;
+                if matches!(found.as_slice(), [None]) {
+                    report
+                        .problems
+                        .push(format!("a name leads to task {id}, which does not exist"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the live tasks of a partition and compares them with the stored counts.
+    fn check_partition_of(
+        &self,
+        partition: PartitionId,
+        report: &mut CheckReport,
+    ) -> Result<(), StorageFault> {
+        let mut live: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
+        let mut after = EntryKey::after(partition, Position::START);
+        let end = end_of(partition, punctual_core::Timestamp::MAX);
+        let mut loading = None;
+        loop {
+            let loaded =
+                self.load_range(&mut loading, (after, end), CHECK_CHUNK, Postponed::LeaveOut)?;
+            for entry in &loaded.live {
+                let task = self.task(entry.key, &entry.body, entry.moved)?;
+                let namespace = task.definition.namespace.as_str().to_owned();
+                live.entry(namespace).or_default().0 += 1;
+            }
+            if loaded.complete {
+                break;
+            }
+            after = loaded.covered;
+            // The position is not needed again: a check reads every entry once.
+            loading = None;
+        }
+        let relocated = self.postponed_of(partition)?;
+        let ids: Vec<TaskId> = relocated.iter().map(|(id, _)| *id).collect();
+        for found in self.fetch(partition, &ids, FetchPart::Bodies)?.into_iter().flatten() {
+            if let LiveTask::Scheduled { key, body, .. } = found {
+                let task = self.task(key, &body, None)?;
+                let namespace = task.definition.namespace.as_str().to_owned();
+                live.entry(namespace).or_default().0 += 1;
+            }
+        }
+        let paused = self.all_paused(partition)?;
+        for task in &paused {
+            let namespace = task.definition.namespace.as_str().to_owned();
+            live.entry(namespace).or_default().1 += 1;
+        }
+        let paused = paused.iter().map(|task| EntryKey::new(task.fire_at, task.id)).collect();
+        let postponed =
+            relocated.iter().map(|(id, fire_at)| EntryKey::new(*fire_at, *id)).collect();
+        self.check_order(ListedKind::Postponed, partition, postponed, report)?;
+        self.check_order(ListedKind::Paused, partition, paused, report)?;
+        for (_, letter) in self.all_letters(partition)? {
+            let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
+            let namespace = letter.task.definition.namespace.as_str().to_owned();
+            live.entry(namespace).or_default().2 += 1;
+        }
+        self.compare_counts(partition, live, report)
+    }
+
+    fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
+        let mut rows = BTreeMap::new();
+        for (id, paused) in self.state()?.paused.iter() {
+            if id.partition() == partition {
+                rows.entry(*id).or_insert_with(|| paused.clone());
+            }
+        }
+        self.catalog.paused_of(partition, |id, paused| {
+            rows.entry(id).or_insert(Some(paused));
+        })?;
+        let rows = rows.into_iter().filter_map(|(id, paused)| Some((id, paused?)));
+        rows.map(|(id, paused)| self.paused_task(id, &paused)).collect()
+    }
+
+    /// Verifies that every postponed or paused task is listed under its time.
+    fn check_order(
+        &self,
+        kind: ListedKind,
+        partition: PartitionId,
+        mut wanted: BTreeSet<EntryKey>,
+        report: &mut CheckReport,
+    ) -> Result<(), StorageFault> {
+        let mut after = EntryKey::after(partition, Position::START);
+        let end = end_of(partition, punctual_core::Timestamp::MAX);
+        while after < end {
+            let mut covered = end;
+            for key in self.order_after(kind, (after, end), CHECK_CHUNK, &mut covered)? {
+                wanted.remove(&key);
+            }
+            after = covered;
+        }
+        for EntryKey { at, id, .. } in wanted {
+            let at = at.as_millis();
+            report
+                .problems
+                .push(format!("task {id} is due at {at} ms but is not listed at that time"));
+        }
+        Ok(())
+    }
+
+    fn compare_counts(
+        &self,
+        partition: PartitionId,
+        mut live: BTreeMap<String, (i64, i64, i64)>,
+        report: &mut CheckReport,
+    ) -> Result<(), StorageFault> {
+        let state = self.state()?;
+        let counts = &state.partition(partition).counts;
+        for namespace in counts.keys() {
+            live.entry(namespace.clone()).or_default();
+        }
+        for (namespace, found) in live {
+            report.scheduled += u64::try_from(found.0).unwrap_or(0);
+            report.paused += u64::try_from(found.1).unwrap_or(0);
+            report.dead_letters += u64::try_from(found.2).unwrap_or(0);
+            let kept = counts.get(&namespace).map(|tally| tally.counts).unwrap_or_default();
+            let kept = (kept.scheduled, kept.paused, kept.dead_letters);
+            if kept != found {
+                report.problems.push(format!(
+                    "{partition}, namespace {namespace}: stored counts of scheduled tasks, paused \
+                     tasks and dead letters are {kept:?}, but {found:?} were found"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

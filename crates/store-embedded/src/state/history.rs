@@ -1,0 +1,252 @@
+//! History: records of how fires ended, in runs of their own.
+//!
+//! A later record of the same fire replaces an earlier one, so newer runs are read first. A run is
+//! deleted as a whole, once every partition in it has swept it.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::{FireId, PartitionId, TaskId, Timestamp};
+use punctual_store::Retention;
+use punctual_store::codec::read_record_id;
+
+use crate::catalog::{ListedRun, RunKind};
+use crate::fault::{ReadContext, StorageFault};
+use crate::key::EntryKey;
+use crate::run::{RunFiles, RunNo, SortedRun};
+use crate::state::layers::IdHash;
+
+/// What a record costs in memory, without its bytes.
+const ENTRY_BYTES: usize = size_of::<(FireId, Bytes)>();
+/// Records that are sorted together: a commit adds hundreds, and inserting each into one large tree
+/// is expensive.
+const CHUNK_LENGTH: usize = 4096;
+
+/// Records in memory, in sorted chunks, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct HistoryBuffer {
+    chunks: Vec<Vec<(FireId, Bytes)>>,
+    open: Vec<(FireId, Bytes)>,
+    pub(crate) bytes: usize,
+}
+
+/// A run of history.
+#[derive(Debug, Clone)]
+pub(crate) struct HistoryRun {
+    pub(crate) run: Arc<SortedRun>,
+    /// Partitions that have swept this run. Kept in the list of runs: its records must not reappear
+    /// after the records that replaced them are gone.
+    swept: BTreeSet<PartitionId>,
+    /// Whether `swept` changed since the last checkpoint.
+    changed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct HistoryState {
+    pub(crate) buffer: HistoryBuffer,
+    pub(crate) frozen: Option<Arc<HistoryBuffer>>,
+    /// Oldest first.
+    pub(crate) runs: Vec<HistoryRun>,
+}
+
+impl HistoryBuffer {
+    fn keep(&mut self, fire_id: FireId, record: Bytes) {
+        self.bytes += record.len() + ENTRY_BYTES;
+        if self.open.capacity() == 0 {
+            self.open.reserve_exact(CHUNK_LENGTH);
+        }
+        self.open.push((fire_id, record));
+        if self.open.len() >= CHUNK_LENGTH {
+            let mut chunk = std::mem::take(&mut self.open);
+            // A stable sort: records of one fire stay in the order in which they came.
+            chunk.sort_by_key(|(fire_id, _)| place_of(*fire_id));
+            self.chunks.push(chunk);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.open.is_empty()
+    }
+
+    /// The records in order, only the last of each fire.
+    pub(crate) fn sorted(&self) -> Vec<(FireId, &Bytes)> {
+        let all = self.chunks.iter().flatten().chain(&self.open);
+        let mut all: Vec<(FireId, &Bytes)> = all.map(|(fire_id, r)| (*fire_id, r)).collect();
+        all.sort_by_key(|(fire_id, _)| place_of(*fire_id));
+        all.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
+            if same {
+                earlier.1 = later.1;
+            }
+            same
+        });
+        all
+    }
+
+    /// Drops records that are past their age, except those that `keep` selects. This is not a
+    /// commit: after a crash they are there again, until the next sweep.
+    fn sweep(&mut self, past: impl Fn(Timestamp) -> bool, keep: impl Fn(FireId) -> bool) -> u64 {
+        let all = self.sorted();
+        let stays = |(fire_id, record): &(FireId, &Bytes)| {
+            let ended = read_record_id(record);
+            !ended.is_ok_and(|(_, ended_at)| past(ended_at)) || keep(*fire_id)
+        };
+        let before = all.len();
+        let left = all.into_iter().filter(stays).map(|(fire_id, record)| (fire_id, record.clone()));
+        let left: Vec<(FireId, Bytes)> = left.collect();
+        let gone = before - left.len();
+        if gone > 0 {
+            self.chunks = if left.is_empty() { Vec::new() } else { vec![left] };
+            self.open = Vec::new();
+        }
+        gone as u64
+    }
+
+    fn of_task(&self, id: TaskId) -> impl Iterator<Item = (Timestamp, Bytes)> {
+        let piled = self.chunks.iter().flat_map(move |chunk| {
+            let first = FireId { task: id, nominal_at: Timestamp::EPOCH };
+            let start = chunk.partition_point(|(other, _)| place_of(*other) < place_of(first));
+            chunk[start..].iter().take_while(move |(fire_id, _)| fire_id.task == id)
+        });
+        let open = self.open.iter().filter(move |(fire_id, _)| fire_id.task == id);
+        piled.chain(open).map(|(fire_id, record)| (fire_id.nominal_at, record.clone()))
+    }
+}
+
+/// The order of runs: partition first.
+const fn place_of(fire_id: FireId) -> (PartitionId, FireId) {
+    (fire_id.task.partition(), fire_id)
+}
+
+impl HistoryState {
+    pub(crate) fn keep(&mut self, fire_id: FireId, record: Bytes) {
+        self.buffer.keep(fire_id, record);
+    }
+
+    /// Records of a task that are in memory, by nominal time; and the runs to read, newest first.
+    pub(crate) fn find(&self, id: TaskId) -> (BTreeMap<Timestamp, Bytes>, Vec<Arc<SortedRun>>) {
+        let mut found = BTreeMap::new();
+        for buffer in self.frozen.iter().map(|frozen| &**frozen).chain([&self.buffer]) {
+            found.extend(buffer.of_task(id));
+        }
+        let runs = self.runs.iter().rev().filter(|history| {
+            !history.swept.contains(&id.partition()) && history.run.may_have_history_of(id)
+        });
+        (found, runs.map(|history| Arc::clone(&history.run)).collect())
+    }
+
+    pub(crate) fn add(&mut self, run: Arc<SortedRun>, swept: &[PartitionId]) {
+        let swept = swept.iter().copied().collect();
+        self.runs.push(HistoryRun { run, swept, changed: false });
+    }
+
+    /// Runs that were swept since the last call, as rows for the list of runs.
+    pub(crate) fn take_changed(&mut self) -> Vec<ListedRun> {
+        let mut taken = Vec::new();
+        for HistoryRun { run, swept, changed } in &mut self.runs {
+            if std::mem::take(changed) {
+                taken.push(ListedRun {
+                    no: run.no,
+                    generation: run.generation,
+                    kind: RunKind::History,
+                    file_bytes: run.file_bytes,
+                    swept: swept.iter().copied().collect(),
+                });
+            }
+        }
+        taken
+    }
+
+    /// Marks what is past its retention for a partition as swept, and returns how many records that
+    /// were.
+    ///
+    /// When a record goes, an earlier record of the same fire must not reappear. So runs are swept
+    /// in the order in which they were written, and a record in memory stays as long as a run may
+    /// have an earlier one.
+    pub(crate) fn sweep(
+        &mut self,
+        partition: PartitionId,
+        retention: Retention,
+        now: Timestamp,
+    ) -> u64 {
+        let mut total: u64 = self.runs.iter().map(|history| history.run.file_bytes).sum();
+        total += self.buffer.bytes as u64;
+        total += self.frozen.as_ref().map_or(0, |frozen| frozen.bytes as u64);
+        let past = |ended_at| now.since(ended_at) >= retention.history_age;
+        let mut gone = 0;
+        for history in &mut self.runs {
+            let bytes = history.run.file_bytes;
+            // A run goes as a whole, so only if what is left is still more than the limit.
+            let excess = total.saturating_sub(bytes) >= retention.history_bytes;
+            if history.run.count_of(partition) == 0 {
+                continue;
+            }
+            if !past(history.run.newest()) && !excess {
+                break;
+            }
+            total = total.saturating_sub(bytes);
+            if history.swept.insert(partition) {
+                history.changed = true;
+                gone += u64::from(history.run.count_of(partition));
+            }
+        }
+        let kept: Vec<&Arc<SortedRun>> = self
+            .runs
+            .iter()
+            .filter(|history| !history.swept.contains(&partition))
+            .map(|history| &history.run)
+            .collect();
+        let earlier = |id: TaskId| kept.iter().any(|run| run.may_have_history_of(id));
+        let frozen = self.frozen.iter().flat_map(|frozen| frozen.sorted());
+        let writing: HashSet<FireId, IdHash> = frozen.map(|(fire_id, _)| fire_id).collect();
+        let stays = |fire: FireId| {
+            fire.task.partition() != partition || writing.contains(&fire) || earlier(fire.task)
+        };
+        gone + self.buffer.sweep(past, stays)
+    }
+
+    /// Runs that every partition has swept.
+    pub(crate) fn finished(&self) -> Vec<Arc<SortedRun>> {
+        let finished = |history: &&HistoryRun| {
+            let mut sections = history.run.footer.sections.iter();
+            sections.all(|section| history.swept.contains(&section.partition))
+        };
+        let runs = self.runs.iter().filter(finished);
+        runs.map(|history| Arc::clone(&history.run)).collect()
+    }
+
+    pub(crate) fn remove(&mut self, dropped: &[RunNo]) {
+        self.runs.retain(|history| !dropped.contains(&history.run.no));
+    }
+}
+
+/// All records of a task in one run, by nominal time.
+pub(crate) fn read_of_task(
+    files: &RunFiles,
+    run: &SortedRun,
+    id: TaskId,
+) -> Result<Vec<(Timestamp, Bytes)>, StorageFault> {
+    let key = EntryKey::at_due(id);
+    let fences = &run.footer.fences;
+    // Entries may begin in the block before the first one that begins at the key.
+    let first = fences.partition_point(|fence| fence.first < key).saturating_sub(1);
+    let mut found = Vec::new();
+    for (block_no, fence) in fences.iter().enumerate().skip(first) {
+        if fence.first > key {
+            break;
+        }
+        let block = run.read_block(files, block_no)?;
+        let damaged = |what| run.damaged(files, block_no, what);
+        let start = block.keys.lower_bound(key).map_err(damaged)?;
+        for index in start..block.keys.len() {
+            if block.keys.key(index).map_err(damaged)? != key {
+                break;
+            }
+            let record = block.body(index).map_err(damaged)?;
+            let (fire_id, _) = read_record_id(&record).reading("record of a fire")?;
+            found.push((fire_id.nominal_at, record));
+        }
+    }
+    Ok(found)
+}

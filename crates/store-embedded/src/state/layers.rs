@@ -1,0 +1,259 @@
+//! Layers: rows of the catalog that are in memory.
+//!
+//! [`Layers`] returns the newest value of a row that memory knows. A row moves from layer to layer:
+//! *changed* since the last checkpoint, *frozen* while a checkpoint writes it, *clean* afterwards;
+//! below these is what was *read* from the catalog. Changed and frozen rows must stay in memory;
+//! the others are a cache.
+//! A row that is in no layer is in the catalog with its present value, or does not exist.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::{FireId, TaskId};
+
+/// A hash for ids. Ids are made by the broker, so the hash needs no protection against chosen
+/// values.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct IdHash(u64);
+
+impl BuildHasher for IdHash {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        *self
+    }
+}
+
+impl Hasher for IdHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = fold(product);
+    }
+
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64(fold(word ^ (word >> 23)));
+        self.write_u64(fold(word));
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
+const fn fold(word: u128) -> u64 {
+    (word >> 64) as u64 ^ word as u64
+}
+
+/// Rows by their key.
+pub(crate) type Rows<K, V, S> = HashMap<K, V, S>;
+
+/// The heap memory of a key or a value.
+pub(crate) trait Weight {
+    /// Whether the key contains the value, so that inserting an equal key must replace the old one.
+    const WHOLE_ROW: bool = false;
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Weight for () {}
+
+impl Weight for TaskId {}
+
+impl Weight for FireId {}
+
+impl Weight for Bytes {
+    fn heap_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Weight> Weight for Option<T> {
+    fn heap_bytes(&self) -> usize {
+        self.as_ref().map_or(0, Weight::heap_bytes)
+    }
+}
+
+/// Rows, and about how many bytes of memory they take.
+#[derive(Debug)]
+struct Layer<K, V, S> {
+    rows: Rows<K, V, S>,
+    bytes: usize,
+}
+
+impl<K, V, S: Default> Default for Layer<K, V, S> {
+    fn default() -> Self {
+        Self { rows: Rows::default(), bytes: 0 }
+    }
+}
+
+impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layer<K, V, S> {
+    /// What one row takes in the table: at most seven of eight slots are used, and each has one
+    /// byte of metadata.
+    const PLACE_BYTES: usize = (size_of::<(K, V)>() + 1) * 8 / 7;
+
+    fn insert(&mut self, key: K, value: V) {
+        if K::WHOLE_ROW {
+            self.remove(&key);
+        }
+        let key_bytes = key.heap_bytes();
+        self.bytes += value.heap_bytes();
+        match self.rows.insert(key, value) {
+            Some(before) => self.bytes -= before.heap_bytes(),
+            None => self.bytes += Self::PLACE_BYTES + key_bytes,
+        }
+    }
+
+    fn remove(&mut self, key: &K) {
+        if self.rows.is_empty() {
+            return;
+        }
+        if let Some((key, value)) = self.rows.remove_entry(key) {
+            self.bytes -= Self::PLACE_BYTES + key.heap_bytes() + value.heap_bytes();
+        }
+    }
+}
+
+/// Rows that are on disk or that a checkpoint is writing, and their bytes.
+type WrittenLayer<K, V, S> = Option<(Arc<Rows<K, V, S>>, usize)>;
+
+#[derive(Debug)]
+pub(crate) struct Layers<K, V, S = IdHash> {
+    changed: Layer<K, V, S>,
+    frozen: WrittenLayer<K, V, S>,
+    clean: WrittenLayer<K, V, S>,
+    read: Layer<K, V, S>,
+    read_before: Layer<K, V, S>,
+    cached_bytes_max: usize,
+    /// Whether the catalog may have rows that are in no layer.
+    in_catalog: bool,
+}
+
+impl<K: Eq + Hash + Weight, V: Weight, S: BuildHasher + Default> Layers<K, V, S> {
+    /// `in_catalog`: whether the catalog has any row.
+    pub(crate) fn new(in_catalog: bool, cached_bytes_max: usize) -> Self {
+        Self {
+            changed: Layer::default(),
+            frozen: None,
+            clean: None,
+            read: Layer::default(),
+            read_before: Layer::default(),
+            cached_bytes_max,
+            in_catalog,
+        }
+    }
+
+    /// The value of a row, if memory knows it.
+    pub(crate) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.row(key).map(|(_, value)| value)
+    }
+
+    /// The row, if memory knows it.
+    pub(crate) fn row<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    where
+        K: Borrow<Q>,
+    {
+        if !self.changed.rows.is_empty()
+            && let Some(row) = self.changed.rows.get_key_value(key)
+        {
+            return Some(row);
+        }
+        for (rows, _) in [&self.frozen, &self.clean].into_iter().flatten() {
+            if let Some(row) = rows.get_key_value(key) {
+                return Some(row);
+            }
+        }
+        let read = self.read.rows.get_key_value(key);
+        read.or_else(|| self.read_before.rows.get_key_value(key))
+    }
+
+    pub(crate) fn set(&mut self, key: K, value: V) {
+        // The cached value is older, and would reappear when this one has left memory.
+        self.read.remove(&key);
+        self.read_before.remove(&key);
+        self.changed.insert(key, value);
+    }
+
+    /// Caches a row that was read from the catalog, unless memory knows a newer value.
+    pub(crate) fn remember(&mut self, key: K, value: V) {
+        if self.row(&key).is_some() {
+            return;
+        }
+        if self.read.bytes >= self.cached_bytes_max / 2 {
+            self.read_before = std::mem::take(&mut self.read);
+        }
+        self.read.insert(key, value);
+    }
+
+    /// Whether rows that memory does not know have to be read from the catalog.
+    pub(crate) const fn in_catalog(&self) -> bool {
+        self.in_catalog
+    }
+
+    /// Bytes of the rows that changed since the last checkpoint.
+    pub(crate) const fn changed_bytes(&self) -> usize {
+        self.changed.bytes
+    }
+
+    /// All rows that were changed or written, newest first: a key may occur more than once.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        let older = [&self.frozen, &self.clean].into_iter().flatten();
+        self.changed.rows.iter().chain(older.flat_map(|(rows, _)| rows.iter()))
+    }
+
+    /// Rows in memory.
+    pub(crate) fn len(&self) -> usize {
+        let written = [&self.frozen, &self.clean].into_iter().flatten();
+        let written: usize = written.map(|(rows, _)| rows.len()).sum();
+        self.changed.rows.len() + written + self.read.rows.len() + self.read_before.rows.len()
+    }
+
+    /// About how many bytes the rows in memory take.
+    pub(crate) fn bytes(&self) -> usize {
+        let written = [&self.frozen, &self.clean].into_iter().flatten();
+        let written: usize = written.map(|(_, bytes)| bytes).sum();
+        self.changed.bytes + written + self.read.bytes + self.read_before.bytes
+    }
+
+    /// Starts a checkpoint: changed rows are frozen until they are on disk.
+    pub(crate) fn freeze(&mut self) -> Arc<Rows<K, V, S>> {
+        debug_assert!(self.frozen.is_none(), "one checkpoint at a time");
+        let Layer { rows, bytes } = std::mem::take(&mut self.changed);
+        let rows = Arc::new(rows);
+        self.frozen = Some((Arc::clone(&rows), bytes));
+        rows
+    }
+
+    /// The rows that the last checkpoint wrote, if they are still in memory.
+    pub(crate) fn clean(&self) -> Option<Arc<Rows<K, V, S>>> {
+        self.clean.as_ref().map(|(rows, _)| Arc::clone(rows))
+    }
+
+    /// Ends a checkpoint: frozen rows are on disk. Returns what they displace, to be freed after
+    /// the lock is released.
+    #[must_use]
+    pub(crate) fn thaw(&mut self, in_catalog: bool) -> WrittenLayer<K, V, S> {
+        self.in_catalog = in_catalog;
+        match self.frozen.take() {
+            Some((rows, _)) if rows.is_empty() => None,
+            Some((rows, bytes)) if bytes <= self.cached_bytes_max => {
+                self.clean.replace((rows, bytes))
+            }
+            _ => self.clean.take(),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The bytes of a commit, as they are in the journal.
+//!
+//! A commit is an encoded batch (`encode`), a lease, or a sweep. `state` applies the steps that
+//! [`Commit::read`] returns, both for a new commit and for a replayed one, so a replay cannot
+//! differ from what happened.
+//! Bodies of tasks are slices of the commit's bytes: once encoded they are not copied until they
+//! are written to a run.
+
+use bytes::Bytes;
+use punctual_core::{FireId, FireRecord, Lease, PartitionId, Task, TaskId, Timestamp, Version};
+use punctual_store::codec::{
+    CodecError, Reader, put_body, put_bytes, put_fire_id, put_letter, put_record, put_task_id,
+    put_timestamp, put_varint,
+};
+use punctual_store::{BatchNo, Counts};
+
+use crate::catalog::{put_counts, put_lease, read_counts, read_lease};
+
+const BATCH: u8 = 1;
+const LEASE: u8 = 2;
+const SWEEP: u8 = 3;
+const EMPTY: u8 = 4;
+
+const FILE: u8 = 1;
+const FILE_NEW: u8 = 2;
+const POSTPONE: u8 = 3;
+const END: u8 = 4;
+const RECORD: u8 = 5;
+const LETTER: u8 = 6;
+const FORGET: u8 = 7;
+
+/// One change of the state. A `Change` of the contract is one or several of these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum CommitStep {
+    /// Files a task, and replaces an earlier entry of the same id.
+    File {
+        id: TaskId,
+        fire_at: Timestamp,
+        body: Bytes,
+        /// Whether the id cannot have an entry yet.
+        new: bool,
+    },
+    Postpone {
+        id: TaskId,
+        fire_at: Timestamp,
+        version: Version,
+    },
+    /// Ends a task. The record that follows contains its key.
+    End {
+        id: TaskId,
+    },
+    /// A fire has ended; `frees` its key if its task ended with it.
+    Record {
+        record: Bytes,
+        frees: bool,
+    },
+    Letter {
+        fire_id: FireId,
+        letter: Bytes,
+    },
+    Forget {
+        fire_id: FireId,
+    },
+}
+
+/// A commit that was read.
+#[derive(Debug)]
+pub(crate) enum Commit {
+    Batch {
+        partition: PartitionId,
+        number: BatchNo,
+        counts: Vec<(String, Counts)>,
+        steps: Vec<CommitStep>,
+    },
+    Lease {
+        lease: Lease,
+        /// Whether it is a new epoch, for which batches are numbered from the first again.
+        acquired: bool,
+        now: Timestamp,
+    },
+    Sweep {
+        partition: PartitionId,
+        counts: Vec<(String, Counts)>,
+        forgotten: Vec<FireId>,
+        now: Timestamp,
+    },
+    /// Changes nothing; used to wait for earlier commits.
+    Empty,
+}
+
+/// Encodes the steps of a batch.
+#[derive(Debug)]
+pub(crate) struct CommitWriter {
+    out: Vec<u8>,
+}
+
+impl CommitWriter {
+    pub(crate) fn batch(
+        partition: PartitionId,
+        number: BatchNo,
+        counts: &[(&str, Counts)],
+        bytes_expected: usize,
+    ) -> Self {
+        let mut out = Vec::with_capacity(bytes_expected);
+        out.push(BATCH);
+        put_varint(&mut out, u64::from(partition.get()));
+        put_varint(&mut out, number.get());
+        put_all_counts(&mut out, counts);
+        Self { out }
+    }
+
+    pub(crate) fn file(&mut self, task: &Task) {
+        self.out.push(FILE);
+        self.task(task);
+    }
+
+    pub(crate) fn file_new(&mut self, task: &Task) {
+        self.out.push(FILE_NEW);
+        self.task(task);
+    }
+
+    fn task(&mut self, task: &Task) {
+        put_task_id(&mut self.out, task.id);
+        put_timestamp(&mut self.out, task.fire_at);
+        self.sized(|out| put_body(out, task));
+    }
+
+    /// Writes a length and then the bytes. The length has a fixed width, so that nothing is encoded
+    /// twice or moved.
+    fn sized(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.out.len();
+        self.out.extend_from_slice(&[0; 4]);
+        write(&mut self.out);
+        let length = u32::try_from(self.out.len() - at - 4).expect("a task is far smaller");
+        self.out[at..at + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    pub(crate) fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
+        self.out.push(POSTPONE);
+        put_task_id(&mut self.out, id);
+        put_timestamp(&mut self.out, fire_at);
+        put_varint(&mut self.out, version.get());
+    }
+
+    pub(crate) fn end(&mut self, id: TaskId) {
+        self.out.push(END);
+        put_task_id(&mut self.out, id);
+    }
+
+    pub(crate) fn record(&mut self, record: &FireRecord, frees: bool) {
+        self.out.extend_from_slice(&[RECORD, u8::from(frees)]);
+        self.sized(|out| put_record(out, record));
+    }
+
+    pub(crate) fn letter(&mut self, letter: &punctual_core::DeadLetter) {
+        self.out.push(LETTER);
+        put_fire_id(&mut self.out, letter.fire_id());
+        self.sized(|out| put_letter(out, letter));
+    }
+
+    pub(crate) fn forget(&mut self, fire_id: FireId) {
+        self.out.push(FORGET);
+        put_fire_id(&mut self.out, fire_id);
+    }
+
+    pub(crate) fn finish(self) -> Bytes {
+        self.out.into()
+    }
+}
+
+/// A lease that was acquired, renewed or released.
+pub(crate) fn lease_commit(lease: &Lease, acquired: bool, now: Timestamp) -> Bytes {
+    let mut out = vec![LEASE, u8::from(acquired)];
+    put_timestamp(&mut out, now);
+    put_lease(&mut out, lease);
+    out.into()
+}
+
+/// Deletes dead letters that are past their retention.
+pub(crate) fn sweep_commit(
+    partition: PartitionId,
+    counts: &[(&str, Counts)],
+    forgotten: &[FireId],
+    now: Timestamp,
+) -> Bytes {
+    let mut out = vec![SWEEP];
+    put_varint(&mut out, u64::from(partition.get()));
+    put_timestamp(&mut out, now);
+
+    put_all_counts(&mut out, counts);
+    put_varint(&mut out, forgotten.len() as u64);
+    for fire_id in forgotten {
+        put_fire_id(&mut out, *fire_id);
+    }
+    out.into()
+}
+
+/// A commit that changes nothing.
+pub(crate) fn empty_commit() -> Bytes {
+    Bytes::from_static(&[EMPTY])
+}
+
+fn put_all_counts(out: &mut Vec<u8>, counts: &[(&str, Counts)]) {
+    put_varint(out, counts.len() as u64);
+    for (namespace, counts) in counts {
+        put_bytes(out, namespace.as_bytes());
+        put_counts(out, counts);
+    }
+}
+
+impl Commit {
+    /// Decodes a commit.
+    pub(crate) fn read(bytes: &Bytes) -> Result<Self, CodecError> {
+        let mut reader = Reader::new(bytes);
+        match reader.byte()? {
+            BATCH => {
+                let partition = read_partition(&mut reader)?;
+                let number = BatchNo::new(reader.varint()?);
+                let counts = read_all_counts(&mut reader)?;
+                let steps = read_steps(bytes, &mut reader)?;
+                Ok(Self::Batch { partition, number, counts, steps })
+            }
+            LEASE => Ok(Self::Lease {
+                acquired: reader.byte()? != 0,
+                now: reader.timestamp()?,
+                lease: read_lease(&mut reader)?,
+            }),
+            SWEEP => {
+                let partition = read_partition(&mut reader)?;
+                let now = reader.timestamp()?;
+
+                let counts = read_all_counts(&mut reader)?;
+                let mut forgotten = Vec::new();
+                for _ in 0..reader.varint()? {
+                    forgotten.push(reader.fire_id()?);
+                }
+                Ok(Self::Sweep { partition, counts, forgotten, now })
+            }
+            EMPTY => Ok(Self::Empty),
+            _ => Err(CodecError::Invalid("frame")),
+        }
+    }
+}
+
+fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>, CodecError> {
+    let mut steps = Vec::with_capacity(1024);
+    while !reader.rest().is_empty() {
+        steps.push(match reader.byte()? {
+            tag @ (FILE | FILE_NEW) => CommitStep::File {
+                id: reader.task_id()?,
+                fire_at: reader.timestamp()?,
+                body: read_sized(bytes, reader)?,
+                new: tag == FILE_NEW,
+            },
+            POSTPONE => CommitStep::Postpone {
+                id: reader.task_id()?,
+                fire_at: reader.timestamp()?,
+                version: Version::new(reader.varint()?),
+            },
+            END => CommitStep::End { id: reader.task_id()? },
+            RECORD => CommitStep::Record {
+                frees: reader.byte()? != 0,
+                record: read_sized(bytes, reader)?,
+            },
+            LETTER => CommitStep::Letter {
+                fire_id: reader.fire_id()?,
+                letter: read_sized(bytes, reader)?,
+            },
+            FORGET => CommitStep::Forget { fire_id: reader.fire_id()? },
+            _ => return Err(CodecError::Invalid("step")),
+        });
+    }
+    Ok(steps)
+}
+
+fn read_sized(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
+    let length = reader.take(4)?.try_into().map_err(|_| CodecError::Short("length"))?;
+    let slice = reader.take(u32::from_le_bytes(length) as usize)?;
+    Ok(frame.slice_ref(slice))
+}
+
+fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, CodecError> {
+    PartitionId::new(reader.small("partition")?).ok_or(CodecError::Invalid("partition"))
+}
+
+fn read_all_counts(reader: &mut Reader<'_>) -> Result<Vec<(String, Counts)>, CodecError> {
+    let mut counts = Vec::new();
+    for _ in 0..reader.varint()? {
+        let namespace = reader.text()?.to_owned();
+        counts.push((namespace, read_counts(reader)?));
+    }
+    Ok(counts)
+}

@@ -1,0 +1,194 @@
+//! Encoding: from a batch to the bytes of a commit.
+//!
+//! A change about a task that the store does not have is dropped here, so the commit no longer
+//! depends on what the store holds. Therefore `state` applies commits without reading the disk, and
+//! a replay does exactly what was done.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use punctual_core::{
+    FireEnd, FireRecord, PartitionId, Task, TaskId, TaskState, Timestamp, Version,
+};
+use punctual_store::{Batch, Change, Counts, count};
+
+use crate::fault::StorageFault;
+use crate::journal::Class;
+use crate::read::fetch::{FetchPart, LiveTask};
+use crate::state::layers::IdHash;
+use crate::store_core::StoreCore;
+use crate::write::commit::CommitWriter;
+
+/// About what a change takes in a commit, without its payload.
+const CHANGE_BYTES: usize = 192;
+
+/// Whether the store has a task, for tasks where that decides how a change is encoded.
+enum TaskPresence {
+    Absent,
+    Scheduled,
+    Paused(Task),
+}
+
+type KnownTasks = HashMap<TaskId, TaskPresence, IdHash>;
+
+/// Tasks that have to be looked up before the batch can be encoded. If any task may be paused, this
+/// includes postponed tasks: a paused task has no entry that could be postponed.
+pub(crate) fn tasks_to_look_up(batch: &Batch, paused: bool) -> Vec<TaskId> {
+    let unknown = |change: &&Arc<Change>| match &***change {
+        Change::Refile { .. } => true,
+        Change::Settle { next, .. } | Change::Dead { next, .. } => next.is_some(),
+        Change::Postpone { .. } => paused,
+        Change::Put(_) | Change::Redrive { .. } | Change::Forget { .. } => false,
+    };
+    batch.changes.iter().filter(unknown).map(|change| change.task_id()).collect()
+}
+
+/// Whether a batch adds data that it does not remove soon.
+pub(crate) fn class_of(batch: &Batch) -> Class {
+    if batch.changes.iter().any(|change| change.grows()) { Class::Grow } else { Class::Shrink }
+}
+
+impl StoreCore {
+    /// Encodes a batch.
+    pub(crate) fn encode(
+        &self,
+        partition: PartitionId,
+        batch: &Batch,
+        unknown: &[TaskId],
+    ) -> Result<Bytes, StorageFault> {
+        let mut known = KnownTasks::default();
+        let found = self.fetch(partition, unknown, FetchPart::Presence)?;
+        for (id, found) in unknown.iter().zip(found) {
+            let presence = match found {
+                None => TaskPresence::Absent,
+                Some(LiveTask::Scheduled { .. }) => TaskPresence::Scheduled,
+                Some(LiveTask::Paused(paused)) => {
+                    TaskPresence::Paused(self.paused_task(*id, &paused)?)
+                }
+            };
+            known.insert(*id, presence);
+        }
+        let counts = counts_of(batch);
+        let bytes = batch.changes.iter().map(|change| bytes_of(change)).sum();
+        let mut commit = CommitWriter::batch(partition, batch.number, &counts, bytes);
+        for change in &batch.changes {
+            encode_change(&mut commit, &mut known, change);
+        }
+        Ok(commit.finish())
+    }
+}
+
+fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Change) {
+    match change {
+        Change::Put(task) => {
+            commit.file_new(task);
+            note(known, task.id, Some(task));
+        }
+        Change::Refile { task, .. } => {
+            refile_or_end(commit, known, task.id, Some(task));
+        }
+        Change::Postpone { id, fire_at, version } => {
+            postpone(commit, known, *id, *fire_at, *version)
+        }
+        Change::Settle { record, next, was } => {
+            let overlapping = *was == TaskState::Firing;
+            let continues =
+                overlapping || refile_or_end(commit, known, record.fire_id.task, next.as_ref());
+            commit.record(record, !continues);
+        }
+        Change::Dead { letter, next, was } => {
+            let overlapping = *was == TaskState::Firing;
+            let continues =
+                overlapping || refile_or_end(commit, known, letter.task.id, next.as_ref());
+            commit.letter(letter);
+            let end = FireEnd::Dead(letter.reason);
+            commit.record(&FireRecord::of(&letter.task, end, letter.died_at), !continues);
+        }
+        Change::Redrive { fire_id, task } => {
+            commit.forget(*fire_id);
+            commit.file(task);
+            note(known, task.id, Some(task));
+        }
+        Change::Forget { fire_id, .. } => commit.forget(*fire_id),
+    }
+}
+
+/// Files the successor of a task and returns true, or ends the task and returns false. Does neither
+/// if the store does not have the task.
+fn refile_or_end(
+    commit: &mut CommitWriter,
+    known: &mut KnownTasks,
+    id: TaskId,
+    next: Option<&Task>,
+) -> bool {
+    let Some(next) = next else {
+        commit.end(id);
+        note(known, id, None);
+        return false;
+    };
+    if matches!(known.get(&id), Some(TaskPresence::Absent)) {
+        return false;
+    }
+    commit.file(next);
+    note(known, id, Some(next));
+    true
+}
+
+fn postpone(
+    commit: &mut CommitWriter,
+    known: &mut KnownTasks,
+    id: TaskId,
+    fire_at: Timestamp,
+    version: Version,
+) {
+    match known.get(&id) {
+        Some(TaskPresence::Absent) => {}
+        Some(TaskPresence::Paused(task)) => {
+            let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
+            commit.file(&task);
+            note(known, id, Some(&task));
+        }
+        Some(TaskPresence::Scheduled) | None => commit.postpone(id, fire_at, version),
+    }
+}
+
+/// Lets later changes of the same batch see this one.
+fn note(known: &mut KnownTasks, id: TaskId, now: Option<&Task>) {
+    let presence = match now {
+        None => TaskPresence::Absent,
+        Some(task) if task.state != TaskState::Scheduled => TaskPresence::Paused(task.clone()),
+        Some(_) => TaskPresence::Scheduled,
+    };
+    // Tasks that were not looked up are not asked for again, but a paused one must be found.
+    if known.contains_key(&id) || matches!(presence, TaskPresence::Paused(_)) {
+        known.insert(id, presence);
+    }
+}
+
+fn counts_of(batch: &Batch) -> Vec<(&str, Counts)> {
+    let mut all: Vec<(&str, Counts)> = Vec::new();
+    for (namespace, moved) in batch.changes.iter().filter_map(|change| count(change)) {
+        let namespace = namespace.as_str();
+        match all.iter_mut().rev().find(|(other, _)| *other == namespace) {
+            Some((_, counts)) => counts.add(moved),
+            None => all.push((namespace, moved)),
+        }
+    }
+    all
+}
+
+fn bytes_of(change: &Change) -> usize {
+    let payload = |task: &Task| task.definition.payload.bytes().len();
+    CHANGE_BYTES
+        + match change {
+            Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
+                payload(task)
+            }
+            Change::Settle { next, .. } => next.as_ref().map_or(0, payload),
+            Change::Dead { letter, next, .. } => {
+                payload(&letter.task) + next.as_ref().map_or(0, payload)
+            }
+            Change::Postpone { .. } | Change::Forget { .. } => 0,
+        }
+}

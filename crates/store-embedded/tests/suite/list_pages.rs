@@ -1,0 +1,157 @@
+//! Pages of a list: what one page examines depends on the page, not on the number of tasks.
+//!
+//! Counted in entries, rows and names, not in time: `StoreStats::looked_at`.
+
+use punctual_core::{Partitions, Task, TaskState};
+use punctual_store::conformance::fixtures::{
+    at, broker, id, in_state, partition, postpone, refile, shop, task,
+};
+use punctual_store::conformance::{fixtures::NOW, fixtures::TTL, run};
+use punctual_store::{Batch, BatchNo, Change, Filter, LeaseStore, Position, TaskStore};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
+
+const LIMIT: usize = 10;
+/// The number of watches in two stores.
+const WATCHES: [u64; 2] = [2_000, 6_000];
+
+struct PageFixture {
+    store: EmbeddedStore,
+    epoch: punctual_core::Epoch,
+    batch: BatchNo,
+}
+
+impl PageFixture {
+    async fn apply(&mut self, changes: Vec<Change>) {
+        for changes in changes.chunks(1000) {
+            let batch = Batch::new(self.batch, changes.to_vec());
+            self.store.apply(partition(0), self.epoch, batch).await.unwrap();
+            self.batch = self.batch.next();
+        }
+    }
+
+    /// A page, and how much was examined for it.
+    async fn page(&self, filter: &Filter, after: Position) -> (Vec<Task>, Option<Position>, u64) {
+        let before = self.store.stats().unwrap().looked_at;
+        let page = self.store.list(partition(0), filter, after, LIMIT).await.unwrap();
+        (page.items, page.next, self.store.stats().unwrap().looked_at - before)
+    }
+
+    /// Checks pages at several positions, of everything and with filters. Returns how much was
+    /// examined for each.
+    async fn check(&self, expected: &[Task], what: &str) -> Vec<u64> {
+        let mut examined = Vec::new();
+        let all = Filter::all(shop());
+        for start in [0, expected.len() / 3, expected.len() - 50] {
+            let mut after =
+                if start == 0 { Position::START } else { Position::of(&expected[start - 1]) };
+            for some in expected[start..].chunks(LIMIT).take(4) {
+                let (tasks, next, this_page) = self.page(&all, after).await;
+                assert_eq!(tasks, some, "{what}, from {start}");
+                examined.push(this_page);
+                after = next.unwrap();
+            }
+        }
+        let paused = Filter { state: Some(TaskState::Paused), ..Filter::all(shop()) };
+        let (tasks, _, this_page) = self.page(&paused, Position::START).await;
+        let some: Vec<_> = expected.iter().filter(|task| task.state == TaskState::Paused).collect();
+        assert!(tasks.iter().eq(some[..LIMIT].iter().copied()), "{what}, paused");
+        examined.push(this_page);
+        let named = Filter { key_prefix: "watch/001".to_owned(), ..Filter::all(shop()) };
+        let (tasks, _, this_page) = self.page(&named, Position::START).await;
+        let begins = |task: &&Task| {
+            task.definition.key.as_ref().is_some_and(|key| key.as_str().starts_with("watch/001"))
+        };
+        let some: Vec<_> = expected.iter().filter(begins).collect();
+        assert!(tasks.iter().eq(some[..LIMIT].iter().copied()), "{what}, by name");
+        examined.push(this_page);
+        examined
+    }
+}
+
+fn listed(tasks: &[Task]) -> Vec<Task> {
+    let mut tasks = tasks.to_vec();
+    tasks.sort_by_key(Position::of);
+    tasks
+}
+
+#[test]
+fn a_page_examines_what_it_shows_however_many_tasks_are_postponed() {
+    run(async {
+        let [few, many] = WATCHES;
+        let (few, many) = (pages_of(few).await, pages_of(many).await);
+        assert_eq!(few.len(), many.len());
+        for (number, (few, many)) in few.iter().zip(&many).enumerate() {
+            // Pages at the front skip entries of tasks that are due later; a small store has fewer
+            // of these.
+            assert!(
+                *many <= few + few / 4,
+                "page {number}: {many} examined, {few} in the smaller store"
+            );
+        }
+    });
+}
+
+/// How much each page examines in a store with so many watches.
+async fn pages_of(watches: u64) -> Vec<u64> {
+    let dir = tempfile::tempdir().unwrap();
+    let options =
+        EmbeddedOptions { journal_file_bytes: 16 << 20, ..EmbeddedOptions::new(Partitions::ONE) };
+    let (store, _) = EmbeddedStore::open(dir.path(), options).unwrap();
+    let seat = punctual_core::Seat::Partition(partition(0));
+    let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;
+    let mut owner = PageFixture { store, epoch, batch: BatchNo::FIRST };
+    let make = |n: u64| {
+        let due = at(10_000 + n);
+        task(id(due, partition(0), epoch, n)).key(&format!("watch/{n:05}")).build()
+    };
+    let mut tasks: Vec<Task> = (0..watches).map(make).collect();
+    owner.apply(tasks.iter().cloned().map(Change::Put).collect()).await;
+    let mut examined = vec![owner.check_made(&tasks).await];
+    owner.store.checkpoint().await.unwrap();
+
+    // Every task is postponed, not in the order of the ids, or paused.
+    for (round, checkpoint) in [(1, true), (2, true), (3, false)] {
+        let mut changes = Vec::new();
+        for (n, task) in (0..).zip(&mut tasks) {
+            let change;
+            if n % 40 == 7 {
+                let state = if round == 2 { TaskState::Scheduled } else { TaskState::Paused };
+                let next = in_state(task, state);
+                change = refile(task, &next);
+                *task = next;
+            } else {
+                let fire_at = at(50_000 + round * 1000 + n * 7919 % 3001);
+                (*task, change) = postpone(task, fire_at);
+            }
+            changes.push(change);
+        }
+        owner.apply(changes).await;
+        if round != 2 {
+            examined.extend(owner.check(&listed(&tasks), "in memory").await);
+        }
+        if checkpoint {
+            owner.store.checkpoint().await.unwrap();
+        }
+        if round != 2 {
+            examined.extend(owner.check(&listed(&tasks), "after a checkpoint").await);
+        }
+    }
+    owner.store.close().await.unwrap();
+    let report = punctual_store_embedded::check(dir.path()).unwrap();
+    assert_eq!(report.problems, [] as [String; 0]);
+    examined
+}
+
+impl PageFixture {
+    /// Right after tasks were made their entries are at their time, and a range of time is a range
+    /// of the timeline.
+    async fn check_made(&self, tasks: &[Task]) -> u64 {
+        let expected = listed(tasks);
+        let (from, to) = (at(10_100), at(10_150));
+        let filter = Filter { from, to, ..Filter::all(shop()) };
+        let (found, _, this_page) = self.page(&filter, Position::START).await;
+        let due = |task: &&Task| (from..to).contains(&task.fire_at);
+        assert!(found.iter().eq(expected.iter().filter(due).take(LIMIT)));
+        this_page
+    }
+}

@@ -1,0 +1,21 @@
+//! Tests of the embedded store as its callers see it, in one binary.
+//!
+//! `conformance` and `model` compare it with the contract and with the memory store; `crash` kills a
+//! process that writes; `damage`, `disk_space` and `list_pages` are about one subject each.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy allows these only inside test functions, not in the functions that they call"
+)]
+
+mod conformance;
+mod crash;
+mod damage;
+mod disk_space;
+mod format_v2;
+mod list_pages;
+mod loop_disk;
+mod model;
+mod store_dir;
