@@ -4,12 +4,12 @@ use punctual_core::{Namespace, Queue, Task, Timestamp};
 use punctual_store::{Batch, Position, StoreError, Swept};
 use tokio::sync::oneshot;
 
-use crate::call::Call;
-use crate::command::EngineError;
-use crate::deliver::{Delivery, Report};
+use crate::commands::lookup::{Lookup, LookupResult};
+use crate::delivery::deliver::{Delivery, Report};
 use crate::gauges::Gauges;
-use crate::hand_over::InFlight;
-use crate::lookup::{Lookup, LookupResult};
+use crate::handle::call::Call;
+use crate::handle::command::EngineError;
+use crate::ownership::hand_over::InFlight;
 
 /// What an owner is told.
 #[derive(Debug)]

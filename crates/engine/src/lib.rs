@@ -28,56 +28,29 @@
 //!
 //! Not here: HTTP, gRPC, Redis, files, the machine's clock; who the other brokers are and how to reach them.
 
-mod call;
-mod command;
-
-mod cancel;
-mod next_batch;
-mod pause;
-mod receipt;
-mod redrive;
-mod schedule;
-mod touch;
-
-mod failover;
-mod lookup;
-mod read_tracker;
-mod retained_batches;
-mod write;
-
-mod load;
-mod memory;
-
-mod claim;
-mod deliver;
-mod fire;
-mod lane;
-mod lease;
-mod settle;
-
-mod sweep;
-
-mod hand_over;
-mod recover;
-
-mod gauges;
-
+mod commands;
+mod commit;
+mod delivery;
 mod event;
+mod gauges;
+mod handle;
+mod loaded;
 mod owner;
-mod run;
+mod ownership;
+mod shell;
 
-pub use call::{Call, Replies};
-pub use command::{
+pub use commands::lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
+pub use delivery::deliver::{Courier, Delivery, Report};
+pub use event::{Action, Event};
+pub use gauges::{Gauges, Skips};
+pub use handle::call::{Call, Replies};
+pub use handle::command::{
     Cancelled, Command, Condition, EngineError, Push, Receipt, Reply, ScheduleCommand, Scheduled,
     Subject,
 };
-pub use deliver::{Courier, Delivery, Report};
-pub use event::{Action, Event};
-pub use gauges::{Gauges, Skips};
-pub use hand_over::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};
-pub use lease::LeaseEnd;
-pub use lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
-pub use memory::Budget;
+pub use loaded::tasks::Budget;
 pub use owner::Owner;
-pub use recover::{Ownership, take};
-pub use run::{COMMANDS_MAX, OrphanReports, OwnerConfig, OwnerHandle, Reports, spawn};
+pub use ownership::hand_over::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};
+pub use ownership::lease::LeaseEnd;
+pub use ownership::recover::{Ownership, take};
+pub use shell::thread::{COMMANDS_MAX, OrphanReports, OwnerConfig, OwnerHandle, Reports, spawn};

@@ -11,23 +11,23 @@ use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
 use punctual_store::StoreError;
 use rapidhash::fast::RandomState;
 
-use crate::call::Calls;
-use crate::claim::Claims;
-use crate::command::{EngineError, Queued, Subject};
-use crate::deliver::Delivery;
+use crate::commands::lookup::Lookup;
+use crate::commands::read_tracker::{ReadToken, ReadTracker};
+use crate::commit::writer::Writer;
+use crate::delivery::claim::Claims;
+use crate::delivery::deliver::Delivery;
+use crate::delivery::lane::{LaneId, Lanes};
 use crate::event::{Action, Event};
 use crate::gauges::Skips;
-use crate::hand_over::{HandOver, Inherited};
-use crate::lane::{LaneId, Lanes};
-use crate::lease::Lease;
-use crate::load::Loader;
-use crate::lookup::Lookup;
-use crate::memory::Memory;
-use crate::read_tracker::{ReadToken, ReadTracker};
-use crate::recover::Ownership;
-use crate::run::OwnerConfig;
-use crate::sweep::Sweeper;
-use crate::write::Writer;
+use crate::handle::call::Calls;
+use crate::handle::command::{EngineError, Queued, Subject};
+use crate::loaded::loader::Loader;
+use crate::loaded::tasks::Memory;
+use crate::ownership::hand_over::{HandOver, Inherited};
+use crate::ownership::lease::Lease;
+use crate::ownership::recover::Ownership;
+use crate::ownership::sweep::Sweeper;
+use crate::shell::thread::OwnerConfig;
 
 /// How long to leave a store alone that could not answer.
 pub(crate) const STORE_PAUSE: Duration = Duration::from_millis(100);

@@ -18,12 +18,12 @@ use punctual_core::{
 use rapidhash::fast::RandomState;
 use tokio::sync::oneshot;
 
-use crate::command::{EngineError, Queued};
-use crate::deliver::Report;
+use crate::commands::lookup::FoundTask;
+use crate::delivery::deliver::Report;
+use crate::delivery::lane::LaneNo;
 use crate::event::{Action, Event};
-use crate::lane::LaneNo;
-use crate::lookup::FoundTask;
-use crate::memory::{Loaded, Phase};
+use crate::handle::command::{EngineError, Queued};
+use crate::loaded::tasks::{Loaded, Phase};
 use crate::owner::Owner;
 
 /// How long a hand-over waits for deliveries under way: most receivers have answered by then, and nobody notices the pause.

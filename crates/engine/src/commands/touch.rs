@@ -7,10 +7,10 @@
 use punctual_core::{AttemptNo, Due, FireEnd, FireRecord, Schedule, Task, TaskState, Timestamp};
 use punctual_store::{Change, Head};
 
-use crate::command::{Asked, Command, EngineError, Push, Reply};
-use crate::lookup::FoundTask;
+use crate::commands::lookup::FoundTask;
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, Command, EngineError, Push, Reply};
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn touch(&mut self, push: Push, asked: Asked, sight: FoundTask, now: Timestamp) {

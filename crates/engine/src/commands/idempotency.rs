@@ -16,9 +16,9 @@ use punctual_core::{
 };
 use punctual_store::{Change, StoreError};
 
-use crate::command::{Asked, EngineError, Receipt, Reply, Scheduled};
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, EngineError, Receipt, Reply, Scheduled};
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 const DIGEST: &str = "digest";
 const TASK: &str = "task";

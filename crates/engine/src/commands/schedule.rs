@@ -11,10 +11,10 @@ use punctual_core::{
 };
 use punctual_store::{Change, StoreError};
 
-use crate::command::{Asked, Condition, EngineError, Reply, ScheduleCommand, Scheduled};
+use crate::commands::idempotency as receipt;
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, Condition, EngineError, Reply, ScheduleCommand, Scheduled};
 use crate::owner::Owner;
-use crate::receipt;
-use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn schedule(

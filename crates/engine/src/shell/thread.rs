@@ -22,17 +22,19 @@ use punctual_store::{Retention, StoreError, TaskStore};
 use tokio::runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::call::{Call, Replies};
-use crate::command::{Cancelled, Command, EngineError, Reply, ScheduleCommand, Scheduled, Subject};
-use crate::deliver::{Courier, Report};
+use crate::commands::lookup::LookupResult;
+use crate::delivery::deliver::{Courier, Report};
 use crate::event::{Action, Event};
 use crate::gauges::Gauges;
-use crate::hand_over::{InFlight, OrphanReport};
-use crate::lookup::LookupResult;
-use crate::memory::Budget;
-use crate::next_batch::NextBatch;
+use crate::handle::call::{Call, Replies};
+use crate::handle::command::{
+    Cancelled, Command, EngineError, Reply, ScheduleCommand, Scheduled, Subject,
+};
+use crate::loaded::tasks::Budget;
 use crate::owner::Owner;
-use crate::recover::Ownership;
+use crate::ownership::hand_over::{InFlight, OrphanReport};
+use crate::ownership::recover::Ownership;
+use crate::shell::next_batch::NextBatch;
 
 /// Commands that wait for their answer at once. Each holds one task; more means that the store cannot
 /// keep up, and waiting longer would help nobody.

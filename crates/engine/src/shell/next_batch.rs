@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::call::Call;
+use crate::handle::call::Call;
 
 /// Commands of a call that waits. A larger one is better decided while the batch is being written.
 const COMMANDS_MAX: usize = 16;
@@ -57,7 +57,7 @@ mod tests {
     use punctual_core::{Due, Namespace, NewTask, Queue, Schedule, Target, TaskKey};
 
     use super::*;
-    use crate::command::{Command, Condition, ScheduleCommand, Subject};
+    use crate::handle::command::{Command, Condition, ScheduleCommand, Subject};
 
     fn schedule(key: Option<&str>) -> Command {
         let due = Schedule::Once(Due::In(Duration::from_secs(1)));

@@ -15,9 +15,9 @@ use punctual_wheel::{TimerId, Wheel};
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
-use crate::deliver::Report;
-use crate::hand_over::InFlight;
-use crate::lane::LaneNo;
+use crate::delivery::deliver::Report;
+use crate::delivery::lane::LaneNo;
+use crate::ownership::hand_over::InFlight;
 
 /// What one owner may hold in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 use punctual_core::{DeadLetter, FireId, FireRecord, PartitionId, Task, TaskId, Timestamp};
 use punctual_store::{Head, StoreError, TaskStore};
 
-use crate::command::Subject;
+use crate::commands::read_tracker::Scope;
 use crate::event::Action;
+use crate::handle::command::Subject;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::read_tracker::Scope;
 
 /// Subjects of one read: some milliseconds of the store's time.
 const LOOKS_MAX: usize = 1024;

@@ -14,14 +14,14 @@ use punctual_core::{
 };
 use punctual_store::Change;
 
-use crate::command::Subject;
+use crate::commit::writer::{Decision, Effect};
+use crate::delivery::lane::{LaneNo, Pace};
 use crate::event::Action;
-use crate::lane::{LaneNo, Pace};
-use crate::lease::LeaseEnd;
-use crate::memory::{Loaded, Phase};
+use crate::handle::command::Subject;
+use crate::loaded::tasks::{Loaded, Phase};
 use crate::owner::Owner;
-use crate::run::Reports;
-use crate::write::{Decision, Effect};
+use crate::ownership::lease::LeaseEnd;
+use crate::shell::thread::Reports;
 
 /// A task that is fired later than this is late work: it stands behind what is on time.
 const LATE: Duration = Duration::from_secs(1);

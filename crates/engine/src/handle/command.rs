@@ -15,10 +15,10 @@ use punctual_core::{
 };
 use punctual_store::Resource;
 
-use crate::call::{Call, ReplyTo};
-use crate::hand_over::{InFlight, StoredAs};
-use crate::lookup::{FoundTask, Lookup, LookupDepth};
+use crate::commands::lookup::{FoundTask, Lookup, LookupDepth};
+use crate::handle::call::{Call, ReplyTo};
 use crate::owner::Owner;
+use crate::ownership::hand_over::{InFlight, StoredAs};
 
 /// Whom a command is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState, Timestamp};
 use rapidhash::fast::RandomState;
 
-use crate::command::Subject;
+use crate::handle::command::Subject;
 
 #[derive(Debug, Default)]
 pub(crate) struct Claims {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use punctual_core::Timestamp;
 use punctual_store::{BatchNo, StoreError};
 
-use crate::command::EngineError;
+use crate::commit::retained_batches::About;
+use crate::commit::writer::{CONFIRM_AFTER, Decision};
+use crate::handle::command::EngineError;
 use crate::owner::Owner;
-use crate::retained_batches::About;
-use crate::write::{CONFIRM_AFTER, Decision};
 
 impl Owner {
     /// The store has forgotten batches: what it was asked meanwhile it may have answered out of the past. Whoever asked for something that

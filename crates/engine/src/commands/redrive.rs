@@ -7,10 +7,10 @@
 use punctual_core::{DeadLetter, Due, NewTask, Schedule, Task, TaskState, Timestamp, Version};
 use punctual_store::{Change, StoreError};
 
-use crate::command::{Asked, EngineError, Reply};
-use crate::lookup::FoundTask;
+use crate::commands::lookup::FoundTask;
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, EngineError, Reply};
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn redrive(&mut self, asked: Asked, sight: FoundTask, now: Timestamp) {

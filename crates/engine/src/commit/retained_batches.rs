@@ -11,7 +11,7 @@ use std::time::Duration;
 use punctual_core::{Namespace, Task, TaskId, TaskKey, Timestamp};
 use punctual_store::{Batch, BatchNo, Change};
 
-use crate::command::Subject;
+use crate::handle::command::Subject;
 
 /// As many as an owner makes in some seconds.
 const BATCHES_MAX: usize = 256;

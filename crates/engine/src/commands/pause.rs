@@ -7,9 +7,9 @@
 use punctual_core::{NextStep, Task, TaskState, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Asked, EngineError, Reply};
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, EngineError, Reply};
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn pause(&mut self, asked: Asked, task: Option<Task>) {

@@ -14,9 +14,9 @@ use std::time::Duration;
 use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp, Version};
 use punctual_store::{Position, StoreError};
 
+use crate::commands::read_tracker::{ReadToken, Scope};
 use crate::event::Action;
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::read_tracker::{ReadToken, Scope};
 
 /// How far ahead of the time memory is loaded, unless memory is short: long enough that a slow disk or a failing-over Redis is
 /// not noticed, short enough that memory holds what is near only.

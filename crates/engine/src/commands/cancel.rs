@@ -6,10 +6,10 @@
 use punctual_core::{FireEnd, FireRecord, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Asked, Cancelled, EngineError, Reply};
-use crate::lookup::FoundTask;
+use crate::commands::lookup::FoundTask;
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, Cancelled, EngineError, Reply};
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn cancel(&mut self, asked: Asked, sight: FoundTask, now: Timestamp) {

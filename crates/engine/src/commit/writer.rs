@@ -18,11 +18,11 @@ use punctual_core::{
 use punctual_store::{Batch, BatchNo, Change, Resource, StoreError};
 use smallvec::SmallVec;
 
-use crate::command::{Asked, EngineError, Reply};
+use crate::commands::read_tracker::Scope;
+use crate::commit::retained_batches::RetainedBatches;
 use crate::event::Action;
+use crate::handle::command::{Asked, EngineError, Reply};
 use crate::owner::{Owner, STORE_PAUSE};
-use crate::read_tracker::Scope;
-use crate::retained_batches::RetainedBatches;
 
 /// How long after the last batch a store that may forget is asked whether it still has it: longer than a replica is usually behind.
 pub(crate) const CONFIRM_AFTER: Duration = Duration::from_secs(2);

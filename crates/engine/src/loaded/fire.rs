@@ -7,10 +7,10 @@
 use punctual_core::{FireEnd, FireRecord, Task, TaskState, Timestamp};
 use punctual_store::Change;
 
-use crate::command::{Asked, EngineError, Reply, Subject};
-use crate::memory::Phase;
+use crate::commit::writer::{Decision, Effect};
+use crate::handle::command::{Asked, EngineError, Reply, Subject};
+use crate::loaded::tasks::Phase;
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 /// Tasks that fire in one turn of those that have just become due, and as many of those that have been for longer: about a millisecond.
 const FIRES_MAX: usize = 512;

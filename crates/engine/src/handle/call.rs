@@ -7,7 +7,7 @@
 use slab::Slab;
 use tokio::sync::oneshot;
 
-use crate::command::{Command, EngineError, Reply};
+use crate::handle::command::{Command, EngineError, Reply};
 
 /// The answers to a call, one for each command, in order.
 pub type Replies = Vec<Result<Reply, EngineError>>;
@@ -97,7 +97,7 @@ mod tests {
     use punctual_core::{Namespace, TaskId, Timestamp};
 
     use super::*;
-    use crate::command::Subject;
+    use crate::handle::command::Subject;
 
     #[test]
     fn a_call_is_answered_in_order_when_its_last_answer_is_known() {

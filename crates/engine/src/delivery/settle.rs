@@ -9,12 +9,12 @@ use punctual_core::{
 };
 use punctual_store::{Change, Head};
 
-use crate::claim::Claim;
-use crate::command::{Asked, EngineError, Subject};
-use crate::deliver::{Report, alone};
-use crate::memory::Phase;
+use crate::commit::writer::{Decision, Effect};
+use crate::delivery::claim::Claim;
+use crate::delivery::deliver::{Report, alone};
+use crate::handle::command::{Asked, EngineError, Subject};
+use crate::loaded::tasks::Phase;
 use crate::owner::Owner;
-use crate::write::{Decision, Effect};
 
 impl Owner {
     pub(crate) fn on_ended(&mut self, reports: Vec<Report>, now: Timestamp) {

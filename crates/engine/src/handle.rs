@@ -1,0 +1,4 @@
+//! What callers ask of an owner, and its replies.
+
+pub(crate) mod call;
+pub(crate) mod command;
