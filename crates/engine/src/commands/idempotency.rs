@@ -1,11 +1,12 @@
-//! Receipts: what was created under which idempotency key, so that asking again creates nothing.
+//! Idempotency: what was created under which idempotency key, so that repeating a call creates nothing.
 //!
-//! A receipt is a task of Punctual's own, put in the same batch as the task that it is about, under a name made of the idempotency
-//! key, in a namespace that no caller can name. It is due when nobody asks again any more, and ends then without being sent. So the
-//! store needs to know nothing of it, and it is forgotten in time.
+//! A receipt is itself a task. It is stored in the same batch as the task it is about, under a key made
+//! of the idempotency key, in a namespace that callers cannot name. It is due when the key is forgotten
+//! and ends then without being sent, so stores need no support for it.
 //!
-//! A named task lives where its own name leads, and so does its receipt. What the idempotency key stands for is then written down
-//! beforehand where that key leads (a binding), so that the same key for a task of another name is noticed.
+//! A task with a key is in the partition of that key, and so is its receipt. In that case the
+//! idempotency key is first bound to the definition in its own partition, so that using the same
+//! idempotency key for a task with another key is detected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,80 +15,85 @@ use punctual_core::{
     Due, IDEMPOTENCY_KEPT, Labels, Namespace, NewTask, Queue, Schedule, Target, Task, TaskId,
     Timestamp, Version,
 };
-use punctual_store::{Change, StoreError};
+use punctual_store::Change;
 
-use crate::commit::writer::{Decision, Effect};
-use crate::handle::command::{Asked, EngineError, Receipt, Reply, Scheduled};
+use crate::commit::decision::{Decision, Effect};
+use crate::handle::call::Requester;
+use crate::handle::command::Receipt;
+use crate::handle::error::EngineError;
+use crate::handle::reply::{Reply, Scheduled};
 use crate::owner::Owner;
 
 const DIGEST: &str = "digest";
 const TASK: &str = "task";
 const VERSION: &str = "version";
 
-/// The receipt of a task, due at the time that its id says.
-pub(crate) fn receipt(id: TaskId, ours: &Receipt, task: &Task) -> Task {
+/// Creates the receipt of a task, kept until the time of `id`.
+pub(super) fn receipt(id: TaskId, given: &Receipt, task: &Task) -> Task {
     let about = [
         (TASK.to_owned(), task.id.to_string()),
         (VERSION.to_owned(), task.version.get().to_string()),
     ];
-    kept(id, &task.definition.namespace, ours, about, task.created_at)
+    stored_under_key(id, &task.definition.namespace, given, about, task.created_at)
 }
 
-/// What is kept under an idempotency key, until the time that its id says.
-fn kept(
+/// Creates the task that remembers an idempotency key until the time of `id`.
+fn stored_under_key(
     id: TaskId,
     namespace: &Namespace,
-    ours: &Receipt,
+    given: &Receipt,
     about: impl IntoIterator<Item = (String, String)>,
     now: Timestamp,
 ) -> Task {
     let due = Schedule::Once(Due::At(id.due()));
-    let nowhere = Target::Queue(Queue::new("receipts").expect("a valid name"));
-    let mut labels = BTreeMap::from([(DIGEST.to_owned(), ours.digest.clone())]);
+    let unused = Target::Queue(Queue::new("receipts").expect("a valid name"));
+    let mut labels = BTreeMap::from([(DIGEST.to_owned(), given.digest.clone())]);
     labels.extend(about);
     let definition = NewTask {
-        key: Some(ours.key.clone()),
+        key: Some(given.key.clone()),
         labels: Labels::new(labels).expect("a few short labels"),
-        ..NewTask::new(namespace.of_receipts(), due, nowhere)
+        ..NewTask::new(namespace.of_receipts(), due, unused)
     };
     Task::new(id, Arc::new(definition), now, Version::FIRST)
 }
 
 impl Owner {
-    /// Lets an idempotency key stand for what was sent under it, unless it stands for something else.
+    /// Binds an idempotency key to a definition, unless it is bound to another. `bound` is what the
+    /// store has under the key.
     pub(crate) fn bind(
         &mut self,
         namespace: &Namespace,
-        ours: &Receipt,
-        asked: Asked,
+        given: &Receipt,
+        requester: Requester,
         bound: Option<&Task>,
         now: Timestamp,
     ) {
         if let Some(bound) = bound {
-            let same = bound.definition.labels.get(DIGEST) == Some(&ours.digest);
-            return self
-                .answer(asked, if same { Ok(Reply::Bound) } else { Err(EngineError::OtherOrder) });
+            let same = bound.definition.labels.get(DIGEST) == Some(&given.digest);
+            let reply = if same { Ok(Reply::Bound) } else { Err(EngineError::OtherOrder) };
+            return self.answer(requester, reply);
         }
-        let Some(id) = self.next_id(now.after(IDEMPOTENCY_KEPT)) else {
-            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+        let Some(id) = self.tenure.next_id(now.after(IDEMPOTENCY_KEPT)) else {
+            return self.stop_out_of_ids();
         };
-        let binding = kept(id, namespace, ours, [], now);
-        let mut decision = Decision::answering(asked);
+        let binding = stored_under_key(id, namespace, given, [], now);
+        let mut decision = Decision::answering(requester);
         decision.change(Change::Put(binding.clone()));
         decision.effects.push(Effect::file(binding));
-        decision.answers(Reply::Bound);
+        decision.replies(Reply::Bound);
         self.write(decision);
     }
 }
 
-/// What was answered when the task was created, if it was the same; otherwise the key was used for another one.
-pub(crate) fn recall(
+/// Returns the reply that was given when the task was created, if the definition is the same.
+/// Otherwise the key was used for another task.
+pub(super) fn recall(
     new_task: &Arc<NewTask>,
-    ours: &Receipt,
-    kept: &Task,
+    given: &Receipt,
+    stored: &Task,
 ) -> Result<Scheduled, EngineError> {
-    let label = |name| kept.definition.labels.get(name);
-    if label(DIGEST) != Some(&ours.digest) {
+    let label = |name| stored.definition.labels.get(name);
+    if label(DIGEST) != Some(&given.digest) {
         return Err(EngineError::OtherOrder);
     }
     let id: Option<TaskId> = label(TASK).and_then(|id| id.parse().ok());
@@ -95,5 +101,5 @@ pub(crate) fn recall(
     let (Some(id), Some(version)) = (id, version) else {
         return Err(EngineError::OtherOrder);
     };
-    Ok(Scheduled::Created(Task::new(id, Arc::clone(new_task), kept.created_at, version)))
+    Ok(Scheduled::Created(Task::new(id, Arc::clone(new_task), stored.created_at, version)))
 }

@@ -1,12 +1,10 @@
-//! What was decided while somebody was reading.
+//! Tracks which reads of the store are out of date.
 //!
-//! A read of the store takes a while, and the owner goes on deciding meanwhile. What a read brought
-//! about a task is believed only if nothing about that task was decided after the read was issued and nothing
-//! decided before it was still on its way. This is the only place that knows.
-//!
-//! In: decisions, their durability, and reads that open and close. Out: whether a read is out of date.
-//! A letter of a task that goes on is a matter of its own: whatever becomes of it, what was read about the task is still true.
-//! Bound: ids are forgotten as soon as no open read is older than their change.
+//! A read takes a while, and the owner makes decisions meanwhile. The result of a read about a task is
+//! used only if no decision about the task was made after the read began, and none that was made
+//! before was still pending. The letters of a task that continues have a scope of their own: whatever
+//! becomes of them, what was read about the task still holds. A task id is forgotten as soon as no
+//! open read is older than its last change.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,23 +13,23 @@ use punctual_core::{TaskId, TaskState};
 use punctual_store::Change;
 use rapidhash::fast::RandomState;
 
-/// When a read was issued: how many batches had been made by then.
+/// When a read began: the number of batches that were durable by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ReadToken(u64);
 
-/// What was decided about.
+/// What a decision or a read is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
-    /// How a task stands.
+    /// A task.
     Task(TaskId),
-    /// The letters and records of a task that goes on.
+    /// The dead letters and records of a task that continues.
     Letters(TaskId),
 }
 
 impl Scope {
-    /// What a change is about.
+    /// Returns what a change is about.
     pub(crate) const fn of(change: &Change) -> Self {
-        let aside = match change {
+        let task_continues = match change {
             Change::Settle { was, .. } | Change::Dead { was, .. } => {
                 matches!(was, TaskState::Firing)
             }
@@ -41,36 +39,37 @@ impl Scope {
             | Change::Postpone { .. }
             | Change::Redrive { .. } => false,
         };
-        if aside { Self::Letters(change.task_id()) } else { Self::Task(change.task_id()) }
+        if task_continues { Self::Letters(change.task_id()) } else { Self::Task(change.task_id()) }
     }
 }
 
+/// Open reads, and the decisions that may have made them out of date.
 #[derive(Debug, Default)]
 pub(crate) struct ReadTracker {
-    /// Batches made so far.
+    /// Batches that are durable.
     batches: u64,
     tasks: Changes,
     letters: Changes,
-    /// Open reads by when they were issued.
+    /// Open reads by when they began.
     open: BTreeMap<ReadToken, u32>,
-    /// Reads that were issued before this many batches are not believed at all.
-    trusted: u64,
+    /// Reads that began before this many batches were durable are not used at all.
+    valid_from: u64,
 }
 
-/// What was decided of late about matters of one kind. By nothing but their ids: the tables are looked into with every decision, and when a
-/// crowd is due they are larger than a cache.
+/// Recent decisions, by task id only: the tables are used with every decision, and when many tasks are
+/// due at once they are larger than a cache.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Decisions about a task that are not durable yet.
+    /// The number of decisions about a task that are not durable.
     undurable: HashMap<TaskId, u32, RandomState>,
-    /// The batch that last changed a task, as long as a read is open that may have missed it.
+    /// The batch that last changed a task, while a read is open that may have missed it.
     changed: HashMap<TaskId, u64, RandomState>,
-    /// The same by age, to forget them in order.
+    /// The same in order of age.
     by_age: VecDeque<(u64, TaskId)>,
 }
 
 impl Changes {
-    /// Forgets what was changed by a batch and those before.
+    /// Forgets the changes of a batch and of those before it.
     fn forget(&mut self, oldest: u64) {
         while let Some((batch, id)) = self.by_age.front().copied() {
             if batch > oldest {
@@ -87,56 +86,59 @@ impl Changes {
 }
 
 impl ReadTracker {
+    /// Begins a read.
     pub(crate) fn open(&mut self) -> ReadToken {
-        let issued = ReadToken(self.batches);
-        *self.open.entry(issued).or_default() += 1;
-        issued
+        let read = ReadToken(self.batches);
+        *self.open.entry(read).or_default() += 1;
+        read
     }
 
-    pub(crate) fn close(&mut self, issued: ReadToken) {
-        if let Some(count) = self.open.get_mut(&issued) {
+    /// Ends a read. Its token can still be asked about.
+    pub(crate) fn close(&mut self, read: ReadToken) {
+        if let Some(count) = self.open.get_mut(&read) {
             *count -= 1;
             if *count == 0 {
-                self.open.remove(&issued);
+                self.open.remove(&read);
             }
         }
     }
 
-    const fn lately(&self, matter: Scope) -> (&Changes, TaskId) {
-        match matter {
+    const fn changes(&self, scope: Scope) -> (&Changes, TaskId) {
+        match scope {
             Scope::Task(id) => (&self.tasks, id),
             Scope::Letters(id) => (&self.letters, id),
         }
     }
 
-    const fn lately_mut(&mut self, matter: Scope) -> (&mut Changes, TaskId) {
-        match matter {
+    const fn changes_mut(&mut self, scope: Scope) -> (&mut Changes, TaskId) {
+        match scope {
             Scope::Task(id) => (&mut self.tasks, id),
             Scope::Letters(id) => (&mut self.letters, id),
         }
     }
 
-    pub(crate) fn decided(&mut self, matter: Scope) {
-        let (lately, id) = self.lately_mut(matter);
-        *lately.undurable.entry(id).or_default() += 1;
+    /// A decision was made.
+    pub(crate) fn decided(&mut self, scope: Scope) {
+        let (changes, id) = self.changes_mut(scope);
+        *changes.undurable.entry(id).or_default() += 1;
     }
 
-    /// A decision about a task, part of the batch last applied, is durable.
-    pub(crate) fn durable(&mut self, matter: Scope) {
-        // A read that is issued from now on sees it; without an open one nobody can have missed it.
+    /// A decision of the batch that was applied last is durable.
+    pub(crate) fn durable(&mut self, scope: Scope) {
+        // Reads that begin from now on see it. Without an open read, none can have missed it.
         if !self.open.is_empty() {
             let batch = self.batches;
-            let (lately, id) = self.lately_mut(matter);
-            lately.changed.insert(id, batch);
-            lately.by_age.push_back((batch, id));
+            let (changes, id) = self.changes_mut(scope);
+            changes.changed.insert(id, batch);
+            changes.by_age.push_back((batch, id));
         }
-        self.undone(matter);
+        self.undone(scope);
     }
 
-    /// A decision about a task will never be made.
-    pub(crate) fn undone(&mut self, matter: Scope) {
-        let (lately, id) = self.lately_mut(matter);
-        if let Entry::Occupied(mut entry) = lately.undurable.entry(id) {
+    /// A decision was undone, or is durable.
+    pub(crate) fn undone(&mut self, scope: Scope) {
+        let (changes, id) = self.changes_mut(scope);
+        if let Entry::Occupied(mut entry) = changes.undurable.entry(id) {
             *entry.get_mut() -= 1;
             if *entry.get() == 0 {
                 entry.remove();
@@ -144,43 +146,45 @@ impl ReadTracker {
         }
     }
 
-    /// What was read so far, and what is being read, may be out of a past that the store had fallen back to.
-    pub(crate) const fn distrust_earlier(&mut self) {
-        self.trusted = self.batches;
+    /// The reads so far, open ones included, may show a state to which the store had fallen back.
+    pub(crate) const fn invalidate_earlier_reads(&mut self) {
+        self.valid_from = self.batches;
     }
 
-    pub(crate) const fn is_trusted(&self, issued: ReadToken) -> bool {
-        issued.0 >= self.trusted
+    /// Whether a read began after that.
+    pub(crate) const fn is_valid(&self, read: ReadToken) -> bool {
+        read.0 >= self.valid_from
     }
 
-    /// One more batch is durable; its decisions are named next.
+    /// One more batch is durable. Its decisions are passed to [`durable`](Self::durable) next.
     pub(crate) fn applied(&mut self) {
         self.batches += 1;
-        let oldest = self.open.keys().next().map_or(self.batches, |issued| issued.0);
+        let oldest = self.open.keys().next().map_or(self.batches, |read| read.0);
         self.tasks.forget(oldest);
         self.letters.forget(oldest);
     }
 
-    pub(crate) fn is_undurable(&self, matter: Scope) -> bool {
-        let (lately, id) = self.lately(matter);
-        lately.undurable.contains_key(&id)
+    /// Whether a decision is not durable yet.
+    pub(crate) fn is_undurable(&self, scope: Scope) -> bool {
+        let (changes, id) = self.changes(scope);
+        changes.undurable.contains_key(&id)
     }
 
-    /// Whether a read that was issued then may be out of date about a task.
-    pub(crate) fn changed_since(&self, matter: Scope, issued: ReadToken) -> bool {
-        self.is_undurable(matter) || self.durable_since(matter, issued)
+    /// Whether a read may be out of date.
+    pub(crate) fn changed_since(&self, scope: Scope, read: ReadToken) -> bool {
+        self.is_undurable(scope) || self.durable_since(scope, read)
     }
 
-    /// Whether something about a task has become durable since a read was issued.
-    pub(crate) fn durable_since(&self, matter: Scope, issued: ReadToken) -> bool {
-        let (lately, id) = self.lately(matter);
-        lately.changed.get(&id).is_some_and(|batch| *batch > issued.0)
+    /// Whether a decision has become durable since a read began.
+    pub(crate) fn durable_since(&self, scope: Scope, read: ReadToken) -> bool {
+        let (changes, id) = self.changes(scope);
+        changes.changed.get(&id).is_some_and(|batch| *batch > read.0)
     }
 
     #[cfg(test)]
-    fn remembered(&self) -> usize {
-        let lately = [&self.tasks, &self.letters];
-        lately.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len()).iter().sum()
+    fn count_remembered(&self) -> usize {
+        let changes = [&self.tasks, &self.letters];
+        changes.map(|it| it.undurable.len() + it.changed.len() + it.by_age.len()).iter().sum()
     }
 }
 
@@ -195,42 +199,42 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_out_of_date_about_what_was_decided_since() {
-        let mut recent = ReadTracker::default();
-        let before = recent.open();
-        recent.decided(id(1));
-        assert!(recent.changed_since(id(1), before), "on its way");
-        recent.applied();
-        recent.durable(id(1));
-        assert!(recent.changed_since(id(1), before), "made after the read was issued");
-        assert!(!recent.changed_since(id(2), before), "another task");
-        let after = recent.open();
-        assert!(!recent.changed_since(id(1), after), "made before the read was issued");
+    fn a_read_is_out_of_date_about_later_decisions() {
+        let mut reads = ReadTracker::default();
+        let before = reads.open();
+        reads.decided(id(1));
+        assert!(reads.changed_since(id(1), before), "not durable");
+        reads.applied();
+        reads.durable(id(1));
+        assert!(reads.changed_since(id(1), before), "durable after the read began");
+        assert!(!reads.changed_since(id(2), before), "another task");
+        let after = reads.open();
+        assert!(!reads.changed_since(id(1), after), "durable before the read began");
     }
 
     #[test]
-    fn two_decisions_on_their_way_are_both_waited_for() {
-        let mut recent = ReadTracker::default();
-        recent.decided(id(1));
-        recent.decided(id(1));
-        recent.durable(id(1));
-        assert!(recent.is_undurable(id(1)));
-        recent.undone(id(1));
-        assert!(!recent.is_undurable(id(1)));
+    fn a_task_is_undurable_until_both_its_decisions_are_over() {
+        let mut reads = ReadTracker::default();
+        reads.decided(id(1));
+        reads.decided(id(1));
+        reads.durable(id(1));
+        assert!(reads.is_undurable(id(1)));
+        reads.undone(id(1));
+        assert!(!reads.is_undurable(id(1)));
     }
 
     #[test]
-    fn nothing_is_remembered_once_no_read_can_have_missed_it() {
-        let mut recent = ReadTracker::default();
-        let read = recent.open();
+    fn a_change_is_forgotten_once_no_read_can_have_missed_it() {
+        let mut reads = ReadTracker::default();
+        let read = reads.open();
         for n in 0..100 {
-            recent.decided(id(n));
-            recent.applied();
-            recent.durable(id(n));
+            reads.decided(id(n));
+            reads.applied();
+            reads.durable(id(n));
         }
-        assert_eq!(recent.remembered(), 200);
-        recent.close(read);
-        recent.applied();
-        assert_eq!(recent.remembered(), 0);
+        assert_eq!(reads.count_remembered(), 200);
+        reads.close(read);
+        reads.applied();
+        assert_eq!(reads.count_remembered(), 0);
     }
 }

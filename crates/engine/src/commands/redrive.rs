@@ -1,69 +1,77 @@
-//! Redriving: a dead letter goes back to be fired, or is deleted.
+//! Redriving: a dead letter is scheduled again, or deleted.
 //!
-//! In: the letter, and whoever bears its key now. Out: the task under its old id, due now, with all attempts before it; the same
-//! fire id, so that a receiver that dedups still has one effect.
-//! Invariant: a letter is redriven once; of two who ask, the second finds none.
+//! The task gets its old id back and is due now, with the same fire id, so that a receiver that
+//! deduplicates still has one effect. A letter is redriven once: a second command finds none.
 
 use punctual_core::{DeadLetter, Due, NewTask, Schedule, Task, TaskState, Timestamp, Version};
-use punctual_store::{Change, StoreError};
+use punctual_store::Change;
 
 use crate::commands::lookup::FoundTask;
-use crate::commit::writer::{Decision, Effect};
-use crate::handle::command::{Asked, EngineError, Reply};
+use crate::commit::decision::{Decision, Effect};
+use crate::handle::call::Requester;
+use crate::handle::error::EngineError;
+use crate::handle::reply::Reply;
 use crate::owner::Owner;
 
 impl Owner {
-    pub(crate) fn redrive(&mut self, asked: Asked, sight: FoundTask, now: Timestamp) {
-        let Some(letter) = sight.letter.filter(|letter| !self.claims.has(letter.fire_id())) else {
-            return self.answer(asked, Err(EngineError::NoLetter));
+    pub(crate) fn redrive(&mut self, requester: Requester, found: FoundTask, now: Timestamp) {
+        let Some(letter) = self.settled_letter(found.letter) else {
+            return self.answer(requester, Err(EngineError::NoLetter));
         };
         if letter.task.goes_on() || letter.task.resumes_at.is_some() {
-            return self.redrive_alone(letter, asked, now);
+            return self.redrive_as_new_task(letter, requester, now);
         }
-        if let Some(task) = sight.task {
-            // Its name is in use: it cannot be a task again beside that one.
-            let task = self.as_it_stands(task);
-            return self.answer(asked, Err(EngineError::Exists(Box::new(task))));
+        if let Some(task) = found.task {
+            // Another task has the key.
+            let task = self.with_firing_state(task);
+            return self.answer(requester, Err(EngineError::Exists(Box::new(task))));
         }
         let fire_id = letter.fire_id();
         let version = letter.task.version.next();
         let state = TaskState::Scheduled;
         let attempts = Vec::new();
         let task = Task { fire_at: now, state, version, attempts, ..letter.task };
-        let mut decision = Decision::answering(asked);
+        let mut decision = Decision::answering(requester);
         decision.change(Change::Redrive { fire_id, task: task.clone() });
         decision.effects.push(Effect::file(task.clone()));
-        decision.answers(Reply::Task(task));
+        decision.replies(Reply::Task(task));
         self.write(decision);
     }
 
-    /// The task of the letter has gone on without that fire, so it fires as a task of its own, without a name.
-    fn redrive_alone(&mut self, letter: DeadLetter, asked: Asked, now: Timestamp) {
-        let Some(id) = self.next_id(now) else {
-            return self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+    /// The task of the letter has continued without that fire, so it fires as a new task without a
+    /// key.
+    fn redrive_as_new_task(&mut self, letter: DeadLetter, requester: Requester, now: Timestamp) {
+        let Some(id) = self.tenure.next_id(now) else {
+            return self.stop_out_of_ids();
         };
         let fire_id = letter.fire_id();
         let namespace = letter.task.definition.namespace.clone();
         let schedule = Schedule::Once(Due::At(now));
         let definition = NewTask { key: None, schedule, ..NewTask::clone(&letter.task.definition) };
         let task = Task::new(id, definition.into(), now, Version::FIRST);
-        let mut decision = Decision::answering(asked);
+        let mut decision = Decision::answering(requester);
         decision.change(Change::Forget { fire_id, namespace });
         decision.change(Change::Put(task.clone()));
         decision.effects.push(Effect::file(task.clone()));
-        decision.answers(Reply::Task(task));
+        decision.replies(Reply::Task(task));
         self.write(decision);
     }
 
-    pub(crate) fn forget(&mut self, asked: Asked, sight: FoundTask) {
-        let Some(letter) = sight.letter.filter(|letter| !self.claims.has(letter.fire_id())) else {
-            return self.answer(asked, Err(EngineError::NoLetter));
+    /// Deletes a dead letter.
+    pub(crate) fn forget(&mut self, requester: Requester, found: FoundTask) {
+        let Some(letter) = self.settled_letter(found.letter) else {
+            return self.answer(requester, Err(EngineError::NoLetter));
         };
         let fire_id = letter.fire_id();
         let namespace = letter.task.definition.namespace.clone();
-        let mut decision = Decision::answering(asked);
+        let mut decision = Decision::answering(requester);
         decision.change(Change::Forget { fire_id, namespace });
-        decision.answers(Reply::Forgotten);
+        decision.replies(Reply::Forgotten);
         self.write(decision);
+    }
+
+    /// Returns the letter unless it is the claim of a fire in flight.
+    fn settled_letter(&self, letter: Option<DeadLetter>) -> Option<DeadLetter> {
+        letter.filter(|letter| !self.deliveries.is_claimed(letter.fire_id()))
     }
 }

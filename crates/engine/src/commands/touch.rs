@@ -1,55 +1,63 @@
 //! Touching: the next fire of a task is moved.
 //!
-//! In: where the task stands, and where to. Out: a small postponement when it is moved later and nothing else about it changes; otherwise
-//! it is filed anew. Invariant: after the answer no fire of before happens.
-//! Not here: creating what is missing (`schedule`).
+//! If a task is only moved to a later time, a small change is written; otherwise the whole task is.
+//! After the reply, no fire at the old time happens.
 
 use punctual_core::{AttemptNo, Due, FireEnd, FireRecord, Schedule, Task, TaskState, Timestamp};
 use punctual_store::{Change, Head};
 
 use crate::commands::lookup::FoundTask;
-use crate::commit::writer::{Decision, Effect};
-use crate::handle::command::{Asked, Command, EngineError, Push, Reply};
+use crate::commit::decision::{Decision, Effect};
+use crate::handle::call::Requester;
+use crate::handle::command::{Command, Push};
+use crate::handle::error::EngineError;
+use crate::handle::reply::Reply;
 use crate::owner::Owner;
 
 impl Owner {
-    pub(crate) fn touch(&mut self, push: Push, asked: Asked, sight: FoundTask, now: Timestamp) {
-        let Some(head) = sight.head else {
-            return self.answer(asked, Err(EngineError::NotFound));
+    pub(crate) fn touch(
+        &mut self,
+        push: Push,
+        requester: Requester,
+        found: FoundTask,
+        now: Timestamp,
+    ) {
+        let Some(head) = found.head else {
+            return self.answer(requester, Err(EngineError::NotFound));
         };
-        let due = match self.due(&head, push) {
+        let due = match self.touched_due(&head, push) {
             Ok(due) => due,
-            Err(error) => return self.answer(asked, Err(error)),
+            Err(error) => return self.answer(requester, Err(error)),
         };
-        match (sight.task, &asked.subject) {
-            (_, Some(subject)) if self.is_simple(&head, due, now) => {
+        match (found.task, &requester.subject) {
+            (_, Some(subject)) if self.only_postpones(&head, due, now) => {
                 let namespace = subject.namespace().clone();
                 let (id, version) = (head.id, head.version.next());
                 let fire_at = due.resolve(now);
-                let mut decision = Decision::answering(asked);
+                let mut decision = Decision::answering(requester);
                 decision.change(Change::Postpone { id, fire_at, version });
                 decision.effects.push(Effect::Postpone { namespace, id, fire_at, version });
-                decision.answers(Reply::Touched { fire_at, version });
+                decision.replies(Reply::Touched { fire_at, version });
                 self.write(decision);
             }
             (Some(task), _) => match task.definition.schedule {
-                Schedule::Watch { .. } => self.touch_watch(&task, due, asked, now),
-                _ => self.move_whole(task, due.resolve(now), asked),
+                Schedule::Watch { .. } => self.touch_watch(&task, due, requester, now),
+                _ => self.move_whole(task, due.resolve(now), requester),
             },
-            // Filing anew takes the whole task.
             (None, Some(subject)) => {
                 let subject = subject.clone();
-                self.look_deeper(Command::Touch(subject.clone(), push), asked.reply, subject);
+                let command = Command::Touch(subject.clone(), push);
+                self.look_up_whole(command, requester.reply, subject);
             }
-            (None, None) => self.answer(asked, Err(EngineError::NotFound)),
+            (None, None) => self.answer(requester, Err(EngineError::NotFound)),
         }
     }
 
-    /// By how much, unless it cannot be touched.
-    fn due(&self, head: &Head, push: Push) -> Result<Due, EngineError> {
+    /// Returns the new due time, or why the task cannot be touched.
+    fn touched_due(&self, head: &Head, push: Push) -> Result<Due, EngineError> {
         let watch = matches!(head.schedule, Schedule::Watch { .. });
-        if self.memory.is_firing(head.id) && !watch {
-            let attempt = self.memory.get(head.id).map(|loaded| loaded.task.attempt_next());
+        if self.tasks.is_firing(head.id) && !watch {
+            let attempt = self.tasks.get(head.id).map(|loaded| loaded.task().attempt_next());
             return Err(EngineError::Firing(attempt.unwrap_or(AttemptNo::FIRST)));
         }
         if head.state == TaskState::Paused {
@@ -63,37 +71,38 @@ impl Owner {
         }
     }
 
-    /// Whether it is put off and nothing else about it changes: its time has not come, and no limit is near.
-    fn is_simple(&self, head: &Head, due: Due, now: Timestamp) -> bool {
+    /// Whether the task is only moved to a later time: it waits for its first attempt, and no limit of
+    /// its schedule applies.
+    fn only_postpones(&self, head: &Head, due: Due, now: Timestamp) -> bool {
         let limited = matches!(head.schedule, Schedule::Watch { postpone_max: Some(_), .. });
-        let waits = head.state == TaskState::Scheduled && !self.memory.is_firing(head.id);
+        let waits = head.state == TaskState::Scheduled && !self.tasks.is_firing(head.id);
         let ahead = head.fire_at == head.nominal_at
             && (head.fire_at > now || matches!(head.schedule, Schedule::Once(_)));
         waits && ahead && !limited && due.resolve(now) > head.fire_at
     }
 
-    /// A watch whose time has come, that has fired, or that touches cannot put off for ever.
-    fn touch_watch(&mut self, task: &Task, due: Due, asked: Asked, now: Timestamp) {
+    /// Touches a watch that is due, has fired, or has a limit on its postponement.
+    fn touch_watch(&mut self, task: &Task, due: Due, requester: Requester, now: Timestamp) {
         let until = match due {
             Due::In(within) => task.touched_until(within, now),
             Due::At(at) => at,
         };
         let was = task.state;
         let version = task.version.next();
-        let mut decision = Decision::answering(asked);
-        decision.answers(Reply::Touched { fire_at: until, version });
-        if self.memory.is_firing(task.id) {
-            // The attempt goes on; the watch is armed when it is over.
+        let mut decision = Decision::answering(requester);
+        decision.replies(Reply::Touched { fire_at: until, version });
+        if self.tasks.is_firing(task.id) {
+            // The attempt continues; the watch is armed when it has ended.
             let (resumes_at, armed_at) = (Some(until), Some(now));
             let task = Task { resumes_at, armed_at, version, ..task.clone() };
             decision.change(Change::Refile { task: task.clone(), was });
-            decision.effects.push(Effect::stand(task));
+            decision.effects.push(Effect::update(task));
             return self.write(decision);
         }
         let touched = Task { version, ..task.touched(until, now) };
         let given_up = !task.attempts.is_empty() && touched.nominal_at != task.nominal_at;
         let change = if given_up {
-            // It was to be told that it is silent, and is not silent any more.
+            // A retry was pending, and the watch is not silent any more.
             let record = FireRecord::of(task, FireEnd::Replaced, now);
             Change::Settle { record, next: Some(touched.clone()), was }
         } else {
@@ -104,15 +113,16 @@ impl Owner {
         self.write(decision);
     }
 
-    /// Earlier than before, or while a retry waits: a new fire from the first attempt on.
-    fn move_whole(&mut self, task: Task, fire_at: Timestamp, asked: Asked) {
+    /// Moves a task to an earlier time, or while a retry is pending: the fire starts again with its
+    /// first attempt.
+    fn move_whole(&mut self, task: Task, fire_at: Timestamp, requester: Requester) {
         let was = task.state;
         let version = task.version.next();
         let moved = Task { fire_at, nominal_at: fire_at, version, attempts: Vec::new(), ..task };
-        let mut decision = Decision::answering(asked);
+        let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: moved.clone(), was });
         decision.effects.push(Effect::file(moved));
-        decision.answers(Reply::Touched { fire_at, version });
+        decision.replies(Reply::Touched { fire_at, version });
         self.write(decision);
     }
 }

@@ -1,8 +1,8 @@
-//! Batches that the store has answered, kept for a while.
+//! Acknowledged batches that are retained for a while.
 //!
-//! A store that fails over may have forgotten the last that it answered (`docs/adr/0009-redis-store.md`). In: batches, once they are durable. Out: those
-//! that are missing, by their numbers, and what they are about. Invariant: what is kept is the latest, without gaps.
-//! Bound: [`BATCHES_MAX`], [`WEIGHT_MAX`], [`AGE_MAX`].
+//! A store that fails over may have lost the last batches it acknowledged
+//! (`docs/adr/0009-redis-store.md`); `failover` sends them again from here. The latest batches are
+//! retained, without gaps, within limits on their number, size and age.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,36 +13,37 @@ use punctual_store::{Batch, BatchNo, Change};
 
 use crate::handle::command::Subject;
 
-/// As many as an owner makes in some seconds.
+/// As many as an owner writes in some seconds.
 const BATCHES_MAX: usize = 256;
-/// Two of the largest, and a multiple of what is usual.
+/// Two of the largest, and many times the usual size.
 const WEIGHT_MAX: usize = 2 * Batch::WEIGHT_MAX;
-/// What a replica may be behind by far; one that lacks more is no replica.
+/// Much longer than a replica may lag.
 const AGE_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct RetainedBatches {
-    batches: VecDeque<One>,
+    batches: VecDeque<RetainedBatch>,
     weight: usize,
 }
 
 #[derive(Debug)]
-struct One {
+struct RetainedBatch {
     batch: Batch,
     weight: usize,
+    /// When the store acknowledged it.
     at: Timestamp,
 }
 
 impl RetainedBatches {
-    /// Keeps the batch that the store has just answered.
-    pub(crate) fn keep(&mut self, batch: Batch, now: Timestamp) {
+    /// Retains the batch that the store has just acknowledged.
+    pub(crate) fn add(&mut self, batch: Batch, now: Timestamp) {
         let weight = batch.changes.iter().map(|change| change.weight()).sum();
         self.weight += weight;
-        self.batches.push_back(One { batch, weight, at: now });
+        self.batches.push_back(RetainedBatch { batch, weight, at: now });
         self.forget(now);
     }
 
-    /// Forgets what is too old or too much.
+    /// Drops the oldest batches until the limits hold.
     pub(crate) fn forget(&mut self, now: Timestamp) {
         while let Some(oldest) = self.batches.front()
             && (self.batches.len() > BATCHES_MAX
@@ -54,30 +55,30 @@ impl RetainedBatches {
         }
     }
 
-    /// One of them.
     pub(crate) fn get(&self, number: BatchNo) -> Option<&Batch> {
         let first = self.batches.front()?.batch.number.get();
         let index = usize::try_from(number.get().checked_sub(first)?).ok()?;
-        self.batches.get(index).map(|one| &one.batch)
+        self.batches.get(index).map(|retained| &retained.batch)
     }
 
-    /// What those from a number on are about.
-    pub(crate) fn about_since(&self, number: BatchNo) -> About {
-        let batches = self.batches.iter().map(|one| &one.batch);
+    /// Returns the tasks and keys that the batches from a number on change.
+    pub(crate) fn subjects_since(&self, number: BatchNo) -> ChangeSubjects {
+        let batches = self.batches.iter().map(|retained| &retained.batch);
         let since = batches.filter(|batch| batch.number >= number);
         since.flat_map(|batch| &batch.changes).map(Arc::as_ref).collect()
     }
 }
 
-/// The tasks and names that changes are about: whoever reads any other in a store that lacks these changes is told the truth.
+/// The tasks and keys that changes are about. A store that lacks the changes still answers correctly
+/// about all others.
 #[derive(Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct ChangeSubjects {
     tasks: HashSet<TaskId>,
-    names: HashSet<(Namespace, TaskKey)>,
+    keys: HashSet<(Namespace, TaskKey)>,
 }
 
-impl About {
-    fn take_in(&mut self, change: &Change) {
+impl ChangeSubjects {
+    fn add_change(&mut self, change: &Change) {
         self.tasks.insert(change.task_id());
         let (one, other) = match change {
             Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
@@ -89,15 +90,15 @@ impl About {
         };
         for task in one.into_iter().chain(other) {
             self.tasks.insert(task.id);
-            self.names.extend(name_of(task));
+            self.keys.extend(key_of(task));
         }
     }
 
-    /// Adds whom somebody asked about.
+    /// Adds the subject of a command.
     pub(crate) fn add(&mut self, subject: &Subject) {
         match subject {
             Subject::Key(namespace, key) => {
-                self.names.insert((namespace.clone(), key.clone()));
+                self.keys.insert((namespace.clone(), key.clone()));
             }
             Subject::Id(_, id) => {
                 self.tasks.insert(*id);
@@ -105,21 +106,21 @@ impl About {
         }
     }
 
-    /// Whether both are about the same task or the same name.
-    pub(crate) fn meets(&self, other: &Self) -> bool {
-        !self.tasks.is_disjoint(&other.tasks) || !self.names.is_disjoint(&other.names)
+    /// Whether both have a task or a key in common.
+    pub(crate) fn intersects(&self, other: &Self) -> bool {
+        !self.tasks.is_disjoint(&other.tasks) || !self.keys.is_disjoint(&other.keys)
     }
 }
 
-impl<'a> FromIterator<&'a Change> for About {
+impl<'a> FromIterator<&'a Change> for ChangeSubjects {
     fn from_iter<I: IntoIterator<Item = &'a Change>>(changes: I) -> Self {
-        let mut about = Self::default();
-        changes.into_iter().for_each(|change| about.take_in(change));
-        about
+        let mut subjects = Self::default();
+        changes.into_iter().for_each(|change| subjects.add_change(change));
+        subjects
     }
 }
 
-fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
+fn key_of(task: &Task) -> Option<(Namespace, TaskKey)> {
     let definition = &task.definition;
     Some((definition.namespace.clone(), definition.key.clone()?))
 }
@@ -135,18 +136,18 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_kept_up_to_a_number_and_an_age() {
-        let mut kept = RetainedBatches::default();
+    fn the_latest_batches_are_retained_up_to_a_number_and_an_age() {
+        let mut retained = RetainedBatches::default();
         for number in 1..=300 {
-            kept.keep(batch(number), NOW);
+            retained.add(batch(number), NOW);
         }
-        assert_eq!(kept.get(BatchNo::new(44)), None);
-        assert_eq!(kept.get(BatchNo::new(45)), Some(&batch(45)));
-        assert_eq!(kept.get(BatchNo::new(300)), Some(&batch(300)));
-        assert_eq!(kept.get(BatchNo::new(301)), None);
-        kept.forget(NOW.after(AGE_MAX));
-        assert!(kept.get(BatchNo::new(300)).is_some());
-        kept.forget(NOW.after(AGE_MAX + Duration::from_millis(1)));
-        assert!(kept.get(BatchNo::new(300)).is_none());
+        assert_eq!(retained.get(BatchNo::new(44)), None);
+        assert_eq!(retained.get(BatchNo::new(45)), Some(&batch(45)));
+        assert_eq!(retained.get(BatchNo::new(300)), Some(&batch(300)));
+        assert_eq!(retained.get(BatchNo::new(301)), None);
+        retained.forget(NOW.after(AGE_MAX));
+        assert!(retained.get(BatchNo::new(300)).is_some());
+        retained.forget(NOW.after(AGE_MAX + Duration::from_millis(1)));
+        assert!(retained.get(BatchNo::new(300)).is_none());
     }
 }

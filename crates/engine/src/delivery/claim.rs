@@ -1,7 +1,8 @@
-//! Claims: fires that may be received at most once, from the moment their claim is durable until their outcome is known.
+//! Claims: at-most-once fires, from the moment their claim is durable until their outcome is known.
 //!
-//! In: tasks whose claim the store has; it knows them as dead letters whose outcome is unknown, and has let go of their names. Out: the
-//! task back, when its courier is. A crash loses all of this, and leaves just those letters.
+//! The store has a claimed fire as a dead letter with an unknown outcome and has freed the key of its
+//! task. The task is kept here, to be settled when its courier reports. A crash loses all of this and
+//! leaves exactly those letters.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,19 +14,19 @@ use crate::handle::command::Subject;
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     fires: HashMap<FireId, Claim, RandomState>,
-    /// The same by the names under which callers ask.
+    /// The same by the subjects that callers use.
     by_subject: HashMap<Subject, FireId, RandomState>,
-    /// Those whose name was given to another task since.
+    /// Those whose key was given to another task since.
     key_reused: HashSet<FireId, RandomState>,
 }
 
-/// A fire on its way.
+/// An at-most-once fire in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) task: Task,
-    /// The task goes on without this fire: it stands in the store before its next one.
+    /// The store has the task before its next fire; otherwise it ended with this one.
     pub(crate) task_continues: bool,
-    /// When it was sent.
+    /// When the attempt was sent.
     pub(crate) fired_at: Timestamp,
 }
 
@@ -42,22 +43,27 @@ impl Claims {
         self.fires.get(&fire_id)
     }
 
-    /// Its outcome is durable.
+    pub(crate) fn contains(&self, fire_id: FireId) -> bool {
+        self.fires.contains_key(&fire_id)
+    }
+
+    /// Removes a claim whose outcome is durable.
     pub(crate) fn remove(&mut self, fire_id: FireId) {
         let Some(Claim { task, .. }) = self.fires.remove(&fire_id) else {
             return;
         };
         self.key_reused.remove(&fire_id);
         for subject in subjects(&task) {
-            // The name may have been given to another task, and that one claimed, meanwhile.
+            // The key may have been given to another task since, and that task claimed.
             if self.by_subject.get(&subject) == Some(&fire_id) {
                 self.by_subject.remove(&subject);
             }
         }
     }
 
-    /// A task was put under a name: a claimed one that bore it is as good as replaced, should it come back unsent.
-    pub(crate) fn named(&mut self, task: &Task) {
+    /// Notes that a task was stored under its key. A claimed task with the same key counts as replaced
+    /// if it turns out that it was not sent.
+    pub(crate) fn stored_under_key(&mut self, task: &Task) {
         if self.fires.is_empty() {
             return;
         }
@@ -68,25 +74,22 @@ impl Claims {
         }
     }
 
-    /// The name of a claimed task was given to another.
-    pub(crate) fn succeed(&mut self, fire_id: FireId) {
+    /// Notes that the key of a claimed task was given to another task.
+    pub(crate) fn set_key_reused(&mut self, fire_id: FireId) {
         self.key_reused.insert(fire_id);
     }
 
-    /// All of them, and whether the name of each was given to another task since.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Claim, bool)> {
-        self.fires.iter().map(|(fire_id, claim)| (claim, self.is_succeeded(*fire_id)))
-    }
-
-    pub(crate) fn is_succeeded(&self, fire_id: FireId) -> bool {
+    pub(crate) fn is_key_reused(&self, fire_id: FireId) -> bool {
         self.key_reused.contains(&fire_id)
     }
 
-    pub(crate) fn has(&self, fire_id: FireId) -> bool {
-        self.fires.contains_key(&fire_id)
+    /// Returns the claims, each with whether its key was given to another task since.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Claim, bool)> {
+        self.fires.iter().map(|(fire_id, claim)| (claim, self.is_key_reused(*fire_id)))
     }
 
-    /// How many there are, of one namespace or of all: of tasks that end with them, and of tasks that go on.
+    /// Counts the claims of one namespace or of all: those whose tasks end with them, and those whose
+    /// tasks continue.
     pub(crate) fn count(&self, namespace: Option<&Namespace>) -> (usize, usize) {
         let of = |claim: &&Claim| namespace.is_none_or(|it| claim.task.definition.namespace == *it);
         let task_continues =
@@ -94,13 +97,13 @@ impl Claims {
         (self.fires.values().filter(of).count() - task_continues, task_continues)
     }
 
-    /// The task that a caller asks for, firing.
-    pub(crate) fn firing(&self, subject: &Subject) -> Option<Task> {
+    /// Returns the claimed task that a subject names, as firing.
+    pub(crate) fn firing_task(&self, subject: &Subject) -> Option<Task> {
         let task = &self.fires.get(self.by_subject.get(subject)?)?.task;
         Some(Task { state: TaskState::Firing, ..task.clone() })
     }
 
-    /// The attempt under way of whom a caller asks for.
+    /// Returns the attempt in flight of the claimed task that a subject names.
     pub(crate) fn attempt(&self, subject: &Subject) -> Option<AttemptNo> {
         let fire_id = self.by_subject.get(subject)?;
         self.fires.get(fire_id).map(|claim| claim.task.attempt_next())

@@ -1,77 +1,86 @@
-//! Lanes: the deliveries of one namespace to one place, in line.
+//! Lanes: the deliveries of one namespace to one target, in order.
 //!
-//! In: tasks whose time has come. Out: the next one to send, as long as the lane has room. A lane of a webhook learns its room from
-//! what comes of its deliveries; a lane of a queue is told by the couriers how much its workers want.
-//! Invariant: work that is on time goes before late work and retries, which are not starved either.
-//! Bound: [`QUEUED_MAX`] tasks stand in line; the rest is let go of, and loaded again when there is room.
+//! A lane takes due tasks and gives out the next one to send as long as it has capacity. The lane of a
+//! webhook adapts its capacity to the outcomes of its deliveries; the capacity of a queue is what its
+//! workers ask for. Tasks on time go before late ones and retries, which get a share of their own. At
+//! most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which means that they
+//! stay in the store and are loaded again later (a refill).
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use punctual_core::{Namespace, NewTask, Outcome, Queue, Target, Task, TaskId, Timestamp};
 use punctual_store::Position;
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
-/// Tasks of one lane that stand in line in memory: a fifth of a second for the fastest workers, and not so many that none is left in a
-/// cache when its turn comes (twice as many drain 10 % slower).
-pub(crate) const QUEUED_MAX: usize = 32_768;
-/// A lane that has let go of some asks for more when fewer than this are left.
+/// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few enough
+/// that they are still in a cache when their turn comes (twice as many drain 10 % slower).
+const QUEUED_MAX: usize = 32_768;
+/// A lane that has spilled tasks is refilled when fewer than this are left.
 const QUEUED_LOW: usize = QUEUED_MAX / 4;
-/// Deliveries to one webhook that are under way at once: enough to keep a fast receiver busy, few enough
-/// that a slow one is not trampled.
+/// Deliveries to one webhook that are in flight at once: enough to keep a fast receiver busy, few
+/// enough not to overload a slow one.
 const INFLIGHT_MAX: usize = 256;
-/// And at least, for one that does not answer in time.
+/// The least, for a receiver that does not answer in time.
 const INFLIGHT_MIN: usize = 4;
-/// One in so many is late work, if there is any.
+/// Every fourth delivery is a late one, if there is any.
 const LATE_SHARE: u32 = 4;
 
-/// Whom a slow receiver holds up: the deliveries of one namespace to one place.
+/// The namespace and target of a lane.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct LaneId(pub(crate) Namespace, Place);
+pub(crate) struct LaneId {
+    namespace: Namespace,
+    target: LaneTarget,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Place {
+enum LaneTarget {
     /// Scheme, host and port of a webhook.
     Origin(Box<str>),
     Queue(Queue),
 }
 
 impl LaneId {
-    pub(crate) fn of(definition: &NewTask) -> Self {
-        let place = match &definition.target {
-            Target::Queue(queue) => Place::Queue(queue.clone()),
-            Target::Http(http) => Place::Origin(http.origin().into()),
+    fn of(definition: &NewTask) -> Self {
+        let target = match &definition.target {
+            Target::Queue(queue) => LaneTarget::Queue(queue.clone()),
+            Target::Http(http) => LaneTarget::Origin(http.origin().into()),
         };
-        Self(definition.namespace.clone(), place)
-    }
-
-    /// Whether it is that of a task.
-    fn is_of(&self, definition: &NewTask) -> bool {
-        let place = match (&self.1, &definition.target) {
-            (Place::Queue(queue), Target::Queue(other)) => queue == other,
-            (Place::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
-            _ => false,
-        };
-        place && self.0 == definition.namespace
+        Self { namespace: definition.namespace.clone(), target }
     }
 
     pub(crate) const fn of_queue(namespace: Namespace, queue: Queue) -> Self {
-        Self(namespace, Place::Queue(queue))
+        Self { namespace, target: LaneTarget::Queue(queue) }
+    }
+
+    /// Whether this is the lane of a task.
+    fn is_of(&self, definition: &NewTask) -> bool {
+        let same_target = match (&self.target, &definition.target) {
+            (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
+            (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
+            _ => false,
+        };
+        same_target && self.namespace == definition.namespace
     }
 }
 
-/// Which lane of an owner; stays the same while a delivery of it is under way.
+/// The number of a lane of one owner. It stays the same while a delivery of the lane is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LaneNo(u32);
 
 impl LaneNo {
     /// Of no lane.
     pub(crate) const NONE: Self = Self(u32::MAX);
+
+    fn new(slot: usize) -> Self {
+        Self(u32::try_from(slot).expect("memory is full long before"))
+    }
 }
 
-/// How a task comes into its lane.
+/// Whether a task goes before or behind others of its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum Urgency {
     /// First attempt, on time.
     OnTime,
     /// A retry, or long overdue.
@@ -80,52 +89,65 @@ pub(crate) enum Pace {
 
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(crate) id: LaneId,
+    id: LaneId,
     on_time: VecDeque<TaskId>,
     late: VecDeque<TaskId>,
-    /// Counts what was taken, to give late work its share.
+    /// Counts the tasks that were taken, to give late ones their share.
     taken: u32,
-    pub(crate) inflight: usize,
-    /// How much may be under way.
-    room: usize,
-    /// Since when there is none.
-    pub(crate) starved_since: Option<Timestamp>,
-    /// The earliest task that was let go of.
-    pub(crate) spilled: Option<Position>,
-    /// What was let go of is being brought back.
-    feeding: bool,
-    /// StoredAs among those to be served.
+    in_flight: usize,
+    /// How many deliveries may be in flight.
+    capacity: usize,
+    /// Since when the capacity is zero.
+    starved_since: Option<Timestamp>,
+    /// The earliest task that was spilled.
+    spilled: Option<Position>,
+    /// The spilled tasks are being loaded again.
+    refilling: bool,
+    /// Is among the lanes to be served.
     ready: bool,
 }
 
 impl Lane {
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.id.namespace
+    }
+
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) const fn spilled(&self) -> Option<Position> {
+        self.spilled
+    }
+
+    /// Returns how many tasks wait.
     pub(crate) fn len(&self) -> usize {
         self.on_time.len() + self.late.len()
     }
 
-    /// The one that has waited longest, or nearly so.
+    /// Returns the task that has waited longest, or nearly so.
     pub(crate) fn first(&self) -> Option<TaskId> {
         [self.late.front(), self.on_time.front()].into_iter().flatten().min().copied()
     }
 
-    /// Whether one more would be too many.
+    /// Whether the next task is spilled.
     pub(crate) fn is_full(&self) -> bool {
         let parked = self.is_starved() && self.spilled.is_some();
         self.len() >= QUEUED_MAX || parked
     }
 
     pub(crate) const fn is_starved(&self) -> bool {
-        self.room == 0
+        self.capacity == 0
     }
 
-    /// Whether it can take again what it has let go of.
-    pub(crate) fn wants_more(&self) -> bool {
-        self.spilled.is_some() && !self.feeding && !self.is_starved() && self.len() < QUEUED_LOW
+    /// Whether spilled tasks can be loaded again.
+    fn wants_refill(&self) -> bool {
+        self.spilled.is_some() && !self.refilling && !self.is_starved() && self.len() < QUEUED_LOW
     }
 
-    /// Whether an attempt may start, and if so of which task.
+    /// Takes the next task to send, if the lane has capacity.
     pub(crate) fn take(&mut self) -> Option<TaskId> {
-        if self.inflight >= self.room {
+        if self.in_flight >= self.capacity {
             return None;
         }
         self.taken = self.taken.wrapping_add(1);
@@ -137,7 +159,7 @@ impl Lane {
         first.pop_front().or_else(|| second.pop_front())
     }
 
-    /// Takes the later part of the line out, or all of it.
+    /// Removes all tasks but the first `keep` and returns them.
     pub(crate) fn shorten(&mut self, keep: usize) -> Vec<TaskId> {
         let late = self.late.split_off(keep.min(self.late.len()));
         let keep = keep - self.late.len();
@@ -145,168 +167,173 @@ impl Lane {
         late.into_iter().chain(on_time).collect()
     }
 
-    /// Learns from what came of a delivery: one that was not answered in time halves the room of a webhook, one that was makes it a
-    /// little larger. The room of a queue is its workers' own business.
-    fn learn(&mut self, outcome: Option<&Outcome>) {
-        if matches!(self.id.1, Place::Queue(_)) {
+    /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by one.
+    /// The capacity of a queue is set by its workers.
+    fn adapt(&mut self, outcome: Option<&Outcome>) {
+        if matches!(self.id.target, LaneTarget::Queue(_)) {
             return;
         }
-        self.room = match outcome {
-            Some(Outcome::Expired) => (self.room / 2).max(INFLIGHT_MIN),
-            Some(_) => (self.room + 1).min(INFLIGHT_MAX),
-            None => self.room,
+        self.capacity = match outcome {
+            Some(Outcome::Expired) => (self.capacity / 2).max(INFLIGHT_MIN),
+            Some(_) => (self.capacity + 1).min(INFLIGHT_MAX),
+            None => self.capacity,
         };
     }
 
-    fn is_over(&self) -> bool {
-        self.len() == 0 && self.inflight == 0 && self.spilled.is_none()
+    fn is_empty(&self) -> bool {
+        self.len() == 0 && self.in_flight == 0 && self.spilled.is_none()
     }
 }
 
-/// All lanes that have something in them.
+/// All lanes that are not empty.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     lanes: Slab<Lane>,
     by_id: HashMap<LaneId, LaneNo, RandomState>,
-    /// Who was asked for last: tasks of one lane come together.
+    /// The lane that was found last: tasks of one lane come together.
     last: Option<LaneNo>,
-    /// What the workers of queues want, as far as couriers have said.
-    rooms: HashMap<LaneId, usize, RandomState>,
+    /// What the workers of queues ask for, also of queues that have no lane now.
+    capacities: HashMap<LaneId, usize, RandomState>,
     /// Lanes that may have something to send.
     ready: Vec<LaneNo>,
-    /// How many are being brought back what they let go of.
-    feeding: usize,
-    /// There may be lanes in which tasks stand in line for nobody.
-    pub(crate) starved: bool,
-    /// Deliveries under way, of all lanes.
-    pub(crate) inflight: usize,
+    /// How many lanes are being refilled.
+    refilling: usize,
+    /// Tasks may wait in lanes without capacity.
+    may_be_starved: bool,
+    /// Deliveries in flight, of all lanes.
+    in_flight: usize,
 }
 
 impl Lanes {
-    /// The lane of a task, opened if it is not there.
+    /// Returns the lane of a task, opened if there is none.
     pub(crate) fn open(&mut self, definition: &NewTask, now: Timestamp) -> LaneNo {
-        if let Some(lane) = self.find(definition) {
-            return lane;
+        if let Some(number) = self.find(definition) {
+            return number;
         }
         let id = LaneId::of(definition);
-        let room = match id.1 {
-            Place::Origin(_) => INFLIGHT_MAX,
-            Place::Queue(_) => self.rooms.get(&id).copied().unwrap_or(0),
+        let capacity = match id.target {
+            LaneTarget::Origin(_) => INFLIGHT_MAX,
+            LaneTarget::Queue(_) => self.capacities.get(&id).copied().unwrap_or(0),
         };
         let slot = self.lanes.insert(Lane {
             id: id.clone(),
             on_time: VecDeque::new(),
             late: VecDeque::new(),
             taken: 0,
-            inflight: 0,
-            room,
-            starved_since: (room == 0).then_some(now),
+            in_flight: 0,
+            capacity,
+            starved_since: (capacity == 0).then_some(now),
             spilled: None,
-            feeding: false,
+            refilling: false,
             ready: false,
         });
-        let lane = LaneNo(u32::try_from(slot).expect("memory is full long before"));
-        self.by_id.insert(id, lane);
-        lane
+        let number = LaneNo::new(slot);
+        self.by_id.insert(id, number);
+        number
     }
 
-    /// The lane of a task, if it is there.
+    /// Returns the lane of a task, if there is one.
     fn find(&mut self, definition: &NewTask) -> Option<LaneNo> {
-        let is_of = |lane: &LaneNo| self.lanes[lane.0 as usize].id.is_of(definition);
-        if let Some(lane) = self.last.filter(is_of) {
-            return Some(lane);
+        let is_of = |number: &LaneNo| self.lanes[number.0 as usize].id.is_of(definition);
+        if let Some(number) = self.last.filter(is_of) {
+            return Some(number);
         }
         self.last = self.by_id.get(&LaneId::of(definition)).copied();
         self.last
     }
 
-    pub(crate) fn get_mut(&mut self, lane: LaneNo) -> &mut Lane {
-        &mut self.lanes[lane.0 as usize]
-    }
-
-    /// Lets go of a task that is not in line, or no longer: it stays in the store. If what was let go of is being brought back, all
-    /// before `behind` is in line or done.
-    pub(crate) fn spill(&mut self, lane: LaneNo, position: Position, behind: Option<Position>) {
-        let line = &mut self.lanes[lane.0 as usize];
-        let before = match (line.feeding, behind) {
-            (true, Some(behind)) => Some(behind),
-            _ => line.spilled,
-        };
-        line.spilled = Some(before.map_or(position, |before| before.min(position)));
-        self.stop_feeding(lane);
-    }
-
-    /// Begins to bring back what a lane let go of. Out: from where.
-    pub(crate) fn start_feeding(&mut self, lane: LaneNo) -> Option<Position> {
-        let line = &mut self.lanes[lane.0 as usize];
-        if !line.wants_more() {
-            return None;
-        }
-        line.feeding = true;
-        self.feeding += 1;
-        line.spilled
-    }
-
-    fn stop_feeding(&mut self, lane: LaneNo) {
-        let line = &mut self.lanes[lane.0 as usize];
-        if line.feeding {
-            line.feeding = false;
-            self.feeding -= 1;
-        }
-    }
-
-    /// Whether a task that was let go of may come back now. If its lane is full again, it is where to go on next time.
-    pub(crate) fn takes(&mut self, task: &Task) -> bool {
-        let Some(lane) = self.find(&task.definition) else {
-            return true;
-        };
-        let line = &mut self.lanes[lane.0 as usize];
-        if line.feeding && line.is_full() {
-            line.spilled = Some(Position::of(task));
-            self.stop_feeding(lane);
-            return false;
-        }
-        line.feeding
-    }
-
-    pub(crate) const fn is_feeding(&self) -> bool {
-        self.feeding > 0
-    }
-
-    /// Everything that was let go of was read: the lanes that were fed have it all.
-    pub(crate) fn fed(&mut self) {
-        let fed = |lane: &Lane| lane.feeding;
-        let lanes: Vec<_> = self.iter().filter(|(_, lane)| fed(lane)).map(|(n, _)| n).collect();
-        for lane in lanes {
-            self.stop_feeding(lane);
-            self.get_mut(lane).spilled = None;
-            self.wake(lane);
-        }
+    pub(crate) fn get_mut(&mut self, number: LaneNo) -> &mut Lane {
+        &mut self.lanes[number.0 as usize]
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneNo, &Lane)> {
-        let number = |slot| LaneNo(u32::try_from(slot).expect("memory is full long before"));
-        self.lanes.iter().map(move |(slot, lane)| (number(slot), lane))
+        self.lanes.iter().map(|(slot, lane)| (LaneNo::new(slot), lane))
     }
 
-    /// Puts a task into line.
-    pub(crate) fn push(&mut self, lane: LaneNo, id: TaskId, pace: Pace) {
-        let line = self.get_mut(lane);
-        match pace {
-            Pace::OnTime => line.on_time.push_back(id),
-            Pace::Late => line.late.push_back(id),
+    /// Returns how many deliveries are in flight, of all lanes.
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Notes that a task of the lane, which is not waiting any more, is in the store only. While the
+    /// lane is refilled, every spilled task before `refill` waits here again or is done.
+    pub(crate) fn spill(&mut self, number: LaneNo, position: Position, refill: Option<Position>) {
+        let lane = self.get_mut(number);
+        let before = match (lane.refilling, refill) {
+            (true, Some(refill)) => Some(refill),
+            _ => lane.spilled,
+        };
+        lane.spilled = Some(before.map_or(position, |before| before.min(position)));
+        self.stop_refill(number);
+    }
+
+    /// Starts to refill a lane if it can take spilled tasks. Returns the position of the first.
+    pub(crate) fn start_refill(&mut self, number: LaneNo) -> Option<Position> {
+        let lane = &mut self.lanes[number.0 as usize];
+        if !lane.wants_refill() {
+            return None;
         }
-        let starved = line.is_starved();
-        self.starved |= starved;
-        self.wake(lane);
+        lane.refilling = true;
+        self.refilling += 1;
+        lane.spilled
+    }
+
+    fn stop_refill(&mut self, number: LaneNo) {
+        let lane = &mut self.lanes[number.0 as usize];
+        if lane.refilling {
+            lane.refilling = false;
+            self.refilling -= 1;
+        }
+    }
+
+    /// Whether a task that was spilled may be loaded again now. If its lane is full again, the next
+    /// refill starts with this task.
+    pub(crate) fn accepts_spilled(&mut self, task: &Task) -> bool {
+        let Some(number) = self.find(&task.definition) else {
+            return true;
+        };
+        let lane = self.get_mut(number);
+        if lane.refilling && lane.is_full() {
+            lane.spilled = Some(Position::of(task));
+            self.stop_refill(number);
+            return false;
+        }
+        lane.refilling
+    }
+
+    pub(crate) const fn is_refilling(&self) -> bool {
+        self.refilling > 0
+    }
+
+    /// All spilled tasks were read: the lanes that were refilled have them.
+    pub(crate) fn refilled(&mut self) {
+        let refilled = self.iter().filter(|(_, lane)| lane.refilling);
+        let refilled: Vec<_> = refilled.map(|(number, _)| number).collect();
+        for number in refilled {
+            self.stop_refill(number);
+            self.get_mut(number).spilled = None;
+            self.wake(number);
+        }
+    }
+
+    /// Adds a task to a lane.
+    pub(crate) fn push(&mut self, number: LaneNo, id: TaskId, urgency: Urgency) {
+        let lane = self.get_mut(number);
+        match urgency {
+            Urgency::OnTime => lane.on_time.push_back(id),
+            Urgency::Late => lane.late.push_back(id),
+        }
+        let starved = lane.is_starved();
+        self.may_be_starved |= starved;
+        self.wake(number);
     }
 
     /// Has a lane served at the end of this turn.
-    pub(crate) fn wake(&mut self, lane: LaneNo) {
-        let line = &mut self.lanes[lane.0 as usize];
-        if !line.ready {
-            line.ready = true;
-            self.ready.push(lane);
+    pub(crate) fn wake(&mut self, number: LaneNo) {
+        let lane = &mut self.lanes[number.0 as usize];
+        if !lane.ready {
+            lane.ready = true;
+            self.ready.push(number);
         }
     }
 
@@ -316,50 +343,66 @@ impl Lanes {
 
     pub(crate) fn take_ready(&mut self) -> Vec<LaneNo> {
         let ready = std::mem::take(&mut self.ready);
-        for lane in &ready {
-            self.lanes[lane.0 as usize].ready = false;
+        for number in &ready {
+            self.lanes[number.0 as usize].ready = false;
         }
         ready
     }
 
-    pub(crate) fn sent(&mut self, lane: LaneNo) {
-        self.get_mut(lane).inflight += 1;
-        self.inflight += 1;
+    pub(crate) fn sent(&mut self, number: LaneNo) {
+        self.get_mut(number).in_flight += 1;
+        self.in_flight += 1;
     }
 
-    /// A delivery is over: its place is free.
-    pub(crate) fn came_back(&mut self, lane: LaneNo, outcome: Option<&Outcome>) {
-        self.inflight -= 1;
-        let line = self.get_mut(lane);
-        line.inflight -= 1;
-        line.learn(outcome);
-        self.wake(lane);
+    /// A delivery of the lane is over.
+    pub(crate) fn ended(&mut self, number: LaneNo, outcome: Option<&Outcome>) {
+        self.in_flight -= 1;
+        let lane = self.get_mut(number);
+        lane.in_flight -= 1;
+        lane.adapt(outcome);
+        self.wake(number);
     }
 
-    /// Workers want so much from now on.
-    pub(crate) fn give_room(&mut self, id: LaneId, room: usize, now: Timestamp) {
-        match room {
-            0 => self.rooms.remove(&id),
-            room => self.rooms.insert(id.clone(), room),
+    /// Sets how many deliveries the workers of a queue take at once.
+    pub(crate) fn set_capacity(&mut self, id: LaneId, capacity: usize, now: Timestamp) {
+        match capacity {
+            0 => self.capacities.remove(&id),
+            capacity => self.capacities.insert(id.clone(), capacity),
         };
-        let Some(lane) = self.by_id.get(&id).copied() else {
+        let Some(number) = self.by_id.get(&id).copied() else {
             return;
         };
-        let line = self.get_mut(lane);
-        line.room = room;
-        line.starved_since = (room == 0).then(|| line.starved_since.unwrap_or(now));
-        self.starved |= room == 0;
-        self.wake(lane);
+        let lane = self.get_mut(number);
+        lane.capacity = capacity;
+        lane.starved_since = (capacity == 0).then(|| lane.starved_since.unwrap_or(now));
+        self.may_be_starved |= capacity == 0;
+        self.wake(number);
     }
 
-    /// Closes a lane that has nothing in it.
-    pub(crate) fn close_if_over(&mut self, lane: LaneNo) {
-        let Some(line) = self.lanes.get(lane.0 as usize) else {
+    /// Whether tasks may wait in lanes without capacity.
+    pub(crate) const fn may_be_starved(&self) -> bool {
+        self.may_be_starved
+    }
+
+    /// Returns the lanes with waiting tasks that have had no capacity for that long.
+    pub(crate) fn starved_for(&mut self, duration: Duration, now: Timestamp) -> Vec<LaneNo> {
+        let waiting = self.iter().filter(|(_, lane)| lane.len() > 0);
+        let starved = waiting.filter_map(|(number, lane)| Some((number, lane.starved_since?)));
+        let starved: Vec<_> = starved.collect();
+        let (long, short): (Vec<_>, Vec<_>) =
+            starved.into_iter().partition(|(_, since)| since.after(duration) <= now);
+        self.may_be_starved = !short.is_empty();
+        long.into_iter().map(|(number, _)| number).collect()
+    }
+
+    /// Closes a lane that is empty.
+    pub(crate) fn close_if_empty(&mut self, number: LaneNo) {
+        let Some(lane) = self.lanes.get(number.0 as usize) else {
             return;
         };
-        if line.is_over() && !line.ready {
-            let line = self.lanes.remove(lane.0 as usize);
-            self.by_id.remove(&line.id);
+        if lane.is_empty() && !lane.ready {
+            let lane = self.lanes.remove(number.0 as usize);
+            self.by_id.remove(&lane.id);
             self.last = None;
         }
     }
@@ -384,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_a_namespace_and_a_place() {
+    fn a_lane_has_one_namespace_and_one_target() {
         let lane = |namespace: &str, url: &str| LaneId::of(&task(namespace, url));
         assert_eq!(lane("a", "http://h:1/x"), lane("a", "http://h:1/y?z=/"));
         assert_eq!(lane("a", "http://h:1"), lane("a", "http://h:1?z"));
@@ -394,15 +437,15 @@ mod tests {
     }
 
     #[test]
-    fn work_on_time_goes_first_and_late_work_is_not_starved() {
+    fn tasks_on_time_go_first_and_late_ones_are_not_starved() {
         let mut lanes = Lanes::default();
-        let lane = lanes.open(&task("a", "http://h"), NOW);
+        let number = lanes.open(&task("a", "http://h"), NOW);
         for n in 0..4 {
-            lanes.push(lane, id(n), Pace::Late);
-            lanes.push(lane, id(10 + n), Pace::OnTime);
+            lanes.push(number, id(n), Urgency::Late);
+            lanes.push(number, id(10 + n), Urgency::OnTime);
         }
-        let line = lanes.get_mut(lane);
-        let order: Vec<_> = std::iter::from_fn(|| line.take()).map(|id| id.due()).collect();
+        let lane = lanes.get_mut(number);
+        let order: Vec<_> = std::iter::from_fn(|| lane.take()).map(|id| id.due()).collect();
         let want = [10, 11, 12, 0, 13, 1, 2, 3].map(Timestamp::from_millis);
         assert_eq!(order, want);
     }
@@ -410,7 +453,7 @@ mod tests {
     #[test]
     fn a_webhook_that_does_not_answer_gets_less_at_once_and_more_again_when_it_does() {
         let mut lanes = Lanes::default();
-        let lane = lanes.open(&task("a", "http://h"), NOW);
+        let number = lanes.open(&task("a", "http://h"), NOW);
         let failed = Outcome::Failed { reason: Reason::new("no"), retry_in: None };
         for (outcome, want) in [
             (Some(Outcome::Expired), 128),
@@ -419,44 +462,44 @@ mod tests {
             (None, 130),
             (Some(Outcome::Expired), 65),
         ] {
-            lanes.sent(lane);
-            lanes.came_back(lane, outcome.as_ref());
-            assert_eq!(lanes.get_mut(lane).room, want, "{outcome:?}");
+            lanes.sent(number);
+            lanes.ended(number, outcome.as_ref());
+            assert_eq!(lanes.get_mut(number).capacity, want, "{outcome:?}");
         }
         for _ in 0..9 {
-            lanes.sent(lane);
-            lanes.came_back(lane, Some(&Outcome::Expired));
+            lanes.sent(number);
+            lanes.ended(number, Some(&Outcome::Expired));
         }
-        assert_eq!(lanes.get_mut(lane).room, INFLIGHT_MIN);
+        assert_eq!(lanes.get_mut(number).capacity, INFLIGHT_MIN);
     }
 
     #[test]
-    fn the_lane_of_a_queue_has_the_room_that_its_workers_give_it() {
+    fn the_lane_of_a_queue_has_the_capacity_that_its_workers_ask_for() {
         let queue = Queue::new("orders").unwrap();
         let new_task = NewTask { target: Target::Queue(queue.clone()), ..task("a", "http://h") };
         let lane_id = || LaneId::of_queue(Namespace::new("a").unwrap(), queue.clone());
         let mut lanes = Lanes::default();
-        lanes.give_room(lane_id(), 7, NOW);
-        let lane = lanes.open(&new_task, NOW);
-        assert_eq!(lanes.get_mut(lane).room, 7);
-        lanes.give_room(lane_id(), 0, NOW);
-        assert!(lanes.get_mut(lane).is_starved());
-        lanes.push(lane, id(1), Pace::OnTime);
-        assert_eq!(lanes.get_mut(lane).take(), None);
-        lanes.give_room(lane_id(), 1, NOW);
-        assert_eq!(lanes.get_mut(lane).take(), Some(id(1)));
+        lanes.set_capacity(lane_id(), 7, NOW);
+        let number = lanes.open(&new_task, NOW);
+        assert_eq!(lanes.get_mut(number).capacity, 7);
+        lanes.set_capacity(lane_id(), 0, NOW);
+        assert!(lanes.get_mut(number).is_starved());
+        lanes.push(number, id(1), Urgency::OnTime);
+        assert_eq!(lanes.get_mut(number).take(), None);
+        lanes.set_capacity(lane_id(), 1, NOW);
+        assert_eq!(lanes.get_mut(number).take(), Some(id(1)));
     }
 
     #[test]
-    fn a_shortened_line_keeps_its_beginning() {
+    fn a_shortened_lane_keeps_its_first_tasks() {
         let mut lanes = Lanes::default();
-        let lane = lanes.open(&task("a", "http://h"), NOW);
+        let number = lanes.open(&task("a", "http://h"), NOW);
         for n in 0..6 {
-            lanes.push(lane, id(n), if n < 2 { Pace::Late } else { Pace::OnTime });
+            lanes.push(number, id(n), if n < 2 { Urgency::Late } else { Urgency::OnTime });
         }
-        let line = lanes.get_mut(lane);
-        assert_eq!(line.shorten(3), [id(3), id(4), id(5)]);
-        assert_eq!(line.len(), 3);
-        assert_eq!(line.shorten(0).len(), 3);
+        let lane = lanes.get_mut(number);
+        assert_eq!(lane.shorten(3), [id(3), id(4), id(5)]);
+        assert_eq!(lane.len(), 3);
+        assert_eq!(lane.shorten(0).len(), 3);
     }
 }

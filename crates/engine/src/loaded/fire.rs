@@ -1,57 +1,67 @@
-//! Firing: a task's time has come.
+//! Firing: tasks whose time has come go to their lanes.
 //!
-//! In: the time, or somebody who wants a fire besides the schedule. Out: tasks in their lanes, about in the order of their times: of a crowd
-//! that is due at once only a part passes in one turn, and whoever is due a moment later does not wait for the rest of it.
-//! Invariant: nothing passes here before its `fire_at`.
+//! No task passes before its `fire_at`. Tasks fire about in the order of their times: of many that are
+//! due at once only a part passes in one turn, so that tasks that are due a moment later do not wait
+//! for all of them. A caller may also fire a task now, in addition to its schedule.
 
 use punctual_core::{FireEnd, FireRecord, Task, TaskState, Timestamp};
 use punctual_store::Change;
 
-use crate::commit::writer::{Decision, Effect};
-use crate::handle::command::{Asked, EngineError, Reply, Subject};
-use crate::loaded::tasks::Phase;
+use crate::commit::decision::{Decision, Effect};
+use crate::handle::call::Requester;
+use crate::handle::command::Subject;
+use crate::handle::error::EngineError;
+use crate::handle::reply::Reply;
+use crate::loaded::tasks::LoadedPhase;
 use crate::owner::Owner;
 
-/// Tasks that fire in one turn of those that have just become due, and as many of those that have been for longer: about a millisecond.
+/// Tasks that fire in one turn, of those that have just become due, and as many of those that were
+/// left from earlier turns: about a millisecond.
 const FIRES_MAX: usize = 512;
 
 impl Owner {
-    /// Fires what is due, or the first of it.
+    /// Fires due tasks, or the first of them.
     pub(crate) fn fire(&mut self, now: Timestamp) {
-        for slot in self.memory.due(now, FIRES_MAX) {
+        for slot in self.tasks.advance(now, FIRES_MAX) {
             self.fire_one(slot, now);
         }
     }
 
     fn fire_one(&mut self, slot: u32, now: Timestamp) {
-        let Some(loaded) = self.memory.take_rung(slot) else {
+        let Some(loaded) = self.tasks.take_expired(slot) else {
             return;
         };
-        let id = loaded.task.id;
-        if loaded.phase == Phase::Firing {
-            // Another fire has come up to the one under way.
-            if self.memory.turn(id, now) {
+        let (task, phase) = (loaded.task(), loaded.phase());
+        let id = task.id;
+        if phase == LoadedPhase::Firing {
+            if self.tasks.overlap(id, now) {
                 self.enqueue(id, now);
             }
             return;
         }
-        assert!(loaded.task.fire_at <= now, "a timer was early: {id}");
-        assert!(loaded.phase == Phase::Waiting, "only a waiting task has a timer: {id}");
-        if loaded.task.definition.namespace.is_of_receipts() {
-            // Nobody waits for it: it has been kept long enough.
-            let record = FireRecord::of(&loaded.task, FireEnd::Done, now);
-            let was = loaded.task.state;
+        assert!(task.fire_at <= now, "a timer was early: {id}");
+        assert!(phase == LoadedPhase::Waiting, "only a waiting task has a timer: {id}");
+        if task.definition.namespace.is_of_receipts() {
+            // A receipt is not delivered: it was kept long enough.
+            let record = FireRecord::of(task, FireEnd::Done, now);
+            let was = task.state;
             let change = Change::Settle { record, next: None, was };
-            return self.write(Decision::own(change, Effect::Leave(id)));
+            return self.write(Decision::own(change, Effect::Remove(id)));
         }
         self.enqueue(id, now);
     }
 
-    /// Fires a task now, once, besides its schedule. A retry that waits is made now.
-    pub(crate) fn fire_besides(&mut self, asked: Asked, task: Option<Task>, now: Timestamp) {
-        let task = match task.ok_or(EngineError::NotFound).and_then(|task| self.fireable(task)) {
+    /// Fires a task once, now, in addition to its schedule. A pending retry is made now.
+    pub(crate) fn fire_manually(
+        &mut self,
+        requester: Requester,
+        task: Option<Task>,
+        now: Timestamp,
+    ) {
+        let task = task.ok_or(EngineError::NotFound).and_then(|task| self.fireable(task));
+        let task = match task {
             Ok(task) => task,
-            Err(error) => return self.answer(asked, Err(error)),
+            Err(error) => return self.answer(requester, Err(error)),
         };
         let was = task.state;
         let version = task.version.next();
@@ -61,19 +71,19 @@ impl Owner {
             _ => Task { fire_at: now.min(task.fire_at), ..task },
         };
         let task = Task { version, ..task };
-        let mut decision = Decision::answering(asked);
+        let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: task.clone(), was });
         decision.effects.push(Effect::file(task.clone()));
-        decision.answers(Reply::Task(task));
+        decision.replies(Reply::Task(task));
         self.write(decision);
     }
 
     fn fireable(&self, task: Task) -> Result<Task, EngineError> {
-        if self.memory.is_firing(task.id) {
+        if self.tasks.is_firing(task.id) {
             return Err(EngineError::Firing(task.attempt_next()));
         }
         let subject = Subject::Id(task.definition.namespace.clone(), task.id);
-        if let Some(attempt) = self.claims.attempt(&subject) {
+        if let Some(attempt) = self.deliveries.claimed_attempt(&subject) {
             return Err(EngineError::Firing(attempt));
         }
         if task.state == TaskState::Paused {

@@ -1,30 +1,22 @@
-//! Loading: tasks come from the store into memory ahead of their time.
+//! How far the store was read into memory, and which page is being read.
 //!
-//! In: the time. Out: reads of the store, page by page, so that everything before the horizon is in memory
-//! before it is due, and nothing on the way of a fire waits for a scan. A second reading goes on *behind* the first: it brings
-//! back what full lanes let go of, as far as they have room again.
-//! Invariant: every scheduled task before the cursor is in memory, or a lane has let go of it, or something about it is on its way.
-//! The one race, a task that is filed while the page it belongs to is being read, is decided in [`Owner::file`]: it is
-//! held if it is before the cursor or within the page under way, and what the page brings of it is ignored.
-//! Bound: the budget of `memory`. When it is used up, the horizon comes nearer and the longest lanes let go of their ends.
+//! Two readings share one page at a time. The first reads ahead of time up to the horizon, so that no
+//! fire waits for a scan. The second, the refill, reads again from an earlier position on what full
+//! lanes have spilled. `load` has the steps of the owner that use this.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp, Version};
-use punctual_store::{Position, StoreError};
+use punctual_core::{Task, TaskId, Timestamp};
+use punctual_store::Position;
 
-use crate::commands::read_tracker::{ReadToken, Scope};
-use crate::event::Action;
-use crate::owner::{Owner, STORE_PAUSE};
+use crate::commands::read_tracker::ReadToken;
 
-/// How far ahead of the time memory is loaded, unless memory is short: long enough that a slow disk or a failing-over Redis is
-/// not noticed, short enough that memory holds what is near only.
+/// How far ahead of time memory is loaded, unless it is short: long enough to hide a slow disk or a
+/// Redis that fails over, short enough to hold only what is due soon.
 const AHEAD: Duration = Duration::from_secs(30);
-/// And at least.
+/// The least.
 const AHEAD_MIN: Duration = Duration::from_secs(1);
-/// Tasks in one page: a few milliseconds of reading.
-const PAGE_MAX: usize = 4096;
 
 /// How far loading has come.
 #[derive(Debug)]
@@ -32,243 +24,177 @@ pub(crate) struct Loader {
     cursor: Position,
     /// How far ahead to load.
     ahead: Duration,
-    /// How far the second reading has come, while there is one.
-    behind: Option<Position>,
-    /// It was sent back since its last page was wanted.
-    sent_back: bool,
-    under_way: Option<UnderWay>,
-    /// Loaded while a decision about them was on its way: should it be undone, they stand as they were.
-    aside: HashMap<TaskId, Task>,
+    /// How far the refill has come, while there is one.
+    refill: Option<Position>,
+    /// The refill was set to an earlier position since its last page was requested.
+    refill_moved: bool,
+    page: Option<PendingPage>,
+    /// Tasks that were read while a decision about them was not durable. If the decision is undone,
+    /// they are as they were read.
+    set_aside: HashMap<TaskId, Task>,
 }
 
+/// A page that is being read.
 #[derive(Debug, Clone, Copy)]
-struct UnderWay {
-    page: Page,
-    issued: ReadToken,
+pub(crate) struct PendingPage {
+    pub(crate) kind: PageKind,
+    pub(crate) read: ReadToken,
 }
 
+/// What a page is for.
 #[derive(Debug, Clone, Copy)]
-enum Page {
+pub(crate) enum PageKind {
+    /// The next tasks up to the horizon.
     Ahead {
+        /// Exclusive end of the page.
         until: Timestamp,
     },
-    /// The horizon came nearer after it was wanted: what it brings is ignored.
+    /// Nothing any more: the cursor was moved after the page was requested.
     Void,
-    Behind,
+    /// Tasks that lanes have spilled.
+    Refill,
 }
 
 impl Loader {
     pub(crate) fn new() -> Self {
-        let (cursor, aside) = (Position::START, HashMap::new());
-        Self { cursor, ahead: AHEAD, behind: None, sent_back: false, under_way: None, aside }
-    }
-
-    pub(crate) fn take_aside(&mut self, id: TaskId) -> Option<Task> {
-        self.aside.remove(&id)
-    }
-
-    pub(crate) fn forget_aside(&mut self, id: TaskId) {
-        if !self.aside.is_empty() {
-            self.aside.remove(&id);
+        Self {
+            cursor: Position::START,
+            ahead: AHEAD,
+            refill: None,
+            refill_moved: false,
+            page: None,
+            set_aside: HashMap::new(),
         }
     }
 
-    /// What was read is read again from the beginning, and the page under way is ignored. What is in memory stays.
-    pub(crate) fn begin_again(&mut self) {
-        self.cursor = Position::START;
-        if let Some(under_way) = &mut self.under_way {
-            under_way.page = Page::Void;
-        }
-    }
-
-    /// How far the store was read.
+    /// Returns how far the store was read.
     pub(crate) const fn cursor(&self) -> Position {
         self.cursor
     }
 
-    /// Has what a lane let go of, from a place on, brought back.
-    pub(crate) fn feed(&mut self, spilled: Position) {
-        // Not from the beginning of its millisecond: of a crowd that is due at once, all before it is here or done.
-        let from = spilled.just_before();
-        self.behind = Some(self.behind.map_or(from, |behind| behind.min(from)));
-        // A page that is under way may have missed what was let go of since it was wanted: it is read again.
-        self.sent_back = true;
+    /// Returns how far the refill has come, while there is one.
+    pub(crate) const fn refill_position(&self) -> Option<Position> {
+        self.refill
     }
 
-    /// How far the second reading has come, while there is one.
-    pub(crate) const fn behind(&self) -> Option<Position> {
-        self.behind
-    }
-
-    /// Whether a task of this place is held in memory.
-    fn covers(&self, position: Position) -> bool {
-        let reading = match self.under_way {
-            Some(UnderWay { page: Page::Ahead { until }, .. }) => position.fire_at < until,
+    /// Whether the task at a position is held in memory: it is before the cursor, or within the page
+    /// that is being read.
+    pub(crate) fn covers(&self, position: Position) -> bool {
+        let in_page = match self.page {
+            Some(PendingPage { kind: PageKind::Ahead { until }, .. }) => position.fire_at < until,
             _ => false,
         };
-        position <= self.cursor || reading
-    }
-}
-
-impl Owner {
-    /// Takes note of how a task stands, now that it is durable.
-    pub(crate) fn file(&mut self, task: Task) {
-        if self.memory.is_full() {
-            self.relieve();
-        }
-        if task.state == TaskState::Scheduled && self.loader.covers(Position::of(&task)) {
-            self.memory.insert(task);
-        } else {
-            self.memory.remove(task.id);
-        }
+        position <= self.cursor || in_page
     }
 
-    /// The same when other fires of the task may be under way: as long as they are, it stays in memory wherever it stands.
-    pub(crate) fn file_durable(&mut self, task: Task, now: Timestamp) {
-        if self.memory.get(task.id).is_none_or(|loaded| loaded.in_flight.is_empty()) {
-            return self.file(task);
-        }
-        for report in self.memory.refile(task) {
-            self.settle(report, now);
+    /// Keeps a task that was read while a decision about it was not durable.
+    pub(crate) fn set_aside(&mut self, task: Task) {
+        self.set_aside.insert(task.id, task);
+    }
+
+    pub(crate) fn take_aside(&mut self, id: TaskId) -> Option<Task> {
+        self.set_aside.remove(&id)
+    }
+
+    pub(crate) fn forget_aside(&mut self, id: TaskId) {
+        if !self.set_aside.is_empty() {
+            self.set_aside.remove(&id);
         }
     }
 
-    /// The same when only the time and the version of a task have changed.
-    pub(crate) fn postponed(
+    /// Reads the store again from the beginning and ignores the page that is being read. What is in
+    /// memory stays.
+    pub(crate) const fn restart(&mut self) {
+        self.cursor = Position::START;
+        if let Some(page) = &mut self.page {
+            page.kind = PageKind::Void;
+        }
+    }
+
+    /// Reads again what a lane has spilled, from a position on.
+    pub(crate) fn refill_from(&mut self, spilled: Position) {
+        // Not from the beginning of its millisecond: of many tasks that are due at once, all before
+        // this one are in memory or done.
+        let from = spilled.just_before();
+        self.refill = Some(self.refill.map_or(from, |refill| refill.min(from)));
+        // The page that is being read may lack what was spilled since it was requested.
+        self.refill_moved = true;
+    }
+
+    /// Ends the refill, or continues it from the end of its last page. Returns `false` if it was set
+    /// to an earlier position meanwhile and continues there.
+    pub(crate) const fn continue_refill(&mut self, from: Option<Position>) -> bool {
+        if !self.refill_moved {
+            self.refill = from;
+        }
+        !self.refill_moved
+    }
+
+    pub(crate) const fn is_reading(&self) -> bool {
+        self.page.is_some()
+    }
+
+    /// Whether the first reading has come so near to the present that it must continue.
+    pub(crate) fn is_behind(&self, now: Timestamp) -> bool {
+        self.cursor.fire_at <= now.after(self.ahead / 2)
+    }
+
+    /// Requests the next page up to the horizon. Returns its start and end.
+    pub(crate) fn request_ahead(
         &mut self,
-        namespace: Namespace,
-        id: TaskId,
-        fire_at: Timestamp,
-        version: Version,
-    ) {
-        if let Some(loaded) = self.memory.get(id) {
-            let task = Task { fire_at, nominal_at: fire_at, version, ..loaded.task.clone() };
-            self.file(task);
-        } else if self.loader.covers(Position { fire_at, id }) {
-            self.hold(namespace, id);
-        }
+        read: ReadToken,
+        now: Timestamp,
+    ) -> (Position, Timestamp) {
+        let until = now.after(self.ahead);
+        self.page = Some(PendingPage { kind: PageKind::Ahead { until }, read });
+        (self.cursor, until)
     }
 
-    /// Reads the next page if it is time to, and there is room.
-    pub(crate) fn load(&mut self, now: Timestamp) {
-        if let Some(action) = self.next_page(now) {
-            self.actions.push(action);
-        }
+    /// Requests the next page of the refill. Returns its start and end.
+    pub(crate) fn request_refill(
+        &mut self,
+        after: Position,
+        read: ReadToken,
+    ) -> (Position, Timestamp) {
+        self.refill_moved = false;
+        self.page = Some(PendingPage { kind: PageKind::Refill, read });
+        (after, self.cursor.fire_at.after(Duration::from_millis(1)))
     }
 
-    fn next_page(&mut self, now: Timestamp) -> Option<Action> {
-        // First those that are here and due get their places: whether there is room shows afterwards. And a store that has forgotten
-        // batches is asked for nothing until it has them again.
-        let waits = self.memory.has_rung() || self.writer.is_rewound();
-        if self.loader.under_way.is_some() || waits {
+    /// Takes the page that was being read.
+    pub(crate) const fn take_page(&mut self) -> Option<PendingPage> {
+        self.page.take()
+    }
+
+    /// The first reading has come to `cursor`.
+    pub(crate) const fn advance(&mut self, cursor: Position) {
+        self.cursor = cursor;
+    }
+
+    /// Doubles how far ahead to load.
+    pub(crate) fn load_further(&mut self) {
+        self.ahead = (self.ahead * 2).min(AHEAD);
+    }
+
+    /// Halves how far ahead to load. If the store was read further than that, moves the cursor back,
+    /// ignores the page that is being read ahead, and returns the new horizon.
+    pub(crate) fn load_nearer(&mut self, now: Timestamp) -> Option<Position> {
+        self.ahead = (self.ahead / 2).max(AHEAD_MIN);
+        let horizon = Position::before(now.after(self.ahead));
+        if horizon >= self.cursor {
             return None;
         }
-        if self.memory.is_full() {
-            self.relieve();
+        self.cursor = horizon;
+        if let Some(PendingPage { kind: kind @ PageKind::Ahead { .. }, .. }) = &mut self.page {
+            *kind = PageKind::Void;
         }
-        let near = self.loader.cursor.fire_at <= now.after(self.loader.ahead / 2);
-        if self.memory.is_full() || !(near || self.loader.behind.is_some()) {
-            return None;
-        }
-        let issued = self.recent.open();
-        let limit = PAGE_MAX;
-        if near {
-            let until = now.after(self.loader.ahead);
-            self.loader.under_way = Some(UnderWay { page: Page::Ahead { until }, issued });
-            return Some(Action::Load { after: self.loader.cursor, until, limit });
-        }
-        let after = self.loader.behind?;
-        self.loader.sent_back = false;
-        let until = self.loader.cursor.fire_at.after(Duration::from_millis(1));
-        self.loader.under_way = Some(UnderWay { page: Page::Behind, issued });
-        Some(Action::Load { after, until, limit })
+        Some(horizon)
     }
 
-    pub(crate) fn on_loaded(&mut self, result: Result<Vec<Task>, StoreError>, now: Timestamp) {
-        let Some(UnderWay { page, issued }) = self.loader.under_way.take() else {
-            return;
-        };
-        self.recent.close(issued);
-        let tasks = match result {
-            Ok(tasks) => tasks,
-            Err(StoreError::Unavailable(_)) => {
-                let action = self.next_page(now);
-                self.later.extend(action.map(|action| (now.after(STORE_PAUSE), action)));
-                return;
-            }
-            Err(error) => return self.stop(error),
-        };
-        let end = tasks.last().filter(|_| tasks.len() >= PAGE_MAX).map(Position::of);
-        match page {
-            Page::Void => {}
-            Page::Ahead { until } => {
-                self.loader.cursor = end.unwrap_or(Position::before(until));
-                if end.is_none() && self.memory.is_roomy() {
-                    self.loader.ahead = (self.loader.ahead * 2).min(AHEAD);
-                }
-                tasks.into_iter().for_each(|task| self.take_in(task, issued));
-            }
-            Page::Behind => self.on_behind(tasks, end, issued),
-        }
-    }
-
-    /// Holds a task that a page brought, unless something about it was decided since.
-    fn take_in(&mut self, task: Task, issued: ReadToken) {
-        if self.memory.contains(task.id) {
-            return;
-        }
-        if self.recent.is_undurable(Scope::Task(task.id)) {
-            self.loader.aside.insert(task.id, task);
-        } else if !self.recent.durable_since(Scope::Task(task.id), issued) {
-            self.memory.insert(task);
-        }
-    }
-
-    fn on_behind(&mut self, tasks: Vec<Task>, end: Option<Position>, issued: ReadToken) {
-        for task in tasks {
-            if self.lanes.takes(&task) {
-                self.take_in(task, issued);
-            }
-        }
-        // It may have been sent back to an earlier place meanwhile; then it goes on from there.
-        if self.loader.sent_back {
-            return;
-        }
-        self.loader.behind = end.filter(|_| self.lanes.is_feeding());
-        if self.loader.behind.is_none() {
-            self.lanes.fed();
-        }
-    }
-
-    /// Makes room: the longest lane lets go of its later half if lanes hold most of memory, otherwise the horizon comes nearer.
-    fn relieve(&mut self) {
-        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
-        if let Some((lane, len)) = longest.map(|(lane, line)| (lane, line.len()))
-            && len >= self.memory.len() / 4
-            && len > 1
-        {
-            return self.let_go(lane, len / 2);
-        }
-        let now = self.memory.time();
-        self.loader.ahead = (self.loader.ahead / 2).max(AHEAD_MIN);
-        let horizon = Position::before(now.after(self.loader.ahead));
-        if horizon < self.loader.cursor {
-            self.memory.drop_waiting_after(horizon);
-            self.loader.cursor = horizon;
-            if let Some(UnderWay { page: page @ Page::Ahead { .. }, .. }) =
-                &mut self.loader.under_way
-            {
-                *page = Page::Void;
-            }
-        }
-    }
-
-    /// When loading goes on by itself.
-    pub(crate) fn next_load(&self) -> Option<Timestamp> {
-        let waits = self.memory.has_rung() || self.writer.is_rewound();
-        let waits = waits || self.loader.under_way.is_some() || self.memory.is_full();
-        let millis = self.loader.cursor.fire_at.as_millis();
-        let ahead = u64::try_from((self.loader.ahead / 2).as_millis()).unwrap_or(u64::MAX);
-        (!waits).then(|| Timestamp::from_millis(millis.saturating_sub(ahead)))
+    /// Returns when the next page is due.
+    pub(crate) fn next_page_at(&self) -> Timestamp {
+        let millis = self.cursor.fire_at.as_millis();
+        let ahead = u64::try_from((self.ahead / 2).as_millis()).unwrap_or(u64::MAX);
+        Timestamp::from_millis(millis.saturating_sub(ahead))
     }
 }

@@ -1,9 +1,9 @@
-//! Recovering: what is done after a crash or a take-over, which is little, because nothing was moved.
+//! Recovering after a crash or a take-over, which takes little because nothing was moved.
 //!
-//! A task stays in the store until it is settled, so a new owner takes the partition under a new epoch, which
-//! fences the old one, and loads from the beginning: overdue tasks come first and fire at once, under the same
-//! fire ids as before. A task that may be received at most once is no longer among them if its claim was
-//! durable: it is a dead letter whose outcome is unknown.
+//! A task stays in the store until it is settled. A new owner acquires the partition under a new
+//! epoch, which fences the old owner, and loads from the beginning: overdue tasks come first and fire
+//! at once, under the same fire ids as before. An at-most-once task whose claim was durable is no
+//! longer among them: it is a dead letter with an unknown outcome.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use punctual_store::{LeaseStore, StoreError};
 /// The right to decide about a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
-    /// About which.
+    /// The partition that is owned.
     pub partition: PartitionId,
-    /// Under which epoch.
+    /// The generation of the owner; the store refuses writes of older ones.
     pub epoch: Epoch,
-    /// Acts no longer than this, unless extended.
+    /// The owner acts no longer than this, unless its lease is extended.
     pub until: Timestamp,
 }
 
-/// Takes a partition for a broker that shares its store with nobody, so that whoever had it before can no longer write: for ever.
+/// Acquires a partition, without an end, for a broker that shares its store with no other. A previous
+/// owner can no longer write.
 pub async fn take<S: LeaseStore>(
     store: &S,
     partition: PartitionId,

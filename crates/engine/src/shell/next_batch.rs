@@ -1,33 +1,33 @@
-//! The next_batch: where calls wait that could only join the next batch, while one is being written.
+//! Calls that wait for the next batch while one is being written.
 //!
-//! In: small calls that make tasks without a name. Out: all of them, when the batch under way is answered. Whoever waits here wakes
-//! nobody: an owner that gets up for each of 64 callers between two writes costs both sides more than all of their tasks
-//! (`docs/adr/0014-few-wakes.md`).
-//! Bound: the commands that may wait at once (`run`).
+//! A small call that only adds tasks cannot be answered before the next batch, so it waits here
+//! without waking the owner's thread: waking it for each of 64 callers between two writes costs more
+//! than all of their tasks (`docs/adr/0014-few-wakes.md`). When the batch in flight is answered, all
+//! waiting calls become events in arrival order. `COMMANDS_MAX` of the handle bounds how many wait.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::handle::call::Call;
 
-/// Commands of a call that waits. A larger one is better decided while the batch is being written.
-const COMMANDS_MAX: usize = 16;
+/// Commands of a call that may wait. A larger call is better decided while the batch is written.
+const WAITING_COMMANDS_MAX: usize = 16;
 
-/// Who waits for the batch under way; `None` while there is none, and nobody may wait.
+/// The calls that wait for the batch in flight; `None` while there is none.
 #[derive(Debug, Default)]
 pub(crate) struct NextBatch(Mutex<Option<Vec<Call>>>);
 
 impl NextBatch {
-    /// A batch is being written from here on.
+    /// Lets calls wait: a batch is in flight from now on.
     pub(crate) fn open(&self) {
         self.waiting().get_or_insert_default();
     }
 
-    /// Nobody may wait from here on. Out: who has waited, in order.
+    /// Returns the waiting calls in arrival order. No call waits until the next [`open`](Self::open).
     pub(crate) fn close(&self) -> Vec<Call> {
         self.waiting().take().unwrap_or_default()
     }
 
-    /// Lets a call wait. Out: the call, if it may not.
+    /// Adds a call, or returns it if it must not wait.
     pub(crate) fn wait(&self, call: Call) -> Option<Call> {
         if !can_wait(&call) {
             return Some(call);
@@ -44,9 +44,10 @@ impl NextBatch {
     }
 }
 
-/// Whether nothing but the next batch can come of it.
+/// Whether the call can only be answered with the next batch.
 fn can_wait(call: &Call) -> bool {
-    call.commands.len() <= COMMANDS_MAX && call.commands.iter().all(|command| command.only_adds())
+    call.commands.len() <= WAITING_COMMANDS_MAX
+        && call.commands.iter().all(|command| command.only_adds())
 }
 
 #[cfg(test)]
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn small_calls_for_tasks_without_a_name_wait_while_a_batch_is_written() {
+    fn small_calls_for_tasks_without_a_key_wait_while_a_batch_is_written() {
         let next_batch = NextBatch::default();
         assert!(!wait(&next_batch, vec![schedule(None)]), "nothing is being written");
         next_batch.open();
@@ -87,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_to_be_looked_up_or_is_large_does_not_wait() {
+    fn calls_that_need_a_lookup_or_are_large_do_not_wait() {
         let next_batch = NextBatch::default();
         next_batch.open();
         let subject = Subject::Key(Namespace::new("shop").unwrap(), TaskKey::new("a").unwrap());
         assert!(!wait(&next_batch, vec![schedule(Some("a"))]));
         assert!(!wait(&next_batch, vec![Command::Get(subject)]));
         assert!(!wait(&next_batch, vec![schedule(None), schedule(Some("a"))]));
-        assert!(!wait(&next_batch, vec![schedule(None); COMMANDS_MAX + 1]));
+        assert!(!wait(&next_batch, vec![schedule(None); WAITING_COMMANDS_MAX + 1]));
         assert!(next_batch.close().is_empty());
     }
 }
