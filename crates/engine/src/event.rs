@@ -1,20 +1,26 @@
-//! What an owner is told, and what it wants done: the two closed sets that its shell carries.
+//! Events, which an owner takes, and actions, which it asks for. The shell carries both; every
+//! action that reads, writes or delivers is answered with an event.
+
+use std::time::Duration;
 
 use punctual_core::{Namespace, Queue, Task, Timestamp};
 use punctual_store::{Batch, Position, StoreError, Swept};
 use tokio::sync::oneshot;
 
-use crate::call::Call;
-use crate::command::EngineError;
-use crate::deliver::{Delivery, Report};
+use crate::commands::lookup::{Lookup, LookupResult};
+use crate::delivery::attempt::{Delivery, Report};
 use crate::gauges::Gauges;
-use crate::hand_over::InFlight;
-use crate::lookup::{Lookup, LookupResult};
+use crate::handle::call::Call;
+use crate::handle::error::EngineError;
+use crate::ownership::in_flight::InFlight;
 
-/// What an owner is told.
+/// How long to wait before a store that was unavailable is asked again.
+const STORE_PAUSE: Duration = Duration::from_millis(100);
+
+/// What happens to an owner.
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody wants something.
+    /// A caller sends commands.
     Call(Call),
     /// The store has answered [`Action::Apply`].
     Applied(Result<(), StoreError>),
@@ -22,82 +28,117 @@ pub enum Event {
     Loaded(Result<Vec<Task>, StoreError>),
     /// The store has answered [`Action::Lookup`].
     LookupResult(Vec<LookupResult>),
-    /// Couriers have come back, here or at a broker that passes it on.
+    /// Couriers report outcomes, of this broker or of one that passes their reports on.
     Ended(Vec<Report>),
-    /// The workers of a queue want so many deliveries at once from now on.
+    /// The workers of a queue take another number of deliveries at once from now on.
     Capacity {
-        /// Of whom
+        /// The namespace of the queue.
         namespace: Namespace,
-        /// and where.
+        /// The queue that the workers subscribe to.
         queue: Queue,
-        /// Those under way included. None: nobody is there.
-        room: usize,
+        /// Deliveries at once, those in flight included; zero if there is no worker.
+        capacity: usize,
     },
     /// The store has answered [`Action::Sweep`].
     Swept(Result<Swept, StoreError>),
-    /// Somebody wants to know how much there is, of one namespace or of all.
+    /// Asks for the gauges of one namespace, or of all.
     Gauge(Option<Namespace>, oneshot::Sender<Gauges>),
-    /// Start nothing new; what is under way goes on.
+    /// Start nothing new; finish what is in flight.
     Drain,
-    /// The lease of the partition is good until then.
+    /// The lease of the partition was extended to this time.
     Extend(Timestamp),
-    /// Another broker takes over: start nothing, make everything durable, and tell what is under way.
+    /// Another broker takes over: start nothing, write everything, return what is in flight, end.
     HandOver(oneshot::Sender<Result<Vec<InFlight>, EngineError>>),
     /// The partition is lost: end at once.
     End,
 }
 
 impl Event {
-    /// About how much there is to decide.
+    /// Estimates how much there is to decide, in commands, tasks or reports.
     pub(crate) fn weight(&self) -> usize {
         let weight = match self {
             Self::Call(call) => call.commands.len(),
             Self::Loaded(Ok(tasks)) => tasks.len(),
-            Self::LookupResult(looked) => looked.len(),
+            Self::LookupResult(results) => results.len(),
             Self::Ended(reports) => reports.len(),
             _ => 0,
         };
         weight.max(1)
     }
 
-    /// Whether the store has answered; `None` if this is not of the store.
-    pub(crate) fn store_answers(&self) -> Option<bool> {
+    /// Whether the store was available; `None` if the event is not an answer of the store.
+    pub(crate) fn store_available(&self) -> Option<bool> {
         let away = |error: Option<&StoreError>| matches!(error, Some(StoreError::Unavailable(_)));
         match self {
             Self::Applied(result) => Some(!away(result.as_ref().err())),
             Self::Loaded(result) => Some(!away(result.as_ref().err())),
-            Self::LookupResult(looked) => {
-                Some(!looked.iter().any(|looked| away(looked.result.as_ref().err())))
+            Self::LookupResult(results) => {
+                Some(!results.iter().any(|result| away(result.result.as_ref().err())))
             }
             _ => None,
         }
     }
 }
 
-/// What an owner wants done.
+/// What an owner asks its shell to do.
 #[derive(Debug)]
 pub enum Action {
-    /// Make these changes durable; answer with [`Event::Applied`].
+    /// Write these changes; answer with [`Event::Applied`].
     Apply(Batch),
     /// Read the next tasks by time; answer with [`Event::Loaded`].
     Load {
-        /// From here,
+        /// Exclusive start.
         after: Position,
-        /// to here,
+        /// Exclusive end.
         until: Timestamp,
-        /// at most so many.
+        /// The largest number of tasks to read.
         limit: usize,
     },
-    /// Lookup these up; answer with [`Event::LookupResult`].
+    /// Read what the store has about these subjects; answer with [`Event::LookupResult`].
     Lookup(Vec<Lookup>),
-    /// Delete what is past its retention now; answer with [`Event::Swept`].
+    /// Delete what is past its retention at this time; answer with [`Event::Swept`].
     Sweep(Timestamp),
-    /// Carry these; answer with [`Event::Ended`].
+    /// Send these deliveries; answer with [`Event::Ended`].
     Deliver(Vec<Delivery>),
-    /// Pass these on to the owner who comes next.
+    /// Pass these reports on to the next owner of the partition.
     OrphanReport(Vec<Report>),
-    /// Stop: this owner may not or cannot go on.
+    /// Stop: this owner may not or cannot continue.
     Stop(StoreError),
-    /// Stop: this owner has ended as it was told to.
+    /// Stop: this owner has ended as requested.
     End,
+}
+
+/// The actions that an owner has asked for and the shell has not taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct ActionQueue {
+    ready: Vec<Action>,
+    /// Actions to try again when the store was unavailable.
+    later: Vec<(Timestamp, Action)>,
+}
+
+impl ActionQueue {
+    pub(crate) fn push(&mut self, action: Action) {
+        self.ready.push(action);
+    }
+
+    /// Adds an action that the store is asked again after a pause.
+    pub(crate) fn retry(&mut self, action: Action, now: Timestamp) {
+        self.later.push((now.after(STORE_PAUSE), action));
+    }
+
+    /// Moves the actions whose pause is over to those that are ready.
+    pub(crate) fn release_due(&mut self, now: Timestamp) {
+        let due = self.later.extract_if(.., |(at, _)| *at <= now);
+        self.ready.extend(due.map(|(_, action)| action));
+    }
+
+    /// Returns when the first pause is over.
+    pub(crate) fn next_retry(&self) -> Option<Timestamp> {
+        self.later.iter().map(|(at, _)| *at).min()
+    }
+
+    /// Takes the actions that are ready.
+    pub(crate) fn take(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.ready)
+    }
 }

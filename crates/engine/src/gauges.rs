@@ -1,44 +1,41 @@
-//! Gauges: how much there is at this moment, for metrics and statistics.
-//!
-//! In: nothing. Out: numbers, in a time that grows with the lanes that are open and not with the tasks.
+//! Gauges: how much an owner has at the moment, for metrics and statistics.
 
-use punctual_core::{Namespace, SkipReason, Skipped, Timestamp};
+use punctual_core::{SkipReason, Skipped, Timestamp};
 
-use crate::owner::Owner;
-
-/// How much there is.
+/// How much an owner has at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gauges {
     /// Tasks in memory, of all namespaces.
     pub loaded: usize,
-    /// Tasks whose time has come and that stand in line.
+    /// Due tasks that wait in their lanes.
     pub queued: usize,
-    /// Deliveries under way.
+    /// Deliveries in flight.
     pub inflight: usize,
-    /// Tasks of which a delivery is under way, other than such as may be received at most once.
+    /// Tasks with a delivery in flight, except at-most-once tasks.
     pub firing: usize,
-    /// Tasks that may be received at most once and are under way: the store knows them as dead until their outcome is known.
+    /// At-most-once tasks in flight. The store has them as dead letters until the outcome is known.
     pub claimed: usize,
-    /// Fires of the same kind whose tasks go on: of these the store knows a dead letter.
+    /// At-most-once fires in flight whose tasks have a next fire. The store has a dead letter for
+    /// each of them until the outcome is known.
     pub claimed_aside: usize,
-    /// Lanes.
+    /// Lanes with waiting tasks or deliveries in flight.
     pub lanes: usize,
-    /// Lanes that have tasks and nobody to take them.
+    /// Lanes with waiting tasks and no capacity.
     pub parked_lanes: usize,
-    /// The earliest `fire_at` that has come and not been fired.
+    /// The earliest `fire_at` that has passed without a first attempt.
     pub oldest_overdue: Option<Timestamp>,
-    /// Fires that a policy has left out since the owner began, of all namespaces.
+    /// Fires that policies have skipped since the owner started, of all namespaces.
     pub skips: Skips,
 }
 
-/// Fires that were left out, by why.
+/// Skipped fires by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Skips {
-    /// They were missed.
+    /// Skipped because the fire came too late.
     pub misfire: u64,
-    /// The one before was not over.
+    /// Skipped because the fire before was still in flight.
     pub overlap: u64,
-    /// The task was paused.
+    /// Skipped because the task was paused.
     pub paused: u64,
 }
 
@@ -62,7 +59,7 @@ impl Skips {
 }
 
 impl Gauges {
-    /// Of two owners together.
+    /// Adds the gauges of two owners.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let oldest = [self.oldest_overdue, other.oldest_overdue].into_iter().flatten().min();
@@ -78,34 +75,5 @@ impl Gauges {
             oldest_overdue: oldest,
             skips: self.skips.and(other.skips),
         }
-    }
-}
-
-impl Owner {
-    pub(crate) fn gauges(&self, namespace: Option<&Namespace>, now: Timestamp) -> Gauges {
-        let (claimed, claimed_aside) = self.claims.count(namespace);
-        let (loaded, skips) = (self.memory.len(), self.skips);
-        let mut gauges = Gauges { loaded, claimed, claimed_aside, skips, ..Gauges::default() };
-        // What was not read yet may be overdue as well.
-        let unread = Some(self.loader.cursor().fire_at).filter(|unread| *unread < now);
-        let mut oldest = unread.filter(|_| namespace.is_none());
-        for (_, lane) in self.lanes.iter() {
-            if namespace.is_some_and(|namespace| lane.id.0 != *namespace) {
-                continue;
-            }
-            gauges.lanes += 1;
-            gauges.queued += lane.len();
-            gauges.inflight += lane.inflight;
-            let waits = lane.len() > 0 || lane.spilled.is_some();
-            gauges.parked_lanes += usize::from(waits && lane.is_starved());
-            let first = lane.first().and_then(|id| self.memory.get(id));
-            let first = first.map(|loaded| loaded.task.fire_at);
-            let spilled = lane.spilled.map(|spilled| spilled.fire_at);
-            oldest = [oldest, first, spilled].into_iter().flatten().min();
-        }
-        let not_firing = claimed + claimed_aside + self.memory.overlaps(namespace);
-        gauges.firing = gauges.inflight.saturating_sub(not_firing);
-        gauges.oldest_overdue = oldest;
-        gauges
     }
 }

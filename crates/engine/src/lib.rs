@@ -1,83 +1,57 @@
 //! The engine: one owner per partition, which decides everything about its tasks.
 //!
-//! In: commands from the API, outcomes from couriers, answers of the store, and the time. Out: batches
-//! of changes for the store, deliveries for couriers, answers for callers.
+//! # Design
 //!
-//! # How it is built
+//! The [`Owner`] is a plain value without threads or I/O: [`Owner::on`] takes an [`Event`] and `now`,
+//! [`Owner::act`] returns the [`Action`]s to carry out. Every race is an order of events that a test
+//! can write down, and tests move time instead of sleeping. A thin shell ([`spawn`]) runs an owner on
+//! a thread of its own, which only decides and waits for time; reads, writes and deliveries run on the
+//! runtime and come back as events.
 //!
-//! The [`Owner`] is a plain value that runs nothing: [`Owner::on`] takes an [`Event`] and `now`,
-//! changes its memory and leaves [`Action`]s to be done. So every race is an order of events that a
-//! test can write down, and time is moved, not slept. A thin shell ([`spawn`]) runs an owner on a
-//! thread of its own, which does nothing but decide and wait for time; reads, writes and
-//! deliveries are done by tasks on the runtime, which come back as events.
+//! # The path of a task
 //!
-//! # The life of a task here
+//! A call arrives through `handle`. `commands` decides each of its commands against what the store
+//! has. `commit` writes the decision; when it is durable, the caller is answered. `loaded` copies
+//! tasks that are due soon into memory and fires them. `delivery` sends them, lane by lane, and settles
+//! their outcomes with a decision again. `ownership` has the lease, the hand-over to another broker
+//! and what happens after a crash. `shell` is the thread. `owner` has the state and the order of work.
 //!
-//! `call` → `command` (`schedule`, `cancel`, `touch`, `pause`, `redrive`, each after a `look` at the store where it is about a task that
-//! may exist) → `write` (durable, then the caller is answered) → `load` (up to the horizon) → `memory` (the loaded copy and its
-//! timer) → `fire` → `lane` → `deliver` → `settle` → `write`. `recover` says why
-//! nothing more is needed after a crash, `rewind` what is done about a store that has forgotten, `hand_over` what is told when a partition goes to another broker in peace, and `lease` until when
-//! an owner acts.
-//!
-//! # What always holds
+//! # Guarantees
 //!
 //! - A task stays in the store until it is settled. Memory holds copies.
-//! - Nothing is answered before it is durable, and nothing that was decided is undone.
-//! - What a read brought is believed only if nothing about that task was decided since (`recent`).
+//! - A command is answered only after its decision is durable, and no decision is taken back then.
+//! - The result of a read is used only if no decision about the task was made since
+//!   (`commands::read_tracker`).
 //! - No attempt starts before `fire_at`, or after the lease.
 //!
-//! Not here: HTTP, gRPC, Redis, files, the machine's clock; who the other brokers are and how to reach them.
+//! HTTP, gRPC, Redis, files and the machine's clock are in other crates, and so is the choice of who
+//! owns which partition.
 
-mod call;
-mod command;
-
-mod cancel;
-mod next_batch;
-mod pause;
-mod receipt;
-mod redrive;
-mod schedule;
-mod touch;
-
-mod failover;
-mod lookup;
-mod read_tracker;
-mod retained_batches;
-mod write;
-
-mod load;
-mod memory;
-
-mod claim;
-mod deliver;
-mod fire;
-mod lane;
-mod lease;
-mod settle;
-
-mod sweep;
-
-mod hand_over;
-mod recover;
-
-mod gauges;
-
+mod commands;
+mod commit;
+mod delivery;
 mod event;
+mod gauges;
+mod handle;
+mod loaded;
 mod owner;
-mod run;
+mod ownership;
+mod shell;
 
-pub use call::{Call, Replies};
-pub use command::{
-    Cancelled, Command, Condition, EngineError, Push, Receipt, Reply, ScheduleCommand, Scheduled,
-    Subject,
-};
-pub use deliver::{Courier, Delivery, Report};
+pub use commands::lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
+pub use delivery::attempt::{Delivery, Report};
+pub use delivery::courier::Courier;
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
-pub use hand_over::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};
-pub use lease::LeaseEnd;
-pub use lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
-pub use memory::Budget;
-pub use owner::Owner;
-pub use recover::{Ownership, take};
-pub use run::{COMMANDS_MAX, OrphanReports, OwnerConfig, OwnerHandle, Reports, spawn};
+pub use handle::call::{Call, Replies};
+pub use handle::command::{Command, Condition, Push, Receipt, ScheduleCommand, Subject};
+pub use handle::error::EngineError;
+pub use handle::owner_handle::{COMMANDS_MAX, OwnerHandle};
+pub use handle::reply::{Cancelled, Reply, Scheduled};
+pub use loaded::budget::Budget;
+pub use owner::{Owner, OwnerConfig};
+pub use ownership::in_flight::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};
+pub use ownership::lease::LeaseEnd;
+pub use ownership::recover::{Ownership, take};
+pub use shell::message::{OrphanReports, Reports};
+pub use shell::thread::spawn;

@@ -1,171 +1,134 @@
-//! The owner of a partition: all that is known about it, and the one door for events.
+//! The owner of a partition: its state, in parts, and the order in which it works.
 //!
-//! In: an [`Event`] and `now`. Out: [`Action`]s. Invariant: between two calls of [`Owner::on`] nothing is half done.
-//! The rooms are
-//! `command`, `look`, `write`, `load`, `fire`, `deliver`, `settle` and `sweep`, each with its part of the owner's methods.
+//! [`Owner::on`] takes an event and `now`; [`Owner::act`] fires what is due and returns the actions
+//! that the shell carries out. Between two calls nothing is half done. Each folder keeps its part of
+//! the state private and adds the steps that need several parts as methods of the owner.
 
-use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
+use punctual_core::{Namespace, Timestamp};
+use punctual_store::{Retention, StoreError};
 
-use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
-use punctual_store::StoreError;
-use rapidhash::fast::RandomState;
+use crate::commands::Commands;
+use crate::commands::read_tracker::ReadTracker;
+use crate::commit::writer::BatchWriter;
+use crate::delivery::Deliveries;
+use crate::delivery::lane::LaneId;
+use crate::event::{Action, ActionQueue, Event};
+use crate::gauges::Gauges;
+use crate::handle::error::EngineError;
+use crate::loaded::budget::Budget;
+use crate::loaded::loader::Loader;
+use crate::loaded::tasks::LoadedTasks;
+use crate::ownership::Tenure;
+use crate::ownership::recover::Ownership;
 
-use crate::call::Calls;
-use crate::claim::Claims;
-use crate::command::{EngineError, Queued, Subject};
-use crate::deliver::Delivery;
-use crate::event::{Action, Event};
-use crate::gauges::Skips;
-use crate::hand_over::{HandOver, Inherited};
-use crate::lane::{LaneId, Lanes};
-use crate::lease::Lease;
-use crate::load::Loader;
-use crate::lookup::Lookup;
-use crate::memory::Memory;
-use crate::read_tracker::{ReadToken, ReadTracker};
-use crate::recover::Ownership;
-use crate::run::OwnerConfig;
-use crate::sweep::Sweeper;
-use crate::write::Writer;
-
-/// How long to leave a store alone that could not answer.
-pub(crate) const STORE_PAUSE: Duration = Duration::from_millis(100);
+/// Settings of an owner.
+#[derive(Debug, Clone, Copy)]
+pub struct OwnerConfig {
+    /// How long history and dead letters are kept.
+    pub retention: Retention,
+    /// What may be held in memory.
+    pub budget: Budget,
+    /// Whether batches are retained for a while after the store has acknowledged them: for a store
+    /// that may lose them when it fails over (Redis).
+    pub keeps_batches: bool,
+}
 
 /// Decides everything about one partition.
 #[derive(Debug)]
 pub struct Owner {
-    pub(crate) partition: PartitionId,
-    pub(crate) epoch: Epoch,
-    pub(crate) lease: Lease,
-    /// Of the next id; `None` when the epoch is used up.
-    pub(crate) sequence: Option<Sequence>,
-    pub(crate) memory: Memory,
+    /// The right to act: partition, epoch, lease, drain and hand-over.
+    pub(crate) tenure: Tenure,
+    /// Pending calls, commands in order, and their lookups.
+    pub(crate) commands: Commands,
+    /// Which reads of the store are out of date.
+    pub(crate) reads: ReadTracker,
+    /// Decisions that are not durable, or have not taken effect.
+    pub(crate) writer: BatchWriter,
+    /// Copies of the tasks that are due soon, and their timers.
+    pub(crate) tasks: LoadedTasks,
+    /// How far the store was read.
     pub(crate) loader: Loader,
-    pub(crate) lanes: Lanes,
-    pub(crate) sweeper: Sweeper,
-    pub(crate) writer: Writer,
-    pub(crate) recent: ReadTracker,
-    /// What may be received at most once and is on its way.
-    pub(crate) claims: Claims,
-    /// What is under way at other brokers.
-    pub(crate) inherited: Inherited,
-    /// What policies have left out.
-    pub(crate) skips: Skips,
-    /// Who waits for answers.
-    pub(crate) calls: Calls,
-    /// Commands by whom they are about. The first of a queue is being decided, or is gone and its
-    /// decision is on its way.
-    pub(crate) queues: HashMap<Subject, VecDeque<Queued>, RandomState>,
-    /// Reads about subjects that are under way.
-    pub(crate) lookups: HashMap<Subject, ReadToken, RandomState>,
-    /// Reads that go out at the end of this turn.
-    pub(crate) lookups_wanted: Vec<Lookup>,
-    /// Subjects to look at again when what is on its way about a task is durable.
-    pub(crate) watchers: HashMap<TaskId, Vec<Subject>, RandomState>,
-    /// Subjects to look at again when the store has all batches that it had forgotten.
-    pub(crate) under_repair: Vec<Subject>,
-    /// Deliveries that go out at the end of this turn.
-    pub(crate) outbox: Vec<Delivery>,
-    /// When lanes are looked over for such that nobody serves.
-    pub(crate) parks_at: Timestamp,
-    pub(crate) actions: Vec<Action>,
-    /// What a store that could not answer is asked again, and when.
-    pub(crate) later: Vec<(Timestamp, Action)>,
-    /// The store did not answer when it was asked last; it is being asked again.
-    pub(crate) away: bool,
-    pub(crate) draining: bool,
-    pub(crate) handing_over: Option<HandOver>,
+    /// Lanes, claims, and what is in flight.
+    pub(crate) deliveries: Deliveries,
+    /// What the shell is to do.
+    pub(crate) actions: ActionQueue,
+    /// The last answer of the store was that it is unavailable.
+    store_away: bool,
     stopped: bool,
 }
 
 impl Owner {
-    /// An owner that has just taken its partition and knows nothing yet.
+    /// Creates an owner that has just acquired its partition and has loaded nothing.
     #[must_use]
-    pub fn new(ownership: Ownership, terms: OwnerConfig, now: Timestamp) -> Self {
+    pub fn new(ownership: Ownership, config: OwnerConfig, now: Timestamp) -> Self {
         Self {
-            partition: ownership.partition,
-            epoch: ownership.epoch,
-            lease: Lease::new(ownership.until),
-            sequence: Some(Sequence::FIRST),
-            memory: Memory::new(terms.budget, now),
+            tenure: Tenure::new(ownership, now),
+            commands: Commands::default(),
+            reads: ReadTracker::default(),
+            writer: BatchWriter::new(config.keeps_batches),
+            tasks: LoadedTasks::new(config.budget, now),
             loader: Loader::new(),
-            lanes: Lanes::default(),
-            sweeper: Sweeper::new(now),
-            writer: Writer::new(terms.keeps_batches),
-            recent: ReadTracker::default(),
-            claims: Claims::default(),
-            inherited: Inherited::default(),
-            skips: Skips::default(),
-            calls: Calls::default(),
-            queues: HashMap::default(),
-            lookups: HashMap::default(),
-            lookups_wanted: Vec::new(),
-            watchers: HashMap::default(),
-            under_repair: Vec::new(),
-            outbox: Vec::new(),
-            parks_at: now,
-            actions: Vec::new(),
-            later: Vec::new(),
-            away: false,
-            draining: false,
-            handing_over: None,
+            deliveries: Deliveries::new(now),
+            actions: ActionQueue::default(),
+            store_away: false,
             stopped: false,
         }
     }
 
-    /// Takes in an event.
+    /// Takes an event.
     pub fn on(&mut self, event: Event, now: Timestamp) {
         if self.stopped {
-            return self.on_afterwards(event);
+            return self.on_after_stop(event);
         }
-        let Some(event) = self.unless_adopting(event) else {
+        let Some(event) = self.unless_resolving(event) else {
             return;
         };
-        if let Some(answers) = event.store_answers() {
-            self.away = !answers;
+        if let Some(available) = event.store_available() {
+            self.store_away = !available;
         }
         match event {
-            Event::Call(call) if self.draining => call.refuse(&EngineError::Stopped),
+            Event::Call(call) if self.tenure.is_draining() => call.refuse(&EngineError::Stopped),
             Event::Call(call) => self.on_call(call, now),
             Event::Applied(result) => self.on_applied(result, now),
             Event::Loaded(result) => self.on_loaded(result, now),
-            Event::LookupResult(looked) => self.on_lookup_result(looked, now),
+            Event::LookupResult(results) => self.on_lookup_results(results, now),
             Event::Ended(reports) => self.on_ended(reports, now),
-            Event::Capacity { namespace, queue, room } => {
-                self.lanes.give_room(LaneId::of_queue(namespace, queue), room, now);
+            Event::Capacity { namespace, queue, capacity } => {
+                let lane = LaneId::of_queue(namespace, queue);
+                self.deliveries.set_capacity(lane, capacity, now);
             }
             Event::Swept(result) => self.on_swept(result, now),
             Event::Gauge(namespace, reply) => {
-                // One who has gone away is no error.
+                // The caller may no longer wait.
                 let _ = reply.send(self.gauges(namespace.as_ref(), now));
             }
-            Event::Drain => self.draining = true,
-            Event::Extend(until) => self.on_extend(until),
+            Event::Drain => self.tenure.drain(),
+            Event::Extend(until) => self.tenure.extend(until),
             Event::HandOver(reply) => self.on_hand_over(reply, now),
             Event::End => self.end(),
         }
     }
 
-    /// After the end nothing is done, and nothing falls between: who comes next is asked, or told.
-    fn on_afterwards(&mut self, event: Event) {
+    /// After the end, calls are refused and reports are passed on to the next owner.
+    pub(crate) fn on_after_stop(&mut self, event: Event) {
         match event {
             Event::Call(call) => call.refuse(&EngineError::Stopped),
-            Event::Ended(reports) => self.stray(reports),
-            // Whoever waits for an answer learns it by the end of the way back.
+            Event::Ended(reports) => self.pass_on(reports),
+            // Other callers see that the sender of their reply is dropped.
             _ => {}
         }
     }
 
-    /// Fires what is due and gives out all that is to be done, after the events at hand are taken in.
+    /// Fires what is due and returns the actions of this turn. Called when all events that have
+    /// arrived are taken, so that what arrived together is written together.
     pub fn act(&mut self, now: Timestamp) -> Vec<Action> {
         if !self.stopped {
-            let acts = self.check_lease(now) && !self.inherited.is_pending();
+            let acts = self.tenure.check_lease(now) && !self.deliveries.is_resolving();
             if acts {
-                self.expire_adopted(now);
+                self.expire_inherited(now);
             }
             self.take_effect(now);
-            if acts && !self.draining {
+            if acts && !self.tenure.is_draining() {
                 self.fire(now);
                 self.deliver(now);
                 self.park(now);
@@ -173,100 +136,117 @@ impl Owner {
                 self.sweep(now);
             }
             self.send_outbox(now);
-            self.send_looks();
+            self.send_lookups();
             if acts && self.writer.confirms_at().is_some_and(|at| at <= now) {
                 self.writer.confirm();
             }
             self.flush();
-            let due = self.later.extract_if(.., |(at, _)| *at <= now);
-            self.actions.extend(due.map(|(_, action)| action));
+            self.actions.release_due(now);
             self.hand_over(now);
-            self.writer.forget(now);
+            self.writer.forget_retained(now);
         }
-        std::mem::take(&mut self.actions)
+        self.actions.take()
     }
 
-    /// When [`Owner::act`] has something to do even if no event comes.
+    /// Returns when [`Owner::act`] has something to do even if no event arrives.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Timestamp> {
         if self.stopped {
             return None;
         }
         if self.is_busy() {
-            return Some(self.memory.time());
+            return Some(self.tasks.time());
         }
-        let later = self.later.iter().map(|(at, _)| *at).min();
-        let parks_at = self.lanes.starved.then_some(self.parks_at);
-        let time = [self.memory.next_due(), self.next_load(), self.sweeper.due(), parks_at]
-            .into_iter()
-            .flatten()
-            .min();
-        let time = time.filter(|_| !self.draining);
-        let time = [time, self.next_adopted_end(), self.writer.confirms_at()];
-        let time = time.into_iter().flatten().min();
-        // What is due while nothing may be done is no reason to wake up.
-        let time = time.filter(|_| self.acts());
-        let handing_over = self.handing_over.as_ref().map(HandOver::wakes_at);
-        [later, time, handing_over].into_iter().flatten().min()
+        let due = [
+            self.tasks.next_due(),
+            self.next_load(),
+            self.tenure.next_sweep(),
+            self.deliveries.next_park(),
+        ];
+        let due = due.into_iter().flatten().min();
+        let due = due.filter(|_| !self.tenure.is_draining());
+        let due = [due, self.next_inherited_end(), self.writer.confirms_at()];
+        // While the owner may not act, nothing that is due is a reason to wake up.
+        let due = due.into_iter().flatten().min().filter(|_| self.may_have_work());
+        let hand_over = self.tenure.hand_over_wakes_at();
+        [self.actions.next_retry(), due, hand_over].into_iter().flatten().min()
     }
 
-    /// Whether the last turn left something over that can be done at once.
+    /// Whether the last turn left work that can be done at once.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        let due = self.memory.has_rung() || self.lanes.has_ready();
-        !self.stopped && (self.writer.is_behind() || (due && !self.draining && self.acts()))
+        let due = self.tasks.has_expired() || self.deliveries.has_ready();
+        let due = due && !self.tenure.is_draining() && self.may_have_work();
+        !self.stopped && (self.writer.has_durable() || due)
     }
 
-    /// Whether it may act, as far as it knows.
-    fn acts(&self) -> bool {
-        !self.lease.lapsed && !self.inherited.is_pending()
+    /// Whether the owner may act, as of the last check of its lease.
+    fn may_have_work(&self) -> bool {
+        !self.tenure.is_lapsed() && !self.deliveries.is_resolving()
     }
 
-    /// Whether nothing is under way that somebody waits for: what was asked for when draining.
+    /// Whether nothing is pending or in flight: a drain has finished.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let waits = self.inherited.is_pending() || self.handing_over.is_some();
-        let idle = self.writer.is_idle() && self.calls.is_empty() && self.lanes.inflight == 0;
+        let waits = self.deliveries.is_resolving() || self.tenure.is_handing_over();
+        let idle = self.writer.is_idle()
+            && !self.commands.has_pending_calls()
+            && self.deliveries.in_flight() == 0;
         self.stopped || (idle && !waits)
     }
 
-    /// Tasks in memory.
+    /// Returns how many tasks are in memory.
     #[must_use]
     pub fn loaded(&self) -> usize {
-        self.memory.len()
+        self.tasks.len()
     }
 
-    /// Stops: the store does not let it go on.
+    /// Whether the store was unavailable when it last answered.
+    pub(crate) const fn is_store_away(&self) -> bool {
+        self.store_away
+    }
+
+    fn gauges(&self, namespace: Option<&Namespace>, now: Timestamp) -> Gauges {
+        let gauges = self.deliveries.gauges(namespace, &self.tasks);
+        // Tasks that were not read yet may be overdue as well.
+        let unread = Some(self.loader.cursor().fire_at).filter(|unread| *unread < now);
+        let unread = unread.filter(|_| namespace.is_none());
+        let oldest_overdue = [unread, gauges.oldest_overdue].into_iter().flatten().min();
+        Gauges { loaded: self.tasks.len(), oldest_overdue, ..gauges }
+    }
+
+    /// Stops because the store does not let the owner continue.
     pub(crate) fn stop(&mut self, error: StoreError) {
-        tracing::error!(partition = %self.partition, %error, "the owner stops");
+        tracing::error!(partition = %self.tenure.partition(), %error, "owner stopped");
         self.close();
         self.actions.push(Action::Stop(error));
     }
 
-    /// Stops because it was told to.
+    /// Stops because the epoch has no task ids left. The broker acquires the partition again, under
+    /// a new epoch.
+    pub(crate) fn stop_out_of_ids(&mut self) {
+        self.stop(StoreError::Broken("the epoch has no sequence left".to_owned()));
+    }
+
+    /// Stops as requested.
     pub(crate) fn end(&mut self) {
         self.close();
         self.actions.push(Action::End);
     }
 
-    /// Nothing is decided from here on, and everybody is told what came of what they wanted: nothing, or, if it may be on its way
-    /// to the store, that it is not known.
+    /// Answers every pending command and decides nothing from now on. Commands that were not sent to
+    /// the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
     fn close(&mut self) {
         self.stopped = true;
         self.answer_durable();
-        let undecided = self.queues.drain().flat_map(|(_, queue)| queue).filter_map(Queued::reply);
         let unsent = self.writer.take_unsent();
-        let unsent = unsent.into_iter().filter_map(|decision| decision.asked?.reply);
-        for reply in undecided.chain(unsent) {
-            self.calls.answer(reply, Err(EngineError::Stopped));
+        let unsent = unsent.into_iter().filter_map(|decision| decision.requester?.reply);
+        self.commands.refuse_all(unsent);
+        for event in self.deliveries.take_held_back() {
+            self.on_after_stop(event);
         }
-        self.calls.lose_all();
-        for event in self.take_held_back() {
-            self.on_afterwards(event);
-        }
-        // Dropped before its time, a hand-over has nothing to give.
-        if let Some(reports) = self.handing_over.take().map(HandOver::fail) {
-            self.stray(reports);
+        if let Some(late) = self.tenure.fail_hand_over() {
+            self.pass_on(late);
         }
     }
 }

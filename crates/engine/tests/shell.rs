@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, Clock, Due, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule, Target,
+    BrokerId, Clock, Due, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule, Target, Task,
     Timestamp,
 };
 use punctual_engine::{
-    Budget, Cancelled, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT, InFlight,
-    OrphanReport, OrphanReports, OwnerConfig, OwnerHandle, Ownership, Reports, ScheduleCommand,
-    Scheduled, Subject, spawn, take,
+    Budget, Cancelled, Command, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT,
+    InFlight, OrphanReport, OrphanReports, OwnerConfig, OwnerHandle, Ownership, Reply, Reports,
+    ScheduleCommand, Scheduled, Subject, spawn, take,
 };
 use punctual_store::{MemoryStore, Retention, StoreError};
 use tokio::sync::{mpsc, oneshot};
@@ -90,6 +90,27 @@ async fn stage_with(
     Stage { clock, owner, stopped, strays: straying, carried }
 }
 
+/// Sends one command and waits for its reply.
+async fn ask(owner: &OwnerHandle, command: Command) -> Result<Reply, EngineError> {
+    let replies = owner.call(vec![command]).await?;
+    replies.into_iter().next().unwrap()
+}
+
+async fn schedule(owner: &OwnerHandle) -> Result<Task, EngineError> {
+    match ask(owner, Command::Schedule(in_an_hour())).await? {
+        Reply::Scheduled(Scheduled::Created(task)) => Ok(task),
+        reply => unreachable!("nothing was there before: {reply:?}"),
+    }
+}
+
+async fn get(owner: &OwnerHandle, task: &Task) -> Result<Reply, EngineError> {
+    ask(owner, Command::Get(Subject::Id(shop(), task.id))).await
+}
+
+async fn cancel(owner: &OwnerHandle, task: &Task) -> Result<Reply, EngineError> {
+    ask(owner, Command::Cancel(Subject::Id(shop(), task.id))).await
+}
+
 fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
 }
@@ -103,20 +124,19 @@ fn in_an_hour() -> ScheduleCommand {
 #[tokio::test]
 async fn a_task_is_carried_when_the_clock_has_come_to_its_time() {
     let mut stage = stage().await;
-    let scheduled = stage.owner.schedule(in_an_hour()).await.unwrap();
-    let Scheduled::Created(task) = scheduled else { unreachable!("nothing was there before") };
+    let task = schedule(&stage.owner).await.unwrap();
     assert!(stage.carried.try_recv().is_err());
     stage.clock.pass(HOUR);
     // A command wakes the owner, which then lookups at the time.
-    stage.owner.get(Subject::Id(shop(), task.id)).await.unwrap();
+    get(&stage.owner, &task).await.unwrap();
     let (delivery, answer) = stage.carried.recv().await.unwrap();
     assert_eq!(delivery.fire_id, task.fire().id);
-    let firing = stage.owner.cancel(Subject::Id(shop(), task.id)).await;
-    assert!(matches!(firing, Ok(Cancelled::Firing(_))), "{firing:?}");
+    let firing = cancel(&stage.owner, &task).await;
+    assert!(matches!(firing, Ok(Reply::Cancelled(Cancelled::Firing(_)))), "{firing:?}");
     answer.send(Outcome::Acked).unwrap();
     stage.owner.drain();
     assert!(stage.stopped.await.is_err(), "it ended well, without a reason to give");
-    let refused = stage.owner.schedule(in_an_hour()).await;
+    let refused = schedule(&stage.owner).await;
     assert_eq!(refused, Err(EngineError::Stopped));
 }
 
@@ -128,7 +148,7 @@ async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
         tokio::spawn(async move {
             let mut created = 0;
             // Until it is told that there is nobody any more.
-            while owner.schedule(in_an_hour()).await.is_ok() {
+            while schedule(&owner).await.is_ok() {
                 created += 1;
             }
             created
@@ -136,7 +156,7 @@ async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
     });
     let calls: Vec<_> = calls.collect();
     for _ in 0..100 {
-        stage.owner.schedule(in_an_hour()).await.unwrap();
+        schedule(&stage.owner).await.unwrap();
     }
     stage.owner.drain();
     let mut created = 0;
@@ -145,7 +165,7 @@ async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
     }
     assert!(created > 0);
     for _ in 0..100 {
-        assert_eq!(stage.owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
+        assert_eq!(schedule(&stage.owner).await, Err(EngineError::Stopped));
     }
 }
 
@@ -154,9 +174,9 @@ async fn what_is_under_way_goes_on_at_the_owner_who_comes_next() {
     let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
     let store = Arc::new(MemoryStore::default());
     let mut old = stage_with(Arc::clone(&store), Arc::clone(&clock), Vec::new()).await;
-    let task = old.owner.schedule(in_an_hour()).await.unwrap().task().clone();
+    let task = schedule(&old.owner).await.unwrap();
     clock.pass(HOUR);
-    old.owner.get(Subject::Id(shop(), task.id)).await.unwrap();
+    get(&old.owner, &task).await.unwrap();
     let (_, answer) = old.carried.recv().await.unwrap();
     let handing_over = old.owner.hand_over();
     // It has begun when what was asked after it is answered.
@@ -165,12 +185,12 @@ async fn what_is_under_way_goes_on_at_the_owner_who_comes_next() {
     let flights = handing_over.await.unwrap();
     assert_eq!(flights.len(), 1);
     assert!(old.stopped.await.is_err(), "it ended well");
-    assert_eq!(old.owner.get(Subject::Id(shop(), task.id)).await, Err(EngineError::Stopped));
+    assert_eq!(get(&old.owner, &task).await, Err(EngineError::Stopped));
     assert_eq!(old.owner.hand_over().await, Err(EngineError::Stopped), "once");
 
     let mut new = stage_with(store, clock, flights).await;
-    let firing = new.owner.cancel(Subject::Id(shop(), task.id)).await;
-    assert!(matches!(firing, Ok(Cancelled::Firing(_))), "{firing:?}");
+    let firing = cancel(&new.owner, &task).await;
+    assert!(matches!(firing, Ok(Reply::Cancelled(Cancelled::Firing(_)))), "{firing:?}");
     // The courier of the old owner comes back there, and its word is passed on.
     answer.send(Outcome::Acked).unwrap();
     let OrphanReport { partition, reports } = old.strays.recv().await.unwrap();
@@ -186,7 +206,7 @@ async fn the_thread_of_an_owner_is_gone_when_nobody_has_a_way_to_it() {
     let mut stage = stage().await;
     stage.owner.end();
     assert!(stage.stopped.await.is_err(), "it was told to end");
-    assert_eq!(stage.owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
+    assert_eq!(schedule(&stage.owner).await, Err(EngineError::Stopped));
     drop(stage.owner);
     assert!(stage.strays.recv().await.is_none(), "the last to pass anything on is gone");
 }
@@ -205,9 +225,9 @@ async fn past_its_lease_an_owner_answers_nobody_until_it_is_extended() {
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =
         spawn(ownership, Vec::new(), store, courier, clocked, terms, strays).unwrap();
-    owner.schedule(in_an_hour()).await.unwrap();
+    schedule(&owner).await.unwrap();
     clock.pass(HOUR);
-    assert_eq!(owner.schedule(in_an_hour()).await, Err(EngineError::Stopped));
+    assert_eq!(schedule(&owner).await, Err(EngineError::Stopped));
     owner.extend(clock.now().after(HOUR));
-    owner.schedule(in_an_hour()).await.unwrap();
+    schedule(&owner).await.unwrap();
 }

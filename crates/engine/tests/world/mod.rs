@@ -151,7 +151,7 @@ impl World {
         self.room = room;
         for queue in ["orders", "quick"] {
             let queue = Queue::new(queue).unwrap();
-            self.owner.on(Event::Capacity { namespace: shop(), queue, room }, self.now);
+            self.owner.on(Event::Capacity { namespace: shop(), queue, capacity: room }, self.now);
         }
     }
 

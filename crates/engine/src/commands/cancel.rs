@@ -1,0 +1,50 @@
+//! Cancelling: a task ends before its next fire, or the reply says why it is too late.
+//!
+//! `cancelled` is answered only after it is durable, and then the task never fires.
+
+use punctual_core::{FireEnd, FireRecord, Timestamp};
+use punctual_store::Change;
+
+use crate::commands::lookup::FoundTask;
+use crate::commit::decision::{Decision, Effect};
+use crate::handle::call::Requester;
+use crate::handle::error::EngineError;
+use crate::handle::reply::{Cancelled, Reply};
+use crate::owner::Owner;
+
+impl Owner {
+    pub(crate) fn cancel(&mut self, requester: Requester, found: FoundTask, now: Timestamp) {
+        let subject = requester.subject.as_ref();
+        let claimed = subject.and_then(|subject| self.deliveries.claimed_attempt(subject));
+        let claimed = claimed.map(Cancelled::Firing);
+        let Some(task) = found.task else {
+            // The store has a claimed task as a dead letter while it fires.
+            let reply = claimed.map_or_else(|| too_late(found.last), Ok);
+            return self.answer(requester, reply.map(Reply::Cancelled));
+        };
+        let in_flight = self.tasks.is_firing(task.id).then(|| task.attempt_next());
+        let firing = in_flight.map(Cancelled::Firing).or(claimed);
+        // An attempt in flight cannot be called back. A `once` task has nothing else to cancel; any
+        // other task gets no further fires and no retry.
+        if let Some(firing) = firing.filter(|_| !task.goes_on()) {
+            return self.answer(requester, Ok(Reply::Cancelled(firing)));
+        }
+        let mut decision = Decision::answering(requester);
+        let task = decision.end_overlapping(task, FireEnd::Cancelled, now);
+        let record = FireRecord::of(&task, FireEnd::Cancelled, now);
+        decision.change(Change::Settle { record, next: None, was: task.state });
+        decision.effects.push(Effect::Remove(task.id));
+        decision.replies(Reply::Cancelled(firing.unwrap_or(Cancelled::Cancelled)));
+        self.write(decision);
+    }
+}
+
+/// Returns how a task ended that is not in the store any more, from the record of its last fire.
+fn too_late(last: Option<FireRecord>) -> Result<Cancelled, EngineError> {
+    let last = last.ok_or(EngineError::NotFound)?;
+    match (last.end, last.attempts.last()) {
+        (FireEnd::Cancelled, _) => Ok(Cancelled::Cancelled),
+        (_, Some(attempt)) => Ok(Cancelled::AlreadyFired(attempt.fired_at)),
+        (_, None) => Err(EngineError::NotFound),
+    }
+}

@@ -1,0 +1,203 @@
+//! Queues commands by subject and decides the first of each queue when its lookup is answered.
+//!
+//! A command that changes nothing is answered at once; every other one becomes a decision in the file
+//! of its verb and is answered when that is durable. A command without a subject is decided without a
+//! lookup.
+
+use std::collections::VecDeque;
+
+use punctual_core::{FireId, Namespace, Task, TaskId, TaskState, Timestamp};
+
+use crate::commands::lookup::{FoundTask, Lookup, LookupDepth};
+use crate::commands::queue::{QueuedCommand, QueuedWork};
+use crate::handle::call::{Call, ReplyTo, Requester};
+use crate::handle::command::{Command, Subject};
+use crate::handle::error::EngineError;
+use crate::handle::reply::Reply;
+use crate::owner::Owner;
+use crate::ownership::in_flight::InFlight;
+
+impl Owner {
+    pub(crate) fn on_call(&mut self, call: Call, now: Timestamp) {
+        if call.commands.is_empty() {
+            return call.refuse(&EngineError::NotFound);
+        }
+        if self.tenure.is_handing_over() || !self.tenure.may_act(now) {
+            return call.refuse(&EngineError::Stopped);
+        }
+        // The commands that wait for the store already are enough.
+        if self.is_store_away() {
+            return call.refuse(&EngineError::Away);
+        }
+        for (command, reply) in self.commands.calls.open(call) {
+            match command.subject() {
+                None => self.decide(command, reply, None, FoundTask::default(), now),
+                Some(subject) => {
+                    self.queue(subject, QueuedCommand::of_caller(command, Some(reply)));
+                }
+            }
+        }
+    }
+
+    /// Looks a task up, to hold it in memory if it is due before the horizon.
+    pub(crate) fn queue_load(&mut self, namespace: Namespace, id: TaskId) {
+        self.queue(Subject::Id(namespace, id), QueuedCommand::own(QueuedWork::Load));
+    }
+
+    /// Looks up which task has the key of a claimed fire that was not sent, to store it again.
+    pub(crate) fn queue_put_back(&mut self, subject: Subject, fire_id: FireId) {
+        self.queue(subject, QueuedCommand::own(QueuedWork::PutBack(fire_id)));
+    }
+
+    /// Looks up the fire of a delivery that is in flight at another broker.
+    pub(crate) fn queue_adoption(&mut self, delivery: InFlight) {
+        let subject = Subject::Id(delivery.namespace.clone(), delivery.fire_id.task);
+        self.queue(subject, QueuedCommand::own(QueuedWork::Adopt(Box::new(delivery))));
+    }
+
+    fn queue(&mut self, subject: Subject, command: QueuedCommand) {
+        if let Some(queue) = self.commands.queues.get_mut(&subject) {
+            return queue.push_back(command);
+        }
+        self.look_up(command.lookup(&subject));
+        self.commands.queues.insert(subject, VecDeque::from([command]));
+    }
+
+    /// Decides the first command about a subject with the result of its lookup.
+    pub(crate) fn on_found(&mut self, subject: Subject, found: FoundTask, now: Timestamp) {
+        let queue = self.commands.queues.get_mut(&subject);
+        let Some(command) = queue.and_then(VecDeque::pop_front) else {
+            return;
+        };
+        match command.into_parts() {
+            (QueuedWork::Caller(command), Some(reply)) => {
+                self.decide(command, reply, Some(subject), found, now);
+            }
+            (QueuedWork::PutBack(fire_id), _) => {
+                self.put_back(fire_id, Some(subject), found.head, now);
+            }
+            (QueuedWork::Adopt(delivery), _) => {
+                // The next command first: the last adoption releases events that were held back.
+                self.decide_next(subject);
+                self.adopt_one(&delivery, found, now);
+            }
+            (QueuedWork::Load | QueuedWork::Caller(_), _) => {
+                if let Some(task) = found.task.filter(|task| !self.tasks.contains(task.id)) {
+                    self.file(task);
+                }
+                self.decide_next(subject);
+            }
+        }
+    }
+
+    /// Returns the lookup to repeat while the store is unavailable. Once the lease has ended, callers
+    /// are refused, and only the owner's own commands still need one.
+    pub(crate) fn lookup_to_repeat(&mut self, lookup: Lookup, now: Timestamp) -> Option<Lookup> {
+        if self.tenure.may_act(now) {
+            return Some(lookup);
+        }
+        let subject = &lookup.subject;
+        self.commands.refuse_queued(subject);
+        let own = self.commands.first_lookup(subject);
+        if own.is_none() {
+            self.commands.queues.remove(subject);
+        }
+        own
+    }
+
+    /// Puts a command back in front of its queue, to be decided with the whole task.
+    pub(crate) fn look_up_whole(
+        &mut self,
+        command: Command,
+        reply: Option<ReplyTo>,
+        subject: Subject,
+    ) {
+        let (depth, letter, receipt) = (LookupDepth::Task, None, None);
+        let lookup = Lookup { subject: subject.clone(), depth, letter, receipt };
+        let queue = self.commands.queues.entry(subject).or_default();
+        queue.push_front(QueuedCommand::of_caller(command, reply));
+        self.look_up(lookup);
+    }
+
+    /// The command before is done: looks up what the next one about the same subject needs.
+    fn decide_next(&mut self, subject: Subject) {
+        match self.commands.queues.get(&subject).map(VecDeque::is_empty) {
+            Some(true) => {
+                self.commands.queues.remove(&subject);
+            }
+            Some(false) => self.look_up_again(&subject),
+            None => {}
+        }
+    }
+
+    fn decide(
+        &mut self,
+        command: Command,
+        reply: ReplyTo,
+        subject: Option<Subject>,
+        found: FoundTask,
+        now: Timestamp,
+    ) {
+        let requester = Requester { reply: Some(reply), subject };
+        if !self.tenure.may_act(now) {
+            return self.answer(requester, Err(EngineError::Stopped));
+        }
+        let found = self.with_overlapping(found);
+        match command {
+            Command::Schedule(schedule) => match (&schedule.new_task.key, &schedule.receipt) {
+                // Without a key the subject is the receipt.
+                (None, Some(_)) => self.schedule(schedule, requester, None, found.task, now),
+                _ => self.schedule(schedule, requester, found.task, found.receipt, now),
+            },
+            Command::Bind(namespace, receipt) => {
+                self.bind(&namespace, &receipt, requester, found.task.as_ref(), now);
+            }
+            Command::Cancel(_) => self.cancel(requester, found, now),
+            Command::Get(subject) => {
+                let task = found.task.map(|task| self.with_firing_state(task));
+                let task = task.or_else(|| self.deliveries.claimed_task(&subject));
+                self.answer(requester, task.map(Reply::Task).ok_or(EngineError::NotFound));
+            }
+            Command::Touch(_, push) => self.touch(push, requester, found, now),
+            Command::Pause(_) => self.pause(requester, found.task),
+            Command::Resume(_) => self.resume(requester, found.task, now),
+            Command::Fire(_) => self.fire_manually(requester, found.task, now),
+            Command::Redrive { .. } => self.redrive(requester, found, now),
+            Command::Forget { .. } => self.forget(requester, found),
+        }
+    }
+
+    /// Answers a command that is done. If the caller is to try again, so are the callers of the
+    /// commands after it about the same subject, which keeps their order.
+    pub(crate) fn answer(&mut self, requester: Requester, reply: Result<Reply, EngineError>) {
+        let try_again = reply == Err(EngineError::Stopped);
+        if let Some(to) = requester.reply {
+            self.commands.reply(to, reply);
+        }
+        if let Some(subject) = requester.subject {
+            if try_again {
+                self.commands.refuse_queued(&subject);
+            }
+            self.decide_next(subject);
+        }
+    }
+
+    /// Uses the copy in memory of a task with overlapping fires: the store gets them only when one of
+    /// them has ended.
+    fn with_overlapping(&self, found: FoundTask) -> FoundTask {
+        match found.task.as_ref().and_then(|task| self.tasks.get(task.id)) {
+            Some(loaded) if !loaded.task().overlapping.is_empty() => {
+                FoundTask { task: Some(loaded.task().clone()), ..found }
+            }
+            _ => found,
+        }
+    }
+
+    /// Sets the state of a stored task to firing if an attempt is in flight, which only memory has.
+    pub(crate) fn with_firing_state(&self, mut task: Task) -> Task {
+        if task.state == TaskState::Scheduled && self.tasks.is_firing(task.id) {
+            task.state = TaskState::Firing;
+        }
+        task
+    }
+}

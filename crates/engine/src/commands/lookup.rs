@@ -1,0 +1,181 @@
+//! Lookups: reads of the store for commands, many at a time.
+//!
+//! A result is used only if no decision about the task was made since the read began
+//! (`read_tracker`), so the store may change between the reads of one lookup.
+
+use punctual_core::{DeadLetter, FireId, FireRecord, PartitionId, Task, TaskId};
+use punctual_store::{Head, StoreError, TaskStore};
+
+use crate::handle::command::Subject;
+
+/// A read about one subject.
+#[derive(Debug, Clone)]
+pub struct Lookup {
+    /// The task or receipt to read.
+    pub subject: Subject,
+    /// How much of the task to read.
+    pub depth: LookupDepth,
+    /// A dead letter to read as well.
+    pub letter: Option<FireId>,
+    /// A receipt to read as well.
+    pub receipt: Option<Subject>,
+}
+
+/// How much of a task to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LookupDepth {
+    /// Id, version, state and schedule only.
+    Head,
+    /// The whole task or, if there is none, the record of its last fire.
+    Task,
+}
+
+/// What the store has about a subject.
+#[derive(Debug, Default)]
+pub struct FoundTask {
+    /// The head of the task; present whenever `task` is.
+    pub head: Option<Head>,
+    /// The whole task, if it was to be read.
+    pub task: Option<Task>,
+    /// Without a task: the record of its last fire, if that is still kept.
+    pub last: Option<FireRecord>,
+    /// The dead letter, if one was to be read.
+    pub letter: Option<DeadLetter>,
+    /// The receipt, if one was to be read.
+    pub receipt: Option<Task>,
+}
+
+/// The result of one lookup.
+#[derive(Debug)]
+pub struct LookupResult {
+    /// The lookup that is answered.
+    pub look: Lookup,
+    /// What the store has, or why it could not be read.
+    pub result: Result<FoundTask, StoreError>,
+}
+
+impl LookupResult {
+    /// Reads what the store has about all subjects.
+    pub async fn read<S: TaskStore>(
+        store: &S,
+        partition: PartitionId,
+        lookups: Vec<Lookup>,
+    ) -> Vec<Self> {
+        match FoundTask::read(store, partition, &lookups).await {
+            Ok(found) => {
+                let pairs = lookups.into_iter().zip(found);
+                pairs.map(|(lookup, found)| Self { look: lookup, result: Ok(found) }).collect()
+            }
+            // If one read fails, all lookups of the batch fail.
+            Err(error) => {
+                let copy = |error: &StoreError| match error {
+                    StoreError::Unavailable(cause) => {
+                        StoreError::Unavailable(cause.to_string().into())
+                    }
+                    error => StoreError::Broken(error.to_string()),
+                };
+                let all = lookups.into_iter();
+                all.map(|lookup| Self { look: lookup, result: Err(copy(&error)) }).collect()
+            }
+        }
+    }
+}
+
+impl FoundTask {
+    async fn read<S: TaskStore>(
+        store: &S,
+        partition: PartitionId,
+        lookups: &[Lookup],
+    ) -> Result<Vec<Self>, StoreError> {
+        let mut found: Vec<Self> = lookups.iter().map(|_| Self::default()).collect();
+        find(store, partition, lookups, &mut found).await?;
+        get(store, partition, lookups, &mut found).await?;
+        for (lookup, result) in lookups.iter().zip(&mut found) {
+            if result.task.is_none()
+                && lookup.depth == LookupDepth::Task
+                && let Some(id) = id_of(lookup, result)
+            {
+                let records = store.history(partition, id, 1).await?;
+                let namespace = lookup.subject.namespace();
+                result.last = records.into_iter().find(|record| record.namespace == *namespace);
+            }
+            if let Some(Subject::Key(namespace, key)) = &lookup.receipt {
+                let heads = store.find(partition, namespace, std::slice::from_ref(key)).await?;
+                if let Some(head) = heads.into_iter().flatten().next() {
+                    let tasks = store.get(partition, &[head.id]).await?;
+                    result.receipt = tasks.into_iter().flatten().next();
+                }
+            }
+            if let Some(fire_id) = lookup.letter {
+                let letter = store.dead_letter(partition, fire_id).await?;
+                let namespace = lookup.subject.namespace();
+                result.letter =
+                    letter.filter(|letter| letter.task.definition.namespace == *namespace);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Finds the heads of keys, with one read per namespace.
+async fn find<S: TaskStore>(
+    store: &S,
+    partition: PartitionId,
+    lookups: &[Lookup],
+    found: &mut [FoundTask],
+) -> Result<(), StoreError> {
+    let mut named: Vec<_> = lookups
+        .iter()
+        .enumerate()
+        .filter_map(|(index, lookup)| match &lookup.subject {
+            Subject::Key(namespace, key) => Some((namespace, key, index)),
+            Subject::Id(..) => None,
+        })
+        .collect();
+    named.sort_by(|a, b| a.0.cmp(b.0));
+    for group in named.chunk_by(|a, b| a.0 == b.0) {
+        let keys: Vec<_> = group.iter().map(|(_, key, _)| (*key).clone()).collect();
+        let heads = store.find(partition, group[0].0, &keys).await?;
+        for (head, (_, _, index)) in heads.into_iter().zip(group) {
+            found[*index].head = head;
+        }
+    }
+    Ok(())
+}
+
+async fn get<S: TaskStore>(
+    store: &S,
+    partition: PartitionId,
+    lookups: &[Lookup],
+    found: &mut [FoundTask],
+) -> Result<(), StoreError> {
+    let wanted: Vec<_> = lookups
+        .iter()
+        .zip(found.iter())
+        .enumerate()
+        // The head of an id comes from the whole task.
+        .filter(|(_, (lookup, _))| {
+            lookup.depth == LookupDepth::Task || matches!(lookup.subject, Subject::Id(..))
+        })
+        .filter_map(|(index, (lookup, result))| Some((index, id_of(lookup, result)?)))
+        .collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = wanted.iter().map(|(_, id)| *id).collect();
+    let tasks = store.get(partition, &ids).await?;
+    for (task, (index, _)) in tasks.into_iter().zip(wanted) {
+        let namespace = lookups[index].subject.namespace();
+        let task = task.filter(|task| task.definition.namespace == *namespace);
+        found[index].head = task.as_ref().map(Head::of);
+        found[index].task = task;
+    }
+    Ok(())
+}
+
+fn id_of(lookup: &Lookup, result: &FoundTask) -> Option<TaskId> {
+    match &lookup.subject {
+        Subject::Id(_, id) => Some(*id),
+        Subject::Key(..) => result.head.as_ref().map(|head| head.id),
+    }
+}

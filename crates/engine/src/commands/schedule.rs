@@ -1,0 +1,148 @@
+//! Scheduling: a task is created, or replaces the one that its key names.
+//!
+//! A task that is replaced ends in the same batch in which its successor is stored, so there is never
+//! none and never two. A task that fires more than once keeps its id and gets a new definition.
+
+use std::sync::Arc;
+
+use punctual_core::{
+    Edited, FireEnd, FireRecord, IDEMPOTENCY_KEPT, Task, TaskState, Timestamp, Version,
+};
+use punctual_store::Change;
+
+use crate::commands::idempotency;
+use crate::commit::decision::{Decision, Effect};
+use crate::handle::call::Requester;
+use crate::handle::command::{Condition, ScheduleCommand};
+use crate::handle::error::EngineError;
+use crate::handle::reply::{Reply, Scheduled};
+use crate::owner::Owner;
+
+impl Owner {
+    /// Schedules a task. `existing` is the task that its key names, `receipt` what was stored under
+    /// its idempotency key.
+    pub(crate) fn schedule(
+        &mut self,
+        command: ScheduleCommand,
+        requester: Requester,
+        existing: Option<Task>,
+        receipt: Option<Task>,
+        now: Timestamp,
+    ) {
+        if let (Some(given), Some(stored)) = (&command.receipt, &receipt) {
+            let reply = idempotency::recall(&command.new_task, given, stored);
+            return self.answer(requester, reply.map(Reply::Scheduled));
+        }
+        if let Some(error) = self.unmet(command.condition, existing.as_ref()) {
+            return self.answer(requester, Err(error));
+        }
+        if let Some(old) = existing.as_ref().filter(|old| old.is_edited_by(&command.new_task)) {
+            return self.edit(old.clone(), &command, requester, now);
+        }
+        let Some(fire_at) = command.new_task.schedule.first_at(now) else {
+            return self.answer(requester, Err(EngineError::Never));
+        };
+        let Some(id) = self.tenure.next_id(fire_at) else {
+            return self.stop_out_of_ids();
+        };
+        let version = existing.as_ref().map_or(Version::FIRST, |task| task.version.next());
+        let task = Task::new(id, Arc::clone(&command.new_task), now, version);
+        let mut decision = Decision::answering(requester);
+        let scheduled = match existing {
+            None => Scheduled::Created(task.clone()),
+            Some(old) => {
+                let old = decision.end_overlapping(old, FireEnd::Replaced, now);
+                let record = FireRecord::of(&old, FireEnd::Replaced, now);
+                decision.change(Change::Settle { record, next: None, was: old.state });
+                decision.effects.push(Effect::Remove(old.id));
+                Scheduled::Replaced(task.clone())
+            }
+        };
+        if !self.store_receipt(&mut decision, &command, &task, now) {
+            return self.stop_out_of_ids();
+        }
+        decision.change(Change::Put(task.clone()));
+        decision.effects.push(Effect::file(task));
+        decision.replies(Reply::Scheduled(scheduled));
+        self.write(decision);
+    }
+
+    /// Adds the receipt to a decision, if the command has an idempotency key. Returns `false` if the
+    /// epoch has no ids left.
+    fn store_receipt(
+        &mut self,
+        decision: &mut Decision,
+        command: &ScheduleCommand,
+        task: &Task,
+        now: Timestamp,
+    ) -> bool {
+        let Some(given) = &command.receipt else {
+            return true;
+        };
+        let Some(id) = self.tenure.next_id(now.after(IDEMPOTENCY_KEPT)) else {
+            return false;
+        };
+        let receipt = idempotency::receipt(id, given, task);
+        decision.change(Change::Put(receipt.clone()));
+        decision.effects.push(Effect::file(receipt));
+        true
+    }
+
+    /// Gives a task a new definition under its id: its history stays, and what was fired is not fired
+    /// again.
+    fn edit(&mut self, old: Task, command: &ScheduleCommand, requester: Requester, now: Timestamp) {
+        let firing = self.tasks.is_firing(old.id);
+        let was = old.state;
+        let Some(edited) = old.edited(Arc::clone(&command.new_task), firing, now) else {
+            return self.answer(requester, Err(EngineError::Never));
+        };
+        let mut decision = Decision::answering(requester);
+        let task = match edited {
+            Edited::SameTimes(task) => {
+                let stored = task.clone().earliest();
+                decision.change(Change::Refile { task: stored.clone(), was });
+                let effect =
+                    if firing { Effect::update(task.clone()) } else { Effect::file(stored) };
+                decision.effects.push(effect);
+                task
+            }
+            Edited::Anew(task) => {
+                let ended = matches!(was, TaskState::Done | TaskState::Dead);
+                let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
+                let begun =
+                    firing || !old.attempts.is_empty() || !old.overlapping.is_empty() || due;
+                if begun && !ended {
+                    // An attempt in flight belongs to the old definition: its outcome is ignored.
+                    let old = decision.end_overlapping(old, FireEnd::Replaced, now);
+                    let record = FireRecord::of(&old, FireEnd::Replaced, now);
+                    let next = Some(task.clone());
+                    decision.change(Change::Settle { record, next, was });
+                } else {
+                    decision.change(Change::Refile { task: task.clone(), was });
+                }
+                decision.effects.push(Effect::Remove(task.id));
+                decision.effects.push(Effect::file(task.clone()));
+                task
+            }
+        };
+        if !self.store_receipt(&mut decision, command, &task, now) {
+            return self.stop_out_of_ids();
+        }
+        decision.replies(Reply::Scheduled(Scheduled::Replaced(task)));
+        self.write(decision);
+    }
+
+    /// Returns the error if the condition of a command does not hold.
+    fn unmet(&self, condition: Condition, existing: Option<&Task>) -> Option<EngineError> {
+        match (condition, existing) {
+            (Condition::Absent, Some(task)) => {
+                Some(EngineError::Exists(Box::new(self.with_firing_state(task.clone()))))
+            }
+            (Condition::Version(_), None) => Some(EngineError::NotFound),
+            (Condition::Version(wanted), Some(task)) if task.version != wanted => {
+                Some(EngineError::OtherVersion(task.version))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Writing: the owner sends batches to the store and carries out what follows from them.
+//!
+//! Nothing is answered and nothing takes effect before it is durable. Effects are carried out in the
+//! order of the decisions, some in each turn, so that a large batch does not delay timers. If the
+//! result of a batch cannot be found out, the owner stops and the next epoch fences what it sent. With
+//! nothing left to write, an empty batch asks after a while whether the store still has the last ones.
+
+use punctual_core::Timestamp;
+use punctual_store::{Change, Resource, StoreError};
+
+use crate::commands::read_tracker::Scope;
+use crate::commit::decision::{Decision, Effect};
+use crate::event::Action;
+use crate::handle::error::EngineError;
+use crate::owner::Owner;
+
+/// Decisions that take effect in one turn: about a millisecond.
+const EFFECTS_MAX: usize = 512;
+
+impl Owner {
+    /// Adds a decision to the next batch. From now on, reads of its tasks are out of date.
+    pub(crate) fn write(&mut self, decision: Decision) {
+        for change in &decision.changes {
+            let scope = Scope::of(change);
+            self.reads.decided(scope);
+            if let Scope::Task(id) = scope {
+                self.tasks.begin_decision(id);
+            }
+        }
+        self.writer.push(decision);
+    }
+
+    /// Sends the next batch unless one is in flight.
+    pub(crate) fn flush(&mut self) {
+        if let Some(batch) = self.writer.next_batch() {
+            self.actions.push(Action::Apply(batch));
+        }
+    }
+
+    pub(crate) fn on_applied(&mut self, result: Result<(), StoreError>, now: Timestamp) {
+        let gap = matches!(result, Err(StoreError::Gap { .. }));
+        if !self.writer.is_repairing()
+            && !gap
+            && let Some(error) = self.writer.take_stop()
+        {
+            return self.stop(error);
+        }
+        match (result, self.writer.repairing()) {
+            (Ok(()), Some(number)) => {
+                self.writer.repair_from(number.next());
+                if !self.writer.is_repairing() {
+                    self.end_repair(now);
+                }
+                self.actions.push(Action::Apply(self.writer.batch()));
+            }
+            // These batches were acknowledged once and are not given up.
+            (Err(StoreError::Full { .. }), Some(_)) => self.send_again(now),
+            (Ok(()), None) => {
+                self.writer.acknowledged(now);
+                self.reads.applied();
+                self.take_effect(now);
+            }
+            // An earlier sending may still find space, so callers must not be told that there is none.
+            (Err(error @ StoreError::Full { .. }), None) if self.writer.may_grow_late() => {
+                self.stop(error);
+            }
+            (Err(StoreError::Full { room, .. }), None) => self.refuse_growth(room, now),
+            (Err(StoreError::Unavailable(_)), _) => {
+                self.writer.unavailable();
+                self.send_again(now);
+            }
+            (Err(StoreError::Gap { expected, given, partition }), _) if expected < given => {
+                if !self.writer.repair_from(expected) {
+                    self.writer.refused();
+                    return self.stop(StoreError::Gap { expected, given, partition });
+                }
+                tracing::warn!(%partition, ?expected, ?given, "store lost batches; repair begins");
+                self.begin_repair(expected, now);
+                self.actions.push(Action::Apply(self.writer.batch()));
+            }
+            (Err(error @ StoreError::Fenced { .. }), _) => {
+                self.writer.refused();
+                self.stop(error);
+            }
+            (Err(error), _) => self.stop(error),
+        }
+    }
+
+    /// Carries out the effects of durable decisions, or of the first of them.
+    pub(crate) fn take_effect(&mut self, now: Timestamp) {
+        if self.writer.count_durable() > EFFECTS_MAX {
+            // The store need not wait for all effects.
+            self.flush();
+        }
+        for _ in 0..EFFECTS_MAX {
+            let Some(decision) = self.writer.take_durable() else {
+                return;
+            };
+            self.on_durable(decision, now);
+        }
+    }
+
+    /// Carries out the effects of all durable decisions.
+    pub(crate) fn take_all_effects(&mut self, now: Timestamp) {
+        while self.writer.has_durable() {
+            self.take_effect(now);
+        }
+    }
+
+    /// Answers the callers of durable decisions, without other effects.
+    pub(crate) fn answer_durable(&mut self) {
+        while let Some(decision) = self.writer.take_durable() {
+            if let Some(reply) = decision.requester.as_ref().and_then(|it| it.reply) {
+                self.commands.reply(reply, decision.into_reply());
+            }
+        }
+    }
+
+    fn on_durable(&mut self, mut decision: Decision, now: Timestamp) {
+        for change in &decision.changes {
+            let scope = Scope::of(change);
+            self.reads.durable(scope);
+            if let Change::Put(task) = &**change {
+                self.deliveries.stored_under_key(task);
+            }
+            if let Scope::Task(id) = scope {
+                self.loader.forget_aside(id);
+            }
+            self.wake_watchers(change.task_id());
+        }
+        for effect in decision.effects.drain(..) {
+            self.carry_out(effect, now);
+        }
+        if let Some(requester) = decision.requester.take() {
+            self.answer(requester, decision.into_reply());
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect, now: Timestamp) {
+        match effect {
+            Effect::File(task) => self.file_durable(*task, now),
+            Effect::Update(task) => {
+                for report in self.tasks.update(*task) {
+                    self.settle(report, now);
+                }
+            }
+            Effect::Postpone { namespace, id, fire_at, version } => {
+                self.file_postponed(namespace, id, fire_at, version);
+            }
+            Effect::Remove(id) => self.tasks.remove(id),
+            Effect::SendClaimed { id, next } => self.send_claimed(id, next, now),
+            Effect::ReleaseClaim(fire_id) => self.release_claim(fire_id, now),
+        }
+    }
+
+    /// Refuses new tasks because the store has no space, and sends the rest of the batch.
+    fn refuse_growth(&mut self, resource: Resource, now: Timestamp) {
+        self.take_all_effects(now);
+        let refused = self.writer.take_growing();
+        if refused.is_empty() {
+            // Nothing can be refused, and nothing may be dropped: wait until there is space.
+            return self.send_again(now);
+        }
+        for decision in refused {
+            self.undo(decision, EngineError::Full(resource), now);
+        }
+        if self.writer.has_batch_in_flight() {
+            self.actions.push(Action::Apply(self.writer.batch()));
+        }
+    }
+
+    /// Undoes a decision that is not written, and answers its caller with an error.
+    pub(crate) fn undo(&mut self, decision: Decision, error: EngineError, now: Timestamp) {
+        for change in &decision.changes {
+            let id = change.task_id();
+            self.reads.undone(Scope::of(change));
+            for report in self.tasks.undo_decision(id) {
+                self.settle(report, now);
+            }
+            if !self.reads.is_undurable(Scope::Task(id))
+                && let Some(task) = self.loader.take_aside(id)
+            {
+                self.file(task);
+            }
+            self.wake_watchers(id);
+        }
+        if let Some(requester) = decision.requester {
+            self.answer(requester, Err(error));
+        }
+    }
+
+    /// Sends the batch in flight again after a pause.
+    fn send_again(&mut self, now: Timestamp) {
+        if self.writer.has_batch_in_flight() {
+            self.actions.retry(Action::Apply(self.writer.batch()), now);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! A decision: changes that are written together, and what follows once they are durable.
+
+use std::sync::Arc;
+
+use punctual_core::{
+    FireEnd, FireId, FireRecord, Namespace, NextStep, Task, TaskId, TaskState, Timestamp, Version,
+};
+use punctual_store::Change;
+use smallvec::SmallVec;
+
+use crate::commit::retained_batches::ChangeSubjects;
+use crate::handle::call::Requester;
+use crate::handle::error::EngineError;
+use crate::handle::reply::Reply;
+
+/// Changes that are written together, and what follows once they are durable.
+///
+/// Small, because many decisions queue up when many tasks are due at once: large values are behind a
+/// pointer, and changes are shared with the batch that carries them.
+#[derive(Debug, Default)]
+pub(crate) struct Decision {
+    pub(crate) changes: SmallVec<[Arc<Change>; 2]>,
+    pub(crate) effects: SmallVec<[Effect; 1]>,
+    pub(crate) requester: Option<Requester>,
+    reply: Option<Box<Reply>>,
+}
+
+const _: () = assert!(size_of::<Decision>() <= 256);
+
+impl Decision {
+    /// A decision that answers a command.
+    pub(crate) fn answering(requester: Requester) -> Self {
+        Self { requester: Some(requester), ..Self::default() }
+    }
+
+    /// A decision of the owner's own: a change and its effect.
+    pub(crate) fn own(change: Change, effect: Effect) -> Self {
+        let mut decision = Self::default();
+        decision.change(change);
+        decision.effects.push(effect);
+        decision
+    }
+
+    /// Adds a change.
+    pub(crate) fn change(&mut self, change: Change) {
+        self.changes.push(Arc::new(change));
+    }
+
+    /// Sets the reply to the requester.
+    pub(crate) fn replies(&mut self, reply: Reply) {
+        self.reply = Some(Box::new(reply));
+    }
+
+    /// Returns the reply to the requester.
+    pub(crate) fn into_reply(self) -> Result<Reply, EngineError> {
+        self.reply.map(|reply| *reply).ok_or(EngineError::Stopped)
+    }
+
+    /// Ends a fire of a task and moves the task to its next step. `change` gets the task after the
+    /// fire and the state before it.
+    pub(crate) fn next_step(
+        id: TaskId,
+        next_step: NextStep,
+        was: TaskState,
+        now: Timestamp,
+        change: impl FnOnce(Option<Task>, TaskState) -> Change,
+    ) -> Self {
+        let mut decision = Self::default();
+        match &next_step.skipped {
+            None => {
+                let next = next_step.next.clone().map(Task::earliest);
+                decision.change(change(next, was));
+            }
+            Some((task, _)) => {
+                decision.change(change(Some(task.clone()), was));
+            }
+        }
+        decision.skip_fires(id, next_step, now);
+        decision
+    }
+
+    /// Arms a watch that was touched while its fire was in flight, without another attempt.
+    pub(crate) fn touched_while_firing(task: &Task, now: Timestamp) -> Self {
+        let record = FireRecord::of(task, FireEnd::Replaced, now);
+        let replaced = |next, was| Change::Settle { record, next, was };
+        Self::next_step(task.id, task.next_step(TaskState::Done, now), task.state, now, replaced)
+    }
+
+    /// Ends the overlapping fires of a task and returns the task without them.
+    pub(crate) fn end_overlapping(&mut self, mut task: Task, end: FireEnd, now: Timestamp) -> Task {
+        while let Some(nominal_at) =
+            task.overlapping.last().map(|overlapping| overlapping.nominal_at)
+        {
+            let before = task.before_overlapping(nominal_at);
+            let record = before.map(|before| FireRecord::of(&before, end, now));
+            task.overlapping.pop();
+            let (next, was) = (Some(task.clone()), task.state);
+            if let Some(record) = record {
+                self.change(Change::Settle { record, next, was });
+            }
+        }
+        task
+    }
+
+    /// Adds skipped fires, if any, and the effect of the next step.
+    pub(crate) fn skip_fires(&mut self, id: TaskId, next_step: NextStep, now: Timestamp) {
+        let next = next_step.next.map(Task::earliest);
+        if let Some((task, skipped)) = next_step.skipped {
+            let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
+            let was = task.state;
+            self.change(Change::Settle { record, next: next.clone(), was });
+        }
+        self.effects.push(next.map_or(Effect::Remove(id), Effect::file));
+    }
+
+    /// Whether the decision answers a caller and was made with the result of a lookup.
+    pub(crate) fn rests_on_lookup(&self) -> bool {
+        let requester = self.requester.as_ref();
+        requester.is_some_and(|it| it.reply.is_some() && it.subject.is_some())
+    }
+
+    /// Whether the decision creates a task.
+    pub(crate) fn grows(&self) -> bool {
+        self.changes.iter().any(|change| change.grows())
+    }
+
+    /// Returns the tasks and keys that the decision rests on or changes.
+    pub(crate) fn subjects(&self) -> ChangeSubjects {
+        let mut subjects: ChangeSubjects = self.changes.iter().map(Arc::as_ref).collect();
+        let subject = self.requester.as_ref().and_then(|requester| requester.subject.as_ref());
+        subject.into_iter().for_each(|subject| subjects.add(subject));
+        subjects
+    }
+}
+
+/// What follows from a decision once it is durable.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Hold a task in memory if it is due before the horizon.
+    File(Box<Task>),
+    /// Update a task whose attempts in flight continue.
+    Update(Box<Task>),
+    /// Move a task to a later time.
+    Postpone { namespace: Namespace, id: TaskId, fire_at: Timestamp, version: Version },
+    /// Remove a task that has ended.
+    Remove(TaskId),
+    /// Send an at-most-once fire whose claim is durable, and file the task before its next fire, if it
+    /// has one.
+    SendClaimed { id: TaskId, next: Option<Box<Task>> },
+    /// Remove the claim of a fire whose outcome is durable.
+    ReleaseClaim(FireId),
+}
+
+impl Effect {
+    pub(crate) fn file(task: Task) -> Self {
+        Self::File(Box::new(task))
+    }
+
+    pub(crate) fn update(task: Task) -> Self {
+        Self::Update(Box::new(task))
+    }
+}

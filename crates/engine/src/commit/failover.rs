@@ -1,0 +1,37 @@
+//! A store that fails over may have lost batches that it had acknowledged. The owner sends them again
+//! from memory and does not rely on what the store answered meanwhile.
+//!
+//! No command is answered as not done if a batch that was sent before may still do it. A batch in
+//! doubt is refused only while batches before it are missing; it may arrive right behind the last of
+//! them, so it stays unchanged. If one of its decisions may rest on what the store had lost, an empty
+//! batch takes its number after the repair and the owner stops: which of the two was written is not
+//! known, and the next epoch fences the other. `writer` has the batches and sends them.
+
+use punctual_core::Timestamp;
+use punctual_store::BatchNo;
+
+use crate::handle::error::EngineError;
+use crate::owner::Owner;
+
+impl Owner {
+    /// Undoes decisions that may rest on what the store has lost. Their callers get
+    /// [`EngineError::Stopped`] and try again, unless the decision may still be written.
+    pub(crate) fn begin_repair(&mut self, expected: BatchNo, now: Timestamp) {
+        self.loader.restart();
+        self.take_all_effects(now);
+        for decision in self.writer.take_unfounded(expected, self.tenure.partition()) {
+            self.undo(decision, EngineError::Stopped, now);
+        }
+    }
+
+    /// The store has every batch that it had lost: whatever was read before is read again.
+    pub(crate) fn end_repair(&mut self, now: Timestamp) {
+        self.writer.repaired(now);
+        self.reads.applied();
+        self.reads.invalidate_earlier_reads();
+        self.loader.restart();
+        for subject in self.commands.take_under_repair() {
+            self.look_up_again(&subject);
+        }
+    }
+}

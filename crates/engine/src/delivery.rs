@@ -1,0 +1,221 @@
+//! Due tasks are sent to couriers, lane by lane, and the outcomes are settled.
+//!
+//! `deliver` takes due tasks from `loaded` and sends them; `settle` decides what becomes of a fire
+//! whose outcome is known. The lanes, the claims of at-most-once fires and the deliveries inherited
+//! from another broker are the private state of this folder.
+
+pub(crate) mod attempt;
+pub(crate) mod claim;
+pub(crate) mod courier;
+pub(crate) mod deliver;
+pub(crate) mod inherited;
+pub(crate) mod lane;
+pub(crate) mod settle;
+
+use punctual_core::{AttemptNo, FireId, Namespace, NewTask, Task, Timestamp};
+
+use crate::delivery::attempt::{Delivery, Report};
+use crate::delivery::claim::{Claim, Claims};
+use crate::delivery::inherited::Inherited;
+use crate::delivery::lane::{LaneId, LaneNo, Lanes};
+use crate::event::Event;
+use crate::gauges::{Gauges, Skips};
+use crate::handle::command::Subject;
+use crate::loaded::tasks::LoadedTasks;
+use crate::ownership::in_flight::InFlight;
+
+/// What waits for its turn and what is in flight.
+#[derive(Debug)]
+pub(crate) struct Deliveries {
+    lanes: Lanes,
+    /// At-most-once fires in flight.
+    claims: Claims,
+    /// Deliveries in flight at other brokers.
+    inherited: Inherited,
+    /// Deliveries that are sent at the end of this turn.
+    outbox: Vec<Delivery>,
+    /// When starved lanes are parked next.
+    parks_at: Timestamp,
+    skips: Skips,
+}
+
+impl Deliveries {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            lanes: Lanes::default(),
+            claims: Claims::default(),
+            inherited: Inherited::default(),
+            outbox: Vec::new(),
+            parks_at: now,
+            skips: Skips::default(),
+        }
+    }
+
+    /// Returns how many deliveries are in flight, inherited ones included.
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.lanes.in_flight()
+    }
+
+    /// Whether a lane may have something to send.
+    pub(crate) const fn has_ready(&self) -> bool {
+        self.lanes.has_ready()
+    }
+
+    /// Whether deliveries wait for the end of this turn.
+    pub(crate) const fn has_unsent(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Returns when starved lanes are parked next, if there may be any.
+    pub(crate) fn next_park(&self) -> Option<Timestamp> {
+        self.lanes.may_be_starved().then_some(self.parks_at)
+    }
+
+    /// Sets how many deliveries the workers of a queue take at once.
+    pub(crate) fn set_capacity(&mut self, id: LaneId, capacity: usize, now: Timestamp) {
+        self.lanes.set_capacity(id, capacity, now);
+    }
+
+    /// Returns the lane with the most waiting tasks, and their number.
+    pub(crate) fn longest_lane(&self) -> Option<(LaneNo, usize)> {
+        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
+        longest.map(|(number, lane)| (number, lane.len()))
+    }
+
+    /// Whether a spilled task may be loaded again now.
+    pub(crate) fn accepts_spilled(&mut self, task: &Task) -> bool {
+        self.lanes.accepts_spilled(task)
+    }
+
+    /// Whether spilled tasks are being loaded again.
+    pub(crate) const fn is_refilling(&self) -> bool {
+        self.lanes.is_refilling()
+    }
+
+    /// All spilled tasks of the lanes that are refilled were read.
+    pub(crate) fn refilled(&mut self) {
+        self.lanes.refilled();
+    }
+}
+
+/// Claims.
+impl Deliveries {
+    /// Returns the claimed task that a subject names, as firing.
+    pub(crate) fn claimed_task(&self, subject: &Subject) -> Option<Task> {
+        self.claims.firing_task(subject)
+    }
+
+    /// Returns the attempt in flight of the claimed task that a subject names.
+    pub(crate) fn claimed_attempt(&self, subject: &Subject) -> Option<AttemptNo> {
+        self.claims.attempt(subject)
+    }
+
+    pub(crate) fn is_claimed(&self, fire_id: FireId) -> bool {
+        self.claims.contains(fire_id)
+    }
+
+    /// Returns the claims, each with whether its key was given to another task since.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = (&Claim, bool)> {
+        self.claims.iter()
+    }
+
+    /// A task was stored under its key: a claimed task with the same key has lost it.
+    pub(crate) fn stored_under_key(&mut self, task: &Task) {
+        self.claims.stored_under_key(task);
+    }
+}
+
+/// Deliveries in flight at other brokers.
+impl Deliveries {
+    /// Whether lookups of inherited deliveries are pending. Until they are answered, the owner decides
+    /// nothing.
+    pub(crate) const fn is_resolving(&self) -> bool {
+        self.inherited.is_resolving()
+    }
+
+    pub(crate) const fn expect_inherited(&mut self, count: usize) {
+        self.inherited.expect(count);
+    }
+
+    /// One of the expected lookups was answered.
+    pub(crate) const fn resolved_inherited(&mut self) {
+        self.inherited.resolved();
+    }
+
+    /// Keeps an event until all lookups of inherited deliveries are answered.
+    pub(crate) fn hold_back(&mut self, event: Event) {
+        self.inherited.hold_back(event);
+    }
+
+    pub(crate) fn take_held_back(&mut self) -> Vec<Event> {
+        self.inherited.take_held_back()
+    }
+
+    pub(crate) fn is_inherited(&self, fire_id: FireId) -> bool {
+        self.inherited.times(fire_id).is_some()
+    }
+
+    /// Returns when an inherited delivery was sent and when it expires.
+    pub(crate) fn inherited_times(&self, fire_id: FireId) -> Option<(Timestamp, Timestamp)> {
+        self.inherited.times(fire_id)
+    }
+
+    pub(crate) fn inherit_claim(
+        &mut self,
+        task: Task,
+        task_continues: bool,
+        key_reused: bool,
+        fired_at: Timestamp,
+    ) {
+        let fire_id = task.fire().id;
+        self.claims.insert(task, task_continues, fired_at);
+        if key_reused {
+            self.claims.set_key_reused(fire_id);
+        }
+    }
+
+    /// Counts a delivery of another broker as in flight in its lane.
+    pub(crate) fn inherit(&mut self, delivery: &InFlight, definition: &NewTask, now: Timestamp) {
+        let lane = self.lanes.open(definition, now);
+        self.lanes.sent(lane);
+        self.inherited.insert(delivery, lane);
+    }
+
+    pub(crate) fn next_inherited_end(&self) -> Option<Timestamp> {
+        self.inherited.next_end()
+    }
+
+    /// Returns a report for each inherited delivery whose time is over.
+    pub(crate) fn expired_inherited(&self, now: Timestamp) -> Vec<Report> {
+        self.inherited.expired(now)
+    }
+}
+
+impl Deliveries {
+    /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and not
+    /// with the number of tasks.
+    pub(crate) fn gauges(&self, namespace: Option<&Namespace>, tasks: &LoadedTasks) -> Gauges {
+        let (claimed, claimed_aside) = self.claims.count(namespace);
+        let skips = self.skips;
+        let mut gauges = Gauges { claimed, claimed_aside, skips, ..Gauges::default() };
+        let mut oldest = None;
+        for (_, lane) in self.lanes.iter() {
+            if namespace.is_some_and(|namespace| lane.namespace() != namespace) {
+                continue;
+            }
+            gauges.lanes += 1;
+            gauges.queued += lane.len();
+            gauges.inflight += lane.in_flight();
+            let waits = lane.len() > 0 || lane.spilled().is_some();
+            gauges.parked_lanes += usize::from(waits && lane.is_starved());
+            let first = lane.first().and_then(|id| tasks.get(id));
+            let first = first.map(|loaded| loaded.task().fire_at);
+            let spilled = lane.spilled().map(|spilled| spilled.fire_at);
+            oldest = [oldest, first, spilled].into_iter().flatten().min();
+        }
+        let not_firing = claimed + claimed_aside + tasks.overlaps(namespace);
+        gauges.firing = gauges.inflight.saturating_sub(not_firing);
+        gauges.oldest_overdue = oldest;
+        gauges
+    }
+}

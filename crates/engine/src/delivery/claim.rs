@@ -1,0 +1,118 @@
+//! Claims: at-most-once fires, from the moment their claim is durable until their outcome is known.
+//!
+//! The store has a claimed fire as a dead letter with an unknown outcome and has freed the key of its
+//! task. The task is kept here, to be settled when its courier reports. A crash loses all of this and
+//! leaves exactly those letters.
+
+use std::collections::{HashMap, HashSet};
+
+use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState, Timestamp};
+use rapidhash::fast::RandomState;
+
+use crate::handle::command::Subject;
+
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    fires: HashMap<FireId, Claim, RandomState>,
+    /// The same by the subjects that callers use.
+    by_subject: HashMap<Subject, FireId, RandomState>,
+    /// Those whose key was given to another task since.
+    key_reused: HashSet<FireId, RandomState>,
+}
+
+/// An at-most-once fire in flight.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) task: Task,
+    /// The store has the task before its next fire; otherwise it ended with this one.
+    pub(crate) task_continues: bool,
+    /// When the attempt was sent.
+    pub(crate) fired_at: Timestamp,
+}
+
+impl Claims {
+    pub(crate) fn insert(&mut self, task: Task, task_continues: bool, fired_at: Timestamp) {
+        let fire_id = task.fire().id;
+        for subject in subjects(&task) {
+            self.by_subject.insert(subject, fire_id);
+        }
+        self.fires.insert(fire_id, Claim { task, task_continues, fired_at });
+    }
+
+    pub(crate) fn get(&self, fire_id: FireId) -> Option<&Claim> {
+        self.fires.get(&fire_id)
+    }
+
+    pub(crate) fn contains(&self, fire_id: FireId) -> bool {
+        self.fires.contains_key(&fire_id)
+    }
+
+    /// Removes a claim whose outcome is durable.
+    pub(crate) fn remove(&mut self, fire_id: FireId) {
+        let Some(Claim { task, .. }) = self.fires.remove(&fire_id) else {
+            return;
+        };
+        self.key_reused.remove(&fire_id);
+        for subject in subjects(&task) {
+            // The key may have been given to another task since, and that task claimed.
+            if self.by_subject.get(&subject) == Some(&fire_id) {
+                self.by_subject.remove(&subject);
+            }
+        }
+    }
+
+    /// Notes that a task was stored under its key. A claimed task with the same key counts as replaced
+    /// if it turns out that it was not sent.
+    pub(crate) fn stored_under_key(&mut self, task: &Task) {
+        if self.fires.is_empty() {
+            return;
+        }
+        let definition = &task.definition;
+        if let Some(key) = definition.key.clone() {
+            let subject = Subject::Key(definition.namespace.clone(), key);
+            self.key_reused.extend(self.by_subject.get(&subject));
+        }
+    }
+
+    /// Notes that the key of a claimed task was given to another task.
+    pub(crate) fn set_key_reused(&mut self, fire_id: FireId) {
+        self.key_reused.insert(fire_id);
+    }
+
+    pub(crate) fn is_key_reused(&self, fire_id: FireId) -> bool {
+        self.key_reused.contains(&fire_id)
+    }
+
+    /// Returns the claims, each with whether its key was given to another task since.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Claim, bool)> {
+        self.fires.iter().map(|(fire_id, claim)| (claim, self.is_key_reused(*fire_id)))
+    }
+
+    /// Counts the claims of one namespace or of all: those whose tasks end with them, and those whose
+    /// tasks continue.
+    pub(crate) fn count(&self, namespace: Option<&Namespace>) -> (usize, usize) {
+        let of = |claim: &&Claim| namespace.is_none_or(|it| claim.task.definition.namespace == *it);
+        let task_continues =
+            self.fires.values().filter(of).filter(|claim| claim.task_continues).count();
+        (self.fires.values().filter(of).count() - task_continues, task_continues)
+    }
+
+    /// Returns the claimed task that a subject names, as firing.
+    pub(crate) fn firing_task(&self, subject: &Subject) -> Option<Task> {
+        let task = &self.fires.get(self.by_subject.get(subject)?)?.task;
+        Some(Task { state: TaskState::Firing, ..task.clone() })
+    }
+
+    /// Returns the attempt in flight of the claimed task that a subject names.
+    pub(crate) fn attempt(&self, subject: &Subject) -> Option<AttemptNo> {
+        let fire_id = self.by_subject.get(subject)?;
+        self.fires.get(fire_id).map(|claim| claim.task.attempt_next())
+    }
+}
+
+fn subjects(task: &Task) -> impl Iterator<Item = Subject> + use<> {
+    let namespace = &task.definition.namespace;
+    let key = task.definition.key.clone().map(|key| Subject::Key(namespace.clone(), key));
+    let id = Subject::Id(namespace.clone(), task.id);
+    key.into_iter().chain([id])
+}

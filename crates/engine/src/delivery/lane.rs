@@ -1,0 +1,505 @@
+//! Lanes: the deliveries of one namespace to one target, in order.
+//!
+//! A lane takes due tasks and gives out the next one to send as long as it has capacity. The lane of a
+//! webhook adapts its capacity to the outcomes of its deliveries; the capacity of a queue is what its
+//! workers ask for. Tasks on time go before late ones and retries, which get a share of their own. At
+//! most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which means that they
+//! stay in the store and are loaded again later (a refill).
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use punctual_core::{Namespace, NewTask, Outcome, Queue, Target, Task, TaskId, Timestamp};
+use punctual_store::Position;
+use rapidhash::fast::RandomState;
+use slab::Slab;
+
+/// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few enough
+/// that they are still in a cache when their turn comes (twice as many drain 10 % slower).
+const QUEUED_MAX: usize = 32_768;
+/// A lane that has spilled tasks is refilled when fewer than this are left.
+const QUEUED_LOW: usize = QUEUED_MAX / 4;
+/// Deliveries to one webhook that are in flight at once: enough to keep a fast receiver busy, few
+/// enough not to overload a slow one.
+const INFLIGHT_MAX: usize = 256;
+/// The least, for a receiver that does not answer in time.
+const INFLIGHT_MIN: usize = 4;
+/// Every fourth delivery is a late one, if there is any.
+const LATE_SHARE: u32 = 4;
+
+/// The namespace and target of a lane.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LaneId {
+    namespace: Namespace,
+    target: LaneTarget,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum LaneTarget {
+    /// Scheme, host and port of a webhook.
+    Origin(Box<str>),
+    Queue(Queue),
+}
+
+impl LaneId {
+    fn of(definition: &NewTask) -> Self {
+        let target = match &definition.target {
+            Target::Queue(queue) => LaneTarget::Queue(queue.clone()),
+            Target::Http(http) => LaneTarget::Origin(http.origin().into()),
+        };
+        Self { namespace: definition.namespace.clone(), target }
+    }
+
+    pub(crate) const fn of_queue(namespace: Namespace, queue: Queue) -> Self {
+        Self { namespace, target: LaneTarget::Queue(queue) }
+    }
+
+    /// Whether this is the lane of a task.
+    fn is_of(&self, definition: &NewTask) -> bool {
+        let same_target = match (&self.target, &definition.target) {
+            (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
+            (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
+            _ => false,
+        };
+        same_target && self.namespace == definition.namespace
+    }
+}
+
+/// The number of a lane of one owner. It stays the same while a delivery of the lane is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LaneNo(u32);
+
+impl LaneNo {
+    /// Of no lane.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    fn new(slot: usize) -> Self {
+        Self(u32::try_from(slot).expect("memory is full long before"))
+    }
+}
+
+/// Whether a task goes before or behind others of its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// First attempt, on time.
+    OnTime,
+    /// A retry, or long overdue.
+    Late,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane {
+    id: LaneId,
+    on_time: VecDeque<TaskId>,
+    late: VecDeque<TaskId>,
+    /// Counts the tasks that were taken, to give late ones their share.
+    taken: u32,
+    in_flight: usize,
+    /// How many deliveries may be in flight.
+    capacity: usize,
+    /// Since when the capacity is zero.
+    starved_since: Option<Timestamp>,
+    /// The earliest task that was spilled.
+    spilled: Option<Position>,
+    /// The spilled tasks are being loaded again.
+    refilling: bool,
+    /// Is among the lanes to be served.
+    ready: bool,
+}
+
+impl Lane {
+    pub(crate) const fn namespace(&self) -> &Namespace {
+        &self.id.namespace
+    }
+
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) const fn spilled(&self) -> Option<Position> {
+        self.spilled
+    }
+
+    /// Returns how many tasks wait.
+    pub(crate) fn len(&self) -> usize {
+        self.on_time.len() + self.late.len()
+    }
+
+    /// Returns the task that has waited longest, or nearly so.
+    pub(crate) fn first(&self) -> Option<TaskId> {
+        [self.late.front(), self.on_time.front()].into_iter().flatten().min().copied()
+    }
+
+    /// Whether the next task is spilled.
+    pub(crate) fn is_full(&self) -> bool {
+        let parked = self.is_starved() && self.spilled.is_some();
+        self.len() >= QUEUED_MAX || parked
+    }
+
+    pub(crate) const fn is_starved(&self) -> bool {
+        self.capacity == 0
+    }
+
+    /// Whether spilled tasks can be loaded again.
+    fn wants_refill(&self) -> bool {
+        self.spilled.is_some() && !self.refilling && !self.is_starved() && self.len() < QUEUED_LOW
+    }
+
+    /// Takes the next task to send, if the lane has capacity.
+    pub(crate) fn take(&mut self) -> Option<TaskId> {
+        if self.in_flight >= self.capacity {
+            return None;
+        }
+        self.taken = self.taken.wrapping_add(1);
+        let late_first = self.taken.is_multiple_of(LATE_SHARE);
+        let (first, second) = match late_first {
+            true => (&mut self.late, &mut self.on_time),
+            false => (&mut self.on_time, &mut self.late),
+        };
+        first.pop_front().or_else(|| second.pop_front())
+    }
+
+    /// Removes all tasks but the first `keep` and returns them.
+    pub(crate) fn shorten(&mut self, keep: usize) -> Vec<TaskId> {
+        let late = self.late.split_off(keep.min(self.late.len()));
+        let keep = keep - self.late.len();
+        let on_time = self.on_time.split_off(keep.min(self.on_time.len()));
+        late.into_iter().chain(on_time).collect()
+    }
+
+    /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by one.
+    /// The capacity of a queue is set by its workers.
+    fn adapt(&mut self, outcome: Option<&Outcome>) {
+        if matches!(self.id.target, LaneTarget::Queue(_)) {
+            return;
+        }
+        self.capacity = match outcome {
+            Some(Outcome::Expired) => (self.capacity / 2).max(INFLIGHT_MIN),
+            Some(_) => (self.capacity + 1).min(INFLIGHT_MAX),
+            None => self.capacity,
+        };
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0 && self.in_flight == 0 && self.spilled.is_none()
+    }
+}
+
+/// All lanes that are not empty.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    lanes: Slab<Lane>,
+    by_id: HashMap<LaneId, LaneNo, RandomState>,
+    /// The lane that was found last: tasks of one lane come together.
+    last: Option<LaneNo>,
+    /// What the workers of queues ask for, also of queues that have no lane now.
+    capacities: HashMap<LaneId, usize, RandomState>,
+    /// Lanes that may have something to send.
+    ready: Vec<LaneNo>,
+    /// How many lanes are being refilled.
+    refilling: usize,
+    /// Tasks may wait in lanes without capacity.
+    may_be_starved: bool,
+    /// Deliveries in flight, of all lanes.
+    in_flight: usize,
+}
+
+impl Lanes {
+    /// Returns the lane of a task, opened if there is none.
+    pub(crate) fn open(&mut self, definition: &NewTask, now: Timestamp) -> LaneNo {
+        if let Some(number) = self.find(definition) {
+            return number;
+        }
+        let id = LaneId::of(definition);
+        let capacity = match id.target {
+            LaneTarget::Origin(_) => INFLIGHT_MAX,
+            LaneTarget::Queue(_) => self.capacities.get(&id).copied().unwrap_or(0),
+        };
+        let slot = self.lanes.insert(Lane {
+            id: id.clone(),
+            on_time: VecDeque::new(),
+            late: VecDeque::new(),
+            taken: 0,
+            in_flight: 0,
+            capacity,
+            starved_since: (capacity == 0).then_some(now),
+            spilled: None,
+            refilling: false,
+            ready: false,
+        });
+        let number = LaneNo::new(slot);
+        self.by_id.insert(id, number);
+        number
+    }
+
+    /// Returns the lane of a task, if there is one.
+    fn find(&mut self, definition: &NewTask) -> Option<LaneNo> {
+        let is_of = |number: &LaneNo| self.lanes[number.0 as usize].id.is_of(definition);
+        if let Some(number) = self.last.filter(is_of) {
+            return Some(number);
+        }
+        self.last = self.by_id.get(&LaneId::of(definition)).copied();
+        self.last
+    }
+
+    pub(crate) fn get_mut(&mut self, number: LaneNo) -> &mut Lane {
+        &mut self.lanes[number.0 as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneNo, &Lane)> {
+        self.lanes.iter().map(|(slot, lane)| (LaneNo::new(slot), lane))
+    }
+
+    /// Returns how many deliveries are in flight, of all lanes.
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Notes that a task of the lane, which is not waiting any more, is in the store only. While the
+    /// lane is refilled, every spilled task before `refill` waits here again or is done.
+    pub(crate) fn spill(&mut self, number: LaneNo, position: Position, refill: Option<Position>) {
+        let lane = self.get_mut(number);
+        let before = match (lane.refilling, refill) {
+            (true, Some(refill)) => Some(refill),
+            _ => lane.spilled,
+        };
+        lane.spilled = Some(before.map_or(position, |before| before.min(position)));
+        self.stop_refill(number);
+    }
+
+    /// Starts to refill a lane if it can take spilled tasks. Returns the position of the first.
+    pub(crate) fn start_refill(&mut self, number: LaneNo) -> Option<Position> {
+        let lane = &mut self.lanes[number.0 as usize];
+        if !lane.wants_refill() {
+            return None;
+        }
+        lane.refilling = true;
+        self.refilling += 1;
+        lane.spilled
+    }
+
+    fn stop_refill(&mut self, number: LaneNo) {
+        let lane = &mut self.lanes[number.0 as usize];
+        if lane.refilling {
+            lane.refilling = false;
+            self.refilling -= 1;
+        }
+    }
+
+    /// Whether a task that was spilled may be loaded again now. If its lane is full again, the next
+    /// refill starts with this task.
+    pub(crate) fn accepts_spilled(&mut self, task: &Task) -> bool {
+        let Some(number) = self.find(&task.definition) else {
+            return true;
+        };
+        let lane = self.get_mut(number);
+        if lane.refilling && lane.is_full() {
+            lane.spilled = Some(Position::of(task));
+            self.stop_refill(number);
+            return false;
+        }
+        lane.refilling
+    }
+
+    pub(crate) const fn is_refilling(&self) -> bool {
+        self.refilling > 0
+    }
+
+    /// All spilled tasks were read: the lanes that were refilled have them.
+    pub(crate) fn refilled(&mut self) {
+        let refilled = self.iter().filter(|(_, lane)| lane.refilling);
+        let refilled: Vec<_> = refilled.map(|(number, _)| number).collect();
+        for number in refilled {
+            self.stop_refill(number);
+            self.get_mut(number).spilled = None;
+            self.wake(number);
+        }
+    }
+
+    /// Adds a task to a lane.
+    pub(crate) fn push(&mut self, number: LaneNo, id: TaskId, urgency: Urgency) {
+        let lane = self.get_mut(number);
+        match urgency {
+            Urgency::OnTime => lane.on_time.push_back(id),
+            Urgency::Late => lane.late.push_back(id),
+        }
+        let starved = lane.is_starved();
+        self.may_be_starved |= starved;
+        self.wake(number);
+    }
+
+    /// Has a lane served at the end of this turn.
+    pub(crate) fn wake(&mut self, number: LaneNo) {
+        let lane = &mut self.lanes[number.0 as usize];
+        if !lane.ready {
+            lane.ready = true;
+            self.ready.push(number);
+        }
+    }
+
+    pub(crate) const fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub(crate) fn take_ready(&mut self) -> Vec<LaneNo> {
+        let ready = std::mem::take(&mut self.ready);
+        for number in &ready {
+            self.lanes[number.0 as usize].ready = false;
+        }
+        ready
+    }
+
+    pub(crate) fn sent(&mut self, number: LaneNo) {
+        self.get_mut(number).in_flight += 1;
+        self.in_flight += 1;
+    }
+
+    /// A delivery of the lane is over.
+    pub(crate) fn ended(&mut self, number: LaneNo, outcome: Option<&Outcome>) {
+        self.in_flight -= 1;
+        let lane = self.get_mut(number);
+        lane.in_flight -= 1;
+        lane.adapt(outcome);
+        self.wake(number);
+    }
+
+    /// Sets how many deliveries the workers of a queue take at once.
+    pub(crate) fn set_capacity(&mut self, id: LaneId, capacity: usize, now: Timestamp) {
+        match capacity {
+            0 => self.capacities.remove(&id),
+            capacity => self.capacities.insert(id.clone(), capacity),
+        };
+        let Some(number) = self.by_id.get(&id).copied() else {
+            return;
+        };
+        let lane = self.get_mut(number);
+        lane.capacity = capacity;
+        lane.starved_since = (capacity == 0).then(|| lane.starved_since.unwrap_or(now));
+        self.may_be_starved |= capacity == 0;
+        self.wake(number);
+    }
+
+    /// Whether tasks may wait in lanes without capacity.
+    pub(crate) const fn may_be_starved(&self) -> bool {
+        self.may_be_starved
+    }
+
+    /// Returns the lanes with waiting tasks that have had no capacity for that long.
+    pub(crate) fn starved_for(&mut self, duration: Duration, now: Timestamp) -> Vec<LaneNo> {
+        let waiting = self.iter().filter(|(_, lane)| lane.len() > 0);
+        let starved = waiting.filter_map(|(number, lane)| Some((number, lane.starved_since?)));
+        let starved: Vec<_> = starved.collect();
+        let (long, short): (Vec<_>, Vec<_>) =
+            starved.into_iter().partition(|(_, since)| since.after(duration) <= now);
+        self.may_be_starved = !short.is_empty();
+        long.into_iter().map(|(number, _)| number).collect()
+    }
+
+    /// Closes a lane that is empty.
+    pub(crate) fn close_if_empty(&mut self, number: LaneNo) {
+        let Some(lane) = self.lanes.get(number.0 as usize) else {
+            return;
+        };
+        if lane.is_empty() && !lane.ready {
+            let lane = self.lanes.remove(number.0 as usize);
+            self.by_id.remove(&lane.id);
+            self.last = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{Due, HttpTarget, Method, Reason, Schedule};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::EPOCH;
+
+    fn task(namespace: &str, url: &str) -> NewTask {
+        let target = Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
+        let schedule = Schedule::Once(Due::At(NOW));
+        NewTask::new(Namespace::new(namespace).unwrap(), schedule, target)
+    }
+
+    fn id(n: u64) -> TaskId {
+        TaskId::floor(Timestamp::from_millis(n))
+    }
+
+    #[test]
+    fn a_lane_has_one_namespace_and_one_target() {
+        let lane = |namespace: &str, url: &str| LaneId::of(&task(namespace, url));
+        assert_eq!(lane("a", "http://h:1/x"), lane("a", "http://h:1/y?z=/"));
+        assert_eq!(lane("a", "http://h:1"), lane("a", "http://h:1?z"));
+        assert_ne!(lane("a", "http://h:1/x"), lane("a", "http://h:2/x"));
+        assert_ne!(lane("a", "http://h:1/x"), lane("a", "https://h:1/x"));
+        assert_ne!(lane("a", "http://h:1/x"), lane("b", "http://h:1/x"));
+    }
+
+    #[test]
+    fn tasks_on_time_go_first_and_late_ones_are_not_starved() {
+        let mut lanes = Lanes::default();
+        let number = lanes.open(&task("a", "http://h"), NOW);
+        for n in 0..4 {
+            lanes.push(number, id(n), Urgency::Late);
+            lanes.push(number, id(10 + n), Urgency::OnTime);
+        }
+        let lane = lanes.get_mut(number);
+        let order: Vec<_> = std::iter::from_fn(|| lane.take()).map(|id| id.due()).collect();
+        let want = [10, 11, 12, 0, 13, 1, 2, 3].map(Timestamp::from_millis);
+        assert_eq!(order, want);
+    }
+
+    #[test]
+    fn a_webhook_that_does_not_answer_gets_less_at_once_and_more_again_when_it_does() {
+        let mut lanes = Lanes::default();
+        let number = lanes.open(&task("a", "http://h"), NOW);
+        let failed = Outcome::Failed { reason: Reason::new("no"), retry_in: None };
+        for (outcome, want) in [
+            (Some(Outcome::Expired), 128),
+            (Some(Outcome::Acked), 129),
+            (Some(failed), 130),
+            (None, 130),
+            (Some(Outcome::Expired), 65),
+        ] {
+            lanes.sent(number);
+            lanes.ended(number, outcome.as_ref());
+            assert_eq!(lanes.get_mut(number).capacity, want, "{outcome:?}");
+        }
+        for _ in 0..9 {
+            lanes.sent(number);
+            lanes.ended(number, Some(&Outcome::Expired));
+        }
+        assert_eq!(lanes.get_mut(number).capacity, INFLIGHT_MIN);
+    }
+
+    #[test]
+    fn the_lane_of_a_queue_has_the_capacity_that_its_workers_ask_for() {
+        let queue = Queue::new("orders").unwrap();
+        let new_task = NewTask { target: Target::Queue(queue.clone()), ..task("a", "http://h") };
+        let lane_id = || LaneId::of_queue(Namespace::new("a").unwrap(), queue.clone());
+        let mut lanes = Lanes::default();
+        lanes.set_capacity(lane_id(), 7, NOW);
+        let number = lanes.open(&new_task, NOW);
+        assert_eq!(lanes.get_mut(number).capacity, 7);
+        lanes.set_capacity(lane_id(), 0, NOW);
+        assert!(lanes.get_mut(number).is_starved());
+        lanes.push(number, id(1), Urgency::OnTime);
+        assert_eq!(lanes.get_mut(number).take(), None);
+        lanes.set_capacity(lane_id(), 1, NOW);
+        assert_eq!(lanes.get_mut(number).take(), Some(id(1)));
+    }
+
+    #[test]
+    fn a_shortened_lane_keeps_its_first_tasks() {
+        let mut lanes = Lanes::default();
+        let number = lanes.open(&task("a", "http://h"), NOW);
+        for n in 0..6 {
+            lanes.push(number, id(n), if n < 2 { Urgency::Late } else { Urgency::OnTime });
+        }
+        let lane = lanes.get_mut(number);
+        assert_eq!(lane.shorten(3), [id(3), id(4), id(5)]);
+        assert_eq!(lane.len(), 3);
+        assert_eq!(lane.shorten(0).len(), 3);
+    }
+}

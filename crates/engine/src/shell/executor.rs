@@ -1,0 +1,182 @@
+//! Carries out the actions of an owner: reads and writes of the store and deliveries.
+//!
+//! Everything that may take long runs as a task on the runtime and comes back as an event. A small
+//! batch is polled by the owner's thread itself, because two hops through the runtime take longer
+//! than the write does.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::task::{Context, Poll, Wake, Waker};
+
+use punctual_core::{Epoch, PartitionId};
+use punctual_store::{Retention, TaskStore};
+use tokio::runtime;
+
+use crate::commands::lookup::LookupResult;
+use crate::delivery::courier::Courier;
+use crate::event::{Action, Event};
+use crate::handle::error::EngineError;
+use crate::ownership::recover::Ownership;
+use crate::shell::message::{Message, OrphanReports, Reports};
+use crate::shell::next_batch::NextBatch;
+
+/// Changes of a batch that the thread polls itself: some tens of microseconds of encoding.
+const POLLED_CHANGES_MAX: usize = 64;
+
+/// Carries out the actions of one owner.
+pub(crate) struct ActionExecutor<S, K> {
+    partition: PartitionId,
+    epoch: Epoch,
+    store: Arc<S>,
+    courier: Arc<K>,
+    retention: Retention,
+    runtime: runtime::Handle,
+    messages: Sender<Message>,
+    next_batch: Arc<NextBatch>,
+    /// The write that the thread polls itself.
+    batch: RefCell<Option<PendingEvent>>,
+    /// Sends [`Message::BatchReady`] when that write may have finished.
+    waker: Waker,
+    orphans: OrphanReports,
+}
+
+/// Work that ends with an event.
+type PendingEvent = Pin<Box<dyn Future<Output = Event> + Send>>;
+
+struct BatchWaker(Sender<Message>);
+
+impl Wake for BatchWaker {
+    fn wake(self: Arc<Self>) {
+        // A thread that has ended polls nothing.
+        let _ = self.0.send(Message::BatchReady);
+    }
+}
+
+impl<S, K> ActionExecutor<S, K> {
+    /// Creates an executor that uses the runtime of the caller.
+    pub(crate) fn new(
+        ownership: Ownership,
+        store: Arc<S>,
+        courier: Arc<K>,
+        retention: Retention,
+        messages: Sender<Message>,
+        next_batch: Arc<NextBatch>,
+        orphans: OrphanReports,
+    ) -> Self {
+        Self {
+            partition: ownership.partition,
+            epoch: ownership.epoch,
+            store,
+            courier,
+            retention,
+            runtime: runtime::Handle::current(),
+            messages: messages.clone(),
+            next_batch,
+            batch: RefCell::default(),
+            waker: Waker::from(Arc::new(BatchWaker(messages))),
+            orphans,
+        }
+    }
+
+    pub(crate) const fn runtime(&self) -> &runtime::Handle {
+        &self.runtime
+    }
+
+    pub(crate) const fn orphans(&self) -> &OrphanReports {
+        &self.orphans
+    }
+
+    /// Turns a message into events. The answer to a batch brings the calls that waited for it.
+    pub(crate) fn receive(&self, message: Message, events: &mut VecDeque<Event>) {
+        let event = match message {
+            Message::Event(event) => Some(event),
+            Message::BatchReady => self.poll_batch(),
+        };
+        if matches!(event, Some(Event::Applied(_))) {
+            events.extend(self.next_batch.close().into_iter().map(Event::Call));
+        }
+        events.extend(event);
+    }
+
+    /// Runs work on the runtime.
+    fn spawn(&self, work: impl Future<Output = Event> + Send + 'static) {
+        let messages = self.messages.clone();
+        self.runtime.spawn(async move {
+            // An owner that has ended takes no events.
+            let _ = messages.send(Message::Event(work.await));
+        });
+    }
+
+    /// Starts a write that this thread polls. At most one batch is in flight.
+    fn start_batch(&self, work: impl Future<Output = Event> + Send + 'static) {
+        *self.batch.borrow_mut() = Some(Box::pin(work));
+        if let Some(event) = self.poll_batch() {
+            let _ = self.messages.send(Message::Event(event));
+        }
+    }
+
+    /// Polls the write of this thread and returns its event once it has finished.
+    fn poll_batch(&self) -> Option<Event> {
+        let mut batch = self.batch.borrow_mut();
+        let poll = batch.as_mut()?.as_mut().poll(&mut Context::from_waker(&self.waker));
+        match poll {
+            Poll::Ready(event) => {
+                *batch = None;
+                Some(event)
+            }
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
+    /// Starts an action. [`Action::Stop`] and [`Action::End`] end the thread's loop instead.
+    pub(crate) fn perform(&self, action: Action) {
+        let (partition, epoch) = (self.partition, self.epoch);
+        let store = Arc::clone(&self.store);
+        match action {
+            Action::Apply(batch) => {
+                self.next_batch.open();
+                let is_small = batch.changes.len() <= POLLED_CHANGES_MAX;
+                let work =
+                    async move { Event::Applied(store.apply(partition, epoch, batch).await) };
+                if is_small { self.start_batch(work) } else { self.spawn(work) }
+            }
+            Action::Load { after, until, limit } => self.spawn(async move {
+                Event::Loaded(store.load(partition, after, until, limit).await)
+            }),
+            Action::Lookup(lookups) => self.spawn(async move {
+                Event::LookupResult(LookupResult::read(store.as_ref(), partition, lookups).await)
+            }),
+            Action::Sweep(now) => {
+                let retention = self.retention;
+                self.spawn(async move {
+                    Event::Swept(store.sweep(partition, epoch, retention, now).await)
+                });
+            }
+            Action::Deliver(deliveries) => {
+                let courier = Arc::clone(&self.courier);
+                let reports = Reports::new(self.messages.clone(), partition, epoch);
+                // The courier is quick, but the thread has timers to watch.
+                self.runtime.spawn(async move { courier.carry(deliveries, &reports) });
+            }
+            Action::OrphanReport(reports) => self.orphans.send(partition, reports),
+            Action::Stop(_) | Action::End => unreachable!("the loop ends with these"),
+        }
+    }
+}
+
+impl<S, K> Drop for ActionExecutor<S, K> {
+    /// The runtime finishes a write that was started; calls that wait for the next batch are refused.
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.runtime.spawn(batch);
+        }
+        for call in self.next_batch.close() {
+            call.refuse(&EngineError::Stopped);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The channels to an owner's thread and away from it: messages in, orphan reports out.
+
+use std::sync::mpsc::Sender;
+
+use punctual_core::{Epoch, PartitionId};
+use tokio::sync::mpsc;
+
+use crate::delivery::attempt::Report;
+use crate::event::Event;
+use crate::ownership::in_flight::OrphanReport;
+
+/// Reports of couriers in one event.
+const REPORTS_MAX: usize = 256;
+
+/// What the thread of an owner receives.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// An event for the owner.
+    Event(Event),
+    /// The batch that the thread polls itself may be written.
+    BatchReady,
+}
+
+/// Where couriers report the outcomes of deliveries.
+#[derive(Debug, Clone)]
+pub struct Reports {
+    messages: Sender<Message>,
+    /// Tells owners apart.
+    owner: (PartitionId, Epoch),
+}
+
+impl Reports {
+    pub(crate) const fn new(
+        messages: Sender<Message>,
+        partition: PartitionId,
+        epoch: Epoch,
+    ) -> Self {
+        Self { messages, owner: (partition, epoch) }
+    }
+
+    /// Reports the outcomes of deliveries. If the owner has ended, they are passed on to the next one.
+    pub fn send(&self, reports: Vec<Report>) {
+        if reports.len() <= REPORTS_MAX {
+            let _ = self.messages.send(Message::Event(Event::Ended(reports)));
+            return;
+        }
+        let mut reports = reports.into_iter();
+        while !reports.as_slice().is_empty() {
+            let some = reports.by_ref().take(REPORTS_MAX);
+            let _ = self.messages.send(Message::Event(Event::Ended(some.collect())));
+        }
+    }
+
+    /// Whether both lead to the same owner.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.owner == other.owner
+    }
+}
+
+/// Where reports go whose owner has ended. Holds at most what was in flight.
+#[derive(Debug, Clone, Default)]
+pub struct OrphanReports(Option<mpsc::UnboundedSender<OrphanReport>>);
+
+impl OrphanReports {
+    /// Sends them to a channel, whose receiver passes them on to the next owner.
+    #[must_use]
+    pub const fn to(sender: mpsc::UnboundedSender<OrphanReport>) -> Self {
+        Self(Some(sender))
+    }
+
+    /// Drops them: for a broker that shares its store with no other.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn send(&self, partition: PartitionId, reports: Vec<Report>) {
+        if let Some(sender) = &self.0 {
+            let reports = reports.into_iter().map(Report::passed_on);
+            // A broker that is stopping no longer receives them.
+            let _ = sender.send(OrphanReport { partition, reports: reports.collect() });
+        }
+    }
+}
