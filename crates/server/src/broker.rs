@@ -24,12 +24,12 @@ use crate::api;
 use crate::auth::Tokens;
 use crate::browser::Strangers;
 use crate::clock::SystemClock;
-use crate::cluster::{self, Membership, Rooms};
 use crate::config::{Config, ConfigError, Sharing};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
 use crate::listen;
-use crate::owners::Owners;
+use crate::membership::{self, Membership, Rooms};
 use crate::peer::{Peers, Secret, Transport};
+use crate::routing::Owners;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
@@ -310,7 +310,7 @@ impl Joining<'_> {
     ) -> Result<Joined, BrokerError> {
         let Self { address, config, sharing, shared, partitions } = self;
         let me = sharing.broker(address)?;
-        guard.bar_stores(cluster::addresses(&sharing.stores).await);
+        guard.bar_stores(membership::addresses(&sharing.stores).await);
         let secret = Secret::new(&shared.secret().await?)
             .map_err(|_| StoreError::Broken("the secret of the cluster is none".to_owned()))?;
         let transport = match &config.tls {
@@ -340,7 +340,7 @@ impl Joining<'_> {
         };
         let membership = Membership::new(me, member, rooms, Arc::clone(&peers), lease);
         let mut parts = JoinSet::new();
-        parts.spawn(cluster::carry_strays(carrying.0, carrying.1, straying));
+        parts.spawn(membership::carry_strays(carrying.0, carrying.1, straying));
         let obeying = Arc::clone(&membership);
         parts.spawn(async move { obeying.obey(orders).await });
         let standing = Standing::Member(Arc::clone(&membership), parts);

@@ -3,27 +3,17 @@
 //! A webhook's way: `http` makes the request and reads the answer, `sign` signs it, `connections` has a connection for it, or room for one
 //! that `dial` makes, and `guard` says whereto it may; `retry_after` reads when to come back.
 
-mod connections;
-mod dial;
-mod gate;
-mod guard;
-mod http;
-pub(crate) mod hub;
-mod retry_after;
-mod sign;
+pub(crate) mod queue;
+mod webhook;
 
 use std::sync::Arc;
 
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
-pub(crate) use dial::Dialler;
-pub(crate) use guard::Guard;
-pub use guard::Reach;
-pub(crate) use http::HttpCourier;
-pub(crate) use hub::Hub;
-pub(crate) use sign::Signer;
-pub use sign::{SecretError, SigningSecret, Signs};
+pub(crate) use queue::Hub;
+pub(crate) use webhook::{Dialler, Guard, HttpCourier, Signer};
+pub use webhook::{Reach, SecretError, SigningSecret, Signs};
 
 /// Why there is a fire, as every wire spells it.
 pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {

@@ -6,6 +6,7 @@
 //! Not here: who owns what (`cluster`), and to whom a call goes.
 
 mod link;
+mod local;
 mod serve;
 mod wire;
 

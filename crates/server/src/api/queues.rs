@@ -24,10 +24,10 @@ use super::fires::lag_ms;
 use super::request::{self, BODY_BYTES_MAX, NAMES_BYTES_MAX, Named, Sent, check_count};
 use super::task::duration;
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Place, Word};
 use crate::courier::occasion_name;
+use crate::courier::queue::poll::{self, Found, Want};
+use crate::courier::queue::{Heard, Place, Word};
 use crate::peer::PeerError;
-use crate::poll::{self, Found, Want};
 
 /// Deliveries of one poll.
 const LEASE_MAX: usize = 1000;

@@ -26,7 +26,7 @@ use super::request::{self, BODY_BYTES_MAX, Named, Sent};
 use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, duration};
 use super::when::check_fires;
 use crate::broker::Broker;
-use crate::owners::{Door, Owners};
+use crate::routing::{Door, Owners};
 
 /// What came of a cancel.
 #[derive(Debug, Serialize, ToSchema)]

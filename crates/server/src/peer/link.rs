@@ -24,7 +24,7 @@ use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::hub::{Heard, Place, Token, Word};
+use crate::courier::queue::{Heard, Place, Token, Word};
 use line::Lines;
 
 /// Peers at once: far more than a cluster has brokers.

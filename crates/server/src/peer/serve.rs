@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::hub::{Heard, Place, Token, Word};
+use crate::courier::queue::{Heard, Place, Token, Word};
 
 /// How long a poll may wait: longer than any worker may.
 const WAIT_MAX: Duration = Duration::from_secs(65);

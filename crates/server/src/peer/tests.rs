@@ -24,7 +24,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::courier::hub::{Heard, Place, Token, Word};
+use crate::courier::queue::{Heard, Place, Token, Word};
 use crate::listen;
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;

@@ -26,7 +26,7 @@ use tonic::{Code, Status};
 use crate::api::error::{FULL, LOST, Problem};
 use crate::api::task::{check_headers, check_json, factor_thousandths};
 use crate::api::when::When;
-use crate::courier::hub::{Token, Word};
+use crate::courier::queue::{Token, Word};
 
 const JSON: &str = "application/json";
 const OCTETS: &str = "application/octet-stream";

@@ -14,7 +14,7 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic_prost::ProstDecoder;
 
 use super::convert::as_millis;
-use crate::courier::hub::Leased;
+use crate::courier::queue::Leased;
 
 /// What goes out to a worker.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ mod tests {
     use punctual_engine::Delivery;
 
     use super::*;
-    use crate::courier::hub::Token;
+    use crate::courier::queue::Token;
 
     fn leased(token: u64, change: impl FnOnce(&mut NewTask)) -> Leased {
         let at = Timestamp::from_millis(1_800_000_000_123);

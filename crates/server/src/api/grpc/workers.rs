@@ -26,7 +26,7 @@ use super::deliveries::{Outgoing, WorkCodec};
 use super::tasks::namespace;
 use super::{MESSAGE_BYTES_MAX, admit, convert, drains, who};
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Leased, Place, Worker};
+use crate::courier::queue::{Heard, Leased, Place, Worker};
 
 /// Messages on their way to the transport.
 const OUTGOING_MAX: usize = 2;

@@ -12,7 +12,7 @@ use punctual_store::codec::{
 };
 
 use super::{Packed, Read, Result, list_of, read_list};
-use crate::courier::hub::{Heard, Leased, Token, Word};
+use crate::courier::queue::{Heard, Leased, Token, Word};
 
 /// Deliveries of one poll.
 pub(crate) const DELIVERIES_MAX: usize = 1000;

@@ -18,7 +18,7 @@ use punctual_store::Resource;
 use punctual_store::codec::Interner;
 
 use super::*;
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::queue::{Heard, Token, Word};
 
 fn shop() -> Namespace {
     Namespace::new("shop").unwrap()

@@ -7,6 +7,8 @@
 //! elsewhere, before that one fires.
 //! Bound: partitions. What is offered and not taken within [`TAKE_MAX`] is forgotten.
 
+mod orphans;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,29 +16,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_cluster::{ClusterView, Directive, MemberHandle};
-use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Seat, Timestamp};
-use punctual_engine::{InFlight, OrphanReport, OrphanReports, OwnerConfig, Ownership, spawn};
-use punctual_store::{LeaseStore as _, StoreError};
+use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Timestamp};
+use punctual_engine::{InFlight, OrphanReports, OwnerConfig, Ownership, spawn};
+use punctual_store::StoreError;
 use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock::SystemClock;
 use crate::courier::{Couriers, Guard, Hub};
-use crate::owners::Owners;
 use crate::peer::{PeerError, Peers};
+use crate::routing::Owners;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
+pub(crate) use orphans::carry_strays;
 
 /// How long the successor of a partition may take to say that it has it. The partition is its own by then, with or without a word.
 const TAKE_MAX: Duration = Duration::from_secs(1);
 /// How long a broker is remembered that is no longer there: longer than one takes to stop.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
-/// How long, and how often, what came of a delivery is told to the owner of then. Afterwards it is known as over without a word.
-const STRAY_MAX: Duration = Duration::from_secs(10);
-const STRAY_EVERY: Duration = Duration::from_millis(100);
-
 /// A broker as a member.
 #[derive(Debug)]
 pub(crate) struct Membership {
@@ -348,48 +346,6 @@ pub(crate) async fn addresses(names: &[String]) -> Vec<SocketAddr> {
         }
     }
     addresses
-}
-
-/// Tells owners elsewhere what came of deliveries that they have inherited, until nobody can bring any more.
-pub(crate) async fn carry_strays(
-    owners: Arc<Owners>,
-    store: Arc<Store>,
-    mut strays: mpsc::UnboundedReceiver<OrphanReport>,
-) {
-    let mut carried = JoinSet::new();
-    loop {
-        tokio::select! {
-            stray = strays.recv() => match stray {
-                Some(stray) => {
-                    _ = carried.spawn(carry(Arc::clone(&owners), Arc::clone(&store), stray));
-                }
-                None => break,
-            },
-            Some(_) = carried.join_next() => {}
-        }
-    }
-    while carried.join_next().await.is_some() {}
-}
-
-/// Tells the owner of then, as soon as there is one. A broker that has left is told no more who owns what, so it asks the store.
-async fn carry(
-    owners: Arc<Owners>,
-    store: Arc<Store>,
-    OrphanReport { partition, reports }: OrphanReport,
-) {
-    let Some(mut changes) = owners.changes() else { return };
-    let telling = async {
-        while !owners.report(partition, &reports).await {
-            let _ = timeout(STRAY_EVERY, changes.changed()).await;
-            if let Ok(Some(lease)) = store.holder(Seat::Partition(partition)).await {
-                owners.note(partition, lease.broker, lease.epoch);
-            }
-        }
-    };
-    if timeout(STRAY_MAX, telling).await.is_err() {
-        let count = reports.len();
-        tracing::warn!(%partition, count, "nobody to tell what came of deliveries");
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

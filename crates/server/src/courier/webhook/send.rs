@@ -27,11 +27,10 @@ use tower_service::Service as _;
 use super::connections::{Connection, Connections, Found, Line, Room, Sender, Unanswered, Use};
 use super::dial::{BoxError, DialError, Dialler};
 use super::gate::{Gate, GatedStream, LeaseOver};
-use super::given_up;
-use super::occasion_name;
 use super::retry_after::retry_after;
 use super::sign::Signer;
 use crate::clock::SystemClock;
+use crate::courier::{given_up, occasion_name};
 use crate::telemetry::Telemetry;
 
 /// What is read of an answer: enough to keep the connection for the next delivery.

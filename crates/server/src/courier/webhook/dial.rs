@@ -171,7 +171,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::courier::guard::Reach;
+    use crate::courier::Reach;
 
     fn dial(reach: Reach, own: SocketAddr) -> Dial {
         Dial { guard: Guard::new(reach, own), lookups: Arc::new(Semaphore::new(1)) }

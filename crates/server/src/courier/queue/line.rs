@@ -7,8 +7,9 @@ use punctual_core::Timestamp;
 use punctual_engine::{Delivery, Reports};
 use tokio::sync::oneshot;
 
+use super::hub::WorkerNo;
 use super::lease::Leases;
-use super::{Leased, WorkerNo};
+use super::settlement::Leased;
 
 /// A delivery that nobody has taken yet.
 #[derive(Debug)]

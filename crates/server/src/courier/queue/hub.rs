@@ -7,24 +7,22 @@
 //! No lock is held across an await, and nothing slow is done under it.
 //! Next door: `line` (one queue), `lease` (who has what until when); `api/queues` and `api/grpc` speak to workers.
 
-mod lease;
-mod line;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_core::{Clock, Namespace, Outcome, PartitionId, Queue, Reason, Target, Timestamp};
+use punctual_core::{Clock, Namespace, Outcome, PartitionId, Queue, Target, Timestamp};
 use punctual_engine::{Delivery, OwnerHandle, Report, Reports};
 use rapidhash::fast::RandomState;
 use tokio::sync::{mpsc, oneshot};
 
-use super::given_up;
+use super::lease::{Held, Leases, Token};
+use super::line::{Line, Poll, Waiting};
+use super::settlement::{Heard, Leased, Place, Word};
+use super::worker::{Polling, Worker};
 use crate::clock::SystemClock;
+use crate::courier::given_up;
 use crate::telemetry::Telemetry;
-pub(crate) use lease::Token;
-use lease::{Held, Leases};
-use line::{Line, Poll, Waiting};
 
 /// How long a delivery waits for a worker before it goes back to its owner unsent.
 const HOLD_MAX: Duration = Duration::from_secs(2);
@@ -35,69 +33,10 @@ pub(crate) const CREDIT_MAX: usize = 65_536;
 /// Deliveries in one message to a worker: what fits a few hundred kilobytes if they are small.
 pub(crate) const MESSAGE_MAX: usize = 1024;
 
-/// A delivery in the hands of a worker.
-#[derive(Debug)]
-pub(crate) struct Leased {
-    /// Settles it.
-    pub(crate) token: Token,
-    /// What travels.
-    pub(crate) delivery: Delivery,
-    /// For how long.
-    pub(crate) lease: Duration,
-}
-
-/// What a worker says of a delivery.
-#[derive(Debug)]
-pub(crate) enum Word {
-    Ack,
-    Fail {
-        reason: Reason,
-        retry_in: Option<Duration>,
-    },
-    Refuse {
-        reason: Reason,
-    },
-    Extend {
-        lease: Duration,
-    },
-    /// It was given to nobody: of a broker that polled for a worker who had gone.
-    Unseen,
-}
-
-/// What came of a worker's word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// It counts.
-    Taken,
-    /// The attempt is over, or there is none: nothing was changed.
-    Stale,
-}
-
-/// Where a worker says that its deliveries are from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place<'a> {
-    pub(crate) namespace: &'a Namespace,
-    /// Only of this one. A worker on a stream may have several, and names none.
-    pub(crate) queue: Option<&'a Queue>,
-}
-
-impl<'a> Place<'a> {
-    /// Of any queue.
-    pub(crate) const fn anywhere_in(namespace: &'a Namespace) -> Self {
-        Self { namespace, queue: None }
-    }
-
-    fn has(self, delivery: &Delivery) -> bool {
-        let definition = &delivery.definition;
-        let is_of = |name| matches!(&definition.target, Target::Queue(queue) if queue == name);
-        definition.namespace == *self.namespace && self.queue.is_none_or(is_of)
-    }
-}
-
 /// Which line of deliveries.
-type LineId = (Namespace, Queue);
+pub(super) type LineId = (Namespace, Queue);
 /// Which worker on a stream. Never given twice: a lease may outlive the stream that it went out on.
-type WorkerNo = u64;
+pub(super) type WorkerNo = u64;
 
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -107,27 +46,27 @@ pub(crate) struct Hub {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    lines: HashMap<LineId, Line, RandomState>,
-    workers: HashMap<WorkerNo, WorkerEntry, RandomState>,
+pub(super) struct Inner {
+    pub(super) lines: HashMap<LineId, Line, RandomState>,
+    pub(super) workers: HashMap<WorkerNo, WorkerEntry, RandomState>,
     /// Workers that ever came.
-    came: WorkerNo,
-    leases: Leases,
+    pub(super) came: WorkerNo,
+    pub(super) leases: Leases,
     /// Who is told about room.
-    owners: Vec<(PartitionId, OwnerHandle)>,
-    closed: bool,
+    pub(super) owners: Vec<(PartitionId, OwnerHandle)>,
+    pub(super) closed: bool,
 }
 
 #[derive(Debug)]
-struct WorkerEntry {
-    lines: Vec<LineId>,
-    credit: usize,
-    unsettled: usize,
-    sender: mpsc::UnboundedSender<Vec<Leased>>,
+pub(super) struct WorkerEntry {
+    pub(super) lines: Vec<LineId>,
+    pub(super) credit: usize,
+    pub(super) unsettled: usize,
+    pub(super) sender: mpsc::UnboundedSender<Vec<Leased>>,
 }
 
 /// The line of a delivery to a queue.
-fn line_of(delivery: &Delivery) -> Option<LineId> {
+pub(super) fn line_of(delivery: &Delivery) -> Option<LineId> {
     match &delivery.definition.target {
         Target::Queue(queue) => Some((delivery.definition.namespace.clone(), queue.clone())),
         Target::Http(_) => None,
@@ -142,17 +81,17 @@ fn is_of(delivery: &Delivery, (namespace, line): &LineId) -> bool {
 
 /// Reports that go out once the lock is free.
 #[derive(Debug, Default)]
-struct Outgoing(Vec<(Reports, Vec<Report>)>);
+pub(super) struct Outgoing(Vec<(Reports, Vec<Report>)>);
 
 impl Outgoing {
-    fn push(&mut self, reports: &Reports, report: Report) {
+    pub(super) fn push(&mut self, reports: &Reports, report: Report) {
         match self.0.iter_mut().find(|(to, _)| to.same_as(reports)) {
             Some((_, gathered)) => gathered.push(report),
             None => self.0.push((reports.clone(), vec![report])),
         }
     }
 
-    fn send(self) {
+    pub(super) fn send(self) {
         for (reports, gathered) in self.0 {
             reports.send(gathered);
         }
@@ -298,7 +237,7 @@ impl Hub {
         inner.leases.is_empty() && inner.lines.values().all(|line| line.waiting.is_empty())
     }
 
-    fn report_given_up(&self, held: Vec<Held>, outgoing: &mut Outgoing) {
+    pub(super) fn report_given_up(&self, held: Vec<Held>, outgoing: &mut Outgoing) {
         for held in held {
             let outcome = given_up(&held.delivery);
             if let Some(outcome) = &outcome {
@@ -391,7 +330,7 @@ impl Hub {
         self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, outcome);
     }
 
-    fn hand_out_all(&self, lines: &[LineId]) {
+    pub(super) fn hand_out_all(&self, lines: &[LineId]) {
         let now = self.clock.now();
         let mut inner = self.lock();
         for line_id in lines {
@@ -400,7 +339,7 @@ impl Hub {
     }
 
     /// Tells the owners how much the workers of these lines want.
-    fn tell_room(&self, lines: &[LineId]) {
+    pub(super) fn tell_room(&self, lines: &[LineId]) {
         for (namespace, queue) in lines {
             let line_id = (namespace.clone(), queue.clone());
             let inner = self.lock();
@@ -412,7 +351,7 @@ impl Hub {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         // What it guards is consistent between any two steps.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -516,96 +455,5 @@ impl Inner {
                 }
             }
         }
-    }
-}
-
-/// A worker on a stream. When it is dropped, what it has goes on until its lease ends; what it was not yet given goes back.
-#[derive(Debug)]
-pub(crate) struct Worker {
-    hub: Arc<Hub>,
-    number: WorkerNo,
-    receiver: mpsc::UnboundedReceiver<Vec<Leased>>,
-}
-
-impl Worker {
-    /// The next deliveries.
-    pub(crate) async fn next(&mut self) -> Option<Vec<Leased>> {
-        self.receiver.recv().await
-    }
-
-    /// What is here already.
-    pub(crate) fn next_now(&mut self) -> Option<Vec<Leased>> {
-        self.receiver.try_recv().ok()
-    }
-
-    /// From now on so many may be unsettled.
-    pub(crate) fn set_credit(&self, credit: usize) {
-        let lines = {
-            let mut inner = self.hub.lock();
-            let worker = inner.workers.get_mut(&self.number).expect("it is here until dropped");
-            worker.credit = credit.min(CREDIT_MAX);
-            worker.lines.clone()
-        };
-        self.hub.tell_room(&lines);
-        self.hub.hand_out_all(&lines);
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.receiver.close();
-        let mut outgoing = Outgoing::default();
-        let lines = {
-            let mut inner = self.hub.lock();
-            let entry = inner.workers.remove(&self.number).expect("it is here until dropped");
-            for line_id in &entry.lines {
-                if let Some(line) = inner.lines.get_mut(line_id) {
-                    line.workers.retain(|number| *number != self.number);
-                }
-            }
-            // Nobody has seen these.
-            while let Ok(batch) = self.receiver.try_recv() {
-                let Inner { lines, leases, .. } = &mut *inner;
-                for leased in batch {
-                    let Some(line_id) = line_of(&leased.delivery) else { continue };
-                    leases.give_back(leased, lines.entry(line_id).or_default());
-                }
-            }
-            if inner.closed {
-                let lost = inner.leases.take(|held| held.worker == Some(self.number));
-                self.hub.report_given_up(lost, &mut outgoing);
-            }
-            entry.lines
-        };
-        outgoing.send();
-        self.hub.tell_room(&lines);
-        self.hub.hand_out_all(&lines);
-    }
-}
-
-/// Somebody who polls, until they have gone, in whatever way.
-struct Polling<'a> {
-    hub: &'a Hub,
-    line_id: LineId,
-    receiver: oneshot::Receiver<Vec<Leased>>,
-}
-
-impl Drop for Polling<'_> {
-    fn drop(&mut self) {
-        self.receiver.close();
-        // One who went away in the very moment of being served has not seen these.
-        let unseen = self.receiver.try_recv().unwrap_or_default();
-        let lines = std::slice::from_ref(&self.line_id);
-        if !unseen.is_empty() {
-            {
-                let mut inner = self.hub.lock();
-                let Inner { lines, leases, .. } = &mut *inner;
-                let line = lines.entry(self.line_id.clone()).or_default();
-                line.polled = line.polled.saturating_sub(unseen.len());
-                unseen.into_iter().rev().for_each(|leased| leases.give_back(leased, line));
-            }
-            self.hub.hand_out_all(lines);
-        }
-        self.hub.tell_room(lines);
     }
 }

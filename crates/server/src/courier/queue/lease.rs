@@ -13,8 +13,9 @@ use punctual_engine::{Delivery, Reports};
 use punctual_wheel::{TimerId, Wheel};
 use slab::Slab;
 
+use super::hub::{LineId, WorkerNo, line_of};
 use super::line::{Line, Waiting};
-use super::{Heard, Leased, LineId, Place, WorkerNo};
+use super::settlement::{Heard, Leased, Place};
 
 /// Twenty-eight bits say where the lease is kept, the others are the secret.
 const SLOT_BITS: u32 = 28;
@@ -52,7 +53,7 @@ pub(super) struct Held {
 impl Held {
     /// The line that it came from.
     pub(super) fn line(&self) -> LineId {
-        super::line_of(&self.delivery).expect("only deliveries to queues are leased")
+        line_of(&self.delivery).expect("only deliveries to queues are leased")
     }
 
     /// As it stood in line.

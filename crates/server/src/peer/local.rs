@@ -9,9 +9,9 @@ use std::time::Duration;
 use punctual_core::{Epoch, Namespace, PartitionId, Queue};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
+use super::{Home, PeerError, Polled};
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Place, Token, Word};
-use crate::peer::{Home, PeerError, Polled};
+use crate::courier::queue::{Heard, Place, Token, Word};
 
 impl Home for Broker {
     async fn ask(

@@ -11,8 +11,8 @@ use punctual_core::{BrokerId, Namespace, Queue};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::{Heard, Place, Token, Word};
 use crate::broker::{Broker, Shared};
-use crate::courier::hub::{Heard, Place, Token, Word};
 use crate::peer::{PeerError, Peers, Polled};
 
 /// How long a poll waits at another broker before it is looked whether anybody still wants it.

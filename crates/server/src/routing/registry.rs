@@ -1,35 +1,17 @@
-//! Owners: where the owner of each partition is, and how it is asked, here or at another broker.
-//!
-//! In: commands for a partition. Out: the answers of its owner. A broker on a store of its own has all owners here and asks them
-//! directly. One of many forwards what is not its own to the broker that the topology names; while a partition is between two owners
-//! its calls wait, a little, for the one who comes.
-//! Invariant: a command is asked again only if it is certain that nothing was done. A call waits no longer than [`ASK_MAX`] for somebody to ask.
-//! Next door: `peer` (how other brokers are asked), `cluster` (who says which owners are here).
+//! The registry of owners.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, Epoch, Namespace, PartitionId, Partitions, Task, TaskKey, Topology, partition_of,
+    BrokerId, Epoch, Namespace, PartitionId, Partitions, TaskKey, Topology, partition_of,
 };
-use punctual_engine::{
-    Cancelled, Command, EngineError, Gauges, OwnerHandle, Replies, Reply, Report, ScheduleCommand,
-    Scheduled, Subject,
-};
+use punctual_engine::{EngineError, Gauges, OwnerHandle, Report};
 use tokio::sync::watch;
-use tokio::time::timeout;
 
-use crate::peer::{PeerError, Peers};
-use crate::telemetry::{Forwarded, Telemetry};
-
-/// How long a call may wait for the owner who comes: longer than a hand-over, shorter than callers are patient. A crash costs a lease, which may be longer.
-const ASK_MAX: Duration = Duration::from_secs(3);
-/// How long a call may take altogether where the store is shared: it may be away for longer than anybody waits.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long at most until it is looked again who owns a partition, when nobody says that it has changed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+use super::partition_handle::Door;
+use crate::peer::Peers;
+use crate::telemetry::Telemetry;
 
 /// The owners of all partitions.
 #[derive(Debug)]
@@ -40,7 +22,7 @@ pub(crate) struct Owners {
     /// Tasks without a name go round.
     next: AtomicUsize,
     /// The other brokers, if there can be some.
-    others: Option<Others>,
+    pub(super) others: Option<Others>,
 }
 
 /// Owners of this broker, by partition and in a row.
@@ -57,17 +39,17 @@ struct Local {
 }
 
 #[derive(Debug)]
-struct Others {
+pub(super) struct Others {
     me: BrokerId,
-    peers: Arc<Peers>,
-    telemetry: Telemetry,
+    pub(super) peers: Arc<Peers>,
+    pub(super) telemetry: Telemetry,
     topology: Mutex<Topology>,
     /// Counts changes, so that whoever waits for one sees it.
-    changes: watch::Sender<u64>,
+    pub(super) changes: watch::Sender<u64>,
 }
 
 /// Where a partition is.
-enum Place {
+pub(super) enum Place {
     Here(OwnerHandle),
     There(BrokerId),
     /// Nobody has it, or nobody knows who.
@@ -223,75 +205,7 @@ impl Owners {
         }
     }
 
-    /// Asks the owner of a partition; one answer each, in order. With the owner here it is on its way when this
-    /// returns: what is asked first is decided first.
-    pub(crate) fn ask(
-        self: &Arc<Self>,
-        partition: PartitionId,
-        commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
-        let again = self.others.is_some().then(|| commands.clone());
-        let asked = self.ask_once(partition, commands);
-        let owners = Arc::clone(self);
-        async move {
-            let Some(commands) = again else { return asked.await };
-            let answering = async { owners.ask_on(partition, commands, asked.await).await };
-            // It goes on being asked for; only nobody waits any longer.
-            timeout(ANSWER_MAX, answering).await.unwrap_or(Err(EngineError::Lost))
-        }
-    }
-
-    /// Asks whoever owns a partition now. [`EngineError::Stopped`] means that nothing was done.
-    fn ask_once(
-        &self,
-        partition: PartitionId,
-        commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
-        let (mut here, mut there) = (None, None);
-        match (self.place(partition), &self.others) {
-            (Place::Here(handle), _) => here = Some(handle.call(commands)),
-            (Place::There(broker), Some(others)) => {
-                let asked = others.peers.ask(&broker, partition, &commands);
-                there = Some((asked, others.telemetry.clone()));
-            }
-            _ => {}
-        }
-        async move {
-            match (here, there) {
-                (Some(asked), _) => asked.await,
-                (None, Some((asked, telemetry))) => {
-                    let answered = asked.await;
-                    telemetry.forwarded(forwarded(&answered));
-                    answered.or_else(undone)
-                }
-                (None, None) => Err(EngineError::Stopped),
-            }
-        }
-    }
-
-    /// Asks on for what nobody has decided yet.
-    async fn ask_on(
-        &self,
-        partition: PartitionId,
-        commands: Vec<Command>,
-        first: Result<Replies, EngineError>,
-    ) -> Result<Replies, EngineError> {
-        let Some(others) = &self.others else { return first };
-        let mut asking = Asking::new(commands, first);
-        let mut over = pin!(timeout(ASK_MAX, std::future::pending::<()>()));
-        let mut changes = others.changes.subscribe();
-        while asking.is_open() {
-            // Only while nothing is asked: what is under way is waited for.
-            tokio::select! {
-                _ = &mut over => break,
-                _ = timeout(LOOK_EVERY, changes.changed()) => {}
-            }
-            asking.take(self.ask_once(partition, asking.commands()).await);
-        }
-        Ok(asking.answers)
-    }
-
-    fn place(&self, partition: PartitionId) -> Place {
+    pub(super) fn place(&self, partition: PartitionId) -> Place {
         if let Some(handle) = self.handle(partition) {
             return Place::Here(handle);
         }
@@ -362,132 +276,4 @@ impl Others {
         brokers.dedup();
         brokers
     }
-}
-
-fn forwarded(answered: &Result<Replies, PeerError>) -> Forwarded {
-    match answered {
-        Ok(_) => Forwarded::answered,
-        Err(PeerError::NotMine) => Forwarded::elsewhere,
-        Err(PeerError::Unreachable(_)) => Forwarded::unreachable,
-        Err(PeerError::Lost(_)) => Forwarded::lost,
-        Err(PeerError::Refused(_) | PeerError::Busy) => Forwarded::refused,
-    }
-}
-
-/// What an error of a peer says about what was asked.
-fn undone(error: PeerError) -> Result<Replies, EngineError> {
-    tracing::debug!(%error, "a call was not forwarded");
-    Err(match error {
-        PeerError::NotMine | PeerError::Unreachable(_) => EngineError::Stopped,
-        PeerError::Lost(_) => EngineError::Lost,
-        PeerError::Refused(_) | PeerError::Busy => EngineError::Busy,
-    })
-}
-
-/// Commands of which some are answered.
-struct Asking {
-    commands: Vec<Command>,
-    answers: Replies,
-    /// Which nobody has decided yet.
-    open: Vec<usize>,
-}
-
-impl Asking {
-    fn new(commands: Vec<Command>, first: Result<Replies, EngineError>) -> Self {
-        let answers = commands.iter().map(|_| Err(EngineError::Stopped)).collect();
-        let open = (0..commands.len()).collect();
-        let mut asking = Self { commands, answers, open };
-        asking.take(first);
-        asking
-    }
-
-    const fn is_open(&self) -> bool {
-        !self.open.is_empty()
-    }
-
-    /// Those that are open.
-    fn commands(&self) -> Vec<Command> {
-        self.open.iter().map(|at| self.commands[*at].clone()).collect()
-    }
-
-    /// Takes the answers to those that were open.
-    fn take(&mut self, told: Result<Replies, EngineError>) {
-        let asked = std::mem::take(&mut self.open);
-        match told {
-            Ok(answers) => {
-                for (at, answer) in asked.into_iter().zip(answers) {
-                    self.note(at, answer);
-                }
-            }
-            Err(error) => {
-                for at in asked {
-                    self.note(at, Err(error.clone()));
-                }
-            }
-        }
-    }
-
-    fn note(&mut self, at: usize, answer: Result<Reply, EngineError>) {
-        if answer == Err(EngineError::Stopped) {
-            self.open.push(at);
-        }
-        self.answers[at] = answer;
-    }
-}
-
-/// The way to the owner of a partition.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Door<'a> {
-    owners: &'a Arc<Owners>,
-    partition: PartitionId,
-}
-
-impl Door<'_> {
-    /// Asks for several things at once; one answer each, in order.
-    pub(crate) fn call(
-        &self,
-        commands: Vec<Command>,
-    ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
-        self.owners.ask(self.partition, commands)
-    }
-
-    /// Creates a task, or replaces the one that its key names.
-    pub(crate) async fn schedule(&self, order: ScheduleCommand) -> Result<Scheduled, EngineError> {
-        match self.one(Command::Schedule(order)).await? {
-            Reply::Scheduled(scheduled) => Ok(scheduled),
-            answer => Err(unlike(&answer)),
-        }
-    }
-
-    /// Stops a task before its next fire.
-    pub(crate) async fn cancel(&self, subject: Subject) -> Result<Cancelled, EngineError> {
-        match self.one(Command::Cancel(subject)).await? {
-            Reply::Cancelled(cancelled) => Ok(cancelled),
-            answer => Err(unlike(&answer)),
-        }
-    }
-
-    /// Shows a living task.
-    pub(crate) async fn get(&self, subject: Subject) -> Result<Task, EngineError> {
-        self.task(Command::Get(subject)).await
-    }
-
-    /// Does what is answered with a task: get, pause, resume, redrive.
-    pub(crate) async fn task(&self, command: Command) -> Result<Task, EngineError> {
-        match self.one(command).await? {
-            Reply::Task(task) => Ok(task),
-            answer => Err(unlike(&answer)),
-        }
-    }
-
-    async fn one(&self, command: Command) -> Result<Reply, EngineError> {
-        let answers = self.call(vec![command]).await?;
-        answers.into_iter().next().unwrap_or(Err(EngineError::Lost))
-    }
-}
-
-/// Another broker may be of another version, and answer what nobody asked: what it did is not known.
-fn unlike(answer: &Reply) -> EngineError {
-    tracing::error!(?answer, "another command's answer");
-    EngineError::Lost
 }
