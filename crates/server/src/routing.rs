@@ -1,14 +1,17 @@
-//! Owners: where the owner of each partition is, and how it is asked, here or at another broker.
+//! Routing: which broker owns a partition, and how its owner is called.
 //!
-//! In: commands for a partition. Out: the answers of its owner. A broker on a store of its own has all owners here and asks them
-//! directly. One of many forwards what is not its own to the broker that the topology names; while a partition is between two owners
-//! its calls wait, a little, for the one who comes.
-//! Invariant: a command is asked again only if it is certain that nothing was done. A call waits no longer than [`ASK_MAX`] for somebody to ask.
-//! Next door: `peer` (how other brokers are asked), `cluster` (who says which owners are here).
+//! A broker with a store of its own runs all owners and calls them directly. A broker of a cluster
+//! forwards a call to the broker that the topology names. While a partition moves between two
+//! owners, its calls wait for the next owner, no longer than `forward::WAIT_FOR_OWNER_MAX`.
+//! A command is sent again only if the first try certainly changed nothing.
+//!
+//! `registry` knows the owners, `forward` calls them, and `partition_handle` is what the API uses.
+//! Calls to other brokers are made by `peer`; `membership` starts and stops the owners of this
+//! broker.
 
 mod forward;
 mod partition_handle;
 mod registry;
 
-pub(crate) use partition_handle::Door;
+pub(crate) use partition_handle::PartitionHandle;
 pub(crate) use registry::Owners;

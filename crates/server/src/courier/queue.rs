@@ -1,4 +1,9 @@
-//! Deliveries to queues.
+//! Deliveries to queues: workers take them on a stream with credit, or by long poll.
+//!
+//! The `hub` keeps one `line` per queue and a `lease` per delivery that a worker has. A worker
+//! reports a `settlement` under the token of the lease; the hub passes the outcome to the owner.
+//! `worker` handles workers and polls that go away. In a cluster, `poll` also polls at the other
+//! brokers and sends each settlement to the broker that gave the lease.
 
 mod hub;
 mod lease;
@@ -8,6 +13,6 @@ mod settlement;
 mod worker;
 
 pub(crate) use hub::Hub;
-pub(crate) use lease::Token;
-pub(crate) use settlement::{Heard, Leased, Place, Word};
-pub(crate) use worker::Worker;
+pub(crate) use lease::LeaseToken;
+pub(crate) use settlement::{Leased, SettleResult, SettleScope, Settlement};
+pub(crate) use worker::StreamWorker;

@@ -1,4 +1,9 @@
 //! Deliveries to webhooks.
+//!
+//! `send` builds the request and turns the answer into an outcome; `sign` signs it. `connections`
+//! lends it a connection, or a permit to open one with `dial`; `guard` decides which addresses may
+//! be called. `gate` refuses to send after the owner's lease, and `retry_after` reads when to
+//! retry.
 
 mod connections;
 mod dial;

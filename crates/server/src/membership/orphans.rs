@@ -1,4 +1,8 @@
 //! Orphan reports: reports of deliveries whose owner has moved to another broker.
+//!
+//! An owner that ends while deliveries are in flight leaves their reports without a receiver. This
+//! file passes each report to the present owner of the partition, and tries for at most
+//! [`FORWARD_MAX`]. After that the delivery counts as expired at the present owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,48 +17,50 @@ use tokio::time::timeout;
 use crate::routing::Owners;
 use crate::store::Store;
 
-/// How long, and how often, what came of a delivery is told to the owner of then. Afterwards it is known as over without a word.
-const STRAY_MAX: Duration = Duration::from_secs(10);
-const STRAY_EVERY: Duration = Duration::from_millis(100);
+/// How long a report is tried.
+const FORWARD_MAX: Duration = Duration::from_secs(10);
+/// How often it is tried when no change of owners is signalled.
+const RETRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Tells owners elsewhere what came of deliveries that they have inherited, until nobody can bring any more.
-pub(crate) async fn carry_strays(
+/// Forwards orphan reports until no sender of them is left and all have been forwarded.
+pub(crate) async fn forward_orphan_reports(
     owners: Arc<Owners>,
     store: Arc<Store>,
-    mut strays: mpsc::UnboundedReceiver<OrphanReport>,
+    mut orphans: mpsc::UnboundedReceiver<OrphanReport>,
 ) {
-    let mut carried = JoinSet::new();
+    let mut tasks = JoinSet::new();
     loop {
         tokio::select! {
-            stray = strays.recv() => match stray {
-                Some(stray) => {
-                    _ = carried.spawn(carry(Arc::clone(&owners), Arc::clone(&store), stray));
+            orphan = orphans.recv() => match orphan {
+                Some(orphan) => {
+                    _ = tasks.spawn(forward(Arc::clone(&owners), Arc::clone(&store), orphan));
                 }
                 None => break,
             },
-            Some(_) = carried.join_next() => {}
+            Some(_) = tasks.join_next() => {}
         }
     }
-    while carried.join_next().await.is_some() {}
+    while tasks.join_next().await.is_some() {}
 }
 
-/// Tells the owner of then, as soon as there is one. A broker that has left is told no more who owns what, so it asks the store.
-async fn carry(
+/// Passes reports to the present owner of their partition, as soon as there is one.
+async fn forward(
     owners: Arc<Owners>,
     store: Arc<Store>,
     OrphanReport { partition, reports }: OrphanReport,
 ) {
     let Some(mut changes) = owners.changes() else { return };
-    let telling = async {
+    let forwarding = async {
         while !owners.report(partition, &reports).await {
-            let _ = timeout(STRAY_EVERY, changes.changed()).await;
+            let _ = timeout(RETRY_EVERY, changes.changed()).await;
+            // A broker that has left gets no new topology, so it reads the lease itself.
             if let Ok(Some(lease)) = store.holder(Seat::Partition(partition)).await {
-                owners.note(partition, lease.broker, lease.epoch);
+                owners.learn_owner(partition, lease.broker, lease.epoch);
             }
         }
     };
-    if timeout(STRAY_MAX, telling).await.is_err() {
+    if timeout(FORWARD_MAX, forwarding).await.is_err() {
         let count = reports.len();
-        tracing::warn!(%partition, count, "nobody to tell what came of deliveries");
+        tracing::warn!(%partition, count, "orphan reports dropped: the partition has no owner");
     }
 }

@@ -1,4 +1,8 @@
-//! Calls to the owner of a partition.
+//! Calls to the owner of a partition, on this broker or on another.
+//!
+//! A command is sent again only if the last try certainly changed nothing, that is if it ended with
+//! [`EngineError::Stopped`]. The caller waits at most [`WAIT_FOR_OWNER_MAX`] for an owner and at
+//! most [`CALL_MAX`] for the replies.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,89 +12,93 @@ use punctual_core::PartitionId;
 use punctual_engine::{Command, EngineError, Replies, Reply};
 use tokio::time::timeout;
 
-use super::registry::{Owners, Place};
+use super::registry::{Owners, Route};
 use crate::peer::PeerError;
 use crate::telemetry::Forwarded;
 
-/// How long a call may wait for the owner who comes: longer than a hand-over, shorter than callers are patient. A crash costs a lease, which may be longer.
-const ASK_MAX: Duration = Duration::from_secs(3);
-/// How long a call may take altogether where the store is shared: it may be away for longer than anybody waits.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long at most until it is looked again who owns a partition, when nobody says that it has changed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a call waits for the next owner of its partition: longer than a hand-over, shorter than
+/// the patience of callers. After a crash, the next owner may take longer: up to one lease.
+const WAIT_FOR_OWNER_MAX: Duration = Duration::from_secs(3);
+/// How long a call may take in a cluster: the shared store may be unavailable for longer.
+const CALL_MAX: Duration = Duration::from_secs(5);
+/// How often a waiting call checks for an owner when no change is signalled.
+const RETRY_EVERY: Duration = Duration::from_millis(50);
 
 impl Owners {
-    /// Asks the owner of a partition; one answer each, in order. With the owner here it is on its way when this
-    /// returns: what is asked first is decided first.
-    pub(crate) fn ask(
+    /// Sends commands to the owner of a partition. Returns one reply per command, in order.
+    ///
+    /// If the owner is local, the commands are in its queue when this function returns: the owner
+    /// decides them in the order of these calls.
+    pub(crate) fn call(
         self: &Arc<Self>,
         partition: PartitionId,
         commands: Vec<Command>,
     ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
-        let again = self.others.is_some().then(|| commands.clone());
-        let asked = self.ask_once(partition, commands);
+        let copy = self.remote.is_some().then(|| commands.clone());
+        let first = self.try_call(partition, commands);
         let owners = Arc::clone(self);
         async move {
-            let Some(commands) = again else { return asked.await };
-            let answering = async { owners.ask_on(partition, commands, asked.await).await };
-            // It goes on being asked for; only nobody waits any longer.
-            timeout(ANSWER_MAX, answering).await.unwrap_or(Err(EngineError::Lost))
+            let Some(commands) = copy else { return first.await };
+            let replies = async { owners.retry(partition, commands, first.await).await };
+            // The owner may still execute the commands after this timeout.
+            timeout(CALL_MAX, replies).await.unwrap_or(Err(EngineError::Lost))
         }
     }
 
-    /// Asks whoever owns a partition now. [`EngineError::Stopped`] means that nothing was done.
-    fn ask_once(
+    /// Sends commands to the present owner, once. [`EngineError::Stopped`] means that nothing was
+    /// changed.
+    fn try_call(
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
     ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
-        let (mut here, mut there) = (None, None);
-        match (self.place(partition), &self.others) {
-            (Place::Here(handle), _) => here = Some(handle.call(commands)),
-            (Place::There(broker), Some(others)) => {
-                let asked = others.peers.ask(&broker, partition, &commands);
-                there = Some((asked, others.telemetry.clone()));
+        let (mut local, mut forwarded) = (None, None);
+        match (self.route(partition), &self.remote) {
+            (Route::Local(handle), _) => local = Some(handle.call(commands)),
+            (Route::Remote(broker), Some(remote)) => {
+                let call = remote.peers.forward(&broker, partition, &commands);
+                forwarded = Some((call, remote.telemetry.clone()));
             }
             _ => {}
         }
         async move {
-            match (here, there) {
-                (Some(asked), _) => asked.await,
-                (None, Some((asked, telemetry))) => {
-                    let answered = asked.await;
-                    telemetry.forwarded(forwarded(&answered));
-                    answered.or_else(undone)
+            match (local, forwarded) {
+                (Some(call), _) => call.await,
+                (None, Some((call, telemetry))) => {
+                    let result = call.await;
+                    telemetry.forwarded(metric_of(&result));
+                    result.or_else(to_engine_error)
                 }
                 (None, None) => Err(EngineError::Stopped),
             }
         }
     }
 
-    /// Asks on for what nobody has decided yet.
-    async fn ask_on(
+    /// Sends those commands again that no owner has executed yet.
+    async fn retry(
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
         first: Result<Replies, EngineError>,
     ) -> Result<Replies, EngineError> {
-        let Some(others) = &self.others else { return first };
-        let mut asking = Asking::new(commands, first);
-        let mut over = pin!(timeout(ASK_MAX, std::future::pending::<()>()));
-        let mut changes = others.changes.subscribe();
-        while asking.is_open() {
-            // Only while nothing is asked: what is under way is waited for.
+        let Some(remote) = &self.remote else { return first };
+        let mut open = OpenCommands::new(commands, first);
+        let mut deadline = pin!(timeout(WAIT_FOR_OWNER_MAX, std::future::pending::<()>()));
+        let mut changes = remote.changes.subscribe();
+        while !open.is_empty() {
+            // The deadline ends the wait for an owner; it does not interrupt a call in flight.
             tokio::select! {
-                _ = &mut over => break,
-                _ = timeout(LOOK_EVERY, changes.changed()) => {}
+                _ = &mut deadline => break,
+                _ = timeout(RETRY_EVERY, changes.changed()) => {}
             }
-            asking.take(self.ask_once(partition, asking.commands()).await);
+            open.record(self.try_call(partition, open.commands()).await);
         }
-        Ok(asking.answers)
+        Ok(open.replies)
     }
 }
 
-fn forwarded(answered: &Result<Replies, PeerError>) -> Forwarded {
-    match answered {
+fn metric_of(result: &Result<Replies, PeerError>) -> Forwarded {
+    match result {
         Ok(_) => Forwarded::answered,
         Err(PeerError::NotMine) => Forwarded::elsewhere,
         Err(PeerError::Unreachable(_)) => Forwarded::unreachable,
@@ -99,9 +107,9 @@ fn forwarded(answered: &Result<Replies, PeerError>) -> Forwarded {
     }
 }
 
-/// What an error of a peer says about what was asked.
-fn undone(error: PeerError) -> Result<Replies, EngineError> {
-    tracing::debug!(%error, "a call was not forwarded");
+/// Maps the error of a peer to what it means for the commands.
+fn to_engine_error(error: PeerError) -> Result<Replies, EngineError> {
+    tracing::debug!(%error, "forward failed");
     Err(match error {
         PeerError::NotMine | PeerError::Unreachable(_) => EngineError::Stopped,
         PeerError::Lost(_) => EngineError::Lost,
@@ -109,53 +117,53 @@ fn undone(error: PeerError) -> Result<Replies, EngineError> {
     })
 }
 
-/// Commands of which some are answered.
-struct Asking {
+/// The commands of one call and their replies so far.
+struct OpenCommands {
     commands: Vec<Command>,
-    answers: Replies,
-    /// Which nobody has decided yet.
+    replies: Replies,
+    /// Indexes of the commands that no owner has executed yet.
     open: Vec<usize>,
 }
 
-impl Asking {
+impl OpenCommands {
     fn new(commands: Vec<Command>, first: Result<Replies, EngineError>) -> Self {
-        let answers = commands.iter().map(|_| Err(EngineError::Stopped)).collect();
+        let replies = commands.iter().map(|_| Err(EngineError::Stopped)).collect();
         let open = (0..commands.len()).collect();
-        let mut asking = Self { commands, answers, open };
-        asking.take(first);
-        asking
+        let mut all = Self { commands, replies, open };
+        all.record(first);
+        all
     }
 
-    const fn is_open(&self) -> bool {
-        !self.open.is_empty()
+    const fn is_empty(&self) -> bool {
+        self.open.is_empty()
     }
 
-    /// Those that are open.
+    /// Returns the open commands.
     fn commands(&self) -> Vec<Command> {
-        self.open.iter().map(|at| self.commands[*at].clone()).collect()
+        self.open.iter().map(|index| self.commands[*index].clone()).collect()
     }
 
-    /// Takes the answers to those that were open.
-    fn take(&mut self, told: Result<Replies, EngineError>) {
-        let asked = std::mem::take(&mut self.open);
-        match told {
-            Ok(answers) => {
-                for (at, answer) in asked.into_iter().zip(answers) {
-                    self.note(at, answer);
+    /// Records the replies to the open commands.
+    fn record(&mut self, result: Result<Replies, EngineError>) {
+        let sent = std::mem::take(&mut self.open);
+        match result {
+            Ok(replies) => {
+                for (index, reply) in sent.into_iter().zip(replies) {
+                    self.record_one(index, reply);
                 }
             }
             Err(error) => {
-                for at in asked {
-                    self.note(at, Err(error.clone()));
+                for index in sent {
+                    self.record_one(index, Err(error.clone()));
                 }
             }
         }
     }
 
-    fn note(&mut self, at: usize, answer: Result<Reply, EngineError>) {
-        if answer == Err(EngineError::Stopped) {
-            self.open.push(at);
+    fn record_one(&mut self, index: usize, reply: Result<Reply, EngineError>) {
+        if reply == Err(EngineError::Stopped) {
+            self.open.push(index);
         }
-        self.answers[at] = answer;
+        self.replies[index] = reply;
     }
 }

@@ -1,4 +1,4 @@
-//! A handle to one partition: typed calls to its owner.
+//! A handle to one partition: typed calls to its owner, wherever the owner runs.
 
 use std::sync::Arc;
 
@@ -9,59 +9,62 @@ use punctual_engine::{
 
 use super::registry::Owners;
 
-/// The way to the owner of a partition.
+/// Calls the owner of one partition.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Door<'a> {
+pub(crate) struct PartitionHandle<'a> {
     pub(super) owners: &'a Arc<Owners>,
     pub(super) partition: PartitionId,
 }
 
-impl Door<'_> {
-    /// Asks for several things at once; one answer each, in order.
+impl PartitionHandle<'_> {
+    /// Sends several commands. Returns one reply per command, in order.
     pub(crate) fn call(
         &self,
         commands: Vec<Command>,
     ) -> impl Future<Output = Result<Replies, EngineError>> + Send + use<> {
-        self.owners.ask(self.partition, commands)
+        self.owners.call(self.partition, commands)
     }
 
-    /// Creates a task, or replaces the one that its key names.
-    pub(crate) async fn schedule(&self, order: ScheduleCommand) -> Result<Scheduled, EngineError> {
-        match self.one(Command::Schedule(order)).await? {
+    /// Creates a task, or replaces the task with the same key.
+    pub(crate) async fn schedule(
+        &self,
+        command: ScheduleCommand,
+    ) -> Result<Scheduled, EngineError> {
+        match self.one(Command::Schedule(command)).await? {
             Reply::Scheduled(scheduled) => Ok(scheduled),
-            answer => Err(unlike(&answer)),
+            reply => Err(unexpected(&reply)),
         }
     }
 
-    /// Stops a task before its next fire.
+    /// Cancels a task before its next fire.
     pub(crate) async fn cancel(&self, subject: Subject) -> Result<Cancelled, EngineError> {
         match self.one(Command::Cancel(subject)).await? {
             Reply::Cancelled(cancelled) => Ok(cancelled),
-            answer => Err(unlike(&answer)),
+            reply => Err(unexpected(&reply)),
         }
     }
 
-    /// Shows a living task.
+    /// Reads a task that is scheduled, firing or paused.
     pub(crate) async fn get(&self, subject: Subject) -> Result<Task, EngineError> {
         self.task(Command::Get(subject)).await
     }
 
-    /// Does what is answered with a task: get, pause, resume, redrive.
+    /// Sends a command whose reply is a task: get, pause, resume or redrive.
     pub(crate) async fn task(&self, command: Command) -> Result<Task, EngineError> {
         match self.one(command).await? {
             Reply::Task(task) => Ok(task),
-            answer => Err(unlike(&answer)),
+            reply => Err(unexpected(&reply)),
         }
     }
 
     async fn one(&self, command: Command) -> Result<Reply, EngineError> {
-        let answers = self.call(vec![command]).await?;
-        answers.into_iter().next().unwrap_or(Err(EngineError::Lost))
+        let replies = self.call(vec![command]).await?;
+        replies.into_iter().next().unwrap_or(Err(EngineError::Lost))
     }
 }
 
-/// Another broker may be of another version, and answer what nobody asked: what it did is not known.
-fn unlike(answer: &Reply) -> EngineError {
-    tracing::error!(?answer, "another command's answer");
+/// A peer of another version may send a reply of another kind. What it has done is not known.
+fn unexpected(reply: &Reply) -> EngineError {
+    tracing::error!(?reply, "peer sent a reply to another command");
     EngineError::Lost
 }

@@ -1,7 +1,11 @@
-//! The registry of owners.
+//! The registry: the owners that run on this broker, and the brokers that own the rest.
+//!
+//! `membership` inserts and removes local owners and publishes each new topology. Readers subscribe
+//! to [`Owners::changes`] to learn that an owner has changed. `forward` sends commands to the owner
+//! that the registry names.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use punctual_core::{
     BrokerId, Epoch, Namespace, PartitionId, Partitions, TaskKey, Topology, partition_of,
@@ -9,62 +13,63 @@ use punctual_core::{
 use punctual_engine::{EngineError, Gauges, OwnerHandle, Report};
 use tokio::sync::watch;
 
-use super::partition_handle::Door;
+use super::partition_handle::PartitionHandle;
 use crate::peer::Peers;
 use crate::telemetry::Telemetry;
 
-/// The owners of all partitions.
+/// The owners of all partitions, on this broker and on others.
 #[derive(Debug)]
 pub(crate) struct Owners {
     partitions: Partitions,
-    /// Those that are here.
-    here: RwLock<Here>,
-    /// Tasks without a name go round.
+    local: RwLock<LocalOwners>,
+    /// Distributes tasks without a key over partitions in turn.
     next: AtomicUsize,
-    /// The other brokers, if there can be some.
-    pub(super) others: Option<Others>,
+    /// `None` if this broker shares its store with no other.
+    pub(super) remote: Option<RemoteOwners>,
 }
 
-/// Owners of this broker, by partition and in a row.
+/// The owners that run on this broker.
 #[derive(Debug, Default)]
-struct Here {
-    by_partition: Vec<Option<Local>>,
-    row: Vec<PartitionId>,
+struct LocalOwners {
+    by_partition: Vec<Option<LocalOwner>>,
+    /// The partitions that have an entry, in ascending order.
+    partitions: Vec<PartitionId>,
 }
 
 #[derive(Debug, Clone)]
-struct Local {
+struct LocalOwner {
     epoch: Epoch,
     handle: OwnerHandle,
 }
 
+/// What this broker knows of the owners on other brokers.
 #[derive(Debug)]
-pub(super) struct Others {
+pub(super) struct RemoteOwners {
     me: BrokerId,
     pub(super) peers: Arc<Peers>,
     pub(super) telemetry: Telemetry,
     topology: Mutex<Topology>,
-    /// Counts changes, so that whoever waits for one sees it.
+    /// Counts changes, so that a subscriber never misses one.
     pub(super) changes: watch::Sender<u64>,
 }
 
-/// Where a partition is.
-pub(super) enum Place {
-    Here(OwnerHandle),
-    There(BrokerId),
-    /// Nobody has it, or nobody knows who.
-    Nowhere,
+/// Where the owner of a partition runs.
+pub(super) enum Route {
+    Local(OwnerHandle),
+    Remote(BrokerId),
+    /// The partition has no owner, or this broker does not know it yet.
+    Unknown,
 }
 
 impl Owners {
-    /// All of them will be here.
+    /// Creates a registry in which every owner is local.
     pub(crate) fn sole(partitions: Partitions) -> Self {
         let by_partition = vec![None; usize::from(partitions.count())];
-        let here = RwLock::new(Here { by_partition, row: Vec::new() });
-        Self { partitions, here, next: AtomicUsize::new(0), others: None }
+        let local = RwLock::new(LocalOwners { by_partition, partitions: Vec::new() });
+        Self { partitions, local, next: AtomicUsize::new(0), remote: None }
     }
 
-    /// Some of them will be here, the others with other brokers.
+    /// Creates a registry for a broker of a cluster.
     pub(crate) fn shared(
         partitions: Partitions,
         me: BrokerId,
@@ -72,94 +77,104 @@ impl Owners {
         telemetry: Telemetry,
     ) -> Self {
         let topology = Mutex::new(Topology::vacant(partitions));
-        let others = Others { me, peers, telemetry, topology, changes: watch::Sender::new(0) };
-        Self { others: Some(others), ..Self::sole(partitions) }
+        let changes = watch::Sender::new(0);
+        let remote = RemoteOwners { me, peers, telemetry, topology, changes };
+        Self { remote: Some(remote), ..Self::sole(partitions) }
     }
 
-    /// All partitions.
+    /// Returns the number of partitions of the store.
     pub(crate) const fn partitions(&self) -> Partitions {
         self.partitions
     }
 
-    /// The owner of a partition; `None` if there is no such partition.
-    pub(crate) fn of(self: &Arc<Self>, partition: PartitionId) -> Option<Door<'_>> {
-        (partition.get() < self.partitions.count()).then_some(Door { owners: self, partition })
+    /// Returns a handle to a partition; `None` if the store has no such partition.
+    pub(crate) fn of(self: &Arc<Self>, partition: PartitionId) -> Option<PartitionHandle<'_>> {
+        let exists = partition.get() < self.partitions.count();
+        exists.then_some(PartitionHandle { owners: self, partition })
     }
 
-    /// The owner of a named task.
-    pub(crate) fn of_key(self: &Arc<Self>, namespace: &Namespace, key: &TaskKey) -> Door<'_> {
-        Door { owners: self, partition: partition_of(namespace, key, self.partitions) }
+    /// Returns a handle to the partition of a task with a key.
+    pub(crate) fn of_key(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        key: &TaskKey,
+    ) -> PartitionHandle<'_> {
+        let partition = partition_of(namespace, key, self.partitions);
+        PartitionHandle { owners: self, partition }
     }
 
-    /// The owner of tasks without a name: any will do, and one that is here saves the way.
-    pub(crate) fn any(self: &Arc<Self>) -> Door<'_> {
-        Door { owners: self, partition: self.any_partition() }
+    /// Returns a handle to a partition for a task without a key.
+    pub(crate) fn any(self: &Arc<Self>) -> PartitionHandle<'_> {
+        PartitionHandle { owners: self, partition: self.any_partition() }
     }
 
-    /// A partition for tasks without a name. What comes together goes to one: its owner writes it together.
+    /// Picks a partition for tasks without a key, a local one if there is any: that saves a hop.
+    ///
+    /// The tasks of one request use one partition, so that its owner writes them in one batch.
     pub(crate) fn any_partition(&self) -> PartitionId {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let here = self.here();
-        if here.row.is_empty() {
+        let local = self.local();
+        if local.partitions.is_empty() {
             let number = u16::try_from(turn % usize::from(self.partitions.count())).ok();
             return number.and_then(PartitionId::new).unwrap_or(PartitionId::FIRST);
         }
-        here.row[turn % here.row.len()]
+        local.partitions[turn % local.partitions.len()]
     }
 
-    /// Those that are here.
+    /// Returns the local owners.
     pub(crate) fn handles(&self) -> Vec<(PartitionId, OwnerHandle)> {
-        let here = self.here();
-        let local = |partition: &PartitionId| {
-            let local = here.by_partition[usize::from(partition.get())].as_ref()?;
-            Some((*partition, local.handle.clone()))
+        let local = self.local();
+        let handle = |partition: &PartitionId| {
+            let owner = local.by_partition[usize::from(partition.get())].as_ref()?;
+            Some((*partition, owner.handle.clone()))
         };
-        here.row.iter().filter_map(local).collect()
+        local.partitions.iter().filter_map(handle).collect()
     }
 
-    /// The owner of a partition, if it is here.
+    /// Returns the owner of a partition if it is local.
     pub(crate) fn handle(&self, partition: PartitionId) -> Option<OwnerHandle> {
-        let here = self.here();
-        let local = here.by_partition.get(usize::from(partition.get()))?.as_ref()?;
-        Some(local.handle.clone())
+        let local = self.local();
+        let owner = local.by_partition.get(usize::from(partition.get()))?.as_ref()?;
+        Some(owner.handle.clone())
     }
 
-    /// The epoch of the owner of a partition, if it is here.
+    /// Returns the epoch of the owner of a partition if it is local.
     pub(crate) fn epoch(&self, partition: PartitionId) -> Option<Epoch> {
-        let here = self.here();
-        Some(here.by_partition.get(usize::from(partition.get()))?.as_ref()?.epoch)
+        let local = self.local();
+        Some(local.by_partition.get(usize::from(partition.get()))?.as_ref()?.epoch)
     }
 
-    /// An owner has started here.
-    pub(crate) fn start(&self, partition: PartitionId, epoch: Epoch, handle: OwnerHandle) {
-        self.put(partition, Some(Local { epoch, handle }));
+    /// Adds an owner that has started on this broker.
+    pub(crate) fn insert(&self, partition: PartitionId, epoch: Epoch, handle: OwnerHandle) {
+        self.replace(partition, Some(LocalOwner { epoch, handle }));
         self.changed();
     }
 
-    /// An owner has ended here, unless another of the same partition has begun since.
-    pub(crate) fn end(&self, partition: PartitionId, epoch: Epoch) -> Option<OwnerHandle> {
+    /// Removes a local owner, unless an owner of another epoch has replaced it.
+    pub(crate) fn remove(&self, partition: PartitionId, epoch: Epoch) -> Option<OwnerHandle> {
         if self.epoch(partition) != Some(epoch) {
             return None;
         }
-        let ended = self.put(partition, None);
+        let removed = self.replace(partition, None);
         self.changed();
-        ended.map(|local| local.handle)
+        removed.map(|owner| owner.handle)
     }
 
-    fn put(&self, partition: PartitionId, local: Option<Local>) -> Option<Local> {
-        let mut here = self.here.write().unwrap_or_else(PoisonError::into_inner);
-        let place = here.by_partition.get_mut(usize::from(partition.get()))?;
-        let before = std::mem::replace(place, local);
-        let row =
-            self.partitions.iter().filter(|at| here.by_partition[usize::from(at.get())].is_some());
-        here.row = row.collect();
+    fn replace(&self, partition: PartitionId, owner: Option<LocalOwner>) -> Option<LocalOwner> {
+        let mut local = self.local.write().unwrap_or_else(PoisonError::into_inner);
+        let entry = local.by_partition.get_mut(usize::from(partition.get()))?;
+        let before = std::mem::replace(entry, owner);
+        let is_local = |at: &PartitionId| local.by_partition[usize::from(at.get())].is_some();
+        let partitions = self.partitions.iter().filter(is_local).collect();
+        local.partitions = partitions;
         before
     }
 
-    /// Who holds what, as the roll says. It may be older than what was noted: what is not newer changes nothing.
-    pub(crate) fn publish(&self, topology: &Topology) {
-        if let Some(others) = &self.others {
-            let mut known = others.topology();
+    /// Merges a topology that was read from the store. It may be older than what this broker
+    /// already knows; entries with an older epoch change nothing.
+    pub(crate) fn update_topology(&self, topology: &Topology) {
+        if let Some(remote) = &self.remote {
+            let mut known = remote.topology();
             let before = known.clone();
             for (partition, owner) in topology.owners() {
                 known.note(partition, owner.broker.clone(), owner.epoch);
@@ -171,70 +186,70 @@ impl Owners {
         }
     }
 
-    /// Wakes whenever an owner has come or gone, here or elsewhere; `None` if they all are here for ever.
-    pub(crate) fn changes(&self) -> Option<watch::Receiver<u64>> {
-        self.others.as_ref().map(|others| others.changes.subscribe())
-    }
-
-    /// Tells the owner of a partition what came of deliveries. Out: whether somebody was there to hear it.
-    pub(crate) async fn report(&self, partition: PartitionId, reports: &[Report]) -> bool {
-        match (self.place(partition), &self.others) {
-            (Place::Here(handle), _) => {
-                handle.report(reports.to_vec());
-                true
-            }
-            (Place::There(broker), Some(others)) => {
-                others.peers.report(&broker, partition, reports).await.is_ok()
-            }
-            _ => false,
-        }
-    }
-
-    /// Somebody else has taken a partition: news that comes before the topology does.
-    pub(crate) fn note(&self, partition: PartitionId, broker: BrokerId, epoch: Epoch) {
-        if let Some(others) = &self.others {
-            let mut topology = others.topology();
+    /// Records that another broker has taken a partition, before the next topology says so.
+    pub(crate) fn learn_owner(&self, partition: PartitionId, broker: BrokerId, epoch: Epoch) {
+        if let Some(remote) = &self.remote {
+            let mut topology = remote.topology();
             let before = topology.owner(partition).cloned();
             topology.note(partition, broker, epoch);
-            let is_news = topology.owner(partition) != before.as_ref();
+            let is_new = topology.owner(partition) != before.as_ref();
             drop(topology);
-            // Whoever waits for news would otherwise be woken by what it has just said itself.
-            if is_news {
+            // A caller that waits for a change must not be woken by what it recorded itself.
+            if is_new {
                 self.changed();
             }
         }
     }
 
-    pub(super) fn place(&self, partition: PartitionId) -> Place {
-        if let Some(handle) = self.handle(partition) {
-            return Place::Here(handle);
-        }
-        let Some(others) = &self.others else { return Place::Nowhere };
-        match others.topology().owner(partition) {
-            // It was ours until a moment ago.
-            Some(owner) if owner.broker == others.me => Place::Nowhere,
-            Some(owner) => Place::There(owner.broker.clone()),
-            None => Place::Nowhere,
+    /// Subscribes to changes of owners, local and remote; `None` if all owners are always local.
+    pub(crate) fn changes(&self) -> Option<watch::Receiver<u64>> {
+        self.remote.as_ref().map(|remote| remote.changes.subscribe())
+    }
+
+    /// Passes reports of deliveries to the owner of a partition. Returns whether an owner got them.
+    pub(crate) async fn report(&self, partition: PartitionId, reports: &[Report]) -> bool {
+        match (self.route(partition), &self.remote) {
+            (Route::Local(handle), _) => {
+                handle.report(reports.to_vec());
+                true
+            }
+            (Route::Remote(broker), Some(remote)) => {
+                remote.peers.report(&broker, partition, reports).await.is_ok()
+            }
+            _ => false,
         }
     }
 
-    /// How much there is in all of them, everywhere, of one namespace or of all.
+    pub(super) fn route(&self, partition: PartitionId) -> Route {
+        if let Some(handle) = self.handle(partition) {
+            return Route::Local(handle);
+        }
+        let Some(remote) = &self.remote else { return Route::Unknown };
+        match remote.topology().owner(partition) {
+            // The local owner has just ended and the topology still names this broker.
+            Some(owner) if owner.broker == remote.me => Route::Unknown,
+            Some(owner) => Route::Remote(owner.broker.clone()),
+            None => Route::Unknown,
+        }
+    }
+
+    /// Sums the gauges of all owners, of one namespace or of all.
     pub(crate) async fn gauges(
         &self,
         namespace: Option<&Namespace>,
     ) -> Result<Gauges, EngineError> {
         let mut gauges = self.gauges_here(namespace).await?;
-        if let Some(others) = &self.others {
-            let brokers = others.brokers();
+        if let Some(remote) = &self.remote {
+            let brokers = remote.brokers();
             for broker in brokers {
-                let told = others.peers.gauges(&broker, namespace).await;
-                gauges = gauges.and(told.map_err(|_| EngineError::Stopped)?);
+                let theirs = remote.peers.gauges(&broker, namespace).await;
+                gauges = gauges.and(theirs.map_err(|_| EngineError::Stopped)?);
             }
         }
         Ok(gauges)
     }
 
-    /// How much there is in those that are here.
+    /// Sums the gauges of the local owners.
     pub(crate) async fn gauges_here(
         &self,
         namespace: Option<&Namespace>,
@@ -242,32 +257,32 @@ impl Owners {
         let mut gauges = Gauges::default();
         for (_, handle) in self.handles() {
             match handle.gauges(namespace.cloned()).await {
-                Ok(told) => gauges = gauges.and(told),
-                // One that has just gone elsewhere is counted there.
-                Err(_) if self.others.is_some() => {}
+                Ok(of_owner) => gauges = gauges.and(of_owner),
+                // The partition has just moved, and the next owner counts it.
+                Err(_) if self.remote.is_some() => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(gauges)
     }
 
-    fn here(&self) -> std::sync::RwLockReadGuard<'_, Here> {
-        self.here.read().unwrap_or_else(PoisonError::into_inner)
+    fn local(&self) -> RwLockReadGuard<'_, LocalOwners> {
+        self.local.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn changed(&self) {
-        if let Some(others) = &self.others {
-            others.changes.send_modify(|count| *count += 1);
+        if let Some(remote) = &self.remote {
+            remote.changes.send_modify(|count| *count += 1);
         }
     }
 }
 
-impl Others {
+impl RemoteOwners {
     fn topology(&self) -> MutexGuard<'_, Topology> {
         self.topology.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All others that hold something.
+    /// Returns the other brokers that own at least one partition.
     fn brokers(&self) -> Vec<BrokerId> {
         let topology = self.topology();
         let owners = topology.owners().map(|(_, owner)| owner.broker.clone());

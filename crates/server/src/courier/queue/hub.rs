@@ -1,11 +1,14 @@
-//! The hub: workers come here for deliveries, on a stream with credit or by long poll.
+//! The hub: takes deliveries of owners to queues and leases each to one worker.
 //!
-//! In: deliveries of owners to queues, and workers who want some. Out: each delivery is leased to one worker under a token; what the worker
-//! says of it, or the end of the lease, is reported to the owner. Least loaded workers are served first.
-//! Invariant: a delivery is reported exactly once. A token settles one lease, in its own namespace and under no other queue's name, while it lasts.
-//! Bound: owners send no more than they were told there is room for; what nobody takes within [`HOLD_MAX`] goes back unsent.
-//! No lock is held across an await, and nothing slow is done under it.
-//! Next door: `line` (one queue), `lease` (who has what until when); `api/queues` and `api/grpc` speak to workers.
+//! The hub tells owners how many deliveries the workers of a queue want, and owners send no more
+//! than that. A delivery that no worker takes within [`HOLD_MAX`] goes back to its owner unsent.
+//! The worker with the fewest unsettled deliveries is served first.
+//!
+//! Each delivery is reported to its owner exactly once: with the worker's settlement, as expired,
+//! or as unsent. A token settles one lease, only while it lasts, and only for the namespace and
+//! queue of its delivery.
+//!
+//! The lock is never held across an await, and only short work is done under it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,56 +19,58 @@ use punctual_engine::{Delivery, OwnerHandle, Report, Reports};
 use rapidhash::fast::RandomState;
 use tokio::sync::{mpsc, oneshot};
 
-use super::lease::{Held, Leases, Token};
-use super::line::{Line, Poll, Waiting};
-use super::settlement::{Heard, Leased, Place, Word};
-use super::worker::{Polling, Worker};
+use super::lease::{LeaseToken, Leases, OpenLease};
+use super::line::{QueueLine, QueuePoll, QueuedDelivery};
+use super::settlement::{Leased, SettleResult, SettleScope, Settlement};
+use super::worker::{PollGuard, StreamWorker};
 use crate::clock::SystemClock;
 use crate::courier::given_up;
 use crate::telemetry::Telemetry;
 
 /// How long a delivery waits for a worker before it goes back to its owner unsent.
 const HOLD_MAX: Duration = Duration::from_secs(2);
-/// How often ends of leases are looked for.
+/// How often the hub checks for leases that are over.
 const TICK: Duration = Duration::from_millis(20);
 /// Unsettled deliveries that one worker may have.
 pub(crate) const CREDIT_MAX: usize = 65_536;
-/// Deliveries in one message to a worker: what fits a few hundred kilobytes if they are small.
+/// Deliveries in one message to a worker: a few hundred kilobytes if they are small.
 pub(crate) const MESSAGE_MAX: usize = 1024;
+/// Deliveries that one of several workers gets before the load is compared again.
+const PIECE_MAX: usize = 16;
 
-/// Which line of deliveries.
+/// Names the line of a queue.
 pub(super) type LineId = (Namespace, Queue);
-/// Which worker on a stream. Never given twice: a lease may outlive the stream that it went out on.
+/// Names a worker on a stream. Never reused: a lease may outlast the stream of its worker.
 pub(super) type WorkerNo = u64;
 
+/// Holds deliveries to queues and the workers that take them.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    inner: Mutex<Inner>,
+    state: Mutex<HubState>,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inner {
-    pub(super) lines: HashMap<LineId, Line, RandomState>,
-    pub(super) workers: HashMap<WorkerNo, WorkerEntry, RandomState>,
-    /// Workers that ever came.
-    pub(super) came: WorkerNo,
+pub(super) struct HubState {
+    pub(super) lines: HashMap<LineId, QueueLine, RandomState>,
+    pub(super) workers: HashMap<WorkerNo, WorkerState, RandomState>,
+    last_worker: WorkerNo,
     pub(super) leases: Leases,
-    /// Who is told about room.
-    pub(super) owners: Vec<(PartitionId, OwnerHandle)>,
+    /// The owners that are told how many deliveries the workers want.
+    owners: Vec<(PartitionId, OwnerHandle)>,
     pub(super) closed: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct WorkerEntry {
+pub(super) struct WorkerState {
     pub(super) lines: Vec<LineId>,
     pub(super) credit: usize,
-    pub(super) unsettled: usize,
-    pub(super) sender: mpsc::UnboundedSender<Vec<Leased>>,
+    unsettled: usize,
+    sender: mpsc::UnboundedSender<Vec<Leased>>,
 }
 
-/// The line of a delivery to a queue.
+/// Returns the line of a delivery; `None` if its target is not a queue.
 pub(super) fn line_of(delivery: &Delivery) -> Option<LineId> {
     match &delivery.definition.target {
         Target::Queue(queue) => Some((delivery.definition.namespace.clone(), queue.clone())),
@@ -79,12 +84,12 @@ fn is_of(delivery: &Delivery, (namespace, line): &LineId) -> bool {
         && definition.namespace == *namespace
 }
 
-/// Reports that go out once the lock is free.
+/// Reports to owners, gathered under the lock and sent after it is released.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing(Vec<(Reports, Vec<Report>)>);
+pub(super) struct ReportBatch(Vec<(Reports, Vec<Report>)>);
 
-impl Outgoing {
-    pub(super) fn push(&mut self, reports: &Reports, report: Report) {
+impl ReportBatch {
+    fn push(&mut self, reports: &Reports, report: Report) {
         match self.0.iter_mut().find(|(to, _)| to.same_as(reports)) {
             Some((_, gathered)) => gathered.push(report),
             None => self.0.push((reports.clone(), vec![report])),
@@ -100,26 +105,26 @@ impl Outgoing {
 
 impl Hub {
     pub(crate) fn new(clock: Arc<SystemClock>, telemetry: Telemetry) -> Arc<Self> {
-        Arc::new(Self { inner: Mutex::default(), clock, telemetry })
+        Arc::new(Self { state: Mutex::default(), clock, telemetry })
     }
 
-    /// A partition has an owner here: it is told about room, from now on.
+    /// Adds the owner of a partition: it is told about capacity from now on.
     pub(crate) fn serve(&self, partition: PartitionId, owner: OwnerHandle) {
-        let mut inner = self.lock();
-        for (namespace, queue) in inner.lines.keys() {
-            let room = inner.room(&(namespace.clone(), queue.clone()));
-            owner.give_room(namespace.clone(), queue.clone(), room);
+        let mut state = self.lock();
+        for (namespace, queue) in state.lines.keys() {
+            let capacity = state.capacity(&(namespace.clone(), queue.clone()));
+            owner.give_room(namespace.clone(), queue.clone(), capacity);
         }
-        inner.owners.retain(|(at, _)| *at != partition);
-        inner.owners.push((partition, owner));
+        state.owners.retain(|(at, _)| *at != partition);
+        state.owners.push((partition, owner));
     }
 
-    /// The owner of a partition has gone. What it has sent goes on.
+    /// Removes the owner of a partition. Deliveries that it has sent are kept.
     pub(crate) fn forget(&self, partition: PartitionId) {
         self.lock().owners.retain(|(at, _)| *at != partition);
     }
 
-    /// Ends leases whose time is over, for ever.
+    /// Ends leases whose time is over. Never returns.
     pub(crate) async fn watch(&self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -129,45 +134,46 @@ impl Hub {
         }
     }
 
-    /// Takes deliveries to queues.
+    /// Takes deliveries to queues from an owner.
     pub(crate) fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         let now = self.clock.now();
         let mut deliveries = deliveries.into_iter().peekable();
-        let mut inner = self.lock();
-        // Deliveries come lane by lane, so the line is looked up once for many.
+        let mut state = self.lock();
+        // Deliveries come lane by lane, so one lookup of the line serves many of them.
         while let Some(line_id) = deliveries.peek().and_then(line_of) {
-            let line = inner.lines.entry(line_id.clone()).or_default();
+            let line = state.lines.entry(line_id.clone()).or_default();
             while let Some(delivery) = deliveries.next_if(|delivery| is_of(delivery, &line_id)) {
-                line.waiting.push_back(Waiting { delivery, reports: reports.clone(), since: now });
+                let queued = QueuedDelivery { delivery, reports: reports.clone(), since: now };
+                line.waiting.push_back(queued);
             }
-            inner.hand_out(&line_id, now);
+            state.dispatch(&line_id, now);
         }
     }
 
-    /// A worker comes, and stays as long as it holds what it gets.
+    /// Adds a worker on a stream. It stays until the returned value is dropped.
     pub(crate) fn join(
         self: &Arc<Self>,
         namespace: &Namespace,
         queues: &[Queue],
         credit: usize,
-    ) -> Worker {
+    ) -> StreamWorker {
         let (sender, receiver) = mpsc::unbounded_channel();
         let lines: Vec<_> = queues.iter().map(|queue| (namespace.clone(), queue.clone())).collect();
         let number = {
-            let mut inner = self.lock();
+            let mut state = self.lock();
             let credit = credit.min(CREDIT_MAX);
-            let entry = WorkerEntry { lines: lines.clone(), credit, unsettled: 0, sender };
-            inner.came += 1;
-            let number = inner.came;
-            inner.workers.insert(number, entry);
+            let worker = WorkerState { lines: lines.clone(), credit, unsettled: 0, sender };
+            state.last_worker += 1;
+            let number = state.last_worker;
+            state.workers.insert(number, worker);
             for line_id in &lines {
-                inner.lines.entry(line_id.clone()).or_default().workers.push(number);
+                state.lines.entry(line_id.clone()).or_default().workers.push(number);
             }
             number
         };
-        self.tell_room(&lines);
-        self.hand_out_all(&lines);
-        Worker { hub: Arc::clone(self), number, receiver }
+        self.announce_capacity(&lines);
+        self.dispatch_all(&lines);
+        StreamWorker { hub: Arc::clone(self), number, receiver }
     }
 
     /// Waits up to `wait` for at most `max` deliveries of a queue.
@@ -179,187 +185,193 @@ impl Hub {
         lease: Option<Duration>,
     ) -> Vec<Leased> {
         let (sender, receiver) = oneshot::channel();
-        let mut polling = Polling { hub: self, line_id, receiver };
-        let poll = Poll { max, lease, sender };
+        let mut guard = PollGuard { hub: self, line_id, receiver };
+        let poll = QueuePoll { max, lease, sender };
         {
-            let mut inner = self.lock();
-            if inner.closed {
+            let mut state = self.lock();
+            if state.closed {
                 return Vec::new();
             }
-            inner.lines.entry(polling.line_id.clone()).or_default().polls.push(poll);
+            state.lines.entry(guard.line_id.clone()).or_default().polls.push(poll);
         }
-        let lines = std::slice::from_ref(&polling.line_id);
-        self.tell_room(lines);
-        self.hand_out_all(lines);
-        match tokio::time::timeout(wait, &mut polling.receiver).await {
+        let lines = std::slice::from_ref(&guard.line_id);
+        self.announce_capacity(lines);
+        self.dispatch_all(lines);
+        match tokio::time::timeout(wait, &mut guard.receiver).await {
             Ok(leased) => leased.unwrap_or_default(),
-            // It may have been answered in the very last moment: what was leased must not be dropped.
+            // It may have been served at the last moment: leased deliveries must not be dropped.
             Err(_) => {
-                polling.receiver.close();
-                polling.receiver.try_recv().unwrap_or_default()
+                guard.receiver.close();
+                guard.receiver.try_recv().unwrap_or_default()
             }
         }
     }
 
-    /// Hands nothing out from here on. Whoever polls is let go, what nobody has yet goes back to its owner, and what nobody can settle any
-    /// more, because new streams are refused, is given up. What workers have they may settle.
+    /// Stops leasing deliveries.
+    ///
+    /// Polls return empty, deliveries that wait go back to their owners, and leases of workers that
+    /// have gone are given up, because they can no longer be settled: new streams are refused. The
+    /// remaining workers may still settle.
     pub(crate) fn close(&self) {
-        let mut outgoing = Outgoing::default();
+        let mut reports = ReportBatch::default();
         {
-            let mut inner = self.lock();
-            inner.closed = true;
-            inner.lines.values_mut().for_each(|line| line.polls.clear());
-            let Inner { workers, leases, .. } = &mut *inner;
-            let here = |held: &Held| held.worker.is_none_or(|number| workers.contains_key(&number));
-            let lost = leases.take(|held| !here(held));
-            self.report_given_up(lost, &mut outgoing);
+            let mut state = self.lock();
+            state.closed = true;
+            state.lines.values_mut().for_each(|line| line.polls.clear());
+            let HubState { workers, leases, .. } = &mut *state;
+            let can_settle =
+                |lease: &OpenLease| lease.worker.is_none_or(|number| workers.contains_key(&number));
+            let abandoned = leases.take(|lease| !can_settle(lease));
+            self.report_abandoned(abandoned, &mut reports);
         }
-        outgoing.send();
+        reports.send();
         self.expire();
     }
 
-    /// Waits for no worker any more. Out: how many leases were given up; their tokens are stale.
+    /// Ends all leases without waiting for the workers. Returns how many there were.
     pub(crate) fn give_up(&self) -> usize {
-        let mut outgoing = Outgoing::default();
+        let mut reports = ReportBatch::default();
         let count = {
-            let held = self.lock().leases.take(|_| true);
-            let count = held.len();
-            self.report_given_up(held, &mut outgoing);
+            let abandoned = self.lock().leases.take(|_| true);
+            let count = abandoned.len();
+            self.report_abandoned(abandoned, &mut reports);
             count
         };
-        outgoing.send();
+        reports.send();
         count
     }
 
-    /// Whether no worker has anything, and nothing waits for one.
+    /// Returns whether no delivery is leased and none waits.
     pub(crate) fn is_idle(&self) -> bool {
-        let inner = self.lock();
-        inner.leases.is_empty() && inner.lines.values().all(|line| line.waiting.is_empty())
+        let state = self.lock();
+        state.leases.is_empty() && state.lines.values().all(|line| line.waiting.is_empty())
     }
 
-    pub(super) fn report_given_up(&self, held: Vec<Held>, outgoing: &mut Outgoing) {
-        for held in held {
-            let outcome = given_up(&held.delivery);
+    pub(super) fn report_abandoned(&self, leases: Vec<OpenLease>, reports: &mut ReportBatch) {
+        for lease in leases {
+            let outcome = given_up(&lease.delivery);
             if let Some(outcome) = &outcome {
-                self.count(&held.delivery, outcome);
+                self.count(&lease.delivery, outcome);
             }
-            outgoing.push(&held.reports, held.delivery.report(outcome));
+            reports.push(&lease.reports, lease.delivery.report(outcome));
         }
     }
 
-    /// Takes a worker's words. Out: what came of each, in order.
+    /// Takes settlements of a worker. Returns one result per settlement, in order.
     pub(crate) fn settle(
         &self,
-        place: Place<'_>,
-        words: impl IntoIterator<Item = (Token, Word)>,
-    ) -> Vec<Heard> {
+        scope: SettleScope<'_>,
+        settlements: impl IntoIterator<Item = (LeaseToken, Settlement)>,
+    ) -> Vec<SettleResult> {
         let now = self.clock.now();
-        let mut outgoing = Outgoing::default();
+        let mut reports = ReportBatch::default();
         let mut lines: Vec<LineId> = Vec::new();
         let mut polled = Vec::new();
-        let mut heard = Vec::new();
+        let mut results = Vec::new();
         {
-            let mut inner = self.lock();
-            for (token, word) in words {
-                let outcome = match word {
-                    Word::Extend { lease } => {
-                        heard.push(inner.leases.extend(token, place, now.after(lease)));
+            let mut state = self.lock();
+            for (token, settlement) in settlements {
+                let outcome = match settlement {
+                    Settlement::Extend { lease } => {
+                        results.push(state.leases.extend(token, scope, now.after(lease)));
                         continue;
                     }
-                    Word::Unseen => {
-                        heard.push(inner.unseen(token, place, &mut lines, &mut polled));
+                    Settlement::Returned => {
+                        results.push(state.put_back(token, scope, &mut lines, &mut polled));
                         continue;
                     }
-                    Word::Ack => Outcome::Acked,
-                    Word::Fail { reason, retry_in } => Outcome::Failed { reason, retry_in },
-                    Word::Refuse { reason } => Outcome::Refused { reason },
+                    Settlement::Ack => Outcome::Acked,
+                    Settlement::Fail { reason, retry_in } => Outcome::Failed { reason, retry_in },
+                    Settlement::Refuse { reason } => Outcome::Refused { reason },
                 };
-                let Some(held) = inner.leases.end(token, place) else {
-                    heard.push(Heard::Stale);
+                let Some(lease) = state.leases.end(token, scope) else {
+                    results.push(SettleResult::Stale);
                     continue;
                 };
-                heard.push(Heard::Taken);
-                inner.let_down(&held, &mut lines, &mut polled);
-                self.count(&held.delivery, &outcome);
-                outgoing.push(&held.reports, held.delivery.report(Some(outcome)));
+                results.push(SettleResult::Accepted);
+                state.release(&lease, &mut lines, &mut polled);
+                self.count(&lease.delivery, &outcome);
+                reports.push(&lease.reports, lease.delivery.report(Some(outcome)));
             }
             for line_id in &lines {
-                inner.hand_out(line_id, now);
+                state.dispatch(line_id, now);
             }
         }
-        outgoing.send();
-        self.tell_room(&polled);
-        heard
+        reports.send();
+        self.announce_capacity(&polled);
+        results
     }
 
-    /// Ends leases whose time is over, and gives back what nobody took.
+    /// Ends leases whose time is over, and returns deliveries that no worker took to their owners.
     fn expire(&self) {
         let now = self.clock.now();
-        let mut outgoing = Outgoing::default();
+        let mut reports = ReportBatch::default();
         let mut lines: Vec<LineId> = Vec::new();
         let mut polled = Vec::new();
         {
-            let mut inner = self.lock();
-            for held in inner.leases.expired(now) {
-                inner.let_down(&held, &mut lines, &mut polled);
-                self.count(&held.delivery, &Outcome::Expired);
-                outgoing.push(&held.reports, held.delivery.report(Some(Outcome::Expired)));
+            let mut state = self.lock();
+            for lease in state.leases.expired(now) {
+                state.release(&lease, &mut lines, &mut polled);
+                self.count(&lease.delivery, &Outcome::Expired);
+                reports.push(&lease.reports, lease.delivery.report(Some(Outcome::Expired)));
             }
-            let closed = inner.closed;
-            for line in inner.lines.values_mut() {
-                for waiting in line.unsent.drain(..) {
-                    outgoing.push(&waiting.reports, waiting.delivery.report(None));
+            let closed = state.closed;
+            for line in state.lines.values_mut() {
+                for queued in line.unsent.drain(..) {
+                    reports.push(&queued.reports, queued.delivery.report(None));
                 }
                 while let Some(first) = line.waiting.front()
                     && (closed || first.since.after(HOLD_MAX) <= now)
-                    && let Some(waiting) = line.waiting.pop_front()
+                    && let Some(queued) = line.waiting.pop_front()
                 {
-                    outgoing.push(&waiting.reports, waiting.delivery.report(None));
+                    reports.push(&queued.reports, queued.delivery.report(None));
                 }
             }
             for line_id in &lines {
-                inner.hand_out(line_id, now);
+                state.dispatch(line_id, now);
             }
-            inner.lines.retain(|_, line| !line.is_over());
+            state.lines.retain(|_, line| !line.is_over());
         }
-        outgoing.send();
-        self.tell_room(&polled);
+        reports.send();
+        self.announce_capacity(&polled);
     }
 
     fn count(&self, delivery: &Delivery, outcome: &Outcome) {
         self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, outcome);
     }
 
-    pub(super) fn hand_out_all(&self, lines: &[LineId]) {
+    pub(super) fn dispatch_all(&self, lines: &[LineId]) {
         let now = self.clock.now();
-        let mut inner = self.lock();
+        let mut state = self.lock();
         for line_id in lines {
-            inner.hand_out(line_id, now);
+            state.dispatch(line_id, now);
         }
     }
 
-    /// Tells the owners how much the workers of these lines want.
-    pub(super) fn tell_room(&self, lines: &[LineId]) {
+    /// Tells the owners how many deliveries the workers of these lines want.
+    pub(super) fn announce_capacity(&self, lines: &[LineId]) {
         for (namespace, queue) in lines {
             let line_id = (namespace.clone(), queue.clone());
-            let inner = self.lock();
-            let room = inner.room(&line_id);
-            // Under the lock, so that no older number overtakes a newer one. It is a push into a channel.
-            for (_, owner) in &inner.owners {
-                owner.give_room(namespace.clone(), queue.clone(), room);
+            let state = self.lock();
+            let capacity = state.capacity(&line_id);
+            // Sent under the lock, so that no older number overtakes a newer one. It is a push into
+            // a channel.
+            for (_, owner) in &state.owners {
+                owner.give_room(namespace.clone(), queue.clone(), capacity);
             }
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // What it guards is consistent between any two steps.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, HubState> {
+        // Every update is a single step, so the state is consistent even after a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    /// How much the workers of a line want at once, what they have included.
-    fn room(&self, line_id: &LineId) -> usize {
+impl HubState {
+    /// Returns how many deliveries of a line may be in flight: those that workers and polls want,
+    /// and those that polls have.
+    fn capacity(&self, line_id: &LineId) -> usize {
         let Some(line) = self.lines.get(line_id) else {
             return 0;
         };
@@ -367,29 +379,32 @@ impl Inner {
         credit + line.wanted_by_polls() + line.polled
     }
 
-    /// What was leased was seen by nobody: it stands in line again.
-    fn unseen(
+    /// Puts a leased delivery that no worker has seen back into its line.
+    fn put_back(
         &mut self,
-        token: Token,
-        place: Place<'_>,
+        token: LeaseToken,
+        scope: SettleScope<'_>,
         lines: &mut Vec<LineId>,
         polled: &mut Vec<LineId>,
-    ) -> Heard {
-        let Some(held) = self.leases.end(token, place) else {
-            return Heard::Stale;
+    ) -> SettleResult {
+        let Some(lease) = self.leases.end(token, scope) else {
+            return SettleResult::Stale;
         };
-        self.let_down(&held, lines, polled);
-        let line_id = held.line();
-        self.lines.entry(line_id.clone()).or_default().waiting.push_front(held.into_waiting());
+        self.release(&lease, lines, polled);
+        let line_id = lease.line();
+        self.lines.entry(line_id.clone()).or_default().waiting.push_front(lease.into_queued());
         if !lines.contains(&line_id) {
             lines.push(line_id);
         }
-        Heard::Taken
+        SettleResult::Accepted
     }
 
-    /// A lease is over: its worker may have another delivery.
-    fn let_down(&mut self, held: &Held, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
-        match held.worker {
+    /// Counts the end of a lease: its worker may have another delivery.
+    ///
+    /// Adds the lines of a worker to `lines`, to be dispatched, and the line of a poll to `polled`,
+    /// whose capacity has changed.
+    fn release(&mut self, lease: &OpenLease, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
+        match lease.worker {
             Some(number) => {
                 if let Some(worker) = self.workers.get_mut(&number) {
                     worker.unsettled = worker.unsettled.saturating_sub(1);
@@ -401,7 +416,7 @@ impl Inner {
                 }
             }
             None => {
-                let line_id = held.line();
+                let line_id = lease.line();
                 if let Some(line) = self.lines.get_mut(&line_id) {
                     line.polled = line.polled.saturating_sub(1);
                 }
@@ -412,8 +427,8 @@ impl Inner {
         }
     }
 
-    /// Gives what waits in a line to those who want it: polls first, then the least loaded worker.
-    fn hand_out(&mut self, line_id: &LineId, now: Timestamp) {
+    /// Leases the waiting deliveries of a line: to polls first, then to the least loaded workers.
+    fn dispatch(&mut self, line_id: &LineId, now: Timestamp) {
         if self.closed {
             return;
         }
@@ -431,15 +446,14 @@ impl Inner {
             let Some(number) = with_credit.min_by_key(|number| workers[number].unsettled) else {
                 break;
             };
-            // With one worker all goes there; with several, in small pieces, to the least loaded.
-            let worker = workers.get_mut(&number).expect("lines know workers that are here");
-            let piece = if line.workers.len() == 1 { MESSAGE_MAX } else { 16 };
+            let worker = workers.get_mut(&number).expect("a line lists only workers that exist");
+            let piece = if line.workers.len() == 1 { MESSAGE_MAX } else { PIECE_MAX };
             let count = piece.min(worker.credit - worker.unsettled).min(line.waiting.len());
             let taken = line.take(count, now);
             worker.unsettled += taken.len();
-            let leased = taken.into_iter().map(|waiting| {
-                let lease = waiting.delivery.definition.timeout;
-                leases.begin(waiting, Some(number), lease, now)
+            let leased = taken.into_iter().map(|queued| {
+                let lease = queued.delivery.definition.timeout;
+                leases.begin(queued, Some(number), lease, now)
             });
             match batches.iter_mut().find(|(to, batch)| *to == number && batch.len() < MESSAGE_MAX)
             {
@@ -448,7 +462,7 @@ impl Inner {
             }
         }
         for (number, batch) in batches {
-            // A worker that is just leaving gives back what it did not get.
+            // The worker is just leaving: it has not received these.
             if let Err(unsent) = workers[&number].sender.send(batch) {
                 for leased in unsent.0 {
                     leases.give_back(leased, line);

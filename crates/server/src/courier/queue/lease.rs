@@ -1,7 +1,8 @@
 //! Leases: which worker has which delivery, and until when.
 //!
-//! In: deliveries that are handed out. Out: a token each, and the delivery back when the token is shown or the time is over.
-//! Invariant: a token is good once. It cannot be guessed: thirty-six of its bits are the keyed hash of a counter.
+//! A lease starts when a delivery is handed to a worker, and ends when the worker settles it with
+//! its token or its time is over. A token is valid once. It cannot be guessed: thirty-six of its
+//! bits are a keyed hash of a counter.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -14,24 +15,24 @@ use punctual_wheel::{TimerId, Wheel};
 use slab::Slab;
 
 use super::hub::{LineId, WorkerNo, line_of};
-use super::line::{Line, Waiting};
-use super::settlement::{Heard, Leased, Place};
+use super::line::{QueueLine, QueuedDelivery};
+use super::settlement::{Leased, SettleResult, SettleScope};
 
-/// Twenty-eight bits say where the lease is kept, the others are the secret.
+/// Twenty-eight bits of a token are the slot of the lease; the others are the secret.
 const SLOT_BITS: u32 = 28;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
-/// What settles a lease.
+/// Settles a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) u64);
+pub(crate) struct LeaseToken(pub(crate) u64);
 
-impl fmt::Display for Token {
+impl fmt::Display for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
     }
 }
 
-impl FromStr for Token {
+impl FromStr for LeaseToken {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -39,127 +40,132 @@ impl FromStr for Token {
     }
 }
 
-/// A delivery in the hands of a worker, as the hub keeps it.
+/// A lease that has not ended.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct OpenLease {
     pub(super) delivery: Delivery,
     pub(super) reports: Reports,
-    /// On a stream; `None` if it was polled.
+    /// The worker on a stream; `None` if the delivery was polled.
     pub(super) worker: Option<WorkerNo>,
-    token: Token,
+    token: LeaseToken,
     timer: Option<TimerId>,
 }
 
-impl Held {
-    /// The line that it came from.
+impl OpenLease {
+    /// Returns the line that the delivery was taken from.
     pub(super) fn line(&self) -> LineId {
         line_of(&self.delivery).expect("only deliveries to queues are leased")
     }
 
-    /// As it stood in line.
-    pub(super) fn into_waiting(self) -> Waiting {
+    /// Turns the delivery back into one that waits for a worker.
+    pub(super) fn into_queued(self) -> QueuedDelivery {
         let Self { delivery, reports, .. } = self;
         let since = delivery.fired_at;
-        Waiting { delivery, reports, since }
+        QueuedDelivery { delivery, reports, since }
     }
 }
 
 /// All leases of a hub.
 #[derive(Debug)]
 pub(super) struct Leases {
-    held: Slab<Held>,
+    open: Slab<OpenLease>,
     wheel: Wheel<u32>,
-    /// Keys the secret part of tokens; made anew with every start.
+    /// The key of the secret part of tokens; new at every start.
     secret: RandomState,
     count: u64,
 }
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { held: Slab::new(), wheel: Wheel::new(0), secret: RandomState::new(), count: 0 }
+        Self { open: Slab::new(), wheel: Wheel::new(0), secret: RandomState::new(), count: 0 }
     }
 }
 
 impl Leases {
-    /// Whether nobody has anything.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.open.is_empty()
     }
 
-    /// Hands a delivery out.
+    /// Leases a delivery to a worker.
     pub(super) fn begin(
         &mut self,
-        waiting: Waiting,
+        queued: QueuedDelivery,
         worker: Option<WorkerNo>,
         lease: Duration,
         now: Timestamp,
     ) -> Leased {
-        let Waiting { mut delivery, reports, .. } = waiting;
+        let QueuedDelivery { mut delivery, reports, .. } = queued;
         delivery.fired_at = now;
         self.count += 1;
-        let entry = self.held.vacant_entry();
+        let entry = self.open.vacant_entry();
         let slot = u32::try_from(entry.key()).expect("credit is bounded far below");
         let secret = self.secret.hash_one(self.count) << SLOT_BITS;
-        let token = Token(secret | u64::from(slot) & SLOT_MASK);
+        let token = LeaseToken(secret | u64::from(slot) & SLOT_MASK);
         let timer = self.wheel.insert(now.after(lease).as_millis(), slot).ok();
-        entry.insert(Held { delivery: delivery.clone(), reports, worker, token, timer });
+        entry.insert(OpenLease { delivery: delivery.clone(), reports, worker, token, timer });
         Leased { token, delivery, lease }
     }
 
     /// Ends a lease by its token.
-    pub(super) fn end(&mut self, token: Token, place: Place<'_>) -> Option<Held> {
-        let slot = self.find(token, place)?;
-        let held = self.held.remove(slot);
-        if let Some(timer) = held.timer {
+    pub(super) fn end(&mut self, token: LeaseToken, scope: SettleScope<'_>) -> Option<OpenLease> {
+        let slot = self.find(token, scope)?;
+        let lease = self.open.remove(slot);
+        if let Some(timer) = lease.timer {
             self.wheel.cancel(timer);
         }
-        Some(held)
+        Some(lease)
     }
 
-    /// Gives a lease another end.
-    pub(super) fn extend(&mut self, token: Token, place: Place<'_>, until: Timestamp) -> Heard {
-        let Some(slot) = self.find(token, place) else {
-            return Heard::Stale;
+    /// Changes the end of a lease.
+    pub(super) fn extend(
+        &mut self,
+        token: LeaseToken,
+        scope: SettleScope<'_>,
+        until: Timestamp,
+    ) -> SettleResult {
+        let Some(slot) = self.find(token, scope) else {
+            return SettleResult::Stale;
         };
-        let held = &mut self.held[slot];
-        if let Some(timer) = held.timer.take() {
+        let lease = &mut self.open[slot];
+        if let Some(timer) = lease.timer.take() {
             self.wheel.cancel(timer);
         }
         let number = u32::try_from(slot).expect("credit is bounded far below");
-        held.timer = self.wheel.insert(until.as_millis(), number).ok();
-        Heard::Taken
+        lease.timer = self.wheel.insert(until.as_millis(), number).ok();
+        SettleResult::Accepted
     }
 
-    /// The leases whose time is over.
-    pub(super) fn expired(&mut self, now: Timestamp) -> Vec<Held> {
+    /// Removes and returns the leases whose time is over.
+    pub(super) fn expired(&mut self, now: Timestamp) -> Vec<OpenLease> {
         let mut slots = Vec::new();
         self.wheel.advance(now.as_millis(), |_, slot| slots.push(slot as usize));
-        slots.into_iter().filter_map(|slot| self.held.try_remove(slot)).collect()
+        slots.into_iter().filter_map(|slot| self.open.try_remove(slot)).collect()
     }
 
-    /// Ends those of which this is true, whatever their time.
-    pub(super) fn take(&mut self, is_over: impl Fn(&Held) -> bool) -> Vec<Held> {
-        let over = self.held.iter().filter(|(_, held)| is_over(held));
-        let slots: Vec<usize> = over.map(|(slot, _)| slot).collect();
-        let taken = slots.into_iter().map(|slot| self.held.remove(slot));
-        let taken: Vec<Held> = taken.collect();
-        for timer in taken.iter().filter_map(|held| held.timer) {
+    /// Removes and returns the leases that match, whether their time is over or not.
+    pub(super) fn take(&mut self, matches: impl Fn(&OpenLease) -> bool) -> Vec<OpenLease> {
+        let matching = self.open.iter().filter(|(_, lease)| matches(lease));
+        let slots: Vec<usize> = matching.map(|(slot, _)| slot).collect();
+        let taken = slots.into_iter().map(|slot| self.open.remove(slot));
+        let taken: Vec<OpenLease> = taken.collect();
+        for timer in taken.iter().filter_map(|lease| lease.timer) {
             self.wheel.cancel(timer);
         }
         taken
     }
 
-    /// What was handed out and never arrived stands in line again, where it was.
-    pub(super) fn give_back(&mut self, leased: Leased, line: &mut Line) {
+    /// Ends the lease of a delivery that never reached its worker, and puts the delivery back at
+    /// the front of its line.
+    pub(super) fn give_back(&mut self, leased: Leased, line: &mut QueueLine) {
         let namespace = &leased.delivery.definition.namespace;
-        if let Some(held) = self.end(leased.token, Place::anywhere_in(namespace)) {
-            line.waiting.push_front(held.into_waiting());
+        if let Some(lease) = self.end(leased.token, SettleScope::of_namespace(namespace)) {
+            line.waiting.push_front(lease.into_queued());
         }
     }
 
-    fn find(&self, token: Token, place: Place<'_>) -> Option<usize> {
+    fn find(&self, token: LeaseToken, scope: SettleScope<'_>) -> Option<usize> {
         let slot = usize::try_from(token.0 & SLOT_MASK).ok()?;
-        let held = self.held.get(slot)?;
-        (held.token == token && place.has(&held.delivery)).then_some(slot)
+        let lease = self.open.get(slot)?;
+        (lease.token == token && scope.contains(&lease.delivery)).then_some(slot)
     }
 }

@@ -1,8 +1,11 @@
-//! Long polls of a broker that is one of many: whoever polls here gets what owners anywhere have.
+//! Long polls in a cluster: a worker that polls here gets deliveries of owners on any broker.
 //!
-//! In: what a worker wants of a queue. Out: deliveries, each with the broker that leased it, which is asked here first and elsewhere at the same
-//! time; the first that has some answers. What comes from others afterwards goes back to them as never seen.
-//! Bound: one poll at each other broker for each poll here, for no longer than [`ROUND`] beyond it.
+//! A poll waits at the local hub and at all other brokers at the same time, and takes the first
+//! answer that has deliveries. Deliveries that arrive from other brokers later are returned to them
+//! as not seen. A poll at another broker lasts at most [`ROUND`] longer than the poll here.
+//!
+//! Every delivery carries the broker that leased it in its token, and a settlement is sent to that
+//! broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +14,24 @@ use punctual_core::{BrokerId, Namespace, Queue};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Heard, Place, Token, Word};
-use crate::broker::{Broker, Shared};
+use super::{LeaseToken, SettleResult, SettleScope, Settlement};
+use crate::broker::{Broker, ClusterParts};
 use crate::peer::{PeerError, Peers, Polled};
 
-/// How long a poll waits at another broker before it is looked whether anybody still wants it.
+/// How long a poll waits at another broker before it checks whether its caller still waits.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// A delivery, and who has leased it: another broker, if not this one.
+/// A delivery that a poll has received.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct PolledDelivery {
     pub(crate) polled: Polled,
+    /// The broker that leased it; `None` for this broker.
     pub(crate) at: Option<BrokerId>,
 }
 
-/// What a worker wants.
+/// What a poll asks for.
 #[derive(Debug, Clone)]
-pub(crate) struct Want {
+pub(crate) struct PollOptions {
     pub(crate) namespace: Namespace,
     pub(crate) queue: Queue,
     pub(crate) max: usize,
@@ -35,73 +39,78 @@ pub(crate) struct Want {
     pub(crate) lease: Option<Duration>,
 }
 
-/// Waits for deliveries, wherever they are.
-pub(crate) async fn poll(broker: &Broker, want: Want) -> Vec<Found> {
-    let Some(shared) = &broker.shared else {
-        return poll_here(broker, &want).await;
+/// Waits for deliveries of owners on any broker.
+pub(crate) async fn poll(broker: &Broker, options: PollOptions) -> Vec<PolledDelivery> {
+    let Some(cluster) = &broker.cluster else {
+        return poll_local(broker, &options).await;
     };
-    let mut elsewhere = Elsewhere::start(shared, &want);
+    let mut remote = RemotePolls::start(cluster, &options);
     let found = tokio::select! {
-        // What is here already is found without a look elsewhere.
+        // Deliveries that wait at the local hub come first.
         biased;
-        found = poll_here(broker, &want) => found,
-        Ok(Some(found)) = timeout(want.wait, elsewhere.found.recv()) => found,
+        found = poll_local(broker, &options) => found,
+        Ok(Some(found)) = timeout(options.wait, remote.found.recv()) => found,
     };
     if found.is_empty() {
-        // The wait was over here; an answer may have come from elsewhere in the same moment.
-        return elsewhere.found.try_recv().unwrap_or_default();
+        // The local poll timed out; another broker may have answered at the same moment.
+        return remote.found.try_recv().unwrap_or_default();
     }
     found
 }
 
-async fn poll_here(broker: &Broker, want: &Want) -> Vec<Found> {
-    let line = (want.namespace.clone(), want.queue.clone());
-    let leased = broker.hub.poll(line, want.max, want.wait, want.lease).await;
-    leased.iter().map(|leased| Found { polled: leased.into(), at: None }).collect()
+async fn poll_local(broker: &Broker, options: &PollOptions) -> Vec<PolledDelivery> {
+    let line = (options.namespace.clone(), options.queue.clone());
+    let leased = broker.hub.poll(line, options.max, options.wait, options.lease).await;
+    leased.iter().map(|leased| PolledDelivery { polled: leased.into(), at: None }).collect()
 }
 
-/// Polls at other brokers, until dropped.
-struct Elsewhere {
-    found: mpsc::Receiver<Vec<Found>>,
+/// Polls at the other brokers, until dropped.
+struct RemotePolls {
+    found: mpsc::Receiver<Vec<PolledDelivery>>,
     peers: Arc<Peers>,
     namespace: Namespace,
 }
 
-impl Elsewhere {
-    fn start(shared: &Shared, want: &Want) -> Self {
+impl RemotePolls {
+    fn start(cluster: &ClusterParts, options: &PollOptions) -> Self {
         let (sender, found) = mpsc::channel(1);
-        for at in shared.membership.others() {
-            let (peers, want, sender) = (Arc::clone(&shared.peers), want.clone(), sender.clone());
-            tokio::spawn(poll_at(at, peers, want, sender));
+        for at in cluster.membership.others() {
+            let peers = Arc::clone(&cluster.peers);
+            tokio::spawn(poll_at(at, peers, options.clone(), sender.clone()));
         }
-        let (peers, namespace) = (Arc::clone(&shared.peers), want.namespace.clone());
+        let (peers, namespace) = (Arc::clone(&cluster.peers), options.namespace.clone());
         Self { found, peers, namespace }
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for RemotePolls {
     fn drop(&mut self) {
         self.found.close();
-        // Nobody has seen these.
         while let Ok(unseen) = self.found.try_recv() {
             give_back(&self.peers, &self.namespace, unseen);
         }
     }
 }
 
-async fn poll_at(at: BrokerId, peers: Arc<Peers>, want: Want, found: mpsc::Sender<Vec<Found>>) {
-    let mut left = want.wait;
+async fn poll_at(
+    at: BrokerId,
+    peers: Arc<Peers>,
+    options: PollOptions,
+    found: mpsc::Sender<Vec<PolledDelivery>>,
+) {
+    let mut left = options.wait;
     while !left.is_zero() && !found.is_closed() {
-        let Want { namespace, queue, max, lease, .. } = &want;
+        let PollOptions { namespace, queue, max, lease, .. } = &options;
         let round = left.min(ROUND);
         left -= round;
         let polled = peers.poll(&at, namespace, queue, *max, round, *lease).await;
         let Ok(polled) = polled else {
-            // One that cannot be reached has nothing for us in this poll.
+            // A broker that cannot be reached is left out of this poll.
             return;
         };
         if !polled.is_empty() {
-            let all = polled.into_iter().map(|polled| Found { polled, at: Some(at.clone()) });
+            let at = Some(at);
+            let all = polled.into_iter().map(|polled| PolledDelivery { polled, at: at.clone() });
             if let Err(unwanted) = found.send(all.collect()).await {
                 give_back(&peers, namespace, unwanted.0);
             }
@@ -110,84 +119,99 @@ async fn poll_at(at: BrokerId, peers: Arc<Peers>, want: Want, found: mpsc::Sende
     }
 }
 
-/// Gives back what nobody has seen. If that fails, its lease ends by itself.
-fn give_back(peers: &Arc<Peers>, namespace: &Namespace, unseen: Vec<Found>) {
+/// Returns deliveries that no worker has seen to the broker that leased them. If that fails, their
+/// leases expire.
+fn give_back(peers: &Arc<Peers>, namespace: &Namespace, unseen: Vec<PolledDelivery>) {
     let Some(at) = unseen.first().and_then(|found| found.at.clone()) else { return };
-    let words: Vec<_> = unseen.iter().map(|found| (found.polled.token, Word::Unseen)).collect();
+    let returned: Vec<_> =
+        unseen.iter().map(|found| (found.polled.token, Settlement::Returned)).collect();
     let (peers, namespace) = (Arc::clone(peers), namespace.clone());
     tokio::spawn(async move {
-        if let Err(error) = peers.settle(&at, Place::anywhere_in(&namespace), &words).await {
-            tracing::warn!(%at, %error, "deliveries that nobody saw could not be given back");
+        let scope = SettleScope::of_namespace(&namespace);
+        if let Err(error) = peers.settle(&at, scope, &returned).await {
+            let count = returned.len();
+            tracing::warn!(broker = %at, count, %error, "unseen deliveries not returned");
         }
     });
 }
 
-/// A token as workers are given it: with the broker that leased, because a word may come to any of them.
-pub(crate) fn token_of(broker: &Broker, found: &Found) -> String {
+/// Returns the token of a delivery as workers see it. In a cluster it names the broker that leased
+/// the delivery, because the settlement may reach any broker.
+pub(crate) fn token_of(broker: &Broker, found: &PolledDelivery) -> String {
     let token = found.polled.token;
-    match (&broker.shared, &found.at) {
+    match (&broker.cluster, &found.at) {
         (None, _) => token.to_string(),
-        (Some(shared), None) => format!("{token}@{}", shared.membership.me),
+        (Some(cluster), None) => format!("{token}@{}", cluster.membership.me),
         (Some(_), Some(at)) => format!("{token}@{at}"),
     }
 }
 
-/// What one broker is told, and the places of its answers.
-struct Told {
+/// The settlements for one broker.
+struct BrokerSettlements {
+    /// `None` for this broker.
     at: Option<BrokerId>,
-    places: Vec<usize>,
-    words: Vec<(Token, Word)>,
+    settlements: Vec<(LeaseToken, Settlement)>,
+    /// The index of each settlement in the request.
+    indexes: Vec<usize>,
 }
 
-/// Says what a worker says to whoever has leased. One answer each, in order.
+/// Sends settlements to the brokers that leased the deliveries. Returns one result per settlement,
+/// in order.
 pub(crate) async fn settle(
     broker: &Broker,
-    place: Place<'_>,
-    words: Vec<(String, Word)>,
-) -> Result<Vec<Heard>, PeerError> {
-    let mut heard = vec![Heard::Stale; words.len()];
-    let mut by_broker: Vec<Told> = Vec::new();
-    for (index, (text, word)) in words.into_iter().enumerate() {
-        // What we cannot have given is as stale as what is over.
-        let Some((token, at)) = read_token(broker, &text) else { continue };
-        match by_broker.iter_mut().find(|told| told.at == at) {
-            Some(told) => {
-                told.places.push(index);
-                told.words.push((token, word));
+    scope: SettleScope<'_>,
+    settlements: Vec<(String, Settlement)>,
+) -> Result<Vec<SettleResult>, PeerError> {
+    let mut results = vec![SettleResult::Stale; settlements.len()];
+    let mut by_broker: Vec<BrokerSettlements> = Vec::new();
+    for (index, (text, settlement)) in settlements.into_iter().enumerate() {
+        // A token that no broker of this cluster can have issued counts as stale.
+        let Some((token, at)) = parse_token(broker, &text) else { continue };
+        match by_broker.iter_mut().find(|group| group.at == at) {
+            Some(group) => {
+                group.indexes.push(index);
+                group.settlements.push((token, settlement));
             }
-            None => by_broker.push(Told { at, places: vec![index], words: vec![(token, word)] }),
+            None => {
+                let (settlements, indexes) = (vec![(token, settlement)], vec![index]);
+                by_broker.push(BrokerSettlements { at, settlements, indexes });
+            }
         }
     }
-    for Told { at, places, words } in by_broker {
-        let told = match (&at, &broker.shared) {
-            (Some(at), Some(shared)) => match shared.peers.settle(at, place, &words).await {
-                // A broker that is gone has left no leases; nothing is changed by what is said of them.
-                Err(PeerError::Unreachable(_)) if !shared.membership.others().contains(at) => {
-                    continue;
+    for BrokerSettlements { at, settlements, indexes } in by_broker {
+        let of_broker = match (&at, &broker.cluster) {
+            (Some(at), Some(cluster)) => {
+                match cluster.peers.settle(at, scope, &settlements).await {
+                    // The leases of a broker that has left ended with it: the settlements are
+                    // stale.
+                    Err(PeerError::Unreachable(_)) if !cluster.membership.others().contains(at) => {
+                        continue;
+                    }
+                    settled => settled?,
                 }
-                told => told?,
-            },
-            _ => broker.hub.settle(place, words),
+            }
+            _ => broker.hub.settle(scope, settlements),
         };
-        places.into_iter().zip(told).for_each(|(place, told)| heard[place] = told);
+        indexes.into_iter().zip(of_broker).for_each(|(index, result)| results[index] = result);
     }
-    Ok(heard)
+    Ok(results)
 }
 
-/// A token, and who has leased under it if not this broker. `None` if it is none of this cluster.
-fn read_token(broker: &Broker, text: &str) -> Option<(Token, Option<BrokerId>)> {
+/// Parses a token. Returns it with the broker that leased the delivery, `None` for this broker.
+/// Returns `None` if no broker of this cluster can have issued the token.
+fn parse_token(broker: &Broker, text: &str) -> Option<(LeaseToken, Option<BrokerId>)> {
     let (token, at) = match text.split_once('@') {
         Some((token, at)) => (token, Some(at)),
         None => (text, None),
     };
-    let read = token.parse::<Token>().ok().filter(|read| read.to_string() == token)?;
+    let parsed = token.parse::<LeaseToken>().ok().filter(|parsed| parsed.to_string() == token)?;
     let Some(at) = at else {
-        return broker.shared.is_none().then_some((read, None));
+        return broker.cluster.is_none().then_some((parsed, None));
     };
-    let shared = broker.shared.as_ref()?;
-    if at == shared.membership.me.as_str() {
-        return Some((read, None));
+    let cluster = broker.cluster.as_ref()?;
+    if at == cluster.membership.me.as_str() {
+        return Some((parsed, None));
     }
-    // Only who is of this cluster is called.
-    Some((read, Some(shared.membership.known(at)?)))
+    // A token must not make this broker call an address that is not a broker of this cluster.
+    Some((parsed, Some(cluster.membership.known_peer(at)?)))
 }

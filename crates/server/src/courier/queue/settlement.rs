@@ -1,26 +1,24 @@
-//! What a worker receives and what it reports back.
+//! What a worker receives for a delivery, and what it reports back.
 
 use std::time::Duration;
 
 use punctual_core::{Namespace, Queue, Reason, Target};
 use punctual_engine::Delivery;
 
-use super::lease::Token;
+use super::lease::LeaseToken;
 
-/// A delivery in the hands of a worker.
+/// A delivery that is leased to a worker.
 #[derive(Debug)]
 pub(crate) struct Leased {
-    /// Settles it.
-    pub(crate) token: Token,
-    /// What travels.
+    pub(crate) token: LeaseToken,
     pub(crate) delivery: Delivery,
-    /// For how long.
+    /// How long the worker may take.
     pub(crate) lease: Duration,
 }
 
-/// What a worker says of a delivery.
+/// What a worker reports of a delivery.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum Settlement {
     Ack,
     Fail {
         reason: Reason,
@@ -29,37 +27,37 @@ pub(crate) enum Word {
     Refuse {
         reason: Reason,
     },
+    /// The worker needs more time: the lease lasts this long from now on.
     Extend {
         lease: Duration,
     },
-    /// It was given to nobody: of a broker that polled for a worker who had gone.
-    Unseen,
+    /// No worker has seen the delivery: a broker polled for a worker that had gone away.
+    Returned,
 }
 
-/// What came of a worker's word.
+/// The result of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// It counts.
-    Taken,
-    /// The attempt is over, or there is none: nothing was changed.
+pub(crate) enum SettleResult {
+    Accepted,
+    /// The lease has ended or never existed; nothing was changed.
     Stale,
 }
 
-/// Where a worker says that its deliveries are from.
+/// Which deliveries a worker may settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place<'a> {
+pub(crate) struct SettleScope<'a> {
     pub(crate) namespace: &'a Namespace,
-    /// Only of this one. A worker on a stream may have several, and names none.
+    /// Only deliveries of this queue. A worker on a stream may serve several queues and names none.
     pub(crate) queue: Option<&'a Queue>,
 }
 
-impl<'a> Place<'a> {
-    /// Of any queue.
-    pub(crate) const fn anywhere_in(namespace: &'a Namespace) -> Self {
+impl<'a> SettleScope<'a> {
+    /// All deliveries of a namespace.
+    pub(crate) const fn of_namespace(namespace: &'a Namespace) -> Self {
         Self { namespace, queue: None }
     }
 
-    pub(super) fn has(self, delivery: &Delivery) -> bool {
+    pub(super) fn contains(self, delivery: &Delivery) -> bool {
         let definition = &delivery.definition;
         let is_of = |name| matches!(&definition.target, Target::Queue(queue) if queue == name);
         definition.namespace == *self.namespace && self.queue.is_none_or(is_of)

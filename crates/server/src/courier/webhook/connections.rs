@@ -1,11 +1,15 @@
-//! Connections to receivers: kept for the next delivery, and bounded all together.
+//! The pool of connections to receivers.
 //!
-//! In: whom a delivery is for ([`Line`]). Out: a [`Connection`] that is nobody else's, or room to make one ([`Room`]), as soon as there is any.
-//! Bound: so many connections at once, whatever they do: being made, in use, idle, being closed. Whoever needs one when there are no more
-//! waits; an idle one of somebody else is closed for it, the oldest first.
-//! Invariant: no line has more in use than are left for all others together. One receiver that hangs takes half of them, two take a third
-//! each, and so on: whoever comes then finds one. Of those who wait, the line with the fewest in use is next.
-//! Not here: making connections (`dial`), and what is said on them (`http`).
+//! A delivery checks out an idle connection of its [`ConnectionKey`], or a permit to open a new
+//! one. The number of connections is limited, whether they are being opened, in use, idle or
+//! closing. When the limit is reached, deliveries wait; the oldest idle connection of another key
+//! is closed for them.
+//!
+//! No key has more connections in use than are left for all other keys together. One receiver that
+//! hangs takes half of them, two take a third each, and so on, so that another receiver still finds
+//! one. Of the keys that wait, the one with the fewest connections in use is served first.
+//!
+//! `dial` opens connections, and `send` uses them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,117 +25,120 @@ use punctual_engine::LeaseEnd;
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
 
-use super::gate::Gate;
+use super::gate::LeaseGate;
 use crate::clock::SystemClock;
 use crate::telemetry::Telemetry;
 
-/// How long an idle connection is kept, and how often it is looked for such.
+/// How long an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+/// How often the pool checks for idle connections that are too old.
 const IDLE_EVERY: Duration = Duration::from_secs(5);
-/// How long a connection may take until the next request can be sent on it, when its answer has been read.
+/// How long a connection may take to become ready for the next request after an answer was read.
 const READY_MAX: Duration = Duration::from_millis(100);
-/// Idle connections kept per line: as many as a lane has deliveries under way.
+/// Idle connections per key: as many as a lane has deliveries in flight.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 
 /// Sends requests on one connection, each through its gate.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct RequestSender {
     requests: SendRequest<Full<Bytes>>,
-    gate: Gate,
+    gate: LeaseGate,
 }
 
-/// Whose deliveries share connections: those of a namespace to one scheme, host and port.
+/// Deliveries with the same key share connections: those of one namespace to one scheme, host and
+/// port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Line(pub(super) Namespace, pub(super) Arc<str>);
+pub(super) struct ConnectionKey(pub(super) Namespace, pub(super) Arc<str>);
 
-/// All connections to receivers. Clones are of the same.
+/// All connections to receivers. Clones share one pool.
 #[derive(Debug, Clone)]
-pub(super) struct Connections {
-    desk: Arc<Mutex<Desk>>,
+pub(super) struct ConnectionPool {
+    state: Arc<Mutex<ConnectionPoolState>>,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
 }
 
-/// What a delivery gets.
+/// What a delivery gets from the pool.
 #[derive(Debug)]
-pub(super) enum Found {
-    /// One that was used before.
-    Connection(Connection),
-    /// Nothing but the right to make one.
-    Room(Room, Use),
+pub(super) enum Checkout {
+    /// An idle connection.
+    Reused(WebhookConnection),
+    /// The permit to open a connection.
+    New(ConnectionPermit, InUseGuard),
 }
 
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
-    /// Nothing of it has left: the lease of its owner was over.
+    /// Nothing was sent: the lease of the owner was over.
     LeaseOver,
-    /// Nothing of it has left: the connection was closed before.
+    /// Nothing was sent: the connection had been closed.
     Unsent(Request<Full<Bytes>>, hyper::Error),
-    /// The receiver may have got it.
+    /// The receiver may have received the request.
     Broken(hyper::Error),
 }
 
-/// A connection that one delivery has.
+/// A connection that one delivery uses.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) sender: Sender,
-    usage: Use,
+pub(super) struct WebhookConnection {
+    pub(super) sender: RequestSender,
+    in_use: InUseGuard,
 }
 
-/// The right to have a connection open. It goes where the connection goes, and ends with it.
+/// The permit to have a connection open. Held by the connection until it is closed.
 #[derive(Debug)]
-pub(super) struct Room {
-    connections: Connections,
+pub(super) struct ConnectionPermit {
+    pool: ConnectionPool,
 }
 
-/// That a line has one more in use.
+/// Counts one connection of a key as in use until dropped.
 #[derive(Debug)]
-pub(super) struct Use {
-    connections: Connections,
-    line: Line,
+pub(super) struct InUseGuard {
+    pool: ConnectionPool,
+    key: ConnectionKey,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct ConnectionPoolState {
     connections_max: usize,
-    /// Rooms given out.
+    /// Permits that are held.
     open: usize,
-    /// Connections that were told to close and have not yet.
+    /// Connections that the pool has dropped and that have not closed yet.
     closing: usize,
     in_use: usize,
-    /// Those with something in use, idle, or waiting.
-    lines: HashMap<Line, State>,
-    /// All idle connections, the oldest first.
-    idle: BTreeMap<u64, Line>,
-    /// All lines with somebody who waits: the one with the fewest in use first, then the one that was served longest ago.
-    waiting: BTreeSet<(usize, u64, Line)>,
-    /// Counts what happened, for the order of things.
-    count: u64,
+    /// The keys that have a connection in use or idle, or a delivery that waits.
+    keys: HashMap<ConnectionKey, KeyState>,
+    /// All idle connections by number, the oldest first.
+    idle: BTreeMap<u64, ConnectionKey>,
+    /// All keys with a waiting delivery: the one with the fewest connections in use first, then the
+    /// one that has waited longest.
+    waiting: BTreeSet<(usize, u64, ConnectionKey)>,
+    /// The last number given to an idle connection or a waiting key; numbers define their order.
+    last_number: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct KeyState {
     in_use: usize,
-    idle: VecDeque<Idle>,
-    waiting: VecDeque<oneshot::Sender<Found>>,
-    /// Its place among those who wait, if it does.
+    idle: VecDeque<IdleConnection>,
+    waiting: VecDeque<oneshot::Sender<Checkout>>,
+    /// Its number in `ConnectionPoolState::waiting`, while it waits.
     ticket: u64,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     number: u64,
     since: Timestamp,
-    sender: Sender,
+    sender: RequestSender,
 }
 
-impl Sender {
-    pub(super) const fn new(requests: SendRequest<Full<Bytes>>, gate: Gate) -> Self {
+impl RequestSender {
+    pub(super) const fn new(requests: SendRequest<Full<Bytes>>, gate: LeaseGate) -> Self {
         Self { requests, gate }
     }
 
-    /// Sends a request unless the lease is over when its first byte is written.
+    /// Sends a request, unless the lease is over when its first byte is to be written.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -149,149 +156,154 @@ impl Sender {
     }
 }
 
-impl Connections {
+impl ConnectionPool {
     pub(super) fn new(
         connections_max: usize,
         clock: Arc<SystemClock>,
         telemetry: Telemetry,
     ) -> Self {
         assert!(connections_max > 0, "checked with the configuration");
-        let desk = Desk {
+        let state = ConnectionPoolState {
             connections_max,
             open: 0,
             closing: 0,
             in_use: 0,
-            lines: HashMap::new(),
+            keys: HashMap::new(),
             idle: BTreeMap::new(),
             waiting: BTreeSet::new(),
-            count: 0,
+            last_number: 0,
         };
-        Self { desk: Arc::new(Mutex::new(desk)), clock, telemetry }
+        Self { state: Arc::new(Mutex::new(state)), clock, telemetry }
     }
 
-    /// A connection of this line, or room for one. Nothing is lost if the caller stops waiting.
-    pub(super) async fn find(&self, line: &Line) -> Found {
+    /// Waits for a connection of this key, or for a permit to open one. Nothing is lost if the
+    /// future is dropped.
+    pub(super) async fn checkout(&self, key: &ConnectionKey) -> Checkout {
         loop {
-            let (ask, mut found) = oneshot::channel();
-            self.desk().ask(line, ask);
-            self.serve();
-            if let Ok(found) = found.try_recv() {
-                return found;
+            let (sender, mut receiver) = oneshot::channel();
+            self.lock().enqueue(key, sender);
+            self.serve_waiting();
+            if let Ok(checkout) = receiver.try_recv() {
+                return checkout;
             }
             let _waits = self.telemetry.webhook_waits();
-            if let Ok(found) = found.await {
-                return found;
+            if let Ok(checkout) = receiver.await {
+                return checkout;
             }
         }
     }
 
-    /// Closes what has been idle for too long, from time to time, as long as there is somebody else who has this.
+    /// Starts a task that closes connections that have been idle for too long. It ends when all
+    /// other clones of the pool are dropped.
     pub(super) fn watch(&self) {
-        let (desk, clock) = (Arc::downgrade(&self.desk), Arc::clone(&self.clock));
+        let (state, clock) = (Arc::downgrade(&self.state), Arc::clone(&self.clock));
         tokio::spawn(async move {
-            let mut looks = interval(IDLE_EVERY);
+            let mut ticks = interval(IDLE_EVERY);
             loop {
-                looks.tick().await;
-                let Some(desk) = desk.upgrade() else { return };
+                ticks.tick().await;
+                let Some(state) = state.upgrade() else { return };
                 let now = clock.now();
-                let mut desk = desk.lock().unwrap_or_else(PoisonError::into_inner);
-                while desk.oldest_idle().is_some_and(|since| now.since(since) >= IDLE_MAX) {
-                    drop(desk.close_oldest());
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                while state.oldest_idle().is_some_and(|since| now.since(since) >= IDLE_MAX) {
+                    drop(state.close_oldest());
                 }
             }
         });
     }
 
-    /// Gives to those who wait what there is.
-    fn serve(&self) {
+    /// Gives connections and permits to waiting deliveries, as far as there are any.
+    fn serve_waiting(&self) {
         loop {
-            let next = self.desk().next();
-            // Outside of the lock: whoever waits no more gives it back.
+            let next = self.lock().next();
+            // Sent without the lock: if the receiver is gone, dropping the checkout takes the lock.
             match next {
-                Some((ask, line, idle)) => {
-                    let usage = Use { connections: self.clone(), line };
-                    let found = match idle {
-                        Some(sender) => Found::Connection(Connection { sender, usage }),
+                Some((waiter, key, idle)) => {
+                    let in_use = InUseGuard { pool: self.clone(), key };
+                    let checkout = match idle {
+                        Some(sender) => Checkout::Reused(WebhookConnection { sender, in_use }),
                         None => {
                             self.telemetry.webhook_connection(1);
-                            Found::Room(Room { connections: self.clone() }, usage)
+                            Checkout::New(ConnectionPermit { pool: self.clone() }, in_use)
                         }
                     };
-                    drop(ask.send(found));
+                    drop(waiter.send(checkout));
                 }
                 None => return,
             }
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ConnectionPoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Connection {
-    pub(super) const fn new(sender: Sender, usage: Use) -> Self {
-        Self { sender, usage }
+impl WebhookConnection {
+    pub(super) const fn new(sender: RequestSender, in_use: InUseGuard) -> Self {
+        Self { sender, in_use }
     }
 
-    /// Keeps it for the next delivery of its line, if it can still be used.
+    /// Returns the connection to the pool, if it can be used again.
     pub(super) async fn keep(mut self) {
-        // A receiver may have answered without taking all of the request: the rest is not waited for.
+        // A receiver may have answered before it has read the whole request; do not wait for that.
         let ready = timeout(READY_MAX, self.sender.requests.ready()).await;
         if !matches!(ready, Ok(Ok(()))) {
             return;
         }
-        let Self { sender, usage } = self;
-        let now = usage.connections.clock.now();
-        usage.connections.desk().keep(&usage.line, sender, now);
+        let Self { sender, in_use } = self;
+        let now = in_use.pool.clock.now();
+        in_use.pool.lock().keep_idle(&in_use.key, sender, now);
     }
 }
 
-impl Drop for Room {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.connections.telemetry.webhook_connection(-1);
-        self.connections.desk().closed();
-        self.connections.serve();
+        self.pool.telemetry.webhook_connection(-1);
+        self.pool.lock().on_closed();
+        self.pool.serve_waiting();
     }
 }
 
-impl Drop for Use {
+impl Drop for InUseGuard {
     fn drop(&mut self) {
-        self.connections.desk().unused(&self.line);
-        self.connections.serve();
+        self.pool.lock().on_unused(&self.key);
+        self.pool.serve_waiting();
     }
 }
 
-impl Desk {
-    fn ask(&mut self, line: &Line, ask: oneshot::Sender<Found>) {
-        let count = self.counted();
-        let state = self.lines.entry(line.clone()).or_default();
+impl ConnectionPoolState {
+    fn enqueue(&mut self, key: &ConnectionKey, waiter: oneshot::Sender<Checkout>) {
+        let number = self.next_number();
+        let state = self.keys.entry(key.clone()).or_default();
         if state.waiting.is_empty() {
-            state.ticket = count;
-            self.waiting.insert((state.in_use, count, line.clone()));
+            state.ticket = number;
+            self.waiting.insert((state.in_use, number, key.clone()));
         }
-        state.waiting.push_back(ask);
+        state.waiting.push_back(waiter);
     }
 
-    /// Who is next, and an idle connection of its own, if there is one; otherwise there is room for a new one. Both are counted.
-    fn next(&mut self) -> Option<(oneshot::Sender<Found>, Line, Option<Sender>)> {
+    /// Returns the next waiting delivery with an idle connection of its key, or with `None` if it
+    /// may open one. Counts the connection as in use, and a new one as open.
+    fn next(
+        &mut self,
+    ) -> Option<(oneshot::Sender<Checkout>, ConnectionKey, Option<RequestSender>)> {
         loop {
-            let (in_use, ticket, line) = self.waiting.first()?.clone();
+            let (in_use, ticket, key) = self.waiting.first()?.clone();
             let left = self.connections_max.saturating_sub(self.in_use);
-            let state = self.lines.get_mut(&line).expect("whoever waits has a line");
+            let state = self.keys.get_mut(&key).expect("a waiting key has an entry");
             while state.waiting.front().is_some_and(oneshot::Sender::is_closed) {
                 state.waiting.pop_front();
             }
             if state.waiting.is_empty() {
-                self.waiting.remove(&(in_use, ticket, line.clone()));
-                self.forget(&line);
+                self.waiting.remove(&(in_use, ticket, key.clone()));
+                self.forget(&key);
                 continue;
             }
-            // The first has the fewest in use: if it may not have one more, nobody may.
+            // The first key has the fewest in use: if it may not have one more, no key may.
             if in_use >= left {
                 return None;
             }
-            let sender = self.take_idle(&line);
+            let sender = self.take_idle(&key);
             if sender.is_none() && self.open >= self.connections_max {
                 if self.closing == 0 {
                     drop(self.close_oldest());
@@ -300,25 +312,25 @@ impl Desk {
             }
             self.open += usize::from(sender.is_none());
             self.in_use += 1;
-            self.waiting.remove(&(in_use, ticket, line.clone()));
-            let count = self.counted();
-            let state = self.lines.get_mut(&line).expect("it was there");
+            self.waiting.remove(&(in_use, ticket, key.clone()));
+            let number = self.next_number();
+            let state = self.keys.get_mut(&key).expect("a waiting key has an entry");
             state.in_use += 1;
-            let ask = state.waiting.pop_front().expect("looked at above");
+            let waiter = state.waiting.pop_front().expect("checked above");
             if !state.waiting.is_empty() {
-                state.ticket = count;
-                self.waiting.insert((state.in_use, count, line.clone()));
+                state.ticket = number;
+                self.waiting.insert((state.in_use, number, key.clone()));
             }
-            return Some((ask, line, sender));
+            return Some((waiter, key, sender));
         }
     }
 
-    /// The one that was used last: the others grow old.
-    fn take_idle(&mut self, line: &Line) -> Option<Sender> {
-        let state = self.lines.get_mut(line)?;
-        while let Some(Idle { number, sender, .. }) = state.idle.pop_back() {
+    /// Takes the idle connection that was used last, so that the others age and are closed.
+    fn take_idle(&mut self, key: &ConnectionKey) -> Option<RequestSender> {
+        let state = self.keys.get_mut(key)?;
+        while let Some(IdleConnection { number, sender, .. }) = state.idle.pop_back() {
             self.idle.remove(&number);
-            // Its receiver may have closed it.
+            // The receiver may have closed it.
             if sender.requests.is_ready() {
                 return Some(sender);
             }
@@ -326,27 +338,28 @@ impl Desk {
         None
     }
 
-    fn keep(&mut self, line: &Line, sender: Sender, since: Timestamp) {
-        let number = self.counted();
-        let Some(state) = self.lines.get_mut(line) else { return };
+    fn keep_idle(&mut self, key: &ConnectionKey, sender: RequestSender, since: Timestamp) {
+        let number = self.next_number();
+        let Some(state) = self.keys.get_mut(key) else { return };
         if state.idle.len() < IDLE_CONNECTIONS_MAX {
-            state.idle.push_back(Idle { number, since, sender });
-            self.idle.insert(number, line.clone());
+            state.idle.push_back(IdleConnection { number, since, sender });
+            self.idle.insert(number, key.clone());
         }
     }
 
     fn oldest_idle(&self) -> Option<Timestamp> {
-        let (_, line) = self.idle.first_key_value()?;
-        self.lines.get(line)?.idle.front().map(|idle| idle.since)
+        let (_, key) = self.idle.first_key_value()?;
+        self.keys.get(key)?.idle.front().map(|idle| idle.since)
     }
 
-    /// It closes when it is dropped, and gives its room back when it has.
-    fn close_oldest(&mut self) -> Option<Sender> {
+    /// Removes the oldest idle connection. It closes when the returned sender is dropped, and its
+    /// permit is released when it has closed.
+    fn close_oldest(&mut self) -> Option<RequestSender> {
         loop {
-            let (_, line) = self.idle.pop_first()?;
-            let oldest = self.lines.get_mut(&line)?.idle.pop_front()?;
-            self.forget(&line);
-            // One that its receiver has closed gives nothing back any more.
+            let (_, key) = self.idle.pop_first()?;
+            let oldest = self.keys.get_mut(&key)?.idle.pop_front()?;
+            self.forget(&key);
+            // A connection that its receiver has closed has already released its permit.
             if !oldest.sender.requests.is_closed() {
                 self.closing += 1;
                 return Some(oldest.sender);
@@ -354,33 +367,34 @@ impl Desk {
         }
     }
 
-    fn closed(&mut self) {
+    fn on_closed(&mut self) {
         self.open -= 1;
-        // Which one it was does not matter: there is room again.
+        // Which connection it was does not matter: a permit is free again.
         self.closing = self.closing.saturating_sub(1);
     }
 
-    fn unused(&mut self, line: &Line) {
+    fn on_unused(&mut self, key: &ConnectionKey) {
         self.in_use -= 1;
-        let Some(state) = self.lines.get_mut(line) else { return };
-        if self.waiting.remove(&(state.in_use, state.ticket, line.clone())) {
-            self.waiting.insert((state.in_use - 1, state.ticket, line.clone()));
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if self.waiting.remove(&(state.in_use, state.ticket, key.clone())) {
+            self.waiting.insert((state.in_use - 1, state.ticket, key.clone()));
         }
         state.in_use -= 1;
-        self.forget(line);
+        self.forget(key);
     }
 
-    /// Lets go of a line of which nothing is left.
-    fn forget(&mut self, line: &Line) {
-        let left =
-            |state: &State| state.in_use > 0 || !state.idle.is_empty() || !state.waiting.is_empty();
-        if !self.lines.get(line).is_some_and(left) {
-            self.lines.remove(line);
+    /// Removes the entry of a key that has nothing left.
+    fn forget(&mut self, key: &ConnectionKey) {
+        let has_any = |state: &KeyState| {
+            state.in_use > 0 || !state.idle.is_empty() || !state.waiting.is_empty()
+        };
+        if !self.keys.get(key).is_some_and(has_any) {
+            self.keys.remove(key);
         }
     }
 
-    const fn counted(&mut self) -> u64 {
-        self.count += 1;
-        self.count
+    const fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 }
