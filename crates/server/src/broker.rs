@@ -1,10 +1,12 @@
-//! The broker: all parts put together, and the order in which they start and stop.
+//! The broker: puts all parts together, and starts and stops them in order.
 //!
-//! In: a listener, a store and a signal to stop. Out: when [`run`] returns, nothing is under way any more and nobody has the store.
-//! Start: take the partitions, or join the others, then listen. Stop: take nothing new, hand over, let workers and receivers say what
-//! came of what they have, give up the rest, listen no more, then return; all that within the grace time.
-//! Invariant: a request is answered by the owner of its partition, after the store.
-//! Next door: `owners` (where owners are), `cluster` (a broker as one of many).
+//! [`run`] takes the partitions, or joins the cluster, and then listens. To stop, it hands its
+//! partitions over, accepts no new work, waits for the outcomes of deliveries in flight, gives up
+//! the rest, and closes the listener, all within the grace time. When it returns, nothing is in
+//! flight and the store is no longer in use.
+//!
+//! Requests are answered by the owner of their partition, which `routing` finds; `membership` is
+//! the broker's part in a cluster.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -24,85 +26,81 @@ use crate::api;
 use crate::auth::Tokens;
 use crate::browser::Strangers;
 use crate::clock::SystemClock;
-use crate::cluster::{self, Membership, Rooms};
 use crate::config::{Config, ConfigError, Sharing};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
 use crate::listen;
-use crate::owners::Owners;
+use crate::membership::{self, Membership, OwnerDeps};
 use crate::peer::{Peers, Secret, Transport};
+use crate::routing::Owners;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
 
-/// The lease of a broker that shares its store with nobody: only its epoch matters.
+/// The lease of a broker that shares its store with no other: only its epoch matters.
 const SOLE_LEASE: Duration = Duration::from_secs(5);
-/// Whoever has the directory of an embedded store is the same broker as before, on whatever port: it need not wait for
-/// its own lease to run out.
+/// The id of a broker that shares its store with no other. It does not depend on the port, so that
+/// the broker need not wait for its own lease to end after a restart.
 const SOLE_BROKER: &str = "sole";
-/// How far the clock of a broker may be off from those of the others.
+/// How far the clock of a broker may differ from the other brokers' clocks.
 const SKEW_MAX: Duration = Duration::from_millis(250);
-/// How often it is looked whether couriers still have something when the broker stops.
+/// How often a stopping broker checks whether its couriers are idle.
 const IDLE_EVERY: Duration = Duration::from_millis(10);
 
-/// Why a broker could not start, or stopped by itself.
+/// Why a broker could not start, or stopped on its own.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The store does not let it go on.
+    /// The store failed.
     #[error("the store stopped the broker")]
     Store(#[from] StoreError),
-    /// The machine does not let it start.
+    /// The operating system refused something, such as the listener.
     #[error("cannot start")]
     Io(#[from] std::io::Error),
 }
 
-/// What the API works with.
+/// What the API needs to answer requests.
 #[derive(Debug)]
 pub(crate) struct Broker {
     pub(crate) owners: Arc<Owners>,
-    /// For reading only: whoever changes something asks an owner.
+    /// For reads only: every change is made by an owner.
     pub(crate) store: Arc<Store>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
-    /// Who may come in,
     pub(crate) tokens: Tokens,
     pub(crate) strangers: Strangers,
-    /// what their tasks may call,
+    /// Which addresses webhooks may call.
     pub(crate) guard: Guard,
-    /// what the door shows, if it speaks TLS,
     pub(crate) tls: Option<Tls>,
-    /// and who counts them.
     pub(crate) telemetry: Telemetry,
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) address: SocketAddr,
-    /// The others, if the store is shared.
-    pub(crate) shared: Option<Shared>,
-    /// Becomes true when the broker stops taking: streams end what they have.
+    /// `None` if this broker shares its store with no other.
+    pub(crate) cluster: Option<ClusterParts>,
+    /// Becomes true when the broker accepts no new work; streams then finish and end.
     pub(crate) draining: watch::Receiver<bool>,
-    /// Tells by its end that nobody has the broker any more.
-    _here: mpsc::Sender<()>,
+    /// Closes when the last reference to the broker is dropped.
+    _alive: mpsc::Sender<()>,
 }
 
-/// What a broker has that is one of many.
+/// What a broker of a cluster has in addition.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ClusterParts {
     pub(crate) membership: Arc<Membership>,
-    /// How the others are asked,
     pub(crate) peers: Arc<Peers>,
-    /// and by what they know each other.
+    /// Authenticates calls between brokers.
     pub(crate) secret: Secret,
 }
 
 impl Broker {
-    /// Whether it takes nothing new any more.
+    /// Returns whether the broker has stopped accepting new work.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 }
 
-/// Runs a broker until `stop` says so, or until it cannot go on.
+/// Runs a broker until `stop` completes or a part of the broker fails.
 pub async fn run(
     listener: TcpListener,
     config: Config,
@@ -111,11 +109,11 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), BrokerError> {
     config.check()?;
-    let (here, mut gone) = mpsc::channel(1);
+    let (alive, mut dropped) = mpsc::channel(1);
     let (drain, draining) = watch::channel(false);
     let address = listener.local_addr()?;
-    let parts = compose(address, &config, store, partitions, draining, here).await?;
-    let Parts { broker, couriers, mut standing } = parts;
+    let parts = compose(address, &config, store, partitions, draining, alive).await?;
+    let BrokerParts { broker, couriers, mut mode } = parts;
     let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
     tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
@@ -134,67 +132,71 @@ pub async fn run(
     });
     let failed = tokio::select! {
         () = stop => None,
-        error = standing.failed() => Some(error),
+        error = mode.failed() => Some(error),
         () = &mut serving => None,
     };
-    let shares = Shares::of(config.grace, config.sharing.is_some());
-    // Others go on where this one stops: it hands over while it still does everything.
-    let leaving = timeout(shares.leave, standing.leave());
+    let budget = GraceBudget::of(config.grace, config.sharing.is_some());
+    // The broker keeps serving while it hands over, so that its partitions are never unavailable.
+    let leaving = timeout(budget.leave, mode.leave());
     tokio::select! {
         _ = leaving => {}
         () = &mut serving => {}
     }
-    tracing::info!("draining");
+    tracing::info!("broker draining");
     drain.send_replace(true);
     hub.close();
     let mut settling = Box::pin(async {
         tokio::select! {
-            () = standing.rest(&broker, &couriers) => {}
-            // Workers settle over connections old and new, and leases go on running out.
+            () = mode.finish(&broker, &couriers) => {}
+            // Workers still settle, on old and new connections, and leases still expire.
             () = &mut serving => {}
         }
     });
-    // A store that is broken takes nothing that anybody could still say.
-    let settle_max = if failed.is_none() { shares.settle } else { Duration::ZERO };
+    // A broken store accepts no outcome, so there is nothing to wait for.
+    let settle_max = if failed.is_none() { budget.settle } else { Duration::ZERO };
     if timeout(settle_max, &mut settling).await.is_err() {
         let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
         if leases + webhooks > 0 {
-            tracing::warn!(leases, webhooks, "stopping with work under way; it will be done again");
+            tracing::warn!(
+                leases,
+                webhooks,
+                "in-flight deliveries abandoned; they will be sent again"
+            );
         }
-        let _ = timeout(shares.rest, &mut settling).await;
+        let _ = timeout(budget.close, &mut settling).await;
     }
     drop(settling);
     drop(serving);
     drop(listener);
-    let _ = timeout(shares.rest, connections.shutdown()).await;
+    let _ = timeout(budget.close, connections.shutdown()).await;
     end.send_replace(true);
-    drop((broker, couriers, standing));
-    // Nothing is ever sent: this ends when the last who had the broker is gone.
-    let _ = timeout(shares.rest, gone.recv()).await;
+    drop((broker, couriers, mode));
+    // Nothing is ever sent: `recv` returns when the last sender is dropped.
+    let _ = timeout(budget.close, dropped.recv()).await;
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// A broker that is ready, its owners at work.
-struct Parts {
+/// A broker that is ready to serve.
+struct BrokerParts {
     broker: Arc<Broker>,
     couriers: Arc<Couriers>,
-    standing: Standing,
+    mode: RunMode,
 }
 
-/// How a broker comes by its partitions, and lets go of them.
-enum Standing {
-    /// All are its own, from start to end.
-    Sole(Ends),
-    /// It shares them with others.
+/// How a broker gets its partitions and gives them up.
+enum RunMode {
+    /// It owns all partitions from start to end.
+    Sole(OwnerEnds),
+    /// It shares the partitions with other brokers.
     Member(Arc<Membership>, JoinSet<()>),
 }
 
-impl Standing {
-    /// Resolves when the broker cannot go on.
+impl RunMode {
+    /// Completes when a part of the broker fails.
     async fn failed(&mut self) -> StoreError {
         match self {
             Self::Sole(ends) => owner_failed(ends).await,
-            // Others can go on where one cannot: it only loses its partitions.
+            // An owner that fails only loses its partition to another broker.
             Self::Member(_, parts) => {
                 parts.join_next().await;
                 StoreError::Broken("a part of the broker ended unexpectedly".to_owned())
@@ -202,16 +204,16 @@ impl Standing {
         }
     }
 
-    /// Gives its partitions to others, if there are some.
+    /// Hands the partitions over to other brokers, if there are any.
     async fn leave(&mut self) {
         if let Self::Member(membership, _) = self {
-            tracing::info!("leaving");
+            tracing::info!("broker leaving");
             membership.leave().await;
         }
     }
 
-    /// Lets go of everything, and waits for what is under way.
-    async fn rest(&mut self, broker: &Broker, couriers: &Couriers) {
+    /// Gives up all partitions and waits for deliveries in flight.
+    async fn finish(&mut self, broker: &Broker, couriers: &Couriers) {
         match self {
             Self::Sole(ends) => {
                 broker.owners.handles().iter().for_each(|(_, handle)| handle.drain());
@@ -219,54 +221,55 @@ impl Standing {
             }
             Self::Member(membership, parts) => {
                 membership.leave().await;
-                // What comes back now is told to the owners of then,
-                let mut looks = interval(IDLE_EVERY);
+                // Outcomes that arrive now are forwarded to the new owners.
+                let mut ticks = interval(IDLE_EVERY);
                 while !couriers.is_idle() {
-                    looks.tick().await;
+                    ticks.tick().await;
                 }
-                // and that they were told is waited for: whoever is not told sends again, or never knows.
+                // Wait for that too: an owner that does not get an outcome sends again.
                 while parts.join_next().await.is_some() {}
             }
         }
     }
 }
 
-/// Puts all parts together.
+/// Creates all parts of a broker.
 async fn compose(
     address: SocketAddr,
     config: &Config,
     store: Arc<Store>,
     partitions: Partitions,
     draining: watch::Receiver<bool>,
-    here: mpsc::Sender<()>,
-) -> Result<Parts, BrokerError> {
+    alive: mpsc::Sender<()>,
+) -> Result<BrokerParts, BrokerError> {
     let clock = Arc::new(SystemClock::start());
     let telemetry = Telemetry::new();
     let guard = Guard::new(config.reach(), address);
     let signer = Signer::new(config.signing_secrets.clone());
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
     let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
-    let places = config.webhook_connections_max;
-    let http = HttpCourier::new(dialler, places, signer, Arc::clone(&clock), telemetry.clone());
+    let connections_max = config.webhook_connections_max;
+    let http =
+        HttpCourier::new(dialler, connections_max, signer, Arc::clone(&clock), telemetry.clone());
     let http = Arc::new(http);
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
-    let terms = OwnerConfig { retention: config.retention, budget, keeps_batches: false };
-    let (owners, shared, standing) = match (&config.sharing, store.shared()) {
+    let owner_config = OwnerConfig { retention: config.retention, budget, keeps_batches: false };
+    let (owners, cluster, mode) = match (&config.sharing, store.shared()) {
         (Some(sharing), Some(shared)) => {
-            let joined = Joining { address, config, sharing, shared, partitions };
-            let rooms = (Arc::clone(&hub), Arc::clone(&store), Arc::clone(&couriers));
-            joined.join(rooms, &clock, &telemetry, &guard, terms).await?
+            let join = ClusterJoin { address, config, sharing, shared, partitions };
+            let parts = (Arc::clone(&hub), Arc::clone(&store), Arc::clone(&couriers));
+            join.run(parts, &clock, &telemetry, &guard, owner_config).await?
         }
         _ => {
-            if let Some(opened) = opened_last(partitions, &store).await? {
-                clock.was_seen(opened);
+            if let Some(opened) = last_opened(partitions, &store).await? {
+                clock.saw_store_time(opened);
             }
             let owners = Arc::new(Owners::sole(partitions));
-            let ends = take_all(&owners, &store, &couriers, &clock, terms).await?;
+            let ends = take_all(&owners, &store, &couriers, &clock, owner_config).await?;
             owners.handles().into_iter().for_each(|(partition, owner)| hub.serve(partition, owner));
-            (owners, None, Standing::Sole(ends))
+            (owners, None, RunMode::Sole(ends))
         }
     };
     let broker = Arc::new(Broker {
@@ -280,15 +283,15 @@ async fn compose(
         tls: config.tls.clone(),
         telemetry,
         address,
-        shared,
+        cluster,
         draining,
-        _here: here,
+        _alive: alive,
     });
-    Ok(Parts { broker, couriers, standing })
+    Ok(BrokerParts { broker, couriers, mode })
 }
 
-/// What it takes to become one of many.
-struct Joining<'a> {
+/// What a broker needs to join a cluster.
+struct ClusterJoin<'a> {
     address: SocketAddr,
     config: &'a Config,
     sharing: &'a Sharing,
@@ -296,23 +299,24 @@ struct Joining<'a> {
     partitions: Partitions,
 }
 
-type Joined = (Arc<Owners>, Option<Shared>, Standing);
+type Joined = (Arc<Owners>, Option<ClusterParts>, RunMode);
 
-impl Joining<'_> {
-    /// Joins the others. Partitions come later, by orders.
-    async fn join(
+impl ClusterJoin<'_> {
+    /// Starts the member. Its directives bring the partitions later.
+    async fn run(
         self,
         (hub, store, couriers): (Arc<Hub>, Arc<Store>, Arc<Couriers>),
         clock: &Arc<SystemClock>,
         telemetry: &Telemetry,
         guard: &Guard,
-        terms: OwnerConfig,
+        owner_config: OwnerConfig,
     ) -> Result<Joined, BrokerError> {
         let Self { address, config, sharing, shared, partitions } = self;
         let me = sharing.broker(address)?;
-        guard.bar_stores(cluster::addresses(&sharing.stores).await);
-        let secret = Secret::new(&shared.secret().await?)
-            .map_err(|_| StoreError::Broken("the secret of the cluster is none".to_owned()))?;
+        guard.bar_stores(membership::resolve(&sharing.stores).await);
+        let secret = Secret::new(&shared.secret().await?).map_err(|_| {
+            StoreError::Broken("the cluster secret in the store is invalid".to_owned())
+        })?;
         let transport = match &config.tls {
             Some(_) => Transport::Tls { authority: sharing.authority.clone() },
             None => Transport::Plain,
@@ -323,10 +327,11 @@ impl Joining<'_> {
         let owners = Arc::new(owners);
         let (lease, skew_max) = (sharing.lease, SKEW_MAX);
         let member = punctual_cluster::MemberConfig { me: me.clone(), partitions, lease, skew_max };
-        let (member, orders) = punctual_cluster::spawn(member, shared, Arc::clone(clock));
-        let (strays, straying) = mpsc::unbounded_channel();
-        let carrying = (Arc::clone(&owners), Arc::clone(&store));
-        let rooms = Rooms {
+        let (member, directives) = punctual_cluster::spawn(member, shared, Arc::clone(clock));
+        let (orphans, received) = mpsc::unbounded_channel();
+        let forwarding =
+            membership::forward_orphan_reports(Arc::clone(&owners), Arc::clone(&store), received);
+        let deps = OwnerDeps {
             owners: Arc::clone(&owners),
             hub,
             store,
@@ -334,40 +339,41 @@ impl Joining<'_> {
             clock: Arc::clone(clock),
             telemetry: telemetry.clone(),
             guard: guard.clone(),
-            // Redis may fail over to a server that has less than was answered.
-            terms: OwnerConfig { keeps_batches: true, ..terms },
-            strays: Mutex::new(OrphanReports::to(strays)),
+            // After a failover, Redis may lack batches that it had acknowledged.
+            config: OwnerConfig { keeps_batches: true, ..owner_config },
+            orphans: Mutex::new(OrphanReports::to(orphans)),
         };
-        let membership = Membership::new(me, member, rooms, Arc::clone(&peers), lease);
+        let membership = Membership::new(me, member, deps, Arc::clone(&peers), lease);
         let mut parts = JoinSet::new();
-        parts.spawn(cluster::carry_strays(carrying.0, carrying.1, straying));
-        let obeying = Arc::clone(&membership);
-        parts.spawn(async move { obeying.obey(orders).await });
-        let standing = Standing::Member(Arc::clone(&membership), parts);
-        Ok((owners, Some(Shared { membership, peers, secret }), standing))
+        parts.spawn(forwarding);
+        let running = Arc::clone(&membership);
+        parts.spawn(async move { running.run_directives(directives).await });
+        let mode = RunMode::Member(Arc::clone(&membership), parts);
+        Ok((owners, Some(ClusterParts { membership, peers, secret }), mode))
     }
 }
 
-/// How the grace time is spent.
+/// How the grace time is divided.
 #[derive(Debug, Clone, Copy)]
-struct Shares {
-    /// On handing over, if there are others.
+struct GraceBudget {
+    /// For handing over, in a cluster.
     leave: Duration,
-    /// On work under way.
+    /// For deliveries in flight.
     settle: Duration,
-    /// On each of what follows: writing what was given up, closing connections, letting go of the store, closing it.
-    rest: Duration,
+    /// For each later step: writing what was given up, closing connections, releasing the store,
+    /// closing the store.
+    close: Duration,
 }
 
-impl Shares {
+impl GraceBudget {
     fn of(grace: Duration, is_shared: bool) -> Self {
-        let rest = grace / 10;
-        let leave = if is_shared { 3 * rest } else { Duration::ZERO };
-        Self { leave, settle: grace - 4 * rest - leave, rest }
+        let close = grace / 10;
+        let leave = if is_shared { 3 * close } else { Duration::ZERO };
+        Self { leave, settle: grace - 4 * close - leave, close }
     }
 }
 
-type Ends = JoinSet<Result<StoreError, oneshot::error::RecvError>>;
+type OwnerEnds = JoinSet<Result<StoreError, oneshot::error::RecvError>>;
 
 /// Takes all partitions and starts their owners.
 async fn take_all(
@@ -375,23 +381,24 @@ async fn take_all(
     store: &Arc<Store>,
     couriers: &Arc<Couriers>,
     clock: &Arc<SystemClock>,
-    terms: OwnerConfig,
-) -> Result<Ends, BrokerError> {
+    config: OwnerConfig,
+) -> Result<OwnerEnds, BrokerError> {
     let broker = BrokerId::new(SOLE_BROKER);
     let mut ends = JoinSet::new();
     for partition in owners.partitions().iter() {
         let ownership = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
         let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
         let (handle, end) =
-            spawn(ownership, Vec::new(), store, couriers, clock, terms, OrphanReports::none())?;
-        owners.start(partition, ownership.epoch, handle);
+            spawn(ownership, Vec::new(), store, couriers, clock, config, OrphanReports::none())?;
+        owners.insert(partition, ownership.epoch, handle);
         ends.spawn(end);
     }
     Ok(ends)
 }
 
-/// When the store was opened last, by the leases of then. That the clock is before it says that one of the two was wrong.
-async fn opened_last(
+/// Returns when the store was last opened, according to its leases. If the machine's clock is
+/// before that time, the clock was or is wrong.
+async fn last_opened(
     partitions: Partitions,
     store: &Store,
 ) -> Result<Option<Timestamp>, StoreError> {
@@ -405,8 +412,8 @@ async fn opened_last(
     Ok(opened.map(|opened| Timestamp::EPOCH.after(opened)))
 }
 
-/// Resolves when an owner has stopped by itself.
-async fn owner_failed(ends: &mut Ends) -> StoreError {
+/// Completes when an owner has stopped on its own.
+async fn owner_failed(ends: &mut OwnerEnds) -> StoreError {
     loop {
         match ends.join_next().await {
             Some(Ok(Ok(error))) => return error,

@@ -1,14 +1,17 @@
-//! The machine's clocks: the one file that reads them.
+//! The clock of the broker. No other file reads the clocks of the machine.
 //!
-//! In: the wall clock at the start, and from then on a clock that nobody can set. Out: a time that never goes back and never
-//! jumps, whatever is done to the wall clock. The two are compared every second: a small difference is followed slowly, a
-//! large one is shown as *suspect* and followed by nobody but a restart.
-//! Next door: `course` (time as a function of the steady clock), `doubt` (what a difference means). Why so: `docs/adr/0010`.
+//! The wall clock is read at the start; after that time follows the steady clock, which cannot be
+//! set. The broker's time never goes back and never jumps, whatever happens to the wall clock. Both
+//! clocks are compared every second: time follows a small difference slowly; with a large one the
+//! wall clock is *suspect*, and the broker takes it over at the next restart only.
+//!
+//! `timeline` maps the steady clock to time, and `suspicion` decides what a difference means. The
+//! reasons are in `docs/adr/0010`.
 
 #![expect(clippy::disallowed_methods, reason = "this is the one file that may")]
 
-mod course;
-mod doubt;
+mod suspicion;
+mod timeline;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,49 +21,53 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::time::MissedTickBehavior;
 
 use crate::telemetry::Telemetry;
-use course::Course;
-pub(crate) use course::Offset;
-pub(crate) use doubt::Doubt;
-use doubt::Doubts;
+pub(crate) use suspicion::Suspicion;
+use suspicion::WallClockCheck;
+pub(crate) use timeline::Offset;
+use timeline::Timeline;
 
 /// How often the clocks are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
-/// How often they are read for one comparison: the tightest reading counts, so that being held up in between is not taken
-/// for a difference.
+/// Readings for one comparison. The one that took the shortest counts, so that a pause between two
+/// reads is not mistaken for a difference.
 const READINGS: usize = 5;
 
-/// What nobody can set. It counts the time in which the machine sleeps; elsewhere than on Linux the monotonic clock has to do.
+/// A clock that cannot be set. On Linux it counts the time in which the machine is suspended; on
+/// other systems it is the monotonic clock.
 #[cfg(target_os = "linux")]
 const STEADY: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const STEADY: ClockId = ClockId::Monotonic;
 
-/// The machine's time.
+/// The broker's time.
 #[derive(Debug)]
 pub(crate) struct SystemClock {
-    course: Course,
-    doubts: Mutex<Doubts>,
+    timeline: Timeline,
+    wall_check: Mutex<WallClockCheck>,
 }
 
 impl SystemClock {
-    /// Believes the wall clock, for the last time.
+    /// Reads the wall clock and starts from there.
     #[must_use]
     pub(crate) fn start() -> Self {
         let (steady, wall) = both();
-        Self { course: Course::new(steady, wall), doubts: Mutex::new(Doubts::new(steady, wall)) }
+        Self {
+            timeline: Timeline::new(steady, wall),
+            wall_check: Mutex::new(WallClockCheck::new(steady, wall)),
+        }
     }
 
-    /// As precise as the machine goes, to see how long something took.
+    /// Returns a precise reading of the steady clock, to measure how long something takes.
     pub(crate) fn reading(&self) -> Duration {
         Duration::from_nanos(steady())
     }
 
-    /// The store saw this time: a wall clock that is before it is suspect.
-    pub(crate) fn was_seen(&self, at: Timestamp) {
-        self.lock().saw(at);
+    /// Records a time at which the store was in use: a wall clock before it is suspect.
+    pub(crate) fn saw_store_time(&self, at: Timestamp) {
+        self.lock().saw_store_time(at);
     }
 
-    /// Compares the clocks, for ever.
+    /// Compares the clocks every second. Never returns.
     pub(crate) async fn watch(&self, telemetry: &Telemetry) {
         let mut ticks = tokio::time::interval(COMPARE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,20 +77,20 @@ impl SystemClock {
         }
     }
 
-    /// Why the wall clock is not believed, if it is not.
-    pub(crate) fn doubt(&self) -> Option<Doubt> {
-        self.lock().doubt()
+    /// Returns why the wall clock is suspect, if it is.
+    pub(crate) fn suspicion(&self) -> Option<Suspicion> {
+        self.lock().suspicion()
     }
 
     fn compare(&self, telemetry: &Telemetry) {
         let (steady, wall) = both();
-        let compared = self.lock().compare(steady, self.course.at(steady), wall);
-        telemetry.clock(compared.offset, compared.doubt.is_some());
+        let compared = self.lock().compare(steady, self.timeline.at(steady), wall);
+        telemetry.clock(compared.offset, compared.suspicion.is_some());
         if compared.is_news {
-            match compared.doubt {
-                Some(doubt) => tracing::warn!(
+            match compared.suspicion {
+                Some(suspicion) => tracing::warn!(
                     offset_seconds = compared.offset.as_seconds(),
-                    "clock suspect: {doubt}"
+                    "clock suspect: {suspicion}"
                 ),
                 None => tracing::info!(
                     offset_seconds = compared.offset.as_seconds(),
@@ -91,27 +98,29 @@ impl SystemClock {
                 ),
             }
         }
-        self.course.shift(steady, compared.shift, self::steady);
+        self.timeline.shift(steady, compared.shift, self::steady);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Doubts> {
-        // What it guards is consistent between any two steps.
-        self.doubts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, WallClockCheck> {
+        // Every update is a single step, so the value is consistent even after a panic.
+        self.wall_check.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.course.now(steady).as_millis())
+        Timestamp::from_millis(self.timeline.now(steady).as_millis())
     }
 
     fn until(&self, at: Timestamp) -> Duration {
-        // While time is bent this is a tenth too short, and whoever waits looks again, or half a millisecond in a second too long.
-        Duration::from_millis(at.as_millis()).saturating_sub(self.course.now(steady).since_epoch())
+        // While time is adjusted, this is up to a tenth too short, and the caller waits again, or
+        // half a millisecond per second too long.
+        Duration::from_millis(at.as_millis())
+            .saturating_sub(self.timeline.now(steady).since_epoch())
     }
 }
 
-/// The steady clock, in nanoseconds since it began.
+/// Reads the steady clock, in nanoseconds.
 fn steady() -> u64 {
     let reading = clock_gettime(STEADY);
     let seconds = u64::try_from(reading.tv_sec).unwrap_or_default();
@@ -119,20 +128,20 @@ fn steady() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// The wall clock since the Unix epoch. Before that is as good as then.
+/// Reads the wall clock as a duration since the Unix epoch; zero if it is before.
 fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Both clocks at the same moment, as nearly as can be.
-fn both() -> (u64, course::Instant) {
+/// Reads both clocks at the same moment, as nearly as possible.
+fn both() -> (u64, timeline::UnixNanos) {
     let reading = |_| {
         let (before, wall, after) = (steady(), wall(), steady());
         let width = after.saturating_sub(before);
-        (width, (before + width / 2, course::Instant::from_epoch(wall)))
+        (width, (before + width / 2, timeline::UnixNanos::from_epoch(wall)))
     };
     let tightest = (0..READINGS).map(reading).min_by_key(|(width, _)| *width);
-    tightest.map(|(_, both)| both).expect("it is read more than once")
+    tightest.map(|(_, both)| both).expect("there is more than one reading")
 }
 
 #[cfg(test)]
@@ -140,34 +149,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_until_an_instant_ends_in_its_first_millisecond_and_not_before() {
+    fn until_ends_in_the_first_millisecond_of_the_instant_and_not_before() {
         let clock = SystemClock::start();
         let at = clock.now().after(Duration::from_millis(3));
-        let (until, now) = (clock.until(at), clock.course.now(steady).since_epoch());
+        let (until, now) = (clock.until(at), clock.timeline.now(steady).since_epoch());
         assert!(until <= Duration::from_millis(3), "{until:?}");
         assert!(now + until >= Duration::from_millis(at.as_millis()), "{until:?}");
         assert_eq!(clock.until(Timestamp::EPOCH), Duration::ZERO);
     }
 
     #[test]
-    fn a_clock_that_nobody_touches_is_believed() {
+    fn a_clock_that_is_not_set_is_never_suspect() {
         let clock = SystemClock::start();
         let telemetry = Telemetry::new();
         for _ in 0..100 {
             clock.compare(&telemetry);
         }
-        assert_eq!(clock.doubt(), None);
+        assert_eq!(clock.suspicion(), None);
         let (steady, wall) = both();
-        let offset = wall.offset_from(clock.course.at(steady));
+        let offset = wall.offset_from(clock.timeline.at(steady));
         assert!(offset.within(Duration::from_millis(50)), "{offset:?}");
     }
 
     #[test]
-    fn a_time_that_the_store_saw_and_that_is_still_to_come_is_suspect() {
+    fn a_wall_clock_before_the_time_of_the_store_is_suspect() {
         let clock = SystemClock::start();
-        clock.was_seen(clock.now().after(Duration::from_secs(3600)));
+        clock.saw_store_time(clock.now().after(Duration::from_secs(3600)));
         clock.compare(&Telemetry::new());
-        let doubt = clock.doubt().expect("the store knows better");
-        assert!(doubt.to_string().contains("before the time"), "{doubt}");
+        let suspicion = clock.suspicion().expect("the store time is later");
+        assert!(suspicion.to_string().contains("before the time"), "{suspicion}");
     }
 }

@@ -1,31 +1,19 @@
-//! Couriers: how deliveries travel. `http` calls webhooks, `hub` has workers come and take.
-//!
-//! A webhook's way: `http` makes the request and reads the answer, `sign` signs it, `connections` has a connection for it, or room for one
-//! that `dial` makes, and `guard` says whereto it may; `retry_after` reads when to come back.
+//! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `queue` leases
+//! deliveries to workers. Each delivery is reported to its owner with an outcome, or as not sent.
 
-mod connections;
-mod dial;
-mod gate;
-mod guard;
-mod http;
-pub(crate) mod hub;
-mod retry_after;
-mod sign;
+pub(crate) mod queue;
+mod webhook;
 
 use std::sync::Arc;
 
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
-pub(crate) use dial::Dialler;
-pub(crate) use guard::Guard;
-pub use guard::Reach;
-pub(crate) use http::HttpCourier;
-pub(crate) use hub::Hub;
-pub(crate) use sign::Signer;
-pub use sign::{SecretError, SigningSecret, Signs};
+pub(crate) use queue::Hub;
+pub(crate) use webhook::{Dialler, Guard, HttpCourier, Signer};
+pub use webhook::{Reach, SecretError, SigningSecret, Signs};
 
-/// Why there is a fire, as every wire spells it.
+/// Returns the name of an occasion in headers, JSON and gRPC.
 pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {
     match occasion {
         Occasion::Due => "due",
@@ -34,7 +22,7 @@ pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {
     }
 }
 
-/// All couriers of a broker.
+/// The couriers of a broker.
 #[derive(Debug)]
 pub(crate) struct Couriers {
     pub(crate) http: Arc<HttpCourier>,
@@ -42,7 +30,7 @@ pub(crate) struct Couriers {
 }
 
 impl Couriers {
-    /// Whether nothing is under way.
+    /// Returns whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.http.is_idle() && self.hub.is_idle()
     }
@@ -51,7 +39,7 @@ impl Couriers {
 impl Courier for Couriers {
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         let by_queue = |delivery: &Delivery| matches!(delivery.definition.target, Target::Queue(_));
-        // Usually all are of one kind, and then nothing moves.
+        // Usually all are of one kind, and nothing needs to be moved.
         let (queued, webhooks): (Vec<_>, Vec<_>) = if deliveries.iter().all(by_queue) {
             (deliveries, Vec::new())
         } else {
@@ -70,9 +58,11 @@ impl Courier for Couriers {
     }
 }
 
-/// What is reported of a delivery that is under way when the broker stops, and may have been received. What may be received again is
-/// as if it had not been sent: it stays in the store as it is, and the next start sends it. What may not is never sent again, and nobody
-/// knows what came of it.
+/// Returns the outcome of a delivery that is in flight when the broker stops, and that may have
+/// been received.
+///
+/// With at-most-once it is expired and never sent again. Otherwise it has no outcome: it counts as
+/// not sent, stays in the store, and is sent again after the next start.
 fn given_up(delivery: &Delivery) -> Option<Outcome> {
     match delivery.definition.guarantee {
         Guarantee::AtMostOnce => Some(Outcome::Expired),

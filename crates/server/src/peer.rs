@@ -1,11 +1,15 @@
-//! Peers: the other brokers of the cluster, and what is asked of them.
+//! Calls between the brokers of a cluster.
 //!
-//! In: commands for partitions that another broker owns, partitions on their way, reports and polls that belong elsewhere. Out: what
-//! came of it, or a [`PeerError`] that says what is known: certainly nothing was done, or nobody knows.
-//! Next door: `link` holds one standing connection to each peer, `serve` answers the calls of peers, `wire` spells the bytes.
-//! Not here: who owns what (`cluster`), and to whom a call goes.
+//! Brokers forward commands, hand partitions over, pass reports on, read gauges, poll queues and
+//! settle deliveries. A failed call returns a [`PeerError`] that says what is certain: nothing was
+//! done, or it is not known.
+//!
+//! `link` keeps the connections and makes the calls, `serve` answers the calls of peers, `local` is
+//! what this broker does for them, and `wire` encodes the messages. `membership` and `routing`
+//! decide which broker is called.
 
 mod link;
+mod local;
 mod serve;
 mod wire;
 
@@ -16,51 +20,53 @@ use tonic::{Code, Status};
 
 use crate::auth::{Grant, Token, TokenError, Tokens};
 pub(crate) use link::{Peers, Transport};
-pub(crate) use serve::{Home, door};
+pub(crate) use serve::{LocalBroker, server};
 pub(crate) use wire::Polled;
 
-/// The largest message: the largest body of a request, with room for what is said beside each of its tasks.
+/// The largest message: the largest request body, and the overhead of each of its tasks.
 const MESSAGE_BYTES_MAX: usize = 80 << 20;
 
-/// Why a peer did not do what was asked of it.
+/// Why a call to a peer failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PeerError {
-    /// It does not own the partition. Nothing was done: whoever owns it may be asked.
+    /// The peer does not own the partition. Nothing was done; the owner may be called.
     #[error("the peer does not own the partition")]
     NotMine,
-    /// It was certainly not asked.
+    /// The call was certainly not sent.
     #[error("the peer cannot be reached: {0}")]
     Unreachable(String),
-    /// Too much is under way, here or there. Nothing was done: ask again a little later.
-    #[error("too much is under way to the peer")]
+    /// Too many calls are in flight, here or there. Nothing was done; retry a little later.
+    #[error("too many calls to the peer are in flight")]
     Busy,
-    /// The answer was lost. It may have been done, or may be done yet.
+    /// The answer was lost. The call may have been executed, or may still be.
     #[error("the answer of the peer was lost: {0}")]
     Lost(String),
-    /// It has not done it, and never will.
+    /// The peer refused the call. It was not executed.
     #[error("the peer refuses: {0}")]
     Refused(String),
 }
 
 impl PeerError {
-    /// What a peer is told.
+    /// Converts the error to the status that is sent to the caller.
     fn into_status(self) -> Status {
         match self {
-            Self::NotMine => Status::failed_precondition("the partition is not held here"),
-            Self::Busy => Status::resource_exhausted("too much is under way"),
+            Self::NotMine => Status::failed_precondition("this broker does not own the partition"),
+            Self::Busy => Status::resource_exhausted("too many calls are in flight"),
             Self::Refused(why) => Status::invalid_argument(why),
             Self::Unreachable(why) | Self::Lost(why) => Status::unknown(why),
         }
     }
 
-    /// What a call came to. Only what a peer has certainly said itself, and says before it does anything, counts as not done.
+    /// Converts the status of a failed call. It counts as not executed only if the peer itself sent
+    /// the status, with a code that it uses before it executes anything.
     fn of(status: &Status) -> Self {
         let mut chain =
             std::iter::successors(std::error::Error::source(status), |error| error.source());
-        // A source is the transport's: the peer itself has said nothing.
+        // A status with a source comes from the transport and not from the peer.
         if std::error::Error::source(status).is_some() {
             let unsent = chain.any(|error| {
-                // What was still in line for a connection when it broke is given back as cancelled; what was sent is not.
+                // Hyper returns requests that it had not sent when the connection broke as
+                // cancelled, and never those that it had sent.
                 error.is::<tonic::ConnectError>()
                     || error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled)
             });
@@ -75,41 +81,41 @@ impl PeerError {
             | Code::Unauthenticated
             | Code::PermissionDenied
             | Code::Unimplemented => Self::Refused(why()),
-            // Some of these our own side says of an answer that it cannot read.
+            // The local side uses some of these codes for answers that it cannot read.
             _ => Self::Lost(why()),
         }
     }
 }
 
-/// The first cause, which names the address and what the machine said.
+/// Returns the innermost cause, which has the address and the error of the operating system.
 fn innermost(status: &Status) -> String {
     let first = std::error::Error::source(status);
     let last = std::iter::successors(first, |error| error.source()).last();
     last.map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
-/// What all brokers of a cluster know, and nobody else. Cheap to clone.
+/// The secret that only the brokers of a cluster know. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Secret {
-    /// As it is sent.
-    sent: MetadataValue<Ascii>,
-    /// As it is compared: by its hash, in constant time.
-    known: Tokens,
+    /// The value of the `authorization` header.
+    header: MetadataValue<Ascii>,
+    /// Compares a header by its hash, in constant time.
+    verifier: Tokens,
 }
 
 impl Secret {
-    /// Takes a secret of the form that a `Bearer` header has.
+    /// Creates a secret. It must be valid in a `Bearer` header.
     pub(crate) fn new(secret: &str) -> Result<Self, TokenError> {
         let token = Token::new(Grant::Admin, secret)?;
-        let mut sent: MetadataValue<Ascii> =
+        let mut header: MetadataValue<Ascii> =
             format!("Bearer {secret}").parse().map_err(|_| TokenError)?;
-        sent.set_sensitive(true);
-        Ok(Self { sent, known: Tokens::new(vec![token]) })
+        header.set_sensitive(true);
+        Ok(Self { header, verifier: Tokens::new(vec![token]) })
     }
 
-    /// Whether this `authorization` shows it.
-    fn is_shown(&self, authorization: &MetadataValue<Ascii>) -> bool {
-        self.known.who(Some(authorization.as_bytes())).is_some()
+    /// Returns whether an `authorization` header has this secret.
+    fn matches(&self, authorization: &MetadataValue<Ascii>) -> bool {
+        self.verifier.who(Some(authorization.as_bytes())).is_some()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use punctual_core::PartitionId;
 use punctual_engine::{Command, EngineError, Replies, Reply};
 
-use crate::owners::Owners;
+use crate::routing::Owners;
 
 /// Commands on their way to their owners.
 #[derive(Debug, Default)]

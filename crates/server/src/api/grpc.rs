@@ -61,11 +61,11 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     // What is no call of gRPC is answered by the routes of HTTP.
     let routes = routes.routes().into_axum_router().reset_fallback();
     let routes = routes.layer(from_fn_with_state(Arc::clone(broker), pass));
-    let Some(shared) = &broker.shared else {
+    let Some(shared) = &broker.cluster else {
         return routes;
     };
     // Peers are answered to the end: they have what this broker lets go of.
-    let door = peer::door(Arc::clone(broker), shared.secret.clone());
+    let door = peer::server(Arc::clone(broker), shared.secret.clone());
     let mut peers = Routes::builder();
     peers.add_service(door);
     let peers = peers.routes().into_axum_router().reset_fallback();

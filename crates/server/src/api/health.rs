@@ -45,7 +45,7 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
     }
     let mut reasons = Vec::new();
     let mut warnings = Vec::new();
-    match &broker.shared {
+    match &broker.cluster {
         None => {
             for (partition, owner) in broker.owners.handles() {
                 if let Err(error) = owner.gauges(None).await {
@@ -53,12 +53,12 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
                 }
             }
         }
-        Some(shared) => match shared.membership.standing(broker.clock.now()) {
+        Some(shared) => match shared.membership.readiness(broker.clock.now()) {
             Ok(warning) => warnings.extend(warning),
             Err(reason) => reasons.push(reason),
         },
     }
-    warnings.extend(broker.clock.doubt().map(|doubt| format!("clock_suspect: {doubt}")));
+    warnings.extend(broker.clock.suspicion().map(|why| format!("clock_suspect: {why}")));
     let problem = broker.tls.as_ref().and_then(Tls::problem);
     warnings.extend(problem.map(|problem| format!("tls: {problem}")));
     if reasons.is_empty() {
@@ -89,7 +89,7 @@ struct BrokerAnswer {
     responses((status = 200, description = "all brokers", body = TopologyAnswer))
 )]
 pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
-    if let Some(shared) = &broker.shared {
+    if let Some(shared) = &broker.cluster {
         let view = shared.membership.view().ok_or_else(|| {
             Problem::not_ready(&["the store has not said yet who is there".to_owned()])
         })?;

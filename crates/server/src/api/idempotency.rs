@@ -19,7 +19,7 @@ use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand}
 use super::calls::Calls;
 use super::error::Problem;
 use super::request;
-use crate::owners::Owners;
+use crate::routing::Owners;
 
 /// What makes a request repeatable.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("idempotency-key");

@@ -24,10 +24,10 @@ use super::fires::lag_ms;
 use super::request::{self, BODY_BYTES_MAX, NAMES_BYTES_MAX, Named, Sent, check_count};
 use super::task::duration;
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Place, Word};
 use crate::courier::occasion_name;
+use crate::courier::queue::poll::{self, PollOptions, PolledDelivery};
+use crate::courier::queue::{SettleResult, SettleScope, Settlement};
 use crate::peer::PeerError;
-use crate::poll::{self, Found, Want};
 
 /// Deliveries of one poll.
 const LEASE_MAX: usize = 1000;
@@ -105,13 +105,13 @@ pub(crate) async fn lease(
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let wait = wait.unwrap_or_default().max(WAIT_MIN);
-    let found = poll::poll(&broker, Want { namespace, queue, max, wait, lease }).await;
+    let found = poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease }).await;
     let deliveries = found.iter().map(|found| DeliveryAnswer::of(&broker, found)).collect();
     answer::ok(&Deliveries { deliveries })
 }
 
 impl DeliveryAnswer {
-    fn of(broker: &Broker, found: &Found) -> Self {
+    fn of(broker: &Broker, found: &PolledDelivery) -> Self {
         let delivery = &found.polled;
         let (payload, payload_base64, content_type) = match &delivery.payload {
             Payload::Empty => (None, None, None),
@@ -179,7 +179,7 @@ pub(crate) async fn ack(
     let queue = queue_of(&queue)?;
     let body: AckBody = request::json(&body, "a list of tokens")?;
     check_count("tokens", body.tokens.len())?;
-    let words = body.tokens.iter().map(|text| (text.clone(), Word::Ack));
+    let words = body.tokens.iter().map(|text| (text.clone(), Settlement::Ack));
     let heard = poll::settle(&broker, place(&namespace, &queue), words.collect()).await;
     let heard = heard.map_err(unheard)?;
     let results = body.tokens.into_iter().zip(heard).map(|(token, heard)| {
@@ -215,7 +215,7 @@ pub(crate) async fn fail(
     let queue = queue_of(&queue)?;
     let body: FailBody = request::json(&body, "a token and a reason")?;
     let retry_in = between("retry_in", body.retry_in.as_deref(), Duration::ZERO, BACKOFF_MAX)?;
-    let word = Word::Fail { reason: Reason::new(&body.reason), retry_in };
+    let word = Settlement::Fail { reason: Reason::new(&body.reason), retry_in };
     settle(&broker, place(&namespace, &queue), body.token, word, "failed").await
 }
 
@@ -241,7 +241,7 @@ pub(crate) async fn refuse(
 ) -> Answer {
     let queue = queue_of(&queue)?;
     let body: RefuseBody = request::json(&body, "a token and a reason")?;
-    let word = Word::Refuse { reason: Reason::new(&body.reason) };
+    let word = Settlement::Refuse { reason: Reason::new(&body.reason) };
     settle(&broker, place(&namespace, &queue), body.token, word, "refused").await
 }
 
@@ -268,26 +268,26 @@ pub(crate) async fn extend(
     let queue = queue_of(&queue)?;
     let body: ExtendBody = request::json(&body, "a token and a lease")?;
     let lease = between("lease", Some(&body.lease), LEASE_TIME_MIN, TIMEOUT_MAX)?;
-    let word = Word::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
+    let word = Settlement::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
     settle(&broker, place(&namespace, &queue), body.token, word, "extended").await
 }
 
 async fn settle(
     broker: &Broker,
-    place: Place<'_>,
+    place: SettleScope<'_>,
     token: String,
-    word: Word,
+    word: Settlement,
     taken: &'static str,
 ) -> Answer {
     let heard = poll::settle(broker, place, vec![(token, word)]).await.map_err(unheard)?;
-    let heard = heard.into_iter().next().unwrap_or(Heard::Stale);
+    let heard = heard.into_iter().next().unwrap_or(SettleResult::Stale);
     answer::ok(&Settled { result: said(heard, taken) })
 }
 
-const fn said(heard: Heard, taken: &'static str) -> &'static str {
+const fn said(heard: SettleResult, taken: &'static str) -> &'static str {
     match heard {
-        Heard::Taken => taken,
-        Heard::Stale => "stale",
+        SettleResult::Accepted => taken,
+        SettleResult::Stale => "stale",
     }
 }
 
@@ -298,8 +298,8 @@ fn unheard(error: PeerError) -> Problem {
 }
 
 /// A word counts for what came from the queue in its path.
-const fn place<'a>(namespace: &'a Namespace, queue: &'a Queue) -> Place<'a> {
-    Place { namespace, queue: Some(queue) }
+const fn place<'a>(namespace: &'a Namespace, queue: &'a Queue) -> SettleScope<'a> {
+    SettleScope { namespace, queue: Some(queue) }
 }
 
 fn queue_of(name: &str) -> Result<Queue, Problem> {

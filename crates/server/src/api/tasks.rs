@@ -26,7 +26,7 @@ use super::request::{self, BODY_BYTES_MAX, Named, Sent};
 use super::task::{EndedTask, Instant, TaskAnswer, TaskBody, duration};
 use super::when::check_fires;
 use crate::broker::Broker;
-use crate::owners::{Door, Owners};
+use crate::routing::{Owners, PartitionHandle};
 
 /// What came of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
@@ -253,7 +253,7 @@ pub(super) fn candidates<'a>(
     owners: &'a Arc<Owners>,
     namespace: &Namespace,
     name: &str,
-) -> Result<Vec<(Door<'a>, Subject)>, Problem> {
+) -> Result<Vec<(PartitionHandle<'a>, Subject)>, Problem> {
     let key = TaskKey::new(name)?;
     let by_key = owners.of_key(namespace, &key);
     let mut candidates = vec![(by_key, Subject::Key(namespace.clone(), key))];

@@ -1,11 +1,14 @@
-//! Links: one standing connection to each peer, made by the first call and again whenever it broke.
+//! Connections to peers, and the calls that are made over them.
 //!
-//! In: what is asked of a peer. Out: its answer, within a time. Polls, which wait, have a connection of their own, so that they never
-//! stand in the way of what is answered soon. A connection that has gone silent is noticed within [`KEEP_ALIVE`] twice.
-//! Bound: calls, commands and bytes under way to each peer, and peers; those who are no longer of the cluster are dropped ([`Peers::retain`]).
-//! Next door: `line` keeps commands of one partition in order and lets them travel together.
+//! Each peer has one persistent connection, made by the first call and made again when it breaks,
+//! and a second one for polls, so that long waits do not hold up other calls. A connection that has
+//! gone silent is detected within twice [`KEEP_ALIVE`]. Every call has a timeout. Calls, commands
+//! and bytes in flight per peer are bounded, and so is the number of peers; [`Peers::retain`] drops
+//! those that have left the cluster.
+//!
+//! `command_queue` keeps the commands of one partition in order and sends them in batches.
 
-mod line;
+mod command_queue;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,45 +27,45 @@ use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::hub::{Heard, Place, Token, Word};
-use line::Lines;
+use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
+use command_queue::CommandQueues;
 
-/// Peers at once: far more than a cluster has brokers.
+/// Peers: far more than a cluster has brokers.
 const PEERS_MAX: usize = 1024;
-/// Calls under way to one peer, which takes 256 on a connection. More wait.
+/// Calls in flight to one peer, which accepts 256 on a connection. Further calls wait.
 const CALLS_MAX: usize = 128;
-/// Polls under way to one peer. More are refused.
+/// Polls in flight to one peer. Further polls are refused.
 const POLLS_MAX: usize = 256;
-/// Bytes under way to one peer, those in line included: two of the largest messages.
+/// Bytes to one peer, in flight or queued: two of the largest messages.
 const BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
-/// What a message has beside its bytes.
+/// The bytes of a message beyond its encoded content.
 const MESSAGE_REST: usize = 64;
 
-/// How long making a connection may take: peers are near.
+/// How long connecting may take: peers are in the same network.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// How often a connection is asked for a sign of life, and how long it may take to give one.
+/// The interval of keep-alive pings, and how long an answer to one may take.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// What may be on the way to us unread, so that a round trip is not a stop.
+/// The flow-control window: large enough that a sender does not wait for round trips.
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// How long an answer may take, if it needs the store.
+/// How long a call may take that needs the store.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long an answer may take that needs no store.
+/// How long a call may take that needs no store.
 const ANSWER_SOON_MAX: Duration = Duration::from_secs(2);
-/// How long a call may wait for those before it.
-const TURN_MAX: Duration = Duration::from_secs(2);
-/// How long the end of a poll may take, beyond its wait.
+/// How long a call may wait until it is sent.
+const PERMIT_MAX: Duration = Duration::from_secs(2);
+/// How long a poll may take beyond the time that it waits.
 const POLL_REST_MAX: Duration = Duration::from_secs(5);
 
 /// How peers are reached.
 #[derive(Clone, Default)]
 pub(crate) enum Transport {
-    /// Over a network that nobody else listens on.
+    /// Without encryption, for a trusted network.
     #[default]
     Plain,
-    /// Over TLS.
+    /// With TLS.
     Tls {
-        /// The certificate authority (PEM) that is trusted, instead of the public ones.
+        /// The certificate authority (PEM) to trust instead of the public ones.
         authority: Option<Vec<u8>>,
     },
 }
@@ -100,104 +103,107 @@ impl Transport {
     }
 }
 
-/// The other brokers.
+/// The other brokers of the cluster.
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: BrokerId,
     secret: Secret,
     transport: Transport,
-    /// Where connections live.
+    /// The runtime on which connections run.
     runtime: runtime::Handle,
     interner: Arc<Interner>,
     peers: Mutex<HashMap<BrokerId, Arc<Peer>>>,
 }
 
-/// One of them.
+/// The connections to one broker, and their limits.
 #[derive(Debug)]
 struct Peer {
     secret: Secret,
-    /// For what is answered soon,
-    quick: PeersClient<Channel>,
-    /// and for what waits.
-    patient: PeersClient<Channel>,
+    /// For calls that are answered soon.
+    fast: PeersClient<Channel>,
+    /// For polls.
+    slow: PeersClient<Channel>,
     calls: Semaphore,
     polls: Semaphore,
     bytes: Arc<Semaphore>,
     commands: Arc<Semaphore>,
-    lines: Lines,
+    queues: CommandQueues,
     interner: Arc<Interner>,
 }
 
 impl Peers {
-    /// Nobody is called yet. To be made in the runtime in which connections are to live.
+    /// Connects to no broker yet. Must be called on the runtime on which connections are to run.
     pub(crate) fn new(
         me: BrokerId,
         secret: Secret,
         transport: Transport,
     ) -> Result<Self, tonic::transport::Error> {
-        // That the certificates make sense is better known before the first call.
+        // Reports invalid certificates now and not at the first call.
         transport.endpoint(&BrokerId::new("localhost:1"))?;
         let runtime = runtime::Handle::current();
         let (interner, peers) = (Arc::default(), Mutex::default());
         Ok(Self { me, secret, transport, runtime, interner, peers })
     }
 
-    /// Drops the links to all others. What is under way there comes to its end.
+    /// Drops the connections to all brokers but these. Calls in flight still finish.
     pub(crate) fn retain(&self, brokers: &[BrokerId]) {
         self.lock().retain(|broker, _| brokers.contains(broker));
     }
 
-    /// How many links there are.
+    /// Returns the number of peers with a connection.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// Has the owner of a partition asked, at the broker that is taken for its holder. One answer for each command, in order.
+    /// Forwards commands to the owner of a partition at a broker. Returns one reply per command, in
+    /// order. An error applies to all of the commands.
     ///
-    /// It is in line when this returns, before anybody waits for the answers: what is asked first, of one partition at one peer,
-    /// is decided first. An error is about all of the commands.
-    pub(crate) fn ask(
+    /// The commands are queued when this function returns, before its future is polled: the owner
+    /// decides them in the order of these calls.
+    pub(crate) fn forward(
         &self,
         to: &BrokerId,
         partition: PartitionId,
         commands: &[Command],
     ) -> impl Future<Output = Result<Replies, PeerError>> + Send + use<> {
-        let asked = self.peer(to).and_then(|peer| peer.ask(partition, commands, &self.runtime));
+        let queued =
+            self.peer(to).and_then(|peer| peer.enqueue(partition, commands, &self.runtime));
         async move {
             let lost = |why: &str| Err(PeerError::Lost(why.to_owned()));
-            // Each has the time of the one before it, and its own; this is only a bound.
-            match timeout(TURN_MAX + 3 * ANSWER_MAX, asked?).await {
-                Ok(answered) => answered.unwrap_or_else(|_| lost("the link was closed")),
+            // Covers a message in flight before this one, and this one; only a bound.
+            match timeout(PERMIT_MAX + 3 * ANSWER_MAX, queued?).await {
+                Ok(replies) => replies.unwrap_or_else(|_| lost("the connection was closed")),
                 Err(_) => lost("no answer in time"),
             }
         }
     }
 
-    /// Hands a partition over: it was let go of here, and its deliveries under way are these.
+    /// Hands a released partition over, with its deliveries in flight. Returns the epoch of the
+    /// new owner.
     pub(crate) async fn take(
         &self,
         to: &BrokerId,
         partition: PartitionId,
         epoch: Epoch,
-        flights: &[InFlight],
+        in_flight: &[InFlight],
     ) -> Result<Epoch, PeerError> {
         let peer = self.peer(to)?;
-        let flights = wire::put_flights(flights);
-        let _bytes = peer.reserve(flights.len())?;
+        let in_flight = wire::put_in_flight(in_flight);
+        let _bytes = peer.reserve(in_flight.len())?;
         let message = v1::TakeRequest {
             partition: u32::from(partition.get()),
             epoch: epoch.get(),
-            flights: flights.into(),
+            flights: in_flight.into(),
         };
         let request = peer.request(message);
         let taken = peer.call(ANSWER_MAX, async |mut client| client.take(request).await).await?;
         let epoch = taken.into_inner().epoch;
-        Epoch::new(epoch).ok_or_else(|| PeerError::Lost("no such epoch".to_owned()))
+        Epoch::new(epoch).ok_or_else(|| PeerError::Lost("invalid epoch".to_owned()))
     }
 
-    /// Passes on what came of deliveries to whoever holds their partition now. Whatever fails, all of it may be sent again: a
-    /// report of what is settled changes nothing.
+    /// Passes reports to the present owner of their partition. After any error, all of them may be
+    /// sent again: a report of a settled delivery changes nothing.
     pub(crate) async fn report(
         &self,
         to: &BrokerId,
@@ -215,7 +221,7 @@ impl Peers {
         Ok(())
     }
 
-    /// How much there is with all owners of a broker, of one namespace or of all.
+    /// Sums the gauges of all owners of a broker, of one namespace or of all.
     pub(crate) async fn gauges(
         &self,
         to: &BrokerId,
@@ -226,11 +232,11 @@ impl Peers {
         let request = peer.request(v1::GaugeRequest { namespace });
         let answer =
             peer.call(ANSWER_SOON_MAX, async |mut client| client.gauge(request).await).await?;
-        wire::read_gauges(&answer.into_inner().gauges).map_err(not_understood)
+        wire::read_gauges(&answer.into_inner().gauges).map_err(undecodable)
     }
 
-    /// Waits up to `wait` for at most `max` deliveries of a queue that owners of a broker have. Whoever stops waiting has taken nothing,
-    /// unless the answer was on its way.
+    /// Waits up to `wait` for at most `max` deliveries of a queue at a broker. If the future is
+    /// dropped, nothing is leased, unless the answer was already on its way.
     pub(crate) async fn poll(
         &self,
         to: &BrokerId,
@@ -250,42 +256,43 @@ impl Peers {
             wait_ms: millis(wait),
             lease_ms: lease.map(millis),
         });
-        let mut client = peer.patient.clone();
+        let mut client = peer.slow.clone();
         let polling = async {
-            let mut pieces = client.poll(request).await.map_err(of)?.into_inner();
+            let mut pieces = client.poll(request).await.map_err(from_status)?.into_inner();
             let mut polled = Vec::new();
-            while let Some(piece) = pieces.message().await.map_err(of)? {
-                polled.extend(wire::read_deliveries(&piece.deliveries).map_err(not_understood)?);
+            while let Some(piece) = pieces.message().await.map_err(from_status)? {
+                polled.extend(wire::read_deliveries(&piece.deliveries).map_err(undecodable)?);
             }
             Ok(polled)
         };
         in_time(wait.saturating_add(POLL_REST_MAX), polling).await
     }
 
-    /// Says what a worker says of deliveries that were leased at a broker. One answer for each word, in order.
+    /// Sends settlements to the broker that leased the deliveries. Returns one result per
+    /// settlement, in order.
     pub(crate) async fn settle(
         &self,
         to: &BrokerId,
-        place: Place<'_>,
-        words: &[(Token, Word)],
-    ) -> Result<Vec<Heard>, PeerError> {
+        scope: SettleScope<'_>,
+        settlements: &[(LeaseToken, Settlement)],
+    ) -> Result<Vec<SettleResult>, PeerError> {
         let peer = self.peer(to)?;
-        let encoded = wire::put_words(words);
+        let encoded = wire::put_settlements(settlements);
         let _bytes = peer.reserve(encoded.len())?;
         let request = peer.request(v1::SettleRequest {
-            namespace: place.namespace.as_str().to_owned(),
+            namespace: scope.namespace.as_str().to_owned(),
             words: encoded.into(),
-            queue: place.queue.map_or_else(String::new, |queue| queue.as_str().to_owned()),
+            queue: scope.queue.map_or_else(String::new, |queue| queue.as_str().to_owned()),
         });
         let answer = peer.call(ANSWER_MAX, async |mut client| client.settle(request).await).await?;
-        let heard = wire::read_heard(&answer.into_inner().heard).map_err(not_understood)?;
-        if heard.len() != words.len() {
-            return Err(PeerError::Lost("another number of answers".to_owned()));
+        let results = wire::read_settle_results(&answer.into_inner().heard).map_err(undecodable)?;
+        if results.len() != settlements.len() {
+            return Err(PeerError::Lost("wrong number of answers".to_owned()));
         }
-        Ok(heard)
+        Ok(results)
     }
 
-    /// The link to a peer, made if there is none.
+    /// Returns the connections to a broker; creates them if there are none.
     fn peer(&self, broker: &BrokerId) -> Result<Arc<Peer>, PeerError> {
         if *broker == self.me {
             return Err(PeerError::Refused("a broker does not call itself".to_owned()));
@@ -299,7 +306,7 @@ impl Peers {
         }
         let endpoint = self.transport.endpoint(broker);
         let endpoint = endpoint.map_err(|error| {
-            PeerError::Unreachable(format!("{broker} makes no sense as an address: {error}"))
+            PeerError::Unreachable(format!("invalid address {broker}: {error}"))
         })?;
         let peer = Arc::new(self.link(&endpoint));
         peers.insert(broker.clone(), Arc::clone(&peer));
@@ -315,25 +322,25 @@ impl Peers {
         };
         Peer {
             secret: self.secret.clone(),
-            quick: client(),
-            patient: client(),
+            fast: client(),
+            slow: client(),
             calls: Semaphore::new(CALLS_MAX),
             polls: Semaphore::new(POLLS_MAX),
             bytes: Arc::new(Semaphore::new(BYTES_MAX)),
             commands: Arc::new(Semaphore::new(COMMANDS_MAX)),
-            lines: Lines::default(),
+            queues: CommandQueues::default(),
             interner: Arc::clone(&self.interner),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BrokerId, Arc<Peer>>> {
-        // A table of links is as good after a panic as before it.
+        // Every update is a single step, so the map is consistent even after a panic.
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Peer {
-    /// Sends commands that travel together. Out: an answer for each.
+    /// Sends a batch of commands. Returns one reply per command.
     async fn send(
         &self,
         partition: PartitionId,
@@ -342,27 +349,27 @@ impl Peer {
     ) -> Result<Replies, PeerError> {
         let partition = u32::from(partition.get());
         let request = self.request(v1::AskRequest { partition, commands: commands.into() });
-        let mut client = self.quick.clone();
-        let _turn = self.turn().await?;
-        let asking = async {
-            let mut pieces = client.ask(request).await.map_err(of)?.into_inner();
-            let mut answers = Replies::new();
-            while let Some(piece) = pieces.message().await.map_err(of)? {
+        let mut client = self.fast.clone();
+        let _permit = self.call_permit().await?;
+        let calling = async {
+            let mut pieces = client.ask(request).await.map_err(from_status)?.into_inner();
+            let mut replies = Replies::new();
+            while let Some(piece) = pieces.message().await.map_err(from_status)? {
                 let piece = wire::read_answers(&piece.answers, &self.interner);
-                answers.extend(piece.map_err(not_understood)?);
-                if answers.len() > count {
+                replies.extend(piece.map_err(undecodable)?);
+                if replies.len() > count {
                     break;
                 }
             }
-            if answers.len() != count {
-                return Err(PeerError::Lost("another number of answers".to_owned()));
+            if replies.len() != count {
+                return Err(PeerError::Lost("wrong number of answers".to_owned()));
             }
-            Ok(answers)
+            Ok(replies)
         };
-        in_time(ANSWER_MAX, asking).await
+        in_time(ANSWER_MAX, calling).await
     }
 
-    /// Calls, when it is its turn.
+    /// Makes a call as soon as a permit is free.
     async fn call<T, F>(
         &self,
         answer_max: Duration,
@@ -371,24 +378,24 @@ impl Peer {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let _turn = self.turn().await?;
-        let call = call(self.quick.clone());
-        in_time(answer_max, async { call.await.map_err(of) }).await
+        let _permit = self.call_permit().await?;
+        let call = call(self.fast.clone());
+        in_time(answer_max, async { call.await.map_err(from_status) }).await
     }
 
-    async fn turn(&self) -> Result<tokio::sync::SemaphorePermit<'_>, PeerError> {
-        let turn = timeout(TURN_MAX, self.calls.acquire()).await;
-        turn.ok().and_then(Result::ok).ok_or(PeerError::Busy)
+    async fn call_permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, PeerError> {
+        let permit = timeout(PERMIT_MAX, self.calls.acquire()).await;
+        permit.ok().and_then(Result::ok).ok_or(PeerError::Busy)
     }
 
-    /// Shows the secret with every call.
+    /// Adds the secret of the cluster to a message.
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        request.metadata_mut().insert("authorization", self.secret.sent.clone());
+        request.metadata_mut().insert("authorization", self.secret.header.clone());
         request
     }
 
-    /// Room for a message, if it is not too large for any.
+    /// Reserves bytes for a message. Fails if it is too large for one message, or for now.
     fn reserve(&self, bytes: usize) -> Result<OwnedSemaphorePermit, PeerError> {
         let fits = bytes + MESSAGE_REST <= MESSAGE_BYTES_MAX;
         let count = u32::try_from(bytes).ok().filter(|_| fits).ok_or_else(|| {
@@ -398,7 +405,7 @@ impl Peer {
     }
 }
 
-/// What a call comes to within a time.
+/// Limits the time of a call.
 async fn in_time<T>(
     answer_max: Duration,
     call: impl Future<Output = Result<T, PeerError>>,
@@ -407,11 +414,11 @@ async fn in_time<T>(
     timeout(answer_max, call).await.unwrap_or_else(lost)
 }
 
-fn of(status: Status) -> PeerError {
+fn from_status(status: Status) -> PeerError {
     PeerError::of(&status)
 }
 
-/// An answer that makes no sense: what it was the answer to may be done.
-fn not_understood(error: WireError) -> PeerError {
+/// An answer that cannot be decoded: the call may have been executed.
+fn undecodable(error: WireError) -> PeerError {
     PeerError::Lost(error.to_string())
 }

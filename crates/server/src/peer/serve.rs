@@ -1,8 +1,9 @@
-//! The door for peers: their calls become calls of what this broker holds.
+//! The server side of calls between brokers.
 //!
-//! In: calls of brokers that show the secret of the cluster. Out: answers of [`Home`]. Invariants: a call whose bytes are not
-//! understood, or that is about a partition which is not held here, has done nothing, and says so; nothing is passed on to a third broker.
-//! Whoever mounts it leaves it open while the broker drains: what peers say then is about what moves.
+//! [`PeerApi`] decodes the calls of peers and passes them to a [`LocalBroker`]. [`RequireSecret`]
+//! refuses callers that do not know the secret of the cluster. A call that cannot be decoded, or
+//! that names a partition without an owner here, changes nothing and fails. The server stays
+//! available while the broker drains, because hand-overs and orphan reports arrive then.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,39 +21,40 @@ use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::hub::{Heard, Place, Token, Word};
+use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
 
-/// How long a poll may wait: longer than any worker may.
+/// How long a poll may wait: longer than the API lets a worker wait.
 const WAIT_MAX: Duration = Duration::from_secs(65);
 
 /// What a broker does for its peers.
-pub(crate) trait Home: Send + Sync + 'static {
-    /// Asks the owner of a partition, who is here or nowhere: [`PeerError::NotMine`] means that no command was given to anybody.
-    fn ask(
+pub(crate) trait LocalBroker: Send + Sync + 'static {
+    /// Sends commands to the local owner of a partition. [`PeerError::NotMine`] means that no
+    /// command was executed.
+    fn call(
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
     ) -> impl Future<Output = Result<Replies, PeerError>> + Send;
 
-    /// Takes a partition that a peer has let go of, with what is under way. Replies when it is held here. It goes on when nobody waits
-    /// for the answer any more.
+    /// Takes a partition that a peer has released, with its deliveries in flight. Returns the epoch
+    /// of the new owner once it has started. Continues even if the peer no longer waits.
     fn take(
         &self,
         partition: PartitionId,
         epoch: Epoch,
-        flights: Vec<InFlight>,
+        in_flight: Vec<InFlight>,
     ) -> impl Future<Output = Result<Epoch, PeerError>> + Send;
 
-    /// Takes what came of deliveries that were under way when their partition came here.
+    /// Takes reports of deliveries that were in flight when their partition moved here.
     fn report(&self, partition: PartitionId, reports: Vec<Report>) -> Result<(), PeerError>;
 
-    /// How much there is with all owners here, of one namespace or of all.
+    /// Sums the gauges of the local owners, of one namespace or of all.
     fn gauges(
         &self,
         namespace: Option<Namespace>,
     ) -> impl Future<Output = Result<Gauges, PeerError>> + Send;
 
-    /// Waits for deliveries of a queue that owners here have.
+    /// Waits for deliveries of a queue at the local hub.
     fn poll(
         &self,
         namespace: Namespace,
@@ -62,46 +64,51 @@ pub(crate) trait Home: Send + Sync + 'static {
         lease: Option<Duration>,
     ) -> impl Future<Output = Result<Vec<Polled>, PeerError>> + Send;
 
-    /// Takes the words of a worker that has polled. One answer each, in order.
-    fn settle(&self, place: Place<'_>, words: Vec<(Token, Word)>) -> Result<Vec<Heard>, PeerError>;
+    /// Takes settlements of a worker. Returns one result per settlement, in order.
+    fn settle(
+        &self,
+        scope: SettleScope<'_>,
+        settlements: Vec<(LeaseToken, Settlement)>,
+    ) -> Result<Vec<SettleResult>, PeerError>;
 }
 
-/// The door, to be mounted beside the other services.
-pub(crate) fn door<H: Home>(
-    home: Arc<H>,
+/// Creates the server, to be mounted beside the public API.
+pub(crate) fn server<H: LocalBroker>(
+    local: Arc<H>,
     secret: Secret,
-) -> InterceptedService<PeersServer<Door<H>>, Gate> {
-    let door = PeersServer::new(Door { home, interner: Interner::default() })
+) -> InterceptedService<PeersServer<PeerApi<H>>, RequireSecret> {
+    let server = PeersServer::new(PeerApi { local, interner: Interner::default() })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    InterceptedService::new(door, Gate(secret))
+    InterceptedService::new(server, RequireSecret(secret))
 }
 
-/// Lets a call through that shows the secret of the cluster. It stands before the door, so that nothing of what a stranger sends is read.
+/// Refuses calls without the secret of the cluster, before their message is decoded.
 #[derive(Debug, Clone)]
-pub(crate) struct Gate(Secret);
+pub(crate) struct RequireSecret(Secret);
 
-impl Interceptor for Gate {
+impl Interceptor for RequireSecret {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let mut shown = request.metadata().get_all("authorization").iter();
-        // Of two that differ, nobody can say which one was meant.
-        match (shown.next(), shown.next()) {
-            (Some(shown), None) if self.0.is_shown(shown) => Ok(request),
-            _ => Err(Status::unauthenticated("the secret of the cluster is needed")),
+        let mut authorization = request.metadata().get_all("authorization").iter();
+        // More than one header is ambiguous.
+        match (authorization.next(), authorization.next()) {
+            (Some(authorization), None) if self.0.matches(authorization) => Ok(request),
+            _ => Err(Status::unauthenticated("the secret of the cluster is required")),
         }
     }
 }
 
+/// Decodes calls of peers and encodes the answers.
 #[derive(Debug)]
-pub(crate) struct Door<H> {
-    home: Arc<H>,
+pub(crate) struct PeerApi<H> {
+    local: Arc<H>,
     interner: Interner,
 }
 
 type Pieces<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl<H: Home> Peers for Door<H> {
+impl<H: LocalBroker> Peers for PeerApi<H> {
     type AskStream = Pieces<v1::AskAnswers>;
 
     async fn ask(
@@ -111,7 +118,7 @@ impl<H: Home> Peers for Door<H> {
         let v1::AskRequest { partition, commands } = request.into_inner();
         let partition = partition_of(partition)?;
         let commands = wire::read_commands(&commands, &self.interner).map_err(not_understood)?;
-        let answers = self.home.ask(partition, commands).await.map_err(PeerError::into_status)?;
+        let answers = self.local.call(partition, commands).await.map_err(PeerError::into_status)?;
         let pieces = tokio_stream::iter(wire::answer_pieces(answers));
         let pieces = pieces.map(|piece| Ok(v1::AskAnswers { answers: piece.into() }));
         Ok(Response::new(Box::pin(pieces)))
@@ -123,12 +130,12 @@ impl<H: Home> Peers for Door<H> {
     ) -> Result<Response<v1::TakeAnswer>, Status> {
         let v1::TakeRequest { partition, epoch, flights } = request.into_inner();
         let partition = partition_of(partition)?;
-        let epoch = Epoch::new(epoch).ok_or_else(|| Status::invalid_argument("no such epoch"))?;
-        let flights = wire::read_flights(&flights).map_err(not_understood)?;
-        let home = Arc::clone(&self.home);
-        // Taking half of a partition would be worse than either: a peer that hangs up does not end it.
-        let taking = tokio::spawn(async move { home.take(partition, epoch, flights).await });
-        let taken = taking.await.map_err(|_| Status::unknown("taking it came to no end"))?;
+        let epoch = Epoch::new(epoch).ok_or_else(|| Status::invalid_argument("invalid epoch"))?;
+        let in_flight = wire::read_in_flight(&flights).map_err(not_understood)?;
+        let local = Arc::clone(&self.local);
+        // The take-over must complete even if the peer hangs up.
+        let taking = tokio::spawn(async move { local.take(partition, epoch, in_flight).await });
+        let taken = taking.await.map_err(|_| Status::unknown("the take-over did not finish"))?;
         let epoch = taken.map_err(PeerError::into_status)?;
         Ok(Response::new(v1::TakeAnswer { epoch: epoch.get() }))
     }
@@ -140,7 +147,7 @@ impl<H: Home> Peers for Door<H> {
         let v1::ReportRequest { partition, reports } = request.into_inner();
         let partition = partition_of(partition)?;
         let reports = wire::read_reports(&reports).map_err(not_understood)?;
-        self.home.report(partition, reports).map_err(PeerError::into_status)?;
+        self.local.report(partition, reports).map_err(PeerError::into_status)?;
         Ok(Response::new(v1::ReportAnswer {}))
     }
 
@@ -150,7 +157,7 @@ impl<H: Home> Peers for Door<H> {
     ) -> Result<Response<v1::GaugeAnswer>, Status> {
         let v1::GaugeRequest { namespace } = request.into_inner();
         let namespace = namespace.as_deref().map(namespace_of).transpose()?;
-        let gauges = self.home.gauges(namespace).await.map_err(PeerError::into_status)?;
+        let gauges = self.local.gauges(namespace).await.map_err(PeerError::into_status)?;
         Ok(Response::new(v1::GaugeAnswer { gauges: wire::put_gauges(&gauges).into() }))
     }
 
@@ -166,7 +173,7 @@ impl<H: Home> Peers for Door<H> {
         let max = usize::try_from(max).unwrap_or(usize::MAX).min(wire::DELIVERIES_MAX);
         let wait = Duration::from_millis(wait_ms).min(WAIT_MAX);
         let lease = lease_ms.map(|lease| Duration::from_millis(lease).min(TIMEOUT_MAX));
-        let polled = self.home.poll(namespace, queue, max, wait, lease).await;
+        let polled = self.local.poll(namespace, queue, max, wait, lease).await;
         let pieces = wire::delivery_pieces(polled.map_err(PeerError::into_status)?);
         let pieces =
             tokio_stream::iter(pieces).map(|piece| Ok(v1::PollAnswer { deliveries: piece.into() }));
@@ -179,18 +186,18 @@ impl<H: Home> Peers for Door<H> {
     ) -> Result<Response<v1::SettleAnswer>, Status> {
         let v1::SettleRequest { namespace, words, queue } = request.into_inner();
         let namespace = namespace_of(&namespace)?;
-        // A broker of before this was asked does not say.
+        // A peer of an older version does not send the queue.
         let queue = (!queue.is_empty()).then(|| Queue::new(&queue)).transpose().map_err(invalid)?;
-        let place = Place { namespace: &namespace, queue: queue.as_ref() };
-        let words = wire::read_words(&words).map_err(not_understood)?;
-        let heard = self.home.settle(place, words).map_err(PeerError::into_status)?;
-        Ok(Response::new(v1::SettleAnswer { heard: wire::put_heard(&heard).into() }))
+        let scope = SettleScope { namespace: &namespace, queue: queue.as_ref() };
+        let settlements = wire::read_settlements(&words).map_err(not_understood)?;
+        let results = self.local.settle(scope, settlements).map_err(PeerError::into_status)?;
+        Ok(Response::new(v1::SettleAnswer { heard: wire::put_settle_results(&results).into() }))
     }
 }
 
 fn partition_of(number: u32) -> Result<PartitionId, Status> {
     let partition = u16::try_from(number).ok().and_then(PartitionId::new);
-    partition.ok_or_else(|| Status::invalid_argument("there can be no such partition"))
+    partition.ok_or_else(|| Status::invalid_argument("partition number out of range"))
 }
 
 fn namespace_of(name: &str) -> Result<Namespace, Status> {

@@ -1,18 +1,19 @@
-//! The bytes of what brokers say to each other: the only place that spells them.
+//! The encoding of messages between brokers. No other file knows these bytes.
 //!
-//! In: values of the engine and of the hub. Out: bytes, and back. The first byte is the version; another one is refused before
-//! anything is read, so that brokers of two versions that do not understand each other say so and do nothing.
-//! Invariant: what is read is untrusted, for a peer may be of a newer make or not what it seems: it is bounded, nothing
-//! panics, and no place is made ready for more than was checked.
+//! The first byte of every message is the version. A message of another version is refused before
+//! anything else is read, so that brokers of incompatible versions do nothing and say why. What is
+//! read is untrusted: every length is bounded, no input panics, and memory is allocated only for
+//! lengths that were checked.
 //!
-//! Rooms: `commands` and their `answers`, `gauges`, `flights` (when a partition moves) and their reports, `deliveries` (of workers that poll elsewhere, and their words). Tasks and the like are
-//! spelled in `punctual_store::codec`.
+//! One file per kind: `commands`, their `answers`, `gauges`, `in_flight` (deliveries in flight of a
+//! partition that moves, and their reports) and `deliveries` (of a poll, and their settlements).
+//! Tasks and their parts are encoded by `punctual_store::codec`.
 
 mod answers;
 mod commands;
 mod deliveries;
-mod flights;
 mod gauges;
+mod in_flight;
 
 use punctual_core::Namespace;
 use punctual_store::codec::{CodecError, Reader, put_varint};
@@ -21,39 +22,41 @@ pub(super) use answers::{answer_pieces, read_answers};
 pub(super) use commands::{put_command, read_commands};
 pub(crate) use deliveries::Polled;
 pub(super) use deliveries::{
-    DELIVERIES_MAX, delivery_pieces, put_heard, put_words, read_deliveries, read_heard, read_words,
+    DELIVERIES_MAX, delivery_pieces, put_settle_results, put_settlements, read_deliveries,
+    read_settle_results, read_settlements,
 };
-pub(super) use flights::{REPORTS_MAX, put_flights, put_reports, read_flights, read_reports};
 pub(super) use gauges::{put_gauges, read_gauges};
+pub(super) use in_flight::{REPORTS_MAX, put_in_flight, put_reports, read_in_flight, read_reports};
 
-/// Of everything here. It changes with the meaning of any byte.
+/// The version of all messages. Changes when the meaning of any byte changes.
 const VERSION: u8 = 1;
-/// Places made ready for a list before it is read: a list that says more may lie.
-const ROOM_MAX: usize = 1024;
-/// What is sent in one piece of many: large enough that pieces cost nothing, small enough that none of them is in the way.
+/// Entries for which memory is allocated before a list is read: a larger count may be wrong.
+const PREALLOCATE_MAX: usize = 1024;
+/// The size of one piece of a long answer: large enough to make pieces cheap, small enough not to
+/// hold up other messages.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Why bytes of a peer were not understood.
+/// Why a message of a peer could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    /// The peer speaks another version.
+    /// The message has another version.
     #[error("the peer speaks version {0}, this broker version {VERSION}")]
     Version(u8),
-    /// There are more than anybody sends.
+    /// A list has more entries than allowed.
     #[error("more than {0} at once")]
     TooMany(usize),
-    /// They make no sense.
+    /// The bytes are invalid.
     #[error(transparent)]
     Broken(#[from] CodecError),
 }
 
-type Result<T> = std::result::Result<T, CodecError>;
-type Read<T> = std::result::Result<T, WireError>;
+type Decoded<T> = std::result::Result<T, CodecError>;
+type WireResult<T> = std::result::Result<T, WireError>;
 
-/// A list of so many, whose entries are written already.
+/// Builds a list of `count` entries that are already encoded.
 pub(super) fn list(count: usize, entries: &[&[u8]]) -> Vec<u8> {
     let bytes: usize = entries.iter().map(|entry| entry.len()).sum();
-    // The version, and the longest number.
+    // One byte of version, and up to ten of the count.
     let mut out = Vec::with_capacity(1 + 10 + bytes);
     out.push(VERSION);
     put_varint(&mut out, count as u64);
@@ -67,18 +70,18 @@ fn list_of<T>(values: &[T], put: impl Fn(&mut Vec<u8>, &T)) -> Vec<u8> {
     list(values.len(), &[&entries])
 }
 
-/// Reads a list of at most `max`, up to the end of the bytes.
+/// Reads a list of at most `max` entries that takes up all bytes.
 fn read_list<T>(
     bytes: &[u8],
     max: usize,
-    mut read: impl FnMut(&mut Reader<'_>) -> Result<T>,
-) -> Read<Vec<T>> {
+    mut read: impl FnMut(&mut Reader<'_>) -> Decoded<T>,
+) -> WireResult<Vec<T>> {
     let mut reader = open(bytes)?;
     let count: usize = reader.small("count")?;
     if count > max {
         return Err(WireError::TooMany(max));
     }
-    let mut values = Vec::with_capacity(count.min(ROOM_MAX));
+    let mut values = Vec::with_capacity(count.min(PREALLOCATE_MAX));
     for _ in 0..count {
         values.push(read(&mut reader)?);
     }
@@ -86,8 +89,8 @@ fn read_list<T>(
     Ok(values)
 }
 
-/// What stands behind the version.
-fn open(bytes: &[u8]) -> Read<Reader<'_>> {
+/// Checks the version and returns a reader of the rest.
+fn open(bytes: &[u8]) -> WireResult<Reader<'_>> {
     let mut reader = Reader::new(bytes);
     match reader.byte()? {
         VERSION => Ok(reader),
@@ -117,8 +120,8 @@ impl<I: Iterator, P: Fn(&mut Vec<u8>, &I::Item)> Iterator for Packed<I, P> {
     }
 }
 
-/// A namespace that a caller can name: those of receipts are each owner's own.
-fn read_namespace(reader: &mut Reader<'_>) -> Result<Namespace> {
+/// Reads a namespace that callers may use; namespaces of receipts are internal to owners.
+fn read_namespace(reader: &mut Reader<'_>) -> Decoded<Namespace> {
     Namespace::new(reader.text()?).map_err(|_| CodecError::Invalid("namespace"))
 }
 

@@ -26,7 +26,7 @@ use tonic::{Code, Status};
 use crate::api::error::{FULL, LOST, Problem};
 use crate::api::task::{check_headers, check_json, factor_thousandths};
 use crate::api::when::When;
-use crate::courier::hub::{Token, Word};
+use crate::courier::queue::{LeaseToken, Settlement};
 
 const JSON: &str = "application/json";
 const OCTETS: &str = "application/octet-stream";
@@ -422,18 +422,20 @@ pub(super) fn failed(error: EngineError) -> Status {
 }
 
 /// What a worker says, word by word.
-pub(super) fn words(settle: v1::Settle) -> impl Iterator<Item = (Token, Word)> {
-    let acks = settle.ack.into_iter().map(|token| (Token(token), Word::Ack));
+pub(super) fn words(settle: v1::Settle) -> impl Iterator<Item = (LeaseToken, Settlement)> {
+    let acks = settle.ack.into_iter().map(|token| (LeaseToken(token), Settlement::Ack));
     let fails = settle.fail.into_iter().map(|fail| {
         let retry_in = fail.retry_in_ms.map(millis);
-        (Token(fail.token), Word::Fail { reason: Reason::new(&fail.reason), retry_in })
+        (LeaseToken(fail.token), Settlement::Fail { reason: Reason::new(&fail.reason), retry_in })
     });
-    let refusals = settle
-        .refuse
-        .into_iter()
-        .map(|refuse| (Token(refuse.token), Word::Refuse { reason: Reason::new(&refuse.reason) }));
+    let refusals = settle.refuse.into_iter().map(|refuse| {
+        (LeaseToken(refuse.token), Settlement::Refuse { reason: Reason::new(&refuse.reason) })
+    });
     let extensions = settle.extend.into_iter().map(|extend| {
-        (Token(extend.token), Word::Extend { lease: millis(extend.lease_ms).min(TIMEOUT_MAX) })
+        (
+            LeaseToken(extend.token),
+            Settlement::Extend { lease: millis(extend.lease_ms).min(TIMEOUT_MAX) },
+        )
     });
     acks.chain(fails).chain(refusals).chain(extensions)
 }

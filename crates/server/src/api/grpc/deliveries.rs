@@ -14,7 +14,7 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic_prost::ProstDecoder;
 
 use super::convert::as_millis;
-use crate::courier::hub::Leased;
+use crate::courier::queue::Leased;
 
 /// What goes out to a worker.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ mod tests {
     use punctual_engine::Delivery;
 
     use super::*;
-    use crate::courier::hub::Token;
+    use crate::courier::queue::LeaseToken;
 
     fn leased(token: u64, change: impl FnOnce(&mut NewTask)) -> Leased {
         let at = Timestamp::from_millis(1_800_000_000_123);
@@ -191,7 +191,7 @@ mod tests {
         change(&mut new_task);
         let task = Task::new(TaskId::floor(at), new_task.into(), at, Version::FIRST);
         let delivery = Delivery::of(&task, at.after(Duration::from_millis(7)));
-        Leased { token: Token(token), delivery, lease: Duration::from_secs(30) }
+        Leased { token: LeaseToken(token), delivery, lease: Duration::from_secs(30) }
     }
 
     /// The same as a message.

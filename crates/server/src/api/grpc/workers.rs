@@ -26,7 +26,7 @@ use super::deliveries::{Outgoing, WorkCodec};
 use super::tasks::namespace;
 use super::{MESSAGE_BYTES_MAX, admit, convert, drains, who};
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Leased, Place, Worker};
+use crate::courier::queue::{Leased, SettleResult, SettleScope, StreamWorker};
 
 /// Messages on their way to the transport.
 const OUTGOING_MAX: usize = 2;
@@ -130,7 +130,7 @@ impl WorkersDoor {
 struct Session {
     broker: Arc<Broker>,
     namespace: Namespace,
-    worker: Worker,
+    worker: StreamWorker,
     /// What could not be sent yet.
     waiting: VecDeque<Outgoing>,
 }
@@ -229,9 +229,12 @@ impl Session {
 
     fn settle(&mut self, settle: v1::Settle) {
         let tokens = convert::tokens(&settle);
-        let heard =
-            self.broker.hub.settle(Place::anywhere_in(&self.namespace), convert::words(settle));
-        let stale = tokens.into_iter().zip(heard).filter(|(_, heard)| *heard == Heard::Stale);
+        let heard = self
+            .broker
+            .hub
+            .settle(SettleScope::of_namespace(&self.namespace), convert::words(settle));
+        let stale =
+            tokens.into_iter().zip(heard).filter(|(_, heard)| *heard == SettleResult::Stale);
         let tokens: Vec<u64> = stale.map(|(token, _)| token).collect();
         if !tokens.is_empty() {
             self.waiting.push_back(message(Tell::Stale(v1::Stale { tokens })));

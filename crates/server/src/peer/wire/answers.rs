@@ -1,6 +1,7 @@
-//! Replies: what came of commands, on its way back to whoever asked.
+//! Replies of an owner to forwarded commands.
 //!
-//! They travel in pieces, because a thousand short commands can be answered with a thousand long tasks.
+//! They are sent in pieces, because the replies to a thousand short commands can be a thousand long
+//! tasks.
 
 use punctual_core::{AttemptNo, Task, Version};
 use punctual_engine::{COMMANDS_MAX, Cancelled, EngineError, Replies, Reply, Scheduled};
@@ -9,7 +10,7 @@ use punctual_store::codec::{
     CodecError, Interner, Reader, put_bytes, put_task, put_timestamp, put_varint, read_task,
 };
 
-use super::{Packed, Read, Result, read_list};
+use super::{Decoded, Packed, WireResult, read_list};
 
 const CREATED: u8 = 0;
 const REPLACED: u8 = 1;
@@ -40,13 +41,13 @@ const FULL_MEMORY: u8 = 48;
 
 type Answered = std::result::Result<Reply, EngineError>;
 
-/// Replies, in pieces of about a megabyte. Each is written when it is wanted.
+/// Encodes replies in pieces of about a megabyte, each when the iterator reaches it.
 pub(crate) fn answer_pieces(answers: Replies) -> impl Iterator<Item = Vec<u8>> + Send {
     Packed { values: answers.into_iter(), put: put_answer }
 }
 
-/// Reads a piece.
-pub(crate) fn read_answers(bytes: &[u8], interner: &Interner) -> Read<Replies> {
+/// Reads one piece.
+pub(crate) fn read_answers(bytes: &[u8], interner: &Interner) -> WireResult<Replies> {
     read_list(bytes, COMMANDS_MAX, |reader| read_answer(reader, interner))
 }
 
@@ -98,7 +99,7 @@ fn put_error(out: &mut Vec<u8>, error: &EngineError) {
     }
 }
 
-fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Result<Answered> {
+fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Answered> {
     let answer = match reader.byte()? {
         CREATED => Reply::Scheduled(Scheduled::Created(read_one(reader, interner)?)),
         REPLACED => Reply::Scheduled(Scheduled::Replaced(read_one(reader, interner)?)),
@@ -116,7 +117,7 @@ fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Result<Answered>
     Ok(Ok(answer))
 }
 
-fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Result<EngineError> {
+fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Decoded<EngineError> {
     Ok(match code {
         NOT_FOUND => EngineError::NotFound,
         NO_LETTER => EngineError::NoLetter,
@@ -145,7 +146,7 @@ fn put_one(out: &mut Vec<u8>, code: u8, task: &Task) {
     put_bytes(out, &bytes);
 }
 
-fn read_one(reader: &mut Reader<'_>, interner: &Interner) -> Result<Task> {
+fn read_one(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Task> {
     read_task(reader.bytes()?, interner)
 }
 
@@ -154,6 +155,6 @@ fn put_attempt(out: &mut Vec<u8>, code: u8, attempt: AttemptNo) {
     put_varint(out, u64::from(attempt.get()));
 }
 
-fn read_attempt(reader: &mut Reader<'_>) -> Result<AttemptNo> {
+fn read_attempt(reader: &mut Reader<'_>) -> Decoded<AttemptNo> {
     Ok(AttemptNo::new(reader.small("attempt")?))
 }

@@ -1,4 +1,4 @@
-//! Commands: what callers want, on its way to the owner of their partition.
+//! Commands that are forwarded to the owner of their partition.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use punctual_store::codec::{
     put_timestamp, put_varint, read_new_task,
 };
 
-use super::{Read, Result, read_list, read_namespace};
+use super::{Decoded, WireResult, read_list, read_namespace};
 
-/// Bytes of the digest of an order: twice what the longest in use has.
+/// Bytes of the digest of a request: twice as many as the longest digest in use.
 const DIGEST_BYTES_MAX: usize = 128;
 
 const SCHEDULE: u8 = 0;
@@ -30,7 +30,7 @@ pub(crate) fn put_command(out: &mut Vec<u8>, command: &Command) {
     match command {
         Command::Schedule(order) => {
             out.push(SCHEDULE);
-            put_order(out, order);
+            put_schedule(out, order);
         }
         Command::Cancel(subject) => put_about(out, CANCEL, subject),
         Command::Get(subject) => put_about(out, GET, subject),
@@ -59,13 +59,13 @@ pub(crate) fn put_command(out: &mut Vec<u8>, command: &Command) {
 }
 
 /// Reads a list of commands.
-pub(crate) fn read_commands(bytes: &[u8], interner: &Interner) -> Read<Vec<Command>> {
+pub(crate) fn read_commands(bytes: &[u8], interner: &Interner) -> WireResult<Vec<Command>> {
     read_list(bytes, COMMANDS_MAX, |reader| read_command(reader, interner))
 }
 
-fn read_command(reader: &mut Reader<'_>, interner: &Interner) -> Result<Command> {
+fn read_command(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Command> {
     Ok(match reader.byte()? {
-        SCHEDULE => Command::Schedule(read_order(reader, interner)?),
+        SCHEDULE => Command::Schedule(read_schedule(reader, interner)?),
         CANCEL => Command::Cancel(read_subject(reader)?),
         GET => Command::Get(read_subject(reader)?),
         TOUCH => Command::Touch(read_subject(reader)?, read_push(reader)?),
@@ -97,7 +97,7 @@ fn put_about(out: &mut Vec<u8>, command: u8, subject: &Subject) {
     }
 }
 
-fn read_subject(reader: &mut Reader<'_>) -> Result<Subject> {
+fn read_subject(reader: &mut Reader<'_>) -> Decoded<Subject> {
     Ok(match reader.byte()? {
         0 => Subject::Key(read_namespace(reader)?, read_key(reader)?),
         1 => Subject::Id(read_namespace(reader)?, reader.task_id()?),
@@ -105,7 +105,7 @@ fn read_subject(reader: &mut Reader<'_>) -> Result<Subject> {
     })
 }
 
-fn read_key(reader: &mut Reader<'_>) -> Result<TaskKey> {
+fn read_key(reader: &mut Reader<'_>) -> Decoded<TaskKey> {
     TaskKey::new(reader.text()?).map_err(|_| CodecError::Invalid("key"))
 }
 
@@ -123,7 +123,7 @@ fn put_push(out: &mut Vec<u8>, push: Push) {
     }
 }
 
-fn read_push(reader: &mut Reader<'_>) -> Result<Push> {
+fn read_push(reader: &mut Reader<'_>) -> Decoded<Push> {
     Ok(match reader.byte()? {
         0 => Push::Within,
         1 => Push::To(Due::At(reader.timestamp()?)),
@@ -135,7 +135,7 @@ fn read_push(reader: &mut Reader<'_>) -> Result<Push> {
     })
 }
 
-fn put_order(out: &mut Vec<u8>, order: &ScheduleCommand) {
+fn put_schedule(out: &mut Vec<u8>, order: &ScheduleCommand) {
     let mut new_task = Vec::new();
     put_new_task(&mut new_task, &order.new_task);
     put_bytes(out, &new_task);
@@ -161,9 +161,9 @@ fn put_receipt(out: &mut Vec<u8>, Receipt { key, digest }: &Receipt) {
     put_bytes(out, digest.as_bytes());
 }
 
-fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<ScheduleCommand> {
+fn read_schedule(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<ScheduleCommand> {
     let new_task = read_new_task(reader.bytes()?, interner)?;
-    // The peer has checked it; that its limits are ours is not known.
+    // The peer has checked the task too, but its version may have other limits.
     if new_task.check().is_err() || new_task.namespace.is_of_receipts() {
         return Err(CodecError::Invalid("task"));
     }
@@ -182,11 +182,11 @@ fn read_order(reader: &mut Reader<'_>, interner: &Interner) -> Result<ScheduleCo
     Ok(ScheduleCommand { new_task, condition, receipt })
 }
 
-fn read_receipt(reader: &mut Reader<'_>) -> Result<Receipt> {
+fn read_receipt(reader: &mut Reader<'_>) -> Decoded<Receipt> {
     Ok(Receipt { key: read_key(reader)?, digest: read_digest(reader)? })
 }
 
-fn read_digest(reader: &mut Reader<'_>) -> Result<String> {
+fn read_digest(reader: &mut Reader<'_>) -> Decoded<String> {
     let digest = reader.text()?;
     if digest.len() > DIGEST_BYTES_MAX {
         return Err(CodecError::Invalid("digest"));

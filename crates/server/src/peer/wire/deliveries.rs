@@ -1,4 +1,4 @@
-//! Deliveries to a worker that polls at another broker, and its words on the way back.
+//! Deliveries to a worker that polls at another broker, and its settlements.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use punctual_store::codec::{
     put_payload, put_timestamp, put_varint, read_payload,
 };
 
-use super::{Packed, Read, Result, list_of, read_list};
-use crate::courier::hub::{Heard, Leased, Token, Word};
+use super::{Decoded, Packed, WireResult, list_of, read_list};
+use crate::courier::queue::{LeaseToken, Leased, SettleResult, Settlement};
 
 /// Deliveries of one poll.
 pub(crate) const DELIVERIES_MAX: usize = 1000;
-/// Words at once: as many as one request of a worker has.
-const WORDS_MAX: usize = 10_000;
+/// Settlements in one message: as many as one request of a worker may have.
+const SETTLEMENTS_MAX: usize = 10_000;
 
-/// A delivery in the hands of a worker, wherever it was leased.
+/// A delivery that a poll leased, on this broker or on another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Polled {
-    /// Settles it, at the broker that leased it.
-    pub(crate) token: Token,
-    /// For how long.
+    /// Valid at the broker that leased the delivery.
+    pub(crate) token: LeaseToken,
+    /// How long the worker may take.
     pub(crate) lease: Duration,
     pub(crate) fire_id: FireId,
     pub(crate) attempt: AttemptNo,
@@ -54,13 +54,13 @@ impl From<&Leased> for Polled {
     }
 }
 
-/// Deliveries, in pieces of about a megabyte.
+/// Encodes deliveries in pieces of about a megabyte.
 pub(crate) fn delivery_pieces(deliveries: Vec<Polled>) -> impl Iterator<Item = Vec<u8>> + Send {
     Packed { values: deliveries.into_iter(), put: put_delivery }
 }
 
-/// Reads a piece.
-pub(crate) fn read_deliveries(bytes: &[u8]) -> Read<Vec<Polled>> {
+/// Reads one piece.
+pub(crate) fn read_deliveries(bytes: &[u8]) -> WireResult<Vec<Polled>> {
     read_list(bytes, DELIVERIES_MAX, read_delivery)
 }
 
@@ -73,15 +73,15 @@ fn put_delivery(out: &mut Vec<u8>, polled: &Polled) {
     put_timestamp(out, polled.fired_at);
     out.push(occasion_code(polled.occasion));
     put_varint(out, polled.version.get());
-    // No key is empty.
+    // A key is never empty, so an empty text means none.
     let key = polled.key.as_ref().map_or("", TaskKey::as_str);
     put_bytes(out, key.as_bytes());
     put_payload(out, &polled.payload);
 }
 
-fn read_delivery(reader: &mut Reader<'_>) -> Result<Polled> {
+fn read_delivery(reader: &mut Reader<'_>) -> Decoded<Polled> {
     Ok(Polled {
-        token: Token(reader.varint()?),
+        token: LeaseToken(reader.varint()?),
         lease: reader.duration()?,
         fire_id: reader.fire_id()?,
         attempt: AttemptNo::new(reader.small("attempt")?),
@@ -97,81 +97,83 @@ fn read_delivery(reader: &mut Reader<'_>) -> Result<Polled> {
     })
 }
 
-/// Writes what a worker says.
-pub(crate) fn put_words(words: &[(Token, Word)]) -> Vec<u8> {
-    list_of(words, |out, (token, word)| {
+/// Writes settlements.
+pub(crate) fn put_settlements(settlements: &[(LeaseToken, Settlement)]) -> Vec<u8> {
+    list_of(settlements, |out, (token, settlement)| {
         put_varint(out, token.0);
-        put_word(out, word);
+        put_settlement(out, settlement);
     })
 }
 
-/// Reads what a worker says.
-pub(crate) fn read_words(bytes: &[u8]) -> Read<Vec<(Token, Word)>> {
-    read_list(bytes, WORDS_MAX, |reader| Ok((Token(reader.varint()?), read_word(reader)?)))
+/// Reads settlements.
+pub(crate) fn read_settlements(bytes: &[u8]) -> WireResult<Vec<(LeaseToken, Settlement)>> {
+    read_list(bytes, SETTLEMENTS_MAX, |reader| {
+        Ok((LeaseToken(reader.varint()?), read_settlement(reader)?))
+    })
 }
 
-fn put_word(out: &mut Vec<u8>, word: &Word) {
-    match word {
-        Word::Ack => out.push(0),
-        Word::Fail { reason, retry_in: None } => {
+fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
+    match settlement {
+        Settlement::Ack => out.push(0),
+        Settlement::Fail { reason, retry_in: None } => {
             out.push(1);
             put_bytes(out, reason.as_str().as_bytes());
         }
-        Word::Fail { reason, retry_in: Some(retry_in) } => {
+        Settlement::Fail { reason, retry_in: Some(retry_in) } => {
             out.push(2);
             put_bytes(out, reason.as_str().as_bytes());
             put_duration(out, *retry_in);
         }
-        Word::Refuse { reason } => {
+        Settlement::Refuse { reason } => {
             out.push(3);
             put_bytes(out, reason.as_str().as_bytes());
         }
-        Word::Extend { lease } => {
+        Settlement::Extend { lease } => {
             out.push(4);
             put_duration(out, *lease);
         }
-        Word::Unseen => out.push(5),
+        Settlement::Returned => out.push(5),
     }
 }
 
-fn read_word(reader: &mut Reader<'_>) -> Result<Word> {
+fn read_settlement(reader: &mut Reader<'_>) -> Decoded<Settlement> {
     Ok(match reader.byte()? {
-        0 => Word::Ack,
-        1 => Word::Fail { reason: Reason::new(reader.text()?), retry_in: None },
-        2 => Word::Fail {
+        0 => Settlement::Ack,
+        1 => Settlement::Fail { reason: Reason::new(reader.text()?), retry_in: None },
+        2 => Settlement::Fail {
             reason: Reason::new(reader.text()?),
             retry_in: Some(read_at_most(reader, BACKOFF_MAX)?),
         },
-        3 => Word::Refuse { reason: Reason::new(reader.text()?) },
-        4 => Word::Extend { lease: read_at_most(reader, TIMEOUT_MAX)? },
-        5 => Word::Unseen,
-        _ => return Err(CodecError::Invalid("word")),
+        3 => Settlement::Refuse { reason: Reason::new(reader.text()?) },
+        4 => Settlement::Extend { lease: read_at_most(reader, TIMEOUT_MAX)? },
+        5 => Settlement::Returned,
+        _ => return Err(CodecError::Invalid("settlement")),
     })
 }
 
-/// A span that is no longer than a caller may say.
-fn read_at_most(reader: &mut Reader<'_>, max: Duration) -> Result<Duration> {
+/// Reads a duration that must not exceed the limit for callers.
+fn read_at_most(reader: &mut Reader<'_>, max: Duration) -> Decoded<Duration> {
     reader.duration().and_then(|span| match span {
         span if span <= max => Ok(span),
         _ => Err(CodecError::Invalid("duration")),
     })
 }
 
-/// Writes what came of words.
-pub(crate) fn put_heard(heard: &[Heard]) -> Vec<u8> {
-    list_of(heard, |out, heard| {
-        out.push(match heard {
-            Heard::Taken => 0,
-            Heard::Stale => 1,
+/// Writes the results of settlements.
+pub(crate) fn put_settle_results(results: &[SettleResult]) -> Vec<u8> {
+    list_of(results, |out, results| {
+        out.push(match results {
+            SettleResult::Accepted => 0,
+            SettleResult::Stale => 1,
         });
     })
 }
 
-/// Reads what came of words.
-pub(crate) fn read_heard(bytes: &[u8]) -> Read<Vec<Heard>> {
-    read_list(bytes, WORDS_MAX, |reader| match reader.byte()? {
-        0 => Ok(Heard::Taken),
-        1 => Ok(Heard::Stale),
+/// Reads the results of settlements.
+pub(crate) fn read_settle_results(bytes: &[u8]) -> WireResult<Vec<SettleResult>> {
+    read_list(bytes, SETTLEMENTS_MAX, |reader| match reader.byte()? {
+        0 => Ok(SettleResult::Accepted),
+        1 => Ok(SettleResult::Stale),
         _ => Err(CodecError::Invalid("answer")),
     })
 }

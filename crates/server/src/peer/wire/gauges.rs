@@ -1,14 +1,14 @@
-//! Gauges: how much there is with the owners of a broker.
+//! Gauges of the owners of a broker.
 
 use punctual_engine::{Gauges, Skips};
 use punctual_store::codec::{CodecError, put_timestamp, put_varint};
 
-use super::{Read, VERSION, open};
+use super::{VERSION, WireResult, open};
 
-/// Fires that were left out since a broker began: a million a second, for eight years.
+/// Skipped fires since a broker started: a million a second for eight years.
 const SKIPS_MAX: u64 = 1 << 48;
 
-/// Writes them.
+/// Writes gauges.
 pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
     let Gauges {
         loaded,
@@ -36,10 +36,10 @@ pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
     out
 }
 
-/// Reads them.
-pub(crate) fn read_gauges(bytes: &[u8]) -> Read<Gauges> {
+/// Reads gauges.
+pub(crate) fn read_gauges(bytes: &[u8]) -> WireResult<Gauges> {
     let mut reader = open(bytes)?;
-    // A sum of all brokers must not run over, whatever one of them says.
+    // Bounded, so that the sum over all brokers cannot overflow.
     let mut count = || reader.small::<u32>("count").map(|count| count as usize);
     let mut gauges = Gauges {
         loaded: count()?,

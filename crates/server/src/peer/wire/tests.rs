@@ -1,4 +1,4 @@
-//! Every variant there and back, and bytes that were cut, flipped or made up.
+//! Every variant is encoded and decoded, and truncated, flipped or invented bytes are refused.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use punctual_store::Resource;
 use punctual_store::codec::Interner;
 
 use super::*;
-use crate::courier::hub::{Heard, Token, Word};
+use crate::courier::queue::{LeaseToken, SettleResult, Settlement};
 
 fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
@@ -78,25 +78,26 @@ fn receipt() -> Receipt {
     Receipt { key: TaskKey::new("request-1").unwrap(), digest: "ab".repeat(32) }
 }
 
-fn orders() -> Vec<ScheduleCommand> {
-    let order = |new_task: NewTask, condition, receipt| ScheduleCommand {
+fn schedule_commands() -> Vec<ScheduleCommand> {
+    let schedule = |new_task: NewTask, condition, receipt| ScheduleCommand {
         new_task: new_task.into(),
         condition,
         receipt,
     };
     vec![
-        order(plain(), Condition::Always, None),
-        order(rich(), Condition::Absent, Some(receipt())),
-        order(rich(), Condition::Version(Version::new(u64::MAX)), None),
+        schedule(plain(), Condition::Always, None),
+        schedule(rich(), Condition::Absent, Some(receipt())),
+        schedule(rich(), Condition::Version(Version::new(u64::MAX)), None),
     ]
 }
 
-/// One of each, and each of its parts.
+/// One command of each kind, with every variant of its parts.
 fn commands() -> Vec<Command> {
     let by_key = || Subject::Key(shop(), key());
     let by_id = || Subject::Id(shop(), id());
     let to = |due| Command::Touch(by_key(), Push::To(due));
-    let mut commands: Vec<Command> = orders().into_iter().map(Command::Schedule).collect();
+    let mut commands: Vec<Command> =
+        schedule_commands().into_iter().map(Command::Schedule).collect();
     commands.extend([
         Command::Cancel(by_key()),
         Command::Cancel(by_id()),
@@ -112,7 +113,7 @@ fn commands() -> Vec<Command> {
         Command::Bind(shop(), receipt()),
     ]);
     for command in &commands {
-        // A new variant is to be sent as well: it belongs into the list above.
+        // When a variant is added, this match fails to compile: add it to the list above too.
         match command {
             Command::Schedule(_) | Command::Cancel(_) | Command::Get(_) | Command::Touch(..) => {}
             Command::Pause(_) | Command::Resume(_) | Command::Fire(_) => {}
@@ -156,22 +157,25 @@ fn answers() -> punctual_engine::Replies {
     done.into_iter().map(Ok).chain(errors.into_iter().map(Err)).collect()
 }
 
-fn words() -> Vec<(Token, Word)> {
+fn settlements() -> Vec<(LeaseToken, Settlement)> {
     let reason = || Reason::new("no paper");
     let pause = Duration::from_secs(5);
-    let words = [
-        Word::Ack,
-        Word::Fail { reason: reason(), retry_in: None },
-        Word::Fail { reason: reason(), retry_in: Some(pause) },
-        Word::Refuse { reason: reason() },
-        Word::Extend { lease: pause },
+    let settlements = [
+        Settlement::Ack,
+        Settlement::Fail { reason: reason(), retry_in: None },
+        Settlement::Fail { reason: reason(), retry_in: Some(pause) },
+        Settlement::Refuse { reason: reason() },
+        Settlement::Extend { lease: pause },
     ];
-    (0u64..).zip(words).map(|(number, word)| (Token(u64::MAX - number), word)).collect()
+    (0u64..)
+        .zip(settlements)
+        .map(|(number, settlement)| (LeaseToken(u64::MAX - number), settlement))
+        .collect()
 }
 
 fn polled() -> Vec<Polled> {
     let polled = |key, payload, occasion| Polled {
-        token: Token(u64::MAX),
+        token: LeaseToken(u64::MAX),
         lease: Duration::from_secs(10),
         fire_id: fire_id(),
         attempt: AttemptNo::new(2),
@@ -190,13 +194,13 @@ fn polled() -> Vec<Polled> {
     ]
 }
 
-fn flights() -> Vec<InFlight> {
+fn in_flight() -> Vec<InFlight> {
     let claimed = [(false, false), (true, false), (false, true), (true, true)];
     let claimed = claimed
         .map(|(task_continues, key_reused)| StoredAs::Claimed { task_continues, key_reused })
         .into_iter();
     let stands = [StoredAs::Filed].into_iter().chain(claimed);
-    let flights = stands.map(|stands| InFlight {
+    let in_flight = stands.map(|stands| InFlight {
         fire_id: fire_id(),
         namespace: shop(),
         attempt: AttemptNo::new(100),
@@ -204,7 +208,7 @@ fn flights() -> Vec<InFlight> {
         until: at(17_001),
         stands,
     });
-    flights.collect()
+    in_flight.collect()
 }
 
 fn reports() -> Vec<Report> {
@@ -240,17 +244,18 @@ fn written(commands: &[Command]) -> Vec<u8> {
     list_of(commands, put_command)
 }
 
-/// Reads them as whatever is ever read.
+/// Reads bytes as every kind of message.
 fn read_anything(bytes: &[u8]) {
     let interner = Interner::default();
     let _ = read_commands(bytes, &interner);
     let _ = read_answers(bytes, &interner);
-    let _ = (read_deliveries(bytes), read_flights(bytes), read_reports(bytes));
-    let _ = (read_words(bytes), read_heard(bytes), read_gauges(bytes));
+    let _ = (read_deliveries(bytes), read_in_flight(bytes), read_reports(bytes));
+    let _ = (read_settlements(bytes), read_settle_results(bytes), read_gauges(bytes));
 }
 
-/// Whatever is done to bytes, they are refused or are something else; nothing panics.
-fn spoil<T: Debug>(bytes: &[u8], read: impl Fn(&[u8]) -> Read<T>) {
+/// Checks that truncated, extended or flipped bytes are refused or read as another value, and that
+/// nothing panics.
+fn corrupt<T: Debug>(bytes: &[u8], read: impl Fn(&[u8]) -> WireResult<T>) {
     for end in 0..bytes.len() {
         assert!(read(&bytes[..end]).is_err(), "cut at {end}");
     }
@@ -259,10 +264,10 @@ fn spoil<T: Debug>(bytes: &[u8], read: impl Fn(&[u8]) -> Read<T>) {
         let other = [&[version], &bytes[1..]].concat();
         assert_eq!(read(&other).unwrap_err(), WireError::Version(version));
     }
-    for place in 0..bytes.len() {
+    for index in 0..bytes.len() {
         for flip in [1, 2, 4, 8, 16, 32, 64, 128, 255] {
             let mut bytes = bytes.to_vec();
-            bytes[place] ^= flip;
+            bytes[index] ^= flip;
             read_anything(&bytes);
         }
     }
@@ -274,11 +279,11 @@ fn every_command_reads_back() {
     let bytes = written(&commands);
     let read = read_commands(&bytes, &Interner::default()).unwrap();
     assert_eq!(format!("{read:?}"), format!("{commands:?}"));
-    spoil(&bytes, |bytes| read_commands(bytes, &Interner::default()));
+    corrupt(&bytes, |bytes| read_commands(bytes, &Interner::default()));
 }
 
 #[test]
-fn commands_that_were_written_apart_read_back_together() {
+fn commands_encoded_separately_form_one_list() {
     let (mut first, mut second) = (Vec::new(), Vec::new());
     put_command(&mut first, &commands()[0]);
     commands()[1..].iter().for_each(|command| put_command(&mut second, command));
@@ -291,7 +296,7 @@ fn every_answer_and_every_error_reads_back() {
     let pieces: Vec<_> = answer_pieces(answers()).collect();
     assert_eq!(pieces.len(), 1);
     assert_eq!(read_answers(&pieces[0], &Interner::default()), Ok(answers()));
-    spoil(&pieces[0], |bytes| read_answers(bytes, &Interner::default()));
+    corrupt(&pieces[0], |bytes| read_answers(bytes, &Interner::default()));
 }
 
 #[test]
@@ -314,52 +319,52 @@ fn gauges_read_back() {
     for gauges in [gauges(), Gauges::default()] {
         let bytes = put_gauges(&gauges);
         assert_eq!(read_gauges(&bytes), Ok(gauges));
-        spoil(&bytes, read_gauges);
+        corrupt(&bytes, read_gauges);
     }
 }
 
 #[test]
-fn deliveries_and_words_read_back() {
+fn deliveries_and_settlements_read_back() {
     let pieces: Vec<_> = delivery_pieces(polled()).collect();
     assert_eq!(read_deliveries(&pieces[0]), Ok(polled()));
-    spoil(&pieces[0], read_deliveries);
+    corrupt(&pieces[0], read_deliveries);
 
-    let bytes = put_words(&words());
-    assert_eq!(format!("{:?}", read_words(&bytes).unwrap()), format!("{:?}", words()));
-    spoil(&bytes, read_words);
+    let bytes = put_settlements(&settlements());
+    assert_eq!(format!("{:?}", read_settlements(&bytes).unwrap()), format!("{:?}", settlements()));
+    corrupt(&bytes, read_settlements);
 
-    let heard = [Heard::Taken, Heard::Stale];
-    let bytes = put_heard(&heard);
-    assert_eq!(read_heard(&bytes).unwrap(), heard);
-    spoil(&bytes, read_heard);
+    let results = [SettleResult::Accepted, SettleResult::Stale];
+    let bytes = put_settle_results(&results);
+    assert_eq!(read_settle_results(&bytes).unwrap(), results);
+    corrupt(&bytes, read_settle_results);
 }
 
 #[test]
-fn flights_and_reports_read_back() {
-    let bytes = put_flights(&flights());
-    assert_eq!(read_flights(&bytes), Ok(flights()));
-    spoil(&bytes, read_flights);
+fn deliveries_in_flight_and_reports_read_back() {
+    let bytes = put_in_flight(&in_flight());
+    assert_eq!(read_in_flight(&bytes), Ok(in_flight()));
+    corrupt(&bytes, read_in_flight);
 
     let bytes = put_reports(&reports());
     assert_eq!(read_reports(&bytes), Ok(reports()));
-    spoil(&bytes, read_reports);
+    corrupt(&bytes, read_reports);
 }
 
 #[test]
-fn a_count_that_lies_is_refused_without_room_being_made_for_it() {
+fn a_wrong_count_is_refused_without_allocating_for_it() {
     for count in [2u64, 65_536, 65_537, u64::from(u32::MAX), u64::MAX] {
         let mut bytes = vec![VERSION];
         put_varint(&mut bytes, count);
         bytes.push(0);
         read_anything(&bytes);
         assert!(read_commands(&bytes, &Interner::default()).is_err(), "{count}");
-        assert!(read_words(&bytes).is_err(), "{count}");
+        assert!(read_settlements(&bytes).is_err(), "{count}");
     }
 }
 
 #[test]
-fn what_keeps_no_limit_of_ours_is_refused() {
-    let order = |new_task: NewTask| {
+fn values_beyond_our_limits_are_refused() {
+    let schedule = |new_task: NewTask| {
         let new_task = new_task.into();
         Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
     };
@@ -369,9 +374,9 @@ fn what_keeps_no_limit_of_ours_is_refused() {
     let receipt = Receipt { key: key(), digest };
     let new_task = plain().into();
     for command in [
-        order(NewTask { payload: over, ..plain() }),
-        order(NewTask { timeout: Duration::ZERO, ..plain() }),
-        order(NewTask { namespace: receipts.clone(), ..plain() }),
+        schedule(NewTask { payload: over, ..plain() }),
+        schedule(NewTask { timeout: Duration::ZERO, ..plain() }),
+        schedule(NewTask { namespace: receipts.clone(), ..plain() }),
         Command::Bind(shop(), receipt.clone()),
         Command::Bind(receipts.clone(), self::receipt()),
         Command::Schedule(ScheduleCommand {
@@ -386,6 +391,6 @@ fn what_keeps_no_limit_of_ours_is_refused() {
         let bytes = written(std::slice::from_ref(&command));
         assert!(read_commands(&bytes, &Interner::default()).is_err(), "{command:?}");
     }
-    let endless = [(Token(1), Word::Extend { lease: Duration::MAX })];
-    assert!(read_words(&put_words(&endless)).is_err());
+    let endless = [(LeaseToken(1), Settlement::Extend { lease: Duration::MAX })];
+    assert!(read_settlements(&put_settlements(&endless)).is_err());
 }

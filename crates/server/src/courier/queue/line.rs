@@ -1,4 +1,5 @@
-//! A line: the deliveries to one queue that wait, and the workers who want them.
+//! A line: the deliveries of one queue that wait for a worker, and the workers and polls that want
+//! them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,45 +8,47 @@ use punctual_core::Timestamp;
 use punctual_engine::{Delivery, Reports};
 use tokio::sync::oneshot;
 
+use super::hub::WorkerNo;
 use super::lease::Leases;
-use super::{Leased, WorkerNo};
+use super::settlement::Leased;
 
-/// A delivery that nobody has taken yet.
+/// A delivery that waits for a worker.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedDelivery {
     pub(super) delivery: Delivery,
     pub(super) reports: Reports,
     pub(super) since: Timestamp,
 }
 
-/// Somebody who waits for up to `max` deliveries.
+/// A long poll that waits for up to `max` deliveries.
 #[derive(Debug)]
-pub(super) struct Poll {
+pub(super) struct QueuePoll {
     pub(super) max: usize,
-    /// For how long, if the caller said.
+    /// How long the leases last; `None` for the timeout of each task.
     pub(super) lease: Option<Duration>,
     pub(super) sender: oneshot::Sender<Vec<Leased>>,
 }
 
+/// The line of one queue.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    pub(super) waiting: VecDeque<Waiting>,
-    /// Not to be sent any more: they go back to their owner.
-    pub(super) unsent: Vec<Waiting>,
+pub(super) struct QueueLine {
+    pub(super) waiting: VecDeque<QueuedDelivery>,
+    /// Deliveries whose owner has lost its lease: they go back to it unsent.
+    pub(super) unsent: Vec<QueuedDelivery>,
     pub(super) workers: Vec<WorkerNo>,
-    pub(super) polls: Vec<Poll>,
-    /// Deliveries in the hands of those who polled.
+    pub(super) polls: Vec<QueuePoll>,
+    /// Deliveries that are leased to polls.
     pub(super) polled: usize,
 }
 
-impl Line {
-    /// What those who poll want, not counting those who have gone.
+impl QueueLine {
+    /// Returns how many deliveries the polls want, without the polls that have gone away.
     pub(super) fn wanted_by_polls(&self) -> usize {
         let waiting = self.polls.iter().filter(|poll| !poll.sender.is_closed());
         waiting.map(|poll| poll.max).sum()
     }
 
-    /// Gives what waits to those who poll, in the order in which they came.
+    /// Leases waiting deliveries to polls, in the order in which the polls came.
     pub(super) fn serve_polls(&mut self, leases: &mut Leases, now: Timestamp) {
         self.polls.retain(|poll| !poll.sender.is_closed());
         while !self.polls.is_empty() && !self.waiting.is_empty() {
@@ -57,9 +60,9 @@ impl Line {
                 continue;
             }
             self.polled += taken.len();
-            let leased = taken.into_iter().map(|waiting| {
-                let lease = poll.lease.unwrap_or(waiting.delivery.definition.timeout);
-                leases.begin(waiting, None, lease, now)
+            let leased = taken.into_iter().map(|queued| {
+                let lease = poll.lease.unwrap_or(queued.delivery.definition.timeout);
+                leases.begin(queued, None, lease, now)
             });
             if let Err(unsent) = poll.sender.send(leased.collect()) {
                 self.polled -= unsent.len();
@@ -70,21 +73,21 @@ impl Line {
         }
     }
 
-    /// Takes at most so many that wait, but for those that may not be sent any more.
-    pub(super) fn take(&mut self, count: usize, now: Timestamp) -> Vec<Waiting> {
+    /// Takes up to `count` waiting deliveries. Those that may no longer be sent move to `unsent`.
+    pub(super) fn take(&mut self, count: usize, now: Timestamp) -> Vec<QueuedDelivery> {
         let mut taken = Vec::with_capacity(count);
         while taken.len() < count
-            && let Some(waiting) = self.waiting.pop_front()
+            && let Some(queued) = self.waiting.pop_front()
         {
-            match waiting.delivery.lease_end.is_over(now) {
-                false => taken.push(waiting),
-                true => self.unsent.push(waiting),
+            match queued.delivery.lease_end.is_over(now) {
+                false => taken.push(queued),
+                true => self.unsent.push(queued),
             }
         }
         taken
     }
 
-    /// Whether nothing and nobody is left.
+    /// Returns whether the line can be dropped.
     pub(super) fn is_over(&self) -> bool {
         self.waiting.is_empty()
             && self.unsent.is_empty()

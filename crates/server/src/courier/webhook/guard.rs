@@ -1,9 +1,9 @@
 //! The guard: which addresses a webhook may reach.
 //!
-//! In: an address, and how far this broker may [`Reach`]. Out: nothing, or why it is [`Forbidden`].
-//! Invariant: what is not known to be public is forbidden. Metadata services, link-local and reserved ranges and this
-//! broker's own door are forbidden whatever was configured: a task must not be able to talk to the machine it runs on.
-//! Not here: resolving and connecting (`dial`), which asks for every address just before it connects to that very one.
+//! [`Reach`] is configured. An address that is not known to be public is forbidden unless the
+//! configuration allows it. Metadata services, link-local and reserved ranges, and the addresses of
+//! brokers and stores are always forbidden: a task must not be able to reach the infrastructure
+//! that runs it. `dial` checks every address just before it connects to that address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,13 +15,13 @@ use punctual_core::{Invalid, Target};
 pub enum Reach {
     /// Public addresses only.
     Public,
-    /// And this machine: for a broker that itself is reachable from this machine only.
+    /// Also this machine: for a broker that is reachable from this machine only.
     Loopback,
-    /// And private networks.
+    /// Also private networks.
     Private,
 }
 
-/// Why an address is not called.
+/// Why an address may not be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Forbidden {
     #[error("{0} is the broker's own address")]
@@ -38,12 +38,12 @@ pub(crate) enum Forbidden {
     Special(IpAddr),
 }
 
-/// Decides for one broker. Cheap to clone.
+/// Decides which addresses webhooks may reach. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
     reach: Reach,
     own: SocketAddr,
-    /// Of the store that is shared, and of the others who share it.
+    /// Addresses of the shared store and of the other brokers.
     barred: Arc<RwLock<Barred>>,
 }
 
@@ -53,31 +53,32 @@ struct Barred {
     brokers: Vec<SocketAddr>,
 }
 
-/// Services that hand secrets to whoever asks from the right machine. Some stand in ranges that are otherwise fine.
+/// Services that give secrets to any caller on the right machine. Some are in ranges that are
+/// otherwise allowed.
 const METADATA: [IpAddr; 12] = [
-    // Most clouds,
+    // Most clouds.
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
-    // containers and pods at Amazon,
+    // Containers and pods at Amazon.
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
-    // Alibaba,
+    // Alibaba.
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    // Azure, in the midst of public addresses,
+    // Azure, among public addresses.
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    // Oracle,
+    // Oracle.
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
-    // Google,
+    // Google.
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
     // Scaleway.
     IpAddr::V4(Ipv4Addr::new(169, 254, 42, 42)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
 ];
 
-/// Ranges of IPv4 that are neither public nor private: this network, link-local, protocol assignments, documentation,
-/// relays, benchmarks, multicast, reserved and broadcast.
+/// IPv4 ranges that are neither public nor private: this network, link-local, protocol assignments,
+/// documentation, relays, benchmarks, multicast, reserved and broadcast.
 const SPECIAL_V4: [(Ipv4Addr, u32); 10] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(169, 254, 0, 0), 16),
@@ -99,8 +100,9 @@ const PRIVATE_V4: [(Ipv4Addr, u32); 4] = [
     (Ipv4Addr::new(100, 64, 0, 0), 10),
 ];
 
-/// What is forbidden within 2000::/3, outside of which nothing is public: protocol assignments (Teredo among them),
-/// documentation, 6to4. Teredo and 6to4 can carry any IPv4 address and have no use any more.
+/// Ranges within 2000::/3 that are not public: protocol assignments (with Teredo), documentation
+/// and 6to4. Teredo and 6to4 can carry any IPv4 address and are no longer used. Nothing outside of
+/// 2000::/3 is public.
 const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
@@ -109,48 +111,48 @@ const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
 ];
 const PUBLIC_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 const PRIVATE_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7);
-/// NAT64: the last 32 bits are the IPv4 address that is meant.
+/// NAT64: the last 32 bits are the IPv4 address that is reached.
 const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 impl Guard {
-    /// For a broker that listens on `own`.
+    /// Creates the guard of a broker that listens on `own`.
     pub(crate) fn new(reach: Reach, own: SocketAddr) -> Self {
         Self { reach, own, barred: Arc::default() }
     }
 
-    /// The store is at these addresses: whoever could talk to it could do everything.
+    /// Forbids the addresses of the store, which could be used to change everything.
     pub(crate) fn bar_stores(&self, addresses: Vec<SocketAddr>) {
         self.barred.write().unwrap_or_else(PoisonError::into_inner).stores = addresses;
     }
 
-    /// The other brokers are at these addresses.
+    /// Forbids the addresses of the other brokers, and allows those that were set before.
     pub(crate) fn bar_brokers(&self, addresses: Vec<SocketAddr>) {
         self.barred.write().unwrap_or_else(PoisonError::into_inner).brokers = addresses;
     }
 
-    /// Whether a webhook may connect to this very address.
+    /// Checks whether a webhook may connect to an address.
     pub(crate) fn check(&self, address: SocketAddr) -> Result<(), Forbidden> {
         check_ip(address.ip(), self.reach)?;
-        let ip = meant(address.ip());
+        let ip = effective_ip(address.ip());
         if address.port() == self.own.port() && self.listens_at(ip) {
             return Err(Forbidden::Own(ip));
         }
         let barred = self.barred.read().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |at: &SocketAddr| at.port() == address.port() && meant(at.ip()) == ip;
+        let is_it = |at: &SocketAddr| at.port() == address.port() && effective_ip(at.ip()) == ip;
         if barred.stores.iter().chain(&barred.brokers).any(is_it) {
             return Err(Forbidden::Ours(ip));
         }
         Ok(())
     }
 
-    /// Whether a task with this target can be taken. A name is looked up only when it is called: what it means may
-    /// have changed by then.
+    /// Checks the target of a new task. A host name is checked only when it is called, because its
+    /// addresses may change until then.
     pub(crate) fn check_target(&self, target: &Target) -> Result<(), Invalid> {
         let Target::Http(http) = target else {
             return Ok(());
         };
         let uri: http::Uri = http.url().parse().map_err(|_| bad_url("must be a URL"))?;
-        let Some((host, port)) = place(&uri) else {
+        let Some((host, port)) = host_and_port(&uri) else {
             return Err(bad_url("must name a host"));
         };
         match host.parse() {
@@ -162,8 +164,9 @@ impl Guard {
     }
 
     fn listens_at(&self, ip: IpAddr) -> bool {
-        let own = meant(self.own.ip());
-        // Listening everywhere means at every address of this machine, and only such an address can be bound.
+        let own = effective_ip(self.own.ip());
+        // An unspecified address listens on every address of this machine; only such an address can
+        // be bound.
         own == ip || (own.is_unspecified() && UdpSocket::bind((ip, 0)).is_ok())
     }
 }
@@ -172,8 +175,8 @@ fn bad_url(problem: &str) -> Invalid {
     Invalid::new("target.http.url", problem)
 }
 
-/// Host, without the brackets of IPv6, and port of a webhook.
-pub(crate) fn place(uri: &http::Uri) -> Option<(&str, u16)> {
+/// Returns the host of a URL, without the brackets of IPv6, and its port.
+pub(crate) fn host_and_port(uri: &http::Uri) -> Option<(&str, u16)> {
     let host = uri.host()?;
     let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     let port = match (uri.port_u16(), uri.scheme_str()?) {
@@ -185,9 +188,9 @@ pub(crate) fn place(uri: &http::Uri) -> Option<(&str, u16)> {
     Some((host, port))
 }
 
-/// Whether an address may be reached, whatever its port.
+/// Checks an address without its port.
 fn check_ip(ip: IpAddr, reach: Reach) -> Result<(), Forbidden> {
-    let ip = meant(ip);
+    let ip = effective_ip(ip);
     if METADATA.contains(&ip) {
         return Err(Forbidden::Metadata(ip));
     }
@@ -208,8 +211,8 @@ fn check_ip(ip: IpAddr, reach: Reach) -> Result<(), Forbidden> {
     }
 }
 
-/// The address that is reached in the end: the one within a mapped or translated address.
-fn meant(ip: IpAddr) -> IpAddr {
+/// Returns the address that is reached: the inner one of a mapped or translated address.
+fn effective_ip(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(v6) if in_v6(v6)(&NAT64) => {
             let [.., a, b, c, d] = v6.octets();
@@ -255,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_address_has_its_reach() {
+    fn each_kind_of_address_is_allowed_from_its_reach_on() {
         use Reach::{Loopback, Private, Public};
-        /// From which reach on it is allowed; `None`: never.
+        /// The smallest reach that allows the address; `None` if none does.
         const NEVER: Option<Reach> = None;
         for (ip, from) in [
             ("8.8.8.8", Some(Public)),
@@ -290,7 +293,7 @@ mod tests {
             ("fd00:ec2::254", NEVER),
             ("fd20:ce::254", NEVER),
             ("fe80::a9fe:a9fe", NEVER),
-            // No place, or not one place.
+            // Unspecified, link-local, site-local, multicast, reserved.
             ("0.0.0.0", NEVER),
             ("0.1.2.3", NEVER),
             ("::", NEVER),
@@ -313,7 +316,7 @@ mod tests {
             ("3fff::1", NEVER),
             ("100::1", NEVER),
             ("5f00::1", NEVER),
-            // Others within: mapped, NAT64, compatible, 6to4, Teredo, local NAT64.
+            // With an inner address: mapped, NAT64, compatible, 6to4, Teredo, local NAT64.
             ("::ffff:8.8.8.8", Some(Public)),
             ("::ffff:127.0.0.1", Some(Loopback)),
             ("::ffff:10.0.0.1", Some(Private)),
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_brokers_own_door_is_never_called() {
+    fn the_brokers_own_address_is_never_called() {
         for (own, address, allowed) in [
             ("127.0.0.1:7400", "127.0.0.1:7400", false),
             ("127.0.0.1:7400", "[::ffff:127.0.0.1]:7400", false),
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_in_a_url_is_checked_when_the_task_is_made_and_a_name_is_not() {
+    fn a_new_task_is_checked_if_its_url_has_an_address_and_not_if_it_has_a_name() {
         let guard = Guard::new(Reach::Loopback, "127.0.0.1:7400".parse().unwrap());
         for (url, taken) in [
             ("http://127.0.0.1:9000/", true),

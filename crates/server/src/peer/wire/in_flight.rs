@@ -1,4 +1,4 @@
-//! Flights: deliveries that are under way when their partition moves, and the reports that follow them.
+//! Deliveries that are in flight when their partition moves, and the reports that follow them.
 
 use punctual_core::{AttemptNo, Namespace};
 use punctual_engine::{InFlight, Report, StoredAs};
@@ -7,36 +7,36 @@ use punctual_store::codec::{
     read_outcome,
 };
 
-use super::{Read, Result, list_of, read_list};
+use super::{Decoded, WireResult, list_of, read_list};
 
-/// Deliveries of one partition that are under way: sixteen workers with all the credit that there is.
-const FLIGHTS_MAX: usize = 1 << 20;
-/// Reports in one message. Whoever has more sends several.
+/// Deliveries in flight of one partition: sixteen workers with the largest credit.
+const IN_FLIGHT_MAX: usize = 1 << 20;
+/// Reports in one message; a sender with more splits them.
 pub(crate) const REPORTS_MAX: usize = 10_000;
 
 const FILED: u8 = 0;
-/// With a bit for each of what is to be known of it.
+/// Has one bit for each field of [`StoredAs::Claimed`].
 const CLAIMED: u8 = 0b100;
 const CLAIMED_TASK_CONTINUES: u8 = 0b001;
 const CLAIMED_KEY_REUSED: u8 = 0b010;
 
-/// Writes flights.
-pub(crate) fn put_flights(flights: &[InFlight]) -> Vec<u8> {
-    list_of(flights, put_flight)
+/// Writes deliveries in flight.
+pub(crate) fn put_in_flight(deliveries: &[InFlight]) -> Vec<u8> {
+    list_of(deliveries, put_one_in_flight)
 }
 
-/// Reads flights.
-pub(crate) fn read_flights(bytes: &[u8]) -> Read<Vec<InFlight>> {
-    read_list(bytes, FLIGHTS_MAX, read_flight)
+/// Reads deliveries in flight.
+pub(crate) fn read_in_flight(bytes: &[u8]) -> WireResult<Vec<InFlight>> {
+    read_list(bytes, IN_FLIGHT_MAX, read_one_in_flight)
 }
 
-fn put_flight(out: &mut Vec<u8>, flight: &InFlight) {
-    put_fire_id(out, flight.fire_id);
-    put_bytes(out, flight.namespace.as_str().as_bytes());
-    put_varint(out, u64::from(flight.attempt.get()));
-    put_timestamp(out, flight.fired_at);
-    put_timestamp(out, flight.until);
-    out.push(match flight.stands {
+fn put_one_in_flight(out: &mut Vec<u8>, delivery: &InFlight) {
+    put_fire_id(out, delivery.fire_id);
+    put_bytes(out, delivery.namespace.as_str().as_bytes());
+    put_varint(out, u64::from(delivery.attempt.get()));
+    put_timestamp(out, delivery.fired_at);
+    put_timestamp(out, delivery.until);
+    out.push(match delivery.stands {
         StoredAs::Filed => FILED,
         StoredAs::Claimed { task_continues, key_reused } => {
             let bit = |bit: u8, set: bool| if set { bit } else { 0 };
@@ -47,10 +47,10 @@ fn put_flight(out: &mut Vec<u8>, flight: &InFlight) {
     });
 }
 
-fn read_flight(reader: &mut Reader<'_>) -> Result<InFlight> {
+fn read_one_in_flight(reader: &mut Reader<'_>) -> Decoded<InFlight> {
     Ok(InFlight {
         fire_id: reader.fire_id()?,
-        // Punctual's own tasks fire as well.
+        // Internal namespaces are valid here: their tasks fire as well.
         namespace: Namespace::from_stored(reader.text()?)
             .map_err(|_| CodecError::Invalid("namespace"))?,
         attempt: AttemptNo::new(reader.small("attempt")?),
@@ -62,7 +62,7 @@ fn read_flight(reader: &mut Reader<'_>) -> Result<InFlight> {
                 task_continues: code & CLAIMED_TASK_CONTINUES != 0,
                 key_reused: code & CLAIMED_KEY_REUSED != 0,
             },
-            _ => return Err(CodecError::Invalid("flight")),
+            _ => return Err(CodecError::Invalid("delivery")),
         },
     })
 }
@@ -81,7 +81,7 @@ pub(crate) fn put_reports(reports: &[Report]) -> Vec<u8> {
 }
 
 /// Reads reports.
-pub(crate) fn read_reports(bytes: &[u8]) -> Read<Vec<Report>> {
+pub(crate) fn read_reports(bytes: &[u8]) -> WireResult<Vec<Report>> {
     read_list(bytes, REPORTS_MAX, |reader| {
         let fire_id = reader.fire_id()?;
         let attempt = AttemptNo::new(reader.small("attempt")?);

@@ -1,8 +1,8 @@
-//! Signatures: how a receiver knows that a delivery comes from here, as Standard Webhooks says.
+//! Signs deliveries as Standard Webhooks specifies, so that receivers can verify the sender.
 //!
-//! In: secrets by namespace, and what is sent. Out: the value of `webhook-signature`: one signature per secret, so that a
-//! receiver can change to a new secret while the old one is still in use.
-//! Invariant: what is signed is what is sent: id, time and body. A secret is never shown, not even for debugging.
+//! The value of `webhook-signature` has one signature per secret of the namespace, so that a
+//! receiver can change to a new secret while the old one is in use. Id, timestamp and body are
+//! signed exactly as they are sent. A secret never appears in debug output.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use http::HeaderValue;
 use punctual_core::Namespace;
 use ring::hmac;
 
-/// What a secret begins with, so that one can be told from other secrets.
+/// The prefix of a secret, which distinguishes it from other kinds of secrets.
 const PREFIX: &str = "whsec_";
-/// Bytes of a secret, by the standard.
+/// The length of a secret in bytes, according to the standard.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// Secrets of one namespace: the one in use, and the next or the last.
+/// Secrets of one namespace: the current one, and the next or the previous one.
 const SECRETS_MAX: usize = 2;
 
-/// Whose deliveries a secret signs.
+/// Which deliveries a secret signs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signs {
-    /// Those of every namespace without a secret of its own.
+    /// Deliveries of every namespace without a secret of its own.
     All,
-    /// Those of one.
+    /// Deliveries of one namespace.
     Namespace(Namespace),
 }
 
@@ -36,14 +36,14 @@ pub struct SigningSecret {
     key: hmac::Key,
 }
 
-/// Why a secret was not taken.
+/// Why a secret is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// Its form.
+    /// It has the wrong form.
     #[error("must be whsec_ and base64 of 24 to 64 bytes")]
     Form,
-    /// Too many of one namespace.
-    #[error("at most two per namespace: the one in use, and the next or the last")]
+    /// A namespace has too many secrets.
+    #[error("at most two per namespace: the current one, and the next or the previous one")]
     TooMany,
 }
 
@@ -52,7 +52,7 @@ pub enum SecretError {
 pub(crate) struct Signer(Arc<[SigningSecret]>);
 
 impl SigningSecret {
-    /// From `whsec_…`.
+    /// Parses a secret of the form `whsec_…`.
     pub fn new(signs: Signs, secret: &str) -> Result<Self, SecretError> {
         let bytes = secret.strip_prefix(PREFIX).and_then(|text| STANDARD.decode(text).ok());
         let bytes = bytes.filter(|bytes| SECRET_BYTES.contains(&bytes.len()));
@@ -60,12 +60,12 @@ impl SigningSecret {
         Ok(Self { signs, key: hmac::Key::new(hmac::HMAC_SHA256, &bytes) })
     }
 
-    /// Checks that no namespace has more than it may.
+    /// Checks that no namespace has more secrets than allowed.
     pub fn check_all(secrets: &[Self]) -> Result<(), SecretError> {
-        let crowded = |secret: &Self| {
+        let too_many = |secret: &Self| {
             secrets.iter().filter(|other| other.signs == secret.signs).count() > SECRETS_MAX
         };
-        if secrets.iter().any(crowded) { Err(SecretError::TooMany) } else { Ok(()) }
+        if secrets.iter().any(too_many) { Err(SecretError::TooMany) } else { Ok(()) }
     }
 }
 
@@ -80,7 +80,7 @@ impl Signer {
         Self(secrets.into())
     }
 
-    /// The value of `webhook-signature`; none if the namespace has no secret.
+    /// Returns the value of `webhook-signature`; `None` if the namespace has no secret.
     pub(crate) fn sign(
         &self,
         namespace: &Namespace,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_example_is_signed_as_published() {
+    fn the_signature_of_the_published_example_matches() {
         let signer = Signer::new(vec![secret(Signs::All, FIRST)]);
         let signature = signer.sign(
             &namespace("shop"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_library_signs_alike() {
+    fn the_reference_library_computes_the_same_signature() {
         let theirs = standardwebhooks::Webhook::new(SECOND).unwrap();
         let signer = Signer::new(vec![secret(Signs::All, SECOND)]);
         for (id, timestamp, body) in [("a", 0, ""), ("01J_7", 1_900_000_000, "{\"ä\": 1}")] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_signs_with_its_own_secrets_or_with_those_of_all() {
+    fn a_namespace_signs_with_its_own_secrets_or_else_with_the_common_ones() {
         let own = |text| secret(Signs::Namespace(namespace("shop")), text);
         let signer = Signer::new(vec![own(FIRST), own(SECOND), secret(Signs::All, SECOND)]);
         let sign = |name: &str| {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_one_form_and_is_never_shown() {
+    fn a_secret_has_one_form_and_is_not_in_debug_output() {
         for (text, taken) in [
             (FIRST, true),
             ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", false),

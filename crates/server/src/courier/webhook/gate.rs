@@ -1,10 +1,10 @@
 //! The gate: no byte of a delivery leaves after the lease of its owner.
 //!
-//! [`GatedStream`] wraps the connection to a receiver. Before the first byte of each delivery is written, it compares the
-//! clock with the end of the lease; once the lease is over it refuses to write and the delivery counts as not sent. The
-//! check stands in the write itself because everything before it can take time: a lookup, connecting, TLS, a queue
-//! between two tasks, or a process that is stopped and continued. The clock counts the time in which the process was
-//! stopped.
+//! [`GatedStream`] wraps the connection to a receiver. Before the first byte of each delivery is
+//! written, it compares the clock with the end of the lease; once the lease is over it refuses to
+//! write and the delivery counts as not sent. The check is part of the write because everything
+//! before it can take time: a lookup, connecting, TLS, a queue between two tasks, or a process that
+//! is stopped and continued. The clock counts the time in which the process was stopped.
 
 use std::io;
 use std::pin::Pin;
@@ -24,13 +24,13 @@ pub(super) struct LeaseOver;
 
 /// Decides whether the delivery on a connection may still be sent. Clones share one state.
 #[derive(Debug, Clone)]
-pub(super) struct Gate {
-    state: Arc<Mutex<State>>,
+pub(super) struct LeaseGate {
+    state: Arc<Mutex<GateState>>,
     clock: Arc<SystemClock>,
 }
 
 #[derive(Debug)]
-enum State {
+enum GateState {
     /// The first byte of the delivery has left, or there is no delivery.
     Open,
     /// The next byte is the first of a delivery that may leave before this lease ends.
@@ -39,52 +39,52 @@ enum State {
     Refused,
 }
 
-impl Gate {
+impl LeaseGate {
     pub(super) fn new(clock: Arc<SystemClock>) -> Self {
-        Self { state: Arc::new(Mutex::new(State::Open)), clock }
+        Self { state: Arc::new(Mutex::new(GateState::Open)), clock }
     }
 
     /// Requires the next byte to leave before the lease ends.
     pub(super) fn close_after(&self, lease_end: LeaseEnd) {
-        *self.state() = State::Until(lease_end);
+        *self.state() = GateState::Until(lease_end);
     }
 
     /// Whether the last delivery was refused, so that nothing of it has left.
     pub(super) fn has_refused(&self) -> bool {
-        matches!(*self.state(), State::Refused)
+        matches!(*self.state(), GateState::Refused)
     }
 
     fn check(&self) -> io::Result<()> {
         let mut state = self.state();
-        if let State::Until(lease_end) = &*state
+        if let GateState::Until(lease_end) = &*state
             && lease_end.is_over(self.clock.now())
         {
-            *state = State::Refused;
+            *state = GateState::Refused;
         }
         match *state {
-            State::Refused => Err(io::Error::other(LeaseOver)),
-            State::Open | State::Until(_) => Ok(()),
+            GateState::Refused => Err(io::Error::other(LeaseOver)),
+            GateState::Open | GateState::Until(_) => Ok(()),
         }
     }
 
     fn open(&self) {
-        *self.state() = State::Open;
+        *self.state() = GateState::Open;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection whose writes pass a [`Gate`].
+/// A connection whose writes pass a [`LeaseGate`].
 #[derive(Debug)]
 pub(super) struct GatedStream<S> {
     stream: S,
-    gate: Gate,
+    gate: LeaseGate,
 }
 
 impl<S> GatedStream<S> {
-    pub(super) const fn new(stream: S, gate: Gate) -> Self {
+    pub(super) const fn new(stream: S, gate: LeaseGate) -> Self {
         Self { stream, gate }
     }
 }
@@ -160,12 +160,13 @@ mod tests {
         Request::post("/").header("host", "a").body(Full::new(Bytes::from("body"))).unwrap()
     }
 
-    /// What a receiver gets of a delivery whose lease ends at `millis` from now, and whether it was refused.
+    /// Sends a delivery whose lease ends `millis` from now. Returns what the receiver gets, and
+    /// whether the delivery was refused.
     async fn sent_within(millis: i64) -> (Vec<u8>, bool) {
         let clock = Arc::new(SystemClock::start());
         let now = clock.now().as_millis();
         let end = now.checked_add_signed(millis).unwrap();
-        let gate = Gate::new(clock);
+        let gate = LeaseGate::new(clock);
         let (ours, mut theirs) = tokio::io::duplex(1 << 16);
         let stream = GatedStream::new(TokioIo::new(ours), gate.clone());
         let (mut sender, connection) = http1::handshake(stream).await.unwrap();
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_delivery_is_written_before_the_end_of_its_lease_and_not_from_then_on() {
+    async fn a_delivery_is_written_only_before_the_end_of_its_lease() {
         let (got, refused) = sent_within(60_000).await;
         assert!(got.starts_with(b"POST / HTTP/1.1\r\n"), "{got:?}");
         assert!(!refused);
@@ -191,9 +192,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_extended_while_the_delivery_waits_lets_it_pass() {
+    fn a_delivery_is_written_if_its_lease_is_extended_while_it_waits() {
         let clock = Arc::new(SystemClock::start());
-        let gate = Gate::new(Arc::clone(&clock));
+        let gate = LeaseGate::new(Arc::clone(&clock));
         let end = LeaseEnd::new(clock.now());
         gate.close_after(end.clone());
         end.extend(clock.now().after(Duration::from_secs(60)));

@@ -1,18 +1,18 @@
-//! `Retry-After`: when a receiver wants to be asked again.
+//! Reads `Retry-After` from the head of an answer.
 //!
-//! In: the head of an answer. Out: a duration from now. A date is read against the answer's own `Date`, so that the
-//! clocks of receiver and broker need not agree; without one it is not used.
+//! A date is compared with the `Date` of the same answer, so that the clocks of receiver and broker
+//! need not agree; without a `Date` it is ignored.
 
 use std::time::Duration;
 
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName};
 
-/// How long the receiver wants to be left alone, if it says so in a way that can be understood.
+/// Returns how long the receiver wants the broker to wait, if the header is valid.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = text(headers, &RETRY_AFTER)?;
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More seconds than there are is still a wish; how long a pause may be is decided in `settle`.
+        // A number that does not fit is a very long pause; `settle` limits it.
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
     let at = httpdate::parse_http_date(text).ok()?;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_and_dates_are_understood() {
+    fn seconds_and_dates_are_parsed() {
         const DATE_HERE: Option<&str> = Some("Wed, 21 Oct 2015 07:28:00 GMT");
         for (retry_after_text, date, want) in [
             ("0", None, Some(0)),
@@ -42,9 +42,9 @@ mod tests {
             // The older forms of a date.
             ("Wednesday, 21-Oct-15 07:29:30 GMT", DATE_HERE, Some(90)),
             ("Wed Oct 21 07:29:30 2015", DATE_HERE, Some(90)),
-            // It is past already.
+            // A date in the past.
             ("Wed, 21 Oct 2015 07:27:00 GMT", DATE_HERE, Some(0)),
-            // Against whose clock?
+            // A date without a valid `Date`.
             ("Wed, 21 Oct 2015 07:29:30 GMT", None, None),
             ("Wed, 21 Oct 2015 07:29:30 GMT", Some("yesterday"), None),
             ("", None, None),

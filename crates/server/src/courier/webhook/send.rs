@@ -1,10 +1,11 @@
-//! Webhooks: a delivery as an HTTP request.
+//! Sends a delivery as an HTTP request and turns the answer into an outcome.
 //!
-//! In: a [`Delivery`] with an HTTP target. Out: an [`Outcome`], by status: 2xx acks, 410 refuses, anything else fails, and
-//! no answer in time is expired. 429 and 503 say with `Retry-After` when to come back. An address that may not be called
-//! refuses as well: trying again would not make it allowed.
-//! Bound: an answer begins within the task's timeout, and no more than [`ANSWER_BYTES_MAX`] of it is read, for no longer
-//! than [`ANSWER_MAX`]. Redirects are not followed, proxies of the environment are not used.
+//! Status 2xx acks, 410 refuses, any other status fails, and no answer within the task's timeout is
+//! expired. With 429 and 503, `Retry-After` sets the time of the next attempt. An address that may
+//! not be called refuses too, because a retry would not help.
+//!
+//! At most [`ANSWER_BYTES_MAX`] of an answer are read, for at most [`ANSWER_MAX`]. Redirects are
+//! not followed, and proxies of the environment are not used.
 
 use std::error::Error;
 use std::io;
@@ -24,19 +25,21 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tower_service::Service as _;
 
-use super::connections::{Connection, Connections, Found, Line, Room, Sender, Unanswered, Use};
+use super::connections::{
+    Checkout, ConnectionKey, ConnectionPermit, ConnectionPool, InUseGuard, RequestSender,
+    Unanswered, WebhookConnection,
+};
 use super::dial::{BoxError, DialError, Dialler};
-use super::gate::{Gate, GatedStream, LeaseOver};
-use super::given_up;
-use super::occasion_name;
+use super::gate::{GatedStream, LeaseGate, LeaseOver};
 use super::retry_after::retry_after;
 use super::sign::Signer;
 use crate::clock::SystemClock;
+use crate::courier::{given_up, occasion_name};
 use crate::telemetry::Telemetry;
 
-/// What is read of an answer: enough to keep the connection for the next delivery.
+/// How much of an answer is read, so that the connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// How long the rest of an answer is waited for when its status is known.
+/// How long reading the body may take once the status is known.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -52,16 +55,16 @@ const PUNCTUAL_VERSION: HeaderName = HeaderName::from_static("punctual-version")
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 
-/// Carries deliveries to webhooks over connections that are kept and bounded.
+/// Carries deliveries to webhooks over a pool of connections.
 #[derive(Debug)]
 pub(crate) struct HttpCourier {
     dialler: Dialler,
-    connections: Connections,
+    pool: ConnectionPool,
     signer: Signer,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
-    /// Becomes true when nobody waits for answers any more. Those who listen are the deliveries under way.
-    over: watch::Sender<bool>,
+    /// Becomes true when the broker stops waiting for answers. Each delivery in flight subscribes.
+    stopped: watch::Sender<bool>,
 }
 
 impl HttpCourier {
@@ -72,46 +75,51 @@ impl HttpCourier {
         clock: Arc<SystemClock>,
         telemetry: Telemetry,
     ) -> Self {
-        let connections = Connections::new(connections_max, Arc::clone(&clock), telemetry.clone());
-        connections.watch();
-        let over = watch::Sender::new(false);
-        Self { dialler, connections, signer, clock, telemetry, over }
+        let pool = ConnectionPool::new(connections_max, Arc::clone(&clock), telemetry.clone());
+        pool.watch();
+        let stopped = watch::Sender::new(false);
+        Self { dialler, pool, signer, clock, telemetry, stopped }
     }
 
-    /// Carries one delivery and says what came of it, if that is known and counts.
+    /// Sends one delivery. Returns its outcome; `None` if it counts as not sent.
     pub(crate) async fn deliver(&self, delivery: &Delivery) -> Option<Outcome> {
-        let mut over = self.over.subscribe();
-        let line = line(delivery);
-        let found = tokio::select! {
-            found = self.connections.find(&line) => found,
-            // Nobody has got anything of it.
-            _ = over.wait_for(|over| *over) => return None,
+        let mut stopped = self.stopped.subscribe();
+        let key = key(delivery);
+        let checkout = tokio::select! {
+            checkout = self.pool.checkout(&key) => checkout,
+            // Nothing was sent.
+            _ = stopped.wait_for(|stopped| *stopped) => return None,
         };
         let outcome = tokio::select! {
-            outcome = self.send(delivery, &line, found) => outcome?,
-            _ = over.wait_for(|over| *over) => given_up(delivery)?,
+            outcome = self.send(delivery, &key, checkout) => outcome?,
+            _ = stopped.wait_for(|stopped| *stopped) => given_up(delivery)?,
         };
         if outcome != Outcome::Acked {
             let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
-            tracing::debug!(%fire_id, attempt, ?outcome, "an attempt came to nothing");
+            tracing::debug!(%fire_id, attempt, ?outcome, "attempt failed");
         }
         self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, &outcome);
         Some(outcome)
     }
 
-    /// Whether no answer is waited for.
+    /// Returns whether no delivery is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.over.receiver_count() == 0
+        self.stopped.receiver_count() == 0
     }
 
-    /// Waits for no answer any more; for how many it did.
+    /// Stops waiting for answers. Returns how many deliveries were in flight.
     pub(crate) fn give_up(&self) -> usize {
-        self.over.send_replace(true);
-        self.over.receiver_count()
+        self.stopped.send_replace(true);
+        self.stopped.receiver_count()
     }
 
-    /// Nothing, if it was not sent because it is too late to.
-    async fn send(&self, delivery: &Delivery, line: &Line, found: Found) -> Option<Outcome> {
+    /// Returns `None` if the owner's lease was over before anything was sent.
+    async fn send(
+        &self,
+        delivery: &Delivery,
+        key: &ConnectionKey,
+        checkout: Checkout,
+    ) -> Option<Outcome> {
         let Target::Http(target) = &delivery.definition.target else {
             return Some(Outcome::Refused { reason: Reason::new("not a webhook") });
         };
@@ -124,7 +132,7 @@ impl HttpCourier {
         if delivery.lease_end.is_over(self.clock.now()) {
             return None;
         }
-        let exchange = self.exchange(request, line, found, &delivery.lease_end);
+        let exchange = self.exchange(request, key, checkout, &delivery.lease_end);
         let answer = timeout(delivery.definition.timeout, exchange).await;
         Some(match answer {
             Ok(Ok((connection, response))) => {
@@ -132,33 +140,33 @@ impl HttpCourier {
                 if read_rest(body).await {
                     connection.keep().await;
                 }
-                judge(head.status, &head.headers)
+                outcome_of(head.status, &head.headers)
             }
             Ok(Err(error)) if error.is::<LeaseOver>() => return None,
-            Ok(Err(error)) => judge_failure(error.as_ref()),
+            Ok(Err(error)) => outcome_of_failure(error.as_ref()),
             Err(_) => Outcome::Expired,
         })
     }
 
-    /// Sends a request and waits for the head of its answer. What has begun to be sent is not sent again: whether to is the owner's
-    /// decision.
+    /// Sends a request and waits for the head of its answer. Once the first byte has been written,
+    /// the request is not sent again: that is the owner's decision.
     async fn exchange(
         &self,
         request: Request<Full<Bytes>>,
-        line: &Line,
-        mut found: Found,
+        key: &ConnectionKey,
+        mut checkout: Checkout,
         lease_end: &LeaseEnd,
-    ) -> Result<(Connection, Response<Incoming>), BoxError> {
+    ) -> Result<(WebhookConnection, Response<Incoming>), BoxError> {
         let uri = request.uri().clone();
         let mut request = to_origin(request)?;
         loop {
-            let (mut connection, is_new) = match found {
-                Found::Connection(connection) => (connection, false),
-                Found::Room(room, usage) => (self.connect(&uri, room, usage).await?, true),
+            let (mut connection, is_new) = match checkout {
+                Checkout::Reused(connection) => (connection, false),
+                Checkout::New(permit, in_use) => (self.connect(&uri, permit, in_use).await?, true),
             };
             match connection.sender.send(request, lease_end.clone()).await {
                 Ok(response) => return Ok((connection, response)),
-                // A receiver may close a connection that is kept at any time; this was noticed before anything was sent.
+                // The receiver had closed the idle connection, and nothing was sent.
                 Err(Unanswered::Unsent(unsent, _)) if !is_new => request = unsent,
                 Err(Unanswered::Unsent(_, error) | Unanswered::Broken(error)) => {
                     return Err(error.into());
@@ -166,36 +174,42 @@ impl HttpCourier {
                 Err(Unanswered::LeaseOver) => return Err(LeaseOver.into()),
             }
             drop(connection);
-            found = self.connections.find(line).await;
+            checkout = self.pool.checkout(key).await;
         }
     }
 
-    async fn connect(&self, uri: &Uri, room: Room, usage: Use) -> Result<Connection, BoxError> {
+    async fn connect(
+        &self,
+        uri: &Uri,
+        permit: ConnectionPermit,
+        in_use: InUseGuard,
+    ) -> Result<WebhookConnection, BoxError> {
         let stream = self.dialler.clone().call(uri.clone()).await?;
-        let gate = Gate::new(Arc::clone(&self.clock));
+        let gate = LeaseGate::new(Arc::clone(&self.clock));
         let stream = GatedStream::new(stream, gate.clone());
         let (requests, connection) =
             http1::Builder::new().max_buf_size(ANSWER_BYTES_MAX).handshake(stream).await?;
         tokio::spawn(async move {
-            // What goes wrong is told to whoever waits for the answer.
+            // An error also reaches the request that waits for its answer.
             let _ = connection.await;
-            drop(room);
+            drop(permit);
         });
-        Ok(Connection::new(Sender::new(requests, gate), usage))
+        Ok(WebhookConnection::new(RequestSender::new(requests, gate), in_use))
     }
 }
 
-/// Whom a delivery shares connections with.
-fn line(delivery: &Delivery) -> Line {
+/// Returns which connections a delivery may use.
+fn key(delivery: &Delivery) -> ConnectionKey {
     let definition = &delivery.definition;
     let origin = match &definition.target {
         Target::Http(target) => target.origin(),
         Target::Queue(_) => "",
     };
-    Line(definition.namespace.clone(), origin.into())
+    ConnectionKey(definition.namespace.clone(), origin.into())
 }
 
-/// As it is said to the receiver itself: the path alone, and the host in its header.
+/// Puts the URI into the form that an origin server expects: the path alone, and the host in its
+/// header.
 fn to_origin(mut request: Request<Full<Bytes>>) -> Result<Request<Full<Bytes>>, BoxError> {
     let uri = request.uri().clone();
     let authority = uri.authority().ok_or("the URL names no host")?;
@@ -212,7 +226,7 @@ fn to_origin(mut request: Request<Full<Bytes>>) -> Result<Request<Full<Bytes>>, 
     Ok(request)
 }
 
-/// The caller's headers come first and ours replace them: whatever the store holds, nobody speaks in our name.
+/// Builds the request. Our headers are set last, so that a task cannot forge them.
 fn request(
     delivery: &Delivery,
     target: &HttpTarget,
@@ -262,53 +276,54 @@ fn lag_millis(delivery: &Delivery) -> u64 {
     u64::try_from(lag).unwrap_or(u64::MAX)
 }
 
-/// Reads what is left of an answer, so that its connection can be used again; whether it can. An answer that is too long or too slow
-/// costs its connection, and nothing else: the status has been said.
+/// Reads the body of an answer and returns whether its connection can be used again. An answer that
+/// is too long or too slow only loses the connection: the status is already known.
 async fn read_rest(body: Incoming) -> bool {
     let read = timeout(ANSWER_MAX, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
     matches!(read, Ok(Ok(_)))
 }
 
-/// What an answer means.
-fn judge(status: StatusCode, headers: &HeaderMap) -> Outcome {
-    let said = format!("HTTP {}", status.as_u16());
+/// Returns the outcome for an answer.
+fn outcome_of(status: StatusCode, headers: &HeaderMap) -> Outcome {
+    let status_text = format!("HTTP {}", status.as_u16());
     match status {
         status if status.is_success() => Outcome::Acked,
-        StatusCode::GONE => Outcome::Refused { reason: Reason::new(&said) },
+        StatusCode::GONE => Outcome::Refused { reason: Reason::new(&status_text) },
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            Outcome::Failed { reason: Reason::new(&said), retry_in: retry_after(headers) }
+            Outcome::Failed { reason: Reason::new(&status_text), retry_in: retry_after(headers) }
         }
-        _ => failed(&said),
+        _ => failed(&status_text),
     }
 }
 
-/// What it means that there is no answer.
-fn judge_failure(error: &(dyn Error + 'static)) -> Outcome {
+/// Returns the outcome for a request without an answer.
+fn outcome_of_failure(error: &(dyn Error + 'static)) -> Outcome {
     use rustls::CertificateError::{BadSignature, UnknownIssuer};
     let mut cause = error;
     loop {
         if let Some(DialError::Forbidden(forbidden)) = cause.downcast_ref() {
             return Outcome::Refused { reason: Reason::new(&forbidden.to_string()) };
         }
-        // Nobody has signed it who is trusted, or a stranger with the name of one who is.
+        // No trusted authority has signed the certificate, or another with the name of a trusted
+        // one.
         if let Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) =
             cause.downcast_ref()
         {
             return failed(
-                "no answer: no authority that is trusted has signed its certificate; \
-                 --webhook-ca trusts further ones",
+                "no answer: its certificate is not signed by a trusted authority; \
+                 add one with --webhook-ca",
             );
         }
-        match beneath(cause) {
+        match inner_error(cause) {
             Some(source) => cause = source,
-            // The innermost error is the one that says something ("connection refused").
+            // The innermost error has the useful text ("connection refused").
             None => return failed(&format!("no answer: {cause}")),
         }
     }
 }
 
-/// What an error is about. The one that an [`io::Error`] was made of is not its source.
-fn beneath<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+/// Returns the cause of an error. An [`io::Error`] does not give the error it wraps as its source.
+fn inner_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     inner.map_or_else(|| error.source(), |inner| Some(inner))
 }

@@ -1,9 +1,8 @@
-//! Dialling: from the URL of a webhook to a connection.
+//! Opens the connection to a webhook, with or without TLS.
 //!
-//! In: a URI. Out: a connection, plain or TLS, to an address that the [`Guard`] has seen; or why there is none.
-//! Invariant: every address that a name has is checked, and the connection goes to one of these very addresses: nothing
-//! is looked up a second time. The environment's proxies are not asked.
-//! Bound: each step has a deadline of its own, also when nobody waits for the connection any more.
+//! The [`Guard`] checks every address of a host name, and the connection is made to one of the
+//! checked addresses: the name is not resolved a second time. Proxies of the environment are not
+//! used. Each step has a timeout of its own, which applies even if the caller no longer waits.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -20,18 +19,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower_service::Service;
 
-use super::guard::{Forbidden, Guard, place};
+use super::guard::{Forbidden, Guard, host_and_port};
 use crate::tls::Authorities;
 
-/// How long a name may take to be looked up.
+/// How long resolving a name may take.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
-/// Names looked up at once. Each holds a thread until the machine's resolver gives up, and the store needs threads too.
+/// Names that are resolved at once. Each takes a thread until the system's resolver returns, and
+/// the store needs threads too.
 const LOOKUPS_MAX: usize = 64;
-/// Addresses of a name that are tried, and that share the time to connect.
+/// Addresses of a name that are tried; they share the time to connect.
 const ADDRESSES_MAX: usize = 8;
 /// How long connecting may take, over all addresses.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long it may take until a connection can be used, TLS and all.
+/// How long it may take until a connection can be used, including TLS.
 const READY_MAX: Duration = Duration::from_secs(15);
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -42,13 +42,13 @@ type Dialling<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 pub(crate) enum DialError {
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
-    #[error("the URL names no place to connect to")]
-    Nowhere,
-    #[error("the name cannot be looked up: {0}")]
+    #[error("the URL has no host")]
+    NoHost,
+    #[error("the host name cannot be resolved: {0}")]
     Lookup(io::Error),
-    #[error("the name has no address")]
+    #[error("the host name has no address")]
     NoAddress,
-    #[error("looking up the name took too long")]
+    #[error("resolving the host name took too long")]
     LookupSlow,
     #[error("cannot connect: {0}")]
     Connect(io::Error),
@@ -58,11 +58,11 @@ pub(crate) enum DialError {
     TlsSlow,
 }
 
-/// Makes connections, TLS and all, within [`READY_MAX`].
+/// Opens connections, including TLS, within [`READY_MAX`].
 #[derive(Debug, Clone)]
 pub(crate) struct Dialler(HttpsConnector<Dial>);
 
-/// Makes plain connections.
+/// Opens TCP connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Dial {
     guard: Guard,
@@ -70,7 +70,7 @@ pub(crate) struct Dial {
 }
 
 impl Dialler {
-    /// Believes these authorities, and those that browsers believe.
+    /// Trusts these certificate authorities and the public ones.
     pub(crate) fn new(guard: Guard, authorities: &Authorities) -> Self {
         let tls = HttpsConnectorBuilder::new().with_tls_config(authorities.client());
         let dial = Dial { guard, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) };
@@ -107,12 +107,12 @@ impl Service<Uri> for Dial {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let (guard, lookups) = (self.guard.clone(), Arc::clone(&self.lookups));
         Box::pin(async move {
-            let (host, port) = place(&uri).ok_or(DialError::Nowhere)?;
+            let (host, port) = host_and_port(&uri).ok_or(DialError::NoHost)?;
             let addresses = match host.parse::<IpAddr>() {
                 Ok(ip) => vec![SocketAddr::new(ip, port)],
                 Err(_) => lookup(host.to_owned(), port, lookups).await?,
             };
-            // One forbidden address among allowed ones is no accident: the name is not trusted with the others either.
+            // A name with both forbidden and allowed addresses is suspicious, so it is refused.
             for address in &addresses {
                 guard.check(*address)?;
             }
@@ -121,29 +121,29 @@ impl Service<Uri> for Dial {
     }
 }
 
-/// All addresses of a name, as far as they will be used.
+/// Resolves a name. Returns at most [`ADDRESSES_MAX`] addresses.
 async fn lookup(
     host: String,
     port: u16,
     lookups: Arc<Semaphore>,
 ) -> Result<Vec<SocketAddr>, DialError> {
-    let looking = async move {
-        let Ok(place) = lookups.acquire_owned().await else {
+    let resolving = async move {
+        let Ok(permit) = lookups.acquire_owned().await else {
             return Err(DialError::LookupSlow);
         };
         let found = tokio::task::spawn_blocking(move || {
-            // A place is free again when the thread is, which may be after the deadline.
-            let _place = place;
+            // Released when the thread is free again, which may be after the timeout.
+            let _permit = permit;
             (host.as_str(), port).to_socket_addrs().map(|found| found.take(ADDRESSES_MAX).collect())
         });
         found.await.map_err(|_| DialError::LookupSlow)?.map_err(DialError::Lookup)
     };
     let addresses: Vec<SocketAddr> =
-        timeout(LOOKUP_MAX, looking).await.unwrap_or(Err(DialError::LookupSlow))?;
+        timeout(LOOKUP_MAX, resolving).await.unwrap_or(Err(DialError::LookupSlow))?;
     if addresses.is_empty() { Err(DialError::NoAddress) } else { Ok(addresses) }
 }
 
-/// The first address that answers.
+/// Connects to the first address that accepts.
 async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, DialError> {
     let share = CONNECT_MAX / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut failed = DialError::NoAddress;
@@ -171,14 +171,14 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::courier::guard::Reach;
+    use crate::courier::Reach;
 
     fn dial(reach: Reach, own: SocketAddr) -> Dial {
         Dial { guard: Guard::new(reach, own), lookups: Arc::new(Semaphore::new(1)) }
     }
 
     #[tokio::test]
-    async fn a_name_and_every_spelling_of_an_address_are_checked_after_they_were_looked_up() {
+    async fn names_and_all_spellings_of_an_address_are_checked_after_they_are_resolved() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let elsewhere = "192.0.2.1:1".parse().unwrap();
@@ -196,14 +196,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_means_nothing_says_so() {
+    async fn a_name_that_cannot_be_resolved_is_an_error() {
         let own = "127.0.0.1:1".parse().unwrap();
         let uri = "http://nobody.invalid/".parse().unwrap();
         let answer = dial(Reach::Private, own).call(uri).await;
         assert!(matches!(answer, Err(DialError::Lookup(_))), "{answer:?}");
     }
 
-    /// A receiver that speaks TLS with a certificate of its own, for a name; the authority that vouches for it.
+    /// Starts a receiver with a self-signed certificate for a name. Returns its port and the
+    /// authority that trusts it.
     async fn secure(name: &str) -> (u16, Authorities) {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         let certificate = made.cert.der().clone();
@@ -222,7 +223,7 @@ mod tests {
             while let Ok((stream, _)) = listener.accept().await {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
-                    // A client that does not believe us breaks off.
+                    // A client that does not trust the certificate closes the connection.
                     let Ok(mut stream) = acceptor.accept(stream).await else { return };
                     let mut head = Vec::new();
                     while !head.ends_with(b"\r\n\r\n") {
@@ -230,7 +231,6 @@ mod tests {
                     }
                     let answer = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
                     stream.write_all(answer).await.unwrap();
-                    // What is written may still be on its way.
                     stream.flush().await.unwrap();
                 });
             }
@@ -240,7 +240,7 @@ mod tests {
         (port, Authorities::load(file.path()).unwrap())
     }
 
-    /// What a webhook to `https://localhost` comes to, if these authorities are believed, too.
+    /// Calls `https://localhost` with these authorities. Returns the status or the innermost error.
     async fn call(port: u16, authorities: Authorities) -> Result<u16, String> {
         let guard = Guard::new(Reach::Loopback, "192.0.2.1:1".parse().unwrap());
         let dialler = Dialler::new(guard, &authorities);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_receiver_over_tls_is_called_if_it_can_show_who_it_is() {
+    async fn a_receiver_over_tls_is_called_if_its_certificate_is_trusted_and_has_its_name() {
         let (port, authority) = secure("localhost").await;
         assert_eq!(call(port, authority).await, Ok(202));
         let stranger = call(port, Authorities::default()).await.unwrap_err();
@@ -266,9 +266,9 @@ mod tests {
         assert!(misnamed.contains("not valid for name"), "{misnamed}");
     }
 
-    // With time stopped, tokio moves it to the next deadline as soon as nothing else can happen.
+    // With paused time, tokio advances to the next timeout as soon as nothing else can run.
     #[tokio::test(start_paused = true)]
-    async fn a_receiver_that_never_agrees_on_tls_is_given_up() {
+    async fn a_receiver_that_never_completes_tls_times_out() {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = silent.local_addr().unwrap().port();
         let error = call(port, Authorities::default()).await.unwrap_err();

@@ -1,7 +1,7 @@
-//! What this broker does for its peers: it answers for the owners that are here, and for no others.
+//! What this broker does for its peers: it answers for its own owners and for no others.
 //!
-//! In: calls of peers. Out: answers of owners, of the hub, of the membership. Nothing is passed on to a third broker: whoever asks the wrong one
-//! is told so, and asks another.
+//! A call is never passed on to a third broker. A peer that asks the wrong broker gets
+//! [`PeerError::NotMine`] and asks another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use std::time::Duration;
 use punctual_core::{Epoch, Namespace, PartitionId, Queue};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
+use super::{LocalBroker, PeerError, Polled};
 use crate::broker::Broker;
-use crate::courier::hub::{Heard, Place, Token, Word};
-use crate::peer::{Home, PeerError, Polled};
+use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
 
-impl Home for Broker {
-    async fn ask(
+impl LocalBroker for Broker {
+    async fn call(
         &self,
         partition: PartitionId,
         commands: Vec<Command>,
     ) -> Result<Replies, PeerError> {
         let handle = self.owners.handle(partition).ok_or(PeerError::NotMine)?;
         match handle.call(commands).await {
-            Ok(answers) => Ok(answers),
+            Ok(replies) => Ok(replies),
             Err(EngineError::Stopped) => Err(PeerError::NotMine),
             Err(EngineError::Busy) => Err(PeerError::Busy),
             Err(error) => Err(PeerError::Lost(error.to_string())),
@@ -32,11 +32,11 @@ impl Home for Broker {
         &self,
         partition: PartitionId,
         epoch: Epoch,
-        flights: Vec<InFlight>,
+        in_flight: Vec<InFlight>,
     ) -> Result<Epoch, PeerError> {
-        let shared = self.shared.as_ref().filter(|_| !self.is_draining());
-        let membership = Arc::clone(&shared.ok_or(PeerError::NotMine)?.membership);
-        membership.take(partition, epoch, flights).await
+        let cluster = self.cluster.as_ref().filter(|_| !self.is_draining());
+        let membership = Arc::clone(&cluster.ok_or(PeerError::NotMine)?.membership);
+        membership.take(partition, epoch, in_flight).await
     }
 
     fn report(&self, partition: PartitionId, reports: Vec<Report>) -> Result<(), PeerError> {
@@ -62,7 +62,11 @@ impl Home for Broker {
         Ok(leased.iter().map(Polled::from).collect())
     }
 
-    fn settle(&self, place: Place<'_>, words: Vec<(Token, Word)>) -> Result<Vec<Heard>, PeerError> {
-        Ok(self.hub.settle(place, words))
+    fn settle(
+        &self,
+        scope: SettleScope<'_>,
+        settlements: Vec<(LeaseToken, Settlement)>,
+    ) -> Result<Vec<SettleResult>, PeerError> {
+        Ok(self.hub.settle(scope, settlements))
     }
 }

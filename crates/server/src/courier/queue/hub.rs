@@ -1,0 +1,473 @@
+//! The hub: takes deliveries of owners to queues and leases each to one worker.
+//!
+//! The hub tells owners how many deliveries the workers of a queue want, and owners send no more
+//! than that. A delivery that no worker takes within [`HOLD_MAX`] goes back to its owner unsent.
+//! The worker with the fewest unsettled deliveries is served first.
+//!
+//! Each delivery is reported to its owner exactly once: with the worker's settlement, as expired,
+//! or as unsent. A token settles one lease, only while it lasts, and only for the namespace and
+//! queue of its delivery.
+//!
+//! The lock is never held across an await, and only short work is done under it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use punctual_core::{Clock, Namespace, Outcome, PartitionId, Queue, Target, Timestamp};
+use punctual_engine::{Delivery, OwnerHandle, Report, Reports};
+use rapidhash::fast::RandomState;
+use tokio::sync::{mpsc, oneshot};
+
+use super::lease::{LeaseToken, Leases, OpenLease};
+use super::line::{QueueLine, QueuePoll, QueuedDelivery};
+use super::settlement::{Leased, SettleResult, SettleScope, Settlement};
+use super::worker::{PollGuard, StreamWorker};
+use crate::clock::SystemClock;
+use crate::courier::given_up;
+use crate::telemetry::Telemetry;
+
+/// How long a delivery waits for a worker before it goes back to its owner unsent.
+const HOLD_MAX: Duration = Duration::from_secs(2);
+/// How often the hub checks for leases that are over.
+const TICK: Duration = Duration::from_millis(20);
+/// Unsettled deliveries that one worker may have.
+pub(crate) const CREDIT_MAX: usize = 65_536;
+/// Deliveries in one message to a worker: a few hundred kilobytes if they are small.
+pub(crate) const MESSAGE_MAX: usize = 1024;
+/// Deliveries that one of several workers gets before the load is compared again.
+const PIECE_MAX: usize = 16;
+
+/// Names the line of a queue.
+pub(super) type LineId = (Namespace, Queue);
+/// Names a worker on a stream. Never reused: a lease may outlast the stream of its worker.
+pub(super) type WorkerNo = u64;
+
+/// Holds deliveries to queues and the workers that take them.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    state: Mutex<HubState>,
+    clock: Arc<SystemClock>,
+    telemetry: Telemetry,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct HubState {
+    pub(super) lines: HashMap<LineId, QueueLine, RandomState>,
+    pub(super) workers: HashMap<WorkerNo, WorkerState, RandomState>,
+    last_worker: WorkerNo,
+    pub(super) leases: Leases,
+    /// The owners that are told how many deliveries the workers want.
+    owners: Vec<(PartitionId, OwnerHandle)>,
+    pub(super) closed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct WorkerState {
+    pub(super) lines: Vec<LineId>,
+    pub(super) credit: usize,
+    unsettled: usize,
+    sender: mpsc::UnboundedSender<Vec<Leased>>,
+}
+
+/// Returns the line of a delivery; `None` if its target is not a queue.
+pub(super) fn line_of(delivery: &Delivery) -> Option<LineId> {
+    match &delivery.definition.target {
+        Target::Queue(queue) => Some((delivery.definition.namespace.clone(), queue.clone())),
+        Target::Http(_) => None,
+    }
+}
+
+fn is_of(delivery: &Delivery, (namespace, line): &LineId) -> bool {
+    let definition = &delivery.definition;
+    matches!(&definition.target, Target::Queue(queue) if queue == line)
+        && definition.namespace == *namespace
+}
+
+/// Reports to owners, gathered under the lock and sent after it is released.
+#[derive(Debug, Default)]
+pub(super) struct ReportBatch(Vec<(Reports, Vec<Report>)>);
+
+impl ReportBatch {
+    fn push(&mut self, reports: &Reports, report: Report) {
+        match self.0.iter_mut().find(|(to, _)| to.same_as(reports)) {
+            Some((_, gathered)) => gathered.push(report),
+            None => self.0.push((reports.clone(), vec![report])),
+        }
+    }
+
+    pub(super) fn send(self) {
+        for (reports, gathered) in self.0 {
+            reports.send(gathered);
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(clock: Arc<SystemClock>, telemetry: Telemetry) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), clock, telemetry })
+    }
+
+    /// Adds the owner of a partition: it is told about capacity from now on.
+    pub(crate) fn serve(&self, partition: PartitionId, owner: OwnerHandle) {
+        let mut state = self.lock();
+        for (namespace, queue) in state.lines.keys() {
+            let capacity = state.capacity(&(namespace.clone(), queue.clone()));
+            owner.give_room(namespace.clone(), queue.clone(), capacity);
+        }
+        state.owners.retain(|(at, _)| *at != partition);
+        state.owners.push((partition, owner));
+    }
+
+    /// Removes the owner of a partition. Deliveries that it has sent are kept.
+    pub(crate) fn forget(&self, partition: PartitionId) {
+        self.lock().owners.retain(|(at, _)| *at != partition);
+    }
+
+    /// Ends leases whose time is over. Never returns.
+    pub(crate) async fn watch(&self) {
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.expire();
+        }
+    }
+
+    /// Takes deliveries to queues from an owner.
+    pub(crate) fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
+        let now = self.clock.now();
+        let mut deliveries = deliveries.into_iter().peekable();
+        let mut state = self.lock();
+        // Deliveries come lane by lane, so one lookup of the line serves many of them.
+        while let Some(line_id) = deliveries.peek().and_then(line_of) {
+            let line = state.lines.entry(line_id.clone()).or_default();
+            while let Some(delivery) = deliveries.next_if(|delivery| is_of(delivery, &line_id)) {
+                let queued = QueuedDelivery { delivery, reports: reports.clone(), since: now };
+                line.waiting.push_back(queued);
+            }
+            state.dispatch(&line_id, now);
+        }
+    }
+
+    /// Adds a worker on a stream. It stays until the returned value is dropped.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        queues: &[Queue],
+        credit: usize,
+    ) -> StreamWorker {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let lines: Vec<_> = queues.iter().map(|queue| (namespace.clone(), queue.clone())).collect();
+        let number = {
+            let mut state = self.lock();
+            let credit = credit.min(CREDIT_MAX);
+            let worker = WorkerState { lines: lines.clone(), credit, unsettled: 0, sender };
+            state.last_worker += 1;
+            let number = state.last_worker;
+            state.workers.insert(number, worker);
+            for line_id in &lines {
+                state.lines.entry(line_id.clone()).or_default().workers.push(number);
+            }
+            number
+        };
+        self.announce_capacity(&lines);
+        self.dispatch_all(&lines);
+        StreamWorker { hub: Arc::clone(self), number, receiver }
+    }
+
+    /// Waits up to `wait` for at most `max` deliveries of a queue.
+    pub(crate) async fn poll(
+        &self,
+        line_id: LineId,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> Vec<Leased> {
+        let (sender, receiver) = oneshot::channel();
+        let mut guard = PollGuard { hub: self, line_id, receiver };
+        let poll = QueuePoll { max, lease, sender };
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return Vec::new();
+            }
+            state.lines.entry(guard.line_id.clone()).or_default().polls.push(poll);
+        }
+        let lines = std::slice::from_ref(&guard.line_id);
+        self.announce_capacity(lines);
+        self.dispatch_all(lines);
+        match tokio::time::timeout(wait, &mut guard.receiver).await {
+            Ok(leased) => leased.unwrap_or_default(),
+            // It may have been served at the last moment: leased deliveries must not be dropped.
+            Err(_) => {
+                guard.receiver.close();
+                guard.receiver.try_recv().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Stops leasing deliveries.
+    ///
+    /// Polls return empty, deliveries that wait go back to their owners, and leases of workers that
+    /// have gone are given up, because they can no longer be settled: new streams are refused. The
+    /// remaining workers may still settle.
+    pub(crate) fn close(&self) {
+        let mut reports = ReportBatch::default();
+        {
+            let mut state = self.lock();
+            state.closed = true;
+            state.lines.values_mut().for_each(|line| line.polls.clear());
+            let HubState { workers, leases, .. } = &mut *state;
+            let can_settle =
+                |lease: &OpenLease| lease.worker.is_none_or(|number| workers.contains_key(&number));
+            let abandoned = leases.take(|lease| !can_settle(lease));
+            self.report_abandoned(abandoned, &mut reports);
+        }
+        reports.send();
+        self.expire();
+    }
+
+    /// Ends all leases without waiting for the workers. Returns how many there were.
+    pub(crate) fn give_up(&self) -> usize {
+        let mut reports = ReportBatch::default();
+        let count = {
+            let abandoned = self.lock().leases.take(|_| true);
+            let count = abandoned.len();
+            self.report_abandoned(abandoned, &mut reports);
+            count
+        };
+        reports.send();
+        count
+    }
+
+    /// Returns whether no delivery is leased and none waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.leases.is_empty() && state.lines.values().all(|line| line.waiting.is_empty())
+    }
+
+    pub(super) fn report_abandoned(&self, leases: Vec<OpenLease>, reports: &mut ReportBatch) {
+        for lease in leases {
+            let outcome = given_up(&lease.delivery);
+            if let Some(outcome) = &outcome {
+                self.count(&lease.delivery, outcome);
+            }
+            reports.push(&lease.reports, lease.delivery.report(outcome));
+        }
+    }
+
+    /// Takes settlements of a worker. Returns one result per settlement, in order.
+    pub(crate) fn settle(
+        &self,
+        scope: SettleScope<'_>,
+        settlements: impl IntoIterator<Item = (LeaseToken, Settlement)>,
+    ) -> Vec<SettleResult> {
+        let now = self.clock.now();
+        let mut reports = ReportBatch::default();
+        let mut lines: Vec<LineId> = Vec::new();
+        let mut polled = Vec::new();
+        let mut results = Vec::new();
+        {
+            let mut state = self.lock();
+            for (token, settlement) in settlements {
+                let outcome = match settlement {
+                    Settlement::Extend { lease } => {
+                        results.push(state.leases.extend(token, scope, now.after(lease)));
+                        continue;
+                    }
+                    Settlement::Returned => {
+                        results.push(state.put_back(token, scope, &mut lines, &mut polled));
+                        continue;
+                    }
+                    Settlement::Ack => Outcome::Acked,
+                    Settlement::Fail { reason, retry_in } => Outcome::Failed { reason, retry_in },
+                    Settlement::Refuse { reason } => Outcome::Refused { reason },
+                };
+                let Some(lease) = state.leases.end(token, scope) else {
+                    results.push(SettleResult::Stale);
+                    continue;
+                };
+                results.push(SettleResult::Accepted);
+                state.release(&lease, &mut lines, &mut polled);
+                self.count(&lease.delivery, &outcome);
+                reports.push(&lease.reports, lease.delivery.report(Some(outcome)));
+            }
+            for line_id in &lines {
+                state.dispatch(line_id, now);
+            }
+        }
+        reports.send();
+        self.announce_capacity(&polled);
+        results
+    }
+
+    /// Ends leases whose time is over, and returns deliveries that no worker took to their owners.
+    fn expire(&self) {
+        let now = self.clock.now();
+        let mut reports = ReportBatch::default();
+        let mut lines: Vec<LineId> = Vec::new();
+        let mut polled = Vec::new();
+        {
+            let mut state = self.lock();
+            for lease in state.leases.expired(now) {
+                state.release(&lease, &mut lines, &mut polled);
+                self.count(&lease.delivery, &Outcome::Expired);
+                reports.push(&lease.reports, lease.delivery.report(Some(Outcome::Expired)));
+            }
+            let closed = state.closed;
+            for line in state.lines.values_mut() {
+                for queued in line.unsent.drain(..) {
+                    reports.push(&queued.reports, queued.delivery.report(None));
+                }
+                while let Some(first) = line.waiting.front()
+                    && (closed || first.since.after(HOLD_MAX) <= now)
+                    && let Some(queued) = line.waiting.pop_front()
+                {
+                    reports.push(&queued.reports, queued.delivery.report(None));
+                }
+            }
+            for line_id in &lines {
+                state.dispatch(line_id, now);
+            }
+            state.lines.retain(|_, line| !line.is_over());
+        }
+        reports.send();
+        self.announce_capacity(&polled);
+    }
+
+    fn count(&self, delivery: &Delivery, outcome: &Outcome) {
+        self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, outcome);
+    }
+
+    pub(super) fn dispatch_all(&self, lines: &[LineId]) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        for line_id in lines {
+            state.dispatch(line_id, now);
+        }
+    }
+
+    /// Tells the owners how many deliveries the workers of these lines want.
+    pub(super) fn announce_capacity(&self, lines: &[LineId]) {
+        for (namespace, queue) in lines {
+            let line_id = (namespace.clone(), queue.clone());
+            let state = self.lock();
+            let capacity = state.capacity(&line_id);
+            // Sent under the lock, so that no older number overtakes a newer one. It is a push into
+            // a channel.
+            for (_, owner) in &state.owners {
+                owner.give_room(namespace.clone(), queue.clone(), capacity);
+            }
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, HubState> {
+        // Every update is a single step, so the state is consistent even after a panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HubState {
+    /// Returns how many deliveries of a line may be in flight: those that workers and polls want,
+    /// and those that polls have.
+    fn capacity(&self, line_id: &LineId) -> usize {
+        let Some(line) = self.lines.get(line_id) else {
+            return 0;
+        };
+        let credit: usize = line.workers.iter().map(|number| self.workers[number].credit).sum();
+        credit + line.wanted_by_polls() + line.polled
+    }
+
+    /// Puts a leased delivery that no worker has seen back into its line.
+    fn put_back(
+        &mut self,
+        token: LeaseToken,
+        scope: SettleScope<'_>,
+        lines: &mut Vec<LineId>,
+        polled: &mut Vec<LineId>,
+    ) -> SettleResult {
+        let Some(lease) = self.leases.end(token, scope) else {
+            return SettleResult::Stale;
+        };
+        self.release(&lease, lines, polled);
+        let line_id = lease.line();
+        self.lines.entry(line_id.clone()).or_default().waiting.push_front(lease.into_queued());
+        if !lines.contains(&line_id) {
+            lines.push(line_id);
+        }
+        SettleResult::Accepted
+    }
+
+    /// Counts the end of a lease: its worker may have another delivery.
+    ///
+    /// Adds the lines of a worker to `lines`, to be dispatched, and the line of a poll to `polled`,
+    /// whose capacity has changed.
+    fn release(&mut self, lease: &OpenLease, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
+        match lease.worker {
+            Some(number) => {
+                if let Some(worker) = self.workers.get_mut(&number) {
+                    worker.unsettled = worker.unsettled.saturating_sub(1);
+                    for line_id in &worker.lines {
+                        if !lines.contains(line_id) {
+                            lines.push(line_id.clone());
+                        }
+                    }
+                }
+            }
+            None => {
+                let line_id = lease.line();
+                if let Some(line) = self.lines.get_mut(&line_id) {
+                    line.polled = line.polled.saturating_sub(1);
+                }
+                if !polled.contains(&line_id) {
+                    polled.push(line_id);
+                }
+            }
+        }
+    }
+
+    /// Leases the waiting deliveries of a line: to polls first, then to the least loaded workers.
+    fn dispatch(&mut self, line_id: &LineId, now: Timestamp) {
+        if self.closed {
+            return;
+        }
+        let Self { lines, workers, leases, .. } = self;
+        let Some(line) = lines.get_mut(line_id) else {
+            return;
+        };
+        line.serve_polls(leases, now);
+        let mut batches: Vec<(WorkerNo, Vec<Leased>)> = Vec::new();
+        while !line.waiting.is_empty() {
+            let with_credit = line.workers.iter().copied().filter(|number| {
+                let worker = &workers[number];
+                worker.unsettled < worker.credit
+            });
+            let Some(number) = with_credit.min_by_key(|number| workers[number].unsettled) else {
+                break;
+            };
+            let worker = workers.get_mut(&number).expect("a line lists only workers that exist");
+            let piece = if line.workers.len() == 1 { MESSAGE_MAX } else { PIECE_MAX };
+            let count = piece.min(worker.credit - worker.unsettled).min(line.waiting.len());
+            let taken = line.take(count, now);
+            worker.unsettled += taken.len();
+            let leased = taken.into_iter().map(|queued| {
+                let lease = queued.delivery.definition.timeout;
+                leases.begin(queued, Some(number), lease, now)
+            });
+            match batches.iter_mut().find(|(to, batch)| *to == number && batch.len() < MESSAGE_MAX)
+            {
+                Some((_, batch)) => batch.extend(leased),
+                None => batches.push((number, leased.collect())),
+            }
+        }
+        for (number, batch) in batches {
+            // The worker is just leaving: it has not received these.
+            if let Err(unsent) = workers[&number].sender.send(batch) {
+                for leased in unsent.0 {
+                    leases.give_back(leased, line);
+                }
+            }
+        }
+    }
+}
