@@ -5,10 +5,10 @@
 mod bench;
 mod cli;
 mod failure;
-mod moving;
 mod serve;
 mod settings;
 mod store;
+mod transfer;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -39,9 +39,9 @@ enum Verb {
     #[command(subcommand)]
     Store(store::Store),
     /// Writes everything that a store has into one file.
-    Export(moving::Export),
+    Export(transfer::ExportArgs),
     /// Puts what an export has into a store.
-    Import(moving::Import),
+    Import(transfer::ImportArgs),
     #[command(flatten)]
     Cli(cli::Verb),
 }
@@ -65,8 +65,8 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
         Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
         Verb::Store(verb) => store::run(verb, &runtime()?),
-        Verb::Export(flags) => runtime()?.block_on(moving::export(flags)),
-        Verb::Import(flags) => runtime()?.block_on(moving::import(flags)),
+        Verb::Export(flags) => runtime()?.block_on(transfer::export(flags)),
+        Verb::Import(flags) => runtime()?.block_on(transfer::import(flags)),
         Verb::Cli(verb) => cli::run(verb),
     }
 }

@@ -1,6 +1,7 @@
-//! Moving house: the real binary between real stores, whole, cut, killed and twice.
+//! Export and import with the real binary, between real stores: complete files and truncated ones,
+//! killed imports and repeated ones.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
 
 mod field;
 
@@ -19,18 +20,18 @@ use punctual_store_redis::RedisStore;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Kills its server when its input closes, in whatever way the test ends.
+/// Kills its server when its input closes, however the test ends.
 const KEEPER: &str = r#""$@" >/dev/null 2>&1 & pid=$!; read -r _; kill -9 $pid; wait $pid"#;
 
-/// A Redis of its own.
-struct Redis {
+/// A Redis server of one test.
+struct TransferRedis {
     url: String,
     _dir: TempDir,
     keeper: Child,
     stdin: Option<ChildStdin>,
 }
 
-impl Redis {
+impl TransferRedis {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -47,44 +48,44 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
+impl Drop for TransferRedis {
     fn drop(&mut self) {
         self.stdin = None;
         let _ = self.keeper.wait();
     }
 }
 
-/// Where a store is, as flags.
+/// The flags that name a store.
 fn in_dir(dir: &Path) -> Vec<String> {
     vec!["--data-dir".into(), dir.display().to_string()]
 }
 
-fn in_redis(redis: &Redis) -> Vec<String> {
+fn in_redis(redis: &TransferRedis) -> Vec<String> {
     vec!["--redis".into(), redis.url.clone(), "--cluster".into(), "shop".into()]
 }
 
-fn command(verb: &str, place: &[String], more: &[&str]) -> Command {
+fn command(verb: &str, store: &[String], more: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
-    command.arg(verb).args(place).args(more);
+    command.arg(verb).args(store).args(more);
     command
 }
 
-/// Whether it went well, and what it told.
-fn run(verb: &str, place: &[String], more: &[&str]) -> (bool, String) {
-    let output = command(verb, place, more).output().unwrap();
+/// Whether the command succeeded, and its standard error.
+fn run(verb: &str, store: &[String], more: &[&str]) -> (bool, String) {
+    let output = command(verb, store, more).output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn fine(verb: &str, place: &[String], more: &[&str]) -> String {
-    let (fine, told) = run(verb, place, more);
-    assert!(fine, "{verb} {more:?}: {told}");
-    told
+fn succeed(verb: &str, store: &[String], more: &[&str]) -> String {
+    let (success, printed) = run(verb, store, more);
+    assert!(success, "{verb} {more:?}: {printed}");
+    printed
 }
 
-/// Files of one test.
-struct Shelf(TempDir);
+/// The export files of one test.
+struct ExportFiles(TempDir);
 
-impl Shelf {
+impl ExportFiles {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -97,12 +98,12 @@ impl Shelf {
         self.path(name).display().to_string()
     }
 
-    fn export(&self, place: &[String], name: &str) -> Vec<String> {
-        fine("export", place, &["--out", &self.text(name)]);
+    fn export(&self, store: &[String], name: &str) -> Vec<String> {
+        succeed("export", store, &["--out", &self.text(name)]);
         self.lines(name)
     }
 
-    /// All lines but the first and the last, in order of their text.
+    /// All lines except the first and the last, sorted.
     fn lines(&self, name: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.path(name)).unwrap();
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -120,8 +121,8 @@ fn stop(broker: Broker) -> Arc<TempDir> {
     dir
 }
 
-/// A store with some of everything in it, made by a broker that has stopped.
-fn stock(receiver: &Receiver) -> Arc<TempDir> {
+/// A store with tasks in every state, dead letters and history. Its broker has stopped.
+fn filled_store(receiver: &Receiver) -> Arc<TempDir> {
     let broker = Broker::start(&["--partitions", "4"]);
     let put = |key: &str, body: &str| {
         let (status, answer) = broker.put(key, body);
@@ -147,7 +148,7 @@ fn stock(receiver: &Receiver) -> Arc<TempDir> {
         broker.call("PUT", "/v1/other/tasks/once", &[], format!(r#"{{"in": "9d", {queue}}}"#)).0
             < 300
     );
-    // One that fires again and again, and dies of it each time; one that died and whose name has another task since.
+    // A series whose fires are all dead letters, and a dead letter whose key names another task.
     let gone = format!("{}/410", receiver.url);
     put(
         "beat",
@@ -160,38 +161,38 @@ fn stock(receiver: &Receiver) -> Arc<TempDir> {
         (page["dead"].as_array().unwrap().len() == 5).then_some(())
     });
     put("again", &format!(r#"{{"in": "300d", {queue}}}"#));
-    // A fire that is being tried again, and one besides the schedule that has been received.
+    // A fire that waits for its second attempt, and a manual fire that was received.
     let sour = format!("{}/500", receiver.url);
     let tries = r#""in": "0s", "retry": {"attempts_max": 3, "backoff": {"fixed": "20d"}}"#;
     put("tried", &field::task(tries, &sour));
     eventually(|| (broker.get("tried").1["attempt"] == 1).then_some(()));
     put("manual", &field::task(r#""in": "300d""#, &receiver.url));
-    assert_eq!(broker.call("POST", "/v1/shop/tasks/besides/fire", &[], "").0, 200);
+    assert_eq!(broker.call("POST", "/v1/shop/tasks/manual/fire", &[], "").0, 200);
     eventually(|| {
-        let (_, fires) = broker.call("GET", "/v1/shop/tasks/besides/fires", &[], "");
+        let (_, fires) = broker.call("GET", "/v1/shop/tasks/manual/fires", &[], "");
         fires["fires"].get(0).cloned()
     });
     stop(broker)
 }
 
 #[test]
-fn there_and_back_again_everything_stands_as_it_stood() {
-    let (receiver, redis, shelf) = (Receiver::start(), Redis::start(), Shelf::new());
-    let dir = stock(&receiver);
-    let before = shelf.export(&in_dir(dir.path()), "before");
+fn an_export_imported_into_redis_and_back_is_the_same() {
+    let (receiver, redis, files) = (Receiver::start(), TransferRedis::start(), ExportFiles::new());
+    let dir = filled_store(&receiver);
+    let before = files.export(&in_dir(dir.path()), "before");
     let kinds = |kind: &str| before.iter().filter(|line| line.starts_with(kind)).count();
     assert_eq!(kinds(r#"{"dead""#), 5, "{before:#?}");
     assert!(kinds(r#"{"fire""#) >= 2, "{before:#?}");
-    // Nine of the shop, one of the other, and the receipt.
+    // Nine tasks of `shop`, one of `other`, and the receipt.
     assert_eq!(kinds(r#"{"task""#), 11, "{before:#?}");
 
-    fine("import", &in_redis(&redis), &["--in", &shelf.text("before")]);
-    assert_eq!(shelf.export(&in_redis(&redis), "in-redis"), before);
+    succeed("import", &in_redis(&redis), &["--in", &files.text("before")]);
+    assert_eq!(files.export(&in_redis(&redis), "in-redis"), before);
     let back = Arc::new(tempfile::tempdir().unwrap());
-    fine("import", &in_dir(back.path()), &["--in", &shelf.text("in-redis")]);
-    assert_eq!(shelf.export(&in_dir(back.path()), "back"), before);
+    succeed("import", &in_dir(back.path()), &["--in", &files.text("in-redis")]);
+    assert_eq!(files.export(&in_dir(back.path()), "back"), before);
 
-    // And a broker takes it for its own.
+    // A broker runs on the imported store.
     let broker = Broker::start_on(Arc::clone(&back), &["--partitions", "4"]);
     assert_eq!(broker.get("moved").1["version"], 2);
     assert_eq!(broker.get("paused").1["state"], "paused");
@@ -207,25 +208,29 @@ fn there_and_back_again_everything_stands_as_it_stood() {
         assert_eq!(answer["redriven"], redriven, "{key}: {answer}");
     }
     assert_eq!(broker.get("once").1["payload"], json!({"a": 1}));
-    let body = r#"{"in": "300d", "target": {"queue": "q"}, "payload_base64": "AAEC", "content_type": "a/b"}"#;
+    // The same bytes as the first request: a receipt compares them.
+    let body = concat!(
+        r#"{"in": "300d", "target": {"queue": "q"}, "#,
+        r#""payload_base64": "AAEC", "content_type": "a/b"}"#
+    );
     let (status, same) = broker.call("POST", "/v1/shop/tasks", &[("idempotency-key", "x1")], body);
     let known = |line: &String| line.contains(same["id"].as_str().unwrap());
-    assert!(status < 300 && before.iter().any(known), "the receipt has moved: {same}");
+    assert!(status < 300 && before.iter().any(known), "the receipt was imported: {same}");
 }
 
 #[test]
-fn an_import_into_other_partitions_makes_new_ids_and_says_so_and_twice_is_once() {
-    let (receiver, shelf) = (Receiver::start(), Shelf::new());
-    let dir = stock(&receiver);
-    let before = shelf.export(&in_dir(dir.path()), "before");
+fn an_import_into_other_partitions_assigns_new_ids_and_can_be_repeated() {
+    let (receiver, files) = (Receiver::start(), ExportFiles::new());
+    let dir = filled_store(&receiver);
+    let before = files.export(&in_dir(dir.path()), "before");
     let wide = Arc::new(tempfile::tempdir().unwrap());
-    let place = in_dir(wide.path());
-    let told = fine("import", &place, &["--in", &shelf.text("before"), "--partitions", "16"]);
-    assert!(told.contains("with a new id") && told.contains("receipts"), "{told}");
-    let first = shelf.export(&place, "first");
-    let told = fine("import", &place, &["--in", &shelf.text("before")]);
-    assert!(told.contains("imported 0 tasks, 0 dead letters"), "{told}");
-    assert_eq!(shelf.export(&place, "second"), first);
+    let store = in_dir(wide.path());
+    let printed = succeed("import", &store, &["--in", &files.text("before"), "--partitions", "16"]);
+    assert!(printed.contains("with a new id") && printed.contains("receipts"), "{printed}");
+    let first = files.export(&store, "first");
+    let printed = succeed("import", &store, &["--in", &files.text("before")]);
+    assert!(printed.contains("imported 0 tasks, 0 dead letters"), "{printed}");
+    assert_eq!(files.export(&store, "second"), first);
     let receipts = before.iter().filter(|line| line.contains(r#""namespace":"shop~""#)).count();
     assert_eq!(first.len(), before.len() - receipts);
 
@@ -233,16 +238,16 @@ fn an_import_into_other_partitions_makes_new_ids_and_says_so_and_twice_is_once()
     for key in ["once", "moved", "paused", "cron", "watch", "again", "tried", "manual"] {
         assert_eq!(broker.get(key).0, 200, "{key}");
     }
-    // What ends here does not come back.
+    // A task that has ended in the target is not imported again.
     assert_eq!(broker.delete("once").0, 200);
     stop(broker);
-    let told = fine("import", &place, &["--in", &shelf.text("before")]);
-    assert!(told.contains("1 have ended here since"), "{told}");
+    let printed = succeed("import", &store, &["--in", &files.text("before")]);
+    assert!(printed.contains("1 have ended here since"), "{printed}");
 }
 
 #[test]
-fn a_key_that_is_taken_is_a_conflict_unless_it_is_to_be_replaced() {
-    let shelf = Shelf::new();
+fn a_taken_key_is_a_conflict_without_replace() {
+    let files = ExportFiles::new();
     let one = |payload: &str| {
         let broker = Broker::start(&[]);
         let body =
@@ -251,12 +256,12 @@ fn a_key_that_is_taken_is_a_conflict_unless_it_is_to_be_replaced() {
         stop(broker)
     };
     let (ours, theirs) = (one("ours"), one("theirs"));
-    shelf.export(&in_dir(theirs.path()), "theirs");
-    let file = shelf.text("theirs");
-    let (fine_, told) = run("import", &in_dir(ours.path()), &["--in", &file]);
+    files.export(&in_dir(theirs.path()), "theirs");
+    let file = files.text("theirs");
+    let (success, printed) = run("import", &in_dir(ours.path()), &["--in", &file]);
     assert!(
-        !fine_ && told.contains("shop/k names another") && told.contains("--replace"),
-        "{told}"
+        !success && printed.contains("shop/k names another") && printed.contains("--replace"),
+        "{printed}"
     );
     let payload = |dir: &Arc<TempDir>| {
         let broker = Broker::start_on(Arc::clone(dir), &[]);
@@ -267,12 +272,12 @@ fn a_key_that_is_taken_is_a_conflict_unless_it_is_to_be_replaced() {
         payload
     };
     assert_eq!(payload(&ours), "ours");
-    fine("import", &in_dir(ours.path()), &["--in", &file, "--replace"]);
+    succeed("import", &in_dir(ours.path()), &["--in", &file, "--replace"]);
     assert_eq!(payload(&ours), "theirs");
 }
 
-/// A store of so many tasks, letters and records, without a broker.
-async fn many(dir: &Path, count: u64) {
+/// Fills a store with `count` tasks, dead letters and records, without a broker.
+async fn fill_store(dir: &Path, count: u64) {
     let partitions = Partitions::new(4).unwrap();
     let (store, _) = EmbeddedStore::open(dir, Options::new(partitions)).unwrap();
     for number in 0..4 {
@@ -285,22 +290,22 @@ async fn many(dir: &Path, count: u64) {
         }
         let epoch = lease.unwrap().epoch;
         let mut changes = Vec::new();
-        for place in 0..count / 4 {
-            let id = id(at(place % 1000), partition, epoch, place);
-            match place % 50 {
-                0 => changes.push(Change::Put(with_key(rich_task(id), place))),
+        for number in 0..count / 4 {
+            let id = id(at(number % 1000), partition, epoch, number);
+            match number % 50 {
+                0 => changes.push(Change::Put(with_key(rich_task(id), number))),
                 1 => {
                     let task = task(id).build();
                     changes.push(Change::Put(task.clone()));
-                    let letter = letter(&task, at(place));
+                    let letter = letter(&task, at(number));
                     changes.push(Change::Dead { letter, next: None, was: task.state });
                 }
                 2 => changes.push(task(id).paused().put()),
                 _ => changes.push(task(id).put()),
             }
         }
-        for (part, number) in changes.chunks(1000).zip(1..) {
-            let batch = Batch::new(BatchNo::new(number), part.to_vec());
+        for (part, batch_number) in changes.chunks(1000).zip(1..) {
+            let batch = Batch::new(BatchNo::new(batch_number), part.to_vec());
             store.apply(partition, epoch, batch).await.unwrap();
         }
     }
@@ -314,18 +319,18 @@ fn with_key(task: punctual_core::Task, number: u64) -> punctual_core::Task {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_import_that_was_killed_is_done_again_and_nothing_doubles() {
-    let (redis, shelf) = (Redis::start(), Shelf::new());
+async fn a_killed_import_is_repeated_and_nothing_is_imported_twice() {
+    let (redis, files) = (TransferRedis::start(), ExportFiles::new());
     let dir = tempfile::tempdir().unwrap();
-    many(dir.path(), 8_000).await;
-    let before = shelf.export(&in_dir(dir.path()), "before");
+    fill_store(dir.path(), 8_000).await;
+    let before = files.export(&in_dir(dir.path()), "before");
     let embedded = tempfile::tempdir().unwrap();
-    for place in [in_redis(&redis), in_dir(embedded.path())] {
+    for store in [in_redis(&redis), in_dir(embedded.path())] {
         let mut killed = 0;
         for millis in [30, 100, 250, 500] {
-            let file = shelf.text("before");
+            let file = files.text("before");
             let mut child =
-                command("import", &place, &["--in", &file]).stderr(Stdio::null()).spawn().unwrap();
+                command("import", &store, &["--in", &file]).stderr(Stdio::null()).spawn().unwrap();
             tokio::time::timeout(Duration::from_millis(millis), std::future::pending::<()>())
                 .await
                 .unwrap_err();
@@ -333,42 +338,43 @@ async fn an_import_that_was_killed_is_done_again_and_nothing_doubles() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(killed > 0, "it was never in the middle");
-        fine("import", &place, &["--in", &shelf.text("before")]);
-        assert!(shelf.export(&place, "after") == before, "{place:?} has something else");
+        assert!(killed > 0, "no import was killed before it ended");
+        succeed("import", &store, &["--in", &files.text("before")]);
+        assert!(files.export(&store, "after") == before, "{store:?} differs");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_file_is_refused_and_says_what_was_imported() {
-    let shelf = Shelf::new();
+async fn a_truncated_file_is_refused_and_the_output_says_what_was_imported() {
+    let files = ExportFiles::new();
     let dir = tempfile::tempdir().unwrap();
-    many(dir.path(), 3_000).await;
-    let before = shelf.export(&in_dir(dir.path()), "before");
-    let whole = std::fs::read(shelf.path("before")).unwrap();
-    std::fs::write(shelf.path("cut"), &whole[..whole.len() / 2]).unwrap();
+    fill_store(dir.path(), 3_000).await;
+    let before = files.export(&in_dir(dir.path()), "before");
+    let whole = std::fs::read(files.path("before")).unwrap();
+    std::fs::write(files.path("cut"), &whole[..whole.len() / 2]).unwrap();
     let after = tempfile::tempdir().unwrap();
-    let (fine_, told) = run("import", &in_dir(after.path()), &["--in", &shelf.text("cut")]);
-    assert!(!fine_ && told.contains("the file was cut in line"), "{told}");
-    assert!(!told.contains("imported 0 tasks") && told.contains("imported "), "{told}");
-    fine("import", &in_dir(after.path()), &["--in", &shelf.text("before")]);
-    assert!(shelf.export(&in_dir(after.path()), "after") == before);
-    std::fs::write(shelf.path("no"), "{}\n").unwrap();
+    let (success, printed) = run("import", &in_dir(after.path()), &["--in", &files.text("cut")]);
+    assert!(!success && printed.contains("the file was cut in line"), "{printed}");
+    assert!(!printed.contains("imported 0 tasks") && printed.contains("imported "), "{printed}");
+    succeed("import", &in_dir(after.path()), &["--in", &files.text("before")]);
+    assert!(files.export(&in_dir(after.path()), "after") == before);
+    std::fs::write(files.path("no"), "{}\n").unwrap();
     let nowhere = after.path().join("new");
-    let (fine_, told) = run("import", &in_dir(&nowhere), &["--in", &shelf.text("no")]);
-    assert!(!fine_ && !nowhere.exists(), "{told}");
+    let (success, printed) = run("import", &in_dir(&nowhere), &["--in", &files.text("no")]);
+    assert!(!success && !nowhere.exists(), "{printed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_a_broker_has_is_not_touched() {
-    let (redis, shelf) = (Redis::start(), Shelf::new());
+async fn a_store_that_a_broker_uses_is_refused() {
+    let (redis, files) = (TransferRedis::start(), ExportFiles::new());
     let broker = Broker::start(&[]);
-    let (fine_, told) = run("export", &in_dir(broker.dir.path()), &["--out", &shelf.text("x")]);
-    assert!(!fine_ && told.contains(&broker.pid().to_string()), "{told}");
+    let (success, printed) =
+        run("export", &in_dir(broker.dir.path()), &["--out", &files.text("x")]);
+    assert!(!success && printed.contains(&broker.pid().to_string()), "{printed}");
     let dir = stop(broker);
-    shelf.export(&in_dir(dir.path()), "file");
-    let (fine_, told) = run("export", &in_redis(&redis), &[]);
-    assert!(!fine_ && told.contains("there is no cluster shop"), "{told}");
+    files.export(&in_dir(dir.path()), "file");
+    let (success, printed) = run("export", &in_redis(&redis), &[]);
+    assert!(!success && printed.contains("there is no cluster shop"), "{printed}");
 
     let options =
         punctual_store_redis::Options::new(vec![redis.url.clone()], "shop", Partitions::ONE);
@@ -376,18 +382,18 @@ async fn a_store_that_a_broker_has_is_not_touched() {
     let seat = Seat::Partition(PartitionId::FIRST);
     let ttl = Duration::from_secs(60);
     let lease = store.acquire(seat, &BrokerId::new("a:1"), ttl, NOW).await.unwrap();
-    let (fine_, told) = run("import", &in_redis(&redis), &["--in", &shelf.text("file")]);
-    assert!(!fine_ && told.contains("p0 is held by a:1"), "{told}");
+    let (success, printed) = run("import", &in_redis(&redis), &["--in", &files.text("file")]);
+    assert!(!success && printed.contains("p0 is held by a:1"), "{printed}");
     store.release(&lease).await.unwrap();
-    fine("import", &in_redis(&redis), &["--in", &shelf.text("file")]);
+    succeed("import", &in_redis(&redis), &["--in", &files.text("file")]);
     let holder = store.holder(seat).await.unwrap().unwrap();
     assert!(holder.epoch > lease.epoch && !holder.holds_at(NOW), "{holder:?}");
 }
 
 #[test]
-fn an_export_goes_through_a_pipe_and_leaves_history_out_if_told() {
+fn an_export_to_a_pipe_can_leave_history_out() {
     let receiver = Receiver::start();
-    let dir = stock(&receiver);
+    let dir = filled_store(&receiver);
     let output = command("export", &in_dir(dir.path()), &["--without-history"]).output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
