@@ -2,7 +2,6 @@
 //!
 //! In: the command line. Out: an exit code. Only here is anything printed.
 
-mod bench;
 mod cli;
 mod failure;
 mod serve;
@@ -34,7 +33,7 @@ enum Verb {
     /// Runs a broker.
     Serve(Box<serve::Serve>),
     /// Measures a broker on this machine.
-    Bench(bench::Bench),
+    Bench(punctual_bench::BenchArgs),
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
@@ -63,7 +62,10 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     match verb {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
-        Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
+        Verb::Bench(args) => {
+            let report = runtime()?.block_on(punctual_bench::run(args))?;
+            cli::print_line(&report)
+        }
         Verb::Store(verb) => store::run(verb, &runtime()?),
         Verb::Export(flags) => runtime()?.block_on(transfer::export(flags)),
         Verb::Import(flags) => runtime()?.block_on(transfer::import(flags)),
