@@ -15,6 +15,8 @@ mod topology;
 
 use clap::Subcommand;
 
+pub(crate) use show::line as print_line;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Creates a task, or replaces the one that the key names.

@@ -2,13 +2,12 @@
 //!
 //! In: the command line. Out: an exit code. Only here is anything printed.
 
-mod bench;
 mod cli;
 mod failure;
-mod moving;
 mod serve;
 mod settings;
 mod store;
+mod transfer;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -34,14 +33,14 @@ enum Verb {
     /// Runs a broker.
     Serve(Box<serve::Serve>),
     /// Measures a broker on this machine.
-    Bench(bench::Bench),
+    Bench(punctual_bench::BenchArgs),
     /// Looks at the store of a broker that is not running.
     #[command(subcommand)]
     Store(store::Store),
     /// Writes everything that a store has into one file.
-    Export(moving::Export),
+    Export(transfer::ExportArgs),
     /// Puts what an export has into a store.
-    Import(moving::Import),
+    Import(transfer::ImportArgs),
     #[command(flatten)]
     Cli(cli::Verb),
 }
@@ -63,10 +62,13 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     match verb {
         Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
-        Verb::Bench(flags) => runtime()?.block_on(bench::bench(flags)),
+        Verb::Bench(args) => {
+            let report = runtime()?.block_on(punctual_bench::run(args))?;
+            cli::print_line(&report)
+        }
         Verb::Store(verb) => store::run(verb, &runtime()?),
-        Verb::Export(flags) => runtime()?.block_on(moving::export(flags)),
-        Verb::Import(flags) => runtime()?.block_on(moving::import(flags)),
+        Verb::Export(flags) => runtime()?.block_on(transfer::export(flags)),
+        Verb::Import(flags) => runtime()?.block_on(transfer::import(flags)),
         Verb::Cli(verb) => cli::run(verb),
     }
 }

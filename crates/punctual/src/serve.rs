@@ -16,15 +16,15 @@ use punctual_server::config::{
     admin_token, signing_secret, tls, token, webhook_authorities, webhook_connections_max,
 };
 use punctual_server::{
-    Config, ConfigError, LogFormat, Sharing, Store, raise_file_limit, start_log,
+    Config, ConfigError, LogFormat, MeteredStore, Sharing, raise_file_limit, start_log,
 };
 use punctual_store::Retention;
-use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
-use punctual_store_redis::{Durability, RedisOpenError, RedisStore};
+use punctual_store_any::{OpenedStore, PartitionCount, StoreLocation};
+use punctual_store_redis::Durability;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::settings::{Durable, Hidden, Settings};
+use crate::settings::{DurabilityArg, Hidden, Settings};
 
 /// What a broker is told if nobody says otherwise.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
@@ -68,14 +68,8 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))?;
-    let (store, partitions) = match config.sharing {
-        Some(_) => join(&settings).await?,
-        None => {
-            let partitions = Partitions::new(settings.partitions.unwrap_or(PARTITIONS))?;
-            let data_dir = settings.data_dir.unwrap_or_else(|| DATA_DIR.into());
-            (Store::embedded(open(&data_dir, partitions).await?), partitions)
-        }
-    };
+    let OpenedStore { store, partitions, .. } = open_store(&settings).await?;
+    let store = MeteredStore::new(store);
     let store = Arc::new(store);
     let stop = stop_signal()?;
     let shared = config.sharing.is_some();
@@ -102,7 +96,7 @@ fn strangers(names: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// The store, once nobody else has it. An owner's thread lets go of it a moment after it has said that it ends.
-async fn sole(mut store: Arc<Store>) -> Option<Store> {
+async fn sole(mut store: Arc<MeteredStore>) -> Option<MeteredStore> {
     let mut looks = tokio::time::interval(SOLE_EVERY);
     for _ in 0..SOLE_LOOKS_MAX {
         looks.tick().await;
@@ -176,34 +170,54 @@ fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Opens the Redis that is shared. How many partitions it has is its own matter, unless somebody says.
-async fn join(settings: &Settings) -> anyhow::Result<(Store, Partitions)> {
-    let asked = Partitions::new(settings.partitions.unwrap_or(PARTITIONS_SHARED))?;
+/// Opens the store: Redis if the settings name one, else the data directory.
+async fn open_store(settings: &Settings) -> anyhow::Result<OpenedStore> {
+    if settings.redis.is_some() {
+        open_redis(settings).await
+    } else {
+        open_embedded(settings).await
+    }
+}
+
+/// Opens the store in Redis. Without the setting `partitions`, an existing cluster keeps its own.
+async fn open_redis(settings: &Settings) -> anyhow::Result<OpenedStore> {
+    let partitions = match settings.partitions {
+        Some(count) => PartitionCount::Exactly(Partitions::new(count)?),
+        None => PartitionCount::ExistingOr(Partitions::new(PARTITIONS_SHARED)?),
+    };
     let urls = settings.redis.iter().flatten().map(|url| url.reveal().to_owned()).collect();
     let cluster = settings.cluster.as_deref().unwrap_or(CLUSTER);
-    let mut options = punctual_store_redis::RedisOptions::new(urls, cluster, asked);
+    let mut options = punctual_store_redis::RedisOptions::new(urls, cluster, Partitions::ONE);
     options.durability = match settings.durability {
-        None | Some(Durable::Master) => Durability::Master,
-        Some(Durable::Replica) => Durability::Replica,
-        Some(Durable::Fsync) => Durability::Fsync,
+        None | Some(DurabilityArg::Master) => Durability::Master,
+        Some(DurabilityArg::Replica) => Durability::Replica,
+        Some(DurabilityArg::Fsync) => Durability::Fsync,
     };
     // A call that takes longer than a part of the lease would cost the lease.
     options.timeout = options.timeout.min(settings.lease.unwrap_or(LEASE) / 3);
     options.authority_pem = settings.redis_ca.as_deref().map(read_pem).transpose()?;
-    let opened = match RedisStore::open(options.clone()).await {
-        Err(RedisOpenError::Partitions { made, .. }) if settings.partitions.is_none() => {
-            options.partitions = Partitions::new(made.parse().unwrap_or(0))?;
-            RedisStore::open(options).await
-        }
-        opened => opened,
-    };
-    let (store, warnings) = opened.context("cannot open the store in Redis")?;
-    for warning in warnings {
+    let opened = punctual_store_any::open(StoreLocation::Redis(options), partitions).await?;
+    for warning in &opened.warnings {
         tracing::warn!("{warning}");
     }
-    let partitions = store.partitions();
-    tracing::info!(cluster, partitions = partitions.count(), "store open");
-    Ok((Store::redis(store), partitions))
+    tracing::info!(cluster, partitions = opened.partitions.count(), "store open");
+    Ok(opened)
+}
+
+/// Opens the store in the data directory.
+async fn open_embedded(settings: &Settings) -> anyhow::Result<OpenedStore> {
+    let partitions = Partitions::new(settings.partitions.unwrap_or(PARTITIONS))?;
+    let dir = settings.data_dir.clone().unwrap_or_else(|| DATA_DIR.into());
+    let location = StoreLocation::Embedded(dir.clone());
+    let opened = punctual_store_any::open(location, PartitionCount::Exactly(partitions)).await?;
+    if let Some(report) = &opened.recovered {
+        let (replayed, clean) = (report.replayed, report.closed_cleanly);
+        tracing::info!(dir = %dir.display(), replayed, clean, "store open");
+        if let Some(dropped) = &report.dropped {
+            tracing::warn!(?dropped, "removed an unacknowledged write at the end of the journal");
+        }
+    }
+    Ok(opened)
 }
 
 fn each<T>(
@@ -211,24 +225,6 @@ fn each<T>(
     read: impl Fn(&str) -> Result<T, ConfigError>,
 ) -> Result<Vec<T>, ConfigError> {
     texts.unwrap_or_default().iter().map(|text| read(text.reveal())).collect()
-}
-
-/// Opens the store, off the runtime: a large one takes a second or two.
-async fn open(dir: &Path, partitions: Partitions) -> anyhow::Result<EmbeddedStore> {
-    let folder = dir.to_owned();
-    let opening = move || EmbeddedStore::open(&folder, EmbeddedOptions::new(partitions));
-    let opened = tokio::task::spawn_blocking(opening).await.context("opening panicked")?;
-    let (store, report) =
-        opened.with_context(|| format!("cannot open the store in {}", dir.display()))?;
-    let (replayed, clean) = (report.replayed, report.closed_cleanly);
-    tracing::info!(dir = %dir.display(), replayed, clean, "store open");
-    if let Some(dropped) = report.dropped {
-        tracing::warn!(
-            ?dropped,
-            "cut off a torn end of the journal; nobody was told it was durable"
-        );
-    }
-    Ok(store)
 }
 
 /// Resolves at the first SIGTERM or SIGINT. A second one ends the process at once.

@@ -50,7 +50,7 @@ pub(crate) struct Settings {
 
     /// What must have a task in Redis before it is acknowledged [default: the first of these]
     #[arg(long, env = "PUNCTUAL_DURABILITY")]
-    pub(crate) durability: Option<Durable>,
+    pub(crate) durability: Option<DurabilityArg>,
 
     /// How long a partition waits for a broker that has vanished; 500ms to 1m [default: 5s]
     #[arg(long, env = "PUNCTUAL_LEASE", value_parser = parse_duration)]
@@ -143,7 +143,7 @@ pub(crate) enum Format {
 /// What must have a task in Redis before it is acknowledged.
 #[derive(Debug, Clone, Copy, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Durable {
+pub(crate) enum DurabilityArg {
     /// The server that takes writes. It may be lost if that one fails over or crashes right after
     Master,
     /// A replica as well

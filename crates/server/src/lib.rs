@@ -29,6 +29,6 @@ pub use broker::{BrokerError, run};
 pub use config::{Config, ConfigError, Sharing};
 pub use courier::{Reach, SecretError, SigningSecret, Signs};
 pub use listen::raise_file_limit;
-pub use store::Store;
+pub use store::MeteredStore;
 pub use telemetry::{LogFormat, start_log};
 pub use tls::{Authorities, Tls, TlsError};

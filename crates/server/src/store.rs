@@ -1,5 +1,7 @@
-//! The stores that a broker can run on: a closed set, so it is an enum and nothing behind it is generic.
-//! Commits are timed here, for all of them.
+//! The store of a broker: an [`AnyStore`] whose calls are timed for telemetry.
+//!
+//! Commits are measured for every kind of store, other calls for Redis only, where a call leaves
+//! the machine. Nothing is measured before [`MeteredStore::tell`] was called.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,31 +11,23 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, Counts, Filter, Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError,
-    Swept, TaskStore,
+    Batch, Counts, Filter, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
+    TaskStore,
 };
-use punctual_store_embedded::EmbeddedStore;
+use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
 
 use crate::clock::SystemClock;
 use crate::telemetry::{StoreCall, Telemetry};
 
-/// Where tasks are kept.
-#[derive(Debug)]
-pub struct Store {
-    kind: Kind,
-    /// Who is told how long commits take, once there is somebody.
-    meter: OnceLock<Meter>,
-}
+pub(crate) use self::MeteredStore as Store;
 
+/// Where tasks are kept, with its calls timed.
 #[derive(Debug)]
-enum Kind {
-    /// On this machine's disk.
-    Embedded(EmbeddedStore),
-    /// In a Redis, which several brokers share.
-    Redis(Arc<RedisStore>),
-    /// As long as the process lives: for tests and trials.
-    Memory(MemoryStore),
+pub struct MeteredStore {
+    store: AnyStore,
+    /// Set once, when the broker has telemetry and a clock.
+    meter: OnceLock<Meter>,
 }
 
 #[derive(Debug)]
@@ -42,41 +36,26 @@ struct Meter {
     clock: Arc<SystemClock>,
 }
 
-impl Store {
-    /// On this machine's disk.
+impl MeteredStore {
+    /// Wraps a store; nothing is measured yet.
     #[must_use]
-    pub const fn embedded(store: EmbeddedStore) -> Self {
-        Self { kind: Kind::Embedded(store), meter: OnceLock::new() }
+    pub const fn new(store: AnyStore) -> Self {
+        Self { store, meter: OnceLock::new() }
     }
 
-    /// In a Redis, which several brokers share.
-    #[must_use]
-    pub fn redis(store: RedisStore) -> Self {
-        Self { kind: Kind::Redis(Arc::new(store)), meter: OnceLock::new() }
-    }
-
-    /// What several brokers share, if they do.
+    /// The Redis store, if several brokers share it.
     pub(crate) fn shared(&self) -> Option<Arc<RedisStore>> {
-        match &self.kind {
-            Kind::Redis(store) => Some(Arc::clone(store)),
-            Kind::Embedded(_) | Kind::Memory(_) => None,
-        }
+        self.store.shared().cloned()
     }
 
-    /// As long as the process lives: for tests and trials.
-    #[must_use]
-    pub const fn memory(store: MemoryStore) -> Self {
-        Self { kind: Kind::Memory(store), meter: OnceLock::new() }
-    }
-
-    /// Tells about commits from here on.
+    /// Reports the calls that follow to `telemetry`.
     pub(crate) fn tell(&self, telemetry: Telemetry, clock: Arc<SystemClock>) {
         let _ = self.meter.set(Meter { telemetry, clock });
     }
 
-    /// What the shared store has lost is told as well, when somebody looks.
+    /// Reports how often Redis has lost batches that it had acknowledged.
     pub(crate) fn tell_rewinds(&self) {
-        if let (Kind::Redis(store), Some(meter)) = (&self.kind, self.meter.get()) {
+        if let (Some(store), Some(meter)) = (self.store.shared(), self.meter.get()) {
             meter.telemetry.rewound(store.rewinds());
         }
     }
@@ -85,37 +64,23 @@ impl Store {
         self.meter.get().map(|meter| meter.clock.reading())
     }
 
-    /// Tells how long a shared store took. Out: the same.
+    /// Reports how long a call of a shared store took, and returns that.
     fn answered(&self, call: StoreCall, started: Option<Duration>) -> Option<Duration> {
         let meter = self.meter.get()?;
         let took = meter.clock.reading().saturating_sub(started?);
-        if matches!(self.kind, Kind::Redis(_)) {
+        if self.store.is_shared() {
             meter.telemetry.store_call(call, took);
         }
         Some(took)
     }
 
-    /// Leaves it so that the next start has nothing to replay.
+    /// Closes the store. After that the next start of an embedded store has nothing to replay.
     pub async fn close(self) -> Result<(), StoreError> {
-        match self.kind {
-            Kind::Embedded(store) => store.close().await,
-            Kind::Redis(_) | Kind::Memory(_) => Ok(()),
-        }
+        self.store.close().await
     }
 }
 
-/// Asks whichever store it is.
-macro_rules! ask {
-    ($self:ident, $store:ident => $call:expr) => {
-        match &$self.kind {
-            Kind::Embedded($store) => $call,
-            Kind::Redis($store) => $call,
-            Kind::Memory($store) => $call,
-        }
-    };
-}
-
-impl TaskStore for Store {
+impl TaskStore for MeteredStore {
     async fn apply(
         &self,
         partition: PartitionId,
@@ -124,7 +89,7 @@ impl TaskStore for Store {
     ) -> Result<(), StoreError> {
         let changes = batch.changes.len();
         let started = self.reading();
-        let applied = ask!(self, store => store.apply(partition, epoch, batch).await);
+        let applied = self.store.apply(partition, epoch, batch).await;
         let took = self.answered(StoreCall::apply, started);
         if let (Some(meter), Some(took), Ok(())) = (self.meter.get(), took, &applied) {
             meter.telemetry.commit(changes, took);
@@ -140,7 +105,7 @@ impl TaskStore for Store {
         limit: usize,
     ) -> Result<Vec<Task>, StoreError> {
         let started = self.reading();
-        let answered = ask!(self, store => store.load(partition, after, until, limit).await);
+        let answered = self.store.load(partition, after, until, limit).await;
         self.answered(StoreCall::load, started);
         answered
     }
@@ -152,7 +117,7 @@ impl TaskStore for Store {
         keys: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
         let started = self.reading();
-        let answered = ask!(self, store => store.find(partition, namespace, keys).await);
+        let answered = self.store.find(partition, namespace, keys).await;
         self.answered(StoreCall::find, started);
         answered
     }
@@ -163,7 +128,7 @@ impl TaskStore for Store {
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
         let started = self.reading();
-        let answered = ask!(self, store => store.get(partition, ids).await);
+        let answered = self.store.get(partition, ids).await;
         self.answered(StoreCall::get, started);
         answered
     }
@@ -175,7 +140,7 @@ impl TaskStore for Store {
         after: Position,
         limit: usize,
     ) -> Result<Page<Task, Position>, StoreError> {
-        ask!(self, store => store.list(partition, filter, after, limit).await)
+        self.store.list(partition, filter, after, limit).await
     }
 
     async fn dead(
@@ -185,7 +150,7 @@ impl TaskStore for Store {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        ask!(self, store => store.dead(partition, namespace, after, limit).await)
+        self.store.dead(partition, namespace, after, limit).await
     }
 
     async fn dead_letter(
@@ -193,7 +158,7 @@ impl TaskStore for Store {
         partition: PartitionId,
         fire_id: FireId,
     ) -> Result<Option<DeadLetter>, StoreError> {
-        ask!(self, store => store.dead_letter(partition, fire_id).await)
+        self.store.dead_letter(partition, fire_id).await
     }
 
     async fn history(
@@ -202,7 +167,7 @@ impl TaskStore for Store {
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
-        ask!(self, store => store.history(partition, id, limit).await)
+        self.store.history(partition, id, limit).await
     }
 
     async fn counts(
@@ -210,7 +175,7 @@ impl TaskStore for Store {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
-        ask!(self, store => store.counts(partition, namespace).await)
+        self.store.counts(partition, namespace).await
     }
 
     async fn sweep(
@@ -221,13 +186,13 @@ impl TaskStore for Store {
         now: Timestamp,
     ) -> Result<Swept, StoreError> {
         let started = self.reading();
-        let answered = ask!(self, store => store.sweep(partition, epoch, retention, now).await);
+        let answered = self.store.sweep(partition, epoch, retention, now).await;
         self.answered(StoreCall::sweep, started);
         answered
     }
 }
 
-impl LeaseStore for Store {
+impl LeaseStore for MeteredStore {
     async fn acquire(
         &self,
         seat: Seat,
@@ -235,7 +200,7 @@ impl LeaseStore for Store {
         ttl: Duration,
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
-        ask!(self, store => store.acquire(seat, broker, ttl, now).await)
+        self.store.acquire(seat, broker, ttl, now).await
     }
 
     async fn renew(
@@ -244,14 +209,14 @@ impl LeaseStore for Store {
         ttl: Duration,
         now: Timestamp,
     ) -> Result<Lease, StoreError> {
-        ask!(self, store => store.renew(lease, ttl, now).await)
+        self.store.renew(lease, ttl, now).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
-        ask!(self, store => store.release(lease).await)
+        self.store.release(lease).await
     }
 
     async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
-        ask!(self, store => store.holder(seat).await)
+        self.store.holder(seat).await
     }
 }

@@ -1,0 +1,169 @@
+//! The broker that is measured: a child process, or one that runs already.
+//!
+//! A child is killed, by its id, when the bench ends, however it ends.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::clock::BenchTimer;
+
+/// A broker that is measured.
+#[derive(Debug)]
+pub(crate) struct BenchBroker {
+    /// `HOST:PORT`
+    pub(crate) address: String,
+    /// `None` for a broker that was running already.
+    own: Option<OwnProcess>,
+}
+
+#[derive(Debug)]
+struct OwnProcess {
+    child: Child,
+    dir: PathBuf,
+    partitions: u16,
+}
+
+/// What a process has used since its start.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProcessUsage {
+    /// User and system time together.
+    pub(crate) cpu: Duration,
+    pub(crate) resident_bytes: u64,
+}
+
+impl BenchBroker {
+    /// Uses a broker that runs already.
+    pub(crate) fn running(url: &str) -> anyhow::Result<Self> {
+        let address = url.strip_prefix("http://").context("--broker must begin with http://")?;
+        Ok(Self { address: address.trim_end_matches('/').to_owned(), own: None })
+    }
+
+    /// Starts a broker on a free port, with its data in a new directory.
+    pub(crate) async fn start(dir: &Path, partitions: u16) -> anyhow::Result<Self> {
+        let dir = dir.join(format!("punctual-bench-{}", std::process::id()));
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir)
+                .context("cannot remove the data of the previous workload")?;
+        }
+        std::fs::create_dir_all(&dir).context("cannot create a directory for the broker")?;
+        let (child, address) = launch(embedded_flags(&dir, partitions)).await?;
+        Ok(Self { address, own: Some(OwnProcess { child, dir, partitions }) })
+    }
+
+    /// Kills the broker with SIGKILL and starts it again. Returns how long it took to listen.
+    pub(crate) async fn kill_and_restart(&mut self) -> anyhow::Result<Duration> {
+        let Some(own) = &mut self.own else {
+            bail!("this workload kills its broker, so it needs one of its own; leave --broker out");
+        };
+        own.child.kill().await.context("cannot kill the broker")?;
+        let timer = BenchTimer::start();
+        let (child, address) = launch(embedded_flags(&own.dir, own.partitions)).await?;
+        let took = timer.elapsed();
+        own.child = child;
+        self.address = address;
+        Ok(took)
+    }
+
+    /// Returns what the broker has used, if it is a child of this process.
+    pub(crate) fn usage(&self) -> Option<ProcessUsage> {
+        let pid = self.own.as_ref()?.child.id()?;
+        usage(pid)
+    }
+
+    /// Returns how many bytes the data of a child needs on disk.
+    pub(crate) fn disk_bytes(&self) -> Option<u64> {
+        Some(disk_bytes(&self.own.as_ref()?.dir))
+    }
+
+    /// Ends a child and removes its data.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        if let Some(mut own) = self.own {
+            own.child.kill().await.context("cannot end the broker")?;
+            std::fs::remove_dir_all(&own.dir).context("cannot remove the data of the broker")?;
+        }
+        Ok(())
+    }
+}
+
+/// The flags of a broker with an embedded store.
+fn embedded_flags(dir: &Path, partitions: u16) -> [OsString; 4] {
+    let (data, partitions) = (dir.join("data"), partitions.to_string());
+    ["--data-dir".into(), data.into(), "--partitions".into(), partitions.into()]
+}
+
+/// Starts a broker on a free port with these flags. Returns the process and its address.
+pub(crate) async fn launch(
+    flags: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> anyhow::Result<(Child, String)> {
+    let exe = std::env::current_exe().context("cannot find this program")?;
+    let mut child = Command::new(exe)
+        .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
+        .args(flags)
+        .env("RUST_LOG", "warn,punctual_server::broker=info")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start a broker")?;
+    let address = read_address(&mut child).await?;
+    Ok((child, address))
+}
+
+/// Reads the address from the log of a broker. The rest of the log is read too, so that the broker
+/// never blocks on a full pipe.
+async fn read_address(child: &mut Child) -> anyhow::Result<String> {
+    let stderr = child.stderr.take().context("the broker has no output")?;
+    let mut lines = BufReader::new(stderr).lines();
+    let address = loop {
+        let Some(line) = lines.next_line().await? else {
+            bail!("the broker ended before it listened");
+        };
+        let fields: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+        if let Some(listen) = fields["fields"]["listen"].as_str() {
+            break listen.to_owned();
+        }
+    };
+    tokio::spawn(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            tracing::debug!(line, "broker");
+        }
+    });
+    Ok(address)
+}
+
+pub(crate) fn usage(pid: u32) -> Option<ProcessUsage> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // After the name in brackets: the state, then numbers. The 12th and 13th field are user and
+    // system time in ticks of 10 ms.
+    let numbers: Vec<u64> = stat
+        .rsplit(')')
+        .next()?
+        .split_whitespace()
+        .skip(1)
+        .map(|n| n.parse().unwrap_or(0))
+        .collect();
+    let ticks = numbers.get(10)? + numbers.get(11)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(ProcessUsage { cpu: Duration::from_millis(ticks * 10), resident_bytes: kib * 1024 })
+}
+
+fn disk_bytes(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(meta) = std::fs::symlink_metadata(path) else {
+        return 0;
+    };
+    let inner = match std::fs::read_dir(path) {
+        Ok(entries) => entries.flatten().map(|entry| disk_bytes(&entry.path())).sum(),
+        Err(_) => 0,
+    };
+    meta.blocks() * 512 + inner
+}

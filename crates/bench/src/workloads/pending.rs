@@ -1,0 +1,33 @@
+//! Workload `pending`: how much memory and disk many pending tasks need.
+
+use serde_json::json;
+
+use super::schedule::fill;
+use crate::BenchContext;
+use crate::clock::millis;
+use crate::report::grouped;
+
+const DAY_MS: u64 = 86_400_000;
+
+pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
+    let total = (bench.pending / bench.divisor).max(10_000);
+    let mut so_far = 0;
+    for count in [total / 10, total] {
+        let begin = millis() + DAY_MS;
+        let spread = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (29 * DAY_MS);
+        fill(bench, count - so_far, move |number| begin + spread(number)).await?;
+        so_far = count;
+        let resident = bench.broker.usage().map(|usage| usage.resident_bytes);
+        let disk = bench.broker.disk_bytes();
+        let mib = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |b| grouped(b >> 20));
+        let reached = format!("{} MiB resident, {} MiB on disk", mib(resident), mib(disk));
+        let figures = json!({"resident_bytes": resident, "disk_bytes": disk, "pending": count});
+        bench.report.row(
+            format!("{} pending", grouped(count)),
+            reached,
+            "≤ 512 MiB, flat",
+            figures,
+        );
+    }
+    Ok(())
+}

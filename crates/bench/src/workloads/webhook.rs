@@ -1,0 +1,97 @@
+//! Workload `webhook`: tasks that are due at once, to a receiver in this process that answers as
+//! fast as it can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context as _, ensure};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::drain::wait_until_done;
+use super::schedule::cpu_each;
+use crate::BenchContext;
+use crate::clock::{BenchTimer, millis};
+use crate::connection::{HttpConnection, NAMESPACE};
+use crate::report::{grouped, rate};
+
+/// Tasks in a request.
+const BATCH: u64 = 1000;
+
+pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
+    let count = 100_000 / bench.divisor;
+    let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
+    let url = format!("http://{}/hook", listener.local_addr()?);
+    let received = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&received);
+    let serving = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(stream, Arc::clone(&counter)));
+        }
+    });
+    // Due a little later, so that scheduling is not measured.
+    let begin = millis() + 3000;
+    let mut connection = HttpConnection::connect(&bench.broker.address).await?;
+    let path = format!("/v1/{NAMESPACE}/tasks");
+    for _ in 0..count / BATCH {
+        let line = format!(
+            r#"{{"at":{begin},"target":{{"http":{{"url":"{url}"}}}},"payload":{{"a":1}}}}"#
+        );
+        let body = vec![line; usize::try_from(BATCH)?].join("\n");
+        let (status, answer) =
+            connection.request("POST", &path, "application/x-ndjson", body.as_bytes()).await?;
+        ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(answer));
+    }
+    ensure!(millis() < begin, "filling took too long");
+    crate::clock::pause(begin.saturating_sub(millis())).await;
+    let before = bench.broker.usage();
+    let timer = BenchTimer::start();
+    wait_until_done(bench, count).await?;
+    let per_second = rate(count, timer.elapsed());
+    let cpu = cpu_each(&bench.broker, before, count);
+    serving.abort();
+    let extra = received.load(Ordering::Relaxed).saturating_sub(count);
+    let cpu_words = cpu.map_or(String::new(), |cpu| format!("{cpu:.1} µs of broker CPU each; "));
+    let reached = format!("{}/s ({cpu_words}doubled {extra})", grouped(per_second));
+    let figures = json!({"per_second": per_second, "doubled": extra, "cpu_us": cpu});
+    bench.report.row(
+        format!("{count} webhooks to a fast local receiver"),
+        reached,
+        "≥ 20,000/s",
+        figures,
+    );
+    Ok(())
+}
+
+/// Reads requests and answers 204, until the connection ends.
+async fn answer(stream: TcpStream, received: Arc<AtomicU64>) {
+    let _ = stream.set_nodelay(true);
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    let mut body = Vec::new();
+    loop {
+        let mut length = 0;
+        loop {
+            line.clear();
+            match stream.read_line(&mut line).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            if line == "\r\n" {
+                break;
+            }
+            if let Some(text) = line.strip_prefix("content-length: ") {
+                length = text.trim().parse().unwrap_or(0);
+            }
+        }
+        body.resize(length, 0);
+        if stream.read_exact(&mut body).await.is_err() {
+            return;
+        }
+        received.fetch_add(1, Ordering::Relaxed);
+        if stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The store itself: an enum over the kinds, which implements the contracts by passing calls on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_core::{
+    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task,
+    TaskId, TaskKey, Timestamp,
+};
+use punctual_store::{
+    Batch, Counts, Filter, Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError,
+    Swept, TaskStore,
+};
+use punctual_store_embedded::EmbeddedStore;
+use punctual_store_redis::RedisStore;
+
+/// A store of any kind.
+#[derive(Debug)]
+pub enum AnyStore {
+    /// Keeps tasks as long as the process lives: for tests and trials.
+    Memory(MemoryStore),
+    /// Keeps tasks on this machine's disk.
+    Embedded(EmbeddedStore),
+    /// Keeps tasks in Redis, which several brokers share.
+    Redis(Arc<RedisStore>),
+}
+
+impl AnyStore {
+    /// The Redis store, if it is one: the only kind that several brokers share.
+    #[must_use]
+    pub fn shared(&self) -> Option<&Arc<RedisStore>> {
+        match self {
+            Self::Redis(store) => Some(store),
+            Self::Memory(_) | Self::Embedded(_) => None,
+        }
+    }
+
+    /// Whether other processes may have the store open at the same time.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared().is_some()
+    }
+
+    /// Closes the store. After that the next start of an embedded store has nothing to replay.
+    pub async fn close(self) -> Result<(), StoreError> {
+        match self {
+            Self::Embedded(store) => store.close().await,
+            Self::Redis(_) | Self::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Makes the next epoch of a partition larger than this one, if the store can be told. Only
+    /// Redis can; the others count up one epoch per [`LeaseStore::acquire`].
+    pub fn remember_epoch(&self, partition: PartitionId, epoch: Epoch) {
+        if let Self::Redis(store) = self {
+            store.remember_epoch(Seat::Partition(partition), epoch);
+        }
+    }
+
+    /// Lists the namespaces that have or had tasks in a partition. A memory store keeps no such
+    /// list and returns an error.
+    pub async fn namespaces(&self, partition: PartitionId) -> Result<Vec<Namespace>, StoreError> {
+        match self {
+            Self::Embedded(store) => store.namespaces(partition),
+            Self::Redis(store) => store.namespaces(partition).await,
+            Self::Memory(_) => {
+                Err(StoreError::Broken("a memory store does not list its namespaces".to_owned()))
+            }
+        }
+    }
+}
+
+/// Calls the store of whichever kind it is.
+macro_rules! call {
+    ($self:ident, $store:ident => $call:expr) => {
+        match $self {
+            Self::Memory($store) => $call,
+            Self::Embedded($store) => $call,
+            Self::Redis($store) => $call,
+        }
+    };
+}
+
+impl TaskStore for AnyStore {
+    async fn apply(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        batch: Batch,
+    ) -> Result<(), StoreError> {
+        call!(self, store => store.apply(partition, epoch, batch).await)
+    }
+
+    async fn load(
+        &self,
+        partition: PartitionId,
+        after: Position,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Task>, StoreError> {
+        call!(self, store => store.load(partition, after, until, limit).await)
+    }
+
+    async fn find(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<Head>>, StoreError> {
+        call!(self, store => store.find(partition, namespace, keys).await)
+    }
+
+    async fn get(
+        &self,
+        partition: PartitionId,
+        ids: &[TaskId],
+    ) -> Result<Vec<Option<Task>>, StoreError> {
+        call!(self, store => store.get(partition, ids).await)
+    }
+
+    async fn list(
+        &self,
+        partition: PartitionId,
+        filter: &Filter,
+        after: Position,
+        limit: usize,
+    ) -> Result<Page<Task, Position>, StoreError> {
+        call!(self, store => store.list(partition, filter, after, limit).await)
+    }
+
+    async fn dead(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        after: Option<FireId>,
+        limit: usize,
+    ) -> Result<Page<DeadLetter, FireId>, StoreError> {
+        call!(self, store => store.dead(partition, namespace, after, limit).await)
+    }
+
+    async fn dead_letter(
+        &self,
+        partition: PartitionId,
+        fire_id: FireId,
+    ) -> Result<Option<DeadLetter>, StoreError> {
+        call!(self, store => store.dead_letter(partition, fire_id).await)
+    }
+
+    async fn history(
+        &self,
+        partition: PartitionId,
+        id: TaskId,
+        limit: usize,
+    ) -> Result<Vec<FireRecord>, StoreError> {
+        call!(self, store => store.history(partition, id, limit).await)
+    }
+
+    async fn counts(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+    ) -> Result<Counts, StoreError> {
+        call!(self, store => store.counts(partition, namespace).await)
+    }
+
+    async fn sweep(
+        &self,
+        partition: PartitionId,
+        epoch: Epoch,
+        retention: Retention,
+        now: Timestamp,
+    ) -> Result<Swept, StoreError> {
+        call!(self, store => store.sweep(partition, epoch, retention, now).await)
+    }
+}
+
+impl LeaseStore for AnyStore {
+    async fn acquire(
+        &self,
+        seat: Seat,
+        broker: &BrokerId,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        call!(self, store => store.acquire(seat, broker, ttl, now).await)
+    }
+
+    async fn renew(
+        &self,
+        lease: &Lease,
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Lease, StoreError> {
+        call!(self, store => store.renew(lease, ttl, now).await)
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<(), StoreError> {
+        call!(self, store => store.release(lease).await)
+    }
+
+    async fn holder(&self, seat: Seat) -> Result<Option<Lease>, StoreError> {
+        call!(self, store => store.holder(seat).await)
+    }
+}

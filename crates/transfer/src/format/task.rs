@@ -1,0 +1,244 @@
+//! A task in the file, and its conversion from and to `core`.
+//!
+//! Reading checks everything that the API checks: the file may have been edited.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use punctual_core::{
+    Backoff, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, OverlappingFire, Payload,
+    Queue, RetryPolicy, Target, Task, TaskKey, Version,
+};
+use serde::{Deserialize, Serialize};
+
+use super::attempts::{ExportedAttempt, export_attempts, read_attempts};
+use super::schedule::{ExportedSchedule, export_schedule, read_schedule};
+use super::values::{DurationText, GuaranteeName, OccasionName, StateName, TimeText};
+
+/// A live task with its full state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExportedTask {
+    pub(crate) id: String,
+    pub(crate) namespace: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    state: StateName,
+    created_at: TimeText,
+    fire_at: TimeText,
+    nominal_at: TimeText,
+    version: u64,
+    schedule: ExportedSchedule,
+    target: ExportedTarget,
+    payload: ExportedPayload,
+    guarantee: GuaranteeName,
+    retry: ExportedRetry,
+    timeout: DurationText,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_after: Option<DurationText>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    attempts: Vec<ExportedAttempt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resumes_at: Option<TimeText>,
+    occasion: OccasionName,
+    fires: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given_at: Option<TimeText>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    armed_at: Option<TimeText>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    overlapping: Vec<ExportedOverlap>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum ExportedTarget {
+    Queue(String),
+    Http { url: String, method: String, headers: Vec<(String, String)> },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum ExportedPayload {
+    Empty,
+    Json { base64: String },
+    Binary { base64: String, content_type: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportedRetry {
+    attempts_max: u16,
+    backoff: ExportedBackoff,
+    jitter_thousandths: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum ExportedBackoff {
+    Fixed(DurationText),
+    Exponential { first: DurationText, factor_thousandths: u32, max: DurationText },
+    List(Vec<DurationText>),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportedOverlap {
+    nominal_at: TimeText,
+    fire_at: TimeText,
+    occasion: OccasionName,
+    attempts: Vec<ExportedAttempt>,
+}
+
+pub(crate) fn export_task(task: &Task) -> ExportedTask {
+    let definition = &*task.definition;
+    ExportedTask {
+        id: task.id.to_string(),
+        namespace: definition.namespace.as_str().to_owned(),
+        key: definition.key.as_ref().map(|key| key.as_str().to_owned()),
+        state: task.state.into(),
+        created_at: TimeText(task.created_at),
+        fire_at: TimeText(task.fire_at),
+        nominal_at: TimeText(task.nominal_at),
+        version: task.version.get(),
+        schedule: export_schedule(&definition.schedule),
+        target: match &definition.target {
+            Target::Queue(queue) => ExportedTarget::Queue(queue.as_str().to_owned()),
+            Target::Http(http) => ExportedTarget::Http {
+                url: http.url().to_owned(),
+                method: http.method().as_str().to_owned(),
+                headers: http.headers().to_vec(),
+            },
+        },
+        payload: match &definition.payload {
+            Payload::Empty => ExportedPayload::Empty,
+            Payload::Json(bytes) => ExportedPayload::Json { base64: STANDARD.encode(bytes) },
+            Payload::Binary { bytes, content_type } => ExportedPayload::Binary {
+                base64: STANDARD.encode(bytes),
+                content_type: content_type.to_string(),
+            },
+        },
+        guarantee: definition.guarantee.into(),
+        retry: export_retry(&definition.retry),
+        timeout: DurationText(definition.timeout),
+        expires_after: definition.expires_after.map(DurationText),
+        labels: definition
+            .labels
+            .iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        attempts: export_attempts(&task.attempts),
+        resumes_at: task.resumes_at.map(TimeText),
+        occasion: task.occasion.into(),
+        fires: task.fires,
+        given_at: task.given_at.map(TimeText),
+        armed_at: task.armed_at.map(TimeText),
+        overlapping: task
+            .overlapping
+            .iter()
+            .map(|overlapping| ExportedOverlap {
+                nominal_at: TimeText(overlapping.nominal_at),
+                fire_at: TimeText(overlapping.fire_at),
+                occasion: overlapping.occasion.into(),
+                attempts: export_attempts(&overlapping.attempts),
+            })
+            .collect(),
+    }
+}
+
+pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
+    let definition = NewTask {
+        namespace: Namespace::from_stored(&exported.namespace)?,
+        key: exported.key.as_deref().map(TaskKey::new).transpose()?,
+        schedule: read_schedule(exported.schedule)?,
+        target: match exported.target {
+            ExportedTarget::Queue(queue) => Target::Queue(Queue::new(&queue)?),
+            ExportedTarget::Http { url, method, headers } => {
+                Target::Http(HttpTarget::new(&url, Method::parse(&method)?, headers)?)
+            }
+        },
+        payload: match exported.payload {
+            ExportedPayload::Empty => Payload::Empty,
+            ExportedPayload::Json { base64 } => Payload::Json(read_base64(&base64)?),
+            ExportedPayload::Binary { base64, content_type } => {
+                Payload::Binary { bytes: read_base64(&base64)?, content_type: content_type.into() }
+            }
+        },
+        guarantee: exported.guarantee.into(),
+        retry: read_retry(exported.retry)?,
+        timeout: exported.timeout.0,
+        expires_after: exported.expires_after.map(|span| span.0),
+        labels: Labels::new(exported.labels)?,
+    };
+    definition.check()?;
+    let id = exported.id.parse().map_err(|error| anyhow!("id: {error}"))?;
+    let version = Version::new(exported.version);
+    Ok(Task {
+        state: exported.state.into(),
+        fire_at: exported.fire_at.0,
+        nominal_at: exported.nominal_at.0,
+        attempts: read_attempts(exported.attempts),
+        resumes_at: exported.resumes_at.map(|at| at.0),
+        occasion: exported.occasion.into(),
+        fires: exported.fires,
+        given_at: exported.given_at.map(|at| at.0),
+        armed_at: exported.armed_at.map(|at| at.0),
+        overlapping: exported
+            .overlapping
+            .into_iter()
+            .map(|overlapping| OverlappingFire {
+                nominal_at: overlapping.nominal_at.0,
+                fire_at: overlapping.fire_at.0,
+                occasion: overlapping.occasion.into(),
+                attempts: read_attempts(overlapping.attempts),
+            })
+            .collect(),
+        ..Task::new(id, Arc::new(definition), exported.created_at.0, version)
+    })
+}
+
+fn export_retry(retry: &RetryPolicy) -> ExportedRetry {
+    ExportedRetry {
+        attempts_max: retry.attempts_max,
+        backoff: match &retry.backoff {
+            Backoff::Fixed(pause) => ExportedBackoff::Fixed(DurationText(*pause)),
+            Backoff::Exponential { first, factor_thousandths, max } => {
+                ExportedBackoff::Exponential {
+                    first: DurationText(*first),
+                    factor_thousandths: *factor_thousandths,
+                    max: DurationText(*max),
+                }
+            }
+            Backoff::List(pauses) => {
+                ExportedBackoff::List(pauses.iter().copied().map(DurationText).collect())
+            }
+        },
+        jitter_thousandths: retry.jitter.thousandths(),
+    }
+}
+
+fn read_retry(exported: ExportedRetry) -> anyhow::Result<RetryPolicy> {
+    Ok(RetryPolicy {
+        attempts_max: exported.attempts_max,
+        backoff: match exported.backoff {
+            ExportedBackoff::Fixed(pause) => Backoff::Fixed(pause.0),
+            ExportedBackoff::Exponential { first, factor_thousandths, max } => {
+                Backoff::Exponential { first: first.0, factor_thousandths, max: max.0 }
+            }
+            ExportedBackoff::List(pauses) => {
+                Backoff::List(pauses.into_iter().map(|pause| pause.0).collect())
+            }
+        },
+        jitter: Jitter::from_thousandths(exported.jitter_thousandths)?,
+    })
+}
+
+fn read_base64(base64: &str) -> anyhow::Result<Bytes> {
+    Ok(STANDARD.decode(base64).context("payload: must be base64")?.into())
+}
