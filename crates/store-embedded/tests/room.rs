@@ -8,13 +8,8 @@
     reason = "clippy knows helpers of integration tests for tests only if they are inside one"
 )]
 
-#[allow(dead_code, reason = "a broker needs more of it")]
-#[path = "../../punctual/tests/faults/disk.rs"]
-mod disk;
-
 use std::path::Path;
 
-use disk::SmallDisk;
 use punctual_core::{FireEnd, Lease, Partitions, Payload, Seat, Task, Timestamp};
 use punctual_store::conformance::fixtures::{
     NOW, TTL, at, broker, die, id, partition, settle, task,
@@ -24,6 +19,7 @@ use punctual_store::{
     Batch, BatchNo, Change, LeaseStore, Position, Resource, StoreError, TaskStore,
 };
 use punctual_store_embedded::{EmbeddedStore, OpenReport, Options};
+use punctual_test_support::SmallDisk;
 
 const PAYLOAD_BYTES: u64 = 16 << 10;
 

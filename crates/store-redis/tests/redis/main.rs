@@ -1,0 +1,14 @@
+//! The Redis store on real servers: the conformance suite on a single server and on a Cluster, its
+//! own additions to the contract, and faults.
+
+#![allow(clippy::print_stdout, reason = "a run prints what it did")]
+
+mod access;
+mod brokers;
+mod cluster_faults;
+mod conformance;
+mod faults;
+mod long_walks;
+mod membership;
+mod subject;
+mod writer;
