@@ -1,11 +1,8 @@
-//! Scheduling over real sockets: whose answer is whose, and what a broken connection means.
+//! Scheduling: each call gets its own answer, and what a broken connection means for it.
 
-mod field;
-
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use field::Field;
+use crate::fake_broker::{BrokerRecord, FakeBroker};
 use punctual_client::{CancelResult, Client, Error, Namespace, NewTask};
 use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinSet;
@@ -16,8 +13,8 @@ fn task(namespace: &Namespace) -> NewTask<Namespace> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_travel_together_and_each_gets_its_own_answer() {
-    let field = Field::new().await;
-    let client = field.client();
+    let broker = FakeBroker::start().await;
+    let client = broker.client();
     let mut calls = JoinSet::new();
     for number in 0..5_000 {
         let namespace = client.namespace(if number % 3 == 0 { "a" } else { "b" });
@@ -34,15 +31,15 @@ async fn calls_travel_together_and_each_gets_its_own_answer() {
             (key, Err(error)) => panic!("{key}: {error}"),
         }
     }
-    let said = field.broker.said();
-    assert!(said.batches.len() < 1_000, "{} batches of 5,000 calls", said.batches.len());
-    assert_eq!(said.batches.iter().map(|batch| batch.tasks.len()).sum::<usize>(), 5_000);
+    let record = broker.record();
+    assert!(record.batches.len() < 1_000, "{} batches of 5,000 calls", record.batches.len());
+    assert_eq!(record.batches.iter().map(|batch| batch.tasks.len()).sum::<usize>(), 5_000);
 }
 
 #[tokio::test]
-async fn many_are_answered_in_order_with_the_bad_ones_in_their_places() {
-    let field = Field::new().await;
-    let namespace = field.client().namespace("a");
+async fn many_tasks_are_answered_in_order_and_bad_ones_fail_alone() {
+    let broker = FakeBroker::start().await;
+    let namespace = broker.client().namespace("a");
     let unwritable = std::collections::HashMap::from([((1, 2), 3)]);
     let tasks = (0..10_000).map(|number| match number {
         7 => NewTask::new().key("never sent").payload_json(&unwritable),
@@ -63,10 +60,10 @@ async fn many_are_answered_in_order_with_the_bad_ones_in_their_places() {
 }
 
 #[tokio::test]
-async fn after_a_break_named_tasks_go_again_and_unnamed_ones_are_told() {
-    let field = Field::new().await;
-    let namespace = field.client().namespace("a");
-    field.broker.holds_answers.store(true, Ordering::Relaxed);
+async fn after_a_broken_connection_tasks_with_a_key_are_sent_again_and_others_are_lost() {
+    let broker = FakeBroker::start().await;
+    let namespace = broker.client().namespace("a");
+    broker.hold_answers(true);
     let calls = tokio::spawn({
         let namespace = namespace.clone();
         async move {
@@ -77,26 +74,27 @@ async fn after_a_break_named_tasks_go_again_and_unnamed_ones_are_told() {
             )
         }
     });
-    let tasks = |said: &field::Said| said.batches.iter().map(|it| it.tasks.len()).sum::<usize>();
-    field.broker.until(|said| tasks(said) == 4).await;
-    field.broker.holds_answers.store(false, Ordering::Relaxed);
-    field.cut();
+    let tasks =
+        |record: &BrokerRecord| record.batches.iter().map(|it| it.tasks.len()).sum::<usize>();
+    broker.until(|record| tasks(record) == 4).await;
+    broker.hold_answers(false);
+    broker.cut();
 
     let (named, unnamed, many) = calls.await.unwrap();
     assert_eq!(named.unwrap().id.as_str(), "id-named");
     let lost = unnamed.unwrap_err();
     assert!(matches!(lost, Error::Lost(_)) && lost.outcome_is_open(), "{lost}");
     assert!(many.iter().all(Result::is_ok), "{many:?}");
-    let said = field.broker.said();
-    assert_eq!(tasks(&said), 4 + 3, "what was not named went once");
-    let keys = said.batches.iter().filter(|batch| !batch.idempotency_key.is_empty());
+    let record = broker.record();
+    assert_eq!(tasks(&record), 4 + 3, "the task without a key was sent once");
+    let keys = record.batches.iter().filter(|batch| !batch.idempotency_key.is_empty());
     assert!(keys.map(|batch| &batch.idempotency_key).all(|key| key == "once/0"));
 }
 
 #[tokio::test]
-async fn a_broker_out_of_reach_is_told_as_such_and_found_when_it_is_back() {
-    let field = Field::new().await;
-    let client = Client::builder(field.url()).token("secret").connect().unwrap();
+async fn an_unreachable_broker_is_an_error_and_is_found_when_it_is_back() {
+    let broker = FakeBroker::start().await;
+    let client = Client::builder(broker.url()).token("secret").connect().unwrap();
     let nowhere = Client::builder("http://127.0.0.1:1").timeout(Duration::from_secs(2));
     let nowhere = nowhere.connect().unwrap().namespace("a");
     let error = task(&nowhere).schedule().await.unwrap_err();
@@ -108,30 +106,30 @@ async fn a_broker_out_of_reach_is_told_as_such_and_found_when_it_is_back() {
     for _ in 0..3 {
         task(&namespace).key("k").schedule().await.unwrap();
         assert_eq!(namespace.cancel("k").await.unwrap(), CancelResult::Cancelled);
-        field.cut();
+        broker.cut();
     }
-    let said = field.broker.said();
-    assert!(said.tokens.len() >= 2, "the stream was opened again");
-    assert!(said.tokens.iter().all(|token| token.as_deref() == Some("Bearer secret")));
+    let record = broker.record();
+    assert!(record.tokens.len() >= 2, "the stream was opened again");
+    assert!(record.tokens.iter().all(|token| token.as_deref() == Some("Bearer secret")));
 }
 
 #[tokio::test]
-async fn a_call_without_an_answer_says_whether_it_may_have_been_done() {
-    // Nobody takes these connections: the machine does, and keeps quiet.
+async fn an_error_without_an_answer_tells_whether_the_call_may_have_been_done() {
+    // The kernel accepts these connections, and nothing ever answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    let ask = async |scheme: &str, timeout| {
+    let cancel = async |scheme: &str, timeout| {
         let client = Client::builder(format!("{scheme}://{address}")).timeout(timeout);
         client.connect().unwrap().namespace("a").cancel("k").await.unwrap_err()
     };
-    let sent = ask("http", Duration::from_secs(2)).await;
+    let sent = cancel("http", Duration::from_secs(2)).await;
     assert!(matches!(sent, Error::TimedOut) && sent.outcome_is_open(), "{sent}");
-    let waited_for_tls = ask("https", Duration::from_millis(300)).await;
+    let waited_for_tls = cancel("https", Duration::from_millis(300)).await;
     assert!(matches!(waited_for_tls, Error::Unreachable(_)), "{waited_for_tls}");
 }
 
 #[tokio::test]
-async fn a_call_that_broke_stays_open_while_nobody_can_be_reached() {
+async fn the_outcome_of_a_broken_call_stays_open_while_no_broker_is_reachable() {
     let broker = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = broker.local_addr().unwrap();
     let vanishing = async move {
@@ -146,9 +144,9 @@ async fn a_call_that_broke_stays_open_while_nobody_can_be_reached() {
 }
 
 #[tokio::test]
-async fn answers_that_are_no_success_keep_their_meaning() {
-    let field = Field::new().await;
-    let namespace = field.client().namespace("a");
+async fn unsuccessful_answers_keep_their_meaning() {
+    let broker = FakeBroker::start().await;
+    let namespace = broker.client().namespace("a");
     let results = namespace.cancel_many(["firing", "missing", "k"]).await.unwrap();
     let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     let firing = CancelResult::Firing { attempt: 2 };

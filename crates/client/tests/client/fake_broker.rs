@@ -1,14 +1,7 @@
-//! A broker of a few lines, and a wire to it that can be cut.
+//! A fake broker in the test's process, behind a connection that the test can cut.
 //!
-//! In: what a test wants to happen. Out: what the client said. It keeps nothing and waits for nothing; what it must do is
-//! what `proto/punctual/v1` says.
-
-#![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a field that does not stand is a failed test"
-)]
+//! It follows `proto/punctual/v1`, keeps no tasks and waits for nothing. It records what the client
+//! sends ([`BrokerRecord`]); the same record holds what a test wants it to do.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use punctual_proto::v1;
-use punctual_proto::v1::broker_message::Message as Told;
-use punctual_proto::v1::worker_message::Message as Tell;
+use punctual_proto::v1::broker_message::Message as ToWorker;
+use punctual_proto::v1::worker_message::Message as FromWorker;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
@@ -27,12 +20,12 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-/// No test waits longer for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// A test that waits longer than this for an event fails.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// What the broker was told, and how it is to behave.
+/// What the client has sent, and how the broker behaves.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct BrokerRecord {
     pub(crate) batches: Vec<v1::ScheduleBatch>,
     pub(crate) tokens: Vec<Option<String>>,
     pub(crate) hellos: Vec<v1::Hello>,
@@ -40,90 +33,87 @@ pub(crate) struct Said {
     pub(crate) failed: Vec<v1::Fail>,
     pub(crate) refused: Vec<v1::Refuse>,
     pub(crate) extended: Vec<v1::Extend>,
-    /// Deliveries that went out, by token.
+    /// The tokens of deliveries that were sent.
     pub(crate) delivered: Vec<u64>,
     /// Deliveries that wait for credit.
     pub(crate) due: VecDeque<v1::Delivery>,
+    /// Names the run of the process, as in `Welcome`.
     pub(crate) run: String,
-    /// The addresses of all brokers; without any it does not know that there could be others.
+    /// The addresses of all brokers. If empty, the broker has no topology.
     pub(crate) topology: Vec<String>,
-    /// Whether it refuses all calls because it is about to stop.
+    /// The broker refuses all calls because it is about to stop.
     pub(crate) draining: bool,
-    /// Workers' streams that are open.
+    /// Open streams of workers.
     pub(crate) sessions: u64,
-    /// How often it was asked for the topology.
-    pub(crate) looks: u64,
+    /// How often the topology was requested.
+    pub(crate) topology_requests: u64,
 }
 
+/// What the services of a fake broker share.
 #[derive(Debug, Default)]
-pub(crate) struct Broker {
-    said: Mutex<Said>,
+struct FakeBrokerState {
+    record: Mutex<BrokerRecord>,
     changed: Notify,
-    pub(crate) holds_answers: AtomicBool,
+    holds_answers: AtomicBool,
     numbers: AtomicU64,
 }
 
-impl Broker {
-    pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap()
+impl FakeBrokerState {
+    fn record(&self) -> MutexGuard<'_, BrokerRecord> {
+        self.record.lock().unwrap()
     }
 
-    /// Waits until the broker was told enough.
-    pub(crate) async fn until(&self, enough: impl Fn(&Said) -> bool) {
+    async fn until(&self, enough: impl Fn(&BrokerRecord) -> bool) {
         let waiting = async {
             loop {
                 let changed = self.changed.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                if enough(&self.said()) {
+                if enough(&self.record()) {
                     return;
                 }
                 changed.await;
             }
         };
-        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
-            panic!("waited in vain; the broker was told {:#?}", self.said());
+        if tokio::time::timeout(WAIT_MAX, waiting).await.is_err() {
+            panic!("timed out; the record of the broker: {:#?}", self.record());
         }
     }
 
-    fn note(&self, change: impl FnOnce(&mut Said)) {
-        change(&mut self.said());
+    fn change(&self, change: impl FnOnce(&mut BrokerRecord)) {
+        change(&mut self.record());
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn deliver(&self, delivery: v1::Delivery) {
-        self.note(|said| said.due.push_back(delivery));
-    }
-
-    /// What it says before it looks at a request.
-    fn told_first(&self, path: &str) -> Option<axum::response::Response> {
-        let mut said = self.said();
-        if path == "/v1/topology" && !said.topology.is_empty() {
-            said.looks += 1;
+    /// Answers requests for the topology, and all requests while the broker drains.
+    fn answer_before_services(&self, path: &str) -> Option<axum::response::Response> {
+        let mut record = self.record();
+        if path == "/v1/topology" && !record.topology.is_empty() {
+            record.topology_requests += 1;
             self.changed.notify_waiters();
-            let brokers = said.topology.iter();
+            let brokers = record.topology.iter();
             let brokers: Vec<_> =
                 brokers.map(|address| serde_json::json!({ "address": address })).collect();
             let topology = serde_json::json!({ "leader": null, "brokers": brokers });
             return Some(axum::response::Response::new(topology.to_string().into()));
         }
-        said.draining.then(|| Status::unavailable("it is about to stop").into_http())
+        record.draining.then(|| Status::unavailable("the broker is about to stop").into_http())
     }
 
     fn answer(&self, batch: &v1::ScheduleBatch) -> v1::ScheduledBatch {
-        let draining = self.said().draining;
+        let draining = self.record().draining;
         let results = batch.tasks.iter().map(|task| {
             let result = if draining {
                 v1::schedule_result::Result::Problem(v1::Problem {
                     status: 503,
-                    detail: "it is about to stop".to_owned(),
+                    detail: "the broker is about to stop".to_owned(),
                     ..v1::Problem::default()
                 })
             } else if task.key.starts_with("more") {
                 v1::schedule_result::Result::Problem(v1::Problem {
                     r#type: "urn:punctual:full".to_owned(),
                     status: 503,
-                    detail: "no room left".to_owned(),
+                    detail: "out of memory".to_owned(),
                     ..v1::Problem::default()
                 })
             } else if task.key.starts_with("bad") {
@@ -149,30 +139,30 @@ impl Broker {
     }
 }
 
-/// A broker behind a wire.
-pub(crate) struct Field {
-    pub(crate) broker: Arc<Broker>,
+/// A running fake broker.
+pub(crate) struct FakeBroker {
+    state: Arc<FakeBrokerState>,
     pub(crate) address: SocketAddr,
     cuts: watch::Sender<u64>,
     closed: Arc<AtomicBool>,
 }
 
-impl Field {
-    pub(crate) async fn new() -> Self {
-        let broker = Arc::new(Broker::default());
-        broker.said().run = "first".to_owned();
+impl FakeBroker {
+    pub(crate) async fn start() -> Self {
+        let state = Arc::new(FakeBrokerState::default());
+        state.record().run = "first".to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
-        let tasks = v1::tasks_server::TasksServer::new(Door(Arc::clone(&broker)));
-        let workers = v1::workers_server::WorkersServer::new(Door(Arc::clone(&broker)));
-        let teller = Arc::clone(&broker);
+        let tasks = v1::tasks_server::TasksServer::new(FakeServices(Arc::clone(&state)));
+        let workers = v1::workers_server::WorkersServer::new(FakeServices(Arc::clone(&state)));
+        let first = Arc::clone(&state);
         let routes = tonic::service::Routes::new(tasks).add_service(workers);
         let router = routes.into_axum_router().layer(axum::middleware::from_fn(
             move |request: axum::extract::Request, next: axum::middleware::Next| {
-                let teller = Arc::clone(&teller);
+                let first = Arc::clone(&first);
                 async move {
-                    match teller.told_first(request.uri().path()) {
-                        Some(told) => told,
+                    match first.answer_before_services(request.uri().path()) {
+                        Some(answer) => answer,
                         None => next.run(request).await,
                     }
                 }
@@ -183,12 +173,31 @@ impl Field {
                 .add_routes(tonic::service::Routes::from(router))
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
-        let wire = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = wire.local_addr().unwrap();
+        let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = front.local_addr().unwrap();
         let cuts = watch::Sender::new(0);
         let closed = Arc::new(AtomicBool::new(false));
-        tokio::spawn(carry(wire, server, cuts.subscribe(), Arc::clone(&closed)));
-        Self { broker, address, cuts, closed }
+        tokio::spawn(forward(front, server, cuts.subscribe(), Arc::clone(&closed)));
+        Self { state, address, cuts, closed }
+    }
+
+    pub(crate) fn record(&self) -> MutexGuard<'_, BrokerRecord> {
+        self.state.record()
+    }
+
+    /// Waits until the record satisfies a condition.
+    pub(crate) async fn until(&self, enough: impl Fn(&BrokerRecord) -> bool) {
+        self.state.until(enough).await;
+    }
+
+    /// Sends a delivery to the next worker that has credit.
+    pub(crate) fn deliver(&self, delivery: v1::Delivery) {
+        self.state.change(|record| record.due.push_back(delivery));
+    }
+
+    /// Sets whether batches are left without an answer.
+    pub(crate) fn hold_answers(&self, hold: bool) {
+        self.state.holds_answers.store(hold, Ordering::Relaxed);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -199,12 +208,12 @@ impl Field {
         punctual_client::Client::connect(self.url()).unwrap()
     }
 
-    /// Breaks every connection that there is.
+    /// Breaks all open connections.
     pub(crate) fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Breaks every connection, and lets no other through until it is opened.
+    /// Breaks all open connections and accepts no others until `open`.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.cut();
@@ -215,8 +224,9 @@ impl Field {
     }
 }
 
-async fn carry(
-    wire: TcpListener,
+/// Forwards connections to the server until they are cut.
+async fn forward(
+    front: TcpListener,
     server: SocketAddr,
     mut cuts: watch::Receiver<u64>,
     closed: Arc<AtomicBool>,
@@ -224,7 +234,7 @@ async fn carry(
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = wire.accept() => {
+            accepted = front.accept() => {
                 let (mut near, _) = accepted.unwrap();
                 if closed.load(Ordering::Relaxed) {
                     continue;
@@ -242,12 +252,12 @@ async fn carry(
     }
 }
 
-struct Door(Arc<Broker>);
+struct FakeServices(Arc<FakeBrokerState>);
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl v1::tasks_server::Tasks for Door {
+impl v1::tasks_server::Tasks for FakeServices {
     type ScheduleManyStream = Answers<v1::ScheduledBatch>;
 
     async fn schedule_many(
@@ -256,12 +266,12 @@ impl v1::tasks_server::Tasks for Door {
     ) -> Result<Response<Self::ScheduleManyStream>, Status> {
         let token = request.metadata().get("authorization");
         let token = token.map(|token| token.to_str().unwrap().to_owned());
-        self.0.note(|said| said.tokens.push(token));
+        self.0.change(|record| record.tokens.push(token));
         let broker = Arc::clone(&self.0);
         let answers = request.into_inner().filter_map(move |batch| {
             let batch = batch.ok()?;
             let answer = broker.answer(&batch);
-            broker.note(|said| said.batches.push(batch));
+            broker.change(|record| record.batches.push(batch));
             (!broker.holds_answers.load(Ordering::Relaxed)).then_some(Ok(answer))
         });
         Ok(Response::new(Box::pin(answers)))
@@ -271,20 +281,20 @@ impl v1::tasks_server::Tasks for Door {
         &self,
         _: Request<v1::ScheduleRequest>,
     ) -> Result<Response<v1::ScheduleResponse>, Status> {
-        Err(Status::already_exists("there is one of that key"))
+        Err(Status::already_exists("a task with this key exists"))
     }
 
     async fn cancel(
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
-        use v1::cancel_result::Result as Is;
+        use v1::cancel_result::Result as Outcome;
         let results = request.into_inner().keys.into_iter().map(|key| {
             let problem = v1::Problem { status: 404, ..v1::Problem::default() };
             let result = match key.as_str() {
-                "firing" => Is::Firing(v1::Firing { attempt: 2 }),
-                "missing" => Is::Problem(problem),
-                _ => Is::Cancelled(v1::Cancelled {}),
+                "firing" => Outcome::Firing(v1::Firing { attempt: 2 }),
+                "missing" => Outcome::Problem(problem),
+                _ => Outcome::Cancelled(v1::Cancelled {}),
             };
             v1::CancelResult { result: Some(result) }
         });
@@ -300,7 +310,7 @@ impl v1::tasks_server::Tasks for Door {
     }
 
     async fn get(&self, _: Request<v1::GetRequest>) -> Result<Response<v1::Task>, Status> {
-        Err(Status::not_found("no such task"))
+        Err(Status::not_found("task not found"))
     }
 
     async fn list(
@@ -312,7 +322,7 @@ impl v1::tasks_server::Tasks for Door {
 }
 
 #[tonic::async_trait]
-impl v1::workers_server::Workers for Door {
+impl v1::workers_server::Workers for FakeServices {
     type WorkStream = Answers<v1::BrokerMessage>;
 
     async fn work(
@@ -322,23 +332,23 @@ impl v1::workers_server::Workers for Door {
         let (outgoing, messages) = mpsc::channel(4);
         let broker = Arc::clone(&self.0);
         tokio::spawn(async move {
-            broker.note(|said| said.sessions += 1);
+            broker.change(|record| record.sessions += 1);
             work(Arc::clone(&broker), request.into_inner(), outgoing).await;
-            broker.note(|said| said.sessions -= 1);
+            broker.change(|record| record.sessions -= 1);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 }
 
-/// One worker's stream: as many deliveries as it has credit for.
+/// Serves the stream of one worker: sends as many deliveries as it has credit for.
 async fn work(
-    broker: Arc<Broker>,
+    broker: Arc<FakeBrokerState>,
     mut worker: Streaming<v1::WorkerMessage>,
     outgoing: mpsc::Sender<Result<v1::BrokerMessage, Status>>,
 ) {
-    let tell = async |told| {
-        let told = v1::BrokerMessage { message: Some(told) };
-        _ = outgoing.send(Ok(told)).await;
+    let send = async |message| {
+        let message = v1::BrokerMessage { message: Some(message) };
+        _ = outgoing.send(Ok(message)).await;
     };
     let mut credit = 0_usize;
     let mut unsettled = Vec::new();
@@ -348,14 +358,14 @@ async fn work(
         changed.as_mut().enable();
         let free = credit.saturating_sub(unsettled.len());
         let batch: Vec<_> = {
-            let due = &mut broker.said().due;
+            let due = &mut broker.record().due;
             let count = free.min(due.len());
             due.drain(..count).collect()
         };
         if !batch.is_empty() {
             unsettled.extend(batch.iter().map(|delivery| delivery.token));
-            broker.note(|said| said.delivered.extend(batch.iter().map(|it| it.token)));
-            tell(Told::Deliveries(v1::Deliveries { deliveries: batch })).await;
+            broker.change(|record| record.delivered.extend(batch.iter().map(|it| it.token)));
+            send(ToWorker::Deliveries(v1::Deliveries { deliveries: batch })).await;
         }
         let message = tokio::select! {
             message = worker.message() => message,
@@ -363,34 +373,34 @@ async fn work(
         };
         let Ok(Some(message)) = message else { return };
         match message.message.unwrap() {
-            Tell::Hello(hello) => {
+            FromWorker::Hello(hello) => {
                 credit = hello.credit as usize;
-                let run = broker.said().run.clone();
-                tell(Told::Welcome(v1::Welcome { version: "test".to_owned(), run })).await;
-                broker.note(|said| said.hellos.push(hello));
+                let run = broker.record().run.clone();
+                send(ToWorker::Welcome(v1::Welcome { version: "test".to_owned(), run })).await;
+                broker.change(|record| record.hellos.push(hello));
             }
-            Tell::Credit(told) => {
-                credit = told as usize;
-                tell(Told::Credit(told)).await;
+            FromWorker::Credit(granted) => {
+                credit = granted as usize;
+                send(ToWorker::Credit(granted)).await;
             }
-            Tell::Settle(settle) => {
-                let over = settle.ack.iter().copied();
-                let over = over.chain(settle.fail.iter().map(|fail| fail.token));
-                let over: Vec<u64> =
-                    over.chain(settle.refuse.iter().map(|refuse| refuse.token)).collect();
-                unsettled.retain(|token| !over.contains(token));
-                broker.note(|said| {
-                    said.acked.extend(settle.ack);
-                    said.failed.extend(settle.fail);
-                    said.refused.extend(settle.refuse);
-                    said.extended.extend(settle.extend);
+            FromWorker::Settle(settle) => {
+                let settled = settle.ack.iter().copied();
+                let settled = settled.chain(settle.fail.iter().map(|fail| fail.token));
+                let settled: Vec<u64> =
+                    settled.chain(settle.refuse.iter().map(|refuse| refuse.token)).collect();
+                unsettled.retain(|token| !settled.contains(token));
+                broker.change(|record| {
+                    record.acked.extend(settle.ack);
+                    record.failed.extend(settle.fail);
+                    record.refused.extend(settle.refuse);
+                    record.extended.extend(settle.extend);
                 });
             }
         }
     }
 }
 
-/// A delivery of its own fire, with a lease of half a minute.
+/// Returns a delivery with a fire of its own and a lease of half a minute.
 pub(crate) fn delivery(token: u64) -> v1::Delivery {
     v1::Delivery {
         token,
@@ -402,26 +412,27 @@ pub(crate) fn delivery(token: u64) -> v1::Delivery {
     }
 }
 
-/// The same with a lease that is soon over.
-pub(crate) fn short(token: u64) -> v1::Delivery {
+/// Returns a delivery whose lease ends soon.
+pub(crate) fn delivery_with_short_lease(token: u64) -> v1::Delivery {
     v1::Delivery { lease_ms: 60, ..delivery(token) }
 }
 
-/// Several brokers that know of one another.
-pub(crate) async fn cluster(count: usize) -> Vec<Field> {
-    let mut fields = Vec::new();
+/// Starts brokers whose topology has all of them.
+pub(crate) async fn start_cluster(count: usize) -> Vec<FakeBroker> {
+    let mut brokers = Vec::new();
     for number in 0..count {
-        let field = Field::new().await;
-        field.broker.said().run = format!("run-{number}");
-        fields.push(field);
+        let broker = FakeBroker::start().await;
+        broker.record().run = format!("run-{number}");
+        brokers.push(broker);
     }
-    know(&fields, &fields.iter().map(|field| field.address.to_string()).collect::<Vec<_>>());
-    fields
+    let addresses: Vec<_> = brokers.iter().map(|broker| broker.address.to_string()).collect();
+    set_topology(&brokers, &addresses);
+    brokers
 }
 
-/// What brokers say of the topology from now on.
-pub(crate) fn know(fields: &[Field], addresses: &[String]) {
-    for field in fields {
-        field.broker.said().topology = addresses.to_vec();
+/// Sets the topology that brokers report.
+pub(crate) fn set_topology(brokers: &[FakeBroker], addresses: &[String]) {
+    for broker in brokers {
+        broker.record().topology = addresses.to_vec();
     }
 }
