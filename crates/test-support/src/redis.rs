@@ -1,7 +1,7 @@
 //! Real Redis servers on free ports, in folders of their own.
 //!
-//! [`RedisServer`] is one process. [`RedisPair`] is a server and its replica, [`RedisCluster`] three
-//! servers with a replica each. Tests that need any running Redis share one ([`shared`]).
+//! [`RedisServer`] is one process. [`RedisPair`] is a server and its replica, [`RedisCluster`]
+//! three servers with a replica each. Tests that need any running Redis share one ([`shared`]).
 
 pub mod shared;
 

@@ -1,6 +1,7 @@
-//! Brokers over one Redis, in real time: they share, one falls silent, the others take over, and one leaves.
+//! Brokers on one Redis, in real time: they share partitions, one vanishes, the others take over,
+//! and one leaves.
 
-#![expect(clippy::disallowed_methods, reason = "leases in Redis go by the machine's time")]
+#![expect(clippy::disallowed_methods, reason = "Redis measures leases by its machine's clock")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ struct MachineClock {
 
 impl MachineClock {
     fn start() -> Arc<Self> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970");
         let began = Timestamp::EPOCH.after(since);
         Arc::new(Self { began, at: Instant::now() })
     }
@@ -30,7 +31,7 @@ impl MachineClock {
 
 impl Clock for MachineClock {
     fn now(&self) -> Timestamp {
-        let millis = u64::try_from(self.at.elapsed().as_millis()).expect("short");
+        let millis = u64::try_from(self.at.elapsed().as_millis()).expect("a short time");
         Timestamp::from_millis(self.began.as_millis() + millis)
     }
 
@@ -39,37 +40,37 @@ impl Clock for MachineClock {
     }
 }
 
-struct Broker {
+struct LeaseHolder {
     handle: MemberHandle,
-    orders: Receiver<Directive>,
+    directives: Receiver<Directive>,
     owners: BTreeMap<PartitionId, Epoch>,
 }
 
-impl Broker {
-    /// A broker with a connection of its own.
+impl LeaseHolder {
+    /// Starts the membership of a broker with a connection of its own.
     async fn start(subject: &RedisSubject, name: &str, clock: &Arc<MachineClock>) -> Self {
-        let terms = MemberConfig {
+        let config = MemberConfig {
             me: BrokerId::new(name),
             partitions: partitions(),
             lease: LEASE,
-            // The machine that tests run on may be busy.
+            // The machine of the tests may be busy.
             skew_max: Duration::from_secs(5),
         };
         let store = Arc::new(subject.open().await);
-        let (handle, orders) = spawn(terms, store, Arc::clone(clock));
-        Self { handle, orders, owners: BTreeMap::new() }
+        let (handle, directives) = spawn(config, store, Arc::clone(clock));
+        Self { handle, directives, owners: BTreeMap::new() }
     }
 
-    /// Obeys until it has so many owners.
-    async fn own(&mut self, count: usize) {
+    /// Follows directives until it owns `count` partitions.
+    async fn run_until_owning(&mut self, count: usize) {
         while self.owners.len() != count {
-            let order = timeout(LEASE * 5, self.orders.recv()).await.expect("in time");
-            self.obey(order.expect("goes on"));
+            let directive = timeout(LEASE * 5, self.directives.recv()).await.expect("in time");
+            self.follow(directive.expect("the membership still runs"));
         }
     }
 
-    fn obey(&mut self, order: Directive) {
-        match order {
+    fn follow(&mut self, directive: Directive) {
+        match directive {
             Directive::Start { partition, epoch, .. } => {
                 self.owners.insert(partition, epoch);
             }
@@ -88,36 +89,36 @@ impl Broker {
     }
 }
 
-async fn share_fall_silent_and_leave(subject: RedisSubject) {
+async fn brokers_share_vanish_and_leave(subject: RedisSubject) {
     let clock = MachineClock::start();
-    let mut a = Broker::start(&subject, "a:1", &clock).await;
-    let mut b = Broker::start(&subject, "b:1", &clock).await;
-    a.own(2).await;
-    b.own(2).await;
-    let had = a.owners.clone();
-    // Nobody takes its orders any more, so it asks for nothing more.
+    let mut a = LeaseHolder::start(&subject, "a:1", &clock).await;
+    let mut b = LeaseHolder::start(&subject, "b:1", &clock).await;
+    a.run_until_owning(2).await;
+    b.run_until_owning(2).await;
+    let owned = a.owners.clone();
+    // Without a receiver of its directives the membership ends and renews no lease.
     drop(a);
-    b.own(4).await;
-    for (partition, epoch) in had {
+    b.run_until_owning(4).await;
+    for (partition, epoch) in owned {
         assert!(b.owners[&partition] > epoch, "{partition}");
     }
-    let mut c = Broker::start(&subject, "c:1", &clock).await;
-    let (b_has_two, c_has_two) = (b.own(2), c.own(2));
+    let mut c = LeaseHolder::start(&subject, "c:1", &clock).await;
+    let (b_has_two, c_has_two) = (b.run_until_owning(2), c.run_until_owning(2));
     tokio::join!(b_has_two, c_has_two);
     b.handle.leave();
-    while let Some(order) = b.orders.recv().await {
-        b.obey(order);
+    while let Some(directive) = b.directives.recv().await {
+        b.follow(directive);
     }
     assert_eq!(b.owners.len(), 0);
-    c.own(4).await;
+    c.run_until_owning(4).await;
 }
 
 #[test]
-fn brokers_share_a_redis() {
-    punctual_store::conformance::run(share_fall_silent_and_leave(RedisSubject::single()));
+fn brokers_share_a_single_redis() {
+    punctual_store::conformance::run(brokers_share_vanish_and_leave(RedisSubject::single()));
 }
 
 #[test]
 fn brokers_share_a_redis_cluster() {
-    punctual_store::conformance::run(share_fall_silent_and_leave(RedisSubject::cluster()));
+    punctual_store::conformance::run(brokers_share_vanish_and_leave(RedisSubject::cluster()));
 }

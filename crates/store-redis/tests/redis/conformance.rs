@@ -1,4 +1,4 @@
-//! The conformance suite over the Redis store: on a single server, and on a Cluster.
+//! The conformance suite on a single server and on a Cluster.
 
 mod single {
     punctual_store::conformance!(crate::subject::RedisSubject::single());

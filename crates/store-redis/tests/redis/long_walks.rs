@@ -1,7 +1,7 @@
-//! Long walks with the memory store, from other seeds than the suite's: a command of its own.
+//! Long random walks beside the memory store, from other seeds than the conformance suite.
 //!
 //! ```text
-//! PUNCTUAL_SEED=7 cargo test -p punctual-store-redis --test model -- --ignored
+//! PUNCTUAL_SEED=7 cargo test -p punctual-store-redis --test redis -- --ignored long_walks::
 //! ```
 
 use crate::subject::RedisSubject;
@@ -10,12 +10,12 @@ use punctual_store::conformance::run;
 
 #[test]
 #[ignore = "takes a minute"]
-fn a_long_walk_on_a_single_server() {
+fn a_long_walk_on_a_single_server_matches_memory() {
     run(same_as_memory(&RedisSubject::single(), Walk { seed: 2, steps: 600 }));
 }
 
 #[test]
 #[ignore = "takes a minute"]
-fn a_long_walk_on_a_cluster() {
+fn a_long_walk_on_a_cluster_matches_memory() {
     run(same_as_memory(&RedisSubject::cluster(), Walk { seed: 3, steps: 600 }));
 }

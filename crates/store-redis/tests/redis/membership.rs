@@ -1,4 +1,4 @@
-//! What the membership of the Redis store does beyond its contract.
+//! What the membership of the Redis store does beyond the contract of all stores.
 
 use crate::subject::RedisSubject;
 use punctual_core::{BrokerId, Epoch, Heartbeat, PartitionId, Seat};
@@ -8,7 +8,7 @@ use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use punctual_store_redis::keys;
 
 #[test]
-fn all_who_open_a_store_have_the_same_secret_and_those_of_another_have_not() {
+fn all_brokers_of_a_cluster_have_the_same_secret_and_other_clusters_another() {
     run(async {
         let (shop, other) = (RedisSubject::single(), RedisSubject::single());
         let secret = shop.open().await.secret().await.expect("a secret");
@@ -19,7 +19,7 @@ fn all_who_open_a_store_have_the_same_secret_and_those_of_another_have_not() {
 }
 
 #[test]
-fn a_secret_that_nobody_made_is_refused() {
+fn a_malformed_secret_is_refused() {
     run(async {
         let subject = RedisSubject::cluster();
         let store = subject.open().await;
@@ -29,21 +29,21 @@ fn a_secret_that_nobody_made_is_refused() {
 }
 
 #[test]
-fn epochs_that_others_say_they_have_are_passed_over() {
+fn a_lease_gets_an_epoch_above_those_in_heartbeats() {
     run(async {
         let store = RedisSubject::single().open().await;
-        let holds = vec![(PartitionId::FIRST, Epoch::new(41).expect("small"))];
+        let holds = vec![(PartitionId::FIRST, Epoch::new(41).expect("a valid epoch"))];
         let broker = BrokerId::new("a:1");
         let presence = Heartbeat { broker, holds, leaving: false, ahead_ms: None };
-        store.heartbeat(&presence, TTL).await.expect("Redis is there");
+        store.heartbeat(&presence, TTL).await.expect("Redis answers");
         let seat = Seat::Partition(PartitionId::FIRST);
         let lease = store.acquire(seat, &BrokerId::new("b:1"), TTL, NOW).await;
-        assert_eq!(lease.expect("the seat is free").epoch.get(), 42);
+        assert_eq!(lease.expect("the lease is free").epoch.get(), 42);
     });
 }
 
 #[test]
-fn what_cannot_be_read_on_the_roll_harms_nobody() {
+fn unreadable_heartbeats_are_ignored() {
     run(async {
         let subject = RedisSubject::single();
         let store = subject.open().await;
@@ -53,7 +53,7 @@ fn what_cannot_be_read_on_the_roll_harms_nobody() {
         let broker = BrokerId::new("a:1");
         let presence = Heartbeat { broker, holds: Vec::new(), leaving: false, ahead_ms: None };
         for _ in 0..2 {
-            let roll = store.heartbeat(&presence, TTL).await.expect("Redis is there");
+            let roll = store.heartbeat(&presence, TTL).await.expect("Redis answers");
             assert_eq!(roll.present.len(), 1, "{roll:?}");
             assert_eq!(roll.present[0].presence, presence);
         }
