@@ -89,7 +89,8 @@ impl StoreArgs {
             return Ok(StoreLocation::Embedded(dir.clone()));
         }
         let urls = self.kind.redis.clone();
-        let mut options = punctual_store_redis::Options::new(urls, &self.cluster, Partitions::ONE);
+        let mut options =
+            punctual_store_redis::RedisOptions::new(urls, &self.cluster, Partitions::ONE);
         options.timeout = REDIS_TIMEOUT;
         if let Some(file) = &self.redis_ca {
             let pem = std::fs::read(file)

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
 
-mod field;
+use punctual_test_support as field;
 
 use std::process::Command;
 
-use field::{Broker, Receiver, eventually};
+use field::{TestBroker as Broker, WebhookReceiver as Receiver, eventually};
 use serde_json::{Value, json};
 
 /// Runs a command. Out: whether it went well, what it printed, and what it complained of.

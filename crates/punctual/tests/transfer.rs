@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
 
-mod field;
+use punctual_test_support as field;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use field::{Broker, Receiver, eventually};
+use field::{TestBroker as Broker, WebhookReceiver as Receiver, eventually};
 use punctual_core::{BrokerId, PartitionId, Partitions, Seat};
 use punctual_store::conformance::fixtures::{NOW, at, id, letter, partition, rich_task, task};
 use punctual_store::{Batch, BatchNo, Change, LeaseStore as _, TaskStore as _};

@@ -21,7 +21,7 @@ pub enum StoreLocation {
     /// In a directory of this machine, which one process at a time may open.
     Embedded(PathBuf),
     /// In Redis. The number of partitions in these options is replaced by [`PartitionCount`].
-    Redis(punctual_store_redis::Options),
+    Redis(punctual_store_redis::RedisOptions),
 }
 
 /// How many partitions the caller expects.
@@ -57,7 +57,7 @@ pub enum OpenStoreError {
         /// The data directory.
         dir: PathBuf,
         /// What the embedded store reported.
-        source: punctual_store_embedded::OpenError,
+        source: punctual_store_embedded::EmbeddedOpenError,
     },
     /// Redis cannot be reached, or refuses: see the cause.
     #[error("cannot open the cluster {cluster} in Redis")]
@@ -65,7 +65,7 @@ pub enum OpenStoreError {
         /// The name of the cluster in Redis.
         cluster: String,
         /// What the Redis store reported.
-        source: punctual_store_redis::OpenError,
+        source: punctual_store_redis::RedisOpenError,
     },
     /// There is nothing to open: check the name, or let the store be created.
     #[error("there is no cluster {cluster} in Redis")]
@@ -120,18 +120,18 @@ async fn open_embedded(
 fn open_directory(
     dir: &Path,
     partitions: PartitionCount,
-) -> Result<OpenedStore, punctual_store_embedded::OpenError> {
-    use punctual_store_embedded::{OpenError, Options};
+) -> Result<OpenedStore, punctual_store_embedded::EmbeddedOpenError> {
+    use punctual_store_embedded::{EmbeddedOpenError, EmbeddedOptions};
 
     let partitions = match partitions {
         PartitionCount::Exactly(partitions) => partitions,
         PartitionCount::Existing => EmbeddedStore::partitions_in(dir)?,
         PartitionCount::ExistingOr(partitions) => match EmbeddedStore::partitions_in(dir) {
-            Err(OpenError::NotAStore { .. }) => partitions,
+            Err(EmbeddedOpenError::NotAStore { .. }) => partitions,
             found => found?,
         },
     };
-    let (store, report) = EmbeddedStore::open(dir, Options::new(partitions))?;
+    let (store, report) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
     Ok(OpenedStore {
         store: AnyStore::Embedded(store),
         partitions,
@@ -141,10 +141,10 @@ fn open_directory(
 }
 
 async fn open_redis(
-    mut options: punctual_store_redis::Options,
+    mut options: punctual_store_redis::RedisOptions,
     partitions: PartitionCount,
 ) -> Result<OpenedStore, OpenStoreError> {
-    use punctual_store_redis::OpenError;
+    use punctual_store_redis::RedisOpenError;
 
     let cluster = options.cluster.clone();
     let failed = |source| OpenStoreError::Redis { cluster: cluster.clone(), source };
@@ -157,7 +157,7 @@ async fn open_redis(
     };
     let opened = match RedisStore::open(options.clone()).await {
         // Another broker may have created it a moment ago, so the answer of the server decides.
-        Err(OpenError::Partitions { made, .. })
+        Err(RedisOpenError::Partitions { made, .. })
             if matches!(partitions, PartitionCount::ExistingOr(_)) =>
         {
             options.partitions = read_partitions(&made).map_err(failed)?;
@@ -175,11 +175,11 @@ async fn open_redis(
     })
 }
 
-fn read_partitions(made: &str) -> Result<Partitions, punctual_store_redis::OpenError> {
+fn read_partitions(made: &str) -> Result<Partitions, punctual_store_redis::RedisOpenError> {
     let count = made.parse().ok().and_then(|count| Partitions::new(count).ok());
     count.ok_or_else(|| {
         let broken = format!("the store says that it has {made:?} partitions");
-        punctual_store_redis::OpenError::Store(StoreError::Broken(broken))
+        punctual_store_redis::RedisOpenError::Store(StoreError::Broken(broken))
     })
 }
 

@@ -1,84 +1,185 @@
-//! A small disk of its own: an ext4 in a file, mounted for the time of a test.
+//! A failing fsync and a full disk, on the real binary.
+//!
+//! Needs root, strace and loop devices.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
-use tempfile::TempDir;
+use punctual_test_support::strace::{Tracer, failed_at_millis, with_failing_syncs};
+use punctual_test_support::{
+    BrokerClient, BrokerProcess, RecordingReceiver, SmallDisk, WAIT_MAX, now_millis, pause,
+};
+use serde_json::json;
 
-/// Mounted until it is dropped, also when the test fails.
-pub(crate) struct SmallDisk {
-    dir: TempDir,
+use crate::load::{AcknowledgedCall, NOWHERE, far, load};
+
+#[test]
+fn a_broker_whose_fsync_fails_acknowledges_nothing_more_and_exits_with_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let (process, client) = BrokerProcess::start(dir.path());
+    let mut tracer = None;
+    let acknowledged = load(&client, "a", 100, || {
+        tracer = Some(Tracer::fail_next_sync(process.pid(), "journal-write"));
+    });
+    let (status, said) = process.end();
+    assert!(!status.success(), "{status}");
+    for words in ["Error: the store stopped the broker", "fsync failed on", "Input/output error"] {
+        assert!(said.contains(words), "it does not say {words:?}:\n{said}");
+    }
+    let failed_at = tracer.unwrap().failed_at_millis();
+    for AcknowledgedCall { key, from_millis } in &acknowledged {
+        assert!(*from_millis <= failed_at, "{key} was acknowledged after a failed fsync");
+    }
+    let (process, client) = BrokerProcess::start(dir.path());
+    client.assert_has(acknowledged.iter().map(|acknowledged| &acknowledged.key));
+    println!("{} acknowledged before fsync failed, all there", acknowledged.len());
+    process.kill();
 }
 
-impl SmallDisk {
-    pub(crate) fn mount(mebibytes: u64) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = Self { dir };
-        let image = disk.dir.path().join("image");
-        File::create(&image).unwrap().set_len(mebibytes << 20).unwrap();
-        std::fs::create_dir(disk.path()).unwrap();
-        // No blocks set aside for root, or root's broker would find room on a disk that says it is full.
-        let make = Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image).output();
-        explain("mkfs.ext4 (package e2fsprogs)", make);
-        let mount =
-            Command::new("mount").args(["-o", "loop"]).arg(&image).arg(disk.path()).output();
-        explain("mount -o loop (as root, with loop devices)", mount);
-        disk
-    }
+#[test]
+fn a_broker_whose_fsync_fails_at_the_start_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("strace");
+    let data = dir.path().join("data");
+    let (process, client) = BrokerProcess::launch(with_failing_syncs(&log), &data);
+    let (status, said) = process.end();
+    assert!(client.is_none(), "ready, although nothing is durable");
+    assert!(!status.success(), "{status}");
+    assert!(said.contains("Input/output error"), "it says what happened:\n{said}");
+    assert!(failed_at_millis(&log).is_some(), "a sync was made to fail");
+    let (process, client) = BrokerProcess::start(&data);
+    assert_eq!(client.try_put("a", &far(NOWHERE)), Some(true), "the directory is as good as new");
+    process.kill();
+}
 
-    pub(crate) fn path(&self) -> PathBuf {
-        self.dir.path().join("mounted")
+#[test]
+fn a_broker_whose_last_checkpoint_fails_says_so_and_has_everything_at_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let (process, client) = BrokerProcess::start(dir.path());
+    let keys: Vec<String> = (0..50).map(|n| format!("a-{n}")).collect();
+    for key in &keys {
+        assert_eq!(client.try_put(key, &far(NOWHERE)), Some(true));
     }
+    let tracer = Tracer::fail_next_sync(process.pid(), "store-checkpoint");
+    process.signal("-TERM");
+    let (status, said) = process.end();
+    assert!(!status.success(), "{status}\n{said}");
+    assert!(said.contains("Input/output error"), "it says what happened:\n{said}");
+    tracer.failed_at_millis();
+    let (process, client) = BrokerProcess::start(dir.path());
+    client.assert_has(&keys);
+    process.kill();
+}
 
-    pub(crate) fn data(&self) -> PathBuf {
-        self.path().join("data")
+#[test]
+fn a_full_disk_refuses_new_tasks_while_the_others_fire_and_are_cancelled_until_there_is_room() {
+    let (disk, receiver) = (SmallDisk::mount(768), RecordingReceiver::start());
+    let (process, client) = BrokerProcess::start(&disk.data());
+    let begun = put_ticks(&client, &receiver);
+    for key in ["cancelled-1", "cancelled-2"] {
+        assert_eq!(client.try_put(key, &far(NOWHERE)), Some(true));
     }
+    disk.fill(0);
+    let mut kept = put_until_full(&client);
+    assert_cancels(&client, "cancelled-1");
+    let mut fired = vec![fires_after(&receiver, &client, begun, now_millis())];
+    disk.empty();
+    assert!(takes_again(&client, "after-1"), "there is room, and it takes nothing");
+    kept.push("after-1".to_owned());
 
-    /// Takes all the room there is but `leave` bytes.
-    pub(crate) fn fill(&self, leave: u64) {
-        let mut ballast = File::create(self.ballast()).unwrap();
-        let mut left = free_bytes(&self.path()).saturating_sub(leave);
-        let megabyte = vec![1; 1 << 20];
-        while left > 0 {
-            let step = left.min(1 << 20);
-            match ballast.write_all(&megabyte[..usize::try_from(step).unwrap()]) {
-                Ok(()) => left -= step,
-                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => break,
-                Err(error) => panic!("{error}"),
+    // Full again, and killed: it starts without room, and does all that needs none.
+    disk.fill(0);
+    process.kill();
+    let (process, client) = BrokerProcess::start(&disk.data());
+    assert_cancels(&client, "cancelled-2");
+    fired.push(fires_after(&receiver, &client, begun, now_millis()));
+    disk.empty();
+    assert!(takes_again(&client, "after-2"), "there is room, and it takes nothing");
+    kept.push("after-2".to_owned());
+
+    process.signal("-TERM");
+    let (status, said) = process.end();
+    assert!(status.success(), "{status}\n{said}");
+    let (process, client) = BrokerProcess::start(&disk.data());
+    client.assert_has(&kept);
+    for key in fired.iter().map(String::as_str).chain(["cancelled-1", "cancelled-2"]) {
+        assert_eq!(client.request_task("GET", key, "").unwrap().0, 404, "{key} had ended");
+    }
+    println!("{} tasks until 507; {fired:?} fired on the full disk", kept.len());
+    process.kill();
+}
+
+/// A task for each of the next seconds: whenever the disk is full, some are still to come. When they begin.
+fn put_ticks(client: &BrokerClient, receiver: &RecordingReceiver) -> u128 {
+    let begun = now_millis();
+    for second in 1..=100 {
+        let body = json!({
+            "at": u64::try_from(begun).unwrap() + second * 1000,
+            "target": {"http": {"url": format!("{}/now/tick-{second}", receiver.url)}},
+        });
+        assert_eq!(client.try_put(&format!("tick-{second}"), &body), Some(true));
+    }
+    begun
+}
+
+fn assert_cancels(client: &BrokerClient, key: &str) {
+    let (status, answer) = client.request_task("DELETE", key, "").unwrap();
+    assert_eq!((status, &answer["result"]), (200, &json!("cancelled")), "{answer}");
+}
+
+/// Whether it takes a task before patience ends.
+fn takes_again(client: &BrokerClient, key: &str) -> bool {
+    (0..100).any(|_| {
+        pause(Duration::from_millis(100));
+        client.try_put(key, &far(NOWHERE)) == Some(true)
+    })
+}
+
+/// Files large tasks until they are refused, in the way that the API promises; those that were taken.
+fn put_until_full(client: &BrokerClient) -> Vec<String> {
+    let mut body = far(NOWHERE);
+    body["payload"] = json!("x".repeat(250 << 10));
+    let body = &body.to_string();
+    let fill = |number: u64| {
+        let mut kept = Vec::new();
+        for n in 0..1000 {
+            let key = format!("large-{number}-{n}");
+            let (status, answer) = client.request_task("PUT", &key, body).expect("it answers");
+            if status == 201 {
+                kept.push(key);
+                continue;
             }
+            assert_eq!(status, 507, "{answer}");
+            assert_eq!(answer["type"], "urn:punctual:full", "{answer}");
+            assert_eq!(answer["status"], 507, "{answer}");
+            return kept;
         }
-        // What is written later than now might find the room that others count on.
-        let _ = ballast.sync_all();
-    }
-
-    pub(crate) fn empty(&self) {
-        std::fs::remove_file(self.ballast()).unwrap();
-    }
-
-    fn ballast(&self) -> PathBuf {
-        self.path().join("ballast")
-    }
+        panic!("a gigabyte on a full disk, and no refusal");
+    };
+    thread::scope(|scope| {
+        let fillings: Vec<_> = (0..4).map(|number| scope.spawn(move || fill(number))).collect();
+        fillings.into_iter().flat_map(|filling| filling.join().unwrap()).collect()
+    })
 }
 
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a broker that a failing test has not ended yet must not keep it mounted for ever.
-        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
-    }
-}
-
-pub(crate) fn free_bytes(path: &Path) -> u64 {
-    let output = Command::new("df").args(["-B1", "--output=avail"]).arg(path).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().nth(1).and_then(|line| line.trim().parse().ok()).expect("df says a number")
-}
-
-fn explain(what: &str, outcome: std::io::Result<std::process::Output>) {
-    match outcome {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => panic!("{what} is needed: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => panic!("{what} is needed: {error}"),
+/// Waits for a task that was due after `from` and for its end in the store; its key.
+fn fires_after(
+    receiver: &RecordingReceiver,
+    client: &BrokerClient,
+    begun: u128,
+    from: u128,
+) -> String {
+    loop {
+        let key = receiver.next(WAIT_MAX).expect("tasks fire on a full disk");
+        let second: u128 = key.strip_prefix("tick-").unwrap().parse().unwrap();
+        if begun + second * 1000 <= from {
+            continue;
+        }
+        let gone = (0..100).any(|_| {
+            pause(Duration::from_millis(20));
+            client.request_task("GET", &key, "").is_some_and(|(status, _)| status == 404)
+        });
+        assert!(gone, "{key} fired and is not settled");
+        return key;
     }
 }

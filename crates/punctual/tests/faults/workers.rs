@@ -1,188 +1,345 @@
-//! Workers as witnesses: on a gRPC stream and by long poll. Every delivery is written down before anything is said of it.
+//! Faults with workers as witnesses: a broker that is killed or stopped while workers on streams and by long poll hold leases.
 //!
-//! What becomes of a delivery follows from its key: `…slow` is acked after a while, `…lost` is not acked in time at first, as if the worker
-//! had died with it. What must happen exactly once in effect is done behind a table of fire ids.
+//! Longer: `PUNCTUAL_KILL_ROUNDS=50 cargo test --release -p punctual --test faults_workers -- --nocapture killed`.
+//! What was seen stands in `docs/faults.md`.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
+use punctual_test_support::ports::free_address;
+use punctual_test_support::workers::{POLLED, STREAMED};
+use punctual_test_support::{
+    BrokerClient, BrokerProcess, DeliveryLog, ReceivedDelivery, Workers, eventually, now_millis,
+    pause,
+};
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use punctual_client::{Client, Dedup, Delivery, Failure};
+use punctual_client::Client;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 
-use crate::witness::{Ledger, SLOW, millis, pause};
+/// Callers at the same time.
+const CALLERS: u64 = 4;
 
-/// The queue of workers on a stream.
-pub(crate) const STREAMED: &str = "streamed";
-/// The queue of workers who poll.
-pub(crate) const POLLED: &str = "polled";
-
-/// How long a worker on a stream keeps what it loses: well beyond the lease, so that the ack is stale.
-const LOST: Duration = Duration::from_secs(3);
-
-/// Effects by fire id: what a worker that dedups has done.
-#[derive(Clone, Default)]
-pub(crate) struct Effects(Arc<Mutex<HashMap<String, u64>>>);
-
-impl Effects {
-    fn add(&self, fire_id: &str) {
-        *self.0.lock().unwrap().entry(fire_id.to_owned()).or_default() += 1;
-    }
-
-    pub(crate) fn of(&self, fire_id: &str) -> u64 {
-        self.0.lock().unwrap().get(fire_id).copied().unwrap_or_default()
-    }
+/// What was asked for, and what was answered.
+#[derive(Debug, Clone)]
+struct WorkerTask {
+    key: String,
+    due_millis: u64,
+    guarantee: &'static str,
+    /// `None`: there was no answer.
+    acknowledged: Option<bool>,
 }
 
-/// What workers have in common.
-#[derive(Clone)]
-struct Book {
-    ledger: Ledger,
-    effects: Effects,
-    /// Keys of `…lost` that have been lost.
-    lost: Arc<Mutex<HashSet<String>>>,
-    /// The table of those who poll, as a database would be: fire ids whose effect was made.
-    seen: Arc<Mutex<HashSet<String>>>,
-}
-
-impl Book {
-    /// Whether this delivery is to be lost: once each.
-    fn loses(&self, key: &str) -> bool {
-        key.ends_with("lost") && self.lost.lock().unwrap().insert(key.to_owned())
-    }
-}
-
-/// Workers of both kinds, until dropped.
-pub(crate) struct Workers {
-    pub(crate) effects: Effects,
-    stop: Arc<AtomicBool>,
-    leave: Option<oneshot::Sender<()>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Workers {
-    /// They come back to this address whenever the broker does.
-    pub(crate) fn start(address: SocketAddr, ledger: &Ledger) -> Self {
-        Self::start_at(&[address], ledger)
-    }
-
-    /// The same with several brokers: on streams at each of them, and polls that go round, acked at another than they were leased at.
-    pub(crate) fn start_at(addresses: &[SocketAddr], ledger: &Ledger) -> Self {
-        let effects = Effects::default();
-        let book = Book {
-            ledger: ledger.clone(),
-            effects: effects.clone(),
-            lost: Arc::default(),
-            seen: Arc::default(),
-        };
-        let stop = Arc::new(AtomicBool::new(false));
-        let (leave, left) = oneshot::channel();
-        let polling = (0..4).map(|turn| {
-            let (book, stop) = (book.clone(), Arc::clone(&stop));
-            let addresses = addresses.to_vec();
-            thread::spawn(move || poll(&addresses, turn, &book, &stop))
-        });
-        let mut threads: Vec<_> = polling.collect();
-        let addresses = addresses.to_vec();
-        threads.push(thread::spawn(move || stream(&addresses, &book, left)));
-        Self { effects, stop, leave: Some(leave), threads }
-    }
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        drop(self.leave.take());
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Two workers of the Rust client at each broker, which find it again by themselves.
-fn stream(addresses: &[SocketAddr], book: &Book, left: oneshot::Receiver<()>) {
-    let runtime = Runtime::new().unwrap();
-    runtime.block_on(async {
-        let dedup = Dedup::in_memory(1_000_000);
-        let workers: Vec<_> = addresses
-            .iter()
-            .flat_map(|address| [address, address])
-            .map(|address| {
-                let client = Client::connect(format!("http://{address}")).unwrap();
-                let (book, dedup) = (book.clone(), dedup.clone());
-                let worker = client.namespace("shop").worker(STREAMED);
-                let worker = worker.extend_for(Duration::ZERO);
-                worker.handler(move |delivery| work(delivery, book.clone(), dedup.clone())).spawn()
+#[test]
+fn a_broker_that_is_killed_while_workers_hold_leases_loses_and_doubles_nothing() {
+    let rounds = std::env::var("PUNCTUAL_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let rounds: u64 = rounds.unwrap_or(4);
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (log, _) = DeliveryLog::new();
+    let workers = Workers::start(address, &log);
+    let mut asked = Vec::new();
+    for round in 0..rounds {
+        let (process, client) = BrokerProcess::start_at(address, dir.path(), &[]);
+        let asking: Vec<_> = (0..CALLERS)
+            .map(|number| {
+                let client = client.clone();
+                thread::spawn(move || ask_until_killed(&client, round, number))
             })
             .collect();
-        let _ = left.await;
-        for worker in workers {
-            let _ = worker.stop().await;
+        // Time for workers to find the broker again, and for leases of a second to run out.
+        pause(Duration::from_millis(1200 + round * 7919 % 800));
+        process.kill();
+        asked.extend(asking.into_iter().flat_map(|asking| asking.join().unwrap()));
+    }
+    let (process, client) = BrokerProcess::start_at(address, dir.path(), &[]);
+    let stats = all_ended(&client);
+    let unknown = unknown_letters(&client);
+    judge(&asked, &log.deliveries(), &workers, &unknown);
+    add_up(&asked, &stats, unknown.len());
+    println!("{rounds} kills, {} tasks: {stats}", asked.len());
+    drop(workers);
+    process.kill();
+}
+
+/// Waits until everything has ended, as long as something does.
+fn all_ended(client: &BrokerClient) -> Value {
+    let stats = || client.request("GET", "/v1/shop/stats", "").expect("it answers").1;
+    let mut last = stats();
+    loop {
+        if last["scheduled"] == 0 && last["firing"] == 0 {
+            return last;
+        }
+        last = eventually(|| {
+            let stats = stats();
+            let goes_on = ["done", "dead"].iter().any(|state| stats[*state] != last[*state]);
+            goes_on.then_some(stats)
+        });
+    }
+}
+
+/// Files tasks that are due within a second and a half, until there is no answer.
+fn ask_until_killed(client: &BrokerClient, round: u64, number: u64) -> Vec<WorkerTask> {
+    let mut all = Vec::new();
+    for n in 0..u64::MAX {
+        let guarantee = ["at_least_once", "at_most_once", "exactly_once"][(n % 3) as usize];
+        // Some are acked late, and some not at all in the first attempt.
+        let manner = match n % 20 {
+            7 => "lost",
+            n if n % 8 == 1 => "slow",
+            _ => "now",
+        };
+        let key = format!("k{round}-{number}-{n}-{manner}");
+        let due_millis = u64::try_from(now_millis()).unwrap() + (n * 613 + number * 97) % 1500;
+        let body = json!({
+            "at": due_millis,
+            "guarantee": guarantee,
+            "target": {"queue": if n % 2 == 0 { STREAMED } else { POLLED }},
+            "timeout": "1s",
+            "retry": {"attempts_max": 50, "backoff": {"fixed": "50ms"}, "jitter": 0},
+        });
+        let acknowledged = client.try_put(&key, &body);
+        all.push(WorkerTask { key, due_millis, guarantee, acknowledged });
+        if acknowledged.is_none() {
+            break;
+        }
+    }
+    all
+}
+
+/// The keys of all dead letters, which are such of which nobody knows what came of them.
+fn unknown_letters(client: &BrokerClient) -> HashSet<String> {
+    let (mut keys, mut cursor) = (HashSet::new(), String::new());
+    loop {
+        let (status, page) =
+            client.request("GET", &format!("/v1/shop/dead?limit=1000{cursor}"), "").unwrap();
+        assert_eq!(status, 200, "{page}");
+        for letter in page["dead"].as_array().unwrap() {
+            assert_eq!(letter["reason"], "unknown", "{letter}");
+            let task = &letter["task"];
+            assert_eq!(task["guarantee"], "at_most_once", "{letter}");
+            assert!(keys.insert(task["key"].as_str().unwrap().to_owned()), "{letter}");
+        }
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return keys,
+        }
+    }
+}
+
+fn judge(
+    asked: &[WorkerTask],
+    deliveries: &HashMap<String, Vec<ReceivedDelivery>>,
+    workers: &Workers,
+    unknown: &HashSet<String>,
+) {
+    let mut counts: HashMap<&str, u64> = HashMap::new();
+    for asked in asked {
+        let got = deliveries.get(&asked.key).map_or([].as_slice(), Vec::as_slice);
+        assert_ne!(asked.acknowledged, Some(false), "refused: {asked:?}");
+        for delivery in got {
+            assert!(delivery.at_millis >= asked.due_millis.into(), "early: {asked:?} {delivery:?}");
+        }
+        let ids: HashSet<&str> = got.iter().map(|delivery| delivery.fire_id.as_str()).collect();
+        assert!(ids.len() <= 1, "one fire has one id: {asked:?} {got:?}");
+        for id in ids {
+            assert_eq!(workers.effects.of(id), 1, "one effect: {asked:?} {got:?}");
+        }
+        let what = match (asked.guarantee, got.len()) {
+            ("at_most_once", 0) if asked.acknowledged == Some(true) => {
+                assert!(unknown.contains(&asked.key), "never sent, and nobody says so: {asked:?}");
+                "at most once, never received, unknown"
+            }
+            ("at_most_once", 1) if unknown.contains(&asked.key) => {
+                "at most once, received, unknown"
+            }
+            ("at_most_once", 1) => "at most once, received, done",
+            ("at_most_once", 2..) => panic!("at most once, and again: {asked:?} {got:?}"),
+            (_, 0) if asked.acknowledged == Some(true) => {
+                panic!("acknowledged and never received: {asked:?}")
+            }
+            (_, 0) => "unanswered, never received",
+            (_, 1) => "at least once, once",
+            (_, 2..) => "at least once, again",
+        };
+        *counts.entry(what).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_unstable();
+    println!("{counts:?}");
+    for wanted in ["at most once, received, done", "at least once, once", "at least once, again"] {
+        assert!(counts.iter().any(|(what, _)| *what == wanted), "never {wanted}: {counts:?}");
+    }
+}
+
+/// Everything accepted has ended, and every end is counted once.
+fn add_up(asked: &[WorkerTask], stats: &Value, unknown: usize) {
+    let number = |name: &str| usize::try_from(stats[name].as_u64().unwrap()).unwrap();
+    let acknowledged = asked.iter().filter(|asked| asked.acknowledged == Some(true)).count();
+    let accepted = number("accepted");
+    assert!(
+        (acknowledged..=asked.len()).contains(&accepted),
+        "{acknowledged} acknowledged: {stats}"
+    );
+    assert_eq!(number("done") + number("dead"), accepted, "{stats}");
+    assert_eq!((number("dead"), number("dead_letters")), (unknown, unknown), "{stats}");
+    for none in ["scheduled", "firing", "paused", "cancelled", "queued", "oldest_overdue_ms"] {
+        assert_eq!(number(none), 0, "{none}: {stats}");
+    }
+}
+
+/// A task for a queue that is due now.
+fn due(guarantee: &str, queue: &str) -> Value {
+    json!({
+        "in": "0s",
+        "guarantee": guarantee,
+        "target": {"queue": queue},
+        "timeout": "10m",
+        "retry": {"attempts_max": 1},
+    })
+}
+
+/// Leases one delivery by long poll; it is the worker's for ten minutes.
+fn lease(client: &BrokerClient) -> Value {
+    let body = json!({"wait": "10s", "lease": "10m"}).to_string();
+    let (status, mut answer) =
+        client.request("POST", &format!("/v1/shop/queues/{POLLED}/lease"), &body).unwrap();
+    assert_eq!(status, 200, "{answer}");
+    answer["deliveries"][0].take()
+}
+
+fn ack(client: &BrokerClient, delivery: &Value) -> Option<Value> {
+    let body = json!({"tokens": [delivery["token"]]}).to_string();
+    let (_, answer) = client.request("POST", &format!("/v1/shop/queues/{POLLED}/ack"), &body)?;
+    Some(answer["results"][0]["result"].clone())
+}
+
+/// Waits for the end of a broker that was told to stop: well, in time, and with its store closed.
+fn ends_well(process: BrokerProcess, told_at: u128, within: Duration) -> u128 {
+    let (status, said) = process.end();
+    let took = now_millis() - told_at;
+    assert!(status.success(), "{status}\n{said}");
+    assert!(took <= within.as_millis(), "it took {took} ms:\n{said}");
+    took
+}
+
+fn opens_clean(dir: &Path, address: SocketAddr) -> (BrokerProcess, BrokerClient) {
+    let (process, client) = BrokerProcess::start_at(address, dir, &[]);
+    let opened = process.logged("store open").expect("it says how it opened");
+    assert_eq!((&opened["replayed"], &opened["clean"]), (&json!(0), &json!(true)), "{opened}");
+    (process, client)
+}
+
+#[test]
+fn a_broker_that_stops_lets_workers_settle_what_they_have() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (process, client) = BrokerProcess::start_at(address, dir.path(), &["--grace", "20s"]);
+    let (took, mut taken) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let connect = async { Client::connect(format!("http://{address}")).unwrap() };
+    let worker = runtime.block_on(connect).namespace("shop").worker(STREAMED).handler(move |_| {
+        let took = took.clone();
+        async move {
+            let _ = took.send(());
+            // It works, and its broker stops meanwhile.
+            let work = std::future::pending::<()>();
+            let _ = tokio::time::timeout(Duration::from_millis(1500), work).await;
+            Ok(())
         }
     });
+    let worker = runtime.block_on(async { worker.spawn() });
+    assert_eq!(client.try_put("streamed", &due("at_most_once", STREAMED)), Some(true));
+    assert_eq!(client.try_put("polled", &due("at_least_once", POLLED)), Some(true));
+    assert_eq!(client.try_put("later", &due("at_least_once", "nobody")), Some(true));
+    taken.blocking_recv().unwrap();
+    let held = lease(&client);
+
+    process.signal("-TERM");
+    let told_at = now_millis();
+    let (_, problem) = eventually(|| client.request("GET", "/readyz", "").filter(|it| it.0 == 503));
+    assert!(problem["reasons"][0].as_str().unwrap().starts_with("draining"), "{problem}");
+    let (status, problem) =
+        client.request_task("PUT", "new", &due("at_least_once", POLLED).to_string()).unwrap();
+    assert_eq!((status, &problem["type"]), (503, &json!("urn:punctual:stopping")), "{problem}");
+    let polled = client.request("POST", &format!("/v1/shop/queues/{POLLED}/lease"), "{}").unwrap();
+    assert_eq!(polled.0, 503, "nothing is handed out: {polled:?}");
+    assert_eq!(ack(&client, &held), Some(json!("acked")));
+    assert_eq!(ack(&client, &held), Some(json!("stale")));
+    let took = ends_well(process, told_at, Duration::from_secs(6));
+    println!("stopped {took} ms after SIGTERM, of which a worker worked about 1500");
+    let worked = runtime.block_on(worker.stop()).unwrap();
+    assert_eq!((worked.acked, worked.stale, worked.untold), (1, 0, 0), "{worked:?}");
+
+    let (process, client) = opens_clean(dir.path(), address);
+    let (_, stats) = client.request("GET", "/v1/shop/stats", "").unwrap();
+    assert_eq!((&stats["done"], &stats["scheduled"]), (&json!(2), &json!(1)), "{stats}");
+    process.kill();
 }
 
-async fn work(delivery: Delivery, book: Book, dedup: Dedup) -> Result<(), Failure> {
-    let (key, fire_id) = (delivery.key.clone().unwrap_or_default(), delivery.fire_id.clone());
-    book.ledger.write(&key, fire_id.as_str(), delivery.fire_at.as_millis());
-    let effects = book.effects.clone();
-    let effect = || async move {
-        effects.add(fire_id.as_str());
-        Ok(())
-    };
-    dedup.once(&delivery.fire_id, effect).await?;
-    let held = match key {
-        key if book.loses(&key) => LOST,
-        key if key.ends_with("slow") => SLOW,
-        _ => Duration::ZERO,
-    };
-    if !held.is_zero() {
-        let _ = tokio::time::timeout(held, std::future::pending::<()>()).await;
+#[test]
+fn what_is_not_settled_when_a_broker_stops_is_given_up_and_the_store_is_closed() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (process, client) = BrokerProcess::start_at(address, dir.path(), &["--grace", "4s"]);
+    // A receiver that takes the delivery and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let mut webhook = due("at_least_once", POLLED);
+    webhook["target"] = json!({"http": {"url": url}});
+    assert_eq!(client.try_put("webhook", &webhook), Some(true));
+    let (_connection, _) = silent.accept().unwrap();
+    for (key, guarantee) in [("again", "at_least_once"), ("never", "at_most_once")] {
+        assert_eq!(client.try_put(key, &due(guarantee, POLLED)), Some(true));
     }
-    Ok(())
+    let held: HashMap<String, Value> = [lease(&client), lease(&client)]
+        .into_iter()
+        .map(|delivery| (delivery["key"].as_str().unwrap().to_owned(), delivery))
+        .collect();
+
+    process.signal("-TERM");
+    let took = ends_well(process, now_millis(), Duration::from_secs(4));
+    println!("gave up and stopped {took} ms after SIGTERM");
+
+    let (process, client) = opens_clean(dir.path(), address);
+    let (mut again, mut stream) = (lease(&client), silent.accept().unwrap().0);
+    assert_eq!(again["key"], "again", "{again}");
+    for same in ["fire_id", "attempt", "fire_at", "task"] {
+        assert_eq!(again[same], held["again"][same], "{same}");
+    }
+    assert_eq!(ack(&client, &held["again"]), Some(json!("stale")), "a token of the last broker");
+    assert_eq!(ack(&client, &again.take()), Some(json!("acked")));
+    std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        .unwrap();
+    let stats = eventually(|| {
+        let (_, stats) = client.request("GET", "/v1/shop/stats", "")?;
+        (stats["done"] == 2).then_some(stats)
+    });
+    assert_eq!((&stats["accepted"], &stats["dead"]), (&json!(3), &json!(1)), "{stats}");
+    assert_eq!(unknown_letters(&client), HashSet::from(["never".to_owned()]));
+    process.kill();
 }
 
-/// A worker without a library: long poll, and an ack for each.
-fn poll(addresses: &[SocketAddr], mut turn: usize, book: &Book, stop: &AtomicBool) {
-    let config = ureq::Agent::config_builder().http_status_as_error(false);
-    let agent: ureq::Agent = config.timeout_global(Some(Duration::from_secs(5))).build().into();
-    let mut post = |verb: &str, body: &Value| -> Option<Value> {
-        turn += 1;
-        let address = addresses[turn % addresses.len()];
-        let url = format!("http://{address}/v1/shop/queues/{POLLED}/{verb}");
-        let mut answer = agent.post(url).send(body.to_string()).ok()?;
-        let text = answer.body_mut().read_to_string().ok()?;
-        (answer.status() == 200).then(|| serde_json::from_str(&text).ok())?
-    };
-    while !stop.load(Ordering::Relaxed) {
-        let Some(answer) = post("lease", &json!({"max": 10, "wait": "500ms", "lease": "1s"}))
-        else {
-            pause(Duration::from_millis(20));
-            continue;
-        };
-        for delivery in answer["deliveries"].as_array().unwrap() {
-            let text = |field: &str| delivery[field].as_str().unwrap_or_default().to_owned();
-            let (key, fire_id) = (text("key"), text("fire_id"));
-            book.ledger.write(&key, &fire_id, millis(&text("fire_at")));
-            if book.seen.lock().unwrap().insert(fire_id.clone()) {
-                book.effects.add(&fire_id);
-            }
-            if book.loses(&key) {
-                continue;
-            }
-            if key.ends_with("slow") {
-                pause(SLOW);
-            }
-            // A broker that is away is not the only one.
-            let ack = json!({"tokens": [delivery["token"]]});
-            let _ = addresses.iter().any(|_| post("ack", &ack).is_some());
-        }
-    }
+#[test]
+fn a_broker_that_stops_does_not_wait_for_workers_that_are_gone() {
+    let (dir, address) = (tempfile::tempdir().unwrap(), free_address());
+    let (process, client) = BrokerProcess::start_at(address, dir.path(), &["--grace", "20s"]);
+    let (took, mut taken) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let connect = async { Client::connect(format!("http://{address}")).unwrap() };
+    let worker = runtime.block_on(connect).namespace("shop").worker(STREAMED).handler(move |_| {
+        let _ = took.send(());
+        std::future::pending()
+    });
+    runtime.block_on(async { worker.spawn() });
+    assert_eq!(client.try_put("held", &due("at_least_once", STREAMED)), Some(true));
+    taken.blocking_recv().unwrap();
+    // The worker's process dies; the broker stops a moment later.
+    runtime.shutdown_background();
+    process.signal("-TERM");
+    let took = ends_well(process, now_millis(), Duration::from_secs(5));
+    println!("stopped {took} ms after SIGTERM");
+    let (process, client) = opens_clean(dir.path(), address);
+    let (_, task) = client.request_task("GET", "held", "").unwrap();
+    assert_eq!(task["state"], "scheduled", "{task}");
+    process.kill();
 }

@@ -13,8 +13,7 @@ use punctual_store::{
     Batch, BatchNo, Change, LeaseStore, Position, Resource, StoreError, TaskStore,
 };
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore, OpenReport};
-
-use super::loop_disk::LoopDisk;
+use punctual_test_support::SmallDisk;
 
 const PAYLOAD_BYTES: u64 = 16 << 10;
 
@@ -56,7 +55,7 @@ async fn count(store: &EmbeddedStore) -> usize {
 fn checkpoints_succeed_on_a_small_disk() {
     run(async {
         for mebibytes in [150, 300] {
-            let disk = LoopDisk::mount(mebibytes);
+            let disk = SmallDisk::mount(mebibytes);
             let options = || EmbeddedOptions::new(Partitions::ONE);
             let (store, _, lease) = open(&disk.data(), options()).await;
             for number in 1..=20 {
@@ -77,10 +76,10 @@ fn checkpoints_succeed_on_a_small_disk() {
 #[test]
 fn a_checkpoint_waits_for_a_full_disk_and_leaves_no_unfinished_run() {
     run(async {
-        let disk = LoopDisk::mount(200);
+        let disk = SmallDisk::mount(200);
         let (store, _, lease) = open(&disk.data(), EmbeddedOptions::new(Partitions::ONE)).await;
         apply(&store, &lease, 1, puts(&lease, 0, 256)).await.unwrap();
-        disk.fill();
+        disk.fill(0);
         // Each attempt removes the files that it began.
         for _ in 0..3 {
             store.checkpoint().await.unwrap();
@@ -103,13 +102,13 @@ fn a_checkpoint_waits_for_a_full_disk_and_leaves_no_unfinished_run() {
 #[test]
 fn dead_letters_can_be_redriven_on_a_full_disk() {
     run(async {
-        let disk = LoopDisk::mount(200);
+        let disk = SmallDisk::mount(200);
         let (store, _, lease) = open(&disk.data(), EmbeddedOptions::new(Partitions::ONE)).await;
         apply(&store, &lease, 1, puts(&lease, 0, 8)).await.unwrap();
         let tasks = store.load(partition(0), Position::START, Timestamp::MAX, 8).await.unwrap();
         let dead = tasks.iter().map(|task| die(task, NOW, None)).collect();
         apply(&store, &lease, 2, dead).await.unwrap();
-        disk.fill();
+        disk.fill(0);
         store.checkpoint().await.unwrap();
         let refused = apply(&store, &lease, 3, puts(&lease, 8, 1)).await;
         assert!(
@@ -126,13 +125,13 @@ fn dead_letters_can_be_redriven_on_a_full_disk() {
 #[test]
 fn a_checkpoint_on_a_full_disk_is_retried_after_other_background_work() {
     run(async {
-        let disk = LoopDisk::mount(200);
+        let disk = SmallDisk::mount(200);
         let options = EmbeddedOptions { ended_max: 6, ..EmbeddedOptions::new(Partitions::ONE) };
         let (store, _, lease) = open(&disk.data(), options).await;
         apply(&store, &lease, 1, puts(&lease, 0, 64)).await.unwrap();
         store.checkpoint().await.unwrap();
         apply(&store, &lease, 2, puts(&lease, 64, 64)).await.unwrap();
-        disk.fill();
+        disk.fill(0);
         store.checkpoint().await.unwrap();
         let loaded = store.load(partition(0), Position::START, Timestamp::MAX, 32).await.unwrap();
         let ends = loaded.iter().map(|task| settle(task, FireEnd::Done, NOW)).collect();

@@ -16,6 +16,5 @@ mod damage;
 mod disk_space;
 mod format_v2;
 mod list_pages;
-mod loop_disk;
 mod model;
 mod store_dir;

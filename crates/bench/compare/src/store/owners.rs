@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use punctual_core::{BrokerId, Lease, PartitionId, Partitions, Seat, TaskId, Timestamp};
 use punctual_store::{Batch, BatchNo, Change, LeaseStore, TaskStore};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use tokio::runtime::Runtime;
 
 use crate::figures::grouped;
@@ -89,7 +89,7 @@ impl StoreBench {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).build()?;
         let partitions = Partitions::new(u16::try_from(owners)?)?;
-        let (store, _) = EmbeddedStore::open(dir, Options::new(partitions))?;
+        let (store, _) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
         let broker = BrokerId::new("bench:1");
         let leases = runtime.block_on(async {
             let mut leases = Vec::new();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use punctual_core::{PartitionId, Partitions};
 use punctual_store::{Position, TaskStore};
-use punctual_store_embedded::{EmbeddedStore, Options};
+use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore};
 
 use crate::figures::StoreFigures;
 use crate::machine;
@@ -19,7 +19,7 @@ pub fn open(dir: &Path) -> BenchResult<StoreFigures> {
     let partitions = Partitions::new(OWNERS as u16)?;
     let until = NOW.after(DAY);
     let begun = machine::start();
-    let (store, report) = EmbeddedStore::open(dir, Options::new(partitions))?;
+    let (store, report) = EmbeddedStore::open(dir, EmbeddedOptions::new(partitions))?;
     figures.set("opened_seconds", begun.elapsed().as_secs_f64());
     for partition in partitions.iter() {
         let load = store.load(partition, Position::START, until, BATCH as usize);

@@ -1,0 +1,17 @@
+//! The API of a running broker, over HTTP and gRPC: what it accepts, answers and refuses.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
+
+mod batches;
+mod bodies;
+mod dead_letters;
+mod grpc;
+mod idempotency;
+mod input;
+mod lists;
+mod openapi;
+mod queues;
+mod requests;
+mod schedules;
+mod stats;
+mod tasks;

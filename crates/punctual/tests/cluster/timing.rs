@@ -1,0 +1,96 @@
+//! Whose time counts: the clock of the owner, and a lease that ended during a lookup.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use punctual_test_support::names::SlowNameServer;
+use punctual_test_support::receiver::receive;
+use punctual_test_support::{
+    BrokerClient, DeliveryLog, FakeClock, TestCluster, WAIT_MAX, WebhookReceiver, eventually,
+    millis, now_millis,
+};
+use serde_json::{Value, json};
+
+use crate::keys::{due, keys_of};
+
+#[test]
+fn a_task_handed_to_the_wrong_broker_fires_when_its_owner_says_and_not_before() {
+    let mut cluster = TestCluster::on_loopback(2, &[]);
+    // A broker whose clock is 200 ms ahead: near enough to take part, far enough to tell whose time it was.
+    let ahead = cluster.add();
+    let clock = FakeClock::new(cluster.logs(), "+0.2");
+    cluster.launch_with(ahead, &[], &clock.env());
+    let held = cluster.wait_until_whole();
+    let (log, news) = DeliveryLog::new();
+    let url = receive(log.clone());
+    let mut dues = BTreeMap::new();
+    for owner in [0, 1] {
+        for key in keys_of(&held, cluster.client(owner), &format!("from{owner}"), 20) {
+            let body = due("5ms", &format!("{url}/now/{key}"));
+            let (status, made) = cluster.client(ahead).put(&key, &body);
+            let answered = now_millis();
+            assert_eq!(status, 201, "{made}");
+            let due = millis(made["fire_at"].as_str().unwrap());
+            // By the time of the broker that was called it would be 200 ms later. A millisecond for rounding up, some for
+            // clocks that were looked at one after the other.
+            assert!(u128::from(due) <= answered + 5 + 50, "{due} at {answered}");
+            dues.insert(key, due);
+        }
+    }
+    for _ in 0..dues.len() {
+        news.recv_timeout(WAIT_MAX).expect("it fires");
+    }
+    let deliveries = log.deliveries();
+    for (key, due) in dues {
+        let [delivery] = deliveries[&key].as_slice() else { panic!("{key}: {deliveries:?}") };
+        assert_eq!(delivery.fire_at_millis, due, "{key}");
+        assert!(delivery.at_millis >= due.into(), "{key} is early: {delivery:?}");
+    }
+    cluster.brokers[ahead].kill();
+}
+
+/// How long a name takes to be looked up: longer than a lease, shorter than a broker waits for it.
+const LOOKUP: Duration = Duration::from_millis(3500);
+
+/// A broker is stopped past its lease while it looks its receiver up. The next owner makes an attempt, which fails, and
+/// then answers that the task is cancelled, or replaced. The first broker must not send what it began when it goes on.
+#[test]
+fn a_broker_that_slept_past_its_lease_in_a_lookup_does_not_send() {
+    let mut cluster = TestCluster::on_loopback(0, &[]);
+    cluster.names = Some(SlowNameServer::start());
+    for _ in 0..2 {
+        let index = cluster.add();
+        cluster.start_again(index);
+    }
+    let held = cluster.wait_until_whole();
+    let (sleeper, successor) = (cluster.client(0), cluster.client(1));
+    let receiver = WebhookReceiver::start();
+    let url = receiver.url.replace("127.0.0.1", "slow.test");
+    let names = cluster.names.as_ref().unwrap();
+    names.delay(LOOKUP);
+    let began_at = now_millis();
+    let keys = keys_of(&held, sleeper, "asleep", 2);
+    for key in &keys {
+        let task = json!({"in": "0s", "timeout": "30s", "retry": {"backoff": {"fixed": "1h"}},
+            "target": {"http": {"url": format!("{url}/500/{key}")}}});
+        assert_eq!(sleeper.put(key, &task).0, 201);
+    }
+    let state = |client: &BrokerClient, key: &str| {
+        let answer = client.request("GET", &format!("/v1/shop/tasks/{key}"), "");
+        answer.map_or(Value::Null, |(_, task)| task["state"].clone())
+    };
+    eventually(|| keys.iter().all(|key| state(sleeper, key) == "firing").then_some(()));
+    cluster.brokers[0].signal("-STOP");
+    names.delay(Duration::ZERO);
+    for _ in &keys {
+        receiver.next();
+    }
+    eventually(|| keys.iter().all(|key| state(successor, key) == "scheduled").then_some(()));
+    let (_, answer) = successor.shop("DELETE", &format!("/tasks/{}", keys[0]), &Value::Null);
+    assert_eq!(answer["result"], "cancelled", "{answer}");
+    assert_eq!(successor.put(&keys[1], &due("1h", &url)).0, 200);
+    let took = now_millis() - began_at;
+    assert!(took < LOOKUP.as_millis(), "the successor took {took} ms, so this shows nothing");
+    cluster.brokers[0].signal("-CONT");
+    receiver.stays_silent(LOOKUP);
+}

@@ -1,0 +1,229 @@
+//! The load: callers that schedule, touch and cancel at random brokers, and write down what they asked and what they were told.
+
+use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::receiver::receive_at;
+use punctual_test_support::workers::{POLLED, STREAMED};
+use punctual_test_support::{
+    BrokerClient, DeliveryLog, RandomNumbers, TestCluster, Workers, millis, now_millis, pause,
+};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
+use serde_json::{Value, json};
+
+/// Callers at the same time.
+const CALLERS: u64 = 12;
+/// Between two calls of one of them.
+const PACE: Duration = Duration::from_millis(12);
+/// How long a caller waits for an answer: a broker that is held gives none.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(2_500);
+/// Tasks are due within this time: some before a fault, some during it, some after.
+const AHEAD_MAX: u64 = 4_000;
+/// What is touched or cancelled is due no sooner than this.
+const SPARE: u64 = 300;
+
+/// What is known of something that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    Done,
+    NotDone,
+    /// There was no answer, or one that leaves it open.
+    Unknown,
+}
+
+/// A task, and what was asked of it.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadTask {
+    pub(crate) key: String,
+    pub(crate) guarantee: &'static str,
+    pub(crate) partition: u64,
+    pub(crate) due: u64,
+    pub(crate) put: CallOutcome,
+    /// Until when it was put off, what was answered, and when.
+    pub(crate) touch: Option<(u64, CallOutcome, u128)>,
+    pub(crate) cancel: Option<(CallOutcome, u128)>,
+    /// Whether it calls a receiver that answers at once, so that how late it comes says something.
+    pub(crate) prompt: bool,
+}
+
+/// Who receives, for as long as the cluster stands.
+pub(crate) struct LoadReceivers {
+    pub(crate) log: DeliveryLog,
+    pub(crate) workers: Workers,
+    pub(crate) url: String,
+    partitions: Partitions,
+}
+
+impl LoadReceivers {
+    pub(crate) fn start(
+        cluster: &TestCluster<impl SharedRedis>,
+        middle: IpAddr,
+        partitions: u16,
+    ) -> Self {
+        let (log, _) = DeliveryLog::new();
+        let workers = Workers::start_at(&cluster.addresses(), &log);
+        let url = receive_at(middle, log.clone());
+        Self { log, workers, url, partitions: Partitions::new(partitions).unwrap() }
+    }
+}
+
+/// Callers at work.
+pub(crate) struct ClusterLoad {
+    stop: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<LoadTask>>>,
+}
+
+impl ClusterLoad {
+    pub(crate) fn start(
+        cluster: &TestCluster<impl SharedRedis>,
+        receivers: &LoadReceivers,
+        round: u64,
+        seed: u64,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers = (0..CALLERS).map(|number| {
+            let mut caller = LoadCaller {
+                clients: cluster
+                    .clients()
+                    .iter()
+                    .map(|client| client.with_timeout(CALL_TIMEOUT))
+                    .collect(),
+                url: receivers.url.clone(),
+                partitions: receivers.partitions,
+                random: RandomNumbers::new(seed ^ (round << 8) ^ number),
+                name: format!("r{round}-{number}"),
+                asked: Vec::new(),
+            };
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    caller.call();
+                    pause(PACE);
+                }
+                caller.asked
+            })
+        });
+        Self { callers: callers.collect(), stop }
+    }
+
+    /// Lets callers come to their end; all that they asked.
+    pub(crate) fn end(self) -> Vec<LoadTask> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
+    }
+}
+
+struct LoadCaller {
+    clients: Vec<BrokerClient>,
+    url: String,
+    partitions: Partitions,
+    random: RandomNumbers,
+    name: String,
+    asked: Vec<LoadTask>,
+}
+
+impl LoadCaller {
+    fn call(&mut self) {
+        let done = match self.random.below(10) {
+            0 => self.cancel(),
+            1 => self.touch(),
+            _ => None,
+        };
+        if done.is_none() {
+            self.put();
+        }
+    }
+
+    fn client(&mut self) -> BrokerClient {
+        let index = self.random.below(self.clients.len() as u64);
+        self.clients[usize::try_from(index).unwrap()].clone()
+    }
+
+    fn put(&mut self) {
+        let (n, client) = (self.asked.len() as u64, self.client());
+        let guarantee = ["at_least_once", "at_most_once", "exactly_once"][(n % 3) as usize];
+        let manner = match n % 20 {
+            7 => "lost",
+            n if n % 8 == 1 => "slow",
+            _ => "now",
+        };
+        let key = format!("{}-{n}-{manner}", self.name);
+        let due = u64::try_from(now_millis()).unwrap() + self.random.below(AHEAD_MAX);
+        let webhook = n / 3 % 3 == 0;
+        let target = match n / 3 % 3 {
+            0 => json!({"http": {"url": format!("{}/{manner}/{key}", self.url)}}),
+            1 => json!({"queue": STREAMED}),
+            _ => json!({"queue": POLLED}),
+        };
+        let body = json!({
+            "at": due,
+            "guarantee": guarantee,
+            "target": target,
+            "timeout": "1s",
+            "retry": {"attempts_max": 50, "backoff": {"fixed": "100ms"}, "jitter": 0},
+        });
+        let (namespace, name) =
+            (Namespace::new("shop").unwrap(), TaskKey::new(key.as_str()).unwrap());
+        let partition = partition_of(&namespace, &name, self.partitions).get().into();
+        let answer = client.request("PUT", &format!("/v1/shop/tasks/{key}"), &body.to_string());
+        let put = outcome_of(answer.as_ref());
+        let prompt = webhook && manner == "now";
+        let asked =
+            LoadTask { key, guarantee, partition, due, put, touch: None, cancel: None, prompt };
+        self.asked.push(asked);
+    }
+
+    /// One of the last tasks that is due in a while, and of which nothing was asked yet.
+    fn candidate(&mut self) -> Option<usize> {
+        let soon = u64::try_from(now_millis()).unwrap() + SPARE;
+        let open = |asked: &LoadTask| {
+            let untouched = asked.touch.is_none() && asked.cancel.is_none();
+            asked.put == CallOutcome::Done && asked.due > soon && untouched
+        };
+        let recent = self.asked.len().saturating_sub(40)..self.asked.len();
+        let open: Vec<usize> = recent.filter(|index| open(&self.asked[*index])).collect();
+        let chosen = usize::try_from(self.random.below(open.len().max(1) as u64)).unwrap();
+        open.get(chosen).copied()
+    }
+
+    fn cancel(&mut self) -> Option<()> {
+        let (index, client) = (self.candidate()?, self.client());
+        let path = format!("/v1/shop/tasks/{}", self.asked[index].key);
+        let answer = client.request("DELETE", &path, "");
+        let cancelled = match &answer {
+            Some((200, answer)) if answer["result"] == "cancelled" => CallOutcome::Done,
+            Some((200, _)) => CallOutcome::NotDone,
+            other => outcome_of(other.as_ref()),
+        };
+        self.asked[index].cancel = Some((cancelled, now_millis()));
+        Some(())
+    }
+
+    fn touch(&mut self) -> Option<()> {
+        let (index, client) = (self.candidate()?, self.client());
+        let until = self.asked[index].due + 200 + self.random.below(2_000);
+        let path = format!("/v1/shop/tasks/{}/touch", self.asked[index].key);
+        let answer = client.request("POST", &path, &json!({"at": until}).to_string());
+        let touched = outcome_of(answer.as_ref());
+        if let (CallOutcome::Done, Some((_, answer))) = (touched, &answer) {
+            assert_eq!(millis(answer["fire_at"].as_str().unwrap()), until, "{answer}");
+        }
+        self.asked[index].touch = Some((until, touched, now_millis()));
+        Some(())
+    }
+}
+
+/// What an answer says of what was asked for.
+pub(crate) fn outcome_of(answer: Option<&(u16, Value)>) -> CallOutcome {
+    match answer {
+        Some((200 | 201, _)) => CallOutcome::Done,
+        Some((400..=499, _)) => CallOutcome::NotDone,
+        // All others say that nothing was done; what comes after this one is held against them.
+        Some((503, problem)) if problem["type"] != "urn:punctual:lost" => CallOutcome::NotDone,
+        _ => CallOutcome::Unknown,
+    }
+}

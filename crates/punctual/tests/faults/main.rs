@@ -1,0 +1,17 @@
+//! Faults of the real binary and of what it depends on: disks, clocks, workers, Redis, links.
+//!
+//! `docs/faults.md` has the results. Longer runs: `tools/crash`, `tools/clock`, `tools/cluster`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
+#![allow(clippy::print_stdout, reason = "a long run prints what it did")]
+
+mod clock;
+mod cluster;
+mod disk;
+mod kill;
+mod load;
+mod memory;
+mod recurring;
+mod recurring_checks;
+mod redis_cluster;
+mod workers;

@@ -1,0 +1,65 @@
+//! Settings from flags, environment, files and the configuration file.
+
+use std::process::Command;
+
+use crate::access::call;
+use punctual_test_support::{TestBroker, punctual_binary, refused_start};
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("punctual.toml");
+    let config = ["--config", file.to_str().unwrap()];
+    std::fs::write(&file, "tokens = [\"shop=file\"]\n").unwrap();
+    // A certificate that is not there stops each of them, and its name says where it came from.
+    let said = |flags: &[&str], variables: &[(&str, &str)]| {
+        refused_start(&[&config[..], flags].concat(), variables)
+    };
+    let append = |line: &str| {
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{text}{line}\n")).unwrap();
+    };
+    append("tls_cert = \"/from/file\"\ntls_key = \"/key\"");
+    let variable = [("PUNCTUAL_TLS_CERT", "/from/environment")];
+    assert!(said(&[], &[]).contains("/from/file"));
+    assert!(said(&[], &variable).contains("/from/environment"));
+    assert!(said(&["--tls-cert", "/from/flag"], &variable).contains("/from/flag"));
+    append("listn = 1");
+    let error = said(&[], &[]);
+    assert!(error.contains("unknown field `listn`") && error.contains("line 4"), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(said(&[], &[]).contains("punctual.toml"));
+}
+
+#[test]
+fn a_broker_takes_its_tokens_from_the_file_and_its_secrets_from_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, secret) = (dir.path().join("punctual.toml"), dir.path().join("secret"));
+    std::fs::write(&secret, "hush\n").unwrap();
+    std::fs::write(&file, format!("tokens = [\"shop=@{}\"]\n", secret.display())).unwrap();
+    let broker = TestBroker::start(&["--config", file.to_str().unwrap()]);
+    assert_eq!(call(&broker, "PUT", "/v1/shop/tasks/a", "hush").0, 201);
+    assert_eq!(call(&broker, "PUT", "/v1/shop/tasks/a", "other").0, 401);
+}
+
+#[test]
+fn a_start_that_fails_repeats_no_secret() {
+    for (flags, says) in [
+        (&["--token", "hush"][..], "NAMESPACE=SECRET"),
+        (&["--token", "shop=hush hush"], "the secret of shop"),
+        (&["--admin-token", "hush hush"], "admin_tokens"),
+        (&["--signing-secret", "shop=whsec_hush"], "24 to 64 bytes"),
+        (&["--signing-secret", "*=hush"], "whsec_"),
+        (&["--tls-cert", "/no/such/cert"], "go together"),
+    ] {
+        let said = refused_start(flags, &[]);
+        assert!(said.contains(says) && !said.contains("hush"), "{said}");
+    }
+    let help = Command::new(punctual_binary())
+        .args(["serve", "--help"])
+        .env("PUNCTUAL_TOKENS", "shop=hush")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("PUNCTUAL_TOKENS") && !help.contains("hush"), "{help}");
+}

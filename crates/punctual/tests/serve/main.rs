@@ -1,0 +1,13 @@
+//! `punctual serve` as a process: settings, access, connections, webhooks, TLS and its end.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
+
+mod access;
+mod config;
+mod connections;
+mod metrics;
+mod process;
+mod targets;
+mod tls;
+mod webhook_connections;
+mod webhooks;

@@ -1,0 +1,37 @@
+//! What the integration tests of the workspace share: the real binary as a process, receivers and
+//! workers that record what they got, Redis servers, and faults of disks, networks and clocks.
+//!
+//! Everything that a value of this crate starts ends when the value is dropped, also when the test
+//! fails. A helper that cannot do its work panics and says which package or right is missing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the crate is part of tests: a failed helper is a failed test"
+)]
+
+pub mod broker;
+pub mod client;
+pub mod clock;
+pub mod cluster;
+pub mod disk;
+pub mod names;
+pub mod network;
+pub mod ports;
+pub mod random;
+pub mod receiver;
+pub mod redis;
+pub mod strace;
+pub mod wait;
+pub mod workers;
+
+pub use broker::{BrokerProcess, TestBroker, punctual_binary, refused_start};
+pub use client::BrokerClient;
+pub use clock::{ClockedBroker, FakeClock};
+pub use cluster::{OwnedPartitions, TestCluster};
+pub use disk::SmallDisk;
+pub use random::RandomNumbers;
+pub use receiver::{DeliveryLog, ReceivedDelivery, RecordingReceiver, WebhookReceiver, task};
+pub use wait::{WAIT_MAX, eventually, millis, now_millis, pause, wait_for};
+pub use workers::Workers;

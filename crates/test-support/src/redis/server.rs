@@ -1,0 +1,142 @@
+//! One redis-server as a process that a test starts, kills, suspends and starts again.
+//!
+//! The server ends with the test: a shell beside it reads from a pipe of the test. When the test
+//! ends, in whatever way, the pipe closes, and the shell kills the server.
+
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::cli_at;
+use crate::broker::send_signal;
+use crate::ports::free_port;
+use crate::wait::wait_for;
+
+/// Kills its server when its input closes. `$1` is the folder, the rest the command.
+const KEEPER: &str = r#"dir=$1; shift; "$@" >"$dir/out" 2>&1 & pid=$!; echo $pid >"$dir/pid.new"
+mv "$dir/pid.new" "$dir/pid"; read -r _; kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null"#;
+
+/// A redis-server, running or not.
+pub struct RedisServer {
+    pub address: IpAddr,
+    pub port: u16,
+    /// The port for TLS, if the settings have one.
+    pub tls_port: u16,
+    /// A folder that is removed with the server.
+    pub extra_dir: Option<PathBuf>,
+    dir: TempDir,
+    settings: Vec<String>,
+    keeper: Option<(Child, ChildStdin)>,
+}
+
+impl RedisServer {
+    /// Starts a server on a free port of loopback, with settings as on its command line.
+    pub fn start(settings: &[&str]) -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), free_port(), settings)
+    }
+
+    pub fn start_at(address: IpAddr, port: u16, settings: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let settings = settings.iter().map(|word| (*word).to_owned()).collect();
+        let (tls_port, extra_dir, keeper) = (0, None, None);
+        let mut server = Self { address, port, tls_port, extra_dir, dir, settings, keeper };
+        server.start_again();
+        server
+    }
+
+    /// Starts the server again, with the same port, folder and settings.
+    pub fn start_again(&mut self) {
+        self.start_again_with(&[]);
+    }
+
+    /// Starts the server again, with more settings.
+    pub fn start_again_with(&mut self, more: &[String]) {
+        assert!(self.keeper.is_none(), "the server runs");
+        let _ = std::fs::remove_file(self.dir.path().join("pid"));
+        let settings = [self.settings.as_slice(), more].concat();
+        let mut child = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .arg(self.dir.path())
+            .args(server_command(self.address, self.port, self.dir.path(), &settings))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a shell starts");
+        let stdin = child.stdin.take().expect("piped");
+        self.keeper = Some((child, stdin));
+        wait_for("redis-server to listen", || {
+            TcpStream::connect((self.address, self.port)).is_ok()
+        });
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://{}:{}", self.address, self.port)
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+
+    /// Kills the server with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some((mut child, stdin)) = self.keeper.take() {
+            drop(stdin);
+            let _ = child.wait();
+        }
+    }
+
+    /// Stops the server with SIGSTOP, until `resume`.
+    pub fn suspend(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let mut pid = String::new();
+        wait_for("the process id of redis-server", || {
+            pid = std::fs::read_to_string(self.dir.path().join("pid")).unwrap_or_default();
+            !pid.is_empty()
+        });
+        send_signal(pid.trim().parse().expect("a process id"), signal);
+    }
+
+    /// Runs redis-cli against this server. Returns what it prints.
+    pub fn cli(&self, words: &[&str]) -> String {
+        cli_at(&self.address.to_string(), self.port, words)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(dir) = &self.extra_dir {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// Returns the command of a server that writes nothing to disk unless the settings demand it.
+///
+/// The environment variable `PUNCTUAL_TEST_REDIS_SERVER` names another program than the installed
+/// `redis-server`.
+pub(super) fn server_command(
+    address: IpAddr,
+    port: u16,
+    dir: &Path,
+    settings: &[String],
+) -> Vec<String> {
+    let program = std::env::var("PUNCTUAL_TEST_REDIS_SERVER");
+    let mut words = vec![program.unwrap_or_else(|_| "redis-server".to_owned())];
+    words.extend(["--bind".to_owned(), address.to_string()]);
+    words.extend(["--save", "", "--port"].map(str::to_owned));
+    words.push(port.to_string());
+    words.extend(["--dir".to_owned(), dir.display().to_string()]);
+    words.extend(settings.iter().cloned());
+    words
+}
