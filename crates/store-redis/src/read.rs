@@ -332,8 +332,8 @@ impl RedisStore {
     }
 }
 
-/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is complete
-/// only up to its last task; later tasks are left out.
+/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is
+/// complete only up to its last task; later tasks are left out.
 fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, bool) {
     let last = |page: &TaskRange| page.tasks.last().filter(|_| page.more).map(Position::of);
     let complete_until = [last(&due), last(&paused)].into_iter().flatten().min();
