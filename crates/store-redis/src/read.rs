@@ -8,11 +8,11 @@ use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, Tas
 use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
-use crate::codec;
-use crate::keys::PartitionKeys;
-use crate::reply::{self, damaged};
-use crate::script::{self, ScriptCall};
+use crate::format::codec;
+use crate::format::keys::PartitionKeys;
 use crate::store::RedisStore;
+use crate::transport::reply::{self, damaged};
+use crate::transport::script::{self, ScriptCall};
 
 /// The largest number of tasks in one page of a load: some milliseconds of Redis.
 const LOADED_MAX: usize = 2000;
