@@ -19,7 +19,7 @@ use punctual_core::{
 use punctual_store::{Batch, BatchNo, Change, Counts, Head, count};
 
 pub(crate) use self::arguments::BatchArguments;
-use crate::codec::{self, Postponement};
+use crate::format::codec::{self, Postponement};
 
 /// The largest number of fires in one piece of history: a sweep deletes a whole piece.
 const PIECE_FIRES_MAX: usize = 1000;

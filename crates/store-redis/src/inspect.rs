@@ -7,12 +7,12 @@ use std::sync::Arc;
 use punctual_core::{Namespace, PartitionId, Partitions};
 use punctual_store::StoreError;
 
-use crate::connection::{RedisAddress, RedisConnection, RedisKind};
 use crate::error::RedisOpenError;
-use crate::keys;
+use crate::format::keys;
 use crate::options::RedisOptions;
-use crate::reply;
 use crate::store::RedisStore;
+use crate::transport::connection::{RedisAddress, RedisConnection, RedisKind};
+use crate::transport::reply;
 
 impl RedisStore {
     /// Returns the namespaces that a partition ever had tasks of, including those of receipts, in

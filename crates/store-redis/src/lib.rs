@@ -21,23 +21,19 @@
 //! which broker owns which partition.
 
 mod batch;
-mod codec;
-mod connection;
 mod epochs;
 mod error;
-#[cfg(test)]
-mod golden;
+mod format;
 mod inspect;
-pub mod keys;
 mod membership;
 mod open;
 mod options;
 mod read;
-mod reply;
-mod script;
 mod store;
+mod transport;
 
 pub use epochs::Rewound;
 pub use error::RedisOpenError;
+pub use format::keys;
 pub use options::{Durability, RedisOptions};
 pub use store::RedisStore;

@@ -12,12 +12,12 @@ use punctual_store::{MemberInfo, Members, MembershipStore, StoreError};
 use redis::Value;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::codec;
-use crate::keys;
+use crate::format::codec;
+use crate::format::keys;
 use crate::open::get_or_propose;
-use crate::reply;
-use crate::script::{self, ScriptCall};
 use crate::store::{RedisStore, millis, read_epoch, script_result};
+use crate::transport::reply;
+use crate::transport::script::{self, ScriptCall};
 
 /// The size of the secret in bytes.
 const SECRET_BYTES: usize = 32;

@@ -12,13 +12,13 @@ use punctual_store::StoreError;
 use punctual_store::codec::Interner;
 use redis::Value;
 
-use crate::connection::{RedisAddress, RedisConnection, RedisKind, Wait};
 use crate::epochs::EpochTracker;
 use crate::error::RedisOpenError;
-use crate::keys::{self, PartitionKeys};
+use crate::format::keys::{self, PartitionKeys};
 use crate::options::{Durability, RedisOptions};
-use crate::reply;
 use crate::store::{HistorySizes, RedisStore};
+use crate::transport::connection::{RedisAddress, RedisConnection, RedisKind, Wait};
+use crate::transport::reply;
 
 /// The format of the keys and values, in the `meta` key.
 const FORMAT: &str = "1";

@@ -8,11 +8,11 @@ use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, Tas
 use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
-use crate::codec;
-use crate::keys::PartitionKeys;
-use crate::reply::{self, damaged};
-use crate::script::{self, ScriptCall};
+use crate::format::codec;
+use crate::format::keys::PartitionKeys;
 use crate::store::RedisStore;
+use crate::transport::reply::{self, damaged};
+use crate::transport::script::{self, ScriptCall};
 
 /// The largest number of tasks in one page of a load: some milliseconds of Redis.
 const LOADED_MAX: usize = 2000;
@@ -332,8 +332,8 @@ impl RedisStore {
     }
 }
 
-/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is complete
-/// only up to its last task; later tasks are left out.
+/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is
+/// complete only up to its last task; later tasks are left out.
 fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, bool) {
     let last = |page: &TaskRange| page.tasks.last().filter(|_| page.more).map(Position::of);
     let complete_until = [last(&due), last(&paused)].into_iter().flatten().min();

@@ -20,12 +20,12 @@ use punctual_store::{
 use redis::Value;
 
 use crate::batch::BatchArguments;
-use crate::codec;
-use crate::connection::{RedisConnection, Wait, WaitedReply};
 use crate::epochs::{self, EpochTracker, Rewound};
-use crate::keys::{self, PartitionKeys};
-use crate::reply;
-use crate::script::{self, ScriptCall};
+use crate::format::codec;
+use crate::format::keys::{self, PartitionKeys};
+use crate::transport::connection::{RedisConnection, Wait, WaitedReply};
+use crate::transport::reply;
+use crate::transport::script::{self, ScriptCall};
 
 /// The largest batch in bytes: several times what every store must accept. Redis reads a batch into
 /// memory before it starts.

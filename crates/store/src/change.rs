@@ -18,7 +18,7 @@ pub enum Change {
     /// task that the key named before was settled as replaced earlier in the same batch.
     Put(Task),
 
-    /// Stores a task again under its id with another `fire_at` (earlier or later), attempt, state
+    /// Stores a task again under its id with another `fire_at` (earlier or later), attempts, state
     /// or version. The definition is unchanged unless it was edited, in which case the version
     /// grew.
     Refile {

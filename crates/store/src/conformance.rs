@@ -34,7 +34,7 @@ pub use self::clauses::{
 use crate::lease_store::LeaseStore;
 use crate::task_store::TaskStore;
 
-/// The number of partitions that the store under test has, at least.
+/// The smallest number of partitions of the store under test. It has fewer than the largest number.
 pub const PARTITIONS: u16 = 4;
 
 /// Opens and closes a store for the suite. Support for tests, not an interface of the product.
@@ -96,6 +96,7 @@ macro_rules! conformance {
                 an_expired_or_released_lease_still_writes_until_another_broker_acquires_the_seat,
                 the_epoch_of_the_leader_seat_does_not_allow_writes,
                 partitions_do_not_see_each_other,
+                a_partition_that_the_store_does_not_have_is_refused,
                 changes_of_a_batch_are_made_in_their_order,
                 a_refused_batch_changes_nothing,
                 no_reader_sees_a_part_of_a_batch,

@@ -30,7 +30,7 @@ pub enum StoreError {
          configure the number that it was created with"
     )]
     Outside {
-        /// The partition of the write.
+        /// The partition that was asked for.
         partition: PartitionId,
     },
 
@@ -41,10 +41,12 @@ pub enum StoreError {
         seat: Seat,
     },
 
-    /// A batch is missing between the last one and this one: a bug in the owner.
+    /// A batch is missing between the last one and this one. The store lost batches that it had
+    /// acknowledged (Redis after a failover), or the owner has a bug.
     #[error(
-        "batch {given} of partition {partition} refused: the next is {expected}; \
-         this is a bug in the owner", given = given.get(), expected = expected.get()
+        "batch {} of partition {partition} refused: the next is {}; the store lost acknowledged \
+         batches, or the owner skipped some",
+        given.get(), expected.get()
     )]
     Gap {
         /// The partition of the write.
@@ -69,7 +71,7 @@ pub enum StoreError {
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 
     /// Stop the process: the store found damage, or cannot tell any more what is durable.
-    #[error("the store is damaged and stops: {0}")]
+    #[error("the store failed, and the broker must stop: {0}")]
     Broken(String),
 }
 

@@ -153,7 +153,8 @@ impl TaskBuilder {
     }
 }
 
-/// Returns a task with every field set, most of them to the limit of what is allowed.
+/// Returns a task with every field set, most of them to the limit of what is allowed. Golden files
+/// hold its bytes: add new fields elsewhere.
 #[must_use]
 pub fn rich_task(id: TaskId) -> Task {
     let headers =

@@ -2,17 +2,17 @@
 
 use std::cell::Cell;
 
-use punctual_core::{Epoch, FireEnd, PartitionId, Seat};
+use punctual_core::{Epoch, FireEnd, FireId, PARTITIONS_MAX, PartitionId, Seat};
 
 use crate::change::{Batch, BatchNo, Change};
 use crate::conformance::StoreUnderTest;
 use crate::conformance::fixtures::{
-    NOW, TTL, at, broker, die, epoch, id, letter, next_fire, partition, postpone, settle,
+    NOW, TTL, at, broker, die, epoch, id, key, letter, next_fire, partition, postpone, settle,
     settle_with_next, shop, task,
 };
 use crate::conformance::owner::{TestOwner, ids};
 use crate::error::StoreError;
-use crate::query::{Retention, Swept};
+use crate::query::{Filter, Position, Retention, Swept};
 use crate::{LeaseStore, TaskStore};
 
 fn batch(changes: Vec<Change>) -> Batch {
@@ -138,6 +138,33 @@ pub async fn partitions_do_not_see_each_other<S: StoreUnderTest>(under_test: &S)
     assert_eq!(two.find("a").await.map(|head| head.id), Some(b.id));
     let swept = store.sweep(partition(1), epoch(1), Retention::default(), NOW);
     assert_eq!(swept.await.expect("the owner may sweep"), Swept::default());
+}
+
+pub async fn a_partition_that_the_store_does_not_have_is_refused<S: StoreUnderTest>(
+    under_test: &S,
+) {
+    let store = under_test.open().await;
+    let outside = partition(PARTITIONS_MAX - 1);
+    let task = id(at(1), outside, epoch(1), 1);
+    let fire_id = FireId { task, nominal_at: at(1) };
+    let (seat, all) = (Seat::Partition(outside), Filter::all(shop()));
+    for result in [
+        store.acquire(seat, &broker("owner:1"), TTL, NOW).await.map(drop),
+        store.apply(outside, Epoch::NONE, batch(Vec::new())).await,
+        store.load(outside, Position::START, at(9), 9).await.map(drop),
+        store.find(outside, &shop(), &[key("a")]).await.map(drop),
+        store.get(outside, &[task]).await.map(drop),
+        store.list(outside, &all, Position::START, 9).await.map(drop),
+        store.dead(outside, &shop(), None, 9).await.map(drop),
+        store.dead_letter(outside, fire_id).await.map(drop),
+        store.history(outside, task, 9).await.map(drop),
+        store.counts(outside, &shop()).await.map(drop),
+        store.sweep(outside, Epoch::NONE, Retention::default(), NOW).await.map(drop),
+    ] {
+        let refused =
+            matches!(result, Err(StoreError::Outside { partition }) if partition == outside);
+        assert!(refused, "returned {result:?}");
+    }
 }
 
 pub async fn changes_of_a_batch_are_made_in_their_order<S: StoreUnderTest>(under_test: &S) {

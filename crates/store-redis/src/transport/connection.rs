@@ -24,8 +24,8 @@ use tokio::sync::Mutex;
 
 use crate::error::{RedisOpenError, RedisUnavailable, store_error};
 use crate::options::RedisOptions;
-use crate::reply;
-use crate::script::{ScriptCall, ScriptForm};
+use crate::transport::reply;
+use crate::transport::script::{ScriptCall, ScriptForm};
 
 /// The largest number of redirections that one request follows, or of waits for a slot that moves.
 const REDIRECTIONS_MAX: u32 = 8;

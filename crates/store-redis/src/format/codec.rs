@@ -121,7 +121,8 @@ fn read_postponement(bytes: &[u8]) -> Decoded<Postponement> {
     Ok(postponement)
 }
 
-/// Writes the field of a name. No namespace has a zero byte, so no two names are equal.
+/// Writes the field of a name. No namespace has a zero byte, so different names have different
+/// fields.
 pub(crate) fn put_name(out: &mut Vec<u8>, namespace: &str, key: &str) {
     out.extend_from_slice(namespace.as_bytes());
     out.push(0);

@@ -20,8 +20,8 @@ use punctual_store::conformance::golden::GoldenFiles;
 use punctual_store::{Batch, BatchNo, Change, Counts, Head};
 
 use crate::batch::BatchArguments;
-use crate::codec::{self, Postponement};
-use crate::keys::{self, PartitionKeys};
+use crate::format::codec::{self, Postponement};
+use crate::format::keys::{self, PartitionKeys};
 
 fn golden(folder: &str) -> GoldenFiles {
     GoldenFiles::open(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(folder))

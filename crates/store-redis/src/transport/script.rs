@@ -27,18 +27,18 @@ macro_rules! scripts {
 }
 
 scripts! {
-    APPLY = "scripts/apply.lua";
-    LOAD = "scripts/load.lua";
-    GET = "scripts/get.lua";
-    FIND = "scripts/find.lua";
-    DEAD = "scripts/dead.lua";
-    HISTORY = "scripts/history.lua";
-    SWEEP = "scripts/sweep.lua";
-    ACQUIRE = "scripts/acquire.lua";
-    RENEW = "scripts/renew.lua";
-    RELEASE = "scripts/release.lua";
-    HEARTBEAT = "scripts/heartbeat.lua";
-    PROPOSE = "scripts/propose.lua";
+    APPLY = "../scripts/apply.lua";
+    LOAD = "../scripts/load.lua";
+    GET = "../scripts/get.lua";
+    FIND = "../scripts/find.lua";
+    DEAD = "../scripts/dead.lua";
+    HISTORY = "../scripts/history.lua";
+    SWEEP = "../scripts/sweep.lua";
+    ACQUIRE = "../scripts/acquire.lua";
+    RENEW = "../scripts/renew.lua";
+    RELEASE = "../scripts/release.lua";
+    HEARTBEAT = "../scripts/heartbeat.lua";
+    PROPOSE = "../scripts/propose.lua";
 }
 
 /// How a command refers to a script.

@@ -1,0 +1,8 @@
+//! What is stored in Redis: the names of keys, and the bytes under them.
+//!
+//! `golden` compares both with the files in `golden/` of this crate.
+
+pub(crate) mod codec;
+#[cfg(test)]
+mod golden;
+pub mod keys;
