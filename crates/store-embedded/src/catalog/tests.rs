@@ -1,4 +1,4 @@
-//! The rows of the catalog, compared with `tests/golden` (`crate::golden` says how to add some).
+//! The rows of the catalog, compared with `tests/golden` (see `crate::golden`).
 
 use bytes::Bytes;
 use punctual_core::{BrokerId, Epoch, Partitions, Seat, Sequence, Timestamp, Version};

@@ -237,7 +237,7 @@ impl Commit {
                 Ok(Self::Sweep { partition, counts, forgotten, now })
             }
             EMPTY => Ok(Self::Empty),
-            _ => Err(CodecError::Invalid("frame")),
+            _ => Err(CodecError::Invalid("commit")),
         }
     }
 }
@@ -273,10 +273,10 @@ fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>,
     Ok(steps)
 }
 
-fn read_sized(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
+fn read_sized(commit: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
     let length = reader.take(4)?.try_into().map_err(|_| CodecError::Short("length"))?;
     let slice = reader.take(u32::from_le_bytes(length) as usize)?;
-    Ok(frame.slice_ref(slice))
+    Ok(commit.slice_ref(slice))
 }
 
 fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, CodecError> {

@@ -1,4 +1,4 @@
-//! The bytes of journal files, compared with `tests/golden` (`crate::golden` says how to add some).
+//! The bytes of journal files, compared with `tests/golden` (see `crate::golden`).
 
 use super::super::frame::{payload_sum, spare_name};
 use super::*;
