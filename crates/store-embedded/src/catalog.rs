@@ -7,6 +7,8 @@
 //! Then `CatalogMeta` is older than the journal of the store expects, and opening refuses.
 
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 

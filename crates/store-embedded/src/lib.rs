@@ -51,6 +51,8 @@
 mod catalog;
 mod checkpoint;
 mod fault;
+#[cfg(test)]
+mod golden;
 mod inventory;
 mod journal;
 mod key;

@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(
             (tiny.journal_file_bytes, tiny.free_bytes_min),
             before,
-            "never more than was asked for"
+            "limits are never raised"
         );
     }
 }

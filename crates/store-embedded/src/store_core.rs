@@ -215,8 +215,8 @@ impl StoreCore {
     }
 
     /// Changes the requests to the background thread and wakes it.
-    pub(crate) fn request(&self, ask: impl FnOnce(&mut BackgroundWork)) {
-        ask(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(crate) fn request(&self, change: impl FnOnce(&mut BackgroundWork)) {
+        change(&mut self.work.lock().unwrap_or_else(PoisonError::into_inner));
         self.work_changed.notify_all();
     }
 

@@ -9,6 +9,7 @@
 mod append;
 mod damage;
 mod full_disk;
+mod golden;
 mod random;
 mod reopen;
 

@@ -421,7 +421,7 @@ impl<T> JournalWriter<T> {
     fn broken(&self, what: &str, error: &io::Error) -> JournalError {
         let file = super::frame::file_name(self.active.header.number);
         self.shared.break_with(format!("{what} on {file}: {error}"));
-        let why = self.shared.broken().expect("broken a line ago");
+        let why = self.shared.broken().expect("the journal was just broken");
         JournalError::Broken { why }
     }
 }

@@ -182,7 +182,7 @@ impl StoreCore {
         let mut loading = None;
         loop {
             let loaded =
-                self.load_range(&mut loading, (after, end), CHECK_CHUNK, Postponed::LeaveOut)?;
+                self.load_range(&mut loading, (after, end), CHECK_CHUNK, Postponed::Skip)?;
             for entry in &loaded.live {
                 let task = self.task(entry.key, &entry.body, entry.moved)?;
                 let namespace = task.definition.namespace.as_str().to_owned();

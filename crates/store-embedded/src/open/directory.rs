@@ -92,12 +92,7 @@ impl Directory {
         let format = path.join("FORMAT");
         if !format.exists() {
             check_empty(path)?;
-            let text = format!(
-                "punctual-store {FORMAT_VERSION}\nid {}\npartitions {}\nslice {}\n",
-                hex(new_id()?),
-                options.partitions.count(),
-                options.slice_millis(),
-            );
+            let text = format_text(new_id()?, options.partitions, options.slice_millis());
             write_new(path, &format, text.as_bytes())
                 .map_err(|e| StorageFault::io("write", &format, e))?;
         }
@@ -175,6 +170,15 @@ impl Directory {
     pub(crate) fn catalog(&self) -> PathBuf {
         self.path.join("catalog")
     }
+}
+
+/// The content of the file `FORMAT`.
+fn format_text(id: [u8; 16], partitions: Partitions, slice_millis: u64) -> String {
+    format!(
+        "punctual-store {FORMAT_VERSION}\nid {}\npartitions {}\nslice {slice_millis}\n",
+        hex(id),
+        partitions.count(),
+    )
 }
 
 fn make(path: &Path) -> Result<(), EmbeddedOpenError> {
@@ -256,4 +260,23 @@ fn hex(id: [u8; 16]) -> String {
 fn unhex(text: &str) -> Option<[u8; 16]> {
     let number = u128::from_str_radix(text, 16).ok()?;
     (text.len() == 32).then_some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::assert_golden_text;
+
+    #[test]
+    fn the_format_file_has_the_text_of_format_2() {
+        let id = *b"golden store id!";
+        let text = format_text(id, Partitions::new(16).expect("a few"), 86_400_000);
+        let golden = assert_golden_text("FORMAT", &text);
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("FORMAT"), golden).expect("written");
+        let directory = Directory::take_existing(dir.path()).expect("a store");
+        assert_eq!(directory.store, StoreId(id));
+        assert_eq!(directory.partitions.count(), 16);
+        assert_eq!(directory.slice_millis, 86_400_000);
+    }
 }

@@ -120,7 +120,7 @@ impl StoreCore {
         if state.is_none_or(|state| state == TaskState::Scheduled) {
             listed = self.order_after(ListedKind::Postponed, (after, end), want, &mut covered)?;
             examined += listed.len();
-            let loaded = self.load_range(loading, (after, end), want, Postponed::LeaveOut)?;
+            let loaded = self.load_range(loading, (after, end), want, Postponed::Skip)?;
             examined += loaded.examined;
             if !loaded.complete {
                 covered = covered.min(loaded.covered);

@@ -55,8 +55,10 @@ pub(crate) struct LiveEntry {
 /// What to do with postponed entries that are found before their time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Postponed {
-    FileAnew,
-    LeaveOut,
+    /// File them again at their time.
+    Refile,
+    /// Leave them out of the result.
+    Skip,
 }
 
 /// The entries of a part of a range.
@@ -93,7 +95,7 @@ impl StoreCore {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let mut loading = kept.filter(|loading| loading.after == after);
-        let loaded = self.load_range(&mut loading, (after, end), limit, Postponed::FileAnew)?;
+        let loaded = self.load_range(&mut loading, (after, end), limit, Postponed::Refile)?;
         let last = loaded.live.last().map_or(after, |live| live.key);
         {
             let mut state = self.state()?;
@@ -112,7 +114,7 @@ impl StoreCore {
     }
 
     /// Live entries between two keys, both excluded, in order, at most `limit`. With
-    /// `Postponed::LeaveOut`, postponed entries count towards the limit, so the result may have
+    /// `Postponed::Skip`, postponed entries count towards the limit, so the result may have
     /// fewer entries although there are more.
     pub(crate) fn load_range(
         &self,
@@ -148,7 +150,7 @@ impl StoreCore {
             let range = (after, covered.min(end));
             let picked = loop {
                 let mut picked = pick(&state, current, &base, range, limit, postponed);
-                if picked.early.is_empty() || postponed == Postponed::LeaveOut {
+                if picked.early.is_empty() || postponed == Postponed::Skip {
                     break picked;
                 }
                 for (key, body, relocation, moved) in std::mem::take(&mut picked.early) {
@@ -157,7 +159,7 @@ impl StoreCore {
             };
             let examined = picked.examined(postponed);
             let Picked { live, last, .. } = picked;
-            if postponed == Postponed::FileAnew {
+            if postponed == Postponed::Refile {
                 for entry in &live {
                     if let Some((run, ordinal)) = entry.location {
                         state.recent_locations.note(entry.key.id, run, ordinal);
@@ -169,7 +171,7 @@ impl StoreCore {
             let (full, read) = (examined >= limit, examined.max(current.ahead.len()));
             let complete = covered >= end && !full;
             let covered = if full { last.unwrap_or(after) } else { range.1 };
-            if complete || full || (postponed == Postponed::LeaveOut && covered > after) {
+            if complete || full || (postponed == Postponed::Skip && covered > after) {
                 return Ok(LoadedRange { live, covered, complete, examined: read });
             }
             want = want.saturating_mul(2).max(live.len() + AHEAD_MAX.min(limit));
@@ -360,8 +362,8 @@ struct Picked {
 impl Picked {
     const fn examined(&self, postponed: Postponed) -> usize {
         match postponed {
-            Postponed::FileAnew => self.live.len(),
-            Postponed::LeaveOut => self.live.len() + self.early.len(),
+            Postponed::Refile => self.live.len(),
+            Postponed::Skip => self.live.len() + self.early.len(),
         }
     }
 }

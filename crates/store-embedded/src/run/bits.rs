@@ -130,4 +130,16 @@ mod tests {
         assert!(!again.restore(3, &[0; 8]));
         assert!(!again.restore(0, &[0; 8]));
     }
+
+    #[test]
+    fn a_chunk_of_bits_has_the_bytes_of_format_2() {
+        let bits = EndedBits::new(130);
+        [0, 9, 63, 64, 129].into_iter().for_each(|ordinal| bits.set(ordinal));
+        let chunks = bits.take_changed();
+        let golden = crate::golden::assert_golden("catalog_bits_chunk", &chunks[0].1);
+        let again = EndedBits::new(130);
+        assert!(again.restore(0, &golden));
+        assert_eq!(again.count(), 5);
+        assert!(again.get(9) && again.get(129) && !again.get(10));
+    }
 }

@@ -8,6 +8,7 @@ use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
 
 use super::{Generation, RunCursor, RunFiles, RunNo, RunWriter, SortedRun};
 use crate::fault::StorageFault;
+use crate::golden::assert_golden;
 use crate::key::EntryKey;
 
 const NO: RunNo = RunNo(7);
@@ -168,4 +169,16 @@ fn a_run_that_was_given_up_leaves_no_file() {
 
 fn usize_of(offset: u64) -> usize {
     usize::try_from(offset).expect("a small file")
+}
+
+#[test]
+fn a_run_has_the_bytes_of_format_1() {
+    // Two partitions, several blocks, entries that are not at the time in their id, empty bodies.
+    let entries: Vec<_> = entries().into_iter().step_by(3).collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = write(dir.path(), &entries).path(NO);
+    let golden = assert_golden("run_file", &fs::read(&path).expect("reads"));
+    assert_eq!(path.file_name().and_then(|name| name.to_str()), Some("0000000000000007.run"));
+    fs::write(&path, golden).expect("written");
+    read(dir.path(), &entries).expect("reads");
 }

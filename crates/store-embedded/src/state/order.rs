@@ -96,8 +96,8 @@ impl<T> Default for SortedChunks<T> {
 }
 
 impl<T: Ord + Clone> SortedChunks<T> {
-    fn note(&mut self, thing: T) {
-        self.open.push(thing);
+    fn note(&mut self, value: T) {
+        self.open.push(value);
         if self.open.len() >= CHUNK_LENGTH {
             self.open.sort_unstable();
             self.open.dedup();
@@ -114,14 +114,14 @@ impl<T: Ord + Clone> SortedChunks<T> {
         within: impl Fn(&T) -> bool,
         limit: usize,
     ) -> Vec<T> {
-        let wanted = |thing: &&T| !before(thing) && within(thing);
+        let wanted = |value: &&T| !before(value) && within(value);
         let mut open: Vec<&T> = self.open.iter().filter(wanted).collect();
         open.sort_unstable();
         // The next value of each chunk, and the rest of the chunk.
         let mut heads = BinaryHeap::with_capacity(self.sorted.len() + 1);
         for chunk in &self.sorted {
             let mut rest = chunk[chunk.partition_point(&before)..].iter();
-            heads.extend(rest.next().map(|thing| Reverse((thing, rest.as_slice()))));
+            heads.extend(rest.next().map(|value| Reverse((value, rest.as_slice()))));
         }
         let mut open = open.into_iter().peekable();
         let mut found: Vec<T> = Vec::new();
@@ -135,10 +135,10 @@ impl<T: Ord + Clone> SortedChunks<T> {
             let next = if from_open {
                 open.next()
             } else {
-                heads.pop().map(|Reverse((thing, rest))| {
+                heads.pop().map(|Reverse((value, rest))| {
                     let next = rest.split_first();
                     heads.extend(next.map(|(next, rest)| Reverse((next, rest))));
-                    thing
+                    value
                 })
             };
             match next {
@@ -168,8 +168,8 @@ impl<T> Default for OrderLog<T> {
 }
 
 impl<T: Ord + Clone> OrderLog<T> {
-    pub(crate) fn note(&mut self, thing: T) {
-        self.now.note(thing);
+    pub(crate) fn note(&mut self, value: T) {
+        self.now.note(value);
     }
 
     /// The first values that are not `before` the range and are `within` it: in order, without

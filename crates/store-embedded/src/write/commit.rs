@@ -237,7 +237,7 @@ impl Commit {
                 Ok(Self::Sweep { partition, counts, forgotten, now })
             }
             EMPTY => Ok(Self::Empty),
-            _ => Err(CodecError::Invalid("frame")),
+            _ => Err(CodecError::Invalid("commit")),
         }
     }
 }
@@ -273,10 +273,10 @@ fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>,
     Ok(steps)
 }
 
-fn read_sized(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
+fn read_sized(commit: &Bytes, reader: &mut Reader<'_>) -> Result<Bytes, CodecError> {
     let length = reader.take(4)?.try_into().map_err(|_| CodecError::Short("length"))?;
     let slice = reader.take(u32::from_le_bytes(length) as usize)?;
-    Ok(frame.slice_ref(slice))
+    Ok(commit.slice_ref(slice))
 }
 
 fn read_partition(reader: &mut Reader<'_>) -> Result<PartitionId, CodecError> {
@@ -290,4 +290,116 @@ fn read_all_counts(reader: &mut Reader<'_>) -> Result<Vec<(String, Counts)>, Cod
         counts.push((namespace, read_counts(reader)?));
     }
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use punctual_core::{
+        BrokerId, DeadLetter, DeadReason, Due, Epoch, FireEnd, Namespace, NewTask, Payload, Queue,
+        Schedule, Seat, Sequence, Target, TaskKey,
+    };
+    use punctual_store::codec::{Interner, read_body, read_letter, read_record};
+
+    use super::*;
+    use crate::golden::assert_golden;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn partition() -> PartitionId {
+        PartitionId::new(3).expect("a partition")
+    }
+
+    fn task() -> Task {
+        let id = TaskId::new(
+            NOW,
+            partition(),
+            Epoch::new(2).expect("an epoch"),
+            Sequence::new(5).expect("a sequence"),
+        );
+        let target = Target::Queue(Queue::new("orders").expect("a queue"));
+        let namespace = Namespace::new("shop").expect("a namespace");
+        let mut definition = NewTask::new(namespace, Schedule::Once(Due::At(NOW)), target);
+        definition.key = Some(TaskKey::new("key/5").expect("a key"));
+        definition.payload = Payload::Json(b"{\"number\":5}".to_vec().into());
+        Task::new(id, Arc::new(definition), NOW, Version::FIRST)
+    }
+
+    fn counts() -> Counts {
+        Counts { scheduled: 1, paused: -2, done: 3, dead: 4, cancelled: 5, dead_letters: 600 }
+    }
+
+    #[test]
+    fn a_batch_has_the_bytes_of_format_2() {
+        let (task, fire_id) = (task(), task().fire().id);
+        let record = FireRecord::of(&task, FireEnd::Done, NOW);
+        let letter = DeadLetter { task: task.clone(), died_at: NOW, reason: DeadReason::Exhausted };
+        let number = BatchNo::new(777);
+        let mut commit = CommitWriter::batch(partition(), number, &[("shop", counts())], 0);
+        commit.file_new(&task);
+        commit.file(&task);
+        commit.postpone(task.id, Timestamp::from_millis(1_900_000_000_000), Version::new(9));
+        commit.end(task.id);
+        commit.record(&record, true);
+        commit.letter(&letter);
+        commit.forget(fire_id);
+        let golden = Bytes::from(assert_golden("commit_batch", &commit.finish()));
+
+        let read = Commit::read(&golden).expect("a commit");
+        let Commit::Batch { partition: of, number: no, counts: moved, steps } = read else {
+            panic!("{read:?}");
+        };
+        assert_eq!((of, no, moved), (partition(), number, vec![("shop".to_owned(), counts())]));
+        let interner = Interner::default();
+        let [new, file, postpone, end, ended, dead, forget] = &steps[..] else {
+            panic!("{steps:?}");
+        };
+        for (step, is_new) in [(new, true), (file, false)] {
+            let CommitStep::File { id, fire_at, body, new } = step else { panic!("{step:?}") };
+            assert_eq!(*new, is_new);
+            assert_eq!(read_body(*id, *fire_at, body, &interner), Ok(task.clone()));
+        }
+        let fire_at = Timestamp::from_millis(1_900_000_000_000);
+        let version = Version::new(9);
+        assert_eq!(*postpone, CommitStep::Postpone { id: task.id, fire_at, version });
+        assert_eq!(*end, CommitStep::End { id: task.id });
+        let CommitStep::Record { record: bytes, frees: true } = ended else { panic!("{ended:?}") };
+        assert_eq!(read_record(bytes, &interner), Ok(record));
+        let CommitStep::Letter { fire_id: of, letter: bytes } = dead else { panic!("{dead:?}") };
+        assert_eq!((*of, read_letter(bytes, &interner)), (fire_id, Ok(letter)));
+        assert_eq!(*forget, CommitStep::Forget { fire_id });
+    }
+
+    #[test]
+    fn a_lease_has_the_bytes_of_format_2() {
+        let broker = BrokerId::new("10.0.0.2:7400");
+        let epoch = Epoch::new(300).expect("an epoch");
+        let seats = [(Seat::Leader, false), (Seat::Partition(partition()), true)];
+        for (seat, acquired) in seats {
+            let lease = Lease { seat, broker: broker.clone(), epoch, until: NOW };
+            let name = if acquired { "commit_lease_partition" } else { "commit_lease_leader" };
+            let golden = Bytes::from(assert_golden(name, &lease_commit(&lease, acquired, NOW)));
+            let read = Commit::read(&golden).expect("a commit");
+            let Commit::Lease { lease: read, acquired: taken, now } = read else {
+                panic!("{read:?}");
+            };
+            assert_eq!((read, taken, now), (lease, acquired, NOW));
+        }
+    }
+
+    #[test]
+    fn a_sweep_and_an_empty_commit_have_the_bytes_of_format_2() {
+        let fires = [task().fire().id];
+        let sweep = sweep_commit(partition(), &[("shop", counts())], &fires, NOW);
+        let golden = Bytes::from(assert_golden("commit_sweep", &sweep));
+        let read = Commit::read(&golden).expect("a commit");
+        let Commit::Sweep { partition: of, counts: moved, forgotten, now } = read else {
+            panic!("{read:?}");
+        };
+        assert_eq!((of, moved), (partition(), vec![("shop".to_owned(), counts())]));
+        assert_eq!((&forgotten[..], now), (&fires[..], NOW));
+        let golden = Bytes::from(assert_golden("commit_empty", &empty_commit()));
+        assert!(matches!(Commit::read(&golden), Ok(Commit::Empty)));
+    }
 }

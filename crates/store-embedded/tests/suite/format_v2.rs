@@ -261,6 +261,7 @@ fn a_directory_of_format_2_opens_and_has_everything() {
         if !fixture().exists() && std::env::var("PUNCTUAL_GOLDEN").is_ok_and(|v| v == "write") {
             write(&fixture()).await;
         }
+        assert!(fixture().exists(), "{} is missing", fixture().display());
         let dir = tempfile::tempdir().unwrap();
         restore(dir.path());
 

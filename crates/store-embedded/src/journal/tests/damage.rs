@@ -153,7 +153,7 @@ fn damage_at_the_end_of_a_full_file_is_refused_if_a_later_file_continues() {
             harmless += 1;
         }
     }
-    assert!(harmless < 1000, "only padding and what stands after the end: {harmless}");
+    assert!(harmless < 1000, "only padding and bytes after the end: {harmless}");
     fs::write(&path, &good[..good.len() / 2 + 2048]).expect("written");
     assert!(matches!(read(dir.path(), 0), Err(JournalError::Damaged { .. })));
 }

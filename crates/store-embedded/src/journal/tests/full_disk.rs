@@ -36,7 +36,7 @@ fn the_reserve_is_not_used_before_the_free_space_is_known() {
     let disk = Disk::default();
     let (journal, ..) = open_with(disk.clone(), dir.path(), options(), 0).expect("opens");
     wait_for_ready_file(&journal);
-    let asking = disk.faults.asking.lock().expect("ours");
+    let asking = disk.faults.asking.lock().expect("no other test has it");
     let answers: Vec<_> = (0..100).map(|_| send(&journal, vec![1; 100], Class::Grow)).collect();
     while journal.stats().file_waits == 0 {
         thread::yield_now();

@@ -59,8 +59,8 @@ impl fmt::Display for CrashReport {
             f,
             "{cycles} cycles: {commits} batches with {changes} changes acknowledged, 0 lost; \
              in flight at a kill: {applied} applied, {not_applied} not; killed while opening {}, \
-             reading {}, writing {}, closing {}; {} closed; {replays} openings replayed, {torn} cut off a torn \
-             tail; {} live tasks at most",
+             reading {}, writing {}, closing {}; {} closed; {replays} openings replayed, {torn} \
+             cut off a torn tail; {} live tasks at most",
             self.killed_opening,
             self.killed_reading,
             self.killed_writing,
