@@ -1,14 +1,15 @@
-//! Assigning: who should hold which partition.
+//! Assigns partitions to brokers.
 //!
-//! In: who was to hold what, and who is there to hold anything. Out: an [`Assignment`] in which no broker has more than one
-//! partition more than another, reached with as few moves as can be. A pure function, and the same for everybody: the leader
-//! proposes what every broker can work out for itself.
+//! The number of partitions of any two brokers differs by at most one, and as few partitions as
+//! possible move. The function is pure: the leader proposes an assignment that every broker can
+//! compute.
 
 use std::collections::BTreeSet;
 
 use punctual_core::{Assignment, BrokerId};
 
-/// Who should hold what from now on. `before` is who was to hold each partition, and `brokers` who may.
+/// Computes an assignment. `before` has the previous broker of each partition, and `brokers` are
+/// those that may have any.
 pub(crate) fn assign(
     before: &[Option<BrokerId>],
     brokers: impl IntoIterator<Item = BrokerId>,
@@ -17,46 +18,47 @@ pub(crate) fn assign(
     if brokers.is_empty() {
         return Assignment { owners: vec![None; before.len()] };
     }
-    let mut room = shares(before, &brokers);
+    let mut capacity = shares(before, &brokers);
     let mut owners: Vec<Option<BrokerId>> = vec![None; before.len()];
     for (owner, last) in owners.iter_mut().zip(before) {
-        let Some(place) = last.as_ref().and_then(|last| brokers.binary_search(last).ok()) else {
+        let Some(index) = last.as_ref().and_then(|last| brokers.binary_search(last).ok()) else {
             continue;
         };
-        if room[place] > 0 {
-            room[place] -= 1;
-            *owner = Some(brokers[place].clone());
+        if capacity[index] > 0 {
+            capacity[index] -= 1;
+            *owner = Some(brokers[index].clone());
         }
     }
-    // The rest goes round, so that neighbouring partitions do not all move to the same broker.
+    // The rest is distributed in turn, so that neighbouring partitions do not all move to the same
+    // broker.
     let mut next = 0;
     for owner in owners.iter_mut().filter(|owner| owner.is_none()) {
-        // The shares add up to the partitions, so there is room for each.
-        while room[next] == 0 {
+        // The shares add up to the number of partitions, so some broker has capacity left.
+        while capacity[next] == 0 {
             next = (next + 1) % brokers.len();
         }
-        room[next] -= 1;
+        capacity[next] -= 1;
         *owner = Some(brokers[next].clone());
         next = (next + 1) % brokers.len();
     }
     Assignment { owners }
 }
 
-/// How many partitions each broker gets. Where they do not come out even, those that have most keep one more: moving one
-/// away from them would be a move too many.
+/// Computes how many partitions each broker gets. If the number is not divisible, the brokers that
+/// have the most keep one more, which saves a move.
 fn shares(before: &[Option<BrokerId>], brokers: &[BrokerId]) -> Vec<usize> {
     let mut counts = vec![0usize; brokers.len()];
     for last in before.iter().flatten() {
-        if let Ok(place) = brokers.binary_search(last) {
-            counts[place] += 1;
+        if let Ok(index) = brokers.binary_search(last) {
+            counts[index] += 1;
         }
     }
     let (least, more) = (before.len() / brokers.len(), before.len() % brokers.len());
-    let mut places: Vec<usize> = (0..brokers.len()).collect();
-    places.sort_by_key(|place| std::cmp::Reverse(counts[*place]));
+    let mut indexes: Vec<usize> = (0..brokers.len()).collect();
+    indexes.sort_by_key(|index| std::cmp::Reverse(counts[*index]));
     let mut shares = vec![least; brokers.len()];
-    for place in places.into_iter().take(more) {
-        shares[place] += 1;
+    for index in indexes.into_iter().take(more) {
+        shares[index] += 1;
     }
     shares
 }
@@ -81,8 +83,8 @@ mod tests {
         counts
     }
 
-    /// The fewest moves that lead to balance: each broker keeps what it has up to the share that it may have, and as many
-    /// as there can be keep one more.
+    /// Computes the smallest number of moves: each broker keeps what it has up to its share, and as
+    /// many as possible keep one more.
     fn moves_min(before: &[Option<BrokerId>], brokers: &[BrokerId]) -> usize {
         let (least, mut more) = (before.len() / brokers.len(), before.len() % brokers.len());
         let had = counts(before);
@@ -99,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_means_nobody_is_to_hold_anything() {
+    fn without_brokers_no_partition_is_assigned() {
         let before = [Some(broker(1)), None];
         assert_eq!(assign(&before, []).owners, [None, None]);
     }
 
     #[test]
-    fn a_fourth_broker_takes_a_quarter_and_nothing_else_moves() {
+    fn a_fourth_broker_gets_a_quarter_and_nothing_else_moves() {
         let three = assign(&vec![None; 16], (0..3).map(broker));
         let four = assign(&three.owners, (0..4).map(broker));
         let moved: Vec<_> = three.owners.iter().zip(&four.owners).filter(|(a, b)| a != b).collect();
@@ -122,7 +124,8 @@ mod tests {
             let before: Vec<_> = before.into_iter().map(|number| number.map(broker)).collect();
             let present: Vec<_> = present.into_iter().map(broker).collect();
             let assignment = assign(&before, present.clone());
-            let unique: Vec<_> = present.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+            let unique: BTreeSet<_> = present.iter().cloned().collect();
+            let unique: Vec<_> = unique.into_iter().collect();
 
             let counts = counts(&assignment.owners);
             prop_assert!(counts.keys().all(|owner| unique.contains(owner)));
@@ -135,7 +138,8 @@ mod tests {
             let moves = before.iter().zip(&assignment.owners).filter(|(a, b)| a != b).count();
             prop_assert_eq!(moves, moves_min(&before, &unique));
 
-            prop_assert_eq!(&assign(&assignment.owners, present.clone()), &assignment, "nothing moves again");
+            let again = assign(&assignment.owners, present.clone());
+            prop_assert_eq!(&again, &assignment, "a second run moves nothing");
             prop_assert_eq!(assign(&before, present.into_iter().rev()), assignment);
         }
     }

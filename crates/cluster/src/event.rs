@@ -1,7 +1,9 @@
-//! Everything that reaches a member, everything that it wants done, and what its broker is to do.
+//! The events that a member receives, the actions that it returns, and the directives for its
+//! broker.
 //!
-//! Invariant: every store [`MemberAction`] is answered by exactly one [`MemberEvent`], also when the store does not answer in time, and
-//! at most one is under way per seat, one heartbeat, one proposal, one leaving.
+//! Every [`MemberAction`] for the store is answered by exactly one [`MemberEvent`], even if the
+//! store does not answer in time. At most one request is in flight per seat, and at most one
+//! heartbeat, one proposal and one deregistration.
 
 use std::sync::Arc;
 
@@ -10,11 +12,11 @@ use punctual_core::{
 };
 use punctual_store::{Members, StoreError};
 
-/// What reaches a member.
+/// What a member receives.
 #[derive(Debug)]
 pub enum MemberEvent {
     /// The answer to [`MemberAction::Heartbeat`].
-    Heard(Result<Members, StoreError>),
+    HeartbeatAnswered(Result<Members, StoreError>),
     /// The answer to [`MemberAction::Acquire`].
     Acquired(Seat, Result<Lease, StoreError>),
     /// The answer to [`MemberAction::Renew`].
@@ -25,143 +27,152 @@ pub enum MemberEvent {
     Proposed(Result<(), StoreError>),
     /// The answer to [`MemberAction::Leave`].
     Deregistered(Result<(), StoreError>),
-    /// An owner that was to be handed over has stopped: nothing of it is on its way to the store, and it starts
-    /// nothing more.
+    /// The owner of a partition that is to be handed over has stopped: none of its writes is in
+    /// flight, and it starts nothing new.
     Quiet {
-        /// Of which partition.
+        /// The partition.
         partition: PartitionId,
-        /// Under which epoch.
+        /// The epoch of the owner.
         epoch: Epoch,
     },
-    /// The successor knows.
+    /// The successor has confirmed the hand-over.
     HandedOver {
-        /// Which partition.
+        /// The partition.
         partition: PartitionId,
-        /// Under which epoch it was ours.
+        /// The epoch of the previous owner, on this broker.
         epoch: Epoch,
     },
-    /// The successor could not be reached, or does not want it.
+    /// The successor could not be reached, or refused.
     HandOverFailed {
-        /// Of which partition.
+        /// The partition.
         partition: PartitionId,
-        /// Under which epoch it was ours.
+        /// The epoch of the previous owner, on this broker.
         epoch: Epoch,
     },
-    /// An owner has come to its end by itself: it was fenced, or is broken.
+    /// An owner has stopped on its own: it was fenced, or its store failed.
     Ended {
-        /// Of which partition.
+        /// The partition.
         partition: PartitionId,
-        /// Under which epoch.
+        /// The epoch of the owner.
         epoch: Epoch,
     },
-    /// Another broker has let go of a partition for us.
+    /// Another broker has released a partition for this one.
     Offered {
-        /// Which.
+        /// The partition.
         partition: PartitionId,
     },
-    /// Give everything back and leave.
+    /// Hand all partitions over and leave the cluster.
     Leave,
 }
 
 /// What a member wants done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberAction {
-    /// Say that we are there. Lasts [`MemberConfig::lease`](crate::MemberConfig).
+    /// Write a heartbeat, valid for [`MemberConfig::lease`](crate::MemberConfig).
     Heartbeat(Heartbeat),
-    /// Take a seat. The time is the `now` of the `act` that gives this out, also below.
+    /// Acquire the lease of a seat, at the `now` of the `act` that returned this. The same holds
+    /// for the actions below.
     Acquire(Seat),
-    /// Extend a lease.
+    /// Renew a lease.
     Renew(Lease),
-    /// Give a seat back.
+    /// Release a lease.
     Release(Lease),
-    /// Propose who should hold what, under our lease of the leader seat.
+    /// Propose an assignment, under the lease of the leader.
     Propose(Lease, Assignment),
-    /// Strike us off the roll.
+    /// Remove this broker from the members.
     Leave,
-    /// For the broker.
+    /// Pass this to the broker.
     Directive(Directive),
 }
 
-/// What the broker is to do, in this order. Of one partition and epoch: `Start`, any number of `Extend`, and then either
-/// `Drop`, or `HandOver` and `Released`; a `Drop` may also come after `HandOver`, and a `Released` after another.
+/// What the broker is to do, in this order. For one partition and epoch: `Start`, any number of
+/// `Extend`, and then either `Drop`, or `HandOver` and `Released`. A `Drop` may also follow a
+/// `HandOver`, and a `Released` another `Released`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directive {
-    /// Run an owner of this partition.
+    /// Start an owner of this partition.
     Start {
-        /// Which, and under which epoch.
+        /// The partition.
         partition: PartitionId,
-        /// Larger than that of every earlier owner.
+        /// Greater than the epoch of every earlier owner.
         epoch: Epoch,
-        /// It may act until then, exclusively: fire, send, answer calls. Later it stands still until extended.
+        /// The owner may act before this instant: fire, send, answer calls. After it, the owner
+        /// pauses until it is extended.
         until: Timestamp,
     },
-    /// Its lease was renewed.
+    /// The lease of an owner was renewed.
     Extend {
-        /// Which.
+        /// The partition.
         partition: PartitionId,
-        /// Whose.
+        /// The epoch of the owner.
         epoch: Epoch,
-        /// It may act until then. May lie in the past when the answer came late.
+        /// The owner may act before this instant, which is in the past if the answer was late.
         until: Timestamp,
     },
-    /// Hand it over: start nothing new, write what is decided, wait a little for what is under way. When nothing of
-    /// it is on its way to the store any more, say [`Quiet`](MemberEvent::Quiet), and keep what is still under way for `Released`. Its
-    /// lease is not renewed from here on.
+    /// Stop an owner: start nothing new, write what is decided, and wait a little for deliveries in
+    /// flight. When none of its writes is in flight, send [`Quiet`](MemberEvent::Quiet), and keep
+    /// the deliveries still in flight for `Released`. The lease is no longer renewed.
     HandOver {
-        /// Which.
+        /// The partition.
         partition: PartitionId,
-        /// Whose.
+        /// The epoch of the owner.
         epoch: Epoch,
-        /// Who takes it over; `None`: whoever comes.
+        /// The next owner; `None` if any broker may take the partition.
         successor: Option<BrokerId>,
     },
-    /// The lease of a partition that was quiet is given back, or is over: tell the successor, with what is still under way, and
-    /// then say [`HandedOver`](MemberEvent::HandedOver). Without an successor there is nothing to say. Until it is said, or half a lease has passed,
-    /// this broker goes on being listed as the holder, so that the successor does not take the partition before it is told.
-    /// If the successor cannot be told, say [`HandOverFailed`](MemberEvent::HandOverFailed) and keep what is under way: another `Released` with
-    /// another successor may follow, or a `Start` under the next epoch, to which it belongs.
+    /// The lease of a stopped owner is released, or is over. Notify the successor, pass it the
+    /// deliveries still in flight, and send [`HandedOver`](MemberEvent::HandedOver); without a
+    /// successor, send nothing. Until then, or for half a lease, this broker is still listed as the
+    /// owner, so that the successor does not take the partition before it is notified.
+    ///
+    /// If the successor cannot be notified, send [`HandOverFailed`](MemberEvent::HandOverFailed)
+    /// and keep the deliveries in flight: another `Released` with another successor may follow, or
+    /// a `Start` with the next epoch, whose owner inherits them.
     Released {
-        /// Which.
+        /// The partition.
         partition: PartitionId,
-        /// Whose.
+        /// The epoch of the stopped owner.
         epoch: Epoch,
-        /// Whom to tell.
+        /// The broker to notify.
         successor: Option<BrokerId>,
     },
-    /// Its lease is lost: end it at once. Nothing that it writes counts any more.
+    /// The lease of an owner is lost: end the owner at once. The store no longer accepts its
+    /// writes.
     Drop {
-        /// Which.
+        /// The partition.
         partition: PartitionId,
-        /// Whose.
+        /// The epoch of the owner.
         epoch: Epoch,
     },
-    /// Who is there and who holds what, as far as is known. Comes with every heartbeat and every change.
+    /// The members and the topology, as last read. Sent after every heartbeat and every change.
     Publish(Arc<ClusterView>),
-    /// This broker's clock is off from the others' by so many milliseconds (ahead if positive), and it gives up its partitions;
-    /// `None`: it is trusted again.
+    /// This broker's clock differs from the other brokers' by this many milliseconds (ahead if
+    /// positive), and it gives up its partitions. `None`: the clock is trusted again.
     Skew(Option<i64>),
-    /// All is given back, or the time for that is over: the broker may stop. Nothing comes after it.
+    /// All partitions are handed over, or the time for that is over: the broker may stop. No
+    /// directive follows.
     Left,
 }
 
-/// What one broker knows of all.
+/// What one broker knows of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Who holds what, and who leads.
+    /// The owners of all partitions, and the leader.
     pub topology: Topology,
-    /// Who is there, in the order of their ids.
+    /// The brokers that are alive, in the order of their ids.
     pub present: Vec<BrokerView>,
 }
 
-/// A broker that is there.
+/// A broker that is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerView {
-    /// Who.
+    /// Its id.
     pub broker: BrokerId,
-    /// When it last said so, by our clock.
+    /// When it sent its last heartbeat, by this broker's clock.
     pub heard_at: Timestamp,
-    /// Whether it wants no partitions.
+    /// Whether it wants no partitions, because it leaves or its clock is wrong.
     pub leaving: bool,
-    /// How far its clock is ahead of the store's, in milliseconds.
+    /// How far its clock is ahead of the store's, in milliseconds. `None` before its first
+    /// measurement.
     pub ahead_ms: Option<i64>,
 }

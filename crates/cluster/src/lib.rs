@@ -1,34 +1,37 @@
-//! A broker among brokers: who is there, who leads, who holds which partition.
+//! Membership of brokers that share a store: which brokers are alive, which one leads, and which
+//! partitions each one owns.
 //!
-//! In: what a store answers ([`LeaseStore`](punctual_store::LeaseStore), [`Roster`](punctual_store::MembershipStore)), what the broker
-//! says of its owners, and the time. Out: what to ask the store, and [`Directive`]s for the broker: start an owner, let it
-//! act longer, hand it over, drop it.
+//! [`Member`] decides. Its inputs are the answers of the store
+//! ([`LeaseStore`](punctual_store::LeaseStore),
+//! [`MembershipStore`](punctual_store::MembershipStore)), what the broker reports of its owners,
+//! and the time. Its outputs are requests to the store and [`Directive`]s for the broker: start an
+//! owner, extend it, hand it over, drop it.
 //!
-//! The leader proposes, the lease of the partition disposes: whatever is decided here by mistake or from old news costs a
-//! detour. That nobody acts for a partition beside its owner, and that no write of an earlier owner counts, is kept by
-//! leases and epochs alone.
+//! The leader only proposes an assignment; the lease of a partition decides who owns it. A wrong or
+//! outdated decision here costs time and nothing else: leases and epochs alone guarantee that only
+//! one owner of a partition acts, and that no write of an earlier owner is accepted.
 //!
-//! [`Member`] is a value that tests drive by hand: `on(event, now)` changes it, `act(now)` gives out what is to be
-//! done. [`spawn`] runs one over a store.
+//! [`Member`] is a plain value that tests drive directly: `on(event, now)` changes it, and
+//! `act(now)` returns what is to be done. [`spawn`] runs one over a store.
 //!
-//! Next door: `engine` runs a partition and knows nothing of this; `server` wires the two and speaks with other brokers.
-//! Why so: `docs/adr/0012`.
+//! `engine` runs a partition and does not depend on this crate; `server` connects the two and calls
+//! other brokers. The reasons are in `docs/adr/0012`.
 
 mod event;
 mod member;
 
-mod heart;
-mod hold;
-mod lead;
+mod heartbeat;
+mod leader_lease;
+mod partition_lease;
 
 mod assign;
-mod roll;
+mod observed;
 mod skew;
 
+mod config;
 mod run;
-mod terms;
 
+pub use config::MemberConfig;
 pub use event::{BrokerView, ClusterView, Directive, MemberAction, MemberEvent};
 pub use member::Member;
 pub use run::{MemberHandle, spawn};
-pub use terms::MemberConfig;

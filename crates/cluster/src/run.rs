@@ -1,10 +1,9 @@
-//! The shell: runs a member over a store until it has left.
+//! Runs a member over a store until it has left.
 //!
-//! In: a store, a clock, and what the broker says through a [`MemberHandle`]. Out: [`Directive`]s. Every question to the store is a task of
-//! its own with a time limit, whose end comes back as an event.
-//! Bound: at most one question per seat is under way, so there are no more than partitions, and a few. Orders wait in a
-//! channel with a bound; a broker that does not take them holds up the member, its leases are no longer renewed,
-//! and its owners stand still.
+//! Every request to the store runs in a task of its own, with a timeout, and its answer comes back
+//! as an event. At most one request per seat is in flight, so there are not many more than
+//! partitions. Directives are sent through a bounded channel: if the broker does not take them, the
+//! member stops, its leases are no longer renewed, and its owners pause.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,58 +14,61 @@ use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use crate::config::MemberConfig;
 use crate::event::{Directive, MemberAction, MemberEvent};
 use crate::member::Member;
-use crate::terms::MemberConfig;
 
-/// How long the shell waits when nothing is due: it wakes by events, this is only a bound.
+/// The longest wait when nothing is due. Events end the wait earlier; this is only a bound.
 const IDLE_MAX: Duration = Duration::from_secs(1);
-/// Orders that wait for the broker, besides four per partition.
-const ORDERS_SPARE: usize = 64;
+/// Directives that may wait for the broker, in addition to four per partition.
+const DIRECTIVES_SPARE: usize = 64;
 
-/// The door to a member. Clones lead to the same one. What is said to one that has left is lost.
+/// Reports events to a member. Clones report to the same member. Events for a member that has left
+/// are dropped.
 #[derive(Debug, Clone)]
 pub struct MemberHandle {
-    // Unbounded by type: a broker says a few words per order, and the rest are answers to the member's own questions.
+    // Unbounded, because a broker reports a few events per directive, and the rest are answers to
+    // the member's own requests.
     events: mpsc::UnboundedSender<MemberEvent>,
 }
 
 impl MemberHandle {
-    /// Nothing of this owner is on its way any more. See [`Directive::HandOver`].
+    /// Reports that no write of this owner is in flight. See [`Directive::HandOver`].
     pub fn quiet(&self, partition: PartitionId, epoch: Epoch) {
         let _ = self.events.send(MemberEvent::Quiet { partition, epoch });
     }
 
-    /// The successor could not be told. See [`Directive::Released`].
-    pub fn not_told(&self, partition: PartitionId, epoch: Epoch) {
+    /// Reports that the successor could not be notified. See [`Directive::Released`].
+    pub fn hand_over_failed(&self, partition: PartitionId, epoch: Epoch) {
         let _ = self.events.send(MemberEvent::HandOverFailed { partition, epoch });
     }
 
-    /// The successor was told. See [`Directive::Released`].
+    /// Reports that the successor has confirmed. See [`Directive::Released`].
     pub fn handed_over(&self, partition: PartitionId, epoch: Epoch) {
         let _ = self.events.send(MemberEvent::HandedOver { partition, epoch });
     }
 
-    /// An owner has come to its end by itself.
+    /// Reports that an owner has stopped on its own.
     pub fn ended(&self, partition: PartitionId, epoch: Epoch) {
         let _ = self.events.send(MemberEvent::Ended { partition, epoch });
     }
 
-    /// Another broker has let go of a partition for us. An [`Directive::Start`] follows, unless somebody was quicker or we
-    /// want none.
+    /// Reports that another broker has released a partition for this one. A [`Directive::Start`]
+    /// follows, unless another broker was faster or this one wants no partitions.
     pub fn offered(&self, partition: PartitionId) {
         let _ = self.events.send(MemberEvent::Offered { partition });
     }
 
-    /// Gives everything back. [`Directive::Left`] follows within two leases.
+    /// Hands all partitions over and leaves. [`Directive::Left`] follows within two leases.
     pub fn leave(&self) {
         let _ = self.events.send(MemberEvent::Leave);
     }
 }
 
-/// Runs a member over a store until it has left, or nobody takes its orders. To be called on a runtime.
+/// Runs a member over a store until it has left, or the receiver of directives is dropped. Must be
+/// called on a runtime.
 pub fn spawn<S, C>(
-    terms: MemberConfig,
+    config: MemberConfig,
     store: Arc<S>,
     clock: Arc<C>,
 ) -> (MemberHandle, mpsc::Receiver<Directive>)
@@ -75,36 +77,36 @@ where
     C: Clock,
 {
     let (events, received) = mpsc::unbounded_channel();
-    let bound = usize::from(terms.partitions.count()) * 4 + ORDERS_SPARE;
-    let (orders, given) = mpsc::channel(bound);
-    let executor = Executor { store, terms: terms.clone(), events: events.clone() };
-    let member = Member::new(terms, clock.now());
-    tokio::spawn(run(member, received, orders, executor, clock));
+    let bound = usize::from(config.partitions.count()) * 4 + DIRECTIVES_SPARE;
+    let (directives, given) = mpsc::channel(bound);
+    let executor = StoreExecutor { store, config: config.clone(), events: events.clone() };
+    let member = Member::new(config, clock.now());
+    tokio::spawn(run(member, received, directives, executor, clock));
     (MemberHandle { events }, given)
 }
 
 async fn run<S: LeaseStore + MembershipStore, C: Clock>(
     mut member: Member,
     mut received: mpsc::UnboundedReceiver<MemberEvent>,
-    orders: mpsc::Sender<Directive>,
-    executor: Executor<S>,
+    directives: mpsc::Sender<Directive>,
+    executor: StoreExecutor<S>,
     clock: Arc<C>,
 ) {
     loop {
         let now = clock.now();
         for action in member.act(now) {
-            let MemberAction::Directive(order) = action else {
+            let MemberAction::Directive(directive) = action else {
                 executor.perform(action, now);
                 continue;
             };
-            let last = order == Directive::Left;
-            if orders.send(order).await.is_err() || last {
+            let last = directive == Directive::Left;
+            if directives.send(directive).await.is_err() || last {
                 return;
             }
         }
         let wait = member.wakes_at().map_or(IDLE_MAX, |at| clock.until(at).min(IDLE_MAX));
         let Ok(event) = timeout(wait, received.recv()).await else { continue };
-        // The channel is never closed: the executor hold a sender.
+        // The channel is never closed: the executor holds a sender.
         let Some(event) = event else { return };
         member.on(event, clock.now());
         while let Ok(event) = received.try_recv() {
@@ -113,63 +115,70 @@ async fn run<S: LeaseStore + MembershipStore, C: Clock>(
     }
 }
 
-/// What asks the store.
-struct Executor<S> {
+/// Sends requests to the store.
+struct StoreExecutor<S> {
     store: Arc<S>,
-    terms: MemberConfig,
+    config: MemberConfig,
     events: mpsc::UnboundedSender<MemberEvent>,
 }
 
-impl<S: LeaseStore + MembershipStore> Executor<S> {
-    /// `now` is the time before the question.
+impl<S: LeaseStore + MembershipStore> StoreExecutor<S> {
+    /// Starts a request; `now` is the time before it is sent.
     fn perform(&self, action: MemberAction, now: Timestamp) {
         let store = Arc::clone(&self.store);
-        let (me, ttl) = (self.terms.me.clone(), self.terms.lease);
-        let patience = self.terms.patience();
+        let (me, ttl) = (self.config.me.clone(), self.config.lease);
+        let store_timeout = self.config.store_timeout();
         match action {
             MemberAction::Heartbeat(presence) => self.start(async move {
-                MemberEvent::Heard(within(patience, store.heartbeat(&presence, ttl)).await)
+                MemberEvent::HeartbeatAnswered(
+                    within(store_timeout, store.heartbeat(&presence, ttl)).await,
+                )
             }),
             MemberAction::Acquire(seat) => self.start(async move {
                 MemberEvent::Acquired(
                     seat,
-                    within(patience, store.acquire(seat, &me, ttl, now)).await,
+                    within(store_timeout, store.acquire(seat, &me, ttl, now)).await,
                 )
             }),
             MemberAction::Renew(lease) => self.start(async move {
                 MemberEvent::Renewed(
                     lease.seat,
-                    within(patience, store.renew(&lease, ttl, now)).await,
+                    within(store_timeout, store.renew(&lease, ttl, now)).await,
                 )
             }),
             MemberAction::Release(lease) => self.start(async move {
-                MemberEvent::Released(lease.seat, within(patience, store.release(&lease)).await)
+                MemberEvent::Released(
+                    lease.seat,
+                    within(store_timeout, store.release(&lease)).await,
+                )
             }),
             MemberAction::Propose(lease, assignment) => self.start(async move {
-                MemberEvent::Proposed(within(patience, store.propose(&lease, &assignment)).await)
+                MemberEvent::Proposed(
+                    within(store_timeout, store.propose(&lease, &assignment)).await,
+                )
             }),
             MemberAction::Leave => self.start(async move {
-                MemberEvent::Deregistered(within(patience, store.leave(&me)).await)
+                MemberEvent::Deregistered(within(store_timeout, store.leave(&me)).await)
             }),
             MemberAction::Directive(_) => {}
         }
     }
 
-    fn start(&self, question: impl Future<Output = MemberEvent> + Send + 'static) {
+    fn start(&self, request: impl Future<Output = MemberEvent> + Send + 'static) {
         let events = self.events.clone();
         tokio::spawn(async move {
-            // A member that has left wants to know nothing any more.
-            let _ = events.send(question.await);
+            // A member that has left ignores answers.
+            let _ = events.send(request.await);
         });
     }
 }
 
-/// Whether what took too long was done is not known.
+/// Limits the time of a request. After a timeout it is not known whether the store has executed it.
 async fn within<T>(
-    patience: Duration,
+    store_timeout: Duration,
     answer: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    match timeout(patience, answer).await {
+    match timeout(store_timeout, answer).await {
         Ok(answer) => answer,
         Err(elapsed) => Err(StoreError::Unavailable(Box::new(elapsed))),
     }

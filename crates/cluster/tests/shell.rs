@@ -1,6 +1,6 @@
-//! The shell around a member: a real runtime, and time that the runtime itself moves on when nobody has anything to do.
+//! A member over a store on a real runtime, whose time advances whenever all tasks wait.
 
-#![expect(clippy::disallowed_methods, reason = "the runtime's own time stands for the machine's")]
+#![expect(clippy::disallowed_methods, reason = "the runtime's clock replaces the machine's")]
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -36,14 +36,14 @@ impl Clock for RuntimeClock {
     }
 }
 
-/// A store with a clock of its own, which goes as ours does.
+/// Creates a store whose clock follows the runtime's.
 fn store(clock: &Arc<RuntimeClock>) -> Arc<MemoryStore> {
-    let store = Arc::new(MemoryStore::new(terms("").partitions));
-    let (told, clock) = (Arc::downgrade(&store), Arc::clone(clock));
+    let store = Arc::new(MemoryStore::new(config("").partitions));
+    let (notified, clock) = (Arc::downgrade(&store), Arc::clone(clock));
     tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_millis(1));
-        while let Some(store) = told.upgrade() {
-            store.set_time(clock.now()).expect("the store is whole");
+        while let Some(store) = notified.upgrade() {
+            store.set_time(clock.now()).expect("the store works");
             drop(store);
             ticks.tick().await;
         }
@@ -51,7 +51,7 @@ fn store(clock: &Arc<RuntimeClock>) -> Arc<MemoryStore> {
     store
 }
 
-fn terms(name: &str) -> MemberConfig {
+fn config(name: &str) -> MemberConfig {
     MemberConfig {
         me: BrokerId::new(name),
         partitions: Partitions::new(PARTITIONS).expect("a few"),
@@ -60,33 +60,37 @@ fn terms(name: &str) -> MemberConfig {
     }
 }
 
-/// The next order that is not about time, or about who is there.
-async fn next(orders: &mut Receiver<Directive>) -> Directive {
+/// Returns the next directive other than `Extend` and `Publish`.
+async fn next(directives: &mut Receiver<Directive>) -> Directive {
     loop {
-        let order = timeout(LEASE * 3, orders.recv()).await.expect("in time").expect("goes on");
-        if !matches!(order, Directive::Extend { .. } | Directive::Publish(_)) {
-            return order;
+        let directive =
+            timeout(LEASE * 3, directives.recv()).await.expect("in time").expect("not closed");
+        if !matches!(directive, Directive::Extend { .. } | Directive::Publish(_)) {
+            return directive;
         }
     }
 }
 
-/// The owners of a broker that has got so many.
-async fn started(orders: &mut Receiver<Directive>, count: usize) -> BTreeMap<PartitionId, Epoch> {
+/// Waits until a broker has started `count` owners.
+async fn started(
+    directives: &mut Receiver<Directive>,
+    count: usize,
+) -> BTreeMap<PartitionId, Epoch> {
     let mut owners = BTreeMap::new();
     while owners.len() < count {
-        match next(orders).await {
+        match next(directives).await {
             Directive::Start { partition, epoch, .. } => owners.insert(partition, epoch),
-            order => unreachable!("is not there yet: {order:?}"),
+            directive => unreachable!("not expected yet: {directive:?}"),
         };
     }
     owners
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_share_and_one_leaves_all_to_the_other() {
+async fn two_brokers_share_and_one_hands_all_over_to_the_other() {
     let clock = RuntimeClock::start();
     let store = store(&clock);
-    let run = |name| spawn(terms(name), Arc::clone(&store), Arc::clone(&clock));
+    let run = |name| spawn(config(name), Arc::clone(&store), Arc::clone(&clock));
     let (a, mut of_a): (MemberHandle, _) = run("a:1");
     let (b, mut of_b) = run("b:1");
     let had = started(&mut of_a, 4).await;
@@ -104,10 +108,10 @@ async fn two_share_and_one_leaves_all_to_the_other() {
                 a.handed_over(partition, epoch);
             }
             Directive::Left => break,
-            order => unreachable!("is only to leave: {order:?}"),
+            directive => unreachable!("the broker only leaves: {directive:?}"),
         }
     }
-    assert_eq!(of_a.recv().await, None, "nothing comes after it");
+    assert_eq!(of_a.recv().await, None, "nothing follows");
     for (partition, epoch) in started(&mut of_b, 4).await {
         assert!(had[&partition] < epoch);
         has.insert(partition, epoch);
@@ -117,10 +121,10 @@ async fn two_share_and_one_leaves_all_to_the_other() {
     assert_eq!(holder.broker, BrokerId::new("b:1"));
 }
 
-/// A store that is reached and never answers.
-struct Silent;
+/// A store that never answers.
+struct SilentStore;
 
-impl LeaseStore for Silent {
+impl LeaseStore for SilentStore {
     async fn acquire(
         &self,
         _: Seat,
@@ -144,7 +148,7 @@ impl LeaseStore for Silent {
     }
 }
 
-impl MembershipStore for Silent {
+impl MembershipStore for SilentStore {
     async fn heartbeat(&self, _: &Heartbeat, _: Duration) -> Result<Members, StoreError> {
         pending().await
     }
@@ -159,10 +163,10 @@ impl MembershipStore for Silent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_never_answers_keeps_nobody_from_leaving() {
+async fn a_member_can_leave_even_if_the_store_never_answers() {
     let clock = RuntimeClock::start();
-    let (a, mut of_a) = spawn(terms("a:1"), Arc::new(Silent), Arc::clone(&clock));
-    assert!(timeout(LEASE * 2, of_a.recv()).await.is_err(), "there is nothing to be done");
+    let (a, mut of_a) = spawn(config("a:1"), Arc::new(SilentStore), Arc::clone(&clock));
+    assert!(timeout(LEASE * 2, of_a.recv()).await.is_err(), "there is no directive");
     let asked_at = clock.now();
     a.leave();
     assert_eq!(next(&mut of_a).await, Directive::Left);
@@ -170,15 +174,15 @@ async fn a_store_that_never_answers_keeps_nobody_from_leaving() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broker_that_is_gone_ends_its_member() {
+async fn a_member_ends_when_its_broker_drops_the_directives() {
     let clock = RuntimeClock::start();
     let store = store(&clock);
-    let (_a, of_a) = spawn(terms("a:1"), Arc::clone(&store), clock);
+    let (_a, of_a) = spawn(config("a:1"), Arc::clone(&store), clock);
     drop(of_a);
-    // Time passes only while all else waits.
+    // Time advances only while all other tasks wait.
     tokio::time::advance(LEASE * 10).await;
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(Arc::strong_count(&store), 1, "nobody asks the store any more");
+    assert_eq!(Arc::strong_count(&store), 1, "no request uses the store any more");
 }

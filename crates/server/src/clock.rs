@@ -23,8 +23,8 @@ use tokio::time::MissedTickBehavior;
 use crate::telemetry::Telemetry;
 pub(crate) use suspicion::Suspicion;
 use suspicion::WallClockCheck;
+use timeline::ClockTimeline;
 pub(crate) use timeline::Offset;
-use timeline::Timeline;
 
 /// How often the clocks are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ const STEADY: ClockId = ClockId::Monotonic;
 /// The broker's time.
 #[derive(Debug)]
 pub(crate) struct SystemClock {
-    timeline: Timeline,
+    timeline: ClockTimeline,
     wall_check: Mutex<WallClockCheck>,
 }
 
@@ -52,7 +52,7 @@ impl SystemClock {
     pub(crate) fn start() -> Self {
         let (steady, wall) = both();
         Self {
-            timeline: Timeline::new(steady, wall),
+            timeline: ClockTimeline::new(steady, wall),
             wall_check: Mutex::new(WallClockCheck::new(steady, wall)),
         }
     }

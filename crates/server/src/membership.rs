@@ -275,7 +275,7 @@ impl Membership {
             Err(_) => "no confirmation in time".to_owned(),
         };
         tracing::warn!(%partition, %successor, %error, "hand-over failed");
-        self.member.not_told(partition, epoch);
+        self.member.hand_over_failed(partition, epoch);
     }
 
     /// Ends an owner whose lease is lost. Another broker may own the partition by now.

@@ -125,7 +125,7 @@ impl Store {
         let lease = self.lease;
         match asked {
             MemberAction::Heartbeat(presence) => {
-                MemberEvent::Heard(ready(self.memory.heartbeat(&presence, lease)))
+                MemberEvent::HeartbeatAnswered(ready(self.memory.heartbeat(&presence, lease)))
             }
             MemberAction::Acquire(seat) => {
                 let answer = ready(self.memory.acquire(seat, broker, lease, then));

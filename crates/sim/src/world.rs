@@ -768,7 +768,7 @@ fn away() -> StoreError {
 
 fn unanswered_member(nothing: Nothing) -> MemberEvent {
     match nothing {
-        Nothing::Heard => MemberEvent::Heard(Err(away())),
+        Nothing::Heard => MemberEvent::HeartbeatAnswered(Err(away())),
         Nothing::Acquired(seat) => MemberEvent::Acquired(seat, Err(away())),
         Nothing::Renewed(seat) => MemberEvent::Renewed(seat, Err(away())),
         Nothing::Released(seat) => MemberEvent::Released(seat, Err(away())),

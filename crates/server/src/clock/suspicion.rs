@@ -59,7 +59,8 @@ impl fmt::Display for Suspicion {
             Self::BeforeStore(at) => {
                 write!(
                     f,
-                    "the machine's clock is before the time at which this store was last opened, {at}"
+                    "the machine's clock is before the time at which this store was last opened, \
+                     {at}"
                 )
             }
         }

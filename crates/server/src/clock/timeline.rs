@@ -128,13 +128,13 @@ impl SlewSlot {
 
 /// Maps the steady clock to time. Has any number of readers and one writer.
 #[derive(Debug)]
-pub(super) struct Timeline {
+pub(super) struct ClockTimeline {
     /// How many slews were published. The slot of the current one is `count % 2`.
     count: AtomicU64,
     slots: [SlewSlot; 2],
 }
 
-impl Timeline {
+impl ClockTimeline {
     /// Creates a timeline on which it is `now` when the steady clock reads `steady`.
     pub(super) fn new(steady: u64, now: UnixNanos) -> Self {
         let timeline = Self { count: AtomicU64::new(0), slots: Default::default() };
@@ -217,8 +217,8 @@ mod tests {
     const MILLI: u64 = 1_000_000;
     const SECOND: u64 = 1000 * MILLI;
 
-    fn timeline() -> Timeline {
-        Timeline::new(5 * SECOND, UnixNanos::from_epoch(Duration::from_secs(1_000_000)))
+    fn timeline() -> ClockTimeline {
+        ClockTimeline::new(5 * SECOND, UnixNanos::from_epoch(Duration::from_secs(1_000_000)))
     }
 
     fn millis(offset: i64) -> Offset {
