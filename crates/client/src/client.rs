@@ -4,6 +4,8 @@
 //! Invariant: nothing is connected before the first call; a broken connection is made again by itself, or another broker is asked.
 //! Next door: what is asked of a namespace (`namespace`), how tasks are gathered (`batch`), which broker is asked (`brokers`).
 
+pub(crate) mod send_state;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +18,19 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::batch::{self, Ask};
-use crate::brokers::{Brokers, Manner};
+use crate::batch::{self, ScheduleCall};
+use crate::brokers::address_list::AfterFailure;
+use crate::brokers::{Brokers, ConnectOptions};
+use crate::client::send_state::{SendState, TrackSend};
 use crate::clock::Backoff;
-use crate::departure::{Departure, Noting};
-use crate::error::Failing;
-use crate::places::Next;
+use crate::error::CallFailure;
 use crate::{Error, Namespace};
 
 /// How long a call may take, all attempts to reach the broker included: longer than a restart of a broker.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-pub(crate) type Link = InterceptedService<Channel, Bearer>;
-pub(crate) type Tasks = TasksClient<Noting<Link>>;
+pub(crate) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
+pub(crate) type TasksStub = TasksClient<TrackSend<AuthorizedChannel>>;
 
 /// Says who is asking, with every call.
 #[derive(Debug, Clone)]
@@ -46,16 +48,16 @@ impl Interceptor for Bearer {
 /// Talks to a broker, or to all brokers of a cluster. Cheap to clone; all clones share one connection and one stream of batches.
 #[derive(Debug, Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClientState {
     brokers: Arc<Brokers>,
-    asks: mpsc::Sender<Ask>,
+    calls: mpsc::Sender<ScheduleCall>,
     timeout: Duration,
-    /// Tells, by being gone, that nobody asks any more.
-    _living: oneshot::Sender<()>,
+    /// Tells, by being gone, that nobody calls any more.
+    _alive: oneshot::Sender<()>,
 }
 
 impl Client {
@@ -86,8 +88,8 @@ impl Client {
         Namespace::new(self.clone(), Arc::from(name.as_ref()))
     }
 
-    pub(crate) fn asks(&self) -> &mpsc::Sender<Ask> {
-        &self.shared.asks
+    pub(crate) fn calls(&self) -> &mpsc::Sender<ScheduleCall> {
+        &self.shared.calls
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -102,8 +104,8 @@ impl Client {
     /// next is asked at once.
     pub(crate) async fn call<T, F>(
         &self,
-        again: Again,
-        call: impl Fn(Tasks) -> F,
+        retry_when: RetryWhen,
+        call: impl Fn(TasksStub) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -111,13 +113,13 @@ impl Client {
         // What is true if the time is up: how the last attempt failed, whether an earlier one may have been done, and whether
         // the one under way has left.
         let mut last = None;
-        let mut seen = false;
-        let mut departure = Departure::default();
+        let mut maybe_done = false;
+        let mut send_state = SendState::default();
         let answered = tokio::time::timeout(self.shared.timeout, async {
             let mut backoff = Backoff::new();
             loop {
-                departure = Departure::default();
-                let (address, tasks) = self.shared.brokers.tasks(&departure);
+                send_state = SendState::default();
+                let (address, tasks) = self.shared.brokers.tasks(&send_state);
                 let status = match call(tasks).await {
                     Ok(answer) => {
                         self.shared.brokers.answered(&address);
@@ -126,22 +128,24 @@ impl Client {
                     Err(status) => status,
                 };
                 let next = self.shared.brokers.failed(&address, &status);
-                match (Failing::of(&status), again) {
-                    (Failing::Refused, _) | (Failing::Lost, Again::IfNotSeen) => {
+                match (CallFailure::of(&status), retry_when) {
+                    (CallFailure::Refused, _) | (CallFailure::Lost, RetryWhen::IfNotSeen) => {
                         return Err(Error::from_status(&status));
                     }
-                    (Failing::Lost, Again::Always) => seen = true,
+                    (CallFailure::Lost, RetryWhen::Always) => maybe_done = true,
                     // This one was not done, wherever it came to.
-                    (Failing::Unreachable | Failing::Busy, _) => departure = Departure::default(),
+                    (CallFailure::Unreachable | CallFailure::Busy, _) => {
+                        send_state = SendState::default()
+                    }
                 }
                 last = Some(Error::from_status(&status));
-                if next == Next::AfterPause {
+                if next == AfterFailure::AfterPause {
                     backoff.wait().await;
                 }
             }
         });
         answered.await.unwrap_or_else(|_| {
-            if seen || !departure.call_off() {
+            if maybe_done || !send_state.abort() {
                 return Err(Error::TimedOut);
             }
             Err(last.unwrap_or_else(|| Error::Unreachable("no connection in time".to_owned())))
@@ -151,10 +155,10 @@ impl Client {
 
 /// When a call that got no answer may be made again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum RetryWhen {
     /// Twice is as good as once.
     Always,
-    /// Only if the broker has not seen it.
+    /// Only if the broker has not maybe_done it.
     IfNotSeen,
 }
 
@@ -213,11 +217,11 @@ impl ClientBuilder {
     pub fn connect(self) -> Result<Client, Error> {
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let bearer = Bearer(self.token.as_deref().map(bearer).transpose()?);
-        let manner = Manner { bearer, authority: self.authority };
-        let (brokers, _living) = Brokers::new(self.addresses, manner)?;
-        let asks = batch::spawn(Arc::clone(&brokers), self.timeout / 2);
+        let options = ConnectOptions { bearer, authority: self.authority };
+        let (brokers, _alive) = Brokers::new(self.addresses, options)?;
+        let calls = batch::spawn(Arc::clone(&brokers), self.timeout / 2);
         let timeout = self.timeout;
-        Ok(Client { shared: Arc::new(Shared { brokers, asks, timeout, _living }) })
+        Ok(Client { shared: Arc::new(ClientState { brokers, calls, timeout, _alive }) })
     }
 }
 

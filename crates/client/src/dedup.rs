@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::worker::{Failure, FireId};
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Table = dyn Fn(FireId) -> Boxed<Result<Seen, Failure>> + Send + Sync;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type Table = dyn Fn(FireId) -> BoxFuture<Result<Seen, Failure>> + Send + Sync;
 
 /// What a table of the caller's knows of a fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +42,16 @@ pub enum Seen {
 /// Cheap to clone; clones share one memory.
 #[derive(Clone)]
 pub struct Dedup {
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<FireMemory>>,
     table: Option<Arc<Table>>,
 }
 
 /// Whether the effect was had. Held while it runs, so that a second delivery waits for the first one's outcome.
-type Entry = Arc<tokio::sync::Mutex<bool>>;
+type EffectState = Arc<tokio::sync::Mutex<bool>>;
 
 #[derive(Debug)]
-struct Memory {
-    fires: HashMap<FireId, Entry>,
+struct FireMemory {
+    fires: HashMap<FireId, EffectState>,
     /// In the order in which they were first seen.
     order: VecDeque<FireId>,
     fires_max: usize,
@@ -68,8 +68,11 @@ impl Dedup {
     /// longest lease plus the longest pause between attempts.
     #[must_use]
     pub fn in_memory(fires_max: usize) -> Self {
-        let memory =
-            Memory { fires: HashMap::new(), order: VecDeque::new(), fires_max: fires_max.max(1) };
+        let memory = FireMemory {
+            fires: HashMap::new(),
+            order: VecDeque::new(),
+            fires_max: fires_max.max(1),
+        };
         Self { memory: Arc::new(Mutex::new(memory)), table: None }
     }
 
@@ -80,7 +83,7 @@ impl Dedup {
         S: Fn(FireId) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Seen, Failure>> + Send + 'static,
     {
-        let table = move |fire_id| -> Boxed<_> { Box::pin(seen(fire_id)) };
+        let table = move |fire_id| -> BoxFuture<_> { Box::pin(seen(fire_id)) };
         Self { table: Some(Arc::new(table)), ..Self::in_memory(fires_max) }
     }
 
@@ -109,14 +112,14 @@ impl Dedup {
         Ok(())
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, FireMemory> {
         // A panic elsewhere leaves the memory whole: every change of it is one call.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Memory {
-    fn entry(&mut self, fire_id: &FireId) -> Entry {
+impl FireMemory {
+    fn entry(&mut self, fire_id: &FireId) -> EffectState {
         if let Some(entry) = self.fires.get(fire_id) {
             return Arc::clone(entry);
         }
@@ -124,7 +127,7 @@ impl Memory {
             let Some(oldest) = self.order.pop_front() else { break };
             self.fires.remove(&oldest);
         }
-        let entry = Entry::default();
+        let entry = EffectState::default();
         self.fires.insert(fire_id.clone(), Arc::clone(&entry));
         self.order.push_back(fire_id.clone());
         entry

@@ -67,18 +67,18 @@ impl Error {
 
     /// From what the transport says of a call.
     pub(crate) fn from_status(status: &Status) -> Self {
-        match Failing::of(status) {
-            Failing::Unreachable => Self::Unreachable(innermost(status)),
-            Failing::Lost => Self::Lost(status.message().to_owned()),
-            Failing::Busy => Self::Busy(status.message().to_owned()),
-            Failing::Refused => Self::Problem(wire::problem_of_status(status)),
+        match CallFailure::of(status) {
+            CallFailure::Unreachable => Self::Unreachable(innermost(status)),
+            CallFailure::Lost => Self::Lost(status.message().to_owned()),
+            CallFailure::Busy => Self::Busy(status.message().to_owned()),
+            CallFailure::Refused => Self::Problem(wire::problem_of_status(status)),
         }
     }
 }
 
 /// What a status says of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failing {
+pub(crate) enum CallFailure {
     /// It never left.
     Unreachable,
     /// It may have arrived, and the answer is lost.
@@ -89,7 +89,7 @@ pub(crate) enum Failing {
     Refused,
 }
 
-impl Failing {
+impl CallFailure {
     pub(crate) fn of(status: &Status) -> Self {
         if chain(status).any(<dyn StdError>::is::<tonic::ConnectError>) {
             return Self::Unreachable;

@@ -51,11 +51,8 @@ mod brokers;
 mod client;
 mod clock;
 mod dedup;
-mod departure;
 mod error;
 mod namespace;
-mod places;
-mod series;
 mod task;
 mod time;
 mod wire;
@@ -65,8 +62,9 @@ pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, Seen};
 pub use crate::error::{Error, Problem};
 pub use crate::namespace::{CancelResult, List, Namespace, Page, Touch, Touched};
-pub use crate::series::{Gap, Misfire, Overlap, Twice};
-pub use crate::task::{Guarantee, NewTask, Retry, Scheduled, Task, TaskId, TaskState};
+pub use crate::task::{
+    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Task, TaskId, TaskState, Twice,
+};
 pub use crate::time::Timestamp;
 pub use crate::worker::{
     Delivery, Failure, FireId, Occasion, RunningWorker, Worked, Worker, WorkerBuilder,

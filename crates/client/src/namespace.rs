@@ -10,8 +10,8 @@ use std::time::Duration;
 use punctual_proto::v1;
 use tokio::sync::oneshot;
 
-use crate::batch::{Ask, TASKS_MAX, split};
-use crate::client::{Again, Tasks};
+use crate::batch::{ScheduleCall, TASKS_MAX, split};
+use crate::client::{RetryWhen, TasksStub};
 use crate::task::{NewTask, Scheduled, Task, TaskId, TaskState};
 use crate::time::millis_up;
 use crate::worker::WorkerBuilder;
@@ -79,7 +79,7 @@ impl Namespace {
         let mut results = Vec::new();
         let mut sent = Vec::new();
         for task in tasks {
-            match task.into_asked() {
+            match task.into_message() {
                 Ok(asked) => sent.push(asked),
                 Err(error) => results.push((results.len() + sent.len(), error)),
             }
@@ -92,7 +92,8 @@ impl Namespace {
                 idempotency_key.as_ref().map_or(String::new(), |key| format!("{key}/{number}"));
             let (reply, answer) = oneshot::channel();
             let namespace = Arc::clone(&self.name);
-            let asked = self.ask(Ask::Many { namespace, tasks, idempotency_key, reply }).await;
+            let asked =
+                self.ask(ScheduleCall::Many { namespace, tasks, idempotency_key, reply }).await;
             waiting.push((length, asked.map(|()| answer)));
         }
         let mut answered = Vec::with_capacity(count);
@@ -109,8 +110,8 @@ impl Namespace {
     }
 
     /// Puts a wish in the line of the batches, which has a bound.
-    async fn ask(&self, ask: Ask) -> Result<(), Error> {
-        let sent = self.client.asks().send(ask);
+    async fn ask(&self, ask: ScheduleCall) -> Result<(), Error> {
+        let sent = self.client.calls().send(ask);
         match tokio::time::timeout(self.client.timeout(), sent).await {
             Ok(sent) => sent.map_err(|_| Error::Stopped),
             // It is still here: nobody has seen it.
@@ -159,11 +160,11 @@ impl Namespace {
     ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
         let asked = keys.len() + ids.len();
         let request = v1::CancelRequest { namespace: self.name.to_string(), keys, ids };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.cancel(request).await }
         };
-        let answer = self.client.call(Again::IfNotSeen, call).await?;
+        let answer = self.client.call(RetryWhen::IfNotSeen, call).await?;
         if answer.results.len() != asked {
             return Err(Error::Answer("cancel answered another number of tasks"));
         }
@@ -202,13 +203,13 @@ impl Namespace {
             namespace: self.name.to_string(),
             keys: keys.into_iter().map(Into::into).collect(),
             to: touch.to,
-            create: touch.create.map(NewTask::into_asked).transpose()?,
+            create: touch.create.map(NewTask::into_message).transpose()?,
         };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.touch(request).await }
         };
-        self.client.call(Again::Always, call).await.map(wire::touched)
+        self.client.call(RetryWhen::Always, call).await.map(wire::touched)
     }
 
     /// One task, by key or id; none if there is no such one.
@@ -218,11 +219,11 @@ impl Namespace {
     pub async fn get(&self, key_or_id: impl Into<String>) -> Result<Option<Task>, Error> {
         let request =
             v1::GetRequest { namespace: self.name.to_string(), key_or_id: key_or_id.into() };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.get(request).await }
         };
-        match self.client.call(Again::Always, call).await {
+        match self.client.call(RetryWhen::Always, call).await {
             Ok(task) => wire::task(task).map(Some),
             Err(Error::Problem(problem)) if problem.status == 404 => Ok(None),
             Err(error) => Err(error),
@@ -235,11 +236,11 @@ impl Namespace {
     /// Any [`Error`].
     pub async fn list(&self, list: List) -> Result<Page, Error> {
         let request = v1::ListRequest { namespace: self.name.to_string(), ..list.0 };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.list(request).await }
         };
-        let answer = self.client.call(Again::Always, call).await?;
+        let answer = self.client.call(RetryWhen::Always, call).await?;
         let next = if answer.next.is_empty() { None } else { Some(answer.next) };
         Ok(Page {
             tasks: answer.tasks.into_iter().map(wire::task).collect::<Result<_, _>>()?,
@@ -279,22 +280,22 @@ impl NewTask<Namespace> {
         let condition = self.condition.take();
         let idempotency_key = std::mem::take(&mut self.idempotency_key);
         let namespace = self.to.clone();
-        let task = self.into_asked()?;
+        let task = self.into_message()?;
         if condition.is_none() && idempotency_key.is_empty() {
             let (reply, answer) = oneshot::channel();
             let name = Arc::clone(&namespace.name);
-            namespace.ask(Ask::One { namespace: name, task, reply }).await?;
+            namespace.ask(ScheduleCall::One { namespace: name, task, reply }).await?;
             return namespace.answer(Ok(answer)).await?;
         }
         // A second try of a conditional one would meet its own first.
-        let again = if condition.is_some() { Again::IfNotSeen } else { Again::Always };
+        let again = if condition.is_some() { RetryWhen::IfNotSeen } else { RetryWhen::Always };
         let request = v1::ScheduleRequest {
             namespace: namespace.name.to_string(),
             task: Some(task),
             condition,
             idempotency_key,
         };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.schedule(request).await }
         };
@@ -378,7 +379,7 @@ pub struct List(v1::ListRequest);
 impl List {
     /// Only those in this state.
     pub fn state(mut self, state: TaskState) -> Self {
-        self.0.state = wire::state_asked(Some(state)).into();
+        self.0.state = wire::state_filter(Some(state)).into();
         self
     }
 

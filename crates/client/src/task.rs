@@ -4,6 +4,8 @@
 //! Invariant: nothing is checked here that the broker checks; it names the field, and there is one truth.
 //! Not here: sending it (`namespace`, `batch`).
 
+mod series;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use serde::Serialize;
 
 use crate::time::millis_up;
 use crate::{Error, Problem, Timestamp};
+
+pub use series::{Gap, Misfire, Overlap, Twice};
 
 const JSON: &str = "application/json";
 
@@ -111,7 +115,7 @@ impl Retry {
 #[must_use = "a task does nothing until it is scheduled"]
 pub struct NewTask<To = ()> {
     pub(crate) to: To,
-    pub(crate) asked: v1::NewTask,
+    pub(crate) message: v1::NewTask,
     /// What is wished beside a cron expression, in whatever order.
     pub(crate) cron: v1::Cron,
     pub(crate) condition: Option<v1::schedule_request::Condition>,
@@ -137,7 +141,7 @@ impl<To> NewTask<To> {
     pub(crate) fn to(to: To) -> Self {
         Self {
             to,
-            asked: v1::NewTask::default(),
+            message: v1::NewTask::default(),
             cron: v1::Cron::default(),
             condition: None,
             idempotency_key: String::new(),
@@ -147,7 +151,7 @@ impl<To> NewTask<To> {
 
     /// The caller's own name: the same key is the same task, and scheduling it again replaces it.
     pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.asked.key = key.into();
+        self.message.key = key.into();
         self
     }
 
@@ -203,8 +207,8 @@ impl<To> NewTask<To> {
 
     /// Any bytes, and what they are; an empty content type is `application/octet-stream`.
     pub fn payload(mut self, payload: impl Into<Bytes>, content_type: impl Into<String>) -> Self {
-        self.asked.payload = payload.into();
-        self.asked.content_type = content_type.into();
+        self.message.payload = payload.into();
+        self.message.content_type = content_type.into();
         self
     }
 
@@ -224,40 +228,40 @@ impl<To> NewTask<To> {
             Guarantee::AtMostOnce => v1::Guarantee::AtMostOnce,
             Guarantee::ExactlyOnce => v1::Guarantee::ExactlyOnce,
         };
-        self.asked.guarantee = guarantee.into();
+        self.message.guarantee = guarantee.into();
         self
     }
 
     /// How a failed attempt is tried again.
     pub fn retry(mut self, retry: Retry) -> Self {
-        self.asked.retry = Some(retry.0);
+        self.message.retry = Some(retry.0);
         self
     }
 
     /// How long one attempt may take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.asked.timeout_ms = millis_up(timeout);
+        self.message.timeout_ms = millis_up(timeout);
         self
     }
 
     /// How long after its time a fire still makes sense.
     pub fn expires_after(mut self, expires_after: Duration) -> Self {
-        self.asked.expires_after_ms = millis_up(expires_after);
+        self.message.expires_after_ms = millis_up(expires_after);
         self
     }
 
     /// For listing and grouping.
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.asked.labels.insert(name.into(), value.into());
+        self.message.labels.insert(name.into(), value.into());
         self
     }
 
     /// The task as it travels, unless a wish could not be written down.
-    pub(crate) fn into_asked(mut self) -> Result<v1::NewTask, Error> {
+    pub(crate) fn into_message(mut self) -> Result<v1::NewTask, Error> {
         if let Some(problem) = self.problem {
             return Err(problem);
         }
-        match &mut self.asked.when {
+        match &mut self.message.when {
             Some(v1::new_task::When::Cron(cron)) => {
                 let expression = std::mem::take(&mut cron.expression);
                 *cron = v1::Cron { expression, ..self.cron };
@@ -273,16 +277,16 @@ impl<To> NewTask<To> {
             }
             _ => {}
         }
-        Ok(self.asked)
+        Ok(self.message)
     }
 
     fn when(mut self, when: v1::new_task::When) -> Self {
-        self.asked.when = Some(when);
+        self.message.when = Some(when);
         self
     }
 
     fn target(mut self, to: v1::target::To) -> Self {
-        self.asked.target = Some(v1::Target { to: Some(to) });
+        self.message.target = Some(v1::Target { to: Some(to) });
         self
     }
 }

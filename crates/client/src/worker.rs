@@ -7,10 +7,10 @@
 //! `concurrency` between them, `worker/attempt.rs` runs the handler, `worker/outbox.rs` holds what is to be told to a broker.
 
 mod attempt;
+mod concurrency;
 mod outbox;
-mod register;
 mod session;
-mod share;
+mod sessions;
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub(crate) use self::attempt::Token;
-use self::attempt::Work;
+pub(crate) use self::attempt::DeliveryToken;
+use self::attempt::WorkFunction;
 use crate::{Dedup, Error, Namespace, TaskId, Timestamp};
 
 /// Deliveries at once when nobody says: enough to hide a round trip, few enough for a handler that calls a database.
@@ -78,7 +78,7 @@ pub enum Occasion {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delivery {
-    pub(crate) token: Token,
+    pub(crate) token: DeliveryToken,
     /// The same for every attempt of one fire.
     pub fire_id: FireId,
     /// Which task.
@@ -127,12 +127,12 @@ impl Delivery {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub(crate) reason: String,
-    pub(crate) then: Then,
+    pub(crate) then: FailureAction,
 }
 
 /// What follows a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum FailureAction {
     /// A further attempt, as the task's retry policy says.
     Retry,
     /// A further attempt after this.
@@ -144,18 +144,18 @@ pub(crate) enum Then {
 impl Failure {
     /// Try again, as the task's retry policy says.
     pub fn fail(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), then: Then::Retry }
+        Self { reason: reason.into(), then: FailureAction::Retry }
     }
 
     /// Never try again: the fire becomes a dead letter.
     pub fn refuse(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), then: Then::Refuse }
+        Self { reason: reason.into(), then: FailureAction::Refuse }
     }
 
     /// Try again after this, whatever the policy says.
     #[must_use]
     pub fn retry_in(mut self, pause: Duration) -> Self {
-        self.then = Then::RetryIn(pause);
+        self.then = FailureAction::RetryIn(pause);
         self
     }
 }
@@ -241,7 +241,7 @@ impl WorkerBuilder {
                 }
             }
         };
-        Worker { how: self, work: Work::Each(Arc::new(each)) }
+        Worker { options: self, work: WorkFunction::Each(Arc::new(each)) }
     }
 
     /// Calls this with all deliveries that came together: for high rates. It answers one result each, in order; a
@@ -254,7 +254,7 @@ impl WorkerBuilder {
         let batch = move |deliveries| -> Pin<Box<dyn Future<Output = _> + Send>> {
             Box::pin(handler(deliveries))
         };
-        Worker { how: self, work: Work::Batch(Arc::new(batch)) }
+        Worker { options: self, work: WorkFunction::Batch(Arc::new(batch)) }
     }
 }
 
@@ -262,8 +262,8 @@ impl WorkerBuilder {
 #[derive(Debug)]
 #[must_use = "a worker does nothing until it runs"]
 pub struct Worker {
-    how: WorkerBuilder,
-    work: Work,
+    options: WorkerBuilder,
+    work: WorkFunction,
 }
 
 /// What a worker did.
@@ -301,7 +301,7 @@ impl Worker {
     /// # Errors
     /// [`Error::Problem`] when the broker refuses the worker: a namespace, a queue or a token that is none.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Worked, Error> {
-        register::run(Arc::new(self), stop).await
+        sessions::run(Arc::new(self), stop).await
     }
 
     /// Works in the background until stopped.

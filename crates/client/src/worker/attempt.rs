@@ -13,8 +13,8 @@ use std::time::Duration;
 use punctual_proto::v1;
 use tokio::sync::mpsc;
 
-use super::share::Shares;
-use super::{Delivery, Failure, Then};
+use super::concurrency::ConcurrencyShares;
+use super::{Delivery, Failure, FailureAction};
 use crate::time::millis_up;
 
 /// What a broker keeps of a reason; more need not travel.
@@ -22,21 +22,21 @@ const REASON_BYTES_MAX: usize = 512;
 
 /// Settles one attempt, for the run of the broker that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) u64);
+pub(crate) struct DeliveryToken(pub(crate) u64);
 
-type Outcome = Result<(), Failure>;
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type HandlerResult = Result<(), Failure>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The handler.
 #[derive(Clone)]
-pub(super) enum Work {
+pub(super) enum WorkFunction {
     /// Called with each delivery.
-    Each(Arc<dyn Fn(Delivery) -> Boxed<Outcome> + Send + Sync>),
+    Each(Arc<dyn Fn(Delivery) -> BoxFuture<HandlerResult> + Send + Sync>),
     /// Called with all that came together.
-    Batch(Arc<dyn Fn(Vec<Delivery>) -> Boxed<Vec<Outcome>> + Send + Sync>),
+    Batch(Arc<dyn Fn(Vec<Delivery>) -> BoxFuture<Vec<HandlerResult>> + Send + Sync>),
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for WorkFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Each(_) => "Each",
@@ -47,15 +47,15 @@ impl fmt::Debug for Work {
 
 /// Which stream a delivery came on, and which run of which broker sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct DeliveryOrigin {
     pub(super) session: u64,
     pub(super) run: u64,
 }
 
 /// What a handler has to tell.
 #[derive(Debug)]
-pub(super) struct Done {
-    pub(super) origin: Origin,
+pub(super) struct AttemptDone {
+    pub(super) origin: DeliveryOrigin,
     /// Deliveries that are no longer under way; none for an extension.
     pub(super) count: usize,
     pub(super) settle: v1::Settle,
@@ -63,15 +63,15 @@ pub(super) struct Done {
 
 /// Where attempts report to.
 #[derive(Debug, Clone)]
-pub(super) struct Report {
-    pub(super) origin: Origin,
-    pub(super) done: mpsc::Sender<Done>,
+pub(super) struct AttemptReport {
+    pub(super) origin: DeliveryOrigin,
+    pub(super) done: mpsc::Sender<AttemptDone>,
     pub(super) extend_for: Duration,
 }
 
-impl Work {
+impl WorkFunction {
     /// Starts what is due, for which there is room.
-    pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &Report) {
+    pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &AttemptReport) {
         match self {
             Self::Each(each) => {
                 for delivery in deliveries {
@@ -83,7 +83,7 @@ impl Work {
             }
             Self::Batch(batch) => {
                 let batch = Arc::clone(batch);
-                let (tokens, lease) = terms(&deliveries);
+                let (tokens, lease) = tokens_and_lease(&deliveries);
                 let running = caught(move || batch(deliveries));
                 tokio::spawn(attempt_batch(tokens, lease, running, report.clone()));
             }
@@ -94,8 +94,8 @@ impl Work {
     pub(super) fn start_when_free(
         &self,
         deliveries: Vec<Delivery>,
-        report: &Report,
-        shares: &Arc<Shares>,
+        report: &AttemptReport,
+        shares: &Arc<ConcurrencyShares>,
     ) {
         match self {
             Self::Each(each) => {
@@ -111,7 +111,7 @@ impl Work {
             }
             Self::Batch(batch) => {
                 let (batch, shares) = (Arc::clone(batch), Arc::clone(shares));
-                let (tokens, lease) = terms(&deliveries);
+                let (tokens, lease) = tokens_and_lease(&deliveries);
                 let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
                 let running = async move {
                     shares.take(count).await;
@@ -123,17 +123,17 @@ impl Work {
     }
 }
 
-fn terms(deliveries: &[Delivery]) -> (Vec<Token>, Duration) {
+fn tokens_and_lease(deliveries: &[Delivery]) -> (Vec<DeliveryToken>, Duration) {
     let tokens = deliveries.iter().map(|delivery| delivery.token).collect();
     let lease = deliveries.iter().map(|delivery| delivery.lease).min().unwrap_or_default();
     (tokens, lease)
 }
 
 async fn attempt(
-    token: Token,
+    token: DeliveryToken,
     lease: Duration,
-    running: impl Future<Output = Result<Outcome, Failure>>,
-    report: Report,
+    running: impl Future<Output = Result<HandlerResult, Failure>>,
+    report: AttemptReport,
 ) {
     let outcome = report.extending(&[token], lease, running).await;
     let mut settle = v1::Settle::default();
@@ -142,10 +142,10 @@ async fn attempt(
 }
 
 async fn attempt_batch(
-    tokens: Vec<Token>,
+    tokens: Vec<DeliveryToken>,
     lease: Duration,
-    running: impl Future<Output = Result<Vec<Outcome>, Failure>>,
-    report: Report,
+    running: impl Future<Output = Result<Vec<HandlerResult>, Failure>>,
+    report: AttemptReport,
 ) {
     let outcomes = report.extending(&tokens, lease, running).await;
     let (outcomes, missing) = match outcomes {
@@ -160,11 +160,11 @@ async fn attempt_batch(
     report.send(tokens.len(), settle).await;
 }
 
-impl Report {
+impl AttemptReport {
     /// Runs it, and asks for more time whenever two thirds of the lease are over.
     async fn extending<T>(
         &self,
-        tokens: &[Token],
+        tokens: &[DeliveryToken],
         lease: Duration,
         running: impl Future<Output = T>,
     ) -> T {
@@ -185,11 +185,11 @@ impl Report {
 
     /// Whoever listened has gone if this fails, and with it the stream.
     async fn send(&self, count: usize, settle: v1::Settle) {
-        _ = self.done.send(Done { origin: self.origin, count, settle }).await;
+        _ = self.done.send(AttemptDone { origin: self.origin, count, settle }).await;
     }
 }
 
-fn add(settle: &mut v1::Settle, token: Token, outcome: Outcome) {
+fn add(settle: &mut v1::Settle, token: DeliveryToken, outcome: HandlerResult) {
     let Err(Failure { mut reason, then }) = outcome else {
         settle.ack.push(token.0);
         return;
@@ -197,16 +197,16 @@ fn add(settle: &mut v1::Settle, token: Token, outcome: Outcome) {
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
     let token = token.0;
     match then {
-        Then::Refuse => settle.refuse.push(v1::Refuse { token, reason }),
-        Then::Retry => settle.fail.push(v1::Fail { token, reason, retry_in_ms: None }),
-        Then::RetryIn(pause) => {
+        FailureAction::Refuse => settle.refuse.push(v1::Refuse { token, reason }),
+        FailureAction::Retry => settle.fail.push(v1::Fail { token, reason, retry_in_ms: None }),
+        FailureAction::RetryIn(pause) => {
             settle.fail.push(v1::Fail { token, reason, retry_in_ms: Some(millis_up(pause)) });
         }
     }
 }
 
 /// A panic of the caller's code is a failure of one attempt, not of the worker.
-async fn caught<T>(start: impl FnOnce() -> Boxed<T>) -> Result<T, Failure> {
+async fn caught<T>(start: impl FnOnce() -> BoxFuture<T>) -> Result<T, Failure> {
     let panicked = |_| Failure::fail("the handler panicked");
     let mut running = catch_unwind(AssertUnwindSafe(start)).map_err(panicked)?;
     std::future::poll_fn(|context| {

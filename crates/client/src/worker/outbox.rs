@@ -13,13 +13,13 @@ const ACKS_MAX: usize = 16_384;
 /// Failures, or refusals, in one message: with their reasons a megabyte, of the four that gRPC servers take by default.
 const FAILS_MAX: usize = 2_048;
 /// Settlements told lately that are kept to be told again: more than sockets hold between a worker and its broker.
-const TOLD_MAX: usize = 32_768;
+const SENT_MAX: usize = 32_768;
 
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pending: v1::Settle,
-    told: VecDeque<v1::Settle>,
-    told_count: usize,
+    sent: VecDeque<v1::Settle>,
+    sent_count: usize,
 }
 
 impl Outbox {
@@ -52,45 +52,45 @@ impl Outbox {
             extend: first(&mut self.pending.extend, ACKS_MAX),
         };
         let kept = v1::Settle { extend: Vec::new(), ..settle.clone() };
-        self.told_count += count(&kept);
-        self.told.push_back(kept);
-        while self.told_count > TOLD_MAX {
-            let Some(oldest) = self.told.pop_front() else { break };
-            self.told_count -= count(&oldest);
+        self.sent_count += count(&kept);
+        self.sent.push_back(kept);
+        while self.sent_count > SENT_MAX {
+            let Some(oldest) = self.sent.pop_front() else { break };
+            self.sent_count -= count(&oldest);
         }
         settle
     }
 
     /// A new stream to the same run of the broker: what was told lately is told again.
-    pub(super) fn tell_again(&mut self) {
+    pub(super) fn resend(&mut self) {
         let later = std::mem::take(&mut self.pending);
-        self.told_count = 0;
-        for settle in std::mem::take(&mut self.told) {
+        self.sent_count = 0;
+        for settle in std::mem::take(&mut self.sent) {
             self.add(settle);
         }
         self.add(later);
     }
 
     /// Another run of the broker: nothing here means anything to it. Says how many it would have told.
-    pub(super) fn forget(&mut self) -> usize {
-        let untold = settled(&self.pending);
+    pub(super) fn reset(&mut self) -> usize {
+        let unsent = settled(&self.pending);
         *self = Self::default();
-        untold
+        unsent
     }
 
     /// The stream ended well: the broker has read all.
-    pub(super) fn all_arrived(&mut self) {
-        self.told.clear();
-        self.told_count = 0;
+    pub(super) fn confirm_all(&mut self) {
+        self.sent.clear();
+        self.sent_count = 0;
     }
 
     /// Whether something may not have arrived.
-    pub(super) fn is_owed(&self) -> bool {
-        self.told_count > 0 || settled(&self.pending) > 0
+    pub(super) fn has_unconfirmed(&self) -> bool {
+        self.sent_count > 0 || settled(&self.pending) > 0
     }
 
     /// How many have not been told at all.
-    pub(super) fn untold(&self) -> usize {
+    pub(super) fn unsent(&self) -> usize {
         settled(&self.pending)
     }
 }
@@ -121,10 +121,10 @@ mod tests {
         outbox.add(acks([1, 2]));
         assert_eq!(outbox.take().ack, [1, 2]);
         outbox.add(acks([3]));
-        outbox.tell_again();
+        outbox.resend();
         assert_eq!(outbox.take().ack, [1, 2, 3]);
-        outbox.all_arrived();
-        assert!(!outbox.is_owed());
+        outbox.confirm_all();
+        assert!(!outbox.has_unconfirmed());
     }
 
     #[test]
@@ -133,8 +133,8 @@ mod tests {
         outbox.add(acks([1]));
         outbox.take();
         outbox.add(acks([2, 3]));
-        assert_eq!(outbox.forget(), 2);
-        assert!(outbox.is_empty() && !outbox.is_owed());
+        assert_eq!(outbox.reset(), 2);
+        assert!(outbox.is_empty() && !outbox.has_unconfirmed());
     }
 
     #[test]
@@ -142,13 +142,13 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.add(acks(0..100_000));
         assert!(outbox.is_full());
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         while !outbox.is_empty() {
             let settle = outbox.take();
             assert!(settle.ack.len() <= ACKS_MAX);
-            told.extend(settle.ack);
+            sent.extend(settle.ack);
         }
-        assert!(told.into_iter().eq(0..100_000));
-        assert!(outbox.told_count <= TOLD_MAX);
+        assert!(sent.into_iter().eq(0..100_000));
+        assert!(outbox.sent_count <= SENT_MAX);
     }
 }

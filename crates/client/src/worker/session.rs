@@ -10,19 +10,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_proto::v1;
-use punctual_proto::v1::broker_message::Message as Told;
-use punctual_proto::v1::worker_message::Message as Tell;
+use punctual_proto::v1::broker_message::Message as FromBroker;
+use punctual_proto::v1::worker_message::Message as ToBroker;
 use punctual_proto::v1::workers_client::WorkersClient;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::attempt::{Done, Origin, Report};
+use super::attempt::{AttemptDone, AttemptReport, DeliveryOrigin};
+use super::concurrency::{ConcurrencyShares, SessionNumber};
 use super::outbox::Outbox;
-use super::share::{Number, Shares};
 use super::{Worked, Worker};
-use crate::client::Link;
+use crate::client::AuthorizedChannel;
 use crate::{clock, wire};
 
 /// Messages on their way to the transport: one that is written and one that is ready.
@@ -38,7 +38,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a stream ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum StreamEnd {
     /// As the worker wished, and the broker has read all.
     Left,
     /// As the broker wished, and it has read all.
@@ -51,21 +51,21 @@ pub(super) enum Ended {
 
 /// What outlives a stream.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct BrokerSession {
     worker: Arc<Worker>,
-    shares: Arc<Shares>,
+    shares: Arc<ConcurrencyShares>,
     /// Tells when shares change.
-    news: watch::Receiver<()>,
-    number: Number,
+    shares_changed: watch::Receiver<()>,
+    number: SessionNumber,
     /// How many deliveries may be unsettled with this broker.
     share: u32,
-    done: mpsc::Sender<Done>,
-    finished: mpsc::Receiver<Done>,
+    done: mpsc::Sender<AttemptDone>,
+    finished: mpsc::Receiver<AttemptDone>,
     outbox: Outbox,
     /// Deliveries under way.
-    running: usize,
+    in_flight: usize,
     /// Of these, deliveries of earlier streams, which the broker does not count on this one.
-    running_before: usize,
+    in_flight_before: usize,
     session: u64,
     /// Counts the runs of brokers that were met.
     run: u64,
@@ -77,20 +77,24 @@ pub(super) struct Sessions {
     worked: Worked,
 }
 
-impl Sessions {
-    pub(super) fn new(worker: Arc<Worker>, shares: Arc<Shares>, number: Number) -> Self {
+impl BrokerSession {
+    pub(super) fn new(
+        worker: Arc<Worker>,
+        shares: Arc<ConcurrencyShares>,
+        number: SessionNumber,
+    ) -> Self {
         let (done, finished) = mpsc::channel(concurrency(&worker));
         Self {
             share: shares.share_of(number),
-            news: shares.watch(),
+            shares_changed: shares.watch(),
             worker,
             shares,
             number,
             done,
             finished,
             outbox: Outbox::default(),
-            running: 0,
-            running_before: 0,
+            in_flight: 0,
+            in_flight_before: 0,
             session: 0,
             run: 0,
             run_name: None,
@@ -109,8 +113,8 @@ impl Sessions {
         self.stopping
     }
 
-    pub(super) fn has_nothing_to_tell(&self) -> bool {
-        self.running == 0 && !self.outbox.is_owed()
+    pub(super) fn has_nothing_to_send(&self) -> bool {
+        self.in_flight == 0 && !self.outbox.has_unconfirmed()
     }
 
     /// Whether the broker was there since this was last asked.
@@ -150,66 +154,69 @@ impl Sessions {
 
     /// There is nobody left to tell: waits for the handlers, and says what remains untold.
     pub(super) async fn finish(&mut self) -> Worked {
-        while self.running > 0 {
+        while self.in_flight > 0 {
             let Some(done) = self.finished.recv().await else { break };
             self.shares.give_back(done.count);
             self.take_done(done);
         }
-        self.worked.untold += self.outbox.untold() as u64;
+        self.worked.untold += self.outbox.unsent() as u64;
         self.worked
     }
 
     /// One stream, until it ends.
     pub(super) async fn run(
         &mut self,
-        workers: &mut WorkersClient<Link>,
+        workers: &mut WorkersClient<AuthorizedChannel>,
         stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> Ended {
+    ) -> StreamEnd {
         self.session += 1;
         self.surplus = false;
-        self.news.mark_unchanged();
+        self.shares_changed.mark_unchanged();
         self.share = self.shares.share_of(self.number);
-        self.running_before = self.running;
+        self.in_flight_before = self.in_flight;
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
         let hello = self.hello();
         let credit = hello.credit;
-        _ = outgoing.try_send(message(Tell::Hello(hello)));
+        _ = outgoing.try_send(message(ToBroker::Hello(hello)));
         let opened = async {
             let mut incoming = workers.work(ReceiverStream::new(messages)).await?.into_inner();
             let first = incoming.message().await?;
             Ok((incoming, first))
         };
         let (mut incoming, welcome) = match self.meanwhile(timeout(WELCOME_TIMEOUT, opened)).await {
-            Ok(Ok((incoming, Some(v1::BrokerMessage { message: Some(Told::Welcome(told)) })))) => {
-                (incoming, told)
-            }
-            Ok(Ok(_)) => return Ended::Broken(Status::internal("the broker gave no welcome")),
-            Ok(Err(status)) => return Ended::Broken(status),
-            Err(_) => return Ended::Broken(Status::deadline_exceeded("no welcome in time")),
+            Ok(Ok((
+                incoming,
+                Some(v1::BrokerMessage { message: Some(FromBroker::Welcome(received)) }),
+            ))) => (incoming, received),
+            Ok(Ok(_)) => return StreamEnd::Broken(Status::internal("the broker gave no welcome")),
+            Ok(Err(status)) => return StreamEnd::Broken(status),
+            Err(_) => return StreamEnd::Broken(Status::deadline_exceeded("no welcome in time")),
         };
         self.take_welcome(welcome);
-        match self.converse(&outgoing, &mut incoming, credit, stop).await {
+        match self.exchange(&outgoing, &mut incoming, credit, stop).await {
             Ok(()) => drop(outgoing),
-            Err(status) => return Ended::Broken(status),
+            Err(status) => return StreamEnd::Broken(status),
         }
-        match timeout(LEAVE_TIMEOUT, self.leave(&mut incoming)).await {
-            Ok(Ok(())) if self.stopping => Ended::Left,
-            Ok(Ok(())) if self.surplus => Ended::Surplus(self.run_name.clone().unwrap_or_default()),
-            Ok(Ok(())) => Ended::Drained,
-            Ok(Err(status)) => Ended::Broken(status),
-            Err(_) => Ended::Broken(Status::deadline_exceeded("the broker did not let go")),
+        match timeout(LEAVE_TIMEOUT, self.finish_stream(&mut incoming)).await {
+            Ok(Ok(())) if self.stopping => StreamEnd::Left,
+            Ok(Ok(())) if self.surplus => {
+                StreamEnd::Surplus(self.run_name.clone().unwrap_or_default())
+            }
+            Ok(Ok(())) => StreamEnd::Drained,
+            Ok(Err(status)) => StreamEnd::Broken(status),
+            Err(_) => StreamEnd::Broken(Status::deadline_exceeded("the broker did not let go")),
         }
     }
 
     /// Until nothing is under way, nothing is to be told and nothing more comes.
-    async fn converse(
+    async fn exchange(
         &mut self,
         outgoing: &mpsc::Sender<v1::WorkerMessage>,
         incoming: &mut Streaming<v1::BrokerMessage>,
         mut credit: u32,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Status> {
-        let running_max = 2 * concurrency(&self.worker);
+        let in_flight_max = 2 * concurrency(&self.worker);
         let mut no_more = credit == 0 && self.is_leaving();
         let mut drained = false;
         let mut zero = pin!(clock::after(ZERO_TIMEOUT));
@@ -217,7 +224,7 @@ impl Sessions {
         loop {
             let credit_is_due = credit != self.credit() && !drained;
             let is_due = credit_is_due || !self.outbox.is_empty();
-            if no_more && !is_due && self.running == 0 {
+            if no_more && !is_due && self.in_flight == 0 {
                 return Ok(());
             }
             tokio::select! {
@@ -231,52 +238,55 @@ impl Sessions {
                     let permit = permit.map_err(|_| Status::cancelled("the stream is closed"))?;
                     if credit_is_due {
                         credit = self.credit();
-                        permit.send(message(Tell::Credit(credit)));
+                        permit.send(message(ToBroker::Credit(credit)));
                         zero.as_mut().reset(clock::now() + ZERO_TIMEOUT);
                     } else {
-                        permit.send(message(Tell::Settle(self.outbox.take())));
+                        permit.send(message(ToBroker::Settle(self.outbox.take())));
                     }
                 }
-                told = incoming.message(), if self.running < running_max => {
-                    match told?.and_then(|told| told.message) {
-                        Some(Told::Deliveries(deliveries)) => self.start(deliveries),
-                        Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
-                        Some(Told::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
-                        Some(Told::Drain(_)) => (no_more, drained) = (true, true),
-                        Some(Told::Credit(_) | Told::Welcome(_)) => {}
+                received = incoming.message(), if self.in_flight < in_flight_max => {
+                    match received?.and_then(|received| received.message) {
+                        Some(FromBroker::Deliveries(deliveries)) => self.start(deliveries),
+                        Some(FromBroker::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
+                        Some(FromBroker::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
+                        Some(FromBroker::Drain(_)) => (no_more, drained) = (true, true),
+                        Some(FromBroker::Credit(_) | FromBroker::Welcome(_)) => {}
                         None => return Err(Status::cancelled("the broker ended the stream")),
                     }
                 }
-                Ok(()) = self.news.changed() => self.share = self.shares.share_of(self.number),
+                Ok(()) = self.shares_changed.changed() => self.share = self.shares.share_of(self.number),
                 () = &mut zero, if self.is_leaving() && credit == 0 && !no_more => no_more = true,
             }
         }
     }
 
     /// Until the broker has read all and ends the stream.
-    async fn leave(&mut self, incoming: &mut Streaming<v1::BrokerMessage>) -> Result<(), Status> {
-        while let Some(told) = incoming.message().await? {
-            match told.message {
-                Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
+    async fn finish_stream(
+        &mut self,
+        incoming: &mut Streaming<v1::BrokerMessage>,
+    ) -> Result<(), Status> {
+        while let Some(received) = incoming.message().await? {
+            match received.message {
+                Some(FromBroker::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
                 // Too late to be worked on; it is delivered again.
-                Some(Told::Deliveries(late)) => {
+                Some(FromBroker::Deliveries(late)) => {
                     self.worked.untold += late.deliveries.len() as u64;
                 }
                 _ => {}
             }
         }
-        self.outbox.all_arrived();
+        self.outbox.confirm_all();
         Ok(())
     }
 
     fn hello(&self) -> v1::Hello {
-        let how = &self.worker.how;
+        let options = &self.worker.options;
         v1::Hello {
-            namespace: how.namespace.name().to_owned(),
-            queues: how.queues.clone(),
+            namespace: options.namespace.name().to_owned(),
+            queues: options.queues.clone(),
             // Whether this broker has a session already is known after its welcome.
             credit: if self.shares.is_alone(self.number) { self.credit() } else { 0 },
-            name: how.name.clone(),
+            name: options.name.clone(),
         }
     }
 
@@ -289,7 +299,7 @@ impl Sessions {
         if self.is_leaving() {
             return 0;
         }
-        let before = u32::try_from(self.running_before).unwrap_or(u32::MAX);
+        let before = u32::try_from(self.in_flight_before).unwrap_or(u32::MAX);
         self.share.saturating_sub(before)
     }
 
@@ -298,21 +308,21 @@ impl Sessions {
         self.surplus = !self.shares.claim(self.number, &welcome.run);
         // A broker that does not say which run it is gets no token of an earlier stream.
         if !welcome.run.is_empty() && self.run_name.as_ref() == Some(&welcome.run) {
-            self.outbox.tell_again();
+            self.outbox.resend();
             return;
         }
         self.run += 1;
         self.run_name = Some(welcome.run);
-        self.worked.untold += self.outbox.forget() as u64;
+        self.worked.untold += self.outbox.reset() as u64;
     }
 
     fn start(&mut self, deliveries: v1::Deliveries) {
         let deliveries: Vec<_> = deliveries.deliveries.into_iter().map(wire::delivery).collect();
-        self.running += deliveries.len();
-        let report = Report {
-            origin: Origin { session: self.session, run: self.run },
+        self.in_flight += deliveries.len();
+        let report = AttemptReport {
+            origin: DeliveryOrigin { session: self.session, run: self.run },
             done: self.done.clone(),
-            extend_for: self.worker.how.extend_for,
+            extend_for: self.worker.options.extend_for,
         };
         if self.shares.try_take(deliveries.len()) {
             return self.worker.work.start(deliveries, &report);
@@ -325,10 +335,10 @@ impl Sessions {
         }
     }
 
-    fn take_done(&mut self, done: Done) {
-        self.running -= done.count;
+    fn take_done(&mut self, done: AttemptDone) {
+        self.in_flight -= done.count;
         if done.origin.session != self.session {
-            self.running_before = self.running_before.saturating_sub(done.count);
+            self.in_flight_before = self.in_flight_before.saturating_sub(done.count);
         }
         self.worked.acked += done.settle.ack.len() as u64;
         self.worked.failed += done.settle.fail.len() as u64;
@@ -342,9 +352,9 @@ impl Sessions {
 }
 
 fn concurrency(worker: &Worker) -> usize {
-    usize::try_from(worker.how.concurrency).unwrap_or(usize::MAX)
+    usize::try_from(worker.options.concurrency).unwrap_or(usize::MAX)
 }
 
-fn message(tell: Tell) -> v1::WorkerMessage {
-    v1::WorkerMessage { message: Some(tell) }
+fn message(message: ToBroker) -> v1::WorkerMessage {
+    v1::WorkerMessage { message: Some(message) }
 }

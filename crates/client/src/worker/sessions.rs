@@ -11,15 +11,15 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::session::{Ended, Sessions};
-use super::share::{Number, Shares};
+use super::concurrency::{ConcurrencyShares, SessionNumber};
+use super::session::{BrokerSession, StreamEnd};
 use super::{Worked, Worker};
+use crate::brokers::address_list::BrokerAddress;
 use crate::clock::Backoff;
-use crate::error::{Error, Failing};
-use crate::places::Address;
+use crate::error::{CallFailure, Error};
 
 /// Streams that a worker that is leaving opens to say what it has not said: with the pauses about three seconds.
-const FAREWELLS_MAX: u32 = 6;
+const LAST_STREAMS_MAX: u32 = 6;
 
 /// Works until `stop` is ready.
 pub(super) async fn run(
@@ -27,52 +27,52 @@ pub(super) async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<Worked, Error> {
     let mut stop = pin!(stop);
-    let mut addresses = worker.how.namespace.client().brokers().watch();
-    let mut register = Register::new(worker);
+    let mut addresses = worker.options.namespace.client().brokers().watch();
+    let mut sessions = SessionSet::new(worker);
     let mut wanted = addresses.borrow_and_update().clone();
     let mut stopping = false;
-    register.keep(&wanted);
+    sessions.set_addresses(&wanted);
     loop {
         tokio::select! {
             () = stop.as_mut(), if !stopping => {
                 stopping = true;
-                register.keep(&[]);
+                sessions.set_addresses(&[]);
             }
             changed = addresses.changed(), if !stopping => {
                 if changed.is_ok() {
                     wanted = addresses.borrow_and_update().clone();
-                    register.keep(&wanted);
+                    sessions.set_addresses(&wanted);
                 }
             }
-            ended = register.ended() => match ended {
+            ended = sessions.ended() => match ended {
                 // It may be wanted again since it was told to leave.
-                Some(Ok(())) if !stopping => register.keep(&wanted),
+                Some(Ok(())) if !stopping => sessions.set_addresses(&wanted),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     stopping = true;
-                    register.refused = Some(error);
-                    register.keep(&[]);
+                    sessions.refused = Some(error);
+                    sessions.set_addresses(&[]);
                 }
-                None => return register.refused.map_or(Ok(register.worked), Err),
+                None => return sessions.refused.map_or(Ok(sessions.worked), Err),
             }
         }
     }
 }
 
-struct Register {
+struct SessionSet {
     worker: Arc<Worker>,
-    shares: Arc<Shares>,
-    running: JoinSet<(Address, Worked, Option<Error>)>,
+    shares: Arc<ConcurrencyShares>,
+    running: JoinSet<(BrokerAddress, Worked, Option<Error>)>,
     /// Sessions that run, and how each is told to leave; `None` once it was.
-    sessions: HashMap<Address, Option<oneshot::Sender<()>>>,
-    numbers: Number,
+    sessions: HashMap<BrokerAddress, Option<oneshot::Sender<()>>>,
+    numbers: SessionNumber,
     worked: Worked,
     refused: Option<Error>,
 }
 
-impl Register {
+impl SessionSet {
     fn new(worker: Arc<Worker>) -> Self {
-        let shares = Arc::new(Shares::new(worker.how.concurrency));
+        let shares = Arc::new(ConcurrencyShares::new(worker.options.concurrency));
         Self {
             worker,
             shares,
@@ -85,7 +85,7 @@ impl Register {
     }
 
     /// Has sessions with these, and with no others.
-    fn keep(&mut self, wanted: &[Address]) {
+    fn set_addresses(&mut self, wanted: &[BrokerAddress]) {
         for (address, leave) in &mut self.sessions {
             if !wanted.contains(address)
                 && let Some(leave) = leave.take()
@@ -101,7 +101,7 @@ impl Register {
             let (leave, left) = oneshot::channel();
             self.sessions.insert(Arc::clone(address), Some(leave));
             let (worker, shares) = (Arc::clone(&self.worker), Arc::clone(&self.shares));
-            let session = Session { worker, shares, number: self.numbers };
+            let session = SessionLoop { worker, shares, number: self.numbers };
             self.running.spawn(session.run(Arc::clone(address), left));
         }
     }
@@ -120,72 +120,76 @@ impl Register {
 }
 
 /// The sessions with one broker, one after the other.
-struct Session {
+struct SessionLoop {
     worker: Arc<Worker>,
-    shares: Arc<Shares>,
-    number: Number,
+    shares: Arc<ConcurrencyShares>,
+    number: SessionNumber,
 }
 
-impl Session {
+impl SessionLoop {
     async fn run(
         self,
-        address: Address,
+        address: BrokerAddress,
         leave: oneshot::Receiver<()>,
-    ) -> (Address, Worked, Option<Error>) {
+    ) -> (BrokerAddress, Worked, Option<Error>) {
         let mut leave = pin!(async {
             // Whoever ran the worker has let go of it altogether: nobody wants it.
             _ = leave.await;
         });
-        let brokers = Arc::clone(self.worker.how.namespace.client().brokers());
+        let brokers = Arc::clone(self.worker.options.namespace.client().brokers());
         let mut workers = brokers.workers(&address);
-        let mut sessions =
-            Sessions::new(Arc::clone(&self.worker), Arc::clone(&self.shares), self.number);
-        let mut news = self.shares.watch();
+        let mut session =
+            BrokerSession::new(Arc::clone(&self.worker), Arc::clone(&self.shares), self.number);
+        let mut shares_changed = self.shares.watch();
         let mut backoff = Backoff::new();
-        let mut farewells = 0;
+        let mut last_streams = 0;
         loop {
-            let ended = sessions.run(&mut workers, leave.as_mut()).await;
+            let ended = session.run(&mut workers, leave.as_mut()).await;
             self.shares.release(self.number);
             match ended {
-                Ended::Left => return (address, sessions.worked(), None),
-                Ended::Drained => backoff.reset(),
-                Ended::Surplus(run) => {
+                StreamEnd::Left => return (address, session.worked(), None),
+                StreamEnd::Drained => backoff.reset(),
+                StreamEnd::Surplus(run) => {
                     tracing::debug!(%address, "this broker is known by another address");
-                    let rest = rest(&self.shares, &mut news, &run);
-                    sessions.pause(rest, leave.as_mut()).await;
+                    let free = wait_until_free(&self.shares, &mut shares_changed, &run);
+                    session.pause(free, leave.as_mut()).await;
                 }
-                Ended::Broken(status) if Failing::of(&status) == Failing::Refused => {
+                StreamEnd::Broken(status) if CallFailure::of(&status) == CallFailure::Refused => {
                     if brokers.is_given(&address) {
-                        let worked = sessions.finish().await;
+                        let worked = session.finish().await;
                         return (address, worked, Some(Error::from_status(&status)));
                     }
                     tracing::warn!(%address, %status, "a broker of the topology refuses this worker");
                 }
-                Ended::Broken(status) => {
+                StreamEnd::Broken(status) => {
                     tracing::debug!(%address, %status, "the stream of deliveries ended");
-                    if sessions.take_welcomed() {
+                    if session.take_welcomed() {
                         backoff.reset();
                     }
                 }
             }
-            if sessions.is_stopping() {
-                farewells += 1;
-                if farewells >= FAREWELLS_MAX || sessions.has_nothing_to_tell() {
-                    return (address, sessions.finish().await, None);
+            if session.is_stopping() {
+                last_streams += 1;
+                if last_streams >= LAST_STREAMS_MAX || session.has_nothing_to_send() {
+                    return (address, session.finish().await, None);
                 }
                 backoff.wait().await;
             } else {
                 let pause = backoff.wait();
-                sessions.pause(pause, leave.as_mut()).await;
+                session.pause(pause, leave.as_mut()).await;
             }
         }
     }
 }
 
 /// Until no session is with that run any more.
-async fn rest(shares: &Shares, news: &mut watch::Receiver<()>, run: &str) {
+async fn wait_until_free(
+    shares: &ConcurrencyShares,
+    shares_changed: &mut watch::Receiver<()>,
+    run: &str,
+) {
     while shares.has(run) {
-        if news.changed().await.is_err() {
+        if shares_changed.changed().await.is_err() {
             return;
         }
     }

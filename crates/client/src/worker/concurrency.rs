@@ -11,18 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 /// One of the sessions of a worker.
-pub(super) type Number = u64;
+pub(super) type SessionNumber = u64;
 
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct ConcurrencyShares {
     concurrency: u32,
     handlers: Semaphore,
     /// Sessions that were welcomed, and by which run.
-    runs: Mutex<BTreeMap<Number, String>>,
+    runs: Mutex<BTreeMap<SessionNumber, String>>,
     changed: watch::Sender<()>,
 }
 
-impl Shares {
+impl ConcurrencyShares {
     pub(super) fn new(concurrency: u32) -> Self {
         let handlers = Semaphore::new(usize::try_from(concurrency).unwrap_or(usize::MAX >> 3));
         let (runs, changed) = (Mutex::default(), watch::Sender::new(()));
@@ -30,11 +30,11 @@ impl Shares {
     }
 
     /// Notes that a session is with a run. False if another one is.
-    pub(super) fn claim(&self, number: Number, run: &str) -> bool {
+    pub(super) fn claim(&self, number: SessionNumber, run: &str) -> bool {
         {
             let mut runs = self.runs();
-            // One that does not say which run it is, is taken for a broker of its own.
-            let held = |(other, held): (&Number, &String)| *other != number && held == run;
+            // One that does not say which run it is, is acquired for a broker of its own.
+            let held = |(other, held): (&SessionNumber, &String)| *other != number && held == run;
             if !run.is_empty() && runs.iter().any(held) {
                 return false;
             }
@@ -45,7 +45,7 @@ impl Shares {
     }
 
     /// The session has ended, or its stream has.
-    pub(super) fn release(&self, number: Number) {
+    pub(super) fn release(&self, number: SessionNumber) {
         if self.runs().remove(&number).is_some() {
             self.changed.send_replace(());
         }
@@ -62,7 +62,7 @@ impl Shares {
     }
 
     /// What a session may have at once, whether or not it was welcomed yet. At least one.
-    pub(super) fn share_of(&self, number: Number) -> u32 {
+    pub(super) fn share_of(&self, number: SessionNumber) -> u32 {
         let runs = self.runs();
         let others = runs.keys().filter(|other| **other != number).count();
         let before = runs.keys().filter(|other| **other < number).count();
@@ -72,16 +72,16 @@ impl Shares {
     }
 
     /// Whether no other session was welcomed.
-    pub(super) fn is_alone(&self, number: Number) -> bool {
+    pub(super) fn is_alone(&self, number: SessionNumber) -> bool {
         self.runs().keys().all(|other| *other == number)
     }
 
     /// Lets so many handlers begin, if there is room for all of them. They must be given back.
     pub(super) fn try_take(&self, count: usize) -> bool {
-        let taken = u32::try_from(count).map(|count| self.handlers.try_acquire_many(count));
-        match taken {
-            Ok(Ok(room)) => {
-                room.forget();
+        let acquired = u32::try_from(count).map(|count| self.handlers.try_acquire_many(count));
+        match acquired {
+            Ok(Ok(permits)) => {
+                permits.forget();
                 true
             }
             _ => false,
@@ -90,8 +90,8 @@ impl Shares {
 
     /// Waits until so many handlers may begin; no more than the concurrency. They must be given back.
     pub(super) async fn take(&self, count: u32) {
-        if let Ok(room) = self.handlers.acquire_many(count).await {
-            room.forget();
+        if let Ok(permits) = self.handlers.acquire_many(count).await {
+            permits.forget();
         }
     }
 
@@ -100,7 +100,7 @@ impl Shares {
     }
 
     /// Nothing is left half-way here by a panic.
-    fn runs(&self) -> MutexGuard<'_, BTreeMap<Number, String>> {
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<SessionNumber, String>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,14 +117,14 @@ mod tests {
             (2, 3, vec![1, 1, 1]),
             (5, 5, vec![1, 1, 1, 1, 1]),
         ] {
-            let shares = Shares::new(concurrency);
+            let shares = ConcurrencyShares::new(concurrency);
             for number in 0..sessions {
                 assert!(shares.claim(number, &format!("run-{number}")));
             }
             let got: Vec<u32> = (0..sessions).map(|number| shares.share_of(number)).collect();
             assert_eq!(got, want, "{concurrency} over {sessions}");
         }
-        let shares = Shares::new(64);
+        let shares = ConcurrencyShares::new(64);
         shares.claim(0, "a");
         assert_eq!(shares.share_of(1), 32, "one that is to come counts itself");
         shares.release(0);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn one_run_has_one_session_whoever_came_first() {
-        let shares = Shares::new(1);
+        let shares = ConcurrencyShares::new(1);
         assert!(shares.claim(1, "a") && shares.claim(1, "a"));
         assert!(!shares.claim(2, "a"));
         assert!(shares.claim(2, "") && shares.claim(3, ""), "these say nothing of themselves");
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn handlers_beyond_the_concurrency_wait() {
-        let shares = Shares::new(3);
+        let shares = ConcurrencyShares::new(3);
         assert!(shares.try_take(2) && !shares.try_take(2));
         shares.give_back(2);
         assert!(shares.try_take(3));

@@ -126,18 +126,18 @@ impl<To> NewTask<To> {
 
     /// With `within`: how long touches can put off a fire, all together.
     pub fn postpone_max(mut self, postpone_max: Duration) -> Self {
-        self.asked.postpone_max_ms = millis_up(postpone_max);
+        self.message.postpone_max_ms = millis_up(postpone_max);
         self
     }
 
     /// With `within`: there is another fire when a watch that has fired is touched; its
     /// [`Occasion`](crate::Occasion) is `Return`.
     pub fn on_return(mut self) -> Self {
-        self.asked.on_return = true;
+        self.message.on_return = true;
         self
     }
 
     fn series(&mut self) -> &mut v1::Series {
-        self.asked.series.get_or_insert_default()
+        self.message.series.get_or_insert_default()
     }
 }

@@ -14,7 +14,7 @@ use punctual_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::error::Failing;
+use crate::error::CallFailure;
 use crate::task::Scheduled;
 use crate::{Error, wire};
 
@@ -37,7 +37,7 @@ const PASSES_MAX: u32 = 3;
     clippy::large_enum_variant,
     reason = "nearly all are the large one: a box would be one more allocation each"
 )]
-pub(crate) enum Ask {
+pub(crate) enum ScheduleCall {
     /// One task; travels with others.
     One { namespace: Arc<str>, task: v1::NewTask, reply: oneshot::Sender<Result<Scheduled, Error>> },
     /// A batch that the caller made; travels as it is. At most [`TASKS_MAX`] tasks, see [`split`].
@@ -69,14 +69,14 @@ pub(crate) fn split(tasks: Vec<v1::NewTask>) -> impl Iterator<Item = Vec<v1::New
 /// What a broker says if it took nothing of a batch, because it cannot take anything for now.
 pub(crate) fn refused_for_now(results: &[v1::ScheduleResult]) -> Option<String> {
     let refused = |result: &v1::ScheduleResult| match &result.result {
-        Some(v1::schedule_result::Result::Problem(told)) => {
-            told.status == NOT_NOW && told.r#type != FULL
+        Some(v1::schedule_result::Result::Problem(problem)) => {
+            problem.status == NOT_NOW && problem.r#type != FULL
         }
         _ => false,
     };
     match results.first()?.result.as_ref()? {
-        v1::schedule_result::Result::Problem(told) if results.iter().all(refused) => {
-            Some(told.detail.clone())
+        v1::schedule_result::Result::Problem(problem) if results.iter().all(refused) => {
+            Some(problem.detail.clone())
         }
         _ => None,
     }
@@ -84,10 +84,10 @@ pub(crate) fn refused_for_now(results: &[v1::ScheduleResult]) -> Option<String> 
 
 /// Tasks that travel together, and who waits for them.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct SentBatch {
     /// Shared with the transport while it is under way.
     message: Arc<v1::ScheduleBatch>,
-    replies: Replies,
+    replies: ReplySenders,
     /// Whether a broker may have seen it.
     seen: bool,
     /// How many brokers did not want it for now.
@@ -95,14 +95,14 @@ pub(crate) struct Batch {
 }
 
 #[derive(Debug)]
-enum Replies {
+enum ReplySenders {
     /// One caller per task.
     Each(Vec<oneshot::Sender<Result<Scheduled, Error>>>),
     /// One caller for all.
     Whole(oneshot::Sender<Vec<Result<Scheduled, Error>>>),
 }
 
-impl Batch {
+impl SentBatch {
     pub(crate) fn number(&self) -> u64 {
         self.message.number
     }
@@ -114,23 +114,23 @@ impl Batch {
         }
         let mut results = results.into_iter().map(wire::schedule_result);
         match self.replies {
-            Replies::Each(replies) => {
+            ReplySenders::Each(replies) => {
                 for (reply, result) in replies.into_iter().zip(results) {
                     _ = reply.send(result);
                 }
             }
-            Replies::Whole(reply) => _ = reply.send(results.by_ref().collect()),
+            ReplySenders::Whole(reply) => _ = reply.send(results.by_ref().collect()),
         }
     }
 
     fn fail(self, error: impl Fn() -> Error) {
         match self.replies {
-            Replies::Each(replies) => {
+            ReplySenders::Each(replies) => {
                 for reply in replies {
                     _ = reply.send(Err(error()));
                 }
             }
-            Replies::Whole(reply) => {
+            ReplySenders::Whole(reply) => {
                 let results = self.message.tasks.iter().map(|_| Err(error()));
                 _ = reply.send(results.collect());
             }
@@ -148,7 +148,7 @@ impl Batch {
         if self.is_repeatable() {
             return Some(self);
         }
-        let Replies::Each(replies) = self.replies else {
+        let ReplySenders::Each(replies) = self.replies else {
             self.fail(|| Error::Lost(status.message().to_owned()));
             return None;
         };
@@ -164,31 +164,31 @@ impl Batch {
             }
         }
         message.tasks = kept;
-        let replies = Replies::Each(kept_replies);
+        let replies = ReplySenders::Each(kept_replies);
         Some(Self { message: Arc::new(message), replies, seen: self.seen, passes: self.passes })
             .filter(|batch| !batch.message.tasks.is_empty())
     }
 
     /// Whether one more broker may be asked.
-    pub(crate) fn passes_on(&self) -> bool {
+    pub(crate) fn may_pass_on(&self) -> bool {
         self.passes < PASSES_MAX
     }
 
     /// Whether nobody waits for it any more.
-    fn is_forgotten(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         match &self.replies {
-            Replies::Each(replies) => replies.iter().all(oneshot::Sender::is_closed),
-            Replies::Whole(reply) => reply.is_closed(),
+            ReplySenders::Each(replies) => replies.iter().all(oneshot::Sender::is_closed),
+            ReplySenders::Whole(reply) => reply.is_closed(),
         }
     }
 }
 
 /// Batches that have not gone yet.
 #[derive(Debug, Default)]
-pub(crate) struct Gathering {
+pub(crate) struct BatchQueue {
     /// To go first.
-    again: VecDeque<Batch>,
-    fresh: VecDeque<Growing>,
+    resend: VecDeque<SentBatch>,
+    open: VecDeque<OpenBatch>,
     tasks: usize,
     bytes: usize,
     numbers: u64,
@@ -196,89 +196,95 @@ pub(crate) struct Gathering {
 
 /// A batch that others may still join.
 #[derive(Debug)]
-struct Growing {
+struct OpenBatch {
     namespace: Arc<str>,
     tasks: Vec<v1::NewTask>,
     bytes: usize,
     idempotency_key: String,
-    replies: Replies,
+    replies: ReplySenders,
 }
 
-impl Growing {
-    fn takes(&self, namespace: &str, bytes: usize) -> bool {
+impl OpenBatch {
+    fn accepts(&self, namespace: &str, bytes: usize) -> bool {
         *self.namespace == *namespace
-            && matches!(self.replies, Replies::Each(_))
+            && matches!(self.replies, ReplySenders::Each(_))
             && self.tasks.len() < TASKS_MAX
             && self.bytes + bytes <= BYTES_MAX
     }
 }
 
-impl Gathering {
+impl BatchQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.again.is_empty() && self.fresh.is_empty()
+        self.resend.is_empty() && self.open.is_empty()
     }
 
     /// Whether no more asks should be taken.
     pub(crate) fn is_full(&self) -> bool {
-        self.tasks >= TASKS_MAX || self.bytes >= BYTES_MAX || !self.again.is_empty()
+        self.tasks >= TASKS_MAX || self.bytes >= BYTES_MAX || !self.resend.is_empty()
     }
 
     /// Whether the first batch has nothing to wait for.
     pub(crate) fn is_ready(&self) -> bool {
-        let whole = |batch: &Growing| matches!(batch.replies, Replies::Whole(_));
-        self.is_full() || self.fresh.len() > 1 || self.fresh.front().is_some_and(whole)
+        let whole = |batch: &OpenBatch| matches!(batch.replies, ReplySenders::Whole(_));
+        self.is_full() || self.open.len() > 1 || self.open.front().is_some_and(whole)
     }
 
-    pub(crate) fn push(&mut self, ask: Ask) {
-        match ask {
-            Ask::One { namespace, task, reply } => {
+    pub(crate) fn push(&mut self, call: ScheduleCall) {
+        match call {
+            ScheduleCall::One { namespace, task, reply } => {
                 let bytes = task.encoded_len();
                 self.tasks += 1;
                 self.bytes += bytes;
                 // The last of its namespace: an earlier one would let it overtake.
-                let last = self.fresh.iter_mut().rfind(|batch| batch.namespace == namespace);
-                if let Some(batch) = last.filter(|batch| batch.takes(&namespace, bytes))
-                    && let Replies::Each(replies) = &mut batch.replies
+                let last = self.open.iter_mut().rfind(|batch| batch.namespace == namespace);
+                if let Some(batch) = last.filter(|batch| batch.accepts(&namespace, bytes))
+                    && let ReplySenders::Each(replies) = &mut batch.replies
                 {
                     batch.tasks.push(task);
                     batch.bytes += bytes;
                     replies.push(reply);
                     return;
                 }
-                self.fresh.push_back(Growing {
+                self.open.push_back(OpenBatch {
                     namespace,
                     tasks: vec![task],
                     bytes,
                     idempotency_key: String::new(),
-                    replies: Replies::Each(vec![reply]),
+                    replies: ReplySenders::Each(vec![reply]),
                 });
             }
-            Ask::Many { namespace, tasks, idempotency_key, reply } => {
+            ScheduleCall::Many { namespace, tasks, idempotency_key, reply } => {
                 let bytes = tasks.iter().map(Message::encoded_len).sum();
                 self.tasks += tasks.len();
                 self.bytes += bytes;
-                let replies = Replies::Whole(reply);
-                self.fresh.push_back(Growing { namespace, tasks, bytes, idempotency_key, replies });
+                let replies = ReplySenders::Whole(reply);
+                self.open.push_back(OpenBatch {
+                    namespace,
+                    tasks,
+                    bytes,
+                    idempotency_key,
+                    replies,
+                });
             }
         }
     }
 
     /// The next batch, once to keep and once to send.
-    pub(crate) fn pop(&mut self) -> Option<(Batch, Arc<v1::ScheduleBatch>)> {
+    pub(crate) fn pop(&mut self) -> Option<(SentBatch, Arc<v1::ScheduleBatch>)> {
         self.numbers += 1;
-        let batch = match self.again.pop_front() {
+        let batch = match self.resend.pop_front() {
             Some(mut batch) => {
                 Arc::make_mut(&mut batch.message).number = self.numbers;
                 batch
             }
-            None => self.pop_fresh()?,
+            None => self.pop_open()?,
         };
         let message = Arc::clone(&batch.message);
         Some((batch, message))
     }
 
-    fn pop_fresh(&mut self) -> Option<Batch> {
-        let batch = self.fresh.pop_front()?;
+    fn pop_open(&mut self) -> Option<SentBatch> {
+        let batch = self.open.pop_front()?;
         self.tasks -= batch.tasks.len();
         self.bytes -= batch.bytes;
         let message = v1::ScheduleBatch {
@@ -288,57 +294,57 @@ impl Gathering {
             idempotency_key: batch.idempotency_key,
         };
         let replies = batch.replies;
-        Some(Batch { message: Arc::new(message), replies, seen: false, passes: 0 })
+        Some(SentBatch { message: Arc::new(message), replies, seen: false, passes: 0 })
     }
 
     /// A broker has taken nothing of it: it goes first, whatever is in it.
-    pub(crate) fn pass_on(&mut self, mut batch: Batch) {
+    pub(crate) fn pass_on(&mut self, mut batch: SentBatch) {
         batch.passes += 1;
-        self.again.push_front(batch);
+        self.resend.push_front(batch);
     }
 
     /// Nobody has read these: they go first, whatever is in them.
-    pub(crate) fn return_unread(&mut self, in_flight: VecDeque<Batch>) {
+    pub(crate) fn return_unread(&mut self, in_flight: VecDeque<SentBatch>) {
         for batch in in_flight.into_iter().rev() {
-            self.again.push_front(batch);
+            self.resend.push_front(batch);
         }
     }
 
     /// After a break: what is safe goes again, before all others; the rest is told.
-    pub(crate) fn return_unanswered(&mut self, in_flight: VecDeque<Batch>, status: &Status) {
-        let failing = Failing::of(status);
+    pub(crate) fn return_unanswered(&mut self, in_flight: VecDeque<SentBatch>, status: &Status) {
+        let failure = CallFailure::of(status);
         for mut batch in in_flight.into_iter().rev() {
-            batch.seen |= failing != Failing::Unreachable;
-            let again = match failing {
-                Failing::Unreachable => Some(batch),
-                Failing::Lost | Failing::Busy => batch.without_unrepeatable(status),
-                Failing::Refused => {
+            batch.seen |= failure != CallFailure::Unreachable;
+            let again = match failure {
+                CallFailure::Unreachable => Some(batch),
+                CallFailure::Lost | CallFailure::Busy => batch.without_unrepeatable(status),
+                CallFailure::Refused => {
                     batch.fail(|| Error::from_status(status));
                     None
                 }
             };
             if let Some(batch) = again {
-                self.again.push_front(batch);
+                self.resend.push_front(batch);
             }
         }
     }
 
     /// The broker is out of reach: what never went is told so, what went before is told that it is lost.
     pub(crate) fn fail_all(&mut self, status: &Status) {
-        for batch in self.again.drain(..) {
+        for batch in self.resend.drain(..) {
             let seen = batch.seen;
             batch.fail(|| match seen {
                 true => Error::Lost(status.message().to_owned()),
                 false => Error::from_status(status),
             });
         }
-        while let Some(batch) = self.pop_fresh() {
+        while let Some(batch) = self.pop_open() {
             batch.fail(|| Error::from_status(status));
         }
     }
 
     /// Lets go of what has not gone and nobody waits for.
-    pub(crate) fn forget_gone(&mut self) {
-        self.again.retain(|batch| !batch.is_forgotten());
+    pub(crate) fn drop_abandoned(&mut self) {
+        self.resend.retain(|batch| !batch.is_abandoned());
     }
 }

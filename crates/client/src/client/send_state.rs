@@ -2,7 +2,7 @@
 //!
 //! In: a connection that may not stand yet. Out: the same, which notes the first bytes of a request's body that are taken to be sent. A request
 //! waits in its connection's line for as long as there is no connection; its head alone asks nothing of a broker.
-//! Invariant: after [`Departure::call_off`] has said yes, nothing of the request leaves.
+//! Invariant: after [`SendState::abort`] has said yes, nothing of the request leaves.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,55 +14,55 @@ use http_body::{Frame, SizeHint};
 use tonic::codegen::{Service, http};
 use tonic::{Status, body::Body};
 
-const WAITS: u8 = 0;
-const HAS_LEFT: u8 = 1;
-const CALLED_OFF: u8 = 2;
+const PENDING: u8 = 0;
+const SENT: u8 = 1;
+const ABORTED: u8 = 2;
 
 /// Of one request.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Departure(Arc<AtomicU8>);
+pub(crate) struct SendState(Arc<AtomicU8>);
 
-impl Departure {
+impl SendState {
     /// Keeps the request from leaving; false if it has left.
-    pub(crate) fn call_off(&self) -> bool {
-        self.reach(CALLED_OFF)
+    pub(crate) fn abort(&self) -> bool {
+        self.set_once(ABORTED)
     }
 
     /// Whether this is where it is now; the first to ask decides.
-    fn reach(&self, state: u8) -> bool {
-        let before = self.0.compare_exchange(WAITS, state, Ordering::AcqRel, Ordering::Acquire);
+    fn set_once(&self, state: u8) -> bool {
+        let before = self.0.compare_exchange(PENDING, state, Ordering::AcqRel, Ordering::Acquire);
         before.map_or_else(|before| before == state, |_| true)
     }
 }
 
 /// A connection whose requests note when they leave.
 #[derive(Debug, Clone)]
-pub(crate) struct Noting<S> {
-    pub(crate) link: S,
-    pub(crate) departure: Departure,
+pub(crate) struct TrackSend<S> {
+    pub(crate) channel: S,
+    pub(crate) send_state: SendState,
 }
 
-impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for Noting<S> {
+impl<S: Service<http::Request<Body>>> Service<http::Request<Body>> for TrackSend<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.link.poll_ready(context)
+        self.channel.poll_ready(context)
     }
 
     fn call(&mut self, request: http::Request<Body>) -> S::Future {
-        let departure = self.departure.clone();
-        self.link.call(request.map(|body| Body::new(Noted { body, departure })))
+        let send_state = self.send_state.clone();
+        self.channel.call(request.map(|body| Body::new(TrackedBody { body, send_state })))
     }
 }
 
-struct Noted {
+struct TrackedBody {
     body: Body,
-    departure: Departure,
+    send_state: SendState,
 }
 
-impl http_body::Body for Noted {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -70,7 +70,7 @@ impl http_body::Body for Noted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if !self.departure.reach(HAS_LEFT) {
+        if !self.send_state.set_once(SENT) {
             return Poll::Ready(Some(Err(Status::cancelled("the caller waits no longer"))));
         }
         Pin::new(&mut self.body).poll_frame(context)
@@ -91,11 +91,11 @@ mod tests {
 
     #[test]
     fn the_first_to_ask_decides_and_it_stays_so() {
-        let departure = Departure::default();
-        assert!(departure.reach(HAS_LEFT) && departure.reach(HAS_LEFT));
-        assert!(!departure.call_off(), "it may be with the broker");
-        let departure = Departure::default();
-        assert!(departure.call_off() && departure.call_off());
-        assert!(!departure.reach(HAS_LEFT), "nothing leaves any more");
+        let send_state = SendState::default();
+        assert!(send_state.set_once(SENT) && send_state.set_once(SENT));
+        assert!(!send_state.abort(), "it may be with the broker");
+        let send_state = SendState::default();
+        assert!(send_state.abort() && send_state.abort());
+        assert!(!send_state.set_once(SENT), "nothing leaves any more");
     }
 }
