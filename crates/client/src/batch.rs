@@ -1,9 +1,8 @@
-//! Batching: many calls under way at once travel together on one stream.
+//! Sends concurrent schedule calls together in batches, on one stream.
 //!
-//! In: [`Ask`]s, in a line with a bound. Out: to each caller its own answer.
-//! Invariants: batches of one namespace go in the order in which they were calls for; each is answered once; what may
-//! have been done and is not named is never sent twice.
-//! Next door: `batch/gather.rs` puts batches together and takes them apart, and knows no network.
+//! The queue of calls is bounded. Batches of one namespace are sent in the order of the calls, and
+//! each caller gets one answer. A task without a key that a broker may have scheduled is never sent
+//! twice. `batch/queue.rs` builds batches and distributes their answers, without network or time.
 
 mod queue;
 
@@ -23,24 +22,29 @@ use tonic::{Request, Status, Streaming};
 use self::queue::{BatchQueue, SentBatch, refused_for_now};
 pub(crate) use self::queue::{ScheduleCall, TASKS_MAX, split};
 use crate::brokers::address_list::AfterFailure;
-use crate::brokers::{ANSWER_BYTES_MAX, Brokers};
+use crate::brokers::{ANSWER_BYTES_MAX, BrokerConnections};
 use crate::client::AuthorizedChannel;
 use crate::clock::{self, Backoff, PAUSE_MIN};
 use crate::error::CallFailure;
 use crate::wire::{SCHEDULE_MANY, SharedBatchCodec};
 
-/// Asks in line before a caller waits: two batches, so that the next is ready when one has gone.
+/// Queued calls before a caller must wait: two batches, so that the next is ready when one is sent.
 const CALLS_MAX: usize = 2 * TASKS_MAX;
-/// Batches without an answer. A broker makes many durable together; more than this only grows its line.
+/// Batches in flight. A broker commits many of them together; more would only wait there.
 const IN_FLIGHT_MAX: usize = 16;
-/// While a batch is under way the next one waits this long for company: less than most writes take to be durable, and
-/// the shortest that the runtime can wait. A lone caller never waits.
+/// How long a batch waits for further tasks while another one is in flight: less than most commits
+/// take, and the shortest pause of the runtime. A single caller never waits.
 const LINGER: Duration = Duration::from_millis(1);
 
-/// Starts gathering. It stops when every sender is gone and the last batch is answered.
+/// Starts the task that sends batches. It ends when all senders are dropped and the last batch is
+/// answered.
 ///
-/// A stream is to one broker; when it breaks the next is opened to whichever answers. When none could be reached for longer than `give_up_after`, those who wait are told so.
-pub(crate) fn spawn(brokers: Arc<Brokers>, give_up_after: Duration) -> mpsc::Sender<ScheduleCall> {
+/// Each stream is to one broker. When it breaks, the next one is opened to a broker that answers.
+/// If none could be reached for `give_up_after`, all waiting calls fail.
+pub(crate) fn spawn(
+    brokers: Arc<BrokerConnections>,
+    give_up_after: Duration,
+) -> mpsc::Sender<ScheduleCall> {
     let (sender, calls) = mpsc::channel(CALLS_MAX);
     tokio::spawn(run(calls, brokers, give_up_after));
     sender
@@ -48,7 +52,7 @@ pub(crate) fn spawn(brokers: Arc<Brokers>, give_up_after: Duration) -> mpsc::Sen
 
 async fn run(
     mut calls: mpsc::Receiver<ScheduleCall>,
-    brokers: Arc<Brokers>,
+    brokers: Arc<BrokerConnections>,
     give_up_after: Duration,
 ) {
     let mut queue = BatchQueue::default();
@@ -72,8 +76,8 @@ async fn run(
         };
         let Err(status) = stream.run(&mut calls, &mut grpc).await else { return };
         let (in_flight, answers, opened) = (stream.in_flight, stream.answers, stream.opened);
-        tracing::debug!(unanswered = in_flight.len(), %status, "the stream of batches ended");
-        // A broker that does not let a stream begin has read nothing of it, and another may.
+        tracing::debug!(unanswered = in_flight.len(), %status, "batch stream ended");
+        // A broker that refuses the stream has read no batch, and another one may accept them.
         if !opened && CallFailure::of(&status) == CallFailure::Busy && !brokers.is_alone() {
             queue.return_unread(in_flight);
         } else {
@@ -85,9 +89,9 @@ async fn run(
         }
         let next = brokers.failed(&address, &status);
         match CallFailure::of(&status) {
-            // It was told to whoever it was meant for; the next batch may be another's.
+            // The callers of these batches have their answer; the next ones may be accepted.
             CallFailure::Refused => continue,
-            // Another broker can take it now.
+            // Another broker can be called now.
             _ if next == AfterFailure::AtOnce => {}
             CallFailure::Lost | CallFailure::Busy => {
                 unreachable_since = None;
@@ -105,7 +109,7 @@ async fn run(
     }
 }
 
-/// Tells all who wait, so that they need not find out by waiting longer.
+/// Fails all waiting calls, so that they do not wait for their timeout.
 fn give_up(queue: &mut BatchQueue, calls: &mut mpsc::Receiver<ScheduleCall>, status: &Status) {
     queue.fail_all(status);
     for _ in 0..CALLS_MAX {
@@ -115,28 +119,28 @@ fn give_up(queue: &mut BatchQueue, calls: &mut mpsc::Receiver<ScheduleCall>, sta
     queue.fail_all(status);
 }
 
-/// One stream of batches, from its opening until it breaks.
+/// One stream of batches, until it breaks.
 struct BatchStream<'a> {
     queue: &'a mut BatchQueue,
-    /// Sent and not answered, in that order.
+    /// Sent and not answered, in order.
     in_flight: VecDeque<SentBatch>,
     answers: u64,
-    /// Whether the broker has let it begin.
+    /// Whether the broker has accepted the stream.
     opened: bool,
-    brokers: &'a Brokers,
+    brokers: &'a BrokerConnections,
 }
 
 impl BatchStream<'_> {
-    /// Until all callers are gone and answered, or with why it broke.
+    /// Runs until all callers are gone and answered, or returns why the stream broke.
     async fn run(
         &mut self,
         calls: &mut mpsc::Receiver<ScheduleCall>,
         grpc: &mut Grpc<AuthorizedChannel>,
     ) -> Result<(), Status> {
-        // A capacity of one: a batch goes when the one before is written, and grows until then.
+        // A capacity of one: a batch grows until the previous one is written.
         let (outgoing, batches) = mpsc::channel(1);
         self.take_waiting(calls);
-        // The first goes before there is an answer to the opening, which some servers give only then.
+        // Send the first batch at once: some servers answer the request only after a message.
         if let Some(first) = self.next() {
             _ = outgoing.try_send(first);
         }
@@ -176,7 +180,7 @@ impl BatchStream<'_> {
         Ok(())
     }
 
-    /// Everything that is in line already, up to a whole batch.
+    /// Takes all queued calls, up to a whole batch.
     fn take_waiting(&mut self, calls: &mut mpsc::Receiver<ScheduleCall>) {
         while !self.queue.is_full() {
             match calls.try_recv() {
@@ -186,7 +190,7 @@ impl BatchStream<'_> {
         }
     }
 
-    /// The next batch, on its way from now on.
+    /// Takes the next batch, which is in flight from now on.
     fn next(&mut self) -> Option<Arc<v1::ScheduleBatch>> {
         let (batch, message) = self.queue.pop()?;
         self.in_flight.push_back(batch);
@@ -197,9 +201,9 @@ impl BatchStream<'_> {
         let answer = answer.ok_or_else(|| Status::cancelled("the broker ended the stream"))?;
         let Some(batch) = self.in_flight.pop_front_if(|batch| batch.number() == answer.number)
         else {
-            return Err(Status::internal("the answer is to another batch"));
+            return Err(Status::internal("the answer belongs to another batch"));
         };
-        // A broker that stops says so of each task, and has taken none: another one may.
+        // A broker that is stopping refuses each task of the batch; another one may accept them.
         if !self.brokers.is_alone()
             && batch.may_pass_on()
             && let Some(problem) = refused_for_now(&answer.results)

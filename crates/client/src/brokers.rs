@@ -1,10 +1,9 @@
-//! Brokers: connections to them, and what they say of one another.
+//! Connections to brokers, and the topology of the cluster.
 //!
-//! In: the addresses that were given. Out: a connection to a broker that answers, and for workers the addresses of all. Any broker serves
-//! any call, so calls need one that is there; a topology is asked for when somebody begins to call, then every two seconds, and at once when a
-//! call failed.
-//! Invariant: a topology that cannot be had (an older broker, a token without the right) changes nothing: the given addresses are used.
-//! Next door: which one is asked next (`places`).
+//! Every broker serves every call, so calls use one broker that answers; workers connect to all.
+//! The client requests the topology with the first call, then every two seconds, and at once after
+//! a failure. If there is none (an older broker, or a token without the right), the client uses the
+//! addresses that the caller gave. `address_list` chooses the next address.
 
 pub(crate) mod address_list;
 
@@ -30,38 +29,39 @@ use crate::client::{AuthorizedChannel, Bearer, TasksStub};
 use crate::clock;
 use crate::error::{CallFailure, Error};
 
-/// How long making one connection may take. A machine that is there answers in a round trip or two.
+/// How long it may take to connect. A machine that is up answers within a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same where there are others to ask.
+/// How long it may take to connect if there are other brokers.
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
-/// How often a quiet connection is asked for a sign of life, and how long it may take to give one: a broker that
-/// vanished without a word is noticed in twice this.
+/// The interval and the timeout of HTTP/2 pings on an idle connection. A broker that vanished is
+/// noticed within twice this time.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// What may be on the way to us unread: a few batches, so that a round trip is not a stop.
+/// The HTTP/2 window: a few batches, so that the sender does not wait for a round trip.
 const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// The largest answer: a page of a thousand tasks with payloads of 64 KiB.
+/// The largest answer, a page of a thousand tasks with payloads of 64 KiB.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How often the topology is asked for: what moved to a new broker has workers after so long.
+/// How often the topology is requested. Workers connect to a new broker after this time.
 const TOPOLOGY_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a broker may take to answer, and the shortest pause between two looks.
+/// How long a broker may take to answer.
 const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The shortest pause between two requests.
 const TOPOLOGY_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The largest topology: every broker with every partition, many times over.
+/// The largest topology, much more than all brokers and all partitions need.
 const TOPOLOGY_BYTES_MAX: usize = 1024 * 1024;
 
-/// How to speak to a broker, whichever it is.
+/// The options of every connection.
 #[derive(Clone)]
 pub(crate) struct ConnectOptions {
     pub(crate) bearer: Bearer,
-    /// Whom to trust instead of the public authorities.
+    /// The certificate authority (PEM) to trust instead of the public ones.
     pub(crate) authority: Option<Vec<u8>>,
 }
 
-/// All brokers that are known.
-pub(crate) struct Brokers {
+/// All known brokers.
+pub(crate) struct BrokerConnections {
     options: ConnectOptions,
-    /// `http` or `https`, as the first given address has it: a topology has addresses without one.
+    /// `http` or `https`, from the first address. A topology has addresses without a scheme.
     scheme: String,
     known: Mutex<KnownBrokers>,
     /// All addresses, for workers.
@@ -76,17 +76,17 @@ struct KnownBrokers {
     channels: HashMap<BrokerAddress, Channel>,
 }
 
-impl std::fmt::Debug for Brokers {
+impl std::fmt::Debug for BrokerConnections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Brokers")
+        f.debug_struct("BrokerConnections")
             .field("address_list", &self.known().address_list)
             .finish_non_exhaustive()
     }
 }
 
-impl Brokers {
-    /// Of the given addresses, of which there is at least one. Nothing is sent before somebody wants a link, and nothing after
-    /// the sender that comes with it is gone.
+impl BrokerConnections {
+    /// Makes a list of at least one address. Nothing is sent before the first call. The topology is
+    /// refreshed until the returned sender is dropped.
     pub(crate) fn new(
         given: Vec<String>,
         options: ConnectOptions,
@@ -115,7 +115,7 @@ impl Brokers {
         Ok((brokers, living))
     }
 
-    /// A connection to a broker that answers, as far as anybody knows.
+    /// A channel to the broker in use.
     pub(crate) fn channel(&self) -> (BrokerAddress, AuthorizedChannel) {
         self.start();
         let mut known = self.known();
@@ -124,14 +124,14 @@ impl Brokers {
         (address, InterceptedService::new(channel, self.options.bearer.clone()))
     }
 
-    /// The same to ask about tasks, once.
+    /// A stub for one call about tasks, which records in `send_state` whether it was sent.
     pub(crate) fn tasks(&self, send_state: &SendState) -> (BrokerAddress, TasksStub) {
         let (address, channel) = self.channel();
         let channel = TrackSend { channel, send_state: send_state.clone() };
         (address, TasksClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
     }
 
-    /// A connection of its own, so that a stream of deliveries and the calls do not wait for one another.
+    /// A stub with a connection of its own, so that deliveries and calls do not delay each other.
     pub(crate) fn workers(&self, address: &BrokerAddress) -> WorkersClient<AuthorizedChannel> {
         self.start();
         let channel = self.known().endpoint(address).connect_lazy();
@@ -139,7 +139,7 @@ impl Brokers {
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    /// All addresses, whenever they change.
+    /// Watches all addresses.
     pub(crate) fn watch(&self) -> watch::Receiver<Vec<BrokerAddress>> {
         self.all.subscribe()
     }
@@ -149,21 +149,21 @@ impl Brokers {
         self.known().address_list.is_given(address)
     }
 
-    /// Whether there is one place to ask, and no other.
+    /// Whether there is only one address.
     pub(crate) fn is_alone(&self) -> bool {
         self.all.borrow().len() < 2
     }
 
-    /// A broker answered.
+    /// Records that a broker has answered.
     pub(crate) fn answered(&self, address: &BrokerAddress) {
         self.known().address_list.answered(address);
     }
 
-    /// A broker failed so: whether to ask another at once.
+    /// Records that a call failed, and returns when to call again.
     pub(crate) fn failed(&self, address: &BrokerAddress, status: &Status) -> AfterFailure {
         match CallFailure::of(status) {
             CallFailure::Refused => AfterFailure::AfterPause,
-            // It has no room, and the others have the same store.
+            // Its quota or its store is full, and all brokers share them.
             CallFailure::Busy if status.code() != tonic::Code::Unavailable => {
                 AfterFailure::AfterPause
             }
@@ -175,7 +175,7 @@ impl Brokers {
 
     fn is_away(&self, address: &BrokerAddress) -> AfterFailure {
         let next = self.known().address_list.failed(address, clock::now());
-        // A sole broker that is away cannot be asked about others.
+        // A single broker that is down cannot name others.
         if !self.is_alone() {
             self.refresh.notify_one();
         }
@@ -188,12 +188,13 @@ impl Brokers {
         }
     }
 
-    /// Nothing is left half-way here by a panic.
+    /// A panic of another thread leaves it consistent, so poisoning is ignored.
     fn known(&self) -> MutexGuard<'_, KnownBrokers> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks whoever answers for the topology, and takes it in. One that is silent is not asked for anything else either.
+    /// Requests the topology and learns its addresses. A broker that does not answer counts as
+    /// failed, also for other calls.
     async fn refresh(&self) {
         let (address, mut channel) = self.channel();
         let asked = async {
@@ -209,7 +210,7 @@ impl Brokers {
         };
         match timeout(TOPOLOGY_TIMEOUT, asked).await {
             Ok(Ok(Some(topology))) => self.learn(topology),
-            // It is there, and does not say.
+            // The broker answers, but without a topology.
             Ok(Ok(None)) => {}
             Ok(Err(status)) => {
                 self.failed(&address, &status);
@@ -229,7 +230,7 @@ impl Brokers {
                 match endpoint(&address, &self.options, CONNECT_TIMEOUT_OF_SEVERAL) {
                     Ok(endpoint) => _ = known.endpoints.insert(Arc::clone(&address), endpoint),
                     Err(error) => {
-                        tracing::debug!(%address, %error, "the topology has no such address");
+                        tracing::debug!(%address, %error, "ignored invalid topology address");
                         continue;
                     }
                 }
@@ -238,7 +239,7 @@ impl Brokers {
         }
         if known.address_list.learn(addresses) {
             let all = known.address_list.all();
-            tracing::debug!(?all, "the topology has changed");
+            tracing::debug!(?all, "topology changed");
             let KnownBrokers { endpoints, channels, .. } = &mut *known;
             endpoints.retain(|address, _| all.contains(address));
             channels.retain(|address, _| all.contains(address));
@@ -251,7 +252,7 @@ impl KnownBrokers {
     fn endpoint(&self, address: &BrokerAddress) -> Endpoint {
         let first = || self.endpoints.values().next().cloned();
         let endpoint = self.endpoints.get(address).cloned().or_else(first);
-        endpoint.expect("there is at least the one that was given")
+        endpoint.expect("the addresses of the caller are never removed")
     }
 
     fn channel(&mut self, address: &BrokerAddress) -> Channel {
@@ -264,7 +265,7 @@ impl KnownBrokers {
     }
 }
 
-/// What is wanted of a topology; whatever else it says is for people.
+/// The part of a topology that the client needs.
 #[derive(Debug, Deserialize)]
 struct Topology {
     brokers: Vec<TopologyBroker>,
@@ -275,8 +276,8 @@ struct TopologyBroker {
     address: String,
 }
 
-/// From the first call until the client is gone.
-async fn refresh_topology(brokers: Arc<Brokers>, mut gone: oneshot::Receiver<()>) {
+/// Refreshes the topology from the first call until the client is dropped.
+async fn refresh_topology(brokers: Arc<BrokerConnections>, mut gone: oneshot::Receiver<()>) {
     let looking = async {
         brokers.refresh.notified().await;
         loop {

@@ -1,7 +1,7 @@
-//! Wire conversion: the one file in which messages become the types of this crate.
+//! Converts messages of `punctual_proto` to the types of this crate.
 //!
-//! In: `punctual_proto::v1`. Out: ours, or an error that says what makes no sense.
-//! Not here: wishes for a new task, which are written straight into its message (`task`).
+//! An answer that does not make sense becomes [`Error::Answer`]. The builder in `task` writes new
+//! tasks directly into their message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,14 @@ use crate::task::{Scheduled, Task, TaskId, TaskState};
 use crate::worker::{Delivery, DeliveryToken, FireId, Occasion};
 use crate::{Error, Timestamp};
 
-/// Where a broker puts the whole [`Problem`] beside a status.
+/// The metadata of a status with which a broker sends the whole [`Problem`].
 const PROBLEM_METADATA: &str = "punctual-problem-bin";
 
-/// The path of `Tasks.ScheduleMany`, which is called with a codec of our own.
+/// The path of `Tasks.ScheduleMany`, which is called with [`SharedBatchCodec`].
 pub(crate) const SCHEDULE_MANY: &str = "/punctual.v1.Tasks/ScheduleMany";
 
-/// Encodes a batch that is kept until it is answered: sending it again needs no second copy.
+/// Encodes a batch that is shared with the sender, which keeps it until the answer, so that sending
+/// it again needs no copy.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBatchCodec;
 
@@ -61,7 +62,7 @@ impl Decoder for SharedBatchCodec {
     }
 }
 
-/// What a broker says of a refused call; one that says nothing more is told by its code.
+/// The problem of a refused call. Without metadata it is made of the code of the status.
 pub(crate) fn problem_of_status(status: &Status) -> Problem {
     let problem = status
         .metadata()
@@ -102,10 +103,10 @@ fn problem_of(problem: v1::Problem) -> Problem {
     }
 }
 
-/// What the caller can do about a problem with one request of a batch.
+/// The error for a problem with one request of a batch.
 fn error(problem: v1::Problem) -> Error {
     match problem.status {
-        // Too many, not now, no room: none of them is about the request.
+        // A limit, a pause or a full store: the same request may succeed later.
         429 | 503 | 507 => Error::Busy(problem.detail),
         _ => Error::Problem(problem_of(problem)),
     }
@@ -183,7 +184,7 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         v1::TaskState::Cancelled => TaskState::Cancelled,
         v1::TaskState::Unspecified => return Err(Error::Answer("a task has no known state")),
     };
-    let sent = task.sent.ok_or(Error::Answer("a task does not say what was asked for"))?;
+    let sent = task.sent.ok_or(Error::Answer("a task has no definition"))?;
     Ok(Task {
         id: TaskId::new(task.id),
         namespace: task.namespace,
@@ -223,7 +224,7 @@ pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
     }
 }
 
-/// Empty means "not given".
+/// `None` for an empty text, which means that the field is not set.
 fn non_empty(name: String) -> Option<String> {
     if name.is_empty() { None } else { Some(name) }
 }

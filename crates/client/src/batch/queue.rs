@@ -1,9 +1,8 @@
-//! Gathering: asks become batches, and an answered or broken batch becomes answers again.
+//! Builds batches of schedule calls, and distributes the answers of a batch to its callers.
 //!
-//! In: [`Ask`]s in order. Out: batches in order, each within the bounds of a message.
-//! Invariants: a batch is of one namespace; a reply is used once; after a break only what is safe goes again, in the
-//! order in which it went before.
-//! Not here: time and network (`batch`).
+//! A batch has tasks of one namespace and fits one message. Each caller gets one reply. After a
+//! broken stream only tasks that may be sent twice are sent again, in their order. Network and time
+//! are in `batch`.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -18,39 +17,46 @@ use crate::error::CallFailure;
 use crate::task::Scheduled;
 use crate::{Error, wire};
 
-/// Tasks of one batch. At this length what a batch costs by itself is nothing beside its tasks, and a broker's limit
-/// is 10,000.
+/// Tasks of one batch: enough that the cost of the batch itself does not matter, and below the
+/// limit of a broker, which is 10,000.
 pub(crate) const TASKS_MAX: usize = 4096;
-/// Bytes of one batch: below the 4 MiB that gRPC servers take by default, with room for the largest task.
+/// Bytes of one batch: with one more of the largest tasks still below the 4 MiB that gRPC servers
+/// accept by default.
 const BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// The status of a problem that is not about the task: nothing was done, and it may be later, or elsewhere.
+/// The status of a task that the broker did not schedule, but may schedule later, or another broker
+/// now.
 const NOT_NOW: u32 = 503;
-/// The type of the only problem with this status that every other broker would have as well: they have the same store.
+/// The only problem with this status that all brokers have in common, because they share the store.
 const FULL: &str = "urn:punctual:full";
-/// How often a batch that a broker does not want for now is taken to another: a cluster that stops broker by broker has one that stays.
+/// How many brokers may refuse a batch for now before its callers get that answer. In a cluster
+/// that restarts broker by broker, one of them accepts it.
 const PASSES_MAX: u32 = 3;
 
-/// A wish in line, and who waits for its answer.
+type ReplySender = oneshot::Sender<Result<Scheduled, Error>>;
+type BatchReplySender = oneshot::Sender<Vec<Result<Scheduled, Error>>>;
+
+/// A queued call, and where its answer goes.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "nearly all are the large one: a box would be one more allocation each"
+    reason = "nearly all are the large variant, and a box would be one more allocation each"
 )]
 pub(crate) enum ScheduleCall {
-    /// One task; travels with others.
-    One { namespace: Arc<str>, task: v1::NewTask, reply: oneshot::Sender<Result<Scheduled, Error>> },
-    /// A batch that the caller made; travels as it is. At most [`TASKS_MAX`] tasks, see [`split`].
+    /// One task, which is sent together with others.
+    One { namespace: Arc<str>, task: v1::NewTask, reply: ReplySender },
+    /// A batch of the caller, which is sent as it is. It has at most [`TASKS_MAX`] tasks, see
+    /// [`split`].
     Many {
         namespace: Arc<str>,
         tasks: Vec<v1::NewTask>,
         idempotency_key: String,
-        reply: oneshot::Sender<Vec<Result<Scheduled, Error>>>,
+        reply: BatchReplySender,
     },
 }
 
-/// Parts of a caller's list that fit into one batch each. The same list is always split in the same way, because an
-/// idempotency key counts places.
+/// Splits a list of tasks into parts that fit one batch each. The same list is always split in the
+/// same way, because idempotency depends on the position of a task in its batch.
 pub(crate) fn split(tasks: Vec<v1::NewTask>) -> impl Iterator<Item = Vec<v1::NewTask>> {
     let mut tasks = tasks.into_iter().peekable();
     std::iter::from_fn(move || {
@@ -66,7 +72,8 @@ pub(crate) fn split(tasks: Vec<v1::NewTask>) -> impl Iterator<Item = Vec<v1::New
     })
 }
 
-/// What a broker says if it took nothing of a batch, because it cannot take anything for now.
+/// The reason of a broker that scheduled nothing of a batch, because it cannot accept tasks now;
+/// `None` for all other results.
 pub(crate) fn refused_for_now(results: &[v1::ScheduleResult]) -> Option<String> {
     let refused = |result: &v1::ScheduleResult| match &result.result {
         Some(v1::schedule_result::Result::Problem(problem)) => {
@@ -82,24 +89,24 @@ pub(crate) fn refused_for_now(results: &[v1::ScheduleResult]) -> Option<String> 
     }
 }
 
-/// Tasks that travel together, and who waits for them.
+/// A batch, and where the answers go.
 #[derive(Debug)]
 pub(crate) struct SentBatch {
-    /// Shared with the transport while it is under way.
+    /// Shared with the transport while it is in flight.
     message: Arc<v1::ScheduleBatch>,
     replies: ReplySenders,
-    /// Whether a broker may have seen it.
-    seen: bool,
-    /// How many brokers did not want it for now.
+    /// Whether a broker may have received it.
+    maybe_received: bool,
+    /// How many brokers have refused it for now.
     passes: u32,
 }
 
 #[derive(Debug)]
 enum ReplySenders {
-    /// One caller per task.
-    Each(Vec<oneshot::Sender<Result<Scheduled, Error>>>),
-    /// One caller for all.
-    Whole(oneshot::Sender<Vec<Result<Scheduled, Error>>>),
+    /// One caller for each task.
+    Each(Vec<ReplySender>),
+    /// One caller for all tasks.
+    Whole(BatchReplySender),
 }
 
 impl SentBatch {
@@ -107,10 +114,10 @@ impl SentBatch {
         self.message.number
     }
 
-    /// To each caller its own result. One that has gone away wants none.
+    /// Sends each caller its result. Callers that are gone are ignored.
     pub(crate) fn answer(self, results: Vec<v1::ScheduleResult>) {
         if results.len() != self.message.tasks.len() {
-            return self.fail(|| Error::Answer("a batch has another number of results"));
+            return self.fail(|| Error::Answer("a batch has the wrong number of results"));
         }
         let mut results = results.into_iter().map(wire::schedule_result);
         match self.replies {
@@ -137,13 +144,13 @@ impl SentBatch {
         }
     }
 
-    /// Whether it may go twice as it is: every task is named, or the batch is.
+    /// Whether it may be sent twice: all tasks have keys, or the batch has an idempotency key.
     fn is_repeatable(&self) -> bool {
         !self.message.idempotency_key.is_empty()
             || self.message.tasks.iter().all(|task| !task.key.is_empty())
     }
 
-    /// Parts from its callers who cannot be helped, and is what may go again.
+    /// Fails the tasks that must not be sent twice, and returns the batch with the others, if any.
     fn without_unrepeatable(self, status: &Status) -> Option<Self> {
         if self.is_repeatable() {
             return Some(self);
@@ -165,16 +172,17 @@ impl SentBatch {
         }
         message.tasks = kept;
         let replies = ReplySenders::Each(kept_replies);
-        Some(Self { message: Arc::new(message), replies, seen: self.seen, passes: self.passes })
+        let (maybe_received, passes) = (self.maybe_received, self.passes);
+        Some(Self { message: Arc::new(message), replies, maybe_received, passes })
             .filter(|batch| !batch.message.tasks.is_empty())
     }
 
-    /// Whether one more broker may be asked.
+    /// Whether it may be sent to one more broker.
     pub(crate) fn may_pass_on(&self) -> bool {
         self.passes < PASSES_MAX
     }
 
-    /// Whether nobody waits for it any more.
+    /// Whether all its callers are gone.
     fn is_abandoned(&self) -> bool {
         match &self.replies {
             ReplySenders::Each(replies) => replies.iter().all(oneshot::Sender::is_closed),
@@ -183,10 +191,10 @@ impl SentBatch {
     }
 }
 
-/// Batches that have not gone yet.
+/// Batches that are not in flight.
 #[derive(Debug, Default)]
 pub(crate) struct BatchQueue {
-    /// To go first.
+    /// Batches to send again, before all others.
     resend: VecDeque<SentBatch>,
     open: VecDeque<OpenBatch>,
     tasks: usize,
@@ -194,7 +202,7 @@ pub(crate) struct BatchQueue {
     numbers: u64,
 }
 
-/// A batch that others may still join.
+/// A batch that was not sent yet, to which tasks can be added.
 #[derive(Debug)]
 struct OpenBatch {
     namespace: Arc<str>,
@@ -218,12 +226,12 @@ impl BatchQueue {
         self.resend.is_empty() && self.open.is_empty()
     }
 
-    /// Whether no more asks should be taken.
+    /// Whether no further call should be taken.
     pub(crate) fn is_full(&self) -> bool {
         self.tasks >= TASKS_MAX || self.bytes >= BYTES_MAX || !self.resend.is_empty()
     }
 
-    /// Whether the first batch has nothing to wait for.
+    /// Whether the first batch should be sent without waiting for further tasks.
     pub(crate) fn is_ready(&self) -> bool {
         let whole = |batch: &OpenBatch| matches!(batch.replies, ReplySenders::Whole(_));
         self.is_full() || self.open.len() > 1 || self.open.front().is_some_and(whole)
@@ -235,7 +243,7 @@ impl BatchQueue {
                 let bytes = task.encoded_len();
                 self.tasks += 1;
                 self.bytes += bytes;
-                // The last of its namespace: an earlier one would let it overtake.
+                // Only the last batch of its namespace, so that tasks stay in order.
                 let last = self.open.iter_mut().rfind(|batch| batch.namespace == namespace);
                 if let Some(batch) = last.filter(|batch| batch.accepts(&namespace, bytes))
                     && let ReplySenders::Each(replies) = &mut batch.replies
@@ -269,7 +277,7 @@ impl BatchQueue {
         }
     }
 
-    /// The next batch, once to keep and once to send.
+    /// Takes the next batch, and its message to send.
     pub(crate) fn pop(&mut self) -> Option<(SentBatch, Arc<v1::ScheduleBatch>)> {
         self.numbers += 1;
         let batch = match self.resend.pop_front() {
@@ -294,27 +302,28 @@ impl BatchQueue {
             idempotency_key: batch.idempotency_key,
         };
         let replies = batch.replies;
-        Some(SentBatch { message: Arc::new(message), replies, seen: false, passes: 0 })
+        Some(SentBatch { message: Arc::new(message), replies, maybe_received: false, passes: 0 })
     }
 
-    /// A broker has taken nothing of it: it goes first, whatever is in it.
+    /// Takes back a batch that a broker refused for now. It is sent next.
     pub(crate) fn pass_on(&mut self, mut batch: SentBatch) {
         batch.passes += 1;
         self.resend.push_front(batch);
     }
 
-    /// Nobody has read these: they go first, whatever is in them.
+    /// Takes back batches that no broker has read. They are sent next.
     pub(crate) fn return_unread(&mut self, in_flight: VecDeque<SentBatch>) {
         for batch in in_flight.into_iter().rev() {
             self.resend.push_front(batch);
         }
     }
 
-    /// After a break: what is safe goes again, before all others; the rest is told.
+    /// Takes back the batches of a broken stream. Tasks that may be sent twice are sent next; the
+    /// others fail.
     pub(crate) fn return_unanswered(&mut self, in_flight: VecDeque<SentBatch>, status: &Status) {
         let failure = CallFailure::of(status);
         for mut batch in in_flight.into_iter().rev() {
-            batch.seen |= failure != CallFailure::Unreachable;
+            batch.maybe_received |= failure != CallFailure::Unreachable;
             let again = match failure {
                 CallFailure::Unreachable => Some(batch),
                 CallFailure::Lost | CallFailure::Busy => batch.without_unrepeatable(status),
@@ -329,11 +338,12 @@ impl BatchQueue {
         }
     }
 
-    /// The broker is out of reach: what never went is told so, what went before is told that it is lost.
+    /// Fails all batches because no broker can be reached: as lost those that a broker may have
+    /// received, as unreachable all others.
     pub(crate) fn fail_all(&mut self, status: &Status) {
         for batch in self.resend.drain(..) {
-            let seen = batch.seen;
-            batch.fail(|| match seen {
+            let maybe_received = batch.maybe_received;
+            batch.fail(|| match maybe_received {
                 true => Error::Lost(status.message().to_owned()),
                 false => Error::from_status(status),
             });
@@ -343,7 +353,7 @@ impl BatchQueue {
         }
     }
 
-    /// Lets go of what has not gone and nobody waits for.
+    /// Drops batches to send again whose callers are all gone.
     pub(crate) fn drop_abandoned(&mut self) {
         self.resend.retain(|batch| !batch.is_abandoned());
     }

@@ -1,9 +1,9 @@
-//! Places: where brokers may be asked, and which of them is asked next.
+//! The addresses of brokers, and which of them is called next.
 //!
-//! In: the addresses that the caller gave, what a topology says, and which of them answered or did not. Out: one address.
-//! Invariants: what the caller gave is never forgotten, because it is what this client is known to reach; whoever answers goes on being
-//! asked; one that failed is asked again only after a rest, or when all others failed too.
-//! Not here: network and time (`brokers`).
+//! Addresses that the caller gave are never removed, because the client can reach them; others are
+//! learned from topologies. The client stays with an address that answers. One that failed is
+//! called again only after [`FAILED_FOR`], or if all others failed as well. Network and time are in
+//! `brokers`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Where a broker is, as a URL.
+/// The URL of a broker.
 pub(crate) type BrokerAddress = Arc<str>;
 
-/// How long one that failed is passed over while there are others.
+/// How long an address that failed is avoided while there are others.
 pub(crate) const FAILED_FOR: Duration = Duration::from_secs(2);
-/// Addresses that are learned: more brokers than any cluster should have.
+/// The most addresses that are learned, more than the brokers of any cluster.
 pub(crate) const LEARNED_MAX: usize = 256;
 
-/// What to do after a failure.
+/// When to call again after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterFailure {
-    /// Another one is there to be asked.
+    /// At once, because there is another broker to call.
     AtOnce,
-    /// All have failed lately.
+    /// After a pause, because all brokers have failed recently.
     AfterPause,
 }
 
-/// Where brokers may be asked.
+/// All known addresses, and the one in use.
 #[derive(Debug)]
 pub(crate) struct AddressList {
     given: Vec<BrokerAddress>,
@@ -38,7 +38,7 @@ pub(crate) struct AddressList {
 }
 
 impl AddressList {
-    /// With the first address, and further ones.
+    /// Makes a list of the addresses that the caller gave.
     pub(crate) fn new(
         first: BrokerAddress,
         others: impl IntoIterator<Item = BrokerAddress>,
@@ -52,12 +52,12 @@ impl AddressList {
         Self { given, learned: Vec::new(), failed_until: HashMap::new(), current: first }
     }
 
-    /// Whom to ask.
+    /// The address to call.
     pub(crate) fn current(&self) -> &BrokerAddress {
         &self.current
     }
 
-    /// All, the given ones first.
+    /// All addresses, those that the caller gave first.
     pub(crate) fn all(&self) -> Vec<BrokerAddress> {
         let learned = self.learned.iter().filter(|address| !self.given.contains(address));
         self.given.iter().chain(learned).cloned().collect()
@@ -68,7 +68,9 @@ impl AddressList {
         self.given.iter().any(|given| **given == *address)
     }
 
-    /// What a topology says. A sole broker is the one that was given, by whatever name. True if it changes anything.
+    /// Replaces the learned addresses by those of a topology, and returns whether they changed. The
+    /// address of a single broker is ignored: it is the one that the caller gave, perhaps under
+    /// another name.
     pub(crate) fn learn(&mut self, mut addresses: Vec<BrokerAddress>) -> bool {
         addresses.sort_unstable();
         addresses.dedup();
@@ -88,12 +90,12 @@ impl AddressList {
         true
     }
 
-    /// One answered, whatever it said.
+    /// Records that an address has answered.
     pub(crate) fn answered(&mut self, address: &BrokerAddress) {
         self.failed_until.remove(address);
     }
 
-    /// One did not answer, or is about to stop.
+    /// Records that an address did not answer or is about to stop, and moves on to the next one.
     pub(crate) fn failed(&mut self, address: &BrokerAddress, now: Instant) -> AfterFailure {
         self.failed_until.insert(Arc::clone(address), now + FAILED_FOR);
         if *address == self.current {
@@ -130,24 +132,24 @@ mod tests {
     }
 
     #[test]
-    fn the_next_one_is_asked_at_once_until_all_have_failed() {
+    fn the_next_address_is_called_at_once_until_all_have_failed() {
         let now = clock::now();
         let mut address_list = AddressList::new(address("a"), addresses(&["b", "c", "a"]));
         assert_eq!(address_list.failed(&address("a"), now), AfterFailure::AtOnce);
         assert_eq!(&**address_list.current(), "b");
-        // Somebody else has noticed as well: nothing moves twice.
+        // A second report of the same failure changes nothing.
         assert_eq!(address_list.failed(&address("a"), now), AfterFailure::AtOnce);
         assert_eq!(&**address_list.current(), "b");
         assert_eq!(address_list.failed(&address("b"), now), AfterFailure::AtOnce);
         assert_eq!(address_list.failed(&address("c"), now), AfterFailure::AfterPause);
         assert_eq!(&**address_list.current(), "a");
-        // After its rest it is as good as any.
+        // Some time after its failure an address is used again.
         assert_eq!(address_list.failed(&address("a"), now + FAILED_FOR), AfterFailure::AtOnce);
         assert_eq!(&**address_list.current(), "b");
     }
 
     #[test]
-    fn one_that_answers_goes_on_being_asked() {
+    fn an_address_that_answers_stays_in_use() {
         let now = clock::now();
         let mut address_list = AddressList::new(address("a"), addresses(&["b"]));
         address_list.failed(&address("a"), now);
@@ -157,24 +159,27 @@ mod tests {
     }
 
     #[test]
-    fn a_sole_place_is_asked_again_after_a_pause() {
+    fn a_single_address_is_called_again_after_a_pause() {
         let mut address_list = AddressList::new(address("a"), []);
         assert_eq!(address_list.failed(&address("a"), clock::now()), AfterFailure::AfterPause);
         assert_eq!(&**address_list.current(), "a");
     }
 
     #[test]
-    fn what_was_given_stays_whatever_a_topology_says() {
-        let mut address_list = AddressList::new(address("door"), []);
-        assert!(!address_list.learn(addresses(&["a"])), "a sole broker is the one that was given");
-        assert_eq!(address_list.all(), addresses(&["door"]));
+    fn no_topology_removes_an_address_that_the_caller_gave() {
+        let mut address_list = AddressList::new(address("given"), []);
+        assert!(
+            !address_list.learn(addresses(&["a"])),
+            "a single broker is the one that was given"
+        );
+        assert_eq!(address_list.all(), addresses(&["given"]));
         assert!(address_list.learn(addresses(&["b", "a", "a"])));
         assert!(!address_list.learn(addresses(&["a", "b"])));
-        assert_eq!(address_list.all(), addresses(&["door", "a", "b"]));
-        assert!(address_list.is_given("door") && !address_list.is_given("a"));
-        address_list.failed(&address("door"), clock::now());
+        assert_eq!(address_list.all(), addresses(&["given", "a", "b"]));
+        assert!(address_list.is_given("given") && !address_list.is_given("a"));
+        address_list.failed(&address("given"), clock::now());
         assert_eq!(&**address_list.current(), "a");
         assert!(address_list.learn(addresses(&["b", "c"])));
-        assert_eq!(&**address_list.current(), "door", "a has left");
+        assert_eq!(&**address_list.current(), "given", "a is not in the topology any more");
     }
 }

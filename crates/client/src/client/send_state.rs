@@ -1,8 +1,9 @@
-//! Whether a request has left, so that a call which ran out of time can say if the broker may have done it.
+//! Tracks whether a request was sent, so that a call that timed out knows whether a broker may have
+//! carried it out.
 //!
-//! In: a connection that may not stand yet. Out: the same, which notes the first bytes of a request's body that are taken to be sent. A request
-//! waits in its connection's line for as long as there is no connection; its head alone asks nothing of a broker.
-//! Invariant: after [`SendState::abort`] has said yes, nothing of the request leaves.
+//! Without a connection, a request waits in the queue of its channel. It counts as sent when the
+//! transport takes the first bytes of its body; a broker does nothing for the head alone. After
+//! [`SendState::abort`] has returned true, no byte of the body is sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,24 +19,24 @@ const PENDING: u8 = 0;
 const SENT: u8 = 1;
 const ABORTED: u8 = 2;
 
-/// Of one request.
+/// Whether one request was sent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SendState(Arc<AtomicU8>);
 
 impl SendState {
-    /// Keeps the request from leaving; false if it has left.
+    /// Prevents that the request is sent. Returns false if it was sent already.
     pub(crate) fn abort(&self) -> bool {
         self.set_once(ABORTED)
     }
 
-    /// Whether this is where it is now; the first to ask decides.
+    /// Sets the state if it is pending. Returns whether the state is `state` now.
     fn set_once(&self, state: u8) -> bool {
         let before = self.0.compare_exchange(PENDING, state, Ordering::AcqRel, Ordering::Acquire);
         before.map_or_else(|before| before == state, |_| true)
     }
 }
 
-/// A connection whose requests note when they leave.
+/// A channel that records when the request is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct TrackSend<S> {
     pub(crate) channel: S,
@@ -71,7 +72,7 @@ impl http_body::Body for TrackedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if !self.send_state.set_once(SENT) {
-            return Poll::Ready(Some(Err(Status::cancelled("the caller waits no longer"))));
+            return Poll::Ready(Some(Err(Status::cancelled("the call has timed out"))));
         }
         Pin::new(&mut self.body).poll_frame(context)
     }
@@ -90,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_to_ask_decides_and_it_stays_so() {
+    fn the_first_state_is_final() {
         let send_state = SendState::default();
         assert!(send_state.set_once(SENT) && send_state.set_once(SENT));
-        assert!(!send_state.abort(), "it may be with the broker");
+        assert!(!send_state.abort(), "it may have reached the broker");
         let send_state = SendState::default();
         assert!(send_state.abort() && send_state.abort());
-        assert!(!send_state.set_once(SENT), "nothing leaves any more");
+        assert!(!send_state.set_once(SENT), "it must not be sent any more");
     }
 }

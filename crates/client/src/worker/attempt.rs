@@ -1,11 +1,11 @@
-//! Attempts: a handler runs, its lease is extended meanwhile, and what comes of it is a settlement.
+//! Attempts: runs the handler, extends its lease meanwhile, and reports a settlement.
 //!
-//! In: deliveries. Out: [`Done`], through a line with a bound.
-//! Invariant: each delivery has one outcome, also when the handler panics.
+//! Each delivery has one outcome, also if the handler panics. Reports go to the session through a
+//! bounded channel, as [`AttemptDone`].
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use tokio::sync::mpsc;
 
 use super::concurrency::ConcurrencyShares;
 use super::{Delivery, Failure, FailureAction};
+use crate::BoxFuture;
 use crate::time::millis_up;
 
-/// What a broker keeps of a reason; more need not travel.
+/// How much of a reason brokers keep. More is not sent.
 const REASON_BYTES_MAX: usize = 512;
 
-/// Settles one attempt, for the run of the broker that gave it.
+/// Identifies one attempt in settlements. Valid only for the run of the broker that issued it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeliveryToken(pub(crate) u64);
 
 type HandlerResult = Result<(), Failure>;
-type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The handler.
+/// The handler of a worker.
 #[derive(Clone)]
 pub(super) enum WorkFunction {
-    /// Called with each delivery.
+    /// Called for each delivery.
     Each(Arc<dyn Fn(Delivery) -> BoxFuture<HandlerResult> + Send + Sync>),
-    /// Called with all that came together.
+    /// Called with all deliveries that arrive together.
     Batch(Arc<dyn Fn(Vec<Delivery>) -> BoxFuture<Vec<HandlerResult>> + Send + Sync>),
 }
 
@@ -45,23 +45,23 @@ impl fmt::Debug for WorkFunction {
     }
 }
 
-/// Which stream a delivery came on, and which run of which broker sent it.
+/// The stream of a delivery, and the run of the broker that sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DeliveryOrigin {
     pub(super) session: u64,
     pub(super) run: u64,
 }
 
-/// What a handler has to tell.
+/// The settlement of one attempt or of a batch, or an extension of leases.
 #[derive(Debug)]
 pub(super) struct AttemptDone {
     pub(super) origin: DeliveryOrigin,
-    /// Deliveries that are no longer under way; none for an extension.
+    /// Deliveries that have ended; 0 for an extension.
     pub(super) count: usize,
     pub(super) settle: v1::Settle,
 }
 
-/// Where attempts report to.
+/// Where attempts send their reports.
 #[derive(Debug, Clone)]
 pub(super) struct AttemptReport {
     pub(super) origin: DeliveryOrigin,
@@ -70,7 +70,7 @@ pub(super) struct AttemptReport {
 }
 
 impl WorkFunction {
-    /// Starts what is due, for which there is room.
+    /// Starts deliveries, for which the caller has acquired permits.
     pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &AttemptReport) {
         match self {
             Self::Each(each) => {
@@ -90,7 +90,8 @@ impl WorkFunction {
         }
     }
 
-    /// The same as soon as there is room; until then leases are extended. A batch must not be larger than all room there is.
+    /// Starts deliveries as soon as there are permits. Until then their leases are extended. A
+    /// batch must not be larger than the concurrency.
     pub(super) fn start_when_free(
         &self,
         deliveries: Vec<Delivery>,
@@ -149,7 +150,7 @@ async fn attempt_batch(
 ) {
     let outcomes = report.extending(&tokens, lease, running).await;
     let (outcomes, missing) = match outcomes {
-        Ok(outcomes) => (outcomes, Failure::fail("the handler gave no outcome")),
+        Ok(outcomes) => (outcomes, Failure::fail("the handler returned no result")),
         Err(panic) => (Vec::new(), panic),
     };
     let mut settle = v1::Settle { ack: Vec::with_capacity(tokens.len()), ..v1::Settle::default() };
@@ -161,7 +162,7 @@ async fn attempt_batch(
 }
 
 impl AttemptReport {
-    /// Runs it, and asks for more time whenever two thirds of the lease are over.
+    /// Runs the handler, and extends the leases whenever two thirds of them are over.
     async fn extending<T>(
         &self,
         tokens: &[DeliveryToken],
@@ -183,7 +184,7 @@ impl AttemptReport {
         running.await
     }
 
-    /// Whoever listened has gone if this fails, and with it the stream.
+    /// Sends a report. It fails only if the session has ended, which needs no report then.
     async fn send(&self, count: usize, settle: v1::Settle) {
         _ = self.done.send(AttemptDone { origin: self.origin, count, settle }).await;
     }
@@ -205,7 +206,7 @@ fn add(settle: &mut v1::Settle, token: DeliveryToken, outcome: HandlerResult) {
     }
 }
 
-/// A panic of the caller's code is a failure of one attempt, not of the worker.
+/// Turns a panic of the handler into a failed attempt.
 async fn caught<T>(start: impl FnOnce() -> BoxFuture<T>) -> Result<T, Failure> {
     let panicked = |_| Failure::fail("the handler panicked");
     let mut running = catch_unwind(AssertUnwindSafe(start)).map_err(panicked)?;

@@ -1,23 +1,23 @@
-//! Shares: the concurrency of a worker, divided between its sessions.
+//! Divides the concurrency of a worker between its sessions.
 //!
-//! In: which sessions there are, and with which run of which broker each is. Out: how many deliveries each may have, and whether a handler
-//! may begin.
-//! Invariants: never more handlers at once than the concurrency, although shares are told to brokers one after the other and each session
-//! has at least one; a run of a broker has one session, whoever came first, because one broker may have several addresses.
+//! Each session has a share of at least one. Brokers learn of new shares one after the other, so
+//! for a moment more deliveries may arrive than there should be; permits ensure that never more
+//! handlers run than the concurrency. A run of a broker has one session, the first one, because a
+//! broker may have several addresses.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
-/// One of the sessions of a worker.
+/// The number of a session of a worker.
 pub(super) type SessionNumber = u64;
 
 #[derive(Debug)]
 pub(super) struct ConcurrencyShares {
     concurrency: u32,
     handlers: Semaphore,
-    /// Sessions that were welcomed, and by which run.
+    /// Sessions with an open stream, and the run of the broker of each.
     runs: Mutex<BTreeMap<SessionNumber, String>>,
     changed: watch::Sender<()>,
 }
@@ -29,11 +29,11 @@ impl ConcurrencyShares {
         Self { concurrency, handlers, runs, changed }
     }
 
-    /// Notes that a session is with a run. False if another one is.
+    /// Records that a session is with a run of a broker. Returns false if another session is.
     pub(super) fn claim(&self, number: SessionNumber, run: &str) -> bool {
         {
             let mut runs = self.runs();
-            // One that does not say which run it is, is acquired for a broker of its own.
+            // A broker that does not name its run counts as a separate one.
             let held = |(other, held): (&SessionNumber, &String)| *other != number && held == run;
             if !run.is_empty() && runs.iter().any(held) {
                 return false;
@@ -44,24 +44,25 @@ impl ConcurrencyShares {
         true
     }
 
-    /// The session has ended, or its stream has.
+    /// Records that the stream of a session has ended.
     pub(super) fn release(&self, number: SessionNumber) {
         if self.runs().remove(&number).is_some() {
             self.changed.send_replace(());
         }
     }
 
-    /// Tells when sessions come and go.
+    /// Watches changes of the sessions.
     pub(super) fn watch(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Whether a session is with this run.
+    /// Whether a session is with this run of a broker.
     pub(super) fn has(&self, run: &str) -> bool {
         self.runs().values().any(|held| held == run)
     }
 
-    /// What a session may have at once, whether or not it was welcomed yet. At least one.
+    /// How many deliveries a session may have in flight, even before its stream is open. At least
+    /// one.
     pub(super) fn share_of(&self, number: SessionNumber) -> u32 {
         let runs = self.runs();
         let others = runs.keys().filter(|other| **other != number).count();
@@ -71,12 +72,12 @@ impl ConcurrencyShares {
         (share + u32::from(before < rest)).max(1)
     }
 
-    /// Whether no other session was welcomed.
+    /// Whether no other session has an open stream.
     pub(super) fn is_alone(&self, number: SessionNumber) -> bool {
         self.runs().keys().all(|other| *other == number)
     }
 
-    /// Lets so many handlers begin, if there is room for all of them. They must be given back.
+    /// Acquires permits for handlers, if there are enough for all. They must be given back.
     pub(super) fn try_take(&self, count: usize) -> bool {
         let acquired = u32::try_from(count).map(|count| self.handlers.try_acquire_many(count));
         match acquired {
@@ -88,7 +89,7 @@ impl ConcurrencyShares {
         }
     }
 
-    /// Waits until so many handlers may begin; no more than the concurrency. They must be given back.
+    /// Waits for permits for handlers, no more than the concurrency. They must be given back.
     pub(super) async fn take(&self, count: u32) {
         if let Ok(permits) = self.handlers.acquire_many(count).await {
             permits.forget();
@@ -99,7 +100,7 @@ impl ConcurrencyShares {
         self.handlers.add_permits(count);
     }
 
-    /// Nothing is left half-way here by a panic.
+    /// A panic of another thread leaves it consistent, so poisoning is ignored.
     fn runs(&self) -> MutexGuard<'_, BTreeMap<SessionNumber, String>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_add_up_to_the_concurrency_and_nobody_has_none() {
+    fn shares_add_up_to_the_concurrency_and_each_is_at_least_one() {
         for (concurrency, sessions, want) in [
             (64, 1, vec![64]),
             (64, 3, vec![22, 21, 21]),
@@ -126,23 +127,23 @@ mod tests {
         }
         let shares = ConcurrencyShares::new(64);
         shares.claim(0, "a");
-        assert_eq!(shares.share_of(1), 32, "one that is to come counts itself");
+        assert_eq!(shares.share_of(1), 32, "a session without a stream counts itself");
         shares.release(0);
         assert_eq!(shares.share_of(1), 64);
     }
 
     #[test]
-    fn one_run_has_one_session_whoever_came_first() {
+    fn a_run_of_a_broker_has_one_session() {
         let shares = ConcurrencyShares::new(1);
         assert!(shares.claim(1, "a") && shares.claim(1, "a"));
         assert!(!shares.claim(2, "a"));
-        assert!(shares.claim(2, "") && shares.claim(3, ""), "these say nothing of themselves");
+        assert!(shares.claim(2, "") && shares.claim(3, ""), "these do not name their run");
         shares.release(1);
         assert!(!shares.has("a") && shares.claim(4, "a"));
     }
 
     #[test]
-    fn handlers_beyond_the_concurrency_wait() {
+    fn no_more_permits_are_given_than_the_concurrency() {
         let shares = ConcurrencyShares::new(3);
         assert!(shares.try_take(2) && !shares.try_take(2));
         shares.give_back(2);

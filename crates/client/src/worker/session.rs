@@ -1,9 +1,10 @@
-//! A session: one stream of deliveries, from hello until it ends.
+//! The session with one broker: receives deliveries and sends settlements and credit, on one stream
+//! after the other.
 //!
-//! In: deliveries, and what handlers have to tell. Out: settlements, credit, and why the stream ended.
-//! Invariants: one that finds its broker to have another session of this worker already leaves; reading goes on while writing waits, so neither side can hold the other; a token goes to the run of the
-//! broker that gave it; a stream is left only when nothing is under way and nothing more comes.
-//! Next door: when to open another one (`register`), how many deliveries it may have (`share`).
+//! The session reads while a write waits, so the two sides cannot block each other. Tokens are sent
+//! only to the run of the broker that issued them. A stream ends when nothing is in flight and no
+//! further delivery can come. If the broker has another session of this worker, this one ends.
+//! `sessions` opens the next stream, and `concurrency` decides how many deliveries it may have.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use super::{Worked, Worker};
 use crate::client::AuthorizedChannel;
 use crate::{clock, wire};
 
-/// Messages on their way to the transport: one that is written and one that is ready.
+/// Messages queued for the transport: one that is being written and one that is ready.
 const OUTGOING_MAX: usize = 2;
-/// What is taken from handlers at a time; the line itself is as long as the worker's concurrency.
+/// Reports that are taken from the channel at once. The channel is as long as the concurrency.
 const DONE_MAX: usize = 1024;
-/// How long a broker may take to welcome a worker. It has nothing to look up.
+/// How long a broker may take to welcome a worker, which needs no lookup.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a broker may take to say that nothing more comes; afterwards that is taken for granted.
+/// How long a broker may take to confirm a credit of zero. Afterwards no delivery is expected.
 const ZERO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a broker may take to read the last settlements and end the stream.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,35 +40,35 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How a stream ended.
 #[derive(Debug)]
 pub(super) enum StreamEnd {
-    /// As the worker wished, and the broker has read all.
+    /// The session ends, and the broker has read all settlements.
     Left,
-    /// As the broker wished, and it has read all.
+    /// The broker drains, and has read all settlements.
     Drained,
-    /// Because this run of the broker has another session of this worker, and the broker has read all.
+    /// This run of the broker has another session of this worker, and has read all settlements.
     Surplus(String),
-    /// Otherwise.
+    /// The stream broke.
     Broken(Status),
 }
 
-/// What outlives a stream.
+/// The session with one broker, over all its streams.
 #[derive(Debug)]
 pub(super) struct BrokerSession {
     worker: Arc<Worker>,
     shares: Arc<ConcurrencyShares>,
-    /// Tells when shares change.
+    /// Changes of the sessions, and so of the shares.
     shares_changed: watch::Receiver<()>,
     number: SessionNumber,
-    /// How many deliveries may be unsettled with this broker.
+    /// How many deliveries may be in flight with this broker.
     share: u32,
     done: mpsc::Sender<AttemptDone>,
     finished: mpsc::Receiver<AttemptDone>,
     outbox: Outbox,
-    /// Deliveries under way.
+    /// Deliveries in flight.
     in_flight: usize,
-    /// Of these, deliveries of earlier streams, which the broker does not count on this one.
+    /// Those of earlier streams, which the broker does not count for the current one.
     in_flight_before: usize,
     session: u64,
-    /// Counts the runs of brokers that were met.
+    /// Counts the runs of the broker.
     run: u64,
     run_name: Option<String>,
     welcomed: bool,
@@ -117,12 +118,12 @@ impl BrokerSession {
         self.in_flight == 0 && !self.outbox.has_unconfirmed()
     }
 
-    /// Whether the broker was there since this was last asked.
+    /// Whether the broker has welcomed the worker since the last call.
     pub(super) fn take_welcomed(&mut self) -> bool {
         std::mem::take(&mut self.welcomed)
     }
 
-    /// Waits, unless it is to stop.
+    /// Waits for `pause` or `stop`.
     pub(super) async fn pause(
         &mut self,
         pause: impl Future<Output = ()>,
@@ -137,13 +138,13 @@ impl BrokerSession {
         self.stopping |= stopped.await;
     }
 
-    /// Waits for something other than a stream. Handlers end meanwhile, and others may begin in their place.
-    async fn meanwhile<T>(&mut self, something: impl Future<Output = T>) -> T {
-        let mut something = pin!(something);
+    /// Waits for a future while there is no stream, and takes the reports of handlers meanwhile.
+    async fn meanwhile<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
         loop {
             tokio::select! {
                 biased;
-                came = something.as_mut() => return came,
+                output = future.as_mut() => return output,
                 Some(done) = self.finished.recv() => {
                     self.shares.give_back(done.count);
                     self.take_done(done);
@@ -152,7 +153,7 @@ impl BrokerSession {
         }
     }
 
-    /// There is nobody left to tell: waits for the handlers, and says what remains untold.
+    /// Waits for the handlers after the last stream, and counts the settlements that were not sent.
     pub(super) async fn finish(&mut self) -> Worked {
         while self.in_flight > 0 {
             let Some(done) = self.finished.recv().await else { break };
@@ -163,7 +164,7 @@ impl BrokerSession {
         self.worked
     }
 
-    /// One stream, until it ends.
+    /// Runs one stream until it ends.
     pub(super) async fn run(
         &mut self,
         workers: &mut WorkersClient<AuthorizedChannel>,
@@ -188,9 +189,13 @@ impl BrokerSession {
                 incoming,
                 Some(v1::BrokerMessage { message: Some(FromBroker::Welcome(received)) }),
             ))) => (incoming, received),
-            Ok(Ok(_)) => return StreamEnd::Broken(Status::internal("the broker gave no welcome")),
+            Ok(Ok(_)) => return StreamEnd::Broken(Status::internal("the broker sent no welcome")),
             Ok(Err(status)) => return StreamEnd::Broken(status),
-            Err(_) => return StreamEnd::Broken(Status::deadline_exceeded("no welcome in time")),
+            Err(_) => {
+                return StreamEnd::Broken(Status::deadline_exceeded(
+                    "no welcome within the timeout",
+                ));
+            }
         };
         self.take_welcome(welcome);
         match self.exchange(&outgoing, &mut incoming, credit, stop).await {
@@ -204,11 +209,14 @@ impl BrokerSession {
             }
             Ok(Ok(())) => StreamEnd::Drained,
             Ok(Err(status)) => StreamEnd::Broken(status),
-            Err(_) => StreamEnd::Broken(Status::deadline_exceeded("the broker did not let go")),
+            Err(_) => {
+                StreamEnd::Broken(Status::deadline_exceeded("the broker did not end the stream"))
+            }
         }
     }
 
-    /// Until nothing is under way, nothing is to be told and nothing more comes.
+    /// Exchanges messages until nothing is in flight, all settlements are sent and no further
+    /// delivery can come.
     async fn exchange(
         &mut self,
         outgoing: &mpsc::Sender<v1::WorkerMessage>,
@@ -247,28 +255,30 @@ impl BrokerSession {
                 received = incoming.message(), if self.in_flight < in_flight_max => {
                     match received?.and_then(|received| received.message) {
                         Some(FromBroker::Deliveries(deliveries)) => self.start(deliveries),
-                        Some(FromBroker::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
+                        Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
                         Some(FromBroker::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
                         Some(FromBroker::Drain(_)) => (no_more, drained) = (true, true),
                         Some(FromBroker::Credit(_) | FromBroker::Welcome(_)) => {}
                         None => return Err(Status::cancelled("the broker ended the stream")),
                     }
                 }
-                Ok(()) = self.shares_changed.changed() => self.share = self.shares.share_of(self.number),
+                Ok(()) = self.shares_changed.changed() => {
+                    self.share = self.shares.share_of(self.number);
+                }
                 () = &mut zero, if self.is_leaving() && credit == 0 && !no_more => no_more = true,
             }
         }
     }
 
-    /// Until the broker has read all and ends the stream.
+    /// Waits until the broker has read all settlements and ends the stream.
     async fn finish_stream(
         &mut self,
         incoming: &mut Streaming<v1::BrokerMessage>,
     ) -> Result<(), Status> {
         while let Some(received) = incoming.message().await? {
             match received.message {
-                Some(FromBroker::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
-                // Too late to be worked on; it is delivered again.
+                Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
+                // Too late; they are delivered again.
                 Some(FromBroker::Deliveries(late)) => {
                     self.worked.untold += late.deliveries.len() as u64;
                 }
@@ -279,12 +289,16 @@ impl BrokerSession {
         Ok(())
     }
 
+    fn count_stale(&mut self, stale: &v1::Stale) {
+        self.worked.stale += stale.tokens.len() as u64;
+    }
+
     fn hello(&self) -> v1::Hello {
         let options = &self.worker.options;
         v1::Hello {
             namespace: options.namespace.name().to_owned(),
             queues: options.queues.clone(),
-            // Whether this broker has a session already is known after its welcome.
+            // Only its welcome tells whether this broker has another session.
             credit: if self.shares.is_alone(self.number) { self.credit() } else { 0 },
             name: options.name.clone(),
         }
@@ -294,7 +308,7 @@ impl BrokerSession {
         self.stopping || self.surplus
     }
 
-    /// How many deliveries may be unsettled on this stream.
+    /// How many deliveries may be in flight on this stream.
     fn credit(&self) -> u32 {
         if self.is_leaving() {
             return 0;
@@ -306,7 +320,7 @@ impl BrokerSession {
     fn take_welcome(&mut self, welcome: v1::Welcome) {
         self.welcomed = true;
         self.surplus = !self.shares.claim(self.number, &welcome.run);
-        // A broker that does not say which run it is gets no token of an earlier stream.
+        // A broker that does not name its run gets no token of an earlier stream.
         if !welcome.run.is_empty() && self.run_name.as_ref() == Some(&welcome.run) {
             self.outbox.resend();
             return;
@@ -327,7 +341,7 @@ impl BrokerSession {
         if self.shares.try_take(deliveries.len()) {
             return self.worker.work.start(deliveries, &report);
         }
-        // Other sessions have more than their shares for now, or the broker sent more than it was asked for.
+        // Other sessions still have more than their share, or the broker sent more than the credit.
         let mut deliveries = deliveries.into_iter().peekable();
         while deliveries.peek().is_some() {
             let some = deliveries.by_ref().take(concurrency(&self.worker)).collect();

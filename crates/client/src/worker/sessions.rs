@@ -1,8 +1,8 @@
-//! Registering: a worker has a session with each broker, as long as there is that broker.
+//! Keeps one session with each broker of the topology.
 //!
-//! In: the addresses of the brokers, whenever they change, and the wish to stop. Out: what all sessions did.
-//! Invariants: an address has one session at a time; one whose address is gone finishes what it has and leaves; a broken one is opened again by
-//! itself, with growing pauses. A broker that refuses ends the worker only if the caller gave its address: what a topology says may lead anywhere.
+//! A session whose address is gone finishes its deliveries and ends; a broken one is opened again,
+//! with growing pauses. A broker that refuses the worker stops it only if the caller gave its
+//! address, because addresses of a topology may be wrong.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -18,7 +18,8 @@ use crate::brokers::address_list::BrokerAddress;
 use crate::clock::Backoff;
 use crate::error::{CallFailure, Error};
 
-/// Streams that a worker that is leaving opens to say what it has not said: with the pauses about three seconds.
+/// How many streams a session that is ending opens to send its last settlements: about three
+/// seconds with the pauses.
 const LAST_STREAMS_MAX: u32 = 6;
 
 /// Works until `stop` is ready.
@@ -45,7 +46,7 @@ pub(super) async fn run(
                 }
             }
             ended = sessions.ended() => match ended {
-                // It may be wanted again since it was told to leave.
+                // Its address may be back since the session was told to end.
                 Some(Ok(())) if !stopping => sessions.set_addresses(&wanted),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
@@ -59,11 +60,12 @@ pub(super) async fn run(
     }
 }
 
+/// The sessions of a worker.
 struct SessionSet {
     worker: Arc<Worker>,
     shares: Arc<ConcurrencyShares>,
     running: JoinSet<(BrokerAddress, Worked, Option<Error>)>,
-    /// Sessions that run, and how each is told to leave; `None` once it was.
+    /// Running sessions, each with the sender that ends it; `None` once it was used.
     sessions: HashMap<BrokerAddress, Option<oneshot::Sender<()>>>,
     numbers: SessionNumber,
     worked: Worked,
@@ -84,7 +86,7 @@ impl SessionSet {
         }
     }
 
-    /// Has sessions with these, and with no others.
+    /// Starts a session with each of these addresses that has none, and ends all others.
     fn set_addresses(&mut self, wanted: &[BrokerAddress]) {
         for (address, leave) in &mut self.sessions {
             if !wanted.contains(address)
@@ -106,7 +108,7 @@ impl SessionSet {
         }
     }
 
-    /// When a session has ended; `None` when there is none.
+    /// Waits until a session has ended; `None` if there is none.
     async fn ended(&mut self) -> Option<Result<(), Error>> {
         match self.running.join_next().await? {
             Ok((address, worked, refused)) => {
@@ -119,7 +121,7 @@ impl SessionSet {
     }
 }
 
-/// The sessions with one broker, one after the other.
+/// Runs the session with one broker, and opens its stream again when it breaks.
 struct SessionLoop {
     worker: Arc<Worker>,
     shares: Arc<ConcurrencyShares>,
@@ -133,7 +135,7 @@ impl SessionLoop {
         leave: oneshot::Receiver<()>,
     ) -> (BrokerAddress, Worked, Option<Error>) {
         let mut leave = pin!(async {
-            // Whoever ran the worker has let go of it altogether: nobody wants it.
+            // An error means that the worker was dropped: the session ends as well.
             _ = leave.await;
         });
         let brokers = Arc::clone(self.worker.options.namespace.client().brokers());
@@ -150,7 +152,7 @@ impl SessionLoop {
                 StreamEnd::Left => return (address, session.worked(), None),
                 StreamEnd::Drained => backoff.reset(),
                 StreamEnd::Surplus(run) => {
-                    tracing::debug!(%address, "this broker is known by another address");
+                    tracing::debug!(%address, "broker has a session under another address");
                     let free = wait_until_free(&self.shares, &mut shares_changed, &run);
                     session.pause(free, leave.as_mut()).await;
                 }
@@ -159,10 +161,10 @@ impl SessionLoop {
                         let worked = session.finish().await;
                         return (address, worked, Some(Error::from_status(&status)));
                     }
-                    tracing::warn!(%address, %status, "a broker of the topology refuses this worker");
+                    tracing::warn!(%address, %status, "broker of the topology refused the worker");
                 }
                 StreamEnd::Broken(status) => {
-                    tracing::debug!(%address, %status, "the stream of deliveries ended");
+                    tracing::debug!(%address, %status, "delivery stream ended");
                     if session.take_welcomed() {
                         backoff.reset();
                     }
@@ -182,7 +184,7 @@ impl SessionLoop {
     }
 }
 
-/// Until no session is with that run any more.
+/// Waits until no session is with this run of a broker.
 async fn wait_until_free(
     shares: &ConcurrencyShares,
     shares_changed: &mut watch::Receiver<()>,
