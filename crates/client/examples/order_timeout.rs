@@ -1,8 +1,9 @@
-//! An order that is not paid in time: schedule a task, work on the queue it goes to, and see it done once.
+//! An order that is not paid in time: schedules a task, and cancels the order when the task is due.
 //!
-//! `cargo run --release -p punctual-client --example order_timeout`, with a broker on 127.0.0.1:7400 (or `PUNCTUAL_BROKER`).
+//! Run it with a broker on 127.0.0.1:7400 (or at `PUNCTUAL_BROKER`):
+//! `cargo run --release -p punctual-client --example order_timeout`.
 
-#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+#![expect(clippy::print_stdout, reason = "an example prints what it does")]
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect(broker.as_deref().unwrap_or("http://127.0.0.1:7400"))?;
     let shop = client.namespace("shop");
 
-    // In 15 minutes (here: one second) somebody should look whether order 44 was paid.
+    // Check after 15 minutes (here: one second) whether order 44 was paid.
     let task = shop.task().key("order-44").delay(Duration::from_secs(1)).queue("orders");
     task.payload_json(&serde_json::json!({"order": 44})).schedule().await?;
 
-    // A worker. Its fire ids are remembered, so that a delivery that comes twice has one effect.
-    let (done, mut seen) = mpsc::channel(1);
+    // The worker remembers fire ids, so that a delivery that comes twice takes effect once.
+    let (done, mut finished) = mpsc::channel(1);
     let worker = shop
         .worker("orders")
         .concurrency(8)
@@ -35,7 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         })
         .spawn();
-    seen.recv().await;
+    finished.recv().await;
     worker.stop().await?;
     Ok(())
 }

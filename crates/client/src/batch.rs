@@ -1,11 +1,10 @@
-//! Batching: many calls under way at once travel together on one stream.
+//! Sends concurrent schedule calls together in batches, on one stream.
 //!
-//! In: [`Ask`]s, in a line with a bound. Out: to each caller its own answer.
-//! Invariants: batches of one namespace go in the order in which they were asked for; each is answered once; what may
-//! have been done and is not named is never sent twice.
-//! Next door: `batch/gather.rs` puts batches together and takes them apart, and knows no network.
+//! The queue of calls is bounded. Batches of one namespace are sent in the order of the calls, and
+//! each caller gets one answer. A task without a key that a broker may have scheduled is never sent
+//! twice. `batch/queue.rs` builds batches and distributes their answers, without network or time.
 
-mod gather;
+mod queue;
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -20,119 +19,128 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Request, Status, Streaming};
 
-pub(crate) use self::gather::{Ask, TASKS_MAX, split};
-use self::gather::{Batch, Gathering};
-use crate::brokers::{ANSWER_BYTES_MAX, Brokers};
-use crate::client::Link;
+use self::queue::{BatchQueue, SentBatch, refused_for_now};
+pub(crate) use self::queue::{ScheduleCall, TASKS_MAX, split};
+use crate::brokers::address_list::AfterFailure;
+use crate::brokers::{ANSWER_BYTES_MAX, BrokerConnections};
+use crate::client::AuthorizedChannel;
 use crate::clock::{self, Backoff, PAUSE_MIN};
-use crate::error::Failing;
-use crate::places::Next;
+use crate::error::CallFailure;
 use crate::wire::{SCHEDULE_MANY, SharedBatchCodec};
 
-/// Asks in line before a caller waits: two batches, so that the next is ready when one has gone.
-const ASKS_MAX: usize = 2 * TASKS_MAX;
-/// Batches without an answer. A broker makes many durable together; more than this only grows its line.
+/// Queued calls before a caller must wait: two batches, so that the next is ready when one is sent.
+const CALLS_MAX: usize = 2 * TASKS_MAX;
+/// Batches in flight. A broker commits many of them together; more would only wait there.
 const IN_FLIGHT_MAX: usize = 16;
-/// While a batch is under way the next one waits this long for company: less than most writes take to be durable, and
-/// the shortest that the runtime can wait. A lone caller never waits.
+/// How long a batch waits for further tasks while another one is in flight: less than most commits
+/// take, and the shortest pause of the runtime. A single caller never waits.
 const LINGER: Duration = Duration::from_millis(1);
 
-/// Starts gathering. It stops when every sender is gone and the last batch is answered.
+/// Starts the task that sends batches. It ends when all senders are dropped and the last batch is
+/// answered.
 ///
-/// A stream is to one broker; when it breaks the next is opened to whichever answers. When none could be reached for longer than `patience`, those who wait are told so.
-pub(crate) fn spawn(brokers: Arc<Brokers>, patience: Duration) -> mpsc::Sender<Ask> {
-    let (asks, asked) = mpsc::channel(ASKS_MAX);
-    tokio::spawn(run(asked, brokers, patience));
-    asks
+/// Each stream is to one broker. When it breaks, the next one is opened to a broker that answers.
+/// If none could be reached for `give_up_after`, all waiting calls fail.
+pub(crate) fn spawn(
+    brokers: Arc<BrokerConnections>,
+    give_up_after: Duration,
+) -> mpsc::Sender<ScheduleCall> {
+    let (sender, calls) = mpsc::channel(CALLS_MAX);
+    tokio::spawn(run(calls, brokers, give_up_after));
+    sender
 }
 
-async fn run(mut asked: mpsc::Receiver<Ask>, brokers: Arc<Brokers>, patience: Duration) {
-    let mut gathering = Gathering::default();
+async fn run(
+    mut calls: mpsc::Receiver<ScheduleCall>,
+    brokers: Arc<BrokerConnections>,
+    give_up_after: Duration,
+) {
+    let mut queue = BatchQueue::default();
     let mut backoff = Backoff::new();
     let mut unreachable_since = None;
     loop {
-        if gathering.is_empty() {
-            match asked.recv().await {
-                Some(ask) => gathering.push(ask),
+        if queue.is_empty() {
+            match calls.recv().await {
+                Some(call) => queue.push(call),
                 None => return,
             }
         }
-        let (address, link) = brokers.link();
-        let mut grpc = Grpc::new(link).max_decoding_message_size(ANSWER_BYTES_MAX);
-        let mut stream = Stream {
-            gathering: &mut gathering,
+        let (address, channel) = brokers.channel();
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let mut stream = BatchStream {
+            queue: &mut queue,
             in_flight: VecDeque::new(),
             answers: 0,
             opened: false,
             brokers: &brokers,
         };
-        let Err(status) = stream.run(&mut asked, &mut grpc).await else { return };
+        let Err(status) = stream.run(&mut calls, &mut grpc).await else { return };
         let (in_flight, answers, opened) = (stream.in_flight, stream.answers, stream.opened);
-        tracing::debug!(unanswered = in_flight.len(), %status, "the stream of batches ended");
-        // A broker that does not let a stream begin has read nothing of it, and another may.
-        if !opened && Failing::of(&status) == Failing::Busy && !brokers.is_alone() {
-            gathering.return_unread(in_flight);
+        tracing::debug!(unanswered = in_flight.len(), %status, "batch stream ended");
+        // A broker that refuses the stream has read no batch, and another one may accept them.
+        if !opened && CallFailure::of(&status) == CallFailure::Busy && !brokers.is_alone() {
+            queue.return_unread(in_flight);
         } else {
-            gathering.return_unanswered(in_flight, &status);
+            queue.return_unanswered(in_flight, &status);
         }
         if answers > 0 {
             brokers.answered(&address);
             backoff.reset();
         }
         let next = brokers.failed(&address, &status);
-        match Failing::of(&status) {
-            // It was told to whoever it was meant for; the next batch may be another's.
-            Failing::Refused => continue,
-            // Another broker can take it now.
-            _ if next == Next::AtOnce => {}
-            Failing::Lost | Failing::Busy => {
+        match CallFailure::of(&status) {
+            // The callers of these batches have their answer; the next ones may be accepted.
+            CallFailure::Refused => continue,
+            // Another broker can be called now.
+            _ if next == AfterFailure::AtOnce => {}
+            CallFailure::Lost | CallFailure::Busy => {
                 unreachable_since = None;
                 backoff.wait().await;
             }
-            Failing::Unreachable => {
+            CallFailure::Unreachable => {
                 let since = *unreachable_since.get_or_insert_with(clock::now);
-                let left = patience.saturating_sub(clock::now() - since).max(PAUSE_MIN);
+                let left = give_up_after.saturating_sub(clock::now() - since).max(PAUSE_MIN);
                 if timeout(left, backoff.wait()).await.is_err() {
-                    give_up(&mut gathering, &mut asked, &status);
+                    give_up(&mut queue, &mut calls, &status);
                 }
             }
         }
-        gathering.forget_gone();
+        queue.drop_abandoned();
     }
 }
 
-/// Tells all who wait, so that they need not find out by waiting longer.
-fn give_up(gathering: &mut Gathering, asked: &mut mpsc::Receiver<Ask>, status: &Status) {
-    gathering.fail_all(status);
-    for _ in 0..ASKS_MAX {
-        let Ok(ask) = asked.try_recv() else { break };
-        gathering.push(ask);
+/// Fails all waiting calls, so that they do not wait for their timeout.
+fn give_up(queue: &mut BatchQueue, calls: &mut mpsc::Receiver<ScheduleCall>, status: &Status) {
+    queue.fail_all(status);
+    for _ in 0..CALLS_MAX {
+        let Ok(call) = calls.try_recv() else { break };
+        queue.push(call);
     }
-    gathering.fail_all(status);
+    queue.fail_all(status);
 }
 
-/// One stream of batches, from its opening until it breaks.
-struct Stream<'a> {
-    gathering: &'a mut Gathering,
-    /// Sent and not answered, in that order.
-    in_flight: VecDeque<Batch>,
+/// One stream of batches, until it breaks.
+struct BatchStream<'a> {
+    queue: &'a mut BatchQueue,
+    /// Sent and not answered, in order.
+    in_flight: VecDeque<SentBatch>,
     answers: u64,
-    /// Whether the broker has let it begin.
+    /// Whether the broker has accepted the stream.
     opened: bool,
-    brokers: &'a Brokers,
+    brokers: &'a BrokerConnections,
 }
 
-impl Stream<'_> {
-    /// Until all callers are gone and answered, or with why it broke.
+impl BatchStream<'_> {
+    /// Runs until all callers are gone and answered, or returns why the stream broke.
     async fn run(
         &mut self,
-        asked: &mut mpsc::Receiver<Ask>,
-        grpc: &mut Grpc<Link>,
+        calls: &mut mpsc::Receiver<ScheduleCall>,
+        grpc: &mut Grpc<AuthorizedChannel>,
     ) -> Result<(), Status> {
-        // A capacity of one: a batch goes when the one before is written, and grows until then.
+        // A capacity of one: a batch grows until the previous one is written.
         let (outgoing, batches) = mpsc::channel(1);
-        self.take_waiting(asked);
-        // The first goes before there is an answer to the opening, which some servers give only then.
+        self.take_waiting(calls);
+        // Send the first batch at once: some servers answer the request only after a message.
         if let Some(first) = self.next() {
             _ = outgoing.try_send(first);
         }
@@ -141,21 +149,21 @@ impl Stream<'_> {
         let mut linger = pin!(clock::after(LINGER));
         let mut lingering = false;
         let mut callers = true;
-        while callers || !self.gathering.is_empty() || !self.in_flight.is_empty() {
-            let room = !self.gathering.is_empty() && self.in_flight.len() < IN_FLIGHT_MAX;
-            let alone = self.in_flight.is_empty() || self.gathering.is_ready();
-            if room && !alone && !lingering {
+        while callers || !self.queue.is_empty() || !self.in_flight.is_empty() {
+            let can_send = !self.queue.is_empty() && self.in_flight.len() < IN_FLIGHT_MAX;
+            let alone = self.in_flight.is_empty() || self.queue.is_ready();
+            if can_send && !alone && !lingering {
                 linger.as_mut().reset(clock::now() + LINGER);
                 lingering = true;
             }
-            let due = room && (alone || linger.is_elapsed());
+            let due = can_send && (alone || linger.is_elapsed());
             tokio::select! {
                 biased;
                 answer = answers.message() => self.answer(answer?)?,
-                ask = asked.recv(), if callers && !self.gathering.is_full() => match ask {
-                    Some(ask) => {
-                        self.gathering.push(ask);
-                        self.take_waiting(asked);
+                call = calls.recv(), if callers && !self.queue.is_full() => match call {
+                    Some(call) => {
+                        self.queue.push(call);
+                        self.take_waiting(calls);
                     }
                     None => callers = false,
                 },
@@ -166,25 +174,25 @@ impl Stream<'_> {
                     }
                     lingering = false;
                 }
-                () = &mut linger, if room && !due => {}
+                () = &mut linger, if can_send && !due => {}
             }
         }
         Ok(())
     }
 
-    /// Everything that is in line already, up to a whole batch.
-    fn take_waiting(&mut self, asked: &mut mpsc::Receiver<Ask>) {
-        while !self.gathering.is_full() {
-            match asked.try_recv() {
-                Ok(ask) => self.gathering.push(ask),
+    /// Takes all queued calls, up to a whole batch.
+    fn take_waiting(&mut self, calls: &mut mpsc::Receiver<ScheduleCall>) {
+        while !self.queue.is_full() {
+            match calls.try_recv() {
+                Ok(call) => self.queue.push(call),
                 Err(_) => return,
             }
         }
     }
 
-    /// The next batch, on its way from now on.
+    /// Takes the next batch, which is in flight from now on.
     fn next(&mut self) -> Option<Arc<v1::ScheduleBatch>> {
-        let (batch, message) = self.gathering.pop()?;
+        let (batch, message) = self.queue.pop()?;
         self.in_flight.push_back(batch);
         Some(message)
     }
@@ -193,14 +201,14 @@ impl Stream<'_> {
         let answer = answer.ok_or_else(|| Status::cancelled("the broker ended the stream"))?;
         let Some(batch) = self.in_flight.pop_front_if(|batch| batch.number() == answer.number)
         else {
-            return Err(Status::internal("the answer is to another batch"));
+            return Err(Status::internal("the answer belongs to another batch"));
         };
-        // A broker that stops says so of each task, and has taken none: another one may.
+        // A broker that is stopping refuses each task of the batch; another one may accept them.
         if !self.brokers.is_alone()
-            && batch.passes_on()
-            && let Some(problem) = gather::refused_for_now(&answer.results)
+            && batch.may_pass_on()
+            && let Some(problem) = refused_for_now(&answer.results)
         {
-            self.gathering.pass_on(batch);
+            self.queue.pass_on(batch);
             return Err(Status::unavailable(problem));
         }
         self.answers += 1;
@@ -210,7 +218,7 @@ impl Stream<'_> {
 }
 
 async fn open(
-    grpc: &mut Grpc<Link>,
+    grpc: &mut Grpc<AuthorizedChannel>,
     batches: mpsc::Receiver<Arc<v1::ScheduleBatch>>,
 ) -> Result<Streaming<v1::ScheduledBatch>, Status> {
     grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;

@@ -1,10 +1,11 @@
-//! Brokers: connections to them, and what they say of one another.
+//! Connections to brokers, and the topology of the cluster.
 //!
-//! In: the addresses that were given. Out: a connection to a broker that answers, and for workers the addresses of all. Any broker serves
-//! any call, so calls need one that is there; a topology is asked for when somebody begins to call, then every two seconds, and at once when a
-//! call failed.
-//! Invariant: a topology that cannot be had (an older broker, a token without the right) changes nothing: the given addresses are used.
-//! Next door: which one is asked next (`places`).
+//! Every broker serves every call, so calls use one broker that answers; workers connect to all.
+//! The client requests the topology with the first call, then every two seconds, and at once after
+//! a failure. If there is none (an older broker, or a token without the right), the client uses the
+//! addresses that the caller gave. `address_list` chooses the next address.
+
+pub(crate) mod address_list;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,187 +23,194 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Status, body::Body};
 
-use crate::client::{Bearer, Link, Tasks};
+use crate::brokers::address_list::{AddressList, AfterFailure, BrokerAddress, LEARNED_MAX};
+use crate::client::send_state::{SendState, TrackSend};
+use crate::client::{AuthorizedChannel, Bearer, TasksStub};
 use crate::clock;
-use crate::departure::{Departure, Noting};
-use crate::error::{Error, Failing};
-use crate::places::{Address, LEARNED_MAX, Next, Places};
+use crate::error::{CallFailure, Error};
 
-/// How long making one connection may take. A machine that is there answers in a round trip or two.
+/// How long it may take to connect. A machine that is up answers within a round trip or two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same where there are others to ask.
+/// How long it may take to connect if there are other brokers.
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
-/// How often a quiet connection is asked for a sign of life, and how long it may take to give one: a broker that
-/// vanished without a word is noticed in twice this.
+/// The interval and the timeout of HTTP/2 pings on an idle connection. A broker that vanished is
+/// noticed within twice this time.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// What may be on the way to us unread: a few batches, so that a round trip is not a stop.
+/// The HTTP/2 window: a few batches, so that the sender does not wait for a round trip.
 const WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// The largest answer: a page of a thousand tasks with payloads of 64 KiB.
+/// The largest answer, a page of a thousand tasks with payloads of 64 KiB.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How often the topology is asked for: what moved to a new broker has workers after so long.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a broker may take to answer, and the shortest pause between two looks.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// The largest topology: every broker with every partition, many times over.
+/// How often the topology is requested. Workers connect to a new broker after this time.
+const TOPOLOGY_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a broker may take to answer.
+const TOPOLOGY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The shortest pause between two requests.
+const TOPOLOGY_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The largest topology, much more than all brokers and all partitions need.
 const TOPOLOGY_BYTES_MAX: usize = 1024 * 1024;
 
-/// How to speak to a broker, whichever it is.
+/// The options of every connection.
 #[derive(Clone)]
-pub(crate) struct Manner {
+pub(crate) struct ConnectOptions {
     pub(crate) bearer: Bearer,
-    /// Whom to trust instead of the public authorities.
+    /// The certificate authority (PEM) to trust instead of the public ones.
     pub(crate) authority: Option<Vec<u8>>,
 }
 
-/// All brokers that are known.
-pub(crate) struct Brokers {
-    manner: Manner,
-    /// `http` or `https`, as the first given address has it: a topology has addresses without one.
+/// All known brokers.
+pub(crate) struct BrokerConnections {
+    options: ConnectOptions,
+    /// `http` or `https`, from the first address. A topology has addresses without a scheme.
     scheme: String,
-    known: Mutex<Known>,
+    known: Mutex<KnownBrokers>,
     /// All addresses, for workers.
-    all: watch::Sender<Vec<Address>>,
-    begun: AtomicBool,
-    look: Notify,
+    all: watch::Sender<Vec<BrokerAddress>>,
+    started: AtomicBool,
+    refresh: Notify,
 }
 
-struct Known {
-    places: Places,
-    endpoints: HashMap<Address, Endpoint>,
-    channels: HashMap<Address, Channel>,
+struct KnownBrokers {
+    address_list: AddressList,
+    endpoints: HashMap<BrokerAddress, Endpoint>,
+    channels: HashMap<BrokerAddress, Channel>,
 }
 
-impl std::fmt::Debug for Brokers {
+impl std::fmt::Debug for BrokerConnections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Brokers").field("places", &self.known().places).finish_non_exhaustive()
+        f.debug_struct("BrokerConnections")
+            .field("address_list", &self.known().address_list)
+            .finish_non_exhaustive()
     }
 }
 
-impl Brokers {
-    /// Of the given addresses, of which there is at least one. Nothing is sent before somebody wants a link, and nothing after
-    /// the sender that comes with it is gone.
+impl BrokerConnections {
+    /// Makes a list of at least one address. Nothing is sent before the first call. The topology is
+    /// refreshed until the returned sender is dropped.
     pub(crate) fn new(
         given: Vec<String>,
-        manner: Manner,
+        options: ConnectOptions,
     ) -> Result<(Arc<Self>, oneshot::Sender<()>), Error> {
         let bound = connect_timeout(given.len());
         let mut endpoints = HashMap::new();
         let mut addresses = Vec::new();
         for address in given {
-            let endpoint = endpoint(&address, &manner, bound).map_err(|source| Error::Address {
-                address: address.clone(),
-                source: Arc::new(source),
+            let endpoint = endpoint(&address, &options, bound).map_err(|source| {
+                Error::Address { address: address.clone(), source: Arc::new(source) }
             })?;
-            let address: Address = Arc::from(address);
+            let address: BrokerAddress = Arc::from(address);
             endpoints.insert(Arc::clone(&address), endpoint);
             addresses.push(address);
         }
         let first = addresses.first().cloned().unwrap_or_else(|| Arc::from(""));
         let scheme = endpoints.get(&first).and_then(|endpoint| endpoint.uri().scheme_str());
         let scheme = scheme.unwrap_or("http").to_owned();
-        let places = Places::new(first, addresses);
-        let all = watch::Sender::new(places.all());
-        let known = Mutex::new(Known { places, endpoints, channels: HashMap::new() });
-        let (begun, look) = (AtomicBool::new(false), Notify::new());
-        let brokers = Arc::new(Self { manner, scheme, known, all, begun, look });
+        let address_list = AddressList::new(first, addresses);
+        let all = watch::Sender::new(address_list.all());
+        let known = Mutex::new(KnownBrokers { address_list, endpoints, channels: HashMap::new() });
+        let (started, refresh) = (AtomicBool::new(false), Notify::new());
+        let brokers = Arc::new(Self { options, scheme, known, all, started, refresh });
         let (living, gone) = oneshot::channel();
-        tokio::spawn(keep_looking(Arc::clone(&brokers), gone));
+        tokio::spawn(refresh_topology(Arc::clone(&brokers), gone));
         Ok((brokers, living))
     }
 
-    /// A connection to a broker that answers, as far as anybody knows.
-    pub(crate) fn link(&self) -> (Address, Link) {
-        self.begin();
+    /// A channel to the broker in use.
+    pub(crate) fn channel(&self) -> (BrokerAddress, AuthorizedChannel) {
+        self.start();
         let mut known = self.known();
-        let address = Arc::clone(known.places.current());
+        let address = Arc::clone(known.address_list.current());
         let channel = known.channel(&address);
-        (address, InterceptedService::new(channel, self.manner.bearer.clone()))
+        (address, InterceptedService::new(channel, self.options.bearer.clone()))
     }
 
-    /// The same to ask about tasks, once.
-    pub(crate) fn tasks(&self, departure: &Departure) -> (Address, Tasks) {
-        let (address, link) = self.link();
-        let link = Noting { link, departure: departure.clone() };
-        (address, TasksClient::new(link).max_decoding_message_size(ANSWER_BYTES_MAX))
+    /// A stub for one call about tasks, which records in `send_state` whether it was sent.
+    pub(crate) fn tasks(&self, send_state: &SendState) -> (BrokerAddress, TasksStub) {
+        let (address, channel) = self.channel();
+        let channel = TrackSend { channel, send_state: send_state.clone() };
+        (address, TasksClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
     }
 
-    /// A connection of its own, so that a stream of deliveries and the calls do not wait for one another.
-    pub(crate) fn workers(&self, address: &Address) -> WorkersClient<Link> {
-        self.begin();
+    /// A stub with a connection of its own, so that deliveries and calls do not delay each other.
+    pub(crate) fn workers(&self, address: &BrokerAddress) -> WorkersClient<AuthorizedChannel> {
+        self.start();
         let channel = self.known().endpoint(address).connect_lazy();
-        WorkersClient::with_interceptor(channel, self.manner.bearer.clone())
+        WorkersClient::with_interceptor(channel, self.options.bearer.clone())
             .max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    /// All addresses, whenever they change.
-    pub(crate) fn watch(&self) -> watch::Receiver<Vec<Address>> {
+    /// Watches all addresses.
+    pub(crate) fn watch(&self) -> watch::Receiver<Vec<BrokerAddress>> {
         self.all.subscribe()
     }
 
     /// Whether the caller gave this address.
     pub(crate) fn is_given(&self, address: &str) -> bool {
-        self.known().places.is_given(address)
+        self.known().address_list.is_given(address)
     }
 
-    /// Whether there is one place to ask, and no other.
+    /// Whether there is only one address.
     pub(crate) fn is_alone(&self) -> bool {
         self.all.borrow().len() < 2
     }
 
-    /// A broker answered.
-    pub(crate) fn answered(&self, address: &Address) {
-        self.known().places.answered(address);
+    /// Records that a broker has answered.
+    pub(crate) fn answered(&self, address: &BrokerAddress) {
+        self.known().address_list.answered(address);
     }
 
-    /// A broker failed so: whether to ask another at once.
-    pub(crate) fn failed(&self, address: &Address, status: &Status) -> Next {
-        match Failing::of(status) {
-            Failing::Refused => Next::AfterPause,
-            // It has no room, and the others have the same store.
-            Failing::Busy if status.code() != tonic::Code::Unavailable => Next::AfterPause,
-            Failing::Unreachable | Failing::Lost | Failing::Busy => self.is_away(address),
+    /// Records that a call failed, and returns when to call again.
+    pub(crate) fn failed(&self, address: &BrokerAddress, status: &Status) -> AfterFailure {
+        match CallFailure::of(status) {
+            CallFailure::Refused => AfterFailure::AfterPause,
+            // Its quota or its store is full, and all brokers share them.
+            CallFailure::Busy if status.code() != tonic::Code::Unavailable => {
+                AfterFailure::AfterPause
+            }
+            CallFailure::Unreachable | CallFailure::Lost | CallFailure::Busy => {
+                self.is_away(address)
+            }
         }
     }
 
-    fn is_away(&self, address: &Address) -> Next {
-        let next = self.known().places.failed(address, clock::now());
-        // A sole broker that is away cannot be asked about others.
+    fn is_away(&self, address: &BrokerAddress) -> AfterFailure {
+        let next = self.known().address_list.failed(address, clock::now());
+        // A single broker that is down cannot name others.
         if !self.is_alone() {
-            self.look.notify_one();
+            self.refresh.notify_one();
         }
         next
     }
 
-    fn begin(&self) {
-        if !self.begun.swap(true, Ordering::Relaxed) {
-            self.look.notify_one();
+    fn start(&self) {
+        if !self.started.swap(true, Ordering::Relaxed) {
+            self.refresh.notify_one();
         }
     }
 
-    /// Nothing is left half-way here by a panic.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    /// A panic of another thread leaves it consistent, so poisoning is ignored.
+    fn known(&self) -> MutexGuard<'_, KnownBrokers> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks whoever answers for the topology, and takes it in. One that is silent is not asked for anything else either.
-    async fn look(&self) {
-        let (address, mut link) = self.link();
+    /// Requests the topology and learns its addresses. A broker that does not answer counts as
+    /// failed, also for other calls.
+    async fn refresh(&self) {
+        let (address, mut channel) = self.channel();
         let asked = async {
             let request = http::Request::get("/v1/topology").body(Body::empty());
             let request = request.map_err(|error| Status::internal(error.to_string()))?;
-            std::future::poll_fn(|context| link.poll_ready(context)).await.map_err(status)?;
-            let answer = link.call(request).await.map_err(status)?;
+            std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(status)?;
+            let answer = channel.call(request).await.map_err(status)?;
             if !answer.status().is_success() {
                 return Ok(None);
             }
             let body = Limited::new(answer.into_body(), TOPOLOGY_BYTES_MAX).collect().await;
             Ok(body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok()))
         };
-        match timeout(LOOK_TIMEOUT, asked).await {
+        match timeout(TOPOLOGY_TIMEOUT, asked).await {
             Ok(Ok(Some(topology))) => self.learn(topology),
-            // It is there, and does not say.
+            // The broker answers, but without a topology.
             Ok(Ok(None)) => {}
             Ok(Err(status)) => {
                 self.failed(&address, &status);
@@ -217,22 +225,22 @@ impl Brokers {
         let mut known = self.known();
         let mut addresses = Vec::new();
         for broker in topology.brokers.into_iter().take(LEARNED_MAX) {
-            let address: Address = Arc::from(format!("{}://{}", self.scheme, broker.address));
+            let address: BrokerAddress = Arc::from(format!("{}://{}", self.scheme, broker.address));
             if !known.endpoints.contains_key(&address) {
-                match endpoint(&address, &self.manner, CONNECT_TIMEOUT_OF_SEVERAL) {
+                match endpoint(&address, &self.options, CONNECT_TIMEOUT_OF_SEVERAL) {
                     Ok(endpoint) => _ = known.endpoints.insert(Arc::clone(&address), endpoint),
                     Err(error) => {
-                        tracing::debug!(%address, %error, "the topology has no such address");
+                        tracing::debug!(%address, %error, "ignored invalid topology address");
                         continue;
                     }
                 }
             }
             addresses.push(address);
         }
-        if known.places.learn(addresses) {
-            let all = known.places.all();
-            tracing::debug!(?all, "the topology has changed");
-            let Known { endpoints, channels, .. } = &mut *known;
+        if known.address_list.learn(addresses) {
+            let all = known.address_list.all();
+            tracing::debug!(?all, "topology changed");
+            let KnownBrokers { endpoints, channels, .. } = &mut *known;
             endpoints.retain(|address, _| all.contains(address));
             channels.retain(|address, _| all.contains(address));
             self.all.send_replace(all);
@@ -240,14 +248,14 @@ impl Brokers {
     }
 }
 
-impl Known {
-    fn endpoint(&self, address: &Address) -> Endpoint {
+impl KnownBrokers {
+    fn endpoint(&self, address: &BrokerAddress) -> Endpoint {
         let first = || self.endpoints.values().next().cloned();
         let endpoint = self.endpoints.get(address).cloned().or_else(first);
-        endpoint.expect("there is at least the one that was given")
+        endpoint.expect("the addresses of the caller are never removed")
     }
 
-    fn channel(&mut self, address: &Address) -> Channel {
+    fn channel(&mut self, address: &BrokerAddress) -> Channel {
         if let Some(channel) = self.channels.get(address) {
             return channel.clone();
         }
@@ -257,25 +265,25 @@ impl Known {
     }
 }
 
-/// What is wanted of a topology; whatever else it says is for people.
+/// The part of a topology that the client needs.
 #[derive(Debug, Deserialize)]
 struct Topology {
-    brokers: Vec<Broker>,
+    brokers: Vec<TopologyBroker>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Broker {
+struct TopologyBroker {
     address: String,
 }
 
-/// From the first call until the client is gone.
-async fn keep_looking(brokers: Arc<Brokers>, mut gone: oneshot::Receiver<()>) {
+/// Refreshes the topology from the first call until the client is dropped.
+async fn refresh_topology(brokers: Arc<BrokerConnections>, mut gone: oneshot::Receiver<()>) {
     let looking = async {
-        brokers.look.notified().await;
+        brokers.refresh.notified().await;
         loop {
-            brokers.look().await;
-            clock::after(LOOK_PAUSE).await;
-            _ = timeout(LOOK_EVERY, brokers.look.notified()).await;
+            brokers.refresh().await;
+            clock::after(TOPOLOGY_PAUSE_MIN).await;
+            _ = timeout(TOPOLOGY_INTERVAL, brokers.refresh.notified()).await;
         }
     };
     tokio::select! {
@@ -294,7 +302,7 @@ fn connect_timeout(addresses: usize) -> Duration {
 
 fn endpoint(
     address: &str,
-    manner: &Manner,
+    options: &ConnectOptions,
     connect_timeout: Duration,
 ) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(address.to_owned())?
@@ -308,7 +316,7 @@ fn endpoint(
         return Ok(endpoint);
     }
     let tls = ClientTlsConfig::new();
-    endpoint.tls_config(match &manner.authority {
+    endpoint.tls_config(match &options.authority {
         Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
         None => tls.with_webpki_roots(),
     })

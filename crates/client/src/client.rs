@@ -1,8 +1,12 @@
-//! The client: where brokers are, who is asking, and how long a call may take.
+//! The client: addresses of brokers, token, timeout, and calls that are repeated where that is
+//! safe.
 //!
-//! In: an address, or several. Out: [`Namespace`] handles, which share one connection for calls; each session of a worker has its own.
-//! Invariant: nothing is connected before the first call; a broken connection is made again by itself, or another broker is asked.
-//! Next door: what is asked of a namespace (`namespace`), how tasks are gathered (`batch`), which broker is asked (`brokers`).
+//! All [`Namespace`] handles of a client share one connection for calls; each session of a worker
+//! has its own. Nothing is connected before the first call. If a connection breaks, the client
+//! makes it again or calls another broker. The calls themselves are in `namespace`; `batch` sends
+//! tasks in batches, and `brokers` chooses the broker.
+
+pub(crate) mod send_state;
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,21 +20,21 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use crate::batch::{self, Ask};
-use crate::brokers::{Brokers, Manner};
+use crate::batch::{self, ScheduleCall};
+use crate::brokers::address_list::AfterFailure;
+use crate::brokers::{BrokerConnections, ConnectOptions};
+use crate::client::send_state::{SendState, TrackSend};
 use crate::clock::Backoff;
-use crate::departure::{Departure, Noting};
-use crate::error::Failing;
-use crate::places::Next;
+use crate::error::CallFailure;
 use crate::{Error, Namespace};
 
-/// How long a call may take, all attempts to reach the broker included: longer than a restart of a broker.
+/// How long a call may take, with all attempts: longer than the restart of a broker.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-pub(crate) type Link = InterceptedService<Channel, Bearer>;
-pub(crate) type Tasks = TasksClient<Noting<Link>>;
+pub(crate) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
+pub(crate) type TasksStub = TasksClient<TrackSend<AuthorizedChannel>>;
 
-/// Says who is asking, with every call.
+/// Adds the token to every call.
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
 
@@ -43,26 +47,29 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Talks to a broker, or to all brokers of a cluster. Cheap to clone; all clones share one connection and one stream of batches.
+/// A client of a broker or of a cluster. Cheap to clone; all clones share one connection and one
+/// stream of batches.
 #[derive(Debug, Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    brokers: Arc<Brokers>,
-    asks: mpsc::Sender<Ask>,
+struct ClientState {
+    brokers: Arc<BrokerConnections>,
+    calls: mpsc::Sender<ScheduleCall>,
     timeout: Duration,
-    /// Tells, by being gone, that nobody asks any more.
-    _living: oneshot::Sender<()>,
+    /// When it is dropped, the client stops to refresh the topology.
+    _alive: oneshot::Sender<()>,
 }
 
 impl Client {
-    /// A client of the broker at this address (`http://127.0.0.1:7400`, or `https://…` for TLS).
+    /// Makes a client of the broker at this address (`http://127.0.0.1:7400`, or `https://…` for
+    /// TLS).
     ///
-    /// Nothing is sent yet: the connection is made by the first call, and again whenever it broke. The other brokers of its cluster are
-    /// learned from it; to be able to begin while this one is away, give several ([`ClientBuilder::and`]).
+    /// Nothing is sent yet: the first call connects. The client learns the other brokers of a
+    /// cluster from this one. Give further addresses ([`ClientBuilder::and`]) to be able to start
+    /// while this broker is down.
     ///
     /// # Errors
     /// [`Error::Address`], or [`Error::NoRuntime`] outside of a tokio runtime.
@@ -70,7 +77,7 @@ impl Client {
         Self::builder(address).connect()
     }
 
-    /// The same with further addresses, a token, a certificate authority or another timeout.
+    /// Makes a client with further addresses, a token, a certificate authority or another timeout.
     pub fn builder(address: impl Into<String>) -> ClientBuilder {
         ClientBuilder {
             addresses: vec![address.into()],
@@ -80,44 +87,45 @@ impl Client {
         }
     }
 
-    /// The tasks and workers of one namespace. The broker says whether there is such a one.
+    /// The tasks and workers of a namespace. Whether the namespace exists is checked by the broker
+    /// with the first call.
     #[must_use]
     pub fn namespace(&self, name: impl AsRef<str>) -> Namespace {
         Namespace::new(self.clone(), Arc::from(name.as_ref()))
     }
 
-    pub(crate) fn asks(&self) -> &mpsc::Sender<Ask> {
-        &self.shared.asks
+    pub(crate) fn calls(&self) -> &mpsc::Sender<ScheduleCall> {
+        &self.shared.calls
     }
 
     pub(crate) fn timeout(&self) -> Duration {
         self.shared.timeout
     }
 
-    pub(crate) fn brokers(&self) -> &Arc<Brokers> {
+    pub(crate) fn brokers(&self) -> &Arc<BrokerConnections> {
         &self.shared.brokers
     }
 
-    /// Calls until there is an answer, the broker refuses, the time is up, or asking again is not safe. While one broker is away the
-    /// next is asked at once.
+    /// Calls until a broker answers or refuses, the timeout is over, or it is not safe to repeat
+    /// the call. If a broker is down, the next one is called at once.
     pub(crate) async fn call<T, F>(
         &self,
-        again: Again,
-        call: impl Fn(Tasks) -> F,
+        retry_when: RetryWhen,
+        call: impl Fn(TasksStub) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        // What is true if the time is up: how the last attempt failed, whether an earlier one may have been done, and whether
-        // the one under way has left.
+        // For the timeout: how the last attempt failed, whether a broker may have carried out an
+        // earlier one, and whether the current one was sent.
         let mut last = None;
-        let mut seen = false;
-        let mut departure = Departure::default();
+        let mut maybe_done = false;
+        let mut send_state = SendState::default();
         let answered = tokio::time::timeout(self.shared.timeout, async {
             let mut backoff = Backoff::new();
             loop {
-                departure = Departure::default();
-                let (address, tasks) = self.shared.brokers.tasks(&departure);
+                send_state = SendState::default();
+                let (address, tasks) = self.shared.brokers.tasks(&send_state);
                 let status = match call(tasks).await {
                     Ok(answer) => {
                         self.shared.brokers.answered(&address);
@@ -126,39 +134,43 @@ impl Client {
                     Err(status) => status,
                 };
                 let next = self.shared.brokers.failed(&address, &status);
-                match (Failing::of(&status), again) {
-                    (Failing::Refused, _) | (Failing::Lost, Again::IfNotSeen) => {
+                match (CallFailure::of(&status), retry_when) {
+                    (CallFailure::Refused, _) | (CallFailure::Lost, RetryWhen::IfNotSeen) => {
                         return Err(Error::from_status(&status));
                     }
-                    (Failing::Lost, Again::Always) => seen = true,
-                    // This one was not done, wherever it came to.
-                    (Failing::Unreachable | Failing::Busy, _) => departure = Departure::default(),
+                    (CallFailure::Lost, RetryWhen::Always) => maybe_done = true,
+                    // No broker has carried out this one.
+                    (CallFailure::Unreachable | CallFailure::Busy, _) => {
+                        send_state = SendState::default()
+                    }
                 }
                 last = Some(Error::from_status(&status));
-                if next == Next::AfterPause {
+                if next == AfterFailure::AfterPause {
                     backoff.wait().await;
                 }
             }
         });
         answered.await.unwrap_or_else(|_| {
-            if seen || !departure.call_off() {
+            if maybe_done || !send_state.abort() {
                 return Err(Error::TimedOut);
             }
-            Err(last.unwrap_or_else(|| Error::Unreachable("no connection in time".to_owned())))
+            Err(last.unwrap_or_else(|| {
+                Error::Unreachable("no connection within the timeout".to_owned())
+            }))
         })
     }
 }
 
-/// When a call that got no answer may be made again.
+/// When a call without an answer may be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Again {
-    /// Twice is as good as once.
+pub(crate) enum RetryWhen {
+    /// Always: calling twice has the same effect as calling once.
     Always,
-    /// Only if the broker has not seen it.
+    /// Only if no broker has carried it out.
     IfNotSeen,
 }
 
-/// How to reach a broker.
+/// Options of a client.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it connects"]
 pub struct ClientBuilder {
@@ -169,26 +181,26 @@ pub struct ClientBuilder {
 }
 
 impl fmt::Debug for ClientBuilder {
-    /// Without the token.
+    /// Leaves out the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientBuilder").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 
 impl ClientBuilder {
-    /// Another broker of the same cluster, to be asked when the ones before are away.
+    /// Adds a broker of the same cluster, which is called if the ones before are down.
     pub fn and(mut self, address: impl Into<String>) -> Self {
         self.addresses.push(address.into());
         self
     }
 
-    /// Further brokers of the same cluster.
+    /// Adds brokers of the same cluster.
     pub fn and_all<A: Into<String>>(mut self, addresses: impl IntoIterator<Item = A>) -> Self {
         self.addresses.extend(addresses.into_iter().map(Into::into));
         self
     }
 
-    /// Sent as a bearer token with every call.
+    /// Sends a bearer token with every call.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
@@ -200,24 +212,24 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a call may take, all attempts to reach the broker included. Ten seconds unless said.
+    /// How long a call may take, with all attempts. The default is ten seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The client. Nothing is sent yet.
+    /// Makes the client. Nothing is sent yet.
     ///
     /// # Errors
     /// [`Error::Address`], [`Error::Token`], or [`Error::NoRuntime`] outside of a tokio runtime.
     pub fn connect(self) -> Result<Client, Error> {
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let bearer = Bearer(self.token.as_deref().map(bearer).transpose()?);
-        let manner = Manner { bearer, authority: self.authority };
-        let (brokers, _living) = Brokers::new(self.addresses, manner)?;
-        let asks = batch::spawn(Arc::clone(&brokers), self.timeout / 2);
+        let options = ConnectOptions { bearer, authority: self.authority };
+        let (brokers, _alive) = BrokerConnections::new(self.addresses, options)?;
+        let calls = batch::spawn(Arc::clone(&brokers), self.timeout / 2);
         let timeout = self.timeout;
-        Ok(Client { shared: Arc::new(Shared { brokers, asks, timeout, _living }) })
+        Ok(Client { shared: Arc::new(ClientState { brokers, calls, timeout, _alive }) })
     }
 }
 

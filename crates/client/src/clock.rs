@@ -1,16 +1,17 @@
-//! Waiting, in one file, because `clippy.toml` keeps it out of all others.
+//! The clock and the pauses of the client. `clippy.toml` forbids both in all other files.
 //!
-//! The broker's time comes from its `Clock`. A client has nothing to simulate: it waits for the network, and its
-//! tests run against real sockets.
+//! Brokers take the time from a `Clock`, which tests can move. A client only waits for the network,
+//! and its tests use real sockets, so it uses the clock of the runtime.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// The first pause after a failure: a broker that restarts is back in about a second.
+/// The first pause after a failure. A restart of a broker takes about a second.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(25);
-/// The longest pause: soon enough after an outage, and no load during one.
+/// The longest pause: short enough to reconnect soon after an outage, long enough to cause no load
+/// during one.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 #[expect(clippy::disallowed_methods, reason = "see the head of this file")]
@@ -23,7 +24,7 @@ pub(crate) fn after(pause: Duration) -> Sleep {
     tokio::time::sleep(pause)
 }
 
-/// Pauses between attempts to reach the broker: doubled each time, and never the same for two clients.
+/// Pauses between attempts to reach a broker: doubled each time, with random jitter.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     pause: Duration,
@@ -34,21 +35,22 @@ impl Backoff {
         Self { pause: PAUSE_MIN }
     }
 
-    /// The broker was there: the next failure begins anew.
+    /// Starts again with the shortest pause, after a success.
     pub(crate) fn reset(&mut self) {
         self.pause = PAUSE_MIN;
     }
 
-    /// The next pause, between half of it and all of it.
+    /// Waits for half of the next pause to all of it.
     pub(crate) fn wait(&mut self) -> Sleep {
         let half = self.pause / 2;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        after(half + half.mul_f64(chance()))
+        after(half + half.mul_f64(random()))
     }
 }
 
-/// From 0 to 1. Each `RandomState` has keys of its own, which is all the chance that a pause needs.
-fn chance() -> f64 {
+/// A random number from 0 to 1. Each `RandomState` has random keys, which is random enough for
+/// pauses.
+fn random() -> f64 {
     let [low, high, ..] = RandomState::new().hash_one(0_u8).to_le_bytes();
     f64::from(u16::from_le_bytes([low, high])) / f64::from(u16::MAX)
 }

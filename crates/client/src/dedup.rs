@@ -1,58 +1,58 @@
-//! Dedup: one effect of a fire that is delivered more than once.
+//! Deduplication: a fire that is delivered more than once takes effect once.
 //!
-//! In: a fire id and an effect. Out: the effect's outcome, or success without it when it was had before.
-//! Invariants: of one fire at most one effect runs at a time in this process; one that succeeded does not run again as
-//! long as it is remembered; one that failed does.
+//! In one process, at most one effect of a fire runs at a time. An effect that succeeded does not
+//! run again while its fire is remembered; one that failed runs again with the next attempt.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::BoxFuture;
 use crate::worker::{Failure, FireId};
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-type Table = dyn Fn(FireId) -> Boxed<Result<Seen, Failure>> + Send + Sync;
+type Table = dyn Fn(FireId) -> BoxFuture<Result<FireSeen, Failure>> + Send + Sync;
 
-/// What a table of the caller's knows of a fire.
+/// Whether the caller's table has a fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
-    /// Its effect was had.
+pub enum FireSeen {
+    /// The fire has taken effect.
     Before,
-    /// Nothing.
+    /// The table does not have the fire.
     Never,
 }
 
-/// A memory of fires, so that *at least once* becomes one effect.
+/// Remembers fires, so that a fire that is delivered *at least once* takes effect once.
 ///
-/// A delivery comes again when its ack was lost, when a worker or a broker died, or when a lease ended before the work
-/// was done. All of these carry the same [`FireId`].
+/// A fire is delivered again if its ack was lost, if a worker or a broker crashed, or if a lease
+/// ended before the work was done. All deliveries of a fire have the same [`FireId`].
 ///
-/// What it can do:
-/// - [`Dedup::in_memory`] remembers the last so many fires of this process: lost acks, ended leases and restarts of the
-///   broker have one effect, as long as the fire comes back to this process and is still remembered.
-/// - [`Dedup::with_table`] asks a table of yours as well. When the effect writes the fire id into that table **in the
-///   same transaction** as whatever else it does, with the id as a unique key, the effect is had once, whatever
-///   restarts and however many workers there are: a second one fails on the unique key, is tried again, is found in
-///   the table, and is acked.
+/// - [`Dedup::in_memory`] remembers the latest fires of this process. After a lost ack, the end of
+///   a lease or a restart of the broker, a fire takes effect once, as long as it is delivered to
+///   the same process and is still remembered.
+/// - [`Dedup::with_table`] also checks a table of yours. If the effect inserts the fire id into
+///   that table as a unique key, **in the same transaction** as everything else it does, the fire
+///   takes effect once across all restarts and all workers: a second effect fails on the unique
+///   key, is retried, is found in the table, and is acked.
 ///
-/// What it cannot do: undo half an effect, or know of one that is outside your transaction (a mail that was sent just
-/// before the process died). Nothing can, short of a receiver that dedups on the fire id itself.
+/// It cannot undo half an effect, and does not know of effects outside of your transaction, such as
+/// a mail that was sent just before the process crashed. For those, the receiver must deduplicate
+/// by the fire id.
 ///
 /// Cheap to clone; clones share one memory.
 #[derive(Clone)]
 pub struct Dedup {
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<FireMemory>>,
     table: Option<Arc<Table>>,
 }
 
-/// Whether the effect was had. Held while it runs, so that a second delivery waits for the first one's outcome.
-type Entry = Arc<tokio::sync::Mutex<bool>>;
+/// Whether the fire has taken effect. Locked while the effect runs, so that a second delivery waits
+/// for the outcome of the first.
+type EffectState = Arc<tokio::sync::Mutex<bool>>;
 
 #[derive(Debug)]
-struct Memory {
-    fires: HashMap<FireId, Entry>,
-    /// In the order in which they were first seen.
+struct FireMemory {
+    fires: HashMap<FireId, EffectState>,
+    /// Oldest first.
     order: VecDeque<FireId>,
     fires_max: usize,
 }
@@ -64,59 +64,63 @@ impl fmt::Debug for Dedup {
 }
 
 impl Dedup {
-    /// Remembers the last `fires_max` fires, at about 200 bytes each. It should be more than what is delivered in the
-    /// longest lease plus the longest pause between attempts.
+    /// Remembers the latest `fires_max` fires, at about 200 bytes each. It should be more than are
+    /// delivered during the longest lease plus the longest pause between attempts.
     #[must_use]
     pub fn in_memory(fires_max: usize) -> Self {
-        let memory =
-            Memory { fires: HashMap::new(), order: VecDeque::new(), fires_max: fires_max.max(1) };
+        let memory = FireMemory {
+            fires: HashMap::new(),
+            order: VecDeque::new(),
+            fires_max: fires_max.max(1),
+        };
         Self { memory: Arc::new(Mutex::new(memory)), table: None }
     }
 
-    /// The same, and asks `seen` about fires that are not remembered. The effect itself writes them there.
+    /// Like [`Dedup::in_memory`], and calls `seen` for fires that are not remembered. The effect
+    /// itself must write the fire id to the table.
     #[must_use]
     pub fn with_table<S, F>(fires_max: usize, seen: S) -> Self
     where
         S: Fn(FireId) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Seen, Failure>> + Send + 'static,
+        F: Future<Output = Result<FireSeen, Failure>> + Send + 'static,
     {
-        let table = move |fire_id| -> Boxed<_> { Box::pin(seen(fire_id)) };
+        let table = move |fire_id| -> BoxFuture<_> { Box::pin(seen(fire_id)) };
         Self { table: Some(Arc::new(table)), ..Self::in_memory(fires_max) }
     }
 
-    /// Has the effect, unless it was had before; then it says `Ok` without.
+    /// Runs the effect, unless the fire has taken effect already; then returns `Ok` without it.
     ///
     /// # Errors
-    /// What the effect, or the table, failed with. It is had again by the next attempt.
+    /// The failure of the effect or of the table. The next attempt runs the effect again.
     pub async fn once<E, F>(&self, fire_id: &FireId, effect: E) -> Result<(), Failure>
     where
         E: FnOnce() -> F,
         F: Future<Output = Result<(), Failure>>,
     {
         let entry = self.memory().entry(fire_id);
-        let mut had = entry.lock().await;
-        if *had {
+        let mut done = entry.lock().await;
+        if *done {
             return Ok(());
         }
         if let Some(table) = &self.table
-            && table(fire_id.clone()).await? == Seen::Before
+            && table(fire_id.clone()).await? == FireSeen::Before
         {
-            *had = true;
+            *done = true;
             return Ok(());
         }
         effect().await?;
-        *had = true;
+        *done = true;
         Ok(())
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        // A panic elsewhere leaves the memory whole: every change of it is one call.
+    fn memory(&self) -> MutexGuard<'_, FireMemory> {
+        // A panic of another thread leaves it consistent, so poisoning is ignored.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Memory {
-    fn entry(&mut self, fire_id: &FireId) -> Entry {
+impl FireMemory {
+    fn entry(&mut self, fire_id: &FireId) -> EffectState {
         if let Some(entry) = self.fires.get(fire_id) {
             return Arc::clone(entry);
         }
@@ -124,7 +128,7 @@ impl Memory {
             let Some(oldest) = self.order.pop_front() else { break };
             self.fires.remove(&oldest);
         }
-        let entry = Entry::default();
+        let entry = EffectState::default();
         self.fires.insert(fire_id.clone(), Arc::clone(&entry));
         self.order.push_back(fire_id.clone());
         entry
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_fire_that_comes_twice_at_once_has_one_effect_and_two_acks() {
+    async fn two_concurrent_deliveries_of_a_fire_have_one_effect_and_two_acks() {
         let dedup = Dedup::in_memory(10);
         let fire_id = FireId::from("f1");
         let effects = AtomicU32::new(0);
@@ -153,29 +157,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_effect_that_failed_is_had_by_the_next_attempt() {
+    async fn an_effect_that_failed_runs_again_with_the_next_attempt() {
         let dedup = Dedup::in_memory(10);
         let fire_id = FireId::from("f1");
         let failed = dedup.once(&fire_id, || async { Err(Failure::fail("no")) }).await;
         assert_eq!(failed, Err(Failure::fail("no")));
-        let mut had = 0;
+        let mut effects = 0;
         for _ in 0..2 {
             let again = dedup.once(&fire_id, || {
-                had += 1;
+                effects += 1;
                 async { Ok(()) }
             });
             assert_eq!(again.await, Ok(()));
         }
-        assert_eq!(had, 1);
+        assert_eq!(effects, 1);
     }
 
     #[tokio::test]
-    async fn memory_has_a_bound_and_the_table_knows_the_rest() {
+    async fn memory_is_bounded_and_the_table_has_older_fires() {
         let table = Arc::new(Mutex::new(Vec::new()));
-        let known = Arc::clone(&table);
+        let lookup = Arc::clone(&table);
         let dedup = Dedup::with_table(2, move |fire_id| {
-            let seen = known.lock().unwrap().contains(&fire_id);
-            async move { Ok(if seen { Seen::Before } else { Seen::Never }) }
+            let seen = lookup.lock().unwrap().contains(&fire_id);
+            async move { Ok(if seen { FireSeen::Before } else { FireSeen::Never }) }
         });
         let mut effects = 0;
         for name in ["a", "b", "c", "a", "b", "c"] {

@@ -1,7 +1,6 @@
-//! What can go wrong, one variant per thing that the caller can do about it.
+//! The errors of the client, one variant for each thing that a caller can do about them.
 //!
-//! In: a status of the transport. Out: an [`Error`], and whether the broker may have seen the request.
-//! Invariant: an error that leaves the outcome open says so ([`Error::outcome_is_open`]).
+//! [`Error::outcome_is_open`] tells whether a broker may have carried out the call all the same.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,98 +10,98 @@ use tonic::{Code, Status};
 
 use crate::wire;
 
-/// Why a call did not do what was asked.
+/// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address or the certificate makes no sense; nothing was sent.
-    #[error("cannot use the address {address:?}")]
+    /// The address or the certificate authority is invalid; nothing was sent.
+    #[error("invalid broker address {address:?}")]
     Address {
-        /// As given.
+        /// The address as the caller gave it.
         address: String,
         /// What is wrong with it.
         #[source]
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// A token must be visible ASCII, because it travels in a header.
-    #[error("the token is not visible ASCII")]
+    /// The token is not visible ASCII, which a header requires; nothing was sent.
+    #[error("the token must be visible ASCII")]
     Token,
-    /// A client lives in a tokio runtime, and this thread has none.
-    #[error("there is no tokio runtime on this thread")]
+    /// The client was made outside of a tokio runtime.
+    #[error("the client must be made inside a tokio runtime")]
     NoRuntime,
-    /// The payload could not be written as JSON; nothing was sent.
-    #[error("the payload cannot be written as JSON")]
+    /// The payload could not be serialised as JSON; nothing was sent.
+    #[error("the payload cannot be serialised as JSON")]
     Payload(#[source] Arc<serde_json::Error>),
-    /// The broker refused the request, and would refuse it again.
+    /// The broker refused the request and would refuse it again.
     #[error("{0}")]
     Problem(Problem),
-    /// The broker could not be reached. It has not seen the request: asking again is safe.
-    #[error("the broker cannot be reached: {0}")]
+    /// No broker could be reached, so none has the request. It is safe to call again.
+    #[error("no broker can be reached: {0}")]
     Unreachable(String),
-    /// The broker cannot take it now, and has not: ask again later.
-    #[error("the broker cannot take it now: {0}")]
+    /// The broker cannot accept the request now and has not carried it out. Call again later.
+    #[error("the broker cannot accept the request now: {0}")]
     Busy(String),
-    /// The answer was lost. The broker may or may not have done it: asking again is safe for a task
-    /// with a key, or with an idempotency key.
-    #[error("the answer was lost, the broker may have done it: {0}")]
+    /// The answer was lost, so the broker may or may not have carried out the request. It is safe
+    /// to call again for a task with a key or with an idempotency key.
+    #[error("the answer was lost, the broker may have carried out the request: {0}")]
     Lost(String),
-    /// No answer came in the time that the client was given. As with [`Error::Lost`], the broker may
-    /// have done it.
-    #[error("no answer in time, the broker may have done it")]
+    /// No answer came within the timeout of the client. As with [`Error::Lost`], the broker may
+    /// have carried out the request.
+    #[error("no answer within the timeout, the broker may have carried out the request")]
     TimedOut,
-    /// The broker's answer makes no sense to this version of the client.
-    #[error("the broker's answer makes no sense: {0}")]
+    /// This version of the client does not understand the answer of the broker.
+    #[error("the answer of the broker is not understood: {0}")]
     Answer(&'static str),
-    /// The runtime that the client lives in is going away.
-    #[error("the client has stopped")]
+    /// The tokio runtime of the client is shutting down.
+    #[error("the client was stopped with its runtime")]
     Stopped,
 }
 
 impl Error {
-    /// Whether the broker may have done what was asked although the call failed.
+    /// Whether the broker may have carried out the request although the call failed.
     #[must_use]
     pub fn outcome_is_open(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::TimedOut | Self::Answer(_) | Self::Stopped)
     }
 
-    /// From what the transport says of a call.
+    /// Makes an error of the gRPC status of a call.
     pub(crate) fn from_status(status: &Status) -> Self {
-        match Failing::of(status) {
-            Failing::Unreachable => Self::Unreachable(innermost(status)),
-            Failing::Lost => Self::Lost(status.message().to_owned()),
-            Failing::Busy => Self::Busy(status.message().to_owned()),
-            Failing::Refused => Self::Problem(wire::problem_of_status(status)),
+        match CallFailure::of(status) {
+            CallFailure::Unreachable => Self::Unreachable(innermost(status)),
+            CallFailure::Lost => Self::Lost(status.message().to_owned()),
+            CallFailure::Busy => Self::Busy(status.message().to_owned()),
+            CallFailure::Refused => Self::Problem(wire::problem_of_status(status)),
         }
     }
 }
 
-/// What a status says of the request.
+/// What the gRPC status of a failed call means for the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failing {
-    /// It never left.
+pub(crate) enum CallFailure {
+    /// It was not sent.
     Unreachable,
-    /// It may have arrived, and the answer is lost.
+    /// It may have arrived; the answer was lost.
     Lost,
-    /// It arrived, and the broker has not done it but may later.
+    /// The broker has not carried it out, but may do so later.
     Busy,
-    /// It arrived, and will be refused again.
+    /// The broker refuses it, and would refuse it again.
     Refused,
 }
 
-impl Failing {
+impl CallFailure {
     pub(crate) fn of(status: &Status) -> Self {
         if chain(status).any(<dyn StdError>::is::<tonic::ConnectError>) {
             return Self::Unreachable;
         }
         match status.code() {
-            // The transport says these when a connection breaks, a server when it stops.
+            // The transport has these when a connection breaks, a server when it stops.
             Code::Ok
             | Code::Cancelled
             | Code::Unknown
             | Code::Internal
             | Code::DataLoss
             | Code::DeadlineExceeded => Self::Lost,
-            // A source is the transport's; without one it is the broker's own word.
+            // With a source it comes from the transport, without one from the broker.
             Code::Unavailable if status.source().is_some() => Self::Lost,
             Code::Unavailable | Code::ResourceExhausted => Self::Busy,
             _ => Self::Refused,
@@ -114,22 +113,22 @@ fn chain(status: &Status) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     std::iter::successors(status.source(), |&error| error.source())
 }
 
-/// The first cause, which names the address and what the machine said.
+/// The text of the root cause, which names the address and the error of the operating system.
 fn innermost(status: &Status) -> String {
     chain(status).last().map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 
-/// What the broker found wrong with a request; the same as the HTTP API's problem documents.
+/// What is wrong with a request, as in the problem documents of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// `urn:punctual:…`
+    /// The type of the problem: `urn:punctual:…`.
     pub kind: String,
-    /// As HTTP numbers it: 404, 409, 422 …
+    /// The HTTP status: 404, 409, 422 …
     pub status: u16,
-    /// For people.
+    /// An explanation for people.
     pub detail: String,
-    /// Which field is to blame, if one is.
+    /// The field that is wrong, if it is one.
     pub field: Option<String>,
 }
 

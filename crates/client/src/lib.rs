@@ -1,6 +1,6 @@
-//! The client of Punctual, a timer service: tell it when, it calls you back on time.
+//! The Rust client of Punctual, a timer service.
 //!
-//! Schedule a task, and work on it when it is due:
+//! A program schedules tasks, and a worker receives them when they are due:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -10,7 +10,7 @@
 //! let client = Client::connect("http://127.0.0.1:7400")?;
 //! let shop = client.namespace("shop");
 //!
-//! // An order that is not paid in 15 minutes is to be cancelled.
+//! // Cancel the order if it is not paid within 15 minutes.
 //! shop.task()
 //!     .key("order-42")
 //!     .delay(Duration::from_secs(15 * 60))
@@ -19,10 +19,10 @@
 //!     .schedule()
 //!     .await?;
 //!
-//! // It was paid: after `Cancelled` it never fires.
+//! // The order was paid: cancel the task. After `CancelResult::Cancelled` it never fires.
 //! shop.cancel("order-42").await?;
 //!
-//! // Elsewhere, until Ctrl-C:
+//! // In another program:
 //! let worker = shop
 //!     .worker("unpaid")
 //!     .concurrency(64)
@@ -39,34 +39,34 @@
 //! # }
 //! ```
 //!
-//! Calls to [`NewTask::schedule`] that are under way at once travel together by themselves. A connection is made by
-//! the first call, and made again with growing pauses when it broke; what is asked again by itself, and what is not,
-//! is said at each call.
-//!
-//! In: wishes of the caller. Out: messages of `punctual-proto`, and answers.
-//! Invariant: every line, batch and wait has a bound. Not here: what a broker makes of it.
+//! Concurrent calls to [`NewTask::schedule`] are sent together in batches. The first call connects;
+//! a broken connection is made again, with growing pauses. Each method documents whether the client
+//! repeats the call when its answer is lost. All queues, batches and waits are bounded.
+
+use std::pin::Pin;
 
 mod batch;
 mod brokers;
 mod client;
 mod clock;
 mod dedup;
-mod departure;
 mod error;
 mod namespace;
-mod places;
-mod series;
 mod task;
 mod time;
 mod wire;
 mod worker;
 
+/// A future of a handler or of a dedup table.
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 pub use crate::client::{Client, ClientBuilder};
-pub use crate::dedup::{Dedup, Seen};
+pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::error::{Error, Problem};
 pub use crate::namespace::{CancelResult, List, Namespace, Page, Touch, Touched};
-pub use crate::series::{Gap, Misfire, Overlap, Twice};
-pub use crate::task::{Guarantee, NewTask, Retry, Scheduled, Task, TaskId, TaskState};
+pub use crate::task::{
+    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Task, TaskId, TaskState, Twice,
+};
 pub use crate::time::Timestamp;
 pub use crate::worker::{
     Delivery, Failure, FireId, Occasion, RunningWorker, Worked, Worker, WorkerBuilder,

@@ -1,8 +1,8 @@
-//! What can be asked of a namespace: schedule, cancel, touch, get, list, and work.
+//! The calls of a namespace: schedule, cancel, touch, get, list, and workers.
 //!
-//! In: the caller's verbs. Out: one answer each, or an [`Error`] that says whether the broker may have done it.
-//! Invariant: a call is made again by itself only where twice is as good as once, or the broker has not seen it.
-//! Next door: a task's wishes (`task`), how tasks are gathered (`batch`), workers (`worker`).
+//! The client repeats a call only if repeating it has no further effect or if no broker has carried
+//! it out. The [`Error`] of a call tells whether a broker may have carried it out. `task` builds
+//! tasks, `batch` sends them in batches, and `worker` has workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use punctual_proto::v1;
 use tokio::sync::oneshot;
 
-use crate::batch::{Ask, TASKS_MAX, split};
-use crate::client::{Again, Tasks};
+use crate::batch::{ScheduleCall, TASKS_MAX, split};
+use crate::client::{RetryWhen, TasksStub};
 use crate::task::{NewTask, Scheduled, Task, TaskId, TaskState};
 use crate::time::millis_up;
 use crate::worker::WorkerBuilder;
@@ -29,7 +29,7 @@ impl Namespace {
         Self { client, name }
     }
 
-    /// Its name.
+    /// The name of the namespace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -39,20 +39,20 @@ impl Namespace {
         &self.client
     }
 
-    /// A new task: say when, where to and with what, then `schedule().await`.
+    /// Starts a new task: choose time, target and payload, then `schedule().await`.
     pub fn task(&self) -> NewTask<Self> {
         NewTask::to(self.clone())
     }
 
-    /// A worker of this queue: say how, then give it a handler.
+    /// Starts a worker of a queue: choose its options, then give it a handler.
     pub fn worker(&self, queue: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder::new(self.clone(), queue.into())
     }
 
-    /// Schedules many tasks; one result each, in order.
+    /// Schedules many tasks. Returns one result for each, in order.
     ///
-    /// Tasks with a key are sent again by themselves when a connection breaks before they are answered; those without
-    /// one then end as [`Error::Lost`], because sending them twice could schedule them twice.
+    /// If a connection breaks before the answer, tasks with a key are sent again. Tasks without a
+    /// key end with [`Error::Lost`], because they could be scheduled twice.
     pub async fn schedule_many(
         &self,
         tasks: impl IntoIterator<Item = NewTask>,
@@ -60,9 +60,9 @@ impl Namespace {
         self.schedule_batches(tasks, None).await
     }
 
-    /// The same for tasks that need no key to be scheduled once: under the same idempotency key the same tasks, in the
-    /// same order, are scheduled only once, however often this is called. All of them are sent again by themselves
-    /// when a connection breaks.
+    /// Schedules many tasks once, also those without keys: with the same idempotency key, the same
+    /// tasks in the same order are scheduled only once, however often this is called. If a
+    /// connection breaks, all of them are sent again.
     pub async fn schedule_many_once(
         &self,
         idempotency_key: impl Into<String>,
@@ -76,24 +76,25 @@ impl Namespace {
         tasks: impl IntoIterator<Item = NewTask>,
         idempotency_key: Option<String>,
     ) -> Vec<Result<Scheduled, Error>> {
-        let mut results = Vec::new();
-        let mut sent = Vec::new();
+        let mut invalid = Vec::new();
+        let mut messages = Vec::new();
         for task in tasks {
-            match task.into_asked() {
-                Ok(asked) => sent.push(asked),
-                Err(error) => results.push((results.len() + sent.len(), error)),
+            match task.into_message() {
+                Ok(message) => messages.push(message),
+                Err(error) => invalid.push((invalid.len() + messages.len(), error)),
             }
         }
-        let count = sent.len() + results.len();
+        let count = messages.len() + invalid.len();
         let mut waiting = Vec::with_capacity(count / TASKS_MAX + 1);
-        for (number, tasks) in split(sent).enumerate() {
+        for (number, tasks) in split(messages).enumerate() {
             let length = tasks.len();
             let idempotency_key =
                 idempotency_key.as_ref().map_or(String::new(), |key| format!("{key}/{number}"));
             let (reply, answer) = oneshot::channel();
             let namespace = Arc::clone(&self.name);
-            let asked = self.ask(Ask::Many { namespace, tasks, idempotency_key, reply }).await;
-            waiting.push((length, asked.map(|()| answer)));
+            let call = ScheduleCall::Many { namespace, tasks, idempotency_key, reply };
+            let queued = self.enqueue(call).await;
+            waiting.push((length, queued.map(|()| answer)));
         }
         let mut answered = Vec::with_capacity(count);
         for (length, answer) in waiting {
@@ -102,19 +103,19 @@ impl Namespace {
                 Err(error) => answered.extend((0..length).map(|_| Err(error.clone()))),
             }
         }
-        for (place, error) in results {
-            answered.insert(place.min(answered.len()), Err(error));
+        for (index, error) in invalid {
+            answered.insert(index.min(answered.len()), Err(error));
         }
         answered
     }
 
-    /// Puts a wish in the line of the batches, which has a bound.
-    async fn ask(&self, ask: Ask) -> Result<(), Error> {
-        let sent = self.client.asks().send(ask);
-        match tokio::time::timeout(self.client.timeout(), sent).await {
-            Ok(sent) => sent.map_err(|_| Error::Stopped),
-            // It is still here: nobody has seen it.
-            Err(_) => Err(Error::Unreachable("the line of unsent tasks is full".to_owned())),
+    /// Puts a call into the bounded queue of the batches.
+    async fn enqueue(&self, call: ScheduleCall) -> Result<(), Error> {
+        let queued = self.client.calls().send(call);
+        match tokio::time::timeout(self.client.timeout(), queued).await {
+            Ok(queued) => queued.map_err(|_| Error::Stopped),
+            // The call was not sent.
+            Err(_) => Err(Error::Unreachable("the queue of unsent tasks is full".to_owned())),
         }
     }
 
@@ -125,55 +126,56 @@ impl Namespace {
         }
     }
 
-    /// Stops the task of this key before its next fire. After [`CancelResult::Cancelled`] it never fires.
+    /// Cancels the task with a key. After [`CancelResult::Cancelled`] it never fires again.
     ///
     /// # Errors
-    /// Any [`Error`]. After [`Error::Lost`] ask again: [`CancelResult::NotFound`] may then mean that it had worked.
+    /// Any [`Error`]. After [`Error::Lost`] call again; [`CancelResult::NotFound`] may then mean
+    /// that the first call has cancelled it.
     pub async fn cancel(&self, key: impl Into<String>) -> Result<CancelResult, Error> {
         one(self.cancel_many([key]).await?)
     }
 
-    /// The same by id.
+    /// Cancels the task with an id.
     ///
     /// # Errors
-    /// As [`Namespace::cancel`].
+    /// Those of [`Namespace::cancel`].
     pub async fn cancel_id(&self, id: &TaskId) -> Result<CancelResult, Error> {
-        one(self.cancel_asked(Vec::new(), vec![id.as_str().to_owned()]).await?)
+        one(self.cancel_all(Vec::new(), vec![id.as_str().to_owned()]).await?)
     }
 
-    /// Stops the tasks of these keys before their next fire; one result each, in order.
+    /// Cancels the tasks with these keys. Returns one result for each, in order.
     ///
     /// # Errors
-    /// As [`Namespace::cancel`], when none of them was looked at.
+    /// Those of [`Namespace::cancel`], if the whole call failed.
     pub async fn cancel_many<K: Into<String>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
-        self.cancel_asked(keys.into_iter().map(Into::into).collect(), Vec::new()).await
+        self.cancel_all(keys.into_iter().map(Into::into).collect(), Vec::new()).await
     }
 
-    async fn cancel_asked(
+    async fn cancel_all(
         &self,
         keys: Vec<String>,
         ids: Vec<String>,
     ) -> Result<Vec<Result<CancelResult, Error>>, Error> {
-        let asked = keys.len() + ids.len();
+        let count = keys.len() + ids.len();
         let request = v1::CancelRequest { namespace: self.name.to_string(), keys, ids };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.cancel(request).await }
         };
-        let answer = self.client.call(Again::IfNotSeen, call).await?;
-        if answer.results.len() != asked {
-            return Err(Error::Answer("cancel answered another number of tasks"));
+        let answer = self.client.call(RetryWhen::IfNotSeen, call).await?;
+        if answer.results.len() != count {
+            return Err(Error::Answer("cancel returned the wrong number of results"));
         }
         Ok(answer.results.into_iter().map(wire::cancel_result).collect())
     }
 
-    /// Pushes the watch of this key out by what it was given as `within`.
+    /// Touches the watch with a key: it is due after its `within` from now.
     ///
     /// # Errors
-    /// [`Error::Problem`] with status 404 when there is none.
+    /// [`Error::Problem`] with status 404 if there is no such task; any other [`Error`].
     pub async fn touch(&self, key: impl Into<String>) -> Result<(), Error> {
         let key = key.into();
         let mut touched = self.touch_many([key.clone()], Touch::default()).await?;
@@ -183,16 +185,16 @@ impl Namespace {
             (None, false) => Err(Error::Problem(crate::Problem {
                 kind: "urn:punctual:not-found".to_owned(),
                 status: 404,
-                detail: format!("there is no task of the key {key:?}"),
+                detail: format!("task {key:?} not found in namespace {:?}", self.name),
                 field: None,
             })),
         }
     }
 
-    /// Pushes many tasks out, and creates those that are missing if `touch` says from what.
+    /// Touches many tasks, and creates those that are missing if [`Touch::create`] was given.
     ///
     /// # Errors
-    /// Any [`Error`]; touching again is safe, and is done when an answer is lost.
+    /// Any [`Error`]. It is safe to touch again, and the client does so if an answer is lost.
     pub async fn touch_many<K: Into<String>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -202,44 +204,44 @@ impl Namespace {
             namespace: self.name.to_string(),
             keys: keys.into_iter().map(Into::into).collect(),
             to: touch.to,
-            create: touch.create.map(NewTask::into_asked).transpose()?,
+            create: touch.create.map(NewTask::into_message).transpose()?,
         };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.touch(request).await }
         };
-        self.client.call(Again::Always, call).await.map(wire::touched)
+        self.client.call(RetryWhen::Always, call).await.map(wire::touched)
     }
 
-    /// One task, by key or id; none if there is no such one.
+    /// Returns the task with a key or an id; `None` if there is none.
     ///
     /// # Errors
-    /// Any [`Error`] but a 404.
+    /// Any [`Error`].
     pub async fn get(&self, key_or_id: impl Into<String>) -> Result<Option<Task>, Error> {
         let request =
             v1::GetRequest { namespace: self.name.to_string(), key_or_id: key_or_id.into() };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.get(request).await }
         };
-        match self.client.call(Again::Always, call).await {
+        match self.client.call(RetryWhen::Always, call).await {
             Ok(task) => wire::task(task).map(Some),
             Err(Error::Problem(problem)) if problem.status == 404 => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// A page of living tasks in the order in which they are due.
+    /// Returns a page of tasks, ordered by due time. Cancelled tasks are not listed.
     ///
     /// # Errors
     /// Any [`Error`].
     pub async fn list(&self, list: List) -> Result<Page, Error> {
         let request = v1::ListRequest { namespace: self.name.to_string(), ..list.0 };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.list(request).await }
         };
-        let answer = self.client.call(Again::Always, call).await?;
+        let answer = self.client.call(RetryWhen::Always, call).await?;
         let next = if answer.next.is_empty() { None } else { Some(answer.next) };
         Ok(Page {
             tasks: answer.tasks.into_iter().map(wire::task).collect::<Result<_, _>>()?,
@@ -249,186 +251,187 @@ impl Namespace {
 }
 
 impl NewTask<Namespace> {
-    /// Creates only: a task of that key is a conflict (409).
+    /// Only creates: if there is a task with the key, the broker refuses (409).
     pub fn if_absent(mut self) -> Self {
         self.condition = Some(v1::schedule_request::Condition::IfAbsent(true));
         self
     }
 
-    /// Replaces only this version: another one is refused (412).
+    /// Only replaces this version: if the task has another one, the broker refuses (412).
     pub fn if_version(mut self, version: u64) -> Self {
         self.condition = Some(v1::schedule_request::Condition::IfVersion(version));
         self
     }
 
-    /// The same idempotency key with the same task schedules once, so that asking again is safe without a key.
+    /// Schedules the same task only once with this idempotency key, so that it is safe to call
+    /// again for a task without a key.
     pub fn idempotency_key(mut self, idempotency_key: impl Into<String>) -> Self {
         self.idempotency_key = idempotency_key.into();
         self
     }
 
-    /// Schedules it. When this answers, the task is durable.
+    /// Schedules the task. It is durable when this returns `Ok`.
     ///
-    /// Calls that are under way at once travel together in batches. A task with a key or an idempotency key, and no
-    /// condition, is sent again by itself when the connection breaks before it is answered. Any other then ends as
-    /// [`Error::Lost`]. Dropping this future does not take the task back: cancel it.
+    /// Concurrent calls are sent together in batches. If the connection breaks before the answer, a
+    /// task with a key or an idempotency key and without a condition is sent again; all others end
+    /// with [`Error::Lost`]. Dropping this future does not cancel the task.
     ///
     /// # Errors
-    /// Any [`Error`]; [`Error::outcome_is_open`] says whether the broker may have done it.
+    /// Any [`Error`]; [`Error::outcome_is_open`] tells whether the task may be scheduled.
     pub async fn schedule(mut self) -> Result<Scheduled, Error> {
         let condition = self.condition.take();
         let idempotency_key = std::mem::take(&mut self.idempotency_key);
         let namespace = self.to.clone();
-        let task = self.into_asked()?;
+        let task = self.into_message()?;
         if condition.is_none() && idempotency_key.is_empty() {
             let (reply, answer) = oneshot::channel();
             let name = Arc::clone(&namespace.name);
-            namespace.ask(Ask::One { namespace: name, task, reply }).await?;
+            namespace.enqueue(ScheduleCall::One { namespace: name, task, reply }).await?;
             return namespace.answer(Ok(answer)).await?;
         }
-        // A second try of a conditional one would meet its own first.
-        let again = if condition.is_some() { Again::IfNotSeen } else { Again::Always };
+        // The condition of a second call would see the effect of the first.
+        let retry_when = if condition.is_some() { RetryWhen::IfNotSeen } else { RetryWhen::Always };
         let request = v1::ScheduleRequest {
             namespace: namespace.name.to_string(),
             task: Some(task),
             condition,
             idempotency_key,
         };
-        let call = |mut tasks: Tasks| {
+        let call = |mut tasks: TasksStub| {
             let request = request.clone();
             async move { tasks.schedule(request).await }
         };
-        wire::schedule_response(namespace.client.call(again, call).await?)
+        wire::schedule_response(namespace.client.call(retry_when, call).await?)
     }
 }
 
-/// What became of a wish to cancel.
+/// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelResult {
-    /// It will never fire.
+    /// The task never fires again.
     Cancelled,
-    /// Too late: an attempt is under way.
+    /// Too late: an attempt is in flight.
     Firing {
-        /// Which one.
+        /// The number of the attempt, from 1.
         attempt: u32,
     },
-    /// Too late: it has fired.
+    /// Too late: the task has fired.
     AlreadyFired {
-        /// When.
+        /// When it fired.
         fired_at: Timestamp,
     },
     /// There is no such task.
     NotFound,
 }
 
-/// How far out tasks are pushed. By default each watch by its own `within`.
+/// Until when tasks are postponed by a touch. By default each watch by its own `within`.
 #[derive(Debug, Default)]
-#[must_use = "it says how, and is given to `touch_many`"]
+#[must_use = "options do nothing until they are passed to `touch_many`"]
 pub struct Touch {
     to: Option<v1::touch_request::To>,
     create: Option<NewTask>,
 }
 
 impl Touch {
-    /// So long from now: what a task that is due once needs.
+    /// Until `delay` from now. For tasks that are due once.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.to = Some(v1::touch_request::To::InMs(millis_up(delay)));
         self
     }
 
-    /// To this instant.
+    /// Until an instant. For tasks that are due once.
     pub fn at(mut self, fire_at: impl Into<Timestamp>) -> Self {
         self.to = Some(v1::touch_request::To::AtMs(fire_at.into().as_millis()));
         self
     }
 
-    /// Watches by so much, this once, instead of their own `within`.
+    /// Until `within` from now, for this touch only, instead of the own `within` of each watch.
     pub fn within(mut self, within: Duration) -> Self {
         self.to = Some(v1::touch_request::To::WithinMs(millis_up(within)));
         self
     }
 
-    /// Missing keys are created from this.
+    /// Creates a task like this one for each key without a task.
     pub fn create(mut self, task: NewTask) -> Self {
         self.create = Some(task);
         self
     }
 }
 
-/// What became of a wish to touch.
+/// The result of a touch of many tasks.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Touched {
-    /// How many were pushed out.
+    /// How many tasks were touched.
     pub touched: u64,
-    /// How many were missing, and created.
+    /// How many tasks were missing and created.
     pub created: u64,
-    /// Keys of which there is no task.
+    /// Keys without a task.
     pub missing: Vec<String>,
-    /// Keys that were found and could not be touched, each with why.
+    /// Keys of tasks that could not be touched, each with the reason.
     pub problems: Vec<(String, Error)>,
 }
 
-/// Which tasks to list; by default all.
+/// A filter for listing tasks. By default all tasks.
 #[derive(Debug, Clone, Default)]
-#[must_use = "it says which, and is given to `list`"]
+#[must_use = "a filter does nothing until it is passed to `list`"]
 pub struct List(v1::ListRequest);
 
 impl List {
-    /// Only those in this state.
+    /// Only tasks in this state.
     pub fn state(mut self, state: TaskState) -> Self {
-        self.0.state = wire::state_asked(Some(state)).into();
+        self.0.state = wire::state_filter(Some(state)).into();
         self
     }
 
-    /// Only those whose key begins so.
+    /// Only tasks whose key begins with this prefix.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.0.key_prefix = prefix.into();
         self
     }
 
-    /// Only those with this label.
+    /// Only tasks with this label.
     pub fn label(mut self, name: &str, value: &str) -> Self {
         self.0.label = format!("{name}={value}");
         self
     }
 
-    /// Only those due from here on.
+    /// Only tasks that are due at or after this instant.
     pub fn from(mut self, from: impl Into<Timestamp>) -> Self {
         self.0.from_ms = from.into().as_millis();
         self
     }
 
-    /// Only those due before this.
+    /// Only tasks that are due before this instant.
     pub fn to(mut self, to: impl Into<Timestamp>) -> Self {
         self.0.to_ms = to.into().as_millis();
         self
     }
 
-    /// At most so many.
+    /// The most tasks of the page.
     pub fn limit(mut self, limit: u32) -> Self {
         self.0.limit = limit;
         self
     }
 
-    /// From where the page before ended: its [`Page::next`].
+    /// Continues after another page: the [`Page::next`] of that one.
     pub fn cursor(mut self, cursor: impl Into<String>) -> Self {
         self.0.cursor = cursor.into();
         self
     }
 }
 
-/// A page of tasks.
+/// A page of a list of tasks.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Page {
-    /// In the order in which they are due.
+    /// Ordered by due time.
     pub tasks: Vec<Task>,
-    /// Where the next page begins, if there is one.
+    /// The cursor of the next page; `None` if this is the last one.
     pub next: Option<String>,
 }
 
 fn one<T>(results: Vec<Result<T, Error>>) -> Result<T, Error> {
-    results.into_iter().next().unwrap_or(Err(Error::Answer("there is no result")))
+    results.into_iter().next().unwrap_or(Err(Error::Answer("the answer has no result")))
 }

@@ -1,8 +1,10 @@
-//! A task: as asked for ([`NewTask`]), as it was filed ([`Scheduled`]), and as it stands ([`Task`]).
+//! Tasks: the builder of a new one ([`NewTask`]), the answer to it ([`Scheduled`]), and the state
+//! of an existing one ([`Task`]).
 //!
-//! In: the caller's wishes, one method each. Out: what travels.
-//! Invariant: nothing is checked here that the broker checks; it names the field, and there is one truth.
-//! Not here: sending it (`namespace`, `batch`).
+//! The builder writes into the message of the wire and checks nothing: the broker does, and its
+//! errors name the field. `namespace` and `batch` send the message.
+
+mod series;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,9 +18,11 @@ use serde::Serialize;
 use crate::time::millis_up;
 use crate::{Error, Problem, Timestamp};
 
+pub use series::{Gap, Misfire, Overlap, Twice};
+
 const JSON: &str = "application/json";
 
-/// Which task, as the broker calls it.
+/// The id of a task, which the broker gives it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(String);
 
@@ -27,7 +31,7 @@ impl TaskId {
         Self(id)
     }
 
-    /// As it is printed.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -46,37 +50,37 @@ impl From<&str> for TaskId {
     }
 }
 
-/// How often a fire is received, at the worst.
+/// How often a fire may be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Guarantee {
-    /// Until an attempt succeeds or they are used up. The default.
+    /// Attempted until one attempt succeeds or none is left. The default.
     #[default]
     AtLeastOnce,
-    /// Once or not at all; a fire whose outcome is unknown ends as a dead letter.
+    /// Never twice, perhaps not at all. A fire whose outcome is unknown becomes a dead letter.
     AtMostOnce,
-    /// At least once, with a fire id that the worker dedups on: see [`crate::Dedup`].
+    /// Sent at least once; the worker recognises repetitions by the fire id. See [`crate::Dedup`].
     ExactlyOnce,
 }
 
-/// How a failed attempt is tried again.
+/// How often and when failed attempts are retried.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry(pub(crate) v1::Retry);
 
 impl Retry {
-    /// So many attempts in all, with the broker's default backoff.
+    /// All attempts, including the first, with the default backoff of the broker.
     #[must_use]
     pub fn attempts_max(attempts: u32) -> Self {
         Self(v1::Retry { attempts_max: attempts, ..v1::Retry::default() })
     }
 
-    /// Always the same pause.
+    /// The same pause each time.
     #[must_use]
     pub fn fixed(mut self, pause: Duration) -> Self {
         self.0.backoff = Some(v1::retry::Backoff::FixedMs(millis_up(pause)));
         self
     }
 
-    /// A pause that grows by `factor` from `first` to `max`.
+    /// A pause that starts with `first` and is multiplied by `factor` each time, up to `max`.
     #[must_use]
     pub fn exponential(mut self, first: Duration, factor: f64, max: Duration) -> Self {
         self.0.backoff = Some(v1::retry::Backoff::Exponential(v1::Exponential {
@@ -87,7 +91,7 @@ impl Retry {
         self
     }
 
-    /// These pauses one after the other, the last one again and again.
+    /// One pause for each further attempt; the last one is repeated.
     #[must_use]
     pub fn list(mut self, pauses: impl IntoIterator<Item = Duration>) -> Self {
         let pauses_ms = pauses.into_iter().map(millis_up).collect();
@@ -95,7 +99,8 @@ impl Retry {
         self
     }
 
-    /// Pauses vary by this share, from 0 to 1, so that what failed together does not come back together.
+    /// Lengthens each pause randomly by up to this fraction, from 0 to 1, so that fires that failed
+    /// together are not retried together.
     #[must_use]
     pub fn jitter(mut self, share: f64) -> Self {
         self.0.jitter = Some(share);
@@ -103,25 +108,26 @@ impl Retry {
     }
 }
 
-/// A task as asked for.
+/// A task to schedule.
 ///
-/// From [`crate::Namespace::task`] it knows where it goes and ends with `schedule().await`. Made by
-/// [`NewTask::new`] it is for [`crate::Namespace::schedule_many`] and for [`crate::Touch::create`].
+/// One from [`crate::Namespace::task`] belongs to a namespace and ends with `schedule().await`. One
+/// from [`NewTask::new`] is for [`crate::Namespace::schedule_many`] and [`crate::Touch::create`].
 #[derive(Debug)]
 #[must_use = "a task does nothing until it is scheduled"]
 pub struct NewTask<To = ()> {
     pub(crate) to: To,
-    pub(crate) asked: v1::NewTask,
-    /// What is wished beside a cron expression, in whatever order.
+    pub(crate) message: v1::NewTask,
+    /// The options of a cron expression, which may be set before the expression.
     pub(crate) cron: v1::Cron,
     pub(crate) condition: Option<v1::schedule_request::Condition>,
     pub(crate) idempotency_key: String,
-    /// The first wish that cannot be written down; told when it is scheduled, so that wishes chain.
+    /// The first error of a method. It is returned when the task is scheduled, so that methods can
+    /// be chained.
     pub(crate) problem: Option<Error>,
 }
 
 impl NewTask {
-    /// A task that is not yet of any namespace.
+    /// Makes a task without a namespace.
     pub fn new() -> Self {
         Self::to(())
     }
@@ -137,7 +143,7 @@ impl<To> NewTask<To> {
     pub(crate) fn to(to: To) -> Self {
         Self {
             to,
-            asked: v1::NewTask::default(),
+            message: v1::NewTask::default(),
             cron: v1::Cron::default(),
             condition: None,
             idempotency_key: String::new(),
@@ -145,51 +151,53 @@ impl<To> NewTask<To> {
         }
     }
 
-    /// The caller's own name: the same key is the same task, and scheduling it again replaces it.
+    /// The caller's own name for the task, unique in its namespace. Scheduling another task with
+    /// the same key replaces it.
     pub fn key(mut self, key: impl Into<String>) -> Self {
-        self.asked.key = key.into();
+        self.message.key = key.into();
         self
     }
 
-    /// Due so long after the broker has taken it.
+    /// Due once, `delay` after the broker has accepted the task.
     pub fn delay(self, delay: Duration) -> Self {
         self.when(v1::new_task::When::InMs(millis_up(delay)))
     }
 
-    /// Due at this instant: a [`std::time::SystemTime`] or a [`Timestamp`].
+    /// Due once, at an instant: a [`std::time::SystemTime`] or a [`Timestamp`].
     pub fn at(self, fire_at: impl Into<Timestamp>) -> Self {
         self.when(v1::new_task::When::AtMs(fire_at.into().as_millis()))
     }
 
-    /// Due again and again, a fixed interval apart, from so long after the broker has taken it; or from
-    /// [`NewTask::starts_at`].
+    /// Due at a fixed interval. The first fire is one interval after the broker has accepted the
+    /// task, or at [`NewTask::starts_at`].
     pub fn every(self, interval: Duration) -> Self {
         self.when(v1::new_task::When::EveryMs(millis_up(interval)))
     }
 
-    /// A watch: due when it was not touched for so long. The touch after that arms it again.
+    /// A watch: due if it is not touched for this long. After it has fired, the next touch arms it
+    /// again.
     pub fn within(self, within: Duration) -> Self {
         self.when(v1::new_task::When::WithinMs(millis_up(within)))
     }
 
-    /// Due by a cron expression, in UTC unless [`NewTask::timezone`] says otherwise.
+    /// Due at the times of a cron expression, in UTC or in [`NewTask::timezone`].
     pub fn cron(self, expression: impl Into<String>) -> Self {
         let expression = expression.into();
         self.when(v1::new_task::When::Cron(v1::Cron { expression, ..v1::Cron::default() }))
     }
 
-    /// Delivered to the workers of this queue.
+    /// Delivers to the workers of a queue.
     pub fn queue(self, queue: impl Into<String>) -> Self {
         self.target(v1::target::To::Queue(queue.into()))
     }
 
-    /// Delivered by `POST` to this URL.
+    /// Delivers to a webhook by `POST`.
     pub fn http(self, url: impl Into<String>) -> Self {
         let url = url.into();
         self.target(v1::target::To::Http(v1::HttpTarget { url, ..v1::HttpTarget::default() }))
     }
 
-    /// Delivered to this URL by another method and with these headers.
+    /// Delivers to a webhook with another method and with headers.
     pub fn http_with(
         self,
         url: impl Into<String>,
@@ -201,14 +209,14 @@ impl<To> NewTask<To> {
         self.target(v1::target::To::Http(v1::HttpTarget { url, method, headers }))
     }
 
-    /// Any bytes, and what they are; an empty content type is `application/octet-stream`.
+    /// Carries bytes of a content type. An empty one means `application/octet-stream`.
     pub fn payload(mut self, payload: impl Into<Bytes>, content_type: impl Into<String>) -> Self {
-        self.asked.payload = payload.into();
-        self.asked.content_type = content_type.into();
+        self.message.payload = payload.into();
+        self.message.content_type = content_type.into();
         self
     }
 
-    /// A value, written as JSON.
+    /// Carries a value as JSON.
     pub fn payload_json(mut self, value: &(impl Serialize + ?Sized)) -> Self {
         match serde_json::to_vec(value) {
             Ok(json) => return self.payload(json, JSON),
@@ -217,52 +225,52 @@ impl<To> NewTask<To> {
         self
     }
 
-    /// How often it is received, at the worst.
+    /// How often a fire may be received. The default is at least once.
     pub fn guarantee(mut self, guarantee: Guarantee) -> Self {
         let guarantee = match guarantee {
             Guarantee::AtLeastOnce => v1::Guarantee::AtLeastOnce,
             Guarantee::AtMostOnce => v1::Guarantee::AtMostOnce,
             Guarantee::ExactlyOnce => v1::Guarantee::ExactlyOnce,
         };
-        self.asked.guarantee = guarantee.into();
+        self.message.guarantee = guarantee.into();
         self
     }
 
-    /// How a failed attempt is tried again.
+    /// How often and when failed attempts are retried.
     pub fn retry(mut self, retry: Retry) -> Self {
-        self.asked.retry = Some(retry.0);
+        self.message.retry = Some(retry.0);
         self
     }
 
     /// How long one attempt may take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.asked.timeout_ms = millis_up(timeout);
+        self.message.timeout_ms = millis_up(timeout);
         self
     }
 
-    /// How long after its time a fire still makes sense.
+    /// How long after its due time a fire is still attempted.
     pub fn expires_after(mut self, expires_after: Duration) -> Self {
-        self.asked.expires_after_ms = millis_up(expires_after);
+        self.message.expires_after_ms = millis_up(expires_after);
         self
     }
 
-    /// For listing and grouping.
+    /// Adds a label, to find the task by.
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.asked.labels.insert(name.into(), value.into());
+        self.message.labels.insert(name.into(), value.into());
         self
     }
 
-    /// The task as it travels, unless a wish could not be written down.
-    pub(crate) fn into_asked(mut self) -> Result<v1::NewTask, Error> {
+    /// The message to send, or the first error of a method.
+    pub(crate) fn into_message(mut self) -> Result<v1::NewTask, Error> {
         if let Some(problem) = self.problem {
             return Err(problem);
         }
-        match &mut self.asked.when {
+        match &mut self.message.when {
             Some(v1::new_task::When::Cron(cron)) => {
                 let expression = std::mem::take(&mut cron.expression);
                 *cron = v1::Cron { expression, ..self.cron };
             }
-            // There is no place for it in the message, or the broker would say the same.
+            // The message has no field for it, so the broker cannot refuse it.
             _ if self.cron != v1::Cron::default() => {
                 return Err(Error::Problem(Problem {
                     kind: "urn:punctual:invalid-field".to_owned(),
@@ -273,78 +281,78 @@ impl<To> NewTask<To> {
             }
             _ => {}
         }
-        Ok(self.asked)
+        Ok(self.message)
     }
 
     fn when(mut self, when: v1::new_task::When) -> Self {
-        self.asked.when = Some(when);
+        self.message.when = Some(when);
         self
     }
 
     fn target(mut self, to: v1::target::To) -> Self {
-        self.asked.target = Some(v1::Target { to: Some(to) });
+        self.message.target = Some(v1::Target { to: Some(to) });
         self
     }
 }
 
-/// That a task was filed. It is durable: it will fire.
+/// The answer to a scheduled task, which is durable now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scheduled {
-    /// Which task.
+    /// The id of the task.
     pub id: TaskId,
     /// When it is first due.
     pub fire_at: Timestamp,
     /// Grows with each replacement and touch.
     pub version: u64,
-    /// Whether a task of that key was there before.
+    /// Whether it replaced a task with the same key.
     pub replaced: bool,
 }
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TaskState {
-    /// Waiting for its time, or for its next attempt.
+    /// Waits for its due time or for a retry.
     Scheduled,
-    /// An attempt is under way.
+    /// An attempt is in flight, or waits for its turn.
     Firing,
-    /// Set aside until resumed.
+    /// Does not fire until it is resumed.
     Paused,
-    /// Every fire is settled. A watch stays so until it is touched.
+    /// The last fire succeeded. A watch stays in this state until it is touched.
     Done,
-    /// Its last fire is a dead letter.
+    /// The last fire is a dead letter.
     Dead,
-    /// Stopped by a caller.
+    /// Never fires again, because a caller cancelled it.
     Cancelled,
 }
 
-/// A task as it stands.
+/// A task of the broker.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Task {
-    /// Which task.
+    /// The id that the broker gave it.
     pub id: TaskId,
-    /// Whose.
+    /// The namespace that it belongs to.
     pub namespace: String,
-    /// The caller's own name of it, if it has one.
+    /// The caller's own name for it.
     pub key: Option<String>,
-    /// Where it is in its life.
+    /// What it waits for, or how it ended.
     pub state: TaskState,
-    /// When it is next due.
+    /// When the next attempt is due.
     pub fire_at: Timestamp,
-    /// When its present fire is due by the schedule: `fire_at` before jitter and retries.
+    /// When the schedule has the current fire due: `fire_at` before jitter and retries.
     pub nominal_at: Timestamp,
     /// Grows with each replacement and touch.
     pub version: u64,
-    /// Attempts begun of the present fire.
+    /// Attempts of the current fire so far.
     pub attempt: u32,
-    /// When it was first filed.
+    /// When the broker accepted the task.
     pub created_at: Timestamp,
-    /// The caller's bytes.
+    /// The bytes that its deliveries carry.
     pub payload: Bytes,
-    /// What the payload is.
+    /// The media type of the payload.
     pub content_type: String,
-    /// For listing and grouping.
+    /// Names and values to find it by.
     pub labels: HashMap<String, String>,
 }

@@ -1,16 +1,15 @@
-//! Instants and durations, as they travel.
+//! Instants and durations in whole milliseconds, as messages have them.
 //!
-//! In: what the caller's machine has. Out: whole milliseconds.
-//! Invariant: rounded up, because a fire may be late and never early.
+//! Both are rounded up, because a fire may be late but never early.
 
 use std::time::{Duration, SystemTime};
 
-/// Milliseconds since the Unix epoch, UTC.
+/// An instant in milliseconds since the Unix epoch, UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// From milliseconds since the Unix epoch.
+    /// Makes a timestamp of milliseconds since the Unix epoch.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
@@ -22,7 +21,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is before.
+    /// The time since `earlier`; zero if that is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
@@ -30,7 +29,7 @@ impl Timestamp {
 }
 
 impl From<SystemTime> for Timestamp {
-    /// Rounded up; before 1970 is 1970.
+    /// Rounds up. Instants before 1970 become 1970.
     fn from(time: SystemTime) -> Self {
         Self(time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis_up))
     }
@@ -42,7 +41,7 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
-/// Whole milliseconds, rounded up; what does not fit is refused by the broker as too long.
+/// Milliseconds, rounded up. The broker refuses durations that do not fit.
 pub(crate) fn millis_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

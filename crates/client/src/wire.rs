@@ -1,7 +1,7 @@
-//! Wire conversion: the one file in which messages become the types of this crate.
+//! Converts messages of `punctual_proto` to the types of this crate.
 //!
-//! In: `punctual_proto::v1`. Out: ours, or an error that says what makes no sense.
-//! Not here: wishes for a new task, which are written straight into its message (`task`).
+//! An answer that does not make sense becomes [`Error::Answer`]. The builder in `task` writes new
+//! tasks directly into their message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,17 @@ use tonic::{Code, Status};
 use crate::error::Problem;
 use crate::namespace::{CancelResult, Touched};
 use crate::task::{Scheduled, Task, TaskId, TaskState};
-use crate::worker::{Delivery, FireId, Occasion, Token};
+use crate::worker::{Delivery, DeliveryToken, FireId, Occasion};
 use crate::{Error, Timestamp};
 
-/// Where a broker puts the whole [`Problem`] beside a status.
+/// The metadata of a status with which a broker sends the whole [`Problem`].
 const PROBLEM_METADATA: &str = "punctual-problem-bin";
 
-/// The path of `Tasks.ScheduleMany`, which is called with a codec of our own.
+/// The path of `Tasks.ScheduleMany`, which is called with [`SharedBatchCodec`].
 pub(crate) const SCHEDULE_MANY: &str = "/punctual.v1.Tasks/ScheduleMany";
 
-/// Encodes a batch that is kept until it is answered: sending it again needs no second copy.
+/// Encodes a batch that is shared with the sender, which keeps it until the answer, so that sending
+/// it again needs no copy.
 #[derive(Debug, Default)]
 pub(crate) struct SharedBatchCodec;
 
@@ -61,14 +62,14 @@ impl Decoder for SharedBatchCodec {
     }
 }
 
-/// What a broker says of a refused call; one that says nothing more is told by its code.
+/// The problem of a refused call. Without metadata it is made of the code of the status.
 pub(crate) fn problem_of_status(status: &Status) -> Problem {
-    let told = status
+    let problem = status
         .metadata()
         .get_bin(PROBLEM_METADATA)
-        .and_then(|told| v1::Problem::decode(told.to_bytes().ok()?).ok());
-    match told {
-        Some(told) => problem(told),
+        .and_then(|problem| v1::Problem::decode(problem.to_bytes().ok()?).ok());
+    match problem {
+        Some(problem) => problem_of(problem),
         None => Problem {
             kind: "about:blank".to_owned(),
             status: status_number(status.code()),
@@ -93,21 +94,21 @@ fn status_number(code: Code) -> u16 {
     }
 }
 
-fn problem(told: v1::Problem) -> Problem {
+fn problem_of(problem: v1::Problem) -> Problem {
     Problem {
-        kind: told.r#type,
-        status: u16::try_from(told.status).unwrap_or(500),
-        detail: told.detail,
-        field: named(told.field),
+        kind: problem.r#type,
+        status: u16::try_from(problem.status).unwrap_or(500),
+        detail: problem.detail,
+        field: non_empty(problem.field),
     }
 }
 
-/// What the caller can do about a problem with one request of a batch.
-fn error(told: v1::Problem) -> Error {
-    match told.status {
-        // Too many, not now, no room: none of them is about the request.
-        429 | 503 | 507 => Error::Busy(told.detail),
-        _ => Error::Problem(problem(told)),
+/// The error for a problem with one request of a batch.
+fn error(problem: v1::Problem) -> Error {
+    match problem.status {
+        // A limit, a pause or a full store: the same request may succeed later.
+        429 | 503 | 507 => Error::Busy(problem.detail),
+        _ => Error::Problem(problem_of(problem)),
     }
 }
 
@@ -119,7 +120,7 @@ pub(crate) fn schedule_result(result: v1::ScheduleResult) -> Result<Scheduled, E
             version: scheduled.version,
             replaced: scheduled.replaced,
         }),
-        Some(v1::schedule_result::Result::Problem(told)) => Err(error(told)),
+        Some(v1::schedule_result::Result::Problem(problem)) => Err(error(problem)),
         None => Err(Error::Answer("a result of schedule is empty")),
     }
 }
@@ -135,15 +136,15 @@ pub(crate) fn schedule_response(answer: v1::ScheduleResponse) -> Result<Schedule
 }
 
 pub(crate) fn cancel_result(result: v1::CancelResult) -> Result<CancelResult, Error> {
-    use v1::cancel_result::Result as Told;
+    use v1::cancel_result::Result as CancelAnswer;
     match result.result {
-        Some(Told::Cancelled(_)) => Ok(CancelResult::Cancelled),
-        Some(Told::Firing(firing)) => Ok(CancelResult::Firing { attempt: firing.attempt }),
-        Some(Told::AlreadyFired(fired)) => {
+        Some(CancelAnswer::Cancelled(_)) => Ok(CancelResult::Cancelled),
+        Some(CancelAnswer::Firing(firing)) => Ok(CancelResult::Firing { attempt: firing.attempt }),
+        Some(CancelAnswer::AlreadyFired(fired)) => {
             Ok(CancelResult::AlreadyFired { fired_at: Timestamp::from_millis(fired.fired_at_ms) })
         }
-        Some(Told::Problem(told)) if told.status == 404 => Ok(CancelResult::NotFound),
-        Some(Told::Problem(told)) => Err(error(told)),
+        Some(CancelAnswer::Problem(problem)) if problem.status == 404 => Ok(CancelResult::NotFound),
+        Some(CancelAnswer::Problem(problem)) => Err(error(problem)),
         None => Err(Error::Answer("a result of cancel is empty")),
     }
 }
@@ -161,7 +162,7 @@ pub(crate) fn touched(answer: v1::TouchResponse) -> Touched {
     }
 }
 
-pub(crate) fn state_asked(state: Option<TaskState>) -> v1::TaskState {
+pub(crate) fn state_filter(state: Option<TaskState>) -> v1::TaskState {
     match state {
         None => v1::TaskState::Unspecified,
         Some(TaskState::Scheduled) => v1::TaskState::Scheduled,
@@ -183,11 +184,11 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         v1::TaskState::Cancelled => TaskState::Cancelled,
         v1::TaskState::Unspecified => return Err(Error::Answer("a task has no known state")),
     };
-    let sent = task.sent.ok_or(Error::Answer("a task does not say what was asked for"))?;
+    let sent = task.sent.ok_or(Error::Answer("a task has no definition"))?;
     Ok(Task {
         id: TaskId::new(task.id),
         namespace: task.namespace,
-        key: named(sent.key),
+        key: non_empty(sent.key),
         state,
         fire_at: Timestamp::from_millis(task.fire_at_ms),
         nominal_at: Timestamp::from_millis(task.nominal_at_ms),
@@ -208,10 +209,10 @@ pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
     };
     Delivery {
         occasion,
-        token: Token(delivery.token),
+        token: DeliveryToken(delivery.token),
         fire_id: FireId::new(delivery.fire_id),
         task: TaskId::new(delivery.task),
-        key: named(delivery.key),
+        key: non_empty(delivery.key),
         queue: delivery.queue,
         attempt: delivery.attempt,
         payload: delivery.payload,
@@ -223,7 +224,7 @@ pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
     }
 }
 
-/// Empty means "not given".
-fn named(name: String) -> Option<String> {
+/// `None` for an empty text, which means that the field is not set.
+fn non_empty(name: String) -> Option<String> {
     if name.is_empty() { None } else { Some(name) }
 }

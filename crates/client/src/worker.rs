@@ -1,16 +1,18 @@
-//! Workers: deliveries of a queue come, a handler does what is due, settlements go.
+//! Workers: receive the deliveries of queues, run a handler for each, and settle them.
 //!
-//! In: a handler and a signal to stop. Out: when [`Worker::run_until`] returns, nothing is under way any more.
-//! Invariants: never more deliveries at once than `concurrency`, over all brokers; every delivery that a handler has seen is settled, if
-//! the broker that sent it can be reached at all; a broken stream is opened again.
-//! Next door: `worker/register.rs` keeps a session with each broker, `worker/session.rs` is one of them, `worker/share.rs` divides
-//! `concurrency` between them, `worker/attempt.rs` runs the handler, `worker/outbox.rs` holds what is to be told to a broker.
+//! A worker never runs more handlers at once than its `concurrency`, over all brokers. Each
+//! delivery that a handler has received is settled, if the broker that sent it can be reached;
+//! broken streams are opened again. When [`Worker::run_until`] returns, nothing is in flight.
+//!
+//! `worker/sessions.rs` keeps a session with each broker, which is in `worker/session.rs`.
+//! `worker/concurrency.rs` divides the concurrency between sessions, `worker/attempt.rs` runs the
+//! handler, and `worker/outbox.rs` holds settlements until they are sent.
 
 mod attempt;
+mod concurrency;
 mod outbox;
-mod register;
 mod session;
-mod share;
+mod sessions;
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,18 +24,20 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub(crate) use self::attempt::Token;
-use self::attempt::Work;
+pub(crate) use self::attempt::DeliveryToken;
+use self::attempt::WorkFunction;
 use crate::{Dedup, Error, Namespace, TaskId, Timestamp};
 
-/// Deliveries at once when nobody says: enough to hide a round trip, few enough for a handler that calls a database.
+/// The default concurrency: enough to hide a round trip, few enough for a handler that uses a
+/// database.
 const CONCURRENCY_DEFAULT: u32 = 64;
-/// The most that a worker may ask for: at a quarter of a million a second that is a fifth of a second of work.
+/// The largest concurrency: a fifth of a second of work at a quarter of a million deliveries a
+/// second.
 const CONCURRENCY_MAX: u32 = 65_536;
-/// How long a handler may run on extended leases when nobody says.
+/// How long a handler may run by default while its lease is extended.
 const EXTEND_FOR_DEFAULT: Duration = Duration::from_secs(15 * 60);
 
-/// One fire, the same over attempts, brokers and restarts: dedup on it.
+/// The id of a fire: the same for all attempts, brokers and restarts. Deduplicate by it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FireId(String);
 
@@ -42,7 +46,7 @@ impl FireId {
         Self(id)
     }
 
-    /// As it is printed, and as webhooks carry it.
+    /// The id as text, as webhooks carry it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -65,102 +69,102 @@ impl fmt::Display for FireId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Occasion {
-    /// It is due by the schedule.
+    /// The schedule is due.
     #[default]
     Due,
-    /// Somebody asked for it, besides the schedule.
+    /// A caller asked for a fire in addition to the schedule.
     Manual,
-    /// A watch that had fired was touched.
+    /// A watch was touched after it had fired.
     Return,
 }
 
-/// What travels for one attempt of one fire.
+/// One attempt of a fire, as a worker receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delivery {
-    pub(crate) token: Token,
+    pub(crate) token: DeliveryToken,
     /// The same for every attempt of one fire.
     pub fire_id: FireId,
-    /// Which task.
+    /// The id of the task.
     pub task: TaskId,
-    /// The caller's own name of it, if it has one.
+    /// The key of the task.
     pub key: Option<String>,
-    /// The queue on which it came.
+    /// The queue that it was delivered to.
     pub queue: String,
     /// Why there is this fire.
     pub occasion: Occasion,
-    /// Which attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// The caller's bytes.
+    /// The bytes of the task.
     pub payload: Bytes,
-    /// What the payload is.
+    /// The media type of the payload.
     pub content_type: String,
-    /// When it was due.
+    /// When the attempt was due.
     pub fire_at: Timestamp,
-    /// When it fired.
+    /// When the attempt was sent.
     pub fired_at: Timestamp,
     /// The version of the task that fired.
     pub version: u64,
-    /// How long it may take; extended by itself while a handler runs.
+    /// How long the worker may take to settle it. Extended while a handler runs.
     pub lease: Duration,
 }
 
 impl Delivery {
-    /// The payload as a value.
+    /// Reads the payload as JSON.
     ///
     /// # Errors
-    /// What is wrong with the JSON.
+    /// If the payload is no JSON of this type.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.payload)
     }
 
-    /// How late it fired.
+    /// How much later than its due time the attempt was sent.
     #[must_use]
     pub fn lag(&self) -> Duration {
         self.fired_at.since(self.fire_at)
     }
 }
 
-/// Why a handler did not do what was due, and whether to try again.
+/// Why a handler failed, and whether to retry.
 ///
-/// Any error becomes one by `?`, and is tried again.
+/// `?` turns any error into a failure that is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub(crate) reason: String,
-    pub(crate) then: Then,
+    pub(crate) then: FailureAction,
 }
 
-/// What follows a failure.
+/// What follows a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// A further attempt, as the task's retry policy says.
+pub(crate) enum FailureAction {
+    /// A further attempt, after the pause of the task's retry policy.
     Retry,
-    /// A further attempt after this.
+    /// A further attempt, after this pause.
     RetryIn(Duration),
     /// No further attempt.
     Refuse,
 }
 
 impl Failure {
-    /// Try again, as the task's retry policy says.
+    /// Fails the attempt; it is retried according to the retry policy of the task.
     pub fn fail(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), then: Then::Retry }
+        Self { reason: reason.into(), then: FailureAction::Retry }
     }
 
-    /// Never try again: the fire becomes a dead letter.
+    /// Refuses the fire; it is not retried and becomes a dead letter.
     pub fn refuse(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), then: Then::Refuse }
+        Self { reason: reason.into(), then: FailureAction::Refuse }
     }
 
-    /// Try again after this, whatever the policy says.
+    /// Fails the attempt; it is retried after this pause instead of that of the policy.
     #[must_use]
     pub fn retry_in(mut self, pause: Duration) -> Self {
-        self.then = Then::RetryIn(pause);
+        self.then = FailureAction::RetryIn(pause);
         self
     }
 }
 
-/// Not an error itself, so that every error can become one.
+/// `Failure` itself is no error, because then this conversion of all errors would not be possible.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let sources = std::iter::successors(error.source(), |error| error.source());
@@ -168,7 +172,7 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// How a worker works.
+/// Options of a worker.
 #[derive(Debug, Clone)]
 #[must_use = "a worker does nothing until it is given a handler and runs"]
 pub struct WorkerBuilder {
@@ -192,39 +196,40 @@ impl WorkerBuilder {
         }
     }
 
-    /// Works on this queue as well.
+    /// Adds a queue.
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.queues.push(queue.into());
         self
     }
 
-    /// What it calls itself, for logs and topology.
+    /// The name of the worker in logs and in the topology.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// How many deliveries may be under way at once; 64 unless said. A handler over batches at a high rate wants
-    /// thousands.
+    /// How many deliveries may be in flight at once. The default is 64; a batch handler at a high
+    /// rate needs thousands.
     pub fn concurrency(mut self, concurrency: u32) -> Self {
         self.concurrency = concurrency.clamp(1, CONCURRENCY_MAX);
         self
     }
 
-    /// How long a handler may run: until then its lease is extended by itself, afterwards it ends and the fire is
-    /// delivered again. 15 minutes unless said.
+    /// How long a handler may run. Until then its lease is extended; afterwards the lease ends and
+    /// the fire is delivered again. The default is 15 minutes.
     pub fn extend_for(mut self, extend_for: Duration) -> Self {
         self.extend_for = extend_for;
         self
     }
 
-    /// Skips deliveries whose effect this worker has had already. Only for [`WorkerBuilder::handler`].
+    /// Skips deliveries of fires that have taken effect. Only for [`WorkerBuilder::handler`].
     pub fn dedup(mut self, dedup: Dedup) -> Self {
         self.dedup = Some(dedup);
         self
     }
 
-    /// Calls this with each delivery, as many at once as `concurrency` says. `Ok` acks; a panic is a failed attempt.
+    /// Calls `handler` for each delivery, up to `concurrency` at once. `Ok` acks the delivery; a
+    /// panic is a failed attempt.
     pub fn handler<H, F>(self, handler: H) -> Worker
     where
         H: Fn(Delivery) -> F + Send + Sync + 'static,
@@ -241,11 +246,12 @@ impl WorkerBuilder {
                 }
             }
         };
-        Worker { how: self, work: Work::Each(Arc::new(each)) }
+        Worker { options: self, work: WorkFunction::Each(Arc::new(each)) }
     }
 
-    /// Calls this with all deliveries that came together: for high rates. It answers one result each, in order; a
-    /// delivery without one is a failed attempt, and so are all of them after a panic.
+    /// Calls `handler` with all deliveries that arrive together, for high rates. It returns one
+    /// result for each, in order. A delivery without a result is a failed attempt; after a panic,
+    /// all are.
     pub fn batch_handler<H, F>(self, handler: H) -> Worker
     where
         H: Fn(Vec<Delivery>) -> F + Send + Sync + 'static,
@@ -254,7 +260,7 @@ impl WorkerBuilder {
         let batch = move |deliveries| -> Pin<Box<dyn Future<Output = _> + Send>> {
             Box::pin(handler(deliveries))
         };
-        Worker { how: self, work: Work::Batch(Arc::new(batch)) }
+        Worker { options: self, work: WorkFunction::Batch(Arc::new(batch)) }
     }
 }
 
@@ -262,23 +268,24 @@ impl WorkerBuilder {
 #[derive(Debug)]
 #[must_use = "a worker does nothing until it runs"]
 pub struct Worker {
-    how: WorkerBuilder,
-    work: Work,
+    options: WorkerBuilder,
+    work: WorkFunction,
 }
 
-/// What a worker did.
+/// The counts of a worker that has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Worked {
-    /// Deliveries that are done.
+    /// Deliveries that were acked.
     pub acked: u64,
-    /// Deliveries that are to be tried again.
+    /// Deliveries that failed and are retried.
     pub failed: u64,
-    /// Deliveries that are never to be tried again.
+    /// Deliveries that were refused.
     pub refused: u64,
-    /// Settlements that came too late, or twice: the broker changed nothing.
+    /// Settlements that reached the broker too late or twice, and changed nothing.
     pub stale: u64,
-    /// Deliveries whose settlement could not be told to the broker that sent them; they are delivered again.
+    /// Deliveries whose settlement could not be sent to the broker that delivered them. They are
+    /// delivered again.
     pub untold: u64,
 }
 
@@ -293,22 +300,24 @@ impl Worked {
 }
 
 impl Worker {
-    /// Works until `stop` is ready. Then it asks for no more, finishes what it has, tells the broker and returns.
+    /// Works until `stop` is ready. Then it takes no further deliveries, finishes those that it
+    /// has, settles them and returns.
     ///
-    /// It has a session with each broker of the cluster, which come and go with the topology. A broker that cannot be reached is
-    /// tried again for ever, with pauses.
+    /// It has a session with each broker of the cluster and follows changes of the topology. It
+    /// tries without end to connect to a broker that cannot be reached, with pauses.
     ///
     /// # Errors
-    /// [`Error::Problem`] when the broker refuses the worker: a namespace, a queue or a token that is none.
+    /// [`Error::Problem`] if the broker refuses the worker because of its namespace, a queue or its
+    /// token.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Worked, Error> {
-        register::run(Arc::new(self), stop).await
+        sessions::run(Arc::new(self), stop).await
     }
 
-    /// Works in the background until stopped.
+    /// Works in the background until it is stopped.
     pub fn spawn(self) -> RunningWorker {
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(self.run_until(async move {
-            // Letting go of the handle without a word is not a wish to stop.
+            // Dropping the handle does not stop the worker.
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -317,7 +326,7 @@ impl Worker {
     }
 }
 
-/// A worker that runs in the background. Dropping this lets it run on.
+/// A worker that runs in the background. It keeps running if this is dropped.
 #[derive(Debug)]
 pub struct RunningWorker {
     stop: oneshot::Sender<()>,
@@ -325,10 +334,11 @@ pub struct RunningWorker {
 }
 
 impl RunningWorker {
-    /// Asks for no more, finishes what it has, tells the broker and returns.
+    /// Stops the worker: it takes no further deliveries, finishes those that it has, settles them
+    /// and returns.
     ///
     /// # Errors
-    /// As [`Worker::run_until`].
+    /// Those of [`Worker::run_until`].
     pub async fn stop(self) -> Result<Worked, Error> {
         _ = self.stop.send(());
         self.running.await.unwrap_or(Err(Error::Stopped))

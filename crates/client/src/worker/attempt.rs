@@ -1,11 +1,11 @@
-//! Attempts: a handler runs, its lease is extended meanwhile, and what comes of it is a settlement.
+//! Attempts: runs the handler, extends its lease meanwhile, and reports a settlement.
 //!
-//! In: deliveries. Out: [`Done`], through a line with a bound.
-//! Invariant: each delivery has one outcome, also when the handler panics.
+//! Each delivery has one outcome, also if the handler panics. Reports go to the session through a
+//! bounded channel, as [`AttemptDone`].
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use std::time::Duration;
 use punctual_proto::v1;
 use tokio::sync::mpsc;
 
-use super::share::Shares;
-use super::{Delivery, Failure, Then};
+use super::concurrency::ConcurrencyShares;
+use super::{Delivery, Failure, FailureAction};
+use crate::BoxFuture;
 use crate::time::millis_up;
 
-/// What a broker keeps of a reason; more need not travel.
+/// How much of a reason brokers keep. More is not sent.
 const REASON_BYTES_MAX: usize = 512;
 
-/// Settles one attempt, for the run of the broker that gave it.
+/// Identifies one attempt in settlements. Valid only for the run of the broker that issued it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token(pub(crate) u64);
+pub(crate) struct DeliveryToken(pub(crate) u64);
 
-type Outcome = Result<(), Failure>;
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type HandlerResult = Result<(), Failure>;
 
-/// The handler.
+/// The handler of a worker.
 #[derive(Clone)]
-pub(super) enum Work {
-    /// Called with each delivery.
-    Each(Arc<dyn Fn(Delivery) -> Boxed<Outcome> + Send + Sync>),
-    /// Called with all that came together.
-    Batch(Arc<dyn Fn(Vec<Delivery>) -> Boxed<Vec<Outcome>> + Send + Sync>),
+pub(super) enum WorkFunction {
+    /// Called for each delivery.
+    Each(Arc<dyn Fn(Delivery) -> BoxFuture<HandlerResult> + Send + Sync>),
+    /// Called with all deliveries that arrive together.
+    Batch(Arc<dyn Fn(Vec<Delivery>) -> BoxFuture<Vec<HandlerResult>> + Send + Sync>),
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for WorkFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Each(_) => "Each",
@@ -45,33 +45,33 @@ impl fmt::Debug for Work {
     }
 }
 
-/// Which stream a delivery came on, and which run of which broker sent it.
+/// The stream of a delivery, and the run of the broker that sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct DeliveryOrigin {
     pub(super) session: u64,
     pub(super) run: u64,
 }
 
-/// What a handler has to tell.
+/// The settlement of one attempt or of a batch, or an extension of leases.
 #[derive(Debug)]
-pub(super) struct Done {
-    pub(super) origin: Origin,
-    /// Deliveries that are no longer under way; none for an extension.
+pub(super) struct AttemptDone {
+    pub(super) origin: DeliveryOrigin,
+    /// Deliveries that have ended; 0 for an extension.
     pub(super) count: usize,
     pub(super) settle: v1::Settle,
 }
 
-/// Where attempts report to.
+/// Where attempts send their reports.
 #[derive(Debug, Clone)]
-pub(super) struct Report {
-    pub(super) origin: Origin,
-    pub(super) done: mpsc::Sender<Done>,
+pub(super) struct AttemptReport {
+    pub(super) origin: DeliveryOrigin,
+    pub(super) done: mpsc::Sender<AttemptDone>,
     pub(super) extend_for: Duration,
 }
 
-impl Work {
-    /// Starts what is due, for which there is room.
-    pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &Report) {
+impl WorkFunction {
+    /// Starts deliveries, for which the caller has acquired permits.
+    pub(super) fn start(&self, deliveries: Vec<Delivery>, report: &AttemptReport) {
         match self {
             Self::Each(each) => {
                 for delivery in deliveries {
@@ -83,19 +83,20 @@ impl Work {
             }
             Self::Batch(batch) => {
                 let batch = Arc::clone(batch);
-                let (tokens, lease) = terms(&deliveries);
+                let (tokens, lease) = tokens_and_lease(&deliveries);
                 let running = caught(move || batch(deliveries));
                 tokio::spawn(attempt_batch(tokens, lease, running, report.clone()));
             }
         }
     }
 
-    /// The same as soon as there is room; until then leases are extended. A batch must not be larger than all room there is.
+    /// Starts deliveries as soon as there are permits. Until then their leases are extended. A
+    /// batch must not be larger than the concurrency.
     pub(super) fn start_when_free(
         &self,
         deliveries: Vec<Delivery>,
-        report: &Report,
-        shares: &Arc<Shares>,
+        report: &AttemptReport,
+        shares: &Arc<ConcurrencyShares>,
     ) {
         match self {
             Self::Each(each) => {
@@ -111,7 +112,7 @@ impl Work {
             }
             Self::Batch(batch) => {
                 let (batch, shares) = (Arc::clone(batch), Arc::clone(shares));
-                let (tokens, lease) = terms(&deliveries);
+                let (tokens, lease) = tokens_and_lease(&deliveries);
                 let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
                 let running = async move {
                     shares.take(count).await;
@@ -123,17 +124,17 @@ impl Work {
     }
 }
 
-fn terms(deliveries: &[Delivery]) -> (Vec<Token>, Duration) {
+fn tokens_and_lease(deliveries: &[Delivery]) -> (Vec<DeliveryToken>, Duration) {
     let tokens = deliveries.iter().map(|delivery| delivery.token).collect();
     let lease = deliveries.iter().map(|delivery| delivery.lease).min().unwrap_or_default();
     (tokens, lease)
 }
 
 async fn attempt(
-    token: Token,
+    token: DeliveryToken,
     lease: Duration,
-    running: impl Future<Output = Result<Outcome, Failure>>,
-    report: Report,
+    running: impl Future<Output = Result<HandlerResult, Failure>>,
+    report: AttemptReport,
 ) {
     let outcome = report.extending(&[token], lease, running).await;
     let mut settle = v1::Settle::default();
@@ -142,14 +143,14 @@ async fn attempt(
 }
 
 async fn attempt_batch(
-    tokens: Vec<Token>,
+    tokens: Vec<DeliveryToken>,
     lease: Duration,
-    running: impl Future<Output = Result<Vec<Outcome>, Failure>>,
-    report: Report,
+    running: impl Future<Output = Result<Vec<HandlerResult>, Failure>>,
+    report: AttemptReport,
 ) {
     let outcomes = report.extending(&tokens, lease, running).await;
     let (outcomes, missing) = match outcomes {
-        Ok(outcomes) => (outcomes, Failure::fail("the handler gave no outcome")),
+        Ok(outcomes) => (outcomes, Failure::fail("the handler returned no result")),
         Err(panic) => (Vec::new(), panic),
     };
     let mut settle = v1::Settle { ack: Vec::with_capacity(tokens.len()), ..v1::Settle::default() };
@@ -160,11 +161,11 @@ async fn attempt_batch(
     report.send(tokens.len(), settle).await;
 }
 
-impl Report {
-    /// Runs it, and asks for more time whenever two thirds of the lease are over.
+impl AttemptReport {
+    /// Runs the handler, and extends the leases whenever two thirds of them are over.
     async fn extending<T>(
         &self,
-        tokens: &[Token],
+        tokens: &[DeliveryToken],
         lease: Duration,
         running: impl Future<Output = T>,
     ) -> T {
@@ -183,13 +184,13 @@ impl Report {
         running.await
     }
 
-    /// Whoever listened has gone if this fails, and with it the stream.
+    /// Sends a report. It fails only if the session has ended, which needs no report then.
     async fn send(&self, count: usize, settle: v1::Settle) {
-        _ = self.done.send(Done { origin: self.origin, count, settle }).await;
+        _ = self.done.send(AttemptDone { origin: self.origin, count, settle }).await;
     }
 }
 
-fn add(settle: &mut v1::Settle, token: Token, outcome: Outcome) {
+fn add(settle: &mut v1::Settle, token: DeliveryToken, outcome: HandlerResult) {
     let Err(Failure { mut reason, then }) = outcome else {
         settle.ack.push(token.0);
         return;
@@ -197,16 +198,16 @@ fn add(settle: &mut v1::Settle, token: Token, outcome: Outcome) {
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
     let token = token.0;
     match then {
-        Then::Refuse => settle.refuse.push(v1::Refuse { token, reason }),
-        Then::Retry => settle.fail.push(v1::Fail { token, reason, retry_in_ms: None }),
-        Then::RetryIn(pause) => {
+        FailureAction::Refuse => settle.refuse.push(v1::Refuse { token, reason }),
+        FailureAction::Retry => settle.fail.push(v1::Fail { token, reason, retry_in_ms: None }),
+        FailureAction::RetryIn(pause) => {
             settle.fail.push(v1::Fail { token, reason, retry_in_ms: Some(millis_up(pause)) });
         }
     }
 }
 
-/// A panic of the caller's code is a failure of one attempt, not of the worker.
-async fn caught<T>(start: impl FnOnce() -> Boxed<T>) -> Result<T, Failure> {
+/// Turns a panic of the handler into a failed attempt.
+async fn caught<T>(start: impl FnOnce() -> BoxFuture<T>) -> Result<T, Failure> {
     let panicked = |_| Failure::fail("the handler panicked");
     let mut running = catch_unwind(AssertUnwindSafe(start)).map_err(panicked)?;
     std::future::poll_fn(|context| {

@@ -1,25 +1,26 @@
-//! The outbox: settlements that are to be told, and those told lately.
+//! The outbox: settlements to send, and recent ones that may have to be sent again.
 //!
-//! In: what handlers have to tell. Out: one message at a time with all that is there.
-//! Invariants: a settlement goes only to the run of the broker that gave its token. What was told on a stream that
-//! broke is told again on the next one, because nobody knows whether it arrived; twice is `stale` and changes nothing.
+//! A settlement is sent only to the run of the broker that issued its token. After a stream broke,
+//! recent settlements are sent again on the next one, because they may not have arrived. A broker
+//! reports a second one as `stale` and changes nothing.
 
 use std::collections::VecDeque;
 
 use punctual_proto::v1;
 
-/// Acks, or extensions, in one message: what a batch costs by itself is nothing beside so many.
+/// Acks, or extensions, in one message: enough that the cost of the message itself does not matter.
 const ACKS_MAX: usize = 16_384;
-/// Failures, or refusals, in one message: with their reasons a megabyte, of the four that gRPC servers take by default.
+/// Failures, or refusals, in one message: with reasons one megabyte of the four that gRPC servers
+/// accept by default.
 const FAILS_MAX: usize = 2_048;
-/// Settlements told lately that are kept to be told again: more than sockets hold between a worker and its broker.
-const TOLD_MAX: usize = 32_768;
+/// Sent settlements that are kept: more than the sockets between a worker and its broker hold.
+const SENT_MAX: usize = 32_768;
 
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pending: v1::Settle,
-    told: VecDeque<v1::Settle>,
-    told_count: usize,
+    sent: VecDeque<v1::Settle>,
+    sent_count: usize,
 }
 
 impl Outbox {
@@ -27,7 +28,7 @@ impl Outbox {
         count(&self.pending) == 0
     }
 
-    /// Whether no more should be added before some has gone.
+    /// Whether no further settlement should be added until some are sent.
     pub(super) fn is_full(&self) -> bool {
         count(&self.pending) >= ACKS_MAX
     }
@@ -43,7 +44,7 @@ impl Outbox {
         self.pending.extend.append(&mut settle.extend);
     }
 
-    /// All that is there and fits one message.
+    /// Takes the settlements of the next message, as many as fit.
     pub(super) fn take(&mut self) -> v1::Settle {
         let settle = v1::Settle {
             ack: first(&mut self.pending.ack, ACKS_MAX),
@@ -52,45 +53,47 @@ impl Outbox {
             extend: first(&mut self.pending.extend, ACKS_MAX),
         };
         let kept = v1::Settle { extend: Vec::new(), ..settle.clone() };
-        self.told_count += count(&kept);
-        self.told.push_back(kept);
-        while self.told_count > TOLD_MAX {
-            let Some(oldest) = self.told.pop_front() else { break };
-            self.told_count -= count(&oldest);
+        self.sent_count += count(&kept);
+        self.sent.push_back(kept);
+        while self.sent_count > SENT_MAX {
+            let Some(oldest) = self.sent.pop_front() else { break };
+            self.sent_count -= count(&oldest);
         }
         settle
     }
 
-    /// A new stream to the same run of the broker: what was told lately is told again.
-    pub(super) fn tell_again(&mut self) {
+    /// Schedules recent settlements to be sent again, on a new stream to the same run of the
+    /// broker.
+    pub(super) fn resend(&mut self) {
         let later = std::mem::take(&mut self.pending);
-        self.told_count = 0;
-        for settle in std::mem::take(&mut self.told) {
+        self.sent_count = 0;
+        for settle in std::mem::take(&mut self.sent) {
             self.add(settle);
         }
         self.add(later);
     }
 
-    /// Another run of the broker: nothing here means anything to it. Says how many it would have told.
-    pub(super) fn forget(&mut self) -> usize {
-        let untold = settled(&self.pending);
+    /// Drops everything, because another run of the broker does not know the tokens. Returns how
+    /// many settlements were never sent.
+    pub(super) fn reset(&mut self) -> usize {
+        let unsent = settled(&self.pending);
         *self = Self::default();
-        untold
+        unsent
     }
 
-    /// The stream ended well: the broker has read all.
-    pub(super) fn all_arrived(&mut self) {
-        self.told.clear();
-        self.told_count = 0;
+    /// Drops sent settlements: the stream ended regularly, so the broker has read all of them.
+    pub(super) fn confirm_all(&mut self) {
+        self.sent.clear();
+        self.sent_count = 0;
     }
 
-    /// Whether something may not have arrived.
-    pub(super) fn is_owed(&self) -> bool {
-        self.told_count > 0 || settled(&self.pending) > 0
+    /// Whether a settlement may not have arrived.
+    pub(super) fn has_unconfirmed(&self) -> bool {
+        self.sent_count > 0 || settled(&self.pending) > 0
     }
 
-    /// How many have not been told at all.
-    pub(super) fn untold(&self) -> usize {
+    /// How many settlements were never sent.
+    pub(super) fn unsent(&self) -> usize {
         settled(&self.pending)
     }
 }
@@ -116,39 +119,39 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_on_a_broken_stream_is_told_again_before_the_rest() {
+    fn settlements_of_a_broken_stream_are_sent_again_before_new_ones() {
         let mut outbox = Outbox::default();
         outbox.add(acks([1, 2]));
         assert_eq!(outbox.take().ack, [1, 2]);
         outbox.add(acks([3]));
-        outbox.tell_again();
+        outbox.resend();
         assert_eq!(outbox.take().ack, [1, 2, 3]);
-        outbox.all_arrived();
-        assert!(!outbox.is_owed());
+        outbox.confirm_all();
+        assert!(!outbox.has_unconfirmed());
     }
 
     #[test]
-    fn another_run_of_the_broker_is_told_nothing_of_the_one_before() {
+    fn another_run_of_the_broker_gets_no_settlements_of_the_previous_one() {
         let mut outbox = Outbox::default();
         outbox.add(acks([1]));
         outbox.take();
         outbox.add(acks([2, 3]));
-        assert_eq!(outbox.forget(), 2);
-        assert!(outbox.is_empty() && !outbox.is_owed());
+        assert_eq!(outbox.reset(), 2);
+        assert!(outbox.is_empty() && !outbox.has_unconfirmed());
     }
 
     #[test]
-    fn messages_and_memory_have_a_bound() {
+    fn messages_and_memory_are_bounded() {
         let mut outbox = Outbox::default();
         outbox.add(acks(0..100_000));
         assert!(outbox.is_full());
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         while !outbox.is_empty() {
             let settle = outbox.take();
             assert!(settle.ack.len() <= ACKS_MAX);
-            told.extend(settle.ack);
+            sent.extend(settle.ack);
         }
-        assert!(told.into_iter().eq(0..100_000));
-        assert!(outbox.told_count <= TOLD_MAX);
+        assert!(sent.into_iter().eq(0..100_000));
+        assert!(outbox.sent_count <= SENT_MAX);
     }
 }

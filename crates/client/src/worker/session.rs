@@ -1,73 +1,74 @@
-//! A session: one stream of deliveries, from hello until it ends.
+//! The session with one broker: receives deliveries and sends settlements and credit, on one stream
+//! after the other.
 //!
-//! In: deliveries, and what handlers have to tell. Out: settlements, credit, and why the stream ended.
-//! Invariants: one that finds its broker to have another session of this worker already leaves; reading goes on while writing waits, so neither side can hold the other; a token goes to the run of the
-//! broker that gave it; a stream is left only when nothing is under way and nothing more comes.
-//! Next door: when to open another one (`register`), how many deliveries it may have (`share`).
+//! The session reads while a write waits, so the two sides cannot block each other. Tokens are sent
+//! only to the run of the broker that issued them. A stream ends when nothing is in flight and no
+//! further delivery can come. If the broker has another session of this worker, this one ends.
+//! `sessions` opens the next stream, and `concurrency` decides how many deliveries it may have.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_proto::v1;
-use punctual_proto::v1::broker_message::Message as Told;
-use punctual_proto::v1::worker_message::Message as Tell;
+use punctual_proto::v1::broker_message::Message as FromBroker;
+use punctual_proto::v1::worker_message::Message as ToBroker;
 use punctual_proto::v1::workers_client::WorkersClient;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::attempt::{Done, Origin, Report};
+use super::attempt::{AttemptDone, AttemptReport, DeliveryOrigin};
+use super::concurrency::{ConcurrencyShares, SessionNumber};
 use super::outbox::Outbox;
-use super::share::{Number, Shares};
 use super::{Worked, Worker};
-use crate::client::Link;
+use crate::client::AuthorizedChannel;
 use crate::{clock, wire};
 
-/// Messages on their way to the transport: one that is written and one that is ready.
+/// Messages queued for the transport: one that is being written and one that is ready.
 const OUTGOING_MAX: usize = 2;
-/// What is taken from handlers at a time; the line itself is as long as the worker's concurrency.
+/// Reports that are taken from the channel at once. The channel is as long as the concurrency.
 const DONE_MAX: usize = 1024;
-/// How long a broker may take to welcome a worker. It has nothing to look up.
+/// How long a broker may take to welcome a worker, which needs no lookup.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a broker may take to say that nothing more comes; afterwards that is taken for granted.
+/// How long a broker may take to confirm a credit of zero. Afterwards no delivery is expected.
 const ZERO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a broker may take to read the last settlements and end the stream.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How a stream ended.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// As the worker wished, and the broker has read all.
+pub(super) enum StreamEnd {
+    /// The session ends, and the broker has read all settlements.
     Left,
-    /// As the broker wished, and it has read all.
+    /// The broker drains, and has read all settlements.
     Drained,
-    /// Because this run of the broker has another session of this worker, and the broker has read all.
+    /// This run of the broker has another session of this worker, and has read all settlements.
     Surplus(String),
-    /// Otherwise.
+    /// The stream broke.
     Broken(Status),
 }
 
-/// What outlives a stream.
+/// The session with one broker, over all its streams.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct BrokerSession {
     worker: Arc<Worker>,
-    shares: Arc<Shares>,
-    /// Tells when shares change.
-    news: watch::Receiver<()>,
-    number: Number,
-    /// How many deliveries may be unsettled with this broker.
+    shares: Arc<ConcurrencyShares>,
+    /// Changes of the sessions, and so of the shares.
+    shares_changed: watch::Receiver<()>,
+    number: SessionNumber,
+    /// How many deliveries may be in flight with this broker.
     share: u32,
-    done: mpsc::Sender<Done>,
-    finished: mpsc::Receiver<Done>,
+    done: mpsc::Sender<AttemptDone>,
+    finished: mpsc::Receiver<AttemptDone>,
     outbox: Outbox,
-    /// Deliveries under way.
-    running: usize,
-    /// Of these, deliveries of earlier streams, which the broker does not count on this one.
-    running_before: usize,
+    /// Deliveries in flight.
+    in_flight: usize,
+    /// Those of earlier streams, which the broker does not count for the current one.
+    in_flight_before: usize,
     session: u64,
-    /// Counts the runs of brokers that were met.
+    /// Counts the runs of the broker.
     run: u64,
     run_name: Option<String>,
     welcomed: bool,
@@ -77,20 +78,24 @@ pub(super) struct Sessions {
     worked: Worked,
 }
 
-impl Sessions {
-    pub(super) fn new(worker: Arc<Worker>, shares: Arc<Shares>, number: Number) -> Self {
+impl BrokerSession {
+    pub(super) fn new(
+        worker: Arc<Worker>,
+        shares: Arc<ConcurrencyShares>,
+        number: SessionNumber,
+    ) -> Self {
         let (done, finished) = mpsc::channel(concurrency(&worker));
         Self {
             share: shares.share_of(number),
-            news: shares.watch(),
+            shares_changed: shares.watch(),
             worker,
             shares,
             number,
             done,
             finished,
             outbox: Outbox::default(),
-            running: 0,
-            running_before: 0,
+            in_flight: 0,
+            in_flight_before: 0,
             session: 0,
             run: 0,
             run_name: None,
@@ -109,16 +114,16 @@ impl Sessions {
         self.stopping
     }
 
-    pub(super) fn has_nothing_to_tell(&self) -> bool {
-        self.running == 0 && !self.outbox.is_owed()
+    pub(super) fn has_nothing_to_send(&self) -> bool {
+        self.in_flight == 0 && !self.outbox.has_unconfirmed()
     }
 
-    /// Whether the broker was there since this was last asked.
+    /// Whether the broker has welcomed the worker since the last call.
     pub(super) fn take_welcomed(&mut self) -> bool {
         std::mem::take(&mut self.welcomed)
     }
 
-    /// Waits, unless it is to stop.
+    /// Waits for `pause` or `stop`.
     pub(super) async fn pause(
         &mut self,
         pause: impl Future<Output = ()>,
@@ -133,13 +138,13 @@ impl Sessions {
         self.stopping |= stopped.await;
     }
 
-    /// Waits for something other than a stream. Handlers end meanwhile, and others may begin in their place.
-    async fn meanwhile<T>(&mut self, something: impl Future<Output = T>) -> T {
-        let mut something = pin!(something);
+    /// Waits for a future while there is no stream, and takes the reports of handlers meanwhile.
+    async fn meanwhile<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
         loop {
             tokio::select! {
                 biased;
-                came = something.as_mut() => return came,
+                output = future.as_mut() => return output,
                 Some(done) = self.finished.recv() => {
                     self.shares.give_back(done.count);
                     self.take_done(done);
@@ -148,68 +153,78 @@ impl Sessions {
         }
     }
 
-    /// There is nobody left to tell: waits for the handlers, and says what remains untold.
+    /// Waits for the handlers after the last stream, and counts the settlements that were not sent.
     pub(super) async fn finish(&mut self) -> Worked {
-        while self.running > 0 {
+        while self.in_flight > 0 {
             let Some(done) = self.finished.recv().await else { break };
             self.shares.give_back(done.count);
             self.take_done(done);
         }
-        self.worked.untold += self.outbox.untold() as u64;
+        self.worked.untold += self.outbox.unsent() as u64;
         self.worked
     }
 
-    /// One stream, until it ends.
+    /// Runs one stream until it ends.
     pub(super) async fn run(
         &mut self,
-        workers: &mut WorkersClient<Link>,
+        workers: &mut WorkersClient<AuthorizedChannel>,
         stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> Ended {
+    ) -> StreamEnd {
         self.session += 1;
         self.surplus = false;
-        self.news.mark_unchanged();
+        self.shares_changed.mark_unchanged();
         self.share = self.shares.share_of(self.number);
-        self.running_before = self.running;
+        self.in_flight_before = self.in_flight;
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
         let hello = self.hello();
         let credit = hello.credit;
-        _ = outgoing.try_send(message(Tell::Hello(hello)));
+        _ = outgoing.try_send(message(ToBroker::Hello(hello)));
         let opened = async {
             let mut incoming = workers.work(ReceiverStream::new(messages)).await?.into_inner();
             let first = incoming.message().await?;
             Ok((incoming, first))
         };
         let (mut incoming, welcome) = match self.meanwhile(timeout(WELCOME_TIMEOUT, opened)).await {
-            Ok(Ok((incoming, Some(v1::BrokerMessage { message: Some(Told::Welcome(told)) })))) => {
-                (incoming, told)
+            Ok(Ok((
+                incoming,
+                Some(v1::BrokerMessage { message: Some(FromBroker::Welcome(received)) }),
+            ))) => (incoming, received),
+            Ok(Ok(_)) => return StreamEnd::Broken(Status::internal("the broker sent no welcome")),
+            Ok(Err(status)) => return StreamEnd::Broken(status),
+            Err(_) => {
+                return StreamEnd::Broken(Status::deadline_exceeded(
+                    "no welcome within the timeout",
+                ));
             }
-            Ok(Ok(_)) => return Ended::Broken(Status::internal("the broker gave no welcome")),
-            Ok(Err(status)) => return Ended::Broken(status),
-            Err(_) => return Ended::Broken(Status::deadline_exceeded("no welcome in time")),
         };
         self.take_welcome(welcome);
-        match self.converse(&outgoing, &mut incoming, credit, stop).await {
+        match self.exchange(&outgoing, &mut incoming, credit, stop).await {
             Ok(()) => drop(outgoing),
-            Err(status) => return Ended::Broken(status),
+            Err(status) => return StreamEnd::Broken(status),
         }
-        match timeout(LEAVE_TIMEOUT, self.leave(&mut incoming)).await {
-            Ok(Ok(())) if self.stopping => Ended::Left,
-            Ok(Ok(())) if self.surplus => Ended::Surplus(self.run_name.clone().unwrap_or_default()),
-            Ok(Ok(())) => Ended::Drained,
-            Ok(Err(status)) => Ended::Broken(status),
-            Err(_) => Ended::Broken(Status::deadline_exceeded("the broker did not let go")),
+        match timeout(LEAVE_TIMEOUT, self.finish_stream(&mut incoming)).await {
+            Ok(Ok(())) if self.stopping => StreamEnd::Left,
+            Ok(Ok(())) if self.surplus => {
+                StreamEnd::Surplus(self.run_name.clone().unwrap_or_default())
+            }
+            Ok(Ok(())) => StreamEnd::Drained,
+            Ok(Err(status)) => StreamEnd::Broken(status),
+            Err(_) => {
+                StreamEnd::Broken(Status::deadline_exceeded("the broker did not end the stream"))
+            }
         }
     }
 
-    /// Until nothing is under way, nothing is to be told and nothing more comes.
-    async fn converse(
+    /// Exchanges messages until nothing is in flight, all settlements are sent and no further
+    /// delivery can come.
+    async fn exchange(
         &mut self,
         outgoing: &mpsc::Sender<v1::WorkerMessage>,
         incoming: &mut Streaming<v1::BrokerMessage>,
         mut credit: u32,
         mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Status> {
-        let running_max = 2 * concurrency(&self.worker);
+        let in_flight_max = 2 * concurrency(&self.worker);
         let mut no_more = credit == 0 && self.is_leaving();
         let mut drained = false;
         let mut zero = pin!(clock::after(ZERO_TIMEOUT));
@@ -217,7 +232,7 @@ impl Sessions {
         loop {
             let credit_is_due = credit != self.credit() && !drained;
             let is_due = credit_is_due || !self.outbox.is_empty();
-            if no_more && !is_due && self.running == 0 {
+            if no_more && !is_due && self.in_flight == 0 {
                 return Ok(());
             }
             tokio::select! {
@@ -231,52 +246,61 @@ impl Sessions {
                     let permit = permit.map_err(|_| Status::cancelled("the stream is closed"))?;
                     if credit_is_due {
                         credit = self.credit();
-                        permit.send(message(Tell::Credit(credit)));
+                        permit.send(message(ToBroker::Credit(credit)));
                         zero.as_mut().reset(clock::now() + ZERO_TIMEOUT);
                     } else {
-                        permit.send(message(Tell::Settle(self.outbox.take())));
+                        permit.send(message(ToBroker::Settle(self.outbox.take())));
                     }
                 }
-                told = incoming.message(), if self.running < running_max => {
-                    match told?.and_then(|told| told.message) {
-                        Some(Told::Deliveries(deliveries)) => self.start(deliveries),
-                        Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
-                        Some(Told::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
-                        Some(Told::Drain(_)) => (no_more, drained) = (true, true),
-                        Some(Told::Credit(_) | Told::Welcome(_)) => {}
+                received = incoming.message(), if self.in_flight < in_flight_max => {
+                    match received?.and_then(|received| received.message) {
+                        Some(FromBroker::Deliveries(deliveries)) => self.start(deliveries),
+                        Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
+                        Some(FromBroker::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
+                        Some(FromBroker::Drain(_)) => (no_more, drained) = (true, true),
+                        Some(FromBroker::Credit(_) | FromBroker::Welcome(_)) => {}
                         None => return Err(Status::cancelled("the broker ended the stream")),
                     }
                 }
-                Ok(()) = self.news.changed() => self.share = self.shares.share_of(self.number),
+                Ok(()) = self.shares_changed.changed() => {
+                    self.share = self.shares.share_of(self.number);
+                }
                 () = &mut zero, if self.is_leaving() && credit == 0 && !no_more => no_more = true,
             }
         }
     }
 
-    /// Until the broker has read all and ends the stream.
-    async fn leave(&mut self, incoming: &mut Streaming<v1::BrokerMessage>) -> Result<(), Status> {
-        while let Some(told) = incoming.message().await? {
-            match told.message {
-                Some(Told::Stale(stale)) => self.worked.stale += stale.tokens.len() as u64,
-                // Too late to be worked on; it is delivered again.
-                Some(Told::Deliveries(late)) => {
+    /// Waits until the broker has read all settlements and ends the stream.
+    async fn finish_stream(
+        &mut self,
+        incoming: &mut Streaming<v1::BrokerMessage>,
+    ) -> Result<(), Status> {
+        while let Some(received) = incoming.message().await? {
+            match received.message {
+                Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
+                // Too late; they are delivered again.
+                Some(FromBroker::Deliveries(late)) => {
                     self.worked.untold += late.deliveries.len() as u64;
                 }
                 _ => {}
             }
         }
-        self.outbox.all_arrived();
+        self.outbox.confirm_all();
         Ok(())
     }
 
+    fn count_stale(&mut self, stale: &v1::Stale) {
+        self.worked.stale += stale.tokens.len() as u64;
+    }
+
     fn hello(&self) -> v1::Hello {
-        let how = &self.worker.how;
+        let options = &self.worker.options;
         v1::Hello {
-            namespace: how.namespace.name().to_owned(),
-            queues: how.queues.clone(),
-            // Whether this broker has a session already is known after its welcome.
+            namespace: options.namespace.name().to_owned(),
+            queues: options.queues.clone(),
+            // Only its welcome tells whether this broker has another session.
             credit: if self.shares.is_alone(self.number) { self.credit() } else { 0 },
-            name: how.name.clone(),
+            name: options.name.clone(),
         }
     }
 
@@ -284,40 +308,40 @@ impl Sessions {
         self.stopping || self.surplus
     }
 
-    /// How many deliveries may be unsettled on this stream.
+    /// How many deliveries may be in flight on this stream.
     fn credit(&self) -> u32 {
         if self.is_leaving() {
             return 0;
         }
-        let before = u32::try_from(self.running_before).unwrap_or(u32::MAX);
+        let before = u32::try_from(self.in_flight_before).unwrap_or(u32::MAX);
         self.share.saturating_sub(before)
     }
 
     fn take_welcome(&mut self, welcome: v1::Welcome) {
         self.welcomed = true;
         self.surplus = !self.shares.claim(self.number, &welcome.run);
-        // A broker that does not say which run it is gets no token of an earlier stream.
+        // A broker that does not name its run gets no token of an earlier stream.
         if !welcome.run.is_empty() && self.run_name.as_ref() == Some(&welcome.run) {
-            self.outbox.tell_again();
+            self.outbox.resend();
             return;
         }
         self.run += 1;
         self.run_name = Some(welcome.run);
-        self.worked.untold += self.outbox.forget() as u64;
+        self.worked.untold += self.outbox.reset() as u64;
     }
 
     fn start(&mut self, deliveries: v1::Deliveries) {
         let deliveries: Vec<_> = deliveries.deliveries.into_iter().map(wire::delivery).collect();
-        self.running += deliveries.len();
-        let report = Report {
-            origin: Origin { session: self.session, run: self.run },
+        self.in_flight += deliveries.len();
+        let report = AttemptReport {
+            origin: DeliveryOrigin { session: self.session, run: self.run },
             done: self.done.clone(),
-            extend_for: self.worker.how.extend_for,
+            extend_for: self.worker.options.extend_for,
         };
         if self.shares.try_take(deliveries.len()) {
             return self.worker.work.start(deliveries, &report);
         }
-        // Other sessions have more than their shares for now, or the broker sent more than it was asked for.
+        // Other sessions still have more than their share, or the broker sent more than the credit.
         let mut deliveries = deliveries.into_iter().peekable();
         while deliveries.peek().is_some() {
             let some = deliveries.by_ref().take(concurrency(&self.worker)).collect();
@@ -325,10 +349,10 @@ impl Sessions {
         }
     }
 
-    fn take_done(&mut self, done: Done) {
-        self.running -= done.count;
+    fn take_done(&mut self, done: AttemptDone) {
+        self.in_flight -= done.count;
         if done.origin.session != self.session {
-            self.running_before = self.running_before.saturating_sub(done.count);
+            self.in_flight_before = self.in_flight_before.saturating_sub(done.count);
         }
         self.worked.acked += done.settle.ack.len() as u64;
         self.worked.failed += done.settle.fail.len() as u64;
@@ -342,9 +366,9 @@ impl Sessions {
 }
 
 fn concurrency(worker: &Worker) -> usize {
-    usize::try_from(worker.how.concurrency).unwrap_or(usize::MAX)
+    usize::try_from(worker.options.concurrency).unwrap_or(usize::MAX)
 }
 
-fn message(tell: Tell) -> v1::WorkerMessage {
-    v1::WorkerMessage { message: Some(tell) }
+fn message(message: ToBroker) -> v1::WorkerMessage {
+    v1::WorkerMessage { message: Some(message) }
 }

@@ -1,40 +1,40 @@
-//! Shares: the concurrency of a worker, divided between its sessions.
+//! Divides the concurrency of a worker between its sessions.
 //!
-//! In: which sessions there are, and with which run of which broker each is. Out: how many deliveries each may have, and whether a handler
-//! may begin.
-//! Invariants: never more handlers at once than the concurrency, although shares are told to brokers one after the other and each session
-//! has at least one; a run of a broker has one session, whoever came first, because one broker may have several addresses.
+//! Each session has a share of at least one. Brokers learn of new shares one after the other, so
+//! for a moment more deliveries may arrive than there should be; permits ensure that never more
+//! handlers run than the concurrency. A run of a broker has one session, the first one, because a
+//! broker may have several addresses.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
-/// One of the sessions of a worker.
-pub(super) type Number = u64;
+/// The number of a session of a worker.
+pub(super) type SessionNumber = u64;
 
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct ConcurrencyShares {
     concurrency: u32,
     handlers: Semaphore,
-    /// Sessions that were welcomed, and by which run.
-    runs: Mutex<BTreeMap<Number, String>>,
+    /// Sessions with an open stream, and the run of the broker of each.
+    runs: Mutex<BTreeMap<SessionNumber, String>>,
     changed: watch::Sender<()>,
 }
 
-impl Shares {
+impl ConcurrencyShares {
     pub(super) fn new(concurrency: u32) -> Self {
         let handlers = Semaphore::new(usize::try_from(concurrency).unwrap_or(usize::MAX >> 3));
         let (runs, changed) = (Mutex::default(), watch::Sender::new(()));
         Self { concurrency, handlers, runs, changed }
     }
 
-    /// Notes that a session is with a run. False if another one is.
-    pub(super) fn claim(&self, number: Number, run: &str) -> bool {
+    /// Records that a session is with a run of a broker. Returns false if another session is.
+    pub(super) fn claim(&self, number: SessionNumber, run: &str) -> bool {
         {
             let mut runs = self.runs();
-            // One that does not say which run it is, is taken for a broker of its own.
-            let held = |(other, held): (&Number, &String)| *other != number && held == run;
+            // A broker that does not name its run counts as a separate one.
+            let held = |(other, held): (&SessionNumber, &String)| *other != number && held == run;
             if !run.is_empty() && runs.iter().any(held) {
                 return false;
             }
@@ -44,25 +44,26 @@ impl Shares {
         true
     }
 
-    /// The session has ended, or its stream has.
-    pub(super) fn release(&self, number: Number) {
+    /// Records that the stream of a session has ended.
+    pub(super) fn release(&self, number: SessionNumber) {
         if self.runs().remove(&number).is_some() {
             self.changed.send_replace(());
         }
     }
 
-    /// Tells when sessions come and go.
+    /// Watches changes of the sessions.
     pub(super) fn watch(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Whether a session is with this run.
+    /// Whether a session is with this run of a broker.
     pub(super) fn has(&self, run: &str) -> bool {
         self.runs().values().any(|held| held == run)
     }
 
-    /// What a session may have at once, whether or not it was welcomed yet. At least one.
-    pub(super) fn share_of(&self, number: Number) -> u32 {
+    /// How many deliveries a session may have in flight, even before its stream is open. At least
+    /// one.
+    pub(super) fn share_of(&self, number: SessionNumber) -> u32 {
         let runs = self.runs();
         let others = runs.keys().filter(|other| **other != number).count();
         let before = runs.keys().filter(|other| **other < number).count();
@@ -71,27 +72,27 @@ impl Shares {
         (share + u32::from(before < rest)).max(1)
     }
 
-    /// Whether no other session was welcomed.
-    pub(super) fn is_alone(&self, number: Number) -> bool {
+    /// Whether no other session has an open stream.
+    pub(super) fn is_alone(&self, number: SessionNumber) -> bool {
         self.runs().keys().all(|other| *other == number)
     }
 
-    /// Lets so many handlers begin, if there is room for all of them. They must be given back.
+    /// Acquires permits for handlers, if there are enough for all. They must be given back.
     pub(super) fn try_take(&self, count: usize) -> bool {
-        let taken = u32::try_from(count).map(|count| self.handlers.try_acquire_many(count));
-        match taken {
-            Ok(Ok(room)) => {
-                room.forget();
+        let acquired = u32::try_from(count).map(|count| self.handlers.try_acquire_many(count));
+        match acquired {
+            Ok(Ok(permits)) => {
+                permits.forget();
                 true
             }
             _ => false,
         }
     }
 
-    /// Waits until so many handlers may begin; no more than the concurrency. They must be given back.
+    /// Waits for permits for handlers, no more than the concurrency. They must be given back.
     pub(super) async fn take(&self, count: u32) {
-        if let Ok(room) = self.handlers.acquire_many(count).await {
-            room.forget();
+        if let Ok(permits) = self.handlers.acquire_many(count).await {
+            permits.forget();
         }
     }
 
@@ -99,8 +100,8 @@ impl Shares {
         self.handlers.add_permits(count);
     }
 
-    /// Nothing is left half-way here by a panic.
-    fn runs(&self) -> MutexGuard<'_, BTreeMap<Number, String>> {
+    /// A panic of another thread leaves it consistent, so poisoning is ignored.
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<SessionNumber, String>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,40 +111,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_add_up_to_the_concurrency_and_nobody_has_none() {
+    fn shares_add_up_to_the_concurrency_and_each_is_at_least_one() {
         for (concurrency, sessions, want) in [
             (64, 1, vec![64]),
             (64, 3, vec![22, 21, 21]),
             (2, 3, vec![1, 1, 1]),
             (5, 5, vec![1, 1, 1, 1, 1]),
         ] {
-            let shares = Shares::new(concurrency);
+            let shares = ConcurrencyShares::new(concurrency);
             for number in 0..sessions {
                 assert!(shares.claim(number, &format!("run-{number}")));
             }
             let got: Vec<u32> = (0..sessions).map(|number| shares.share_of(number)).collect();
             assert_eq!(got, want, "{concurrency} over {sessions}");
         }
-        let shares = Shares::new(64);
+        let shares = ConcurrencyShares::new(64);
         shares.claim(0, "a");
-        assert_eq!(shares.share_of(1), 32, "one that is to come counts itself");
+        assert_eq!(shares.share_of(1), 32, "a session without a stream counts itself");
         shares.release(0);
         assert_eq!(shares.share_of(1), 64);
     }
 
     #[test]
-    fn one_run_has_one_session_whoever_came_first() {
-        let shares = Shares::new(1);
+    fn a_run_of_a_broker_has_one_session() {
+        let shares = ConcurrencyShares::new(1);
         assert!(shares.claim(1, "a") && shares.claim(1, "a"));
         assert!(!shares.claim(2, "a"));
-        assert!(shares.claim(2, "") && shares.claim(3, ""), "these say nothing of themselves");
+        assert!(shares.claim(2, "") && shares.claim(3, ""), "these do not name their run");
         shares.release(1);
         assert!(!shares.has("a") && shares.claim(4, "a"));
     }
 
     #[test]
-    fn handlers_beyond_the_concurrency_wait() {
-        let shares = Shares::new(3);
+    fn no_more_permits_are_given_than_the_concurrency() {
+        let shares = ConcurrencyShares::new(3);
         assert!(shares.try_take(2) && !shares.try_take(2));
         shares.give_back(2);
         assert!(shares.try_take(3));

@@ -1,6 +1,6 @@
-//! Wishes about a task that is due again and again, and about a watch: each beside `every`, `cron` or `within`.
+//! Options of `every`, `cron` and `within`, one method each.
 //!
-//! In: the caller's wishes, one method each. Out: what travels. What does not belong together is refused by the broker.
+//! The broker refuses options that do not belong to the schedule of a task.
 
 use std::time::Duration;
 
@@ -9,56 +9,56 @@ use punctual_proto::v1;
 use crate::time::millis_up;
 use crate::{NewTask, Timestamp};
 
-/// What is done about fires that were missed: nobody was there to fire them, or to receive them.
+/// What to do with missed fires: no broker ran to fire them, or no receiver took them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Misfire {
-    /// The latest of them is fired, late; the others are skipped. The default.
+    /// Fire the latest one late, and skip the others. The default.
     #[default]
     FireOnce,
-    /// All are fired, late, up to the latest hundred.
+    /// Fire all of them late, no more than the latest hundred.
     FireAll,
-    /// All are skipped.
+    /// Skip all of them.
     Skip,
 }
 
-/// What is done about a fire while the one before is under way or waits for a retry.
+/// What to do with a fire while the previous one is in flight or waits for a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// It is fired beside it. The default.
+    /// Fire it at the same time. The default.
     #[default]
     Allow,
-    /// It is skipped.
+    /// Skip it.
     Skip,
-    /// One waits until the one before is over; further ones are skipped.
+    /// Fire it when the previous one has ended, and skip those that come due before that.
     QueueOne,
 }
 
-/// When a local time counts that the clocks leap over.
+/// When a local time fires that the clocks skip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gap {
-    /// Right after the gap. The default of a fixed time of day.
+    /// Right after the gap. The default for a fixed time of day.
     After,
-    /// Not at all. The default of everything else.
+    /// Not at all. The default for all others.
     Skip,
 }
 
-/// When a local time counts that the clocks show twice.
+/// When a local time fires that the clocks show twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Twice {
-    /// The first time. The default of a fixed time of day.
+    /// The first time only. The default for a fixed time of day.
     Once,
-    /// Both times. The default of everything else.
+    /// Both times. The default for all others.
     Both,
 }
 
 impl<To> NewTask<To> {
-    /// With `cron`: the time zone that its times are read in, by its IANA name; UTC unless said.
+    /// With `cron`: the time zone of its times, an IANA name. The default is UTC.
     pub fn timezone(mut self, timezone: impl Into<String>) -> Self {
         self.cron.timezone = timezone.into();
         self
     }
 
-    /// With `cron`: when a local time counts that the clocks leap over.
+    /// With `cron`: when a local time fires that the clocks skip.
     pub fn dst_gap(mut self, gap: Gap) -> Self {
         let gap = match gap {
             Gap::After => v1::Gap::After,
@@ -68,7 +68,7 @@ impl<To> NewTask<To> {
         self
     }
 
-    /// With `cron`: when a local time counts that the clocks show twice.
+    /// With `cron`: when a local time fires that the clocks show twice.
     pub fn dst_overlap(mut self, twice: Twice) -> Self {
         let twice = match twice {
             Twice::Once => v1::Twice::Once,
@@ -78,25 +78,25 @@ impl<To> NewTask<To> {
         self
     }
 
-    /// With `cron` and `every`: no fire before. The intervals of `every` are counted from it.
+    /// With `cron` and `every`: no fire is before this time. `every` has its first fire at it.
     pub fn starts_at(mut self, starts_at: impl Into<Timestamp>) -> Self {
         self.series().starts_at_ms = Some(starts_at.into().as_millis());
         self
     }
 
-    /// With `cron` and `every`: no fire after.
+    /// With `cron` and `every`: no fire is after this time.
     pub fn ends_at(mut self, ends_at: impl Into<Timestamp>) -> Self {
         self.series().ends_at_ms = Some(ends_at.into().as_millis());
         self
     }
 
-    /// With `cron` and `every`: so many fires, and no more. What is skipped does not count.
+    /// With `cron` and `every`: the number of fires. Skipped ones do not count.
     pub fn count(mut self, count: u32) -> Self {
         self.series().count = Some(count);
         self
     }
 
-    /// With `cron` and `every`: what is done about fires that were missed.
+    /// With `cron` and `every`: what to do with missed fires.
     pub fn misfire(mut self, misfire: Misfire) -> Self {
         let misfire = match misfire {
             Misfire::FireOnce => v1::Misfire::FireOnce,
@@ -107,7 +107,7 @@ impl<To> NewTask<To> {
         self
     }
 
-    /// With `cron` and `every`: what is done about a fire while the one before is not over.
+    /// With `cron` and `every`: what to do with a fire while the previous one has not ended.
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         let overlap = match overlap {
             Overlap::Allow => v1::Overlap::Allow,
@@ -118,26 +118,26 @@ impl<To> NewTask<To> {
         self
     }
 
-    /// With `cron` and `every`: each fire is up to so much later, by chance.
+    /// With `cron` and `every`: each fire is randomly delayed by up to this much.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.series().jitter_ms = millis_up(jitter);
         self
     }
 
-    /// With `within`: how long touches can put off a fire, all together.
+    /// With `within`: how long all touches together can postpone a fire.
     pub fn postpone_max(mut self, postpone_max: Duration) -> Self {
-        self.asked.postpone_max_ms = millis_up(postpone_max);
+        self.message.postpone_max_ms = millis_up(postpone_max);
         self
     }
 
-    /// With `within`: there is another fire when a watch that has fired is touched; its
-    /// [`Occasion`](crate::Occasion) is `Return`.
+    /// With `within`: fire again when the watch is touched after it has fired. That fire has the
+    /// [`Occasion`](crate::Occasion) `Return`.
     pub fn on_return(mut self) -> Self {
-        self.asked.on_return = true;
+        self.message.on_return = true;
         self
     }
 
     fn series(&mut self) -> &mut v1::Series {
-        self.asked.series.get_or_insert_default()
+        self.message.series.get_or_insert_default()
     }
 }
