@@ -26,7 +26,7 @@ use crate::ownership::in_flight::InFlight;
 
 /// What waits for its turn and what is in flight.
 #[derive(Debug)]
-pub(crate) struct Deliveries {
+pub(crate) struct DeliveryState {
     lanes: Lanes,
     /// At-most-once fires in flight.
     claims: Claims,
@@ -39,7 +39,7 @@ pub(crate) struct Deliveries {
     skips: Skips,
 }
 
-impl Deliveries {
+impl DeliveryState {
     pub(crate) fn new(now: Timestamp) -> Self {
         Self {
             lanes: Lanes::default(),
@@ -99,7 +99,7 @@ impl Deliveries {
 }
 
 /// Claims.
-impl Deliveries {
+impl DeliveryState {
     /// Returns the claimed task that a subject names, as firing.
     pub(crate) fn claimed_task(&self, subject: &Subject) -> Option<Task> {
         self.claims.firing_task(subject)
@@ -126,9 +126,9 @@ impl Deliveries {
 }
 
 /// Deliveries in flight at other brokers.
-impl Deliveries {
-    /// Whether lookups of inherited deliveries are pending. Until they are answered, the owner decides
-    /// nothing.
+impl DeliveryState {
+    /// Whether lookups of inherited deliveries are pending. Until they are answered, the owner
+    /// decides nothing.
     pub(crate) const fn is_resolving(&self) -> bool {
         self.inherited.is_resolving()
     }
@@ -191,9 +191,9 @@ impl Deliveries {
     }
 }
 
-impl Deliveries {
-    /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and not
-    /// with the number of tasks.
+impl DeliveryState {
+    /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and
+    /// not with the number of tasks.
     pub(crate) fn gauges(&self, namespace: Option<&Namespace>, tasks: &LoadedTasks) -> Gauges {
         let (claimed, claimed_aside) = self.claims.count(namespace);
         let skips = self.skips;

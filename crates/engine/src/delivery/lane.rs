@@ -1,10 +1,10 @@
 //! Lanes: the deliveries of one namespace to one target, in order.
 //!
-//! A lane takes due tasks and gives out the next one to send as long as it has capacity. The lane of a
-//! webhook adapts its capacity to the outcomes of its deliveries; the capacity of a queue is what its
-//! workers ask for. Tasks on time go before late ones and retries, which get a share of their own. At
-//! most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which means that they
-//! stay in the store and are loaded again later (a refill).
+//! A lane takes due tasks and gives out the next one to send as long as it has capacity. The lane
+//! of a webhook adapts its capacity to the outcomes of its deliveries; the capacity of a queue is
+//! what its workers ask for. Tasks on time go before late ones and retries, which get a share of
+//! their own. At most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which
+//! means that they stay in the store and are loaded again later (a refill).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use punctual_store::Position;
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
-/// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few enough
-/// that they are still in a cache when their turn comes (twice as many drain 10 % slower).
+/// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few
+/// enough that they are still in a cache when their turn comes (twice as many drain 10 % slower).
 const QUEUED_MAX: usize = 32_768;
 /// A lane that has spilled tasks is refilled when fewer than this are left.
 const QUEUED_LOW: usize = QUEUED_MAX / 4;
@@ -167,8 +167,8 @@ impl Lane {
         late.into_iter().chain(on_time).collect()
     }
 
-    /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by one.
-    /// The capacity of a queue is set by its workers.
+    /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by
+    /// one. The capacity of a queue is set by its workers.
     fn adapt(&mut self, outcome: Option<&Outcome>) {
         if matches!(self.id.target, LaneTarget::Queue(_)) {
             return;
@@ -255,8 +255,8 @@ impl Lanes {
         self.in_flight
     }
 
-    /// Notes that a task of the lane, which is not waiting any more, is in the store only. While the
-    /// lane is refilled, every spilled task before `refill` waits here again or is done.
+    /// Notes that a task of the lane, which is not waiting any more, is in the store only. While
+    /// the lane is refilled, every spilled task before `refill` waits here again or is done.
     pub(crate) fn spill(&mut self, number: LaneNo, position: Position, refill: Option<Position>) {
         let lane = self.get_mut(number);
         let before = match (lane.refilling, refill) {

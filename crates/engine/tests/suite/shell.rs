@@ -1,6 +1,5 @@
-//! The shell around an owner: a real thread and a real runtime, with a clock that the test moves and a courier that it asks.
-
-#![allow(clippy::unwrap_used, reason = "a test that is surprised should stop")]
+//! The shell of an owner: a real thread and a real runtime, with a clock that the test moves and a
+//! courier that asks the test for outcomes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,17 +19,17 @@ use tokio::sync::{mpsc, oneshot};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// StoredAs still until it is moved.
-struct HandClock(AtomicU64);
+/// A clock that only the test moves.
+struct ManualClock(AtomicU64);
 
-impl HandClock {
-    fn pass(&self, time: Duration) {
+impl ManualClock {
+    fn advance(&self, time: Duration) {
         let millis = u64::try_from(time.as_millis()).unwrap();
         self.0.fetch_add(millis, Ordering::SeqCst);
     }
 }
 
-impl Clock for HandClock {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.0.load(Ordering::SeqCst))
     }
@@ -40,10 +39,10 @@ impl Clock for HandClock {
     }
 }
 
-/// Executor every delivery to the test and takes its word for the outcome.
-struct Asking(mpsc::UnboundedSender<(Delivery, oneshot::Sender<Outcome>)>);
+/// Sends every delivery to the test, which answers with the outcome.
+struct ChannelCourier(mpsc::UnboundedSender<(Delivery, oneshot::Sender<Outcome>)>);
 
-impl Courier for Asking {
+impl Courier for ChannelCourier {
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         for delivery in deliveries {
             let (answer, outcome) = oneshot::channel();
@@ -57,37 +56,37 @@ impl Courier for Asking {
     }
 }
 
-struct Stage {
-    clock: Arc<HandClock>,
+struct RunningOwner {
+    clock: Arc<ManualClock>,
     owner: OwnerHandle,
     stopped: oneshot::Receiver<StoreError>,
-    strays: mpsc::UnboundedReceiver<OrphanReport>,
-    carried: mpsc::UnboundedReceiver<(Delivery, oneshot::Sender<Outcome>)>,
+    orphans: mpsc::UnboundedReceiver<OrphanReport>,
+    deliveries: mpsc::UnboundedReceiver<(Delivery, oneshot::Sender<Outcome>)>,
 }
 
-async fn stage() -> Stage {
-    let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
-    stage_with(Arc::new(MemoryStore::default()), clock, Vec::new()).await
+async fn start() -> RunningOwner {
+    let clock = Arc::new(ManualClock(AtomicU64::new(1_700_000_000_000)));
+    start_with(Arc::new(MemoryStore::default()), clock, Vec::new()).await
 }
 
-async fn stage_with(
+async fn start_with(
     store: Arc<MemoryStore>,
-    clock: Arc<HandClock>,
-    flights: Vec<InFlight>,
-) -> Stage {
+    clock: Arc<ManualClock>,
+    in_flight: Vec<InFlight>,
+) -> RunningOwner {
     let broker = BrokerId::new("here:1");
-    let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
-    let (strays, straying) = mpsc::unbounded_channel();
-    let (deliveries, carried) = mpsc::unbounded_channel();
-    let courier = Arc::new(Asking(deliveries));
+    let acquired = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
+    let (orphans, orphans_received) = mpsc::unbounded_channel();
+    let (sender, deliveries) = mpsc::unbounded_channel();
+    let courier = Arc::new(ChannelCourier(sender));
     let budget = Budget::shared_by(1);
-    let terms = OwnerConfig { retention: Retention::default(), budget, keeps_batches: false };
-    let (ownership, strays) = (taken.unwrap(), OrphanReports::to(strays));
+    let config = OwnerConfig { retention: Retention::default(), budget, keeps_batches: false };
+    let (ownership, orphans) = (acquired.unwrap(), OrphanReports::to(orphans));
     let clocked = Arc::clone(&clock);
     let (owner, stopped) =
-        spawn(ownership, flights, store, courier, clocked, terms, strays).unwrap();
+        spawn(ownership, in_flight, store, courier, clocked, config, orphans).unwrap();
     owner.give_room(shop(), Queue::new("orders").unwrap(), 8);
-    Stage { clock, owner, stopped, strays: straying, carried }
+    RunningOwner { clock, owner, stopped, orphans: orphans_received, deliveries }
 }
 
 /// Sends one command and waits for its reply.
@@ -122,32 +121,32 @@ fn in_an_hour() -> ScheduleCommand {
 }
 
 #[tokio::test]
-async fn a_task_is_carried_when_the_clock_has_come_to_its_time() {
-    let mut stage = stage().await;
-    let task = schedule(&stage.owner).await.unwrap();
-    assert!(stage.carried.try_recv().is_err());
-    stage.clock.pass(HOUR);
-    // A command wakes the owner, which then lookups at the time.
-    get(&stage.owner, &task).await.unwrap();
-    let (delivery, answer) = stage.carried.recv().await.unwrap();
+async fn a_task_is_sent_when_it_is_due() {
+    let mut running = start().await;
+    let task = schedule(&running.owner).await.unwrap();
+    assert!(running.deliveries.try_recv().is_err());
+    running.clock.advance(HOUR);
+    // A command wakes the owner, which then checks the time.
+    get(&running.owner, &task).await.unwrap();
+    let (delivery, answer) = running.deliveries.recv().await.unwrap();
     assert_eq!(delivery.fire_id, task.fire().id);
-    let firing = cancel(&stage.owner, &task).await;
+    let firing = cancel(&running.owner, &task).await;
     assert!(matches!(firing, Ok(Reply::Cancelled(Cancelled::Firing(_)))), "{firing:?}");
     answer.send(Outcome::Acked).unwrap();
-    stage.owner.drain();
-    assert!(stage.stopped.await.is_err(), "it ended well, without a reason to give");
-    let refused = schedule(&stage.owner).await;
+    running.owner.drain();
+    assert!(running.stopped.await.is_err(), "it ended without an error");
+    let refused = schedule(&running.owner).await;
     assert_eq!(refused, Err(EngineError::Stopped));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
-    let stage = stage().await;
+async fn every_call_is_answered_also_after_the_end() {
+    let running = start().await;
     let calls = (0..64).map(|_| {
-        let owner = stage.owner.clone();
+        let owner = running.owner.clone();
         tokio::spawn(async move {
             let mut created = 0;
-            // Until it is told that there is nobody any more.
+            // Until calls are refused.
             while schedule(&owner).await.is_ok() {
                 created += 1;
             }
@@ -156,77 +155,77 @@ async fn every_call_is_answered_whenever_it_comes_and_after_the_end_as_well() {
     });
     let calls: Vec<_> = calls.collect();
     for _ in 0..100 {
-        schedule(&stage.owner).await.unwrap();
+        schedule(&running.owner).await.unwrap();
     }
-    stage.owner.drain();
+    running.owner.drain();
     let mut created = 0;
     for call in calls {
         created += call.await.unwrap();
     }
     assert!(created > 0);
     for _ in 0..100 {
-        assert_eq!(schedule(&stage.owner).await, Err(EngineError::Stopped));
+        assert_eq!(schedule(&running.owner).await, Err(EngineError::Stopped));
     }
 }
 
 #[tokio::test]
-async fn what_is_under_way_goes_on_at_the_owner_who_comes_next() {
-    let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
+async fn a_delivery_in_flight_is_settled_by_the_next_owner() {
+    let clock = Arc::new(ManualClock(AtomicU64::new(1_700_000_000_000)));
     let store = Arc::new(MemoryStore::default());
-    let mut old = stage_with(Arc::clone(&store), Arc::clone(&clock), Vec::new()).await;
+    let mut old = start_with(Arc::clone(&store), Arc::clone(&clock), Vec::new()).await;
     let task = schedule(&old.owner).await.unwrap();
-    clock.pass(HOUR);
+    clock.advance(HOUR);
     get(&old.owner, &task).await.unwrap();
-    let (_, answer) = old.carried.recv().await.unwrap();
+    let (_, answer) = old.deliveries.recv().await.unwrap();
     let handing_over = old.owner.hand_over();
-    // It has begun when what was asked after it is answered.
+    // The hand-over has begun when a later request is answered.
     old.owner.gauges(None).await.unwrap();
-    clock.pass(HAND_OVER_WAIT);
-    let flights = handing_over.await.unwrap();
-    assert_eq!(flights.len(), 1);
-    assert!(old.stopped.await.is_err(), "it ended well");
+    clock.advance(HAND_OVER_WAIT);
+    let in_flight = handing_over.await.unwrap();
+    assert_eq!(in_flight.len(), 1);
+    assert!(old.stopped.await.is_err(), "it ended without an error");
     assert_eq!(get(&old.owner, &task).await, Err(EngineError::Stopped));
     assert_eq!(old.owner.hand_over().await, Err(EngineError::Stopped), "once");
 
-    let mut new = stage_with(store, clock, flights).await;
+    let mut new = start_with(store, clock, in_flight).await;
     let firing = cancel(&new.owner, &task).await;
     assert!(matches!(firing, Ok(Reply::Cancelled(Cancelled::Firing(_)))), "{firing:?}");
-    // The courier of the old owner comes back there, and its word is passed on.
+    // The courier of the old owner reports there, and the report is passed on.
     answer.send(Outcome::Acked).unwrap();
-    let OrphanReport { partition, reports } = old.strays.recv().await.unwrap();
+    let OrphanReport { partition, reports } = old.orphans.recv().await.unwrap();
     assert_eq!((partition, reports.len()), (PartitionId::FIRST, 1));
     new.owner.report(reports);
     new.owner.drain();
-    assert!(new.stopped.await.is_err(), "nothing is under way any more");
-    assert!(new.carried.try_recv().is_err(), "and nothing was sent a second time");
+    assert!(new.stopped.await.is_err(), "nothing is in flight any more");
+    assert!(new.deliveries.try_recv().is_err(), "nothing was sent twice");
 }
 
 #[tokio::test]
-async fn the_thread_of_an_owner_is_gone_when_nobody_has_a_way_to_it() {
-    let mut stage = stage().await;
-    stage.owner.end();
-    assert!(stage.stopped.await.is_err(), "it was told to end");
-    assert_eq!(schedule(&stage.owner).await, Err(EngineError::Stopped));
-    drop(stage.owner);
-    assert!(stage.strays.recv().await.is_none(), "the last to pass anything on is gone");
+async fn the_thread_of_an_owner_ends_when_its_last_handle_is_dropped() {
+    let mut running = start().await;
+    running.owner.end();
+    assert!(running.stopped.await.is_err(), "it ended as requested");
+    assert_eq!(schedule(&running.owner).await, Err(EngineError::Stopped));
+    drop(running.owner);
+    assert!(running.orphans.recv().await.is_none(), "the thread has ended");
 }
 
 #[tokio::test]
-async fn past_its_lease_an_owner_answers_nobody_until_it_is_extended() {
-    let clock = Arc::new(HandClock(AtomicU64::new(1_700_000_000_000)));
+async fn past_its_lease_an_owner_refuses_calls_until_the_lease_is_extended() {
+    let clock = Arc::new(ManualClock(AtomicU64::new(1_700_000_000_000)));
     let store = Arc::new(MemoryStore::default());
     let broker = BrokerId::new("here:1");
-    let taken = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
-    let ownership = Ownership { until: clock.now().after(HOUR), ..taken.unwrap() };
-    let (deliveries, _carried) = mpsc::unbounded_channel();
+    let acquired = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
+    let ownership = Ownership { until: clock.now().after(HOUR), ..acquired.unwrap() };
+    let (sender, _deliveries) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let terms = OwnerConfig { retention: Retention::default(), budget, keeps_batches: true };
-    let (courier, strays) = (Arc::new(Asking(deliveries)), OrphanReports::none());
+    let config = OwnerConfig { retention: Retention::default(), budget, keeps_batches: true };
+    let (courier, orphans) = (Arc::new(ChannelCourier(sender)), OrphanReports::none());
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =
-        spawn(ownership, Vec::new(), store, courier, clocked, terms, strays).unwrap();
+        spawn(ownership, Vec::new(), store, courier, clocked, config, orphans).unwrap();
     schedule(&owner).await.unwrap();
-    clock.pass(HOUR);
+    clock.advance(HOUR);
     assert_eq!(schedule(&owner).await, Err(EngineError::Stopped));
     owner.extend(clock.now().after(HOUR));
     schedule(&owner).await.unwrap();
