@@ -78,8 +78,8 @@ impl DeliveryState {
 
     /// Returns the lane with the most waiting tasks, and their number.
     pub(crate) fn longest_lane(&self) -> Option<(LaneNo, usize)> {
-        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
-        longest.map(|(number, lane)| (number, lane.len()))
+        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.waiting());
+        longest.map(|(number, lane)| (number, lane.waiting()))
     }
 
     /// Whether a spilled task may be loaded again now.
@@ -204,9 +204,9 @@ impl DeliveryState {
                 continue;
             }
             gauges.lanes += 1;
-            gauges.queued += lane.len();
+            gauges.queued += lane.waiting();
             gauges.inflight += lane.in_flight();
-            let waits = lane.len() > 0 || lane.spilled().is_some();
+            let waits = lane.waiting() > 0 || lane.spilled().is_some();
             gauges.parked_lanes += usize::from(waits && lane.is_starved());
             let first = lane.first().and_then(|id| tasks.get(id));
             let first = first.map(|loaded| loaded.task().fire_at);

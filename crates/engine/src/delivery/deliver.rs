@@ -64,7 +64,7 @@ impl Owner {
             if let Some(spilled) = self.deliveries.lanes.start_refill(lane) {
                 self.loader.refill_from(spilled);
             }
-            self.deliveries.lanes.close_if_empty(lane);
+            self.deliveries.lanes.close_if_idle(lane);
         }
     }
 
