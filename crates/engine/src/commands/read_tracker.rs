@@ -93,7 +93,7 @@ impl ReadTracker {
         read
     }
 
-    /// Ends a read. Its token can still be asked about.
+    /// Ends a read. Its token stays valid until the next batch is durable.
     pub(crate) fn close(&mut self, read: ReadToken) {
         if let Some(count) = self.open.get_mut(&read) {
             *count -= 1;

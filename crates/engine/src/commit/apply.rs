@@ -61,8 +61,8 @@ impl Owner {
                 self.reads.applied();
                 self.take_effect(now);
             }
-            // An earlier sending may still find space, so callers must not be told that there is
-            // none.
+            // An earlier sending may still find space, so new tasks must not be answered as
+            // refused.
             (Err(error @ StoreError::Full { .. }), None) if self.writer.may_grow_late() => {
                 self.stop(error);
             }

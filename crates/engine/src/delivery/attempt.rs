@@ -1,4 +1,4 @@
-//! One attempt: the delivery that travels, and the report that comes back.
+//! One attempt: the delivery that is sent, and the report about it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use punctual_core::{AttemptNo, FireId, NewTask, Occasion, Outcome, Task, Timesta
 use crate::delivery::lane::LaneNo;
 use crate::ownership::lease::LeaseEnd;
 
-/// What travels for one attempt.
+/// What is sent for one attempt.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     /// The same for every attempt of a fire, so that receivers can deduplicate.
@@ -67,8 +67,7 @@ impl Delivery {
 
 /// A redrive keeps the nominal time of the fire, clears its attempts and is due at once. Nothing
 /// else moves a `once` task without attempts behind its nominal time. A redrive within the
-/// millisecond of the nominal time is not told from a first attempt, and need not be: it is not
-/// late.
+/// millisecond of the nominal time counts as a first attempt, which it may: it is not late.
 fn is_redriven(task: &Task) -> bool {
     !task.goes_on() && task.attempts.is_empty() && task.fire_at > task.due_at()
 }

@@ -92,8 +92,8 @@ impl LoadedTask {
     /// Returns when its next fire overlaps the present one.
     fn overlaps_at(&self) -> Option<Timestamp> {
         let task = &self.task;
-        let alone = task.overlapping.is_empty() && !task.may_overlap();
-        if alone || task.state != TaskState::Scheduled {
+        let never_overlaps = task.overlapping.is_empty() && !task.may_overlap();
+        if never_overlaps || task.state != TaskState::Scheduled {
             return None;
         }
         task.with_next_fire(&self.in_flight).map(|next| next.fire_at)

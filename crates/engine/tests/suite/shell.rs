@@ -90,24 +90,24 @@ async fn start_with(
 }
 
 /// Sends one command and waits for its reply.
-async fn ask(owner: &OwnerHandle, command: Command) -> Result<Reply, EngineError> {
+async fn send(owner: &OwnerHandle, command: Command) -> Result<Reply, EngineError> {
     let replies = owner.call(vec![command]).await?;
     replies.into_iter().next().unwrap()
 }
 
 async fn schedule(owner: &OwnerHandle) -> Result<Task, EngineError> {
-    match ask(owner, Command::Schedule(in_an_hour())).await? {
+    match send(owner, Command::Schedule(in_an_hour())).await? {
         Reply::Scheduled(Scheduled::Created(task)) => Ok(task),
         reply => unreachable!("nothing was there before: {reply:?}"),
     }
 }
 
 async fn get(owner: &OwnerHandle, task: &Task) -> Result<Reply, EngineError> {
-    ask(owner, Command::Get(Subject::Id(shop(), task.id))).await
+    send(owner, Command::Get(Subject::Id(shop(), task.id))).await
 }
 
 async fn cancel(owner: &OwnerHandle, task: &Task) -> Result<Reply, EngineError> {
-    ask(owner, Command::Cancel(Subject::Id(shop(), task.id))).await
+    send(owner, Command::Cancel(Subject::Id(shop(), task.id))).await
 }
 
 fn shop() -> Namespace {
