@@ -1,8 +1,8 @@
 //! Commands are decided one at a time per task, against what the store has.
 //!
-//! A call arrives in `decide`, which queues its commands by subject; `lookup` reads what the store has
-//! about a subject; then the command is decided in the file of its verb. Commands about one subject
-//! are decided in the order in which they arrived, each after the one before is durable.
+//! A call arrives in `decide`, which queues its commands by subject; `lookup` reads what the store
+//! has about a subject; then the command is decided in the file of its verb. Commands about one
+//! subject are decided in the order in which they arrived, each after the one before is durable.
 
 pub(crate) mod cancel;
 pub(crate) mod decide;
@@ -34,8 +34,8 @@ use crate::ownership::in_flight::InFlight;
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     calls: PendingCalls,
-    /// Commands by subject. The first of a queue is being looked up, or was taken and its decision is
-    /// not durable.
+    /// Commands by subject. The first of a queue is being looked up, or was taken and its decision
+    /// is not durable.
     queues: HashMap<Subject, VecDeque<QueuedCommand>, RandomState>,
     /// Lookups in flight.
     lookups: HashMap<Subject, ReadToken, RandomState>,
@@ -61,8 +61,8 @@ impl Commands {
         self.calls.answer(to, reply);
     }
 
-    /// Answers all pending calls: queued commands and `unsent` ones are not carried out, and it is not
-    /// known whether the others are.
+    /// Answers all pending calls: queued commands and `unsent` ones are not carried out, and it is
+    /// not known whether the others are.
     pub(crate) fn refuse_all(&mut self, unsent: impl Iterator<Item = ReplyTo>) {
         let queued = self.queues.drain().flat_map(|(_, queue)| queue);
         for reply in queued.filter_map(|command| command.reply()).chain(unsent) {

@@ -26,7 +26,7 @@ use crate::ownership::in_flight::InFlight;
 
 /// What waits for its turn and what is in flight.
 #[derive(Debug)]
-pub(crate) struct Deliveries {
+pub(crate) struct DeliveryState {
     lanes: Lanes,
     /// At-most-once fires in flight.
     claims: Claims,
@@ -39,7 +39,7 @@ pub(crate) struct Deliveries {
     skips: Skips,
 }
 
-impl Deliveries {
+impl DeliveryState {
     pub(crate) fn new(now: Timestamp) -> Self {
         Self {
             lanes: Lanes::default(),
@@ -78,8 +78,8 @@ impl Deliveries {
 
     /// Returns the lane with the most waiting tasks, and their number.
     pub(crate) fn longest_lane(&self) -> Option<(LaneNo, usize)> {
-        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
-        longest.map(|(number, lane)| (number, lane.len()))
+        let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.waiting());
+        longest.map(|(number, lane)| (number, lane.waiting()))
     }
 
     /// Whether a spilled task may be loaded again now.
@@ -99,7 +99,7 @@ impl Deliveries {
 }
 
 /// Claims.
-impl Deliveries {
+impl DeliveryState {
     /// Returns the claimed task that a subject names, as firing.
     pub(crate) fn claimed_task(&self, subject: &Subject) -> Option<Task> {
         self.claims.firing_task(subject)
@@ -126,9 +126,9 @@ impl Deliveries {
 }
 
 /// Deliveries in flight at other brokers.
-impl Deliveries {
-    /// Whether lookups of inherited deliveries are pending. Until they are answered, the owner decides
-    /// nothing.
+impl DeliveryState {
+    /// Whether lookups of inherited deliveries are pending. Until they are answered, the owner
+    /// decides nothing.
     pub(crate) const fn is_resolving(&self) -> bool {
         self.inherited.is_resolving()
     }
@@ -191,9 +191,9 @@ impl Deliveries {
     }
 }
 
-impl Deliveries {
-    /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and not
-    /// with the number of tasks.
+impl DeliveryState {
+    /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and
+    /// not with the number of tasks.
     pub(crate) fn gauges(&self, namespace: Option<&Namespace>, tasks: &LoadedTasks) -> Gauges {
         let (claimed, claimed_aside) = self.claims.count(namespace);
         let skips = self.skips;
@@ -204,9 +204,9 @@ impl Deliveries {
                 continue;
             }
             gauges.lanes += 1;
-            gauges.queued += lane.len();
+            gauges.queued += lane.waiting();
             gauges.inflight += lane.in_flight();
-            let waits = lane.len() > 0 || lane.spilled().is_some();
+            let waits = lane.waiting() > 0 || lane.spilled().is_some();
             gauges.parked_lanes += usize::from(waits && lane.is_starved());
             let first = lane.first().and_then(|id| tasks.get(id));
             let first = first.map(|loaded| loaded.task().fire_at);

@@ -121,7 +121,7 @@ impl ActionQueue {
         self.ready.push(action);
     }
 
-    /// Adds an action that the store is asked again after a pause.
+    /// Adds an action that is repeated after a pause, because the store was unavailable.
     pub(crate) fn retry(&mut self, action: Action, now: Timestamp) {
         self.later.push((now.after(STORE_PAUSE), action));
     }

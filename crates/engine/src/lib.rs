@@ -2,19 +2,20 @@
 //!
 //! # Design
 //!
-//! The [`Owner`] is a plain value without threads or I/O: [`Owner::on`] takes an [`Event`] and `now`,
-//! [`Owner::act`] returns the [`Action`]s to carry out. Every race is an order of events that a test
-//! can write down, and tests move time instead of sleeping. A thin shell ([`spawn`]) runs an owner on
-//! a thread of its own, which only decides and waits for time; reads, writes and deliveries run on the
-//! runtime and come back as events.
+//! The [`Owner`] is a plain value without threads or I/O: [`Owner::on`] takes an [`Event`] and
+//! `now`, [`Owner::act`] returns the [`Action`]s to carry out. Every race is an order of events
+//! that a test can write down, and tests move time instead of sleeping. A thin shell ([`spawn`])
+//! runs an owner on a thread of its own, which only decides and waits for time; reads, writes and
+//! deliveries run on the runtime and come back as events.
 //!
 //! # The path of a task
 //!
 //! A call arrives through `handle`. `commands` decides each of its commands against what the store
 //! has. `commit` writes the decision; when it is durable, the caller is answered. `loaded` copies
-//! tasks that are due soon into memory and fires them. `delivery` sends them, lane by lane, and settles
-//! their outcomes with a decision again. `ownership` has the lease, the hand-over to another broker
-//! and what happens after a crash. `shell` is the thread. `owner` has the state and the order of work.
+//! tasks that are due soon into memory and fires them. `delivery` sends them, lane by lane, and
+//! settles their outcomes with a decision again. `ownership` has the lease, the hand-over to
+//! another broker and what happens after a crash. `shell` is the thread. `owner` has the state and
+//! the order of work.
 //!
 //! # Guarantees
 //!
@@ -24,8 +25,8 @@
 //!   (`commands::read_tracker`).
 //! - No attempt starts before `fire_at`, or after the lease.
 //!
-//! HTTP, gRPC, Redis, files and the machine's clock are in other crates, and so is the choice of who
-//! owns which partition.
+//! HTTP, gRPC, Redis, files and the machine's clock are in other crates, and so is the choice of
+//! who owns which partition.
 
 mod commands;
 mod commit;

@@ -1,8 +1,8 @@
 //! Tasks that are due soon are copied from the store into memory, and fire there on time.
 //!
-//! `load` reads the store ahead of time; `tasks` holds the copies and their timers; `fire` takes the
-//! tasks whose time has come and passes them to `delivery`. Losing all of it loses nothing: the store
-//! has every task.
+//! `load` reads the store ahead of time; `tasks` holds the copies and their timers; `fire` takes
+//! the tasks whose time has come and passes them to `delivery`. Losing all of it loses nothing: the
+//! store has every task.
 
 pub(crate) mod budget;
 pub(crate) mod fire;

@@ -1,8 +1,8 @@
 //! The owner of a partition: its state, in parts, and the order in which it works.
 //!
 //! [`Owner::on`] takes an event and `now`; [`Owner::act`] fires what is due and returns the actions
-//! that the shell carries out. Between two calls nothing is half done. Each folder keeps its part of
-//! the state private and adds the steps that need several parts as methods of the owner.
+//! that the shell carries out. Between two calls nothing is half done. Each folder keeps its part
+//! of the state private and adds the steps that need several parts as methods of the owner.
 
 use punctual_core::{Namespace, Timestamp};
 use punctual_store::{Retention, StoreError};
@@ -10,7 +10,7 @@ use punctual_store::{Retention, StoreError};
 use crate::commands::Commands;
 use crate::commands::read_tracker::ReadTracker;
 use crate::commit::writer::BatchWriter;
-use crate::delivery::Deliveries;
+use crate::delivery::DeliveryState;
 use crate::delivery::lane::LaneId;
 use crate::event::{Action, ActionQueue, Event};
 use crate::gauges::Gauges;
@@ -49,7 +49,7 @@ pub struct Owner {
     /// How far the store was read.
     pub(crate) loader: Loader,
     /// Lanes, claims, and what is in flight.
-    pub(crate) deliveries: Deliveries,
+    pub(crate) deliveries: DeliveryState,
     /// What the shell is to do.
     pub(crate) actions: ActionQueue,
     /// The last answer of the store was that it is unavailable.
@@ -68,7 +68,7 @@ impl Owner {
             writer: BatchWriter::new(config.keeps_batches),
             tasks: LoadedTasks::new(config.budget, now),
             loader: Loader::new(),
-            deliveries: Deliveries::new(now),
+            deliveries: DeliveryState::new(now),
             actions: ActionQueue::default(),
             store_away: false,
             stopped: false,
@@ -234,8 +234,8 @@ impl Owner {
         self.actions.push(Action::End);
     }
 
-    /// Answers every pending command and decides nothing from now on. Commands that were not sent to
-    /// the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
+    /// Answers every pending command and decides nothing from now on. Commands that were not sent
+    /// to the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
     fn close(&mut self) {
         self.stopped = true;
         self.answer_durable();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use punctual_core::{Epoch, PartitionId, Sequence, TaskId, Timestamp};
 
 use crate::delivery::attempt::Report;
-use crate::ownership::in_flight::HandOver;
+use crate::ownership::in_flight::PendingHandOver;
 use crate::ownership::lease::LeaseEnd;
 use crate::ownership::recover::Ownership;
 
@@ -31,7 +31,7 @@ pub(crate) struct Tenure {
     /// Of the next task id; `None` when the epoch has none left.
     sequence: Option<Sequence>,
     draining: bool,
-    handing_over: Option<HandOver>,
+    handing_over: Option<PendingHandOver>,
     /// When the next sweep is due; `None` while one is in flight.
     sweeps_at: Option<Timestamp>,
 }
@@ -66,7 +66,8 @@ impl Tenure {
     pub(crate) fn check_lease(&mut self, now: Timestamp) -> bool {
         let lapsed = !self.may_act(now);
         if lapsed && !self.lapsed {
-            tracing::warn!(partition = %self.partition, "lease ended; firing stops until it is extended");
+            let partition = self.partition;
+            tracing::warn!(%partition, "lease ended; firing stops until it is extended");
         }
         self.lapsed = lapsed;
         !lapsed
@@ -108,7 +109,7 @@ impl Tenure {
 
     /// Returns when a hand-over continues even if no event arrives.
     pub(crate) fn hand_over_wakes_at(&self) -> Option<Timestamp> {
-        self.handing_over.as_ref().map(HandOver::wakes_at)
+        self.handing_over.as_ref().map(PendingHandOver::wakes_at)
     }
 
     /// Keeps reports that arrive too late to be settled here, and returns the others.
@@ -121,7 +122,7 @@ impl Tenure {
 
     /// Fails a hand-over that has not finished. Returns the reports that arrived late.
     pub(crate) fn fail_hand_over(&mut self) -> Option<Vec<Report>> {
-        self.handing_over.take().map(HandOver::fail)
+        self.handing_over.take().map(PendingHandOver::fail)
     }
 
     /// Returns when the next sweep is due, unless one is in flight.

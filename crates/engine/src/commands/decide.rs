@@ -1,8 +1,8 @@
 //! Queues commands by subject and decides the first of each queue when its lookup is answered.
 //!
-//! A command that changes nothing is answered at once; every other one becomes a decision in the file
-//! of its verb and is answered when that is durable. A command without a subject is decided without a
-//! lookup.
+//! A command that changes nothing is answered at once; every other one becomes a decision in the
+//! file of its verb and is answered when that is durable. A command without a subject is decided
+//! without a lookup.
 
 use std::collections::VecDeque;
 
@@ -90,8 +90,8 @@ impl Owner {
         }
     }
 
-    /// Returns the lookup to repeat while the store is unavailable. Once the lease has ended, callers
-    /// are refused, and only the owner's own commands still need one.
+    /// Returns the lookup to repeat while the store is unavailable. Once the lease has ended,
+    /// callers are refused, and only the owner's own commands still need one.
     pub(crate) fn lookup_to_repeat(&mut self, lookup: Lookup, now: Timestamp) -> Option<Lookup> {
         if self.tenure.may_act(now) {
             return Some(lookup);
@@ -182,8 +182,8 @@ impl Owner {
         }
     }
 
-    /// Uses the copy in memory of a task with overlapping fires: the store gets them only when one of
-    /// them has ended.
+    /// Uses the copy in memory of a task with overlapping fires: the store gets them only when one
+    /// of them has ended.
     fn with_overlapping(&self, found: FoundTask) -> FoundTask {
         match found.task.as_ref().and_then(|task| self.tasks.get(task.id)) {
             Some(loaded) if !loaded.task().overlapping.is_empty() => {

@@ -1,8 +1,9 @@
-//! Idempotency: what was created under which idempotency key, so that repeating a call creates nothing.
+//! Idempotency: what was created under which idempotency key, so that repeating a call creates
+//! nothing.
 //!
-//! A receipt is itself a task. It is stored in the same batch as the task it is about, under a key made
-//! of the idempotency key, in a namespace that callers cannot name. It is due when the key is forgotten
-//! and ends then without being sent, so stores need no support for it.
+//! A receipt is itself a task. It is stored in the same batch as the task it is about, under a key
+//! made of the idempotency key, in a namespace that callers cannot name. It is due when the key is
+//! forgotten and ends then without being sent, so stores need no support for it.
 //!
 //! A task with a key is in the partition of that key, and so is its receipt. In that case the
 //! idempotency key is first bound to the definition in its own partition, so that using the same

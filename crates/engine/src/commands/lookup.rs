@@ -124,7 +124,7 @@ async fn find<S: TaskStore>(
     lookups: &[Lookup],
     found: &mut [FoundTask],
 ) -> Result<(), StoreError> {
-    let mut named: Vec<_> = lookups
+    let mut by_key: Vec<_> = lookups
         .iter()
         .enumerate()
         .filter_map(|(index, lookup)| match &lookup.subject {
@@ -132,8 +132,8 @@ async fn find<S: TaskStore>(
             Subject::Id(..) => None,
         })
         .collect();
-    named.sort_by(|a, b| a.0.cmp(b.0));
-    for group in named.chunk_by(|a, b| a.0 == b.0) {
+    by_key.sort_by(|a, b| a.0.cmp(b.0));
+    for group in by_key.chunk_by(|a, b| a.0 == b.0) {
         let keys: Vec<_> = group.iter().map(|(_, key, _)| (*key).clone()).collect();
         let heads = store.find(partition, group[0].0, &keys).await?;
         for (head, (_, _, index)) in heads.into_iter().zip(group) {

@@ -1,8 +1,8 @@
 //! Sends lookups and uses their results.
 //!
-//! Lookups that are wanted in one turn of the owner go to the store together. A result that is out of
-//! date is not used: the subject is looked up again, if need be after the decision in question is
-//! durable.
+//! Lookups that are wanted in one turn of the owner go to the store together. A result that is out
+//! of date is not used: the subject is looked up again, if need be after the decision in question
+//! is durable.
 
 use punctual_core::{TaskId, Timestamp};
 use punctual_store::StoreError;
@@ -79,8 +79,8 @@ impl Owner {
         }
     }
 
-    /// Looks a subject up again because the result is out of date: at once if the change is durable,
-    /// otherwise once it is.
+    /// Looks a subject up again because the result is out of date: at once if the change is
+    /// durable, otherwise once it is.
     fn look_up_when_durable(&mut self, subject: Subject, scope: Scope) {
         let (Scope::Task(id) | Scope::Letters(id)) = scope;
         if self.reads.is_undurable(scope) {

@@ -1,7 +1,7 @@
 //! Pausing and resuming a task.
 //!
-//! A paused task starts no attempt. An attempt in flight continues, and what follows from it waits. On
-//! resume, fires that were due while the task was paused are skipped, and a watch is armed anew.
+//! A paused task starts no attempt. An attempt in flight continues, and what follows from it waits.
+//! On resume, fires that were due while the task was paused are skipped, and a watch is armed anew.
 
 use punctual_core::{NextStep, Task, TaskState, Timestamp};
 use punctual_store::Change;

@@ -1,10 +1,10 @@
 //! Tracks which reads of the store are out of date.
 //!
-//! A read takes a while, and the owner makes decisions meanwhile. The result of a read about a task is
-//! used only if no decision about the task was made after the read began, and none that was made
-//! before was still pending. The letters of a task that continues have a scope of their own: whatever
-//! becomes of them, what was read about the task still holds. A task id is forgotten as soon as no
-//! open read is older than its last change.
+//! A read takes a while, and the owner makes decisions meanwhile. The result of a read about a task
+//! is used only if no decision about the task was made after the read began, and none that was made
+//! before was still pending. The letters of a task that continues have a scope of their own:
+//! whatever becomes of them, what was read about the task still holds. A task id is forgotten as
+//! soon as no open read is older than its last change.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -56,8 +56,8 @@ pub(crate) struct ReadTracker {
     valid_from: u64,
 }
 
-/// Recent decisions, by task id only: the tables are used with every decision, and when many tasks are
-/// due at once they are larger than a cache.
+/// Recent decisions, by task id only: the tables are used with every decision, and when many tasks
+/// are due at once they are larger than a cache.
 #[derive(Debug, Default)]
 struct Changes {
     /// The number of decisions about a task that are not durable.
@@ -93,7 +93,7 @@ impl ReadTracker {
         read
     }
 
-    /// Ends a read. Its token can still be asked about.
+    /// Ends a read. Its token stays valid until the next batch is durable.
     pub(crate) fn close(&mut self, read: ReadToken) {
         if let Some(count) = self.open.get_mut(&read) {
             *count -= 1;

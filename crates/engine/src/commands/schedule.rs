@@ -1,7 +1,8 @@
 //! Scheduling: a task is created, or replaces the one that its key names.
 //!
-//! A task that is replaced ends in the same batch in which its successor is stored, so there is never
-//! none and never two. A task that fires more than once keeps its id and gets a new definition.
+//! A task that is replaced ends in the same batch in which its successor is stored, so there is
+//! never none and never two. A task that fires more than once keeps its id and gets a new
+//! definition.
 
 use std::sync::Arc;
 
@@ -67,8 +68,8 @@ impl Owner {
         self.write(decision);
     }
 
-    /// Adds the receipt to a decision, if the command has an idempotency key. Returns `false` if the
-    /// epoch has no ids left.
+    /// Adds the receipt to a decision, if the command has an idempotency key. Returns `false` if
+    /// the epoch has no ids left.
     fn store_receipt(
         &mut self,
         decision: &mut Decision,
@@ -88,8 +89,8 @@ impl Owner {
         true
     }
 
-    /// Gives a task a new definition under its id: its history stays, and what was fired is not fired
-    /// again.
+    /// Gives a task a new definition under its id: its history stays, and what was fired is not
+    /// fired again.
     fn edit(&mut self, old: Task, command: &ScheduleCommand, requester: Requester, now: Timestamp) {
         let firing = self.tasks.is_firing(old.id);
         let was = old.state;

@@ -71,8 +71,8 @@ impl Owner {
         }
     }
 
-    /// Whether the task is only moved to a later time: it waits for its first attempt, and no limit of
-    /// its schedule applies.
+    /// Whether the task is only moved to a later time: it waits for its first attempt, and no limit
+    /// of its schedule applies.
     fn only_postpones(&self, head: &Head, due: Due, now: Timestamp) -> bool {
         let limited = matches!(head.schedule, Schedule::Watch { postpone_max: Some(_), .. });
         let waits = head.state == TaskState::Scheduled && !self.tasks.is_firing(head.id);

@@ -1,9 +1,10 @@
 //! Writing: the owner sends batches to the store and carries out what follows from them.
 //!
-//! Nothing is answered and nothing takes effect before it is durable. Effects are carried out in the
-//! order of the decisions, some in each turn, so that a large batch does not delay timers. If the
-//! result of a batch cannot be found out, the owner stops and the next epoch fences what it sent. With
-//! nothing left to write, an empty batch asks after a while whether the store still has the last ones.
+//! Nothing is answered and nothing takes effect before it is durable. Effects are carried out in
+//! the order of the decisions, some in each turn, so that a large batch does not delay timers. If
+//! the result of a batch cannot be found out, the owner stops and the next epoch fences what it
+//! sent. With nothing left to write, an empty batch asks after a while whether the store still has
+//! the last ones.
 
 use punctual_core::Timestamp;
 use punctual_store::{Change, Resource, StoreError};
@@ -60,7 +61,8 @@ impl Owner {
                 self.reads.applied();
                 self.take_effect(now);
             }
-            // An earlier sending may still find space, so callers must not be told that there is none.
+            // An earlier sending may still find space, so new tasks must not be answered as
+            // refused.
             (Err(error @ StoreError::Full { .. }), None) if self.writer.may_grow_late() => {
                 self.stop(error);
             }

@@ -15,8 +15,8 @@ use crate::handle::reply::Reply;
 
 /// Changes that are written together, and what follows once they are durable.
 ///
-/// Small, because many decisions queue up when many tasks are due at once: large values are behind a
-/// pointer, and changes are shared with the batch that carries them.
+/// Small, because many decisions queue up when many tasks are due at once: large values are behind
+/// a pointer, and changes are shared with the batch that carries them.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     pub(crate) changes: SmallVec<[Arc<Change>; 2]>,
@@ -144,8 +144,8 @@ pub(crate) enum Effect {
     Postpone { namespace: Namespace, id: TaskId, fire_at: Timestamp, version: Version },
     /// Remove a task that has ended.
     Remove(TaskId),
-    /// Send an at-most-once fire whose claim is durable, and file the task before its next fire, if it
-    /// has one.
+    /// Send an at-most-once fire whose claim is durable, and file the task before its next fire, if
+    /// it has one.
     SendClaimed { id: TaskId, next: Option<Box<Task>> },
     /// Remove the claim of a fire whose outcome is durable.
     ReleaseClaim(FireId),

@@ -1,11 +1,11 @@
-//! A store that fails over may have lost batches that it had acknowledged. The owner sends them again
-//! from memory and does not rely on what the store answered meanwhile.
+//! A store that fails over may have lost batches that it had acknowledged. The owner sends them
+//! again from memory and does not rely on what the store answered meanwhile.
 //!
 //! No command is answered as not done if a batch that was sent before may still do it. A batch in
-//! doubt is refused only while batches before it are missing; it may arrive right behind the last of
-//! them, so it stays unchanged. If one of its decisions may rest on what the store had lost, an empty
-//! batch takes its number after the repair and the owner stops: which of the two was written is not
-//! known, and the next epoch fences the other. `writer` has the batches and sends them.
+//! doubt is refused only while batches before it are missing; it may arrive right behind the last
+//! of them, so it stays unchanged. If one of its decisions may rest on what the store had lost, an
+//! empty batch takes its number after the repair and the owner stops: which of the two was written
+//! is not known, and the next epoch fences the other. `writer` has the batches and sends them.
 
 use punctual_core::Timestamp;
 use punctual_store::BatchNo;

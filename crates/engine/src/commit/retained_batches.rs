@@ -69,8 +69,8 @@ impl RetainedBatches {
     }
 }
 
-/// The tasks and keys that changes are about. A store that lacks the changes still answers correctly
-/// about all others.
+/// The tasks and keys that changes are about. A store that lacks the changes still answers
+/// correctly about all others.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeSubjects {
     tasks: HashSet<TaskId>,

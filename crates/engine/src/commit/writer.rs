@@ -1,9 +1,10 @@
 //! The queue of decisions that are not durable or have not taken effect, and the batch in flight.
 //!
-//! One batch is in flight at a time; decisions that are made meanwhile form the next one, so batches
-//! grow under load by themselves. A batch whose result is not known (in doubt) is sent again under its
-//! number and unchanged, because an earlier sending may still arrive. For a store that may lose
-//! batches it has acknowledged, the last ones are retained and sent again in order (a repair).
+//! One batch is in flight at a time; decisions that are made meanwhile form the next one, so
+//! batches grow under load by themselves. A batch whose result is not known (in doubt) is sent
+//! again under its number and unchanged, because an earlier sending may still arrive. For a store
+//! that may lose batches it has acknowledged, the last ones are retained and sent again in order (a
+//! repair).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -134,8 +135,8 @@ impl BatchWriter {
             return batch.clone();
         }
         if self.stops.is_some() {
-            // Takes the number of the batch in doubt, so that it is not written if that can still be
-            // prevented.
+            // Takes the number of the batch in doubt, so that it is not written if that can still
+            // be prevented.
             return Batch { number: self.next, changes: Vec::new() };
         }
         self.latest()
@@ -229,8 +230,8 @@ impl BatchWriter {
     }
 
     /// Removes the decisions that may rest on what the store has lost and returns them. A batch in
-    /// doubt stays unchanged; if one of its decisions may be wrong, the owner stops after the repair.
-    /// Every durable decision must have taken effect.
+    /// doubt stays unchanged; if one of its decisions may be wrong, the owner stops after the
+    /// repair. Every durable decision must have taken effect.
     pub(crate) fn take_unfounded(
         &mut self,
         expected: BatchNo,

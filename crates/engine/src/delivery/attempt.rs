@@ -1,4 +1,4 @@
-//! One attempt: the delivery that travels, and the report that comes back.
+//! One attempt: the delivery that is sent, and the report about it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use punctual_core::{AttemptNo, FireId, NewTask, Occasion, Outcome, Task, Timesta
 use crate::delivery::lane::LaneNo;
 use crate::ownership::lease::LeaseEnd;
 
-/// What travels for one attempt.
+/// What is sent for one attempt.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     /// The same for every attempt of a fire, so that receivers can deduplicate.
@@ -18,13 +18,13 @@ pub struct Delivery {
     pub fire_at: Timestamp,
     /// Why there is a fire.
     pub occasion: Occasion,
-    /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`. A redriven
-    /// fire of a task that had continued without it is a new task, and not marked.
+    /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`. A
+    /// redriven fire of a task that had continued without it is a new task, and not marked.
     pub redriven: bool,
     /// When the attempt was sent. A courier that waits before it sends sets the later time.
     pub fired_at: Timestamp,
-    /// From this time on the delivery must not be sent and is reported as not sent: another broker may
-    /// own the partition and may have answered that the task is cancelled.
+    /// From this time on the delivery must not be sent and is reported as not sent: another broker
+    /// may own the partition and may have answered that the task is cancelled.
     pub lease_end: LeaseEnd,
     /// The version of the task.
     pub version: Version,
@@ -65,8 +65,9 @@ impl Delivery {
     }
 }
 
-/// A redrive keeps the nominal time of the fire and is due when it was asked for. Without attempts,
-/// nothing else sets a `once` task later than its nominal time.
+/// A redrive keeps the nominal time of the fire, clears its attempts and is due at once. Nothing
+/// else moves a `once` task without attempts behind its nominal time. A redrive within the
+/// millisecond of the nominal time counts as a first attempt, which it may: it is not late.
 fn is_redriven(task: &Task) -> bool {
     !task.goes_on() && task.attempts.is_empty() && task.fire_at > task.due_at()
 }

@@ -1,8 +1,8 @@
 //! Claims: at-most-once fires, from the moment their claim is durable until their outcome is known.
 //!
-//! The store has a claimed fire as a dead letter with an unknown outcome and has freed the key of its
-//! task. The task is kept here, to be settled when its courier reports. A crash loses all of this and
-//! leaves exactly those letters.
+//! The store has a claimed fire as a dead letter with an unknown outcome and has freed the key of
+//! its task. The task is kept here, to be settled when its courier reports. A crash loses all of
+//! this and leaves exactly those letters.
 
 use std::collections::{HashMap, HashSet};
 
@@ -61,8 +61,8 @@ impl Claims {
         }
     }
 
-    /// Notes that a task was stored under its key. A claimed task with the same key counts as replaced
-    /// if it turns out that it was not sent.
+    /// Notes that a task was stored under its key. A claimed task with the same key counts as
+    /// replaced if it turns out that it was not sent.
     pub(crate) fn stored_under_key(&mut self, task: &Task) {
         if self.fires.is_empty() {
             return;
@@ -88,8 +88,8 @@ impl Claims {
         self.fires.iter().map(|(fire_id, claim)| (claim, self.is_key_reused(*fire_id)))
     }
 
-    /// Counts the claims of one namespace or of all: those whose tasks end with them, and those whose
-    /// tasks continue.
+    /// Counts the claims of one namespace or of all: those whose tasks end with them, and those
+    /// whose tasks continue.
     pub(crate) fn count(&self, namespace: Option<&Namespace>) -> (usize, usize) {
         let of = |claim: &&Claim| namespace.is_none_or(|it| claim.task.definition.namespace == *it);
         let task_continues =

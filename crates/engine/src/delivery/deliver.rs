@@ -1,8 +1,8 @@
 //! Delivering: due tasks wait in their lanes and are sent when their lane has capacity.
 //!
-//! A slow receiver holds up its own lane only. An at-most-once fire is claimed, durably, before it is
-//! sent. What becomes of a fire whose outcome is known is decided in `settle`; how a delivery travels
-//! is in `server/courier`.
+//! A slow receiver holds up its own lane only. An at-most-once fire is claimed, durably, before it
+//! is sent. What becomes of a fire whose outcome is known is decided in `settle`; how a delivery
+//! travels is in `server/courier`.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Owner {
             if let Some(spilled) = self.deliveries.lanes.start_refill(lane) {
                 self.loader.refill_from(spilled);
             }
-            self.deliveries.lanes.close_if_empty(lane);
+            self.deliveries.lanes.close_if_idle(lane);
         }
     }
 
@@ -116,8 +116,8 @@ impl Owner {
         self.deliveries.outbox.push(delivery);
     }
 
-    /// Writes the claim of an at-most-once fire: a dead letter with an unknown outcome, which a crash
-    /// leaves as it is. The fire is sent when the claim is durable.
+    /// Writes the claim of an at-most-once fire: a dead letter with an unknown outcome, which a
+    /// crash leaves as it is. The fire is sent when the claim is durable.
     fn claim(&mut self, task: Task, lane: LaneNo, now: Timestamp) {
         let id = task.id;
         let overlap = task.definition.schedule.series().map(|series| series.overlap);

@@ -1,7 +1,7 @@
 //! Deliveries that were in flight at another broker when the partition was handed over.
 //!
-//! They count as in flight in their lanes here. Until the lookups of all of them are answered, calls
-//! and reports are held back. Each ends with a report that is passed on, or at its time.
+//! They count as in flight in their lanes here. Until the lookups of all of them are answered,
+//! calls and reports are held back. Each ends with a report that is passed on, or at its time.
 
 use std::collections::{BTreeSet, HashMap};
 

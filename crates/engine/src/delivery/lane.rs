@@ -1,10 +1,10 @@
 //! Lanes: the deliveries of one namespace to one target, in order.
 //!
-//! A lane takes due tasks and gives out the next one to send as long as it has capacity. The lane of a
-//! webhook adapts its capacity to the outcomes of its deliveries; the capacity of a queue is what its
-//! workers ask for. Tasks on time go before late ones and retries, which get a share of their own. At
-//! most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which means that they
-//! stay in the store and are loaded again later (a refill).
+//! A lane takes due tasks and gives out the next one to send as long as it has capacity. The lane
+//! of a webhook adapts its capacity to the outcomes of its deliveries; the capacity of a queue is
+//! what its workers ask for. Tasks on time go before late ones and retries, which get a share of
+//! their own. At most [`QUEUED_MAX`] tasks of a lane wait in memory; the others are spilled, which
+//! means that they stay in the store and are loaded again later (a refill).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use punctual_store::Position;
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
-/// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few enough
-/// that they are still in a cache when their turn comes (twice as many drain 10 % slower).
+/// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few
+/// enough that they are still in a cache when their turn comes (twice as many drain 10 % slower).
 const QUEUED_MAX: usize = 32_768;
 /// A lane that has spilled tasks is refilled when fewer than this are left.
 const QUEUED_LOW: usize = QUEUED_MAX / 4;
@@ -121,7 +121,7 @@ impl Lane {
     }
 
     /// Returns how many tasks wait.
-    pub(crate) fn len(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.on_time.len() + self.late.len()
     }
 
@@ -133,7 +133,7 @@ impl Lane {
     /// Whether the next task is spilled.
     pub(crate) fn is_full(&self) -> bool {
         let parked = self.is_starved() && self.spilled.is_some();
-        self.len() >= QUEUED_MAX || parked
+        self.waiting() >= QUEUED_MAX || parked
     }
 
     pub(crate) const fn is_starved(&self) -> bool {
@@ -142,7 +142,10 @@ impl Lane {
 
     /// Whether spilled tasks can be loaded again.
     fn wants_refill(&self) -> bool {
-        self.spilled.is_some() && !self.refilling && !self.is_starved() && self.len() < QUEUED_LOW
+        self.spilled.is_some()
+            && !self.refilling
+            && !self.is_starved()
+            && self.waiting() < QUEUED_LOW
     }
 
     /// Takes the next task to send, if the lane has capacity.
@@ -167,8 +170,8 @@ impl Lane {
         late.into_iter().chain(on_time).collect()
     }
 
-    /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by one.
-    /// The capacity of a queue is set by its workers.
+    /// Adapts the capacity of a webhook: a delivery that expired halves it, an answer raises it by
+    /// one. The capacity of a queue is set by its workers.
     fn adapt(&mut self, outcome: Option<&Outcome>) {
         if matches!(self.id.target, LaneTarget::Queue(_)) {
             return;
@@ -180,12 +183,12 @@ impl Lane {
         };
     }
 
-    fn is_empty(&self) -> bool {
-        self.len() == 0 && self.in_flight == 0 && self.spilled.is_none()
+    fn is_idle(&self) -> bool {
+        self.waiting() == 0 && self.in_flight == 0 && self.spilled.is_none()
     }
 }
 
-/// All lanes that are not empty.
+/// All lanes with waiting, spilled or in-flight tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     lanes: Slab<Lane>,
@@ -255,8 +258,8 @@ impl Lanes {
         self.in_flight
     }
 
-    /// Notes that a task of the lane, which is not waiting any more, is in the store only. While the
-    /// lane is refilled, every spilled task before `refill` waits here again or is done.
+    /// Notes that a task of the lane, which is not waiting any more, is in the store only. While
+    /// the lane is refilled, every spilled task before `refill` waits here again or is done.
     pub(crate) fn spill(&mut self, number: LaneNo, position: Position, refill: Option<Position>) {
         let lane = self.get_mut(number);
         let before = match (lane.refilling, refill) {
@@ -386,7 +389,7 @@ impl Lanes {
 
     /// Returns the lanes with waiting tasks that have had no capacity for that long.
     pub(crate) fn starved_for(&mut self, duration: Duration, now: Timestamp) -> Vec<LaneNo> {
-        let waiting = self.iter().filter(|(_, lane)| lane.len() > 0);
+        let waiting = self.iter().filter(|(_, lane)| lane.waiting() > 0);
         let starved = waiting.filter_map(|(number, lane)| Some((number, lane.starved_since?)));
         let starved: Vec<_> = starved.collect();
         let (long, short): (Vec<_>, Vec<_>) =
@@ -395,12 +398,12 @@ impl Lanes {
         long.into_iter().map(|(number, _)| number).collect()
     }
 
-    /// Closes a lane that is empty.
-    pub(crate) fn close_if_empty(&mut self, number: LaneNo) {
+    /// Closes a lane without waiting, spilled or in-flight tasks.
+    pub(crate) fn close_if_idle(&mut self, number: LaneNo) {
         let Some(lane) = self.lanes.get(number.0 as usize) else {
             return;
         };
-        if lane.is_empty() && !lane.ready {
+        if lane.is_idle() && !lane.ready {
             let lane = self.lanes.remove(number.0 as usize);
             self.by_id.remove(&lane.id);
             self.last = None;
@@ -499,7 +502,7 @@ mod tests {
         }
         let lane = lanes.get_mut(number);
         assert_eq!(lane.shorten(3), [id(3), id(4), id(5)]);
-        assert_eq!(lane.len(), 3);
+        assert_eq!(lane.waiting(), 3);
         assert_eq!(lane.shorten(0).len(), 3);
     }
 }

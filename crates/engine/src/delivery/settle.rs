@@ -1,7 +1,7 @@
 //! Settling: the outcome of an attempt is known, and the owner writes what becomes of the fire.
 //!
-//! Done, retry or dead letter is decided by [`settle`] of `core`. A fire is settled at most once per
-//! epoch; the outcome of an attempt that is over changes nothing.
+//! Done, retry or dead letter is decided by [`settle`] of `core`. A fire is settled at most once
+//! per epoch; the outcome of an attempt that is over changes nothing.
 
 use punctual_core::{
     AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason,
@@ -53,7 +53,8 @@ impl Owner {
         let task = task.clone();
         let was = task.state;
         let Some(outcome) = report.outcome else {
-            // No attempt was made: the task waits in its lane again, unless it was paused meanwhile.
+            // No attempt was made: the task waits in its lane again, unless it was paused
+            // meanwhile.
             return match was {
                 TaskState::Paused => self.tasks.unsent_while_paused(id),
                 _ => self.enqueue(id, now),
@@ -158,8 +159,8 @@ impl Owner {
         self.write(decision);
     }
 
-    /// Stores the task of a claimed fire again, because it was not sent. If another task was given its
-    /// key since, it ends as if it had been replaced before it fired.
+    /// Stores the task of a claimed fire again, because it was not sent. If another task was given
+    /// its key since, it ends as if it had been replaced before it fired.
     pub(crate) fn put_back(
         &mut self,
         fire_id: FireId,

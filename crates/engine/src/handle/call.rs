@@ -1,8 +1,8 @@
 //! Calls: commands that arrived together, and their replies.
 //!
 //! A [`Call`] carries one command or many; its replies are sent together, in the order of the
-//! commands, when the last one is known. Every command is answered exactly once, also when the owner
-//! stops. A caller that no longer waits is not an error.
+//! commands, when the last one is known. Every command is answered exactly once, also when the
+//! owner stops. A caller that no longer waits is not an error.
 
 use slab::Slab;
 use tokio::sync::oneshot;

@@ -20,8 +20,8 @@ use crate::ownership::in_flight::InFlight;
 use crate::shell::message::Message;
 use crate::shell::next_batch::NextBatch;
 
-/// Commands of one owner that may be pending at once. Each holds one task; more means that the store
-/// cannot keep up.
+/// Commands of one owner that may be pending at once. Each holds one task; more means that the
+/// store cannot keep up.
 pub const COMMANDS_MAX: usize = 65_536;
 
 /// A handle of a running owner. Clones lead to the same owner.
@@ -93,11 +93,11 @@ impl OwnerHandle {
     }
 
     /// Hands the partition over: the owner starts nothing new, writes everything, waits up to
-    /// [`HAND_OVER_WAIT`](crate::HAND_OVER_WAIT) for deliveries in flight and returns those that are
-    /// left. Later calls are refused with [`EngineError::Stopped`]; later reports are orphans.
+    /// [`HAND_OVER_WAIT`](crate::HAND_OVER_WAIT) for deliveries in flight and returns those that
+    /// are left. Later calls are refused with [`EngineError::Stopped`]; later reports are orphans.
     ///
-    /// Fails with [`EngineError::Lost`] if the store could not be written in time. The successor then
-    /// recovers as after a crash.
+    /// Fails with [`EngineError::Lost`] if the store could not be written in time. The successor
+    /// then recovers as after a crash.
     pub fn hand_over(
         &self,
     ) -> impl Future<Output = Result<Vec<InFlight>, EngineError>> + Send + use<> {

@@ -1,8 +1,8 @@
 //! Firing: tasks whose time has come go to their lanes.
 //!
-//! No task passes before its `fire_at`. Tasks fire about in the order of their times: of many that are
-//! due at once only a part passes in one turn, so that tasks that are due a moment later do not wait
-//! for all of them. A caller may also fire a task now, in addition to its schedule.
+//! No task passes before its `fire_at`. Tasks fire about in the order of their times: of many that
+//! are due at once only a part passes in one turn, so that tasks that are due a moment later do not
+//! wait for all of them. A caller may also fire a task now, in addition to its schedule.
 
 use punctual_core::{FireEnd, FireRecord, Task, TaskState, Timestamp};
 use punctual_store::Change;

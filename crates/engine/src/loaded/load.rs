@@ -2,9 +2,9 @@
 //!
 //! Every scheduled task before the loader's cursor is in memory, or its lane has spilled it, or a
 //! decision about it is not durable. One race is decided in [`Owner::file`]: a task that becomes
-//! durable while the page it belongs to is being read. It is held if it is before the cursor or within
-//! that page, and the copy in the page is ignored. When the budget is used up, the longest lane spills
-//! its later half or the horizon comes nearer.
+//! durable while the page it belongs to is being read. It is held if it is before the cursor or
+//! within that page, and the copy in the page is ignored. When the budget is used up, the longest
+//! lane spills its later half or the horizon comes nearer.
 
 use punctual_core::{Namespace, Task, TaskId, TaskState, Timestamp, Version};
 use punctual_store::{Position, StoreError};
@@ -30,8 +30,8 @@ impl Owner {
         }
     }
 
-    /// Holds a durable task that may have overlapping fires in flight: it stays in memory until they
-    /// have ended, whenever it is due.
+    /// Holds a durable task that may have overlapping fires in flight: it stays in memory until
+    /// they have ended, whenever it is due.
     pub(crate) fn file_durable(&mut self, task: Task, now: Timestamp) {
         if self.tasks.get(task.id).is_none_or(|loaded| !loaded.has_overlapping_in_flight()) {
             return self.file(task);
@@ -84,8 +84,8 @@ impl Owner {
         Some(Action::Load { after, until, limit: PAGE_MAX })
     }
 
-    /// Due tasks in memory go to their lanes first: only then it is known which lanes are full. And a
-    /// store that has lost batches is not read until it has them again.
+    /// Due tasks in memory go to their lanes first: only then it is known which lanes are full. And
+    /// a store that has lost batches is not read until it has them again.
     fn must_not_load(&self) -> bool {
         self.tasks.has_expired() || self.writer.is_repairing()
     }

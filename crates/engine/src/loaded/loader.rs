@@ -1,8 +1,8 @@
 //! How far the store was read into memory, and which page is being read.
 //!
-//! Two readings share one page at a time. The first reads ahead of time up to the horizon, so that no
-//! fire waits for a scan. The second, the refill, reads again from an earlier position on what full
-//! lanes have spilled. `load` has the steps of the owner that use this.
+//! Two readings share one page at a time. The first reads ahead of time up to the horizon, so that
+//! no fire waits for a scan. The second, the refill, reads again from an earlier position on what
+//! full lanes have spilled. `load` has the steps of the owner that use this.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -77,8 +77,8 @@ impl Loader {
         self.refill
     }
 
-    /// Whether the task at a position is held in memory: it is before the cursor, or within the page
-    /// that is being read.
+    /// Whether the task at a position is held in memory: it is before the cursor, or within the
+    /// page that is being read.
     pub(crate) fn covers(&self, position: Position) -> bool {
         let in_page = match self.page {
             Some(PendingPage { kind: PageKind::Ahead { until }, .. }) => position.fire_at < until,
@@ -121,8 +121,8 @@ impl Loader {
         self.refill_moved = true;
     }
 
-    /// Ends the refill, or continues it from the end of its last page. Returns `false` if it was set
-    /// to an earlier position meanwhile and continues there.
+    /// Ends the refill, or continues it from the end of its last page. Returns `false` if it was
+    /// set to an earlier position meanwhile and continues there.
     pub(crate) const fn continue_refill(&mut self, from: Option<Position>) -> bool {
         if !self.refill_moved {
             self.refill = from;
@@ -176,8 +176,8 @@ impl Loader {
         self.ahead = (self.ahead * 2).min(AHEAD);
     }
 
-    /// Halves how far ahead to load. If the store was read further than that, moves the cursor back,
-    /// ignores the page that is being read ahead, and returns the new horizon.
+    /// Halves how far ahead to load. If the store was read further than that, moves the cursor
+    /// back, ignores the page that is being read ahead, and returns the new horizon.
     pub(crate) fn load_nearer(&mut self, now: Timestamp) -> Option<Position> {
         self.ahead = (self.ahead / 2).max(AHEAD_MIN);
         let horizon = Position::before(now.after(self.ahead));

@@ -1,8 +1,8 @@
 //! Copies of the tasks that are due before the horizon, and their timers.
 //!
 //! Every task here that waits has a timer at its `fire_at`, except one that waits for a claim to be
-//! released. A task that is firing has a timer only if its next fire may overlap the present one. The
-//! budget bounds the number of tasks and the bytes of their payloads.
+//! released. A task that is firing has a timer only if its next fire may overlap the present one.
+//! The budget bounds the number of tasks and the bytes of their payloads.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -92,8 +92,8 @@ impl LoadedTask {
     /// Returns when its next fire overlaps the present one.
     fn overlaps_at(&self) -> Option<Timestamp> {
         let task = &self.task;
-        let alone = task.overlapping.is_empty() && !task.may_overlap();
-        if alone || task.state != TaskState::Scheduled {
+        let never_overlaps = task.overlapping.is_empty() && !task.may_overlap();
+        if never_overlaps || task.state != TaskState::Scheduled {
             return None;
         }
         task.with_next_fire(&self.in_flight).map(|next| next.fire_at)
@@ -254,8 +254,8 @@ impl LoadedTasks {
         held_reports
     }
 
-    /// Counts a fire of a task as in flight at another broker. Returns the definition; `None` if the
-    /// task has no such attempt.
+    /// Counts a fire of a task as in flight at another broker. Returns the definition; `None` if
+    /// the task has no such attempt.
     pub(crate) fn adopt(&mut self, task: Task, delivery: &InFlight) -> Option<Arc<NewTask>> {
         let (id, at) = (task.id, delivery.fire_id.nominal_at);
         let held = self.get(id).map(|loaded| loaded.task.clone());
@@ -339,8 +339,8 @@ impl LoadedTasks {
         }
     }
 
-    /// Moves a firing task to its next fire; the present one overlaps from now on. Returns whether the
-    /// next fire is due.
+    /// Moves a firing task to its next fire; the present one overlaps from now on. Returns whether
+    /// the next fire is due.
     pub(crate) fn overlap(&mut self, id: TaskId, now: Timestamp) -> bool {
         let Some(slot) = self.slot(id) else {
             return false;
@@ -384,8 +384,8 @@ impl LoadedTasks {
         }
     }
 
-    /// The present fire of a paused task was not sent. The task stays in memory while another fire of
-    /// it is in flight, because the outcome of that fire must be settled.
+    /// The present fire of a paused task was not sent. The task stays in memory while another fire
+    /// of it is in flight, because the outcome of that fire must be settled.
     pub(crate) fn unsent_while_paused(&mut self, id: TaskId) {
         if let Some(slot) = self.slot(id) {
             self.rearm(slot);
@@ -433,8 +433,8 @@ impl LoadedTasks {
         self.stop_timer(slot);
     }
 
-    /// A decision about the task was undone. A task that was queued gets a timer that is due at once,
-    /// because its lane has passed it over. Returns the reports that were held.
+    /// A decision about the task was undone. A task that was queued gets a timer that is due at
+    /// once, because its lane has passed it over. Returns the reports that were held.
     pub(crate) fn undo_decision(&mut self, id: TaskId) -> Vec<Report> {
         match self.get(id) {
             Some(loaded) if loaded.phase == LoadedPhase::Deciding => {
@@ -494,9 +494,9 @@ impl LoadedTasks {
         }
     }
 
-    /// Advances the wheel and returns the slots of due tasks: the first `max` of those that have just
-    /// become due, and up to `max` of those that were left before. The others are left for later. The
-    /// caller takes them with [`take_expired`](Self::take_expired).
+    /// Advances the wheel and returns the slots of due tasks: the first `max` of those that have
+    /// just become due, and up to `max` of those that were left before. The others are left for
+    /// later. The caller takes them with [`take_expired`](Self::take_expired).
     pub(crate) fn advance(&mut self, now: Timestamp, max: usize) -> Vec<u32> {
         let mut due: Vec<u32> = Vec::new();
         let before = self.expired.len();
@@ -512,8 +512,8 @@ impl LoadedTasks {
         due
     }
 
-    /// Takes a task whose timer has expired, unless it was moved since. If another task has its slot
-    /// by now, that one is returned if its timer has expired too.
+    /// Takes a task whose timer has expired, unless it was moved since. If another task has its
+    /// slot by now, that one is returned if its timer has expired too.
     pub(crate) fn take_expired(&mut self, slot: u32) -> Option<&LoadedTask> {
         let slot = slot as usize;
         let loaded = self.tasks.get_mut(slot).filter(|loaded| loaded.expired)?;
@@ -533,8 +533,8 @@ impl LoadedTasks {
     }
 }
 
-/// Returns the task with the fire of a nominal time open, present or overlapping: the store does not
-/// record when a fire has begun to overlap. `None` if the task has no such fire.
+/// Returns the task with the fire of a nominal time open, present or overlapping: the store does
+/// not record when a fire has begun to overlap. `None` if the task has no such fire.
 fn with_open_fire(mut task: Task, nominal_at: Timestamp) -> Option<Task> {
     while task.nominal_at != nominal_at && task.before_overlapping(nominal_at).is_none() {
         // If all overlapping fires count as in flight, the next fire is that of the schedule.

@@ -13,7 +13,7 @@ use crate::delivery::attempt::Report;
 use crate::event::Action;
 use crate::handle::error::EngineError;
 use crate::owner::Owner;
-use crate::ownership::in_flight::{HandOver, InFlight, StoredAs};
+use crate::ownership::in_flight::{InFlight, PendingHandOver, StoredAs};
 
 /// How much longer than the timeout of a delivery its report may take to arrive.
 const REPORT_SLACK: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ impl Owner {
         self.tenure.drain();
         // The successor does not have the batches that the store may have lost.
         self.writer.confirm();
-        self.tenure.handing_over = Some(HandOver::new(reply, now));
+        self.tenure.handing_over = Some(PendingHandOver::new(reply, now));
     }
 
     /// Returns what is in flight once everything else is done, and ends.

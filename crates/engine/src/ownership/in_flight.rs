@@ -1,7 +1,7 @@
 //! What a hand-over carries: the deliveries in flight, and the state of a hand-over in progress.
 //!
-//! A hand-over waits up to [`HAND_OVER_WAIT`] for deliveries in flight and up to two seconds for the
-//! store; then it fails, and the next owner recovers as after a crash.
+//! A hand-over waits up to [`HAND_OVER_WAIT`] for deliveries in flight and up to two seconds for
+//! the store; then it fails, and the next owner recovers as after a crash.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use crate::delivery::attempt::Report;
 use crate::handle::error::EngineError;
 
-/// How long a hand-over waits for deliveries in flight: most receivers have answered by then, and the
-/// pause is too short to be noticed.
+/// How long a hand-over waits for deliveries in flight: most receivers have answered by then, and
+/// the pause is too short to be noticed.
 pub const HAND_OVER_WAIT: Duration = Duration::from_millis(50);
 /// How long a hand-over waits for the store to have everything that was decided.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
@@ -28,8 +28,8 @@ pub struct InFlight {
     pub attempt: AttemptNo,
     /// When the attempt was sent.
     pub fired_at: Timestamp,
-    /// After this the attempt counts as expired. An owner computes it from the timeout of the task; a
-    /// courier that gave a worker more time has a later value.
+    /// After this the attempt counts as expired. An owner computes it from the timeout of the task;
+    /// a courier that gave a worker more time has a later value.
     pub until: Timestamp,
     /// How the store has the fire.
     pub stands: StoredAs,
@@ -60,7 +60,7 @@ pub struct OrphanReport {
 
 /// A hand-over in progress.
 #[derive(Debug)]
-pub(crate) struct HandOver {
+pub(crate) struct PendingHandOver {
     since: Timestamp,
     /// Whether the wait for deliveries is over.
     waited: bool,
@@ -69,7 +69,7 @@ pub(crate) struct HandOver {
     reply: oneshot::Sender<Result<Vec<InFlight>, EngineError>>,
 }
 
-impl HandOver {
+impl PendingHandOver {
     pub(crate) const fn new(
         reply: oneshot::Sender<Result<Vec<InFlight>, EngineError>>,
         now: Timestamp,

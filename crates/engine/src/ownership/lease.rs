@@ -1,8 +1,8 @@
 //! The end of an owner's lease, shared with its deliveries.
 //!
-//! The broker's membership extends the lease of a partition (`cluster`); the owner and its deliveries
-//! read its end. A delivery shares it because a courier may wait for a lookup or a connection longer
-//! than one lease, and in that time the lease is extended or lost.
+//! The broker's membership extends the lease of a partition (`cluster`); the owner and its
+//! deliveries read its end. A delivery shares it because a courier may wait for a lookup or a
+//! connection longer than one lease, and in that time the lease is extended or lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
 //! Recovering after a crash or a take-over, which takes little because nothing was moved.
 //!
 //! A task stays in the store until it is settled. A new owner acquires the partition under a new
-//! epoch, which fences the old owner, and loads from the beginning: overdue tasks come first and fire
-//! at once, under the same fire ids as before. An at-most-once task whose claim was durable is no
-//! longer among them: it is a dead letter with an unknown outcome.
+//! epoch, which fences the old owner, and loads from the beginning: overdue tasks come first and
+//! fire at once, under the same fire ids as before. An at-most-once task whose claim was durable is
+//! no longer among them: it is a dead letter with an unknown outcome.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub struct Ownership {
     pub until: Timestamp,
 }
 
-/// Acquires a partition, without an end, for a broker that shares its store with no other. A previous
-/// owner can no longer write.
+/// Acquires a partition, without an end, for a broker that shares its store with no other. A
+/// previous owner can no longer write.
 pub async fn take<S: LeaseStore>(
     store: &S,
     partition: PartitionId,

@@ -1,4 +1,5 @@
-//! Sweeping: once a minute the store deletes history and dead letters that are past their retention.
+//! Sweeping: once a minute the store deletes history and dead letters that are past their
+//! retention.
 
 use punctual_core::Timestamp;
 use punctual_store::{StoreError, Swept};

@@ -1,9 +1,9 @@
 //! Taking a partition over from a broker that handed it over.
 //!
 //! Each delivery that was in flight there counts as in flight here as well, in its lane, without
-//! being sent. A report that is passed on settles it, or the end of its time does. Until lookups have
-//! found all of them in the store, the owner decides nothing: from then on inherited deliveries and
-//! its own are alike.
+//! being sent. A report that is passed on settles it, or the end of its time does. Until lookups
+//! have found all of them in the store, the owner decides nothing: from then on inherited
+//! deliveries and its own are alike.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ impl Owner {
         in_flight.into_iter().for_each(|delivery| self.queue_adoption(delivery));
     }
 
-    /// Holds calls and reports back while inherited deliveries are being looked up, and returns every
-    /// other event.
+    /// Holds calls and reports back while inherited deliveries are being looked up, and returns
+    /// every other event.
     pub(crate) fn unless_resolving(&mut self, event: Event) -> Option<Event> {
         if self.deliveries.is_resolving() && matches!(event, Event::Call(_) | Event::Ended(_)) {
             self.deliveries.hold_back(event);
@@ -64,8 +64,8 @@ impl Owner {
         }
     }
 
-    /// Returns when the next inherited delivery expires. During a hand-over none does: that is left to
-    /// the successor.
+    /// Returns when the next inherited delivery expires. During a hand-over none does: that is left
+    /// to the successor.
     pub(crate) fn next_inherited_end(&self) -> Option<Timestamp> {
         self.deliveries.next_inherited_end().filter(|_| !self.tenure.is_handing_over())
     }

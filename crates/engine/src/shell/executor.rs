@@ -170,7 +170,8 @@ impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
 }
 
 impl<S, K> Drop for ActionExecutor<S, K> {
-    /// The runtime finishes a write that was started; calls that wait for the next batch are refused.
+    /// The runtime finishes a write that was started; calls that wait for the next batch are
+    /// refused.
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.runtime.spawn(batch);

@@ -38,7 +38,8 @@ impl Reports {
         Self { messages, owner: (partition, epoch) }
     }
 
-    /// Reports the outcomes of deliveries. If the owner has ended, they are passed on to the next one.
+    /// Reports the outcomes of deliveries. If the owner has ended, they are passed on to the next
+    /// one.
     pub fn send(&self, reports: Vec<Report>) {
         if reports.len() <= REPORTS_MAX {
             let _ = self.messages.send(Message::Event(Event::Ended(reports)));

@@ -1,9 +1,10 @@
 //! Calls that wait for the next batch while one is being written.
 //!
 //! A small call that only adds tasks cannot be answered before the next batch, so it waits here
-//! without waking the owner's thread: waking it for each of 64 callers between two writes costs more
-//! than all of their tasks (`docs/adr/0014-few-wakes.md`). When the batch in flight is answered, all
-//! waiting calls become events in arrival order. `COMMANDS_MAX` of the handle bounds how many wait.
+//! without waking the owner's thread: waking it for each of 64 callers between two writes costs
+//! more than all of their tasks (`docs/adr/0014-few-wakes.md`). When the batch in flight is
+//! answered, all waiting calls become events in arrival order. `COMMANDS_MAX` of the handle bounds
+//! how many wait.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +23,8 @@ impl NextBatch {
         self.waiting().get_or_insert_default();
     }
 
-    /// Returns the waiting calls in arrival order. No call waits until the next [`open`](Self::open).
+    /// Returns the waiting calls in arrival order. No call waits until the next
+    /// [`open`](Self::open).
     pub(crate) fn close(&self) -> Vec<Call> {
         self.waiting().take().unwrap_or_default()
     }

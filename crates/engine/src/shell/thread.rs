@@ -2,8 +2,8 @@
 //!
 //! The thread only decides and waits for time; `executor` does everything that may take long. After
 //! the owner has ended, the thread stays as long as a handle or a courier can reach it, to refuse
-//! calls and to pass reports on. Apart from pending commands (`COMMANDS_MAX` of the handle), its channel
-//! only holds answers to actions that the owner has in flight.
+//! calls and to pass reports on. Apart from pending commands (`COMMANDS_MAX` of the handle), its
+//! channel only holds answers to actions that the owner has in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,0 +1,391 @@
+//! Interval tasks and a watch in random scenarios: answers of the store and outcomes in any order,
+//! faults of the store, crashes, pauses and edits at any point. Every nominal time must be in the
+//! history exactly once, and agree with what the receiver got. See `seeds` for how to run a seed
+//! again.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::fixture::receiver::ReceiverModel;
+use crate::fixture::{
+    OwnerFixture, PARTITION, PendingReply, RandomHandOvers, SeededRng, StoreFault, key, keyed,
+    millis, ready, secs, seeds,
+};
+use punctual_core::{
+    Backoff, DeadReason, FireEnd, FireId, FireRecord, Guarantee, Jitter, Misfire, NewTask,
+    Occasion, Outcome, Overlap, Payload, RetryPolicy, Schedule, Series, Task, TaskId, TaskState,
+    Timestamp,
+};
+use punctual_engine::{Command, Condition, Push};
+use punctual_store::TaskStore;
+
+const SEEDS_DEFAULT: u64 = 200;
+/// Each failed once.
+const SEEDS_KEPT: [u64; 11] = [8, 9, 18, 27, 29, 30, 73, 100, 114, 418, 726];
+/// The same with hand-overs.
+const SEEDS_KEPT_HAND_OVER: [u64; 0] = [];
+const STEPS: u32 = 300;
+
+#[test]
+fn every_nominal_time_is_accounted_for_in_random_scenarios() {
+    let scenario = |seed, hand_overs| SeriesScenario::new(seed, hand_overs).run();
+    seeds::run(&SEEDS_KEPT, SEEDS_DEFAULT, scenario);
+}
+
+#[test]
+fn every_nominal_time_is_accounted_for_when_the_partition_is_handed_over() {
+    let scenario = |seed, hand_overs| SeriesScenario::new(seed, hand_overs).run();
+    seeds::run_with_hand_overs(&SEEDS_KEPT_HAND_OVER, SEEDS_DEFAULT, scenario);
+}
+
+/// A series as its caller expects it.
+struct ExpectedSeries {
+    name: &'static str,
+    first: Task,
+    interval: Duration,
+    count: u32,
+    guarantee: Guarantee,
+    paused: bool,
+    pausing: Option<PendingReply<Task>>,
+}
+
+struct SeriesScenario {
+    fixture: OwnerFixture,
+    rng: SeededRng,
+    hand_overs: Option<RandomHandOvers>,
+    receiver: ReceiverModel,
+    series: Vec<ExpectedSeries>,
+    received: HashMap<FireId, u32>,
+    watch: Task,
+    /// Until when the watch is armed, according to the last reply.
+    armed_until: Timestamp,
+    /// Whether a touch was sent whose result is not known.
+    in_doubt: bool,
+    touching: Option<PendingReply<Timestamp>>,
+    /// The due times at which the watch fired.
+    watch_fired: HashSet<Timestamp>,
+}
+
+impl SeriesScenario {
+    fn new(seed: u64, hand_overs: Option<RandomHandOvers>) -> Self {
+        let mut rng = SeededRng::new(seed);
+        let mut fixture = OwnerFixture::new();
+        if let Some(hand_overs) = &hand_overs {
+            hand_overs.begin(&mut fixture);
+        }
+        let names = ["a", "b", "c"];
+        let series = names.map(|name| {
+            let interval = millis(500 + rng.below(9500));
+            let count = 3 + u32::try_from(rng.below(12)).unwrap();
+            let guarantee = [Guarantee::AtLeastOnce, Guarantee::AtMostOnce][rng.index(3).min(1)];
+            let new_task = new_series(name, interval, count, guarantee, &mut rng);
+            let first = fixture.schedule(new_task);
+            let (paused, pausing) = (false, None);
+            ExpectedSeries { name, first, interval, count, guarantee, paused, pausing }
+        });
+        let on_return = rng.below(2) == 0;
+        let within = secs(20);
+        let schedule = Schedule::Watch { within, postpone_max: None, on_return };
+        let watch =
+            fixture.schedule(NewTask { schedule, retry: retry(&mut rng), ..keyed("w", secs(0)) });
+        Self {
+            fixture,
+            rng,
+            hand_overs,
+            receiver: ReceiverModel::default(),
+            series: series.into(),
+            received: HashMap::new(),
+            armed_until: watch.fire_at,
+            watch,
+            in_doubt: false,
+            touching: None,
+            watch_fired: HashSet::new(),
+        }
+    }
+
+    /// Runs the scenario and returns how many hand-overs there were.
+    fn run(mut self) -> u32 {
+        for _ in 0..STEPS {
+            self.step();
+            self.check_sent();
+        }
+        self.recover();
+        for series in &self.series {
+            self.check(series);
+        }
+        self.check_watch();
+        assert!(self.fixture.owner.is_quiet());
+        assert_eq!(self.fixture.owner.loaded(), 0, "memory is empty");
+        let counts = self.fixture.counts();
+        assert_eq!((counts.scheduled, counts.paused), (0, 0), "{counts:?}");
+        assert_eq!(counts.accepted(), 4, "{counts:?}");
+        self.fixture.hand_overs
+    }
+
+    fn step(&mut self) {
+        if let Some(hand_overs) = &mut self.hand_overs
+            && hand_overs.step(&mut self.fixture)
+        {
+            return;
+        }
+        match self.rng.below(100) {
+            0..3 => self.pause(),
+            3..7 => self.resume(),
+            7..10 => self.edit(),
+            10..16 => self.touch(),
+            16..45 => {
+                if !self.fixture.actions.is_empty() {
+                    let index = self.rng.index(self.fixture.actions.len());
+                    self.fixture.perform(index);
+                }
+            }
+            45..70 => self.end_delivery(),
+            70..93 => {
+                self.fixture.now = self.fixture.now.after(match self.rng.below(8) {
+                    0 => secs(self.rng.below(20)),
+                    1..3 => millis(1),
+                    _ => millis(self.rng.below(2000)),
+                });
+                self.fixture.act();
+            }
+            93..95 => {
+                let capacity = [0, 1, 256, 256][self.rng.index(4)];
+                self.fixture.set_capacity(capacity);
+            }
+            95..98 => {
+                use StoreFault::{AnswerLost, Full, None, Unavailable};
+                let all = [None, None, Unavailable, AnswerLost, Full];
+                self.fixture.fault = all[self.rng.index(all.len())];
+            }
+            _ if self.hand_overs.as_ref().is_none_or(|it| it.crashes) => self.crash(),
+            _ => self.fixture.start_hand_over(),
+        }
+    }
+
+    fn pause(&mut self) {
+        let index = self.rng.index(self.series.len());
+        let command = Command::Pause(key(self.series[index].name));
+        let answer = self.fixture.send_for_task(command);
+        self.series[index].pausing = Some(answer);
+    }
+
+    fn resume(&mut self) {
+        let index = self.rng.index(self.series.len());
+        self.resume_one(index);
+    }
+
+    fn resume_one(&mut self, index: usize) {
+        let series = &mut self.series[index];
+        (series.paused, series.pausing) = (false, None);
+        let command = Command::Resume(key(series.name));
+        drop(self.fixture.send_for_task(command));
+    }
+
+    /// Changes the payload. The schedule stays as it is, and with it every nominal time.
+    fn edit(&mut self) {
+        let index = self.rng.index(self.series.len());
+        let ExpectedSeries { first, .. } = &self.series[index];
+        let payload = Payload::Json(format!("{}", self.rng.below(1000)).into());
+        let new_task = NewTask { payload, ..NewTask::clone(&first.definition) };
+        // A task that has ended must not be created again.
+        let stored = ready(self.fixture.store.get(PARTITION, &[first.id])).unwrap();
+        let Some(Some(task)) = stored.first() else { return };
+        let condition = Condition::Version(task.version);
+        drop(self.fixture.send_schedule(new_task, condition));
+    }
+
+    fn touch(&mut self) {
+        self.take_replies();
+        self.in_doubt = true;
+        let answer = self.fixture.send_touch(key("w"), Push::Within);
+        self.touching = Some(answer);
+    }
+
+    fn end_delivery(&mut self) {
+        let unsent = self.receiver.end_one(&mut self.fixture, &mut self.rng);
+        if let Some(fire_id) = unsent {
+            *self.received.entry(fire_id).or_default() -= 1;
+        }
+    }
+
+    fn crash(&mut self) {
+        for series in &mut self.series {
+            series.pausing = None;
+        }
+        self.touching = None;
+        self.fixture.crash();
+    }
+
+    fn recover(&mut self) {
+        self.fixture.fault = StoreFault::None;
+        self.fixture.set_capacity(256);
+        self.fixture.extend_lease_forever();
+        while self.fixture.is_handing_over() {
+            self.fixture.step();
+            self.check_sent();
+        }
+        // The store is available again and answers what is pending; then calls are accepted again.
+        for _ in 0..3 {
+            self.fixture.now = self.fixture.now.after(millis(200));
+            self.fixture.act();
+            self.check_sent();
+            while !self.fixture.actions.is_empty() {
+                self.fixture.perform(0);
+                self.check_sent();
+            }
+        }
+        for index in 0..self.series.len() {
+            self.resume_one(index);
+        }
+        for _ in 0..400 {
+            self.fixture.act();
+            self.check_sent();
+            while !self.fixture.actions.is_empty() || !self.fixture.in_flight.is_empty() {
+                if self.fixture.actions.is_empty() {
+                    self.fixture.report(Outcome::Acked);
+                } else {
+                    self.fixture.perform(0);
+                }
+                self.check_sent();
+            }
+            self.fixture.now = self.fixture.now.after(secs(1));
+        }
+    }
+
+    fn take_replies(&mut self) {
+        for series in &mut self.series {
+            if let Some(answer) = &mut series.pausing
+                && let Ok(answer) = answer.try_recv()
+            {
+                series.paused = answer.is_ok();
+                series.pausing = None;
+            }
+        }
+        if let Some(answer) = &mut self.touching
+            && let Ok(answer) = answer.try_recv()
+        {
+            if let Ok(until) = answer {
+                (self.armed_until, self.in_doubt) = (until, false);
+            }
+            self.touching = None;
+        }
+    }
+
+    fn check_sent(&mut self) {
+        self.take_replies();
+        let crashed = self.has_crashed();
+        for delivery in self.fixture.sent.drain(..) {
+            self.receiver.receive(&delivery, crashed);
+            let fire_id = delivery.fire_id;
+            let times = self.received.entry(fire_id).or_default();
+            *times += 1;
+            if fire_id.task == self.watch.id {
+                if delivery.occasion == Occasion::Due {
+                    let at = delivery.fire_at;
+                    let silent = at >= self.armed_until || self.in_doubt;
+                    assert!(silent, "armed until {}, and fired: {delivery:?}", self.armed_until);
+                    self.watch_fired.insert(at);
+                }
+                continue;
+            }
+            let series = self.series.iter().find(|series| series.first.id == fire_id.task);
+            let series = series.expect("no other tasks");
+            if series.guarantee == Guarantee::AtMostOnce {
+                assert_eq!(*times, 1, "an at-most-once fire was received twice: {delivery:?}");
+            }
+            assert!(!series.paused, "sent while paused: {delivery:?}");
+        }
+    }
+
+    /// The history must have every nominal time from the first on, once and without a gap, until as
+    /// many were fired as the series has.
+    fn check(&self, series: &ExpectedSeries) {
+        let mut records = self.history(series.first.id);
+        records.reverse();
+        let mut expected = series.first.nominal_at;
+        let mut fired = 0;
+        for record in &records {
+            let at = record.fire_id.nominal_at;
+            assert_eq!(at, expected, "{} of {}: {record:?}", series.name, series.first.id);
+            let last = match record.end {
+                FireEnd::Skipped(skipped) => skipped.until,
+                _ => at,
+            };
+            match record.end {
+                // After a crash the owner does not know what was in flight.
+                FireEnd::Skipped(_) => {
+                    let times = self.received.get(&record.fire_id).copied().unwrap_or_default();
+                    assert!(times == 0 || self.has_crashed(), "skipped, and received: {record:?}");
+                }
+                FireEnd::Done => {
+                    fired += 1;
+                    let times = self.received.get(&record.fire_id).copied().unwrap_or_default();
+                    assert!(times > 0, "done, and never received: {record:?}");
+                }
+                FireEnd::Dead(DeadReason::Unknown | DeadReason::Exhausted) => {
+                    fired += 1;
+                    let acked = self.receiver.acked.contains(&record.fire_id);
+                    assert!(!acked || self.has_crashed(), "acked, and dead: {record:?}");
+                }
+                FireEnd::Replaced => fired += 1,
+                other => panic!("{other:?}: {record:?}"),
+            }
+            expected = last.after(series.interval);
+        }
+        assert_eq!(fired, series.count, "{}: {records:?}", series.name);
+        let of = |fire_id: &FireId| fire_id.task == series.first.id;
+        for (fire_id, times) in self.received.iter().filter(|(fire_id, _)| of(fire_id)) {
+            if *times == 0 {
+                continue;
+            }
+            let covers = |record: &&FireRecord| match record.end {
+                FireEnd::Skipped(skipped) => {
+                    let times = record.fire_id.nominal_at..=skipped.until;
+                    self.has_crashed() && times.contains(&fire_id.nominal_at)
+                }
+                _ => record.fire_id == *fire_id,
+            };
+            assert!(records.iter().any(|record| covers(&record)), "{fire_id}: {records:?}");
+        }
+    }
+
+    const fn has_crashed(&self) -> bool {
+        self.fixture.crashes > 0
+    }
+
+    fn check_watch(&self) {
+        let watch = ready(self.fixture.store.get(PARTITION, &[self.watch.id])).unwrap();
+        let watch = watch[0].as_ref().expect("a watch stays");
+        let fired = matches!(watch.state, TaskState::Done | TaskState::Dead);
+        assert!(fired, "not touched any more: {watch:?}");
+        if !self.in_doubt {
+            let fired = self.watch_fired.contains(&self.armed_until);
+            assert!(fired, "silent since {} and never fired: {watch:?}", self.armed_until);
+        }
+    }
+
+    fn history(&self, id: TaskId) -> Vec<FireRecord> {
+        ready(self.fixture.store.history(PARTITION, id, 10_000)).unwrap()
+    }
+}
+
+fn retry(rng: &mut SeededRng) -> RetryPolicy {
+    let backoff = Backoff::Fixed(millis(rng.below(9000)));
+    RetryPolicy { attempts_max: 3, backoff, jitter: Jitter::default() }
+}
+
+fn new_series(
+    name: &str,
+    interval: Duration,
+    count: u32,
+    guarantee: Guarantee,
+    rng: &mut SeededRng,
+) -> NewTask {
+    let overlap = [Overlap::Allow, Overlap::Allow, Overlap::Skip, Overlap::QueueOne][rng.index(4)];
+    let misfire = [Misfire::FireOnce, Misfire::FireAll, Misfire::Skip][rng.index(3)];
+    let jitter = if rng.below(3) == 0 { millis(rng.below(400)) } else { Duration::ZERO };
+    let count = Some(count);
+    let series = Series { count, overlap, misfire, jitter, ..Series::default() };
+    let schedule = Schedule::Every { interval, series: series.into() };
+    NewTask { schedule, guarantee, retry: retry(rng), ..keyed(name, secs(0)) }
+}
