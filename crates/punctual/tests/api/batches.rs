@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::requests::{get, later, post};
 
 #[test]
-fn a_batch_answers_each_line_in_order_and_one_bad_line_spoils_no_other() {
+fn a_batch_answers_each_line_in_order_and_bad_lines_fail_alone() {
     let broker = TestBroker::start(&["--partitions", "4"]);
     let mut lines: Vec<String> =
         (0..5000).map(|n| later(&format!("k{n}"), 60 + n).to_string()).collect();
@@ -31,7 +31,7 @@ fn a_batch_answers_each_line_in_order_and_one_bad_line_spoils_no_other() {
     }
     let (_, stats) = get(&broker, "/stats");
     assert_eq!((&stats["scheduled"], &stats["accepted"]), (&json!(4997), &json!(4997)), "{stats}");
-    // Pages over all partitions: in order, without gaps or doubles.
+    // Pages over all partitions are in order, without gaps or doubles.
     let mut keys = Vec::new();
     let mut next = String::new();
     loop {
@@ -50,7 +50,7 @@ fn a_batch_answers_each_line_in_order_and_one_bad_line_spoils_no_other() {
 }
 
 #[test]
-fn one_task_an_array_and_lines_are_told_apart() {
+fn a_body_may_be_one_task_an_array_or_lines() {
     let broker = TestBroker::start(&[]);
     let (status, one) = post(&broker, "/tasks", &later("a", 1));
     assert_eq!((status, &one["key"]), (201, &json!("a")));

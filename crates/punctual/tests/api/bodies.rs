@@ -6,10 +6,14 @@ use serde_json::{Value, json};
 use crate::requests::{later, post};
 
 #[test]
-fn bad_input_gets_a_problem_that_names_the_field() {
+fn bad_input_is_refused_with_a_problem_that_names_the_field() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     let url = &receiver.url;
     let deep = format!("{}1{}", "[".repeat(300), "]".repeat(300));
+    let large = "x".repeat(262_144);
+    let http = |target: &str, more: &str| {
+        format!(r#"{{"in": "1s", "target": {{"http": {{"url": "http://x/"{target}}}}}{more}}}"#)
+    };
     for (body, status, field) in [
         ("".to_owned(), 400, None),
         ("{".to_owned(), 400, None),
@@ -29,19 +33,27 @@ fn bad_input_gets_a_problem_that_names_the_field() {
         (task(r#""in": "1s", "timeout": "1ms""#, url), 422, Some("timeout")),
         (task(r#""in": "1s", "guarantee": "twice""#, url), 400, Some("guarantee")),
         (task(r#""in": "1s", "retry": {"attempts_max": 0}"#, url), 422, Some("retry.attempts_max")),
-        (task(r#""in": "1s", "retry": {"attempts_max": 70000}"#, url), 422, Some("retry.attempts_max")),
+        (
+            task(r#""in": "1s", "retry": {"attempts_max": 70000}"#, url),
+            422,
+            Some("retry.attempts_max"),
+        ),
         (task(r#""in": "1s", "retry": {"jitter": 2}"#, url), 422, Some("retry.jitter")),
-        (task(r#""in": "1s", "retry": {"backoff": {"fixed": "x"}}"#, url), 422, Some("retry.backoff.fixed")),
+        (
+            task(r#""in": "1s", "retry": {"backoff": {"fixed": "x"}}"#, url),
+            422,
+            Some("retry.backoff.fixed"),
+        ),
         (task(r#""in": "1s", "labels": {"a b": ""}"#, url), 422, Some("labels")),
         (task(r#""in": "1s", "key": "other""#, url), 422, Some("key")),
         (task(r#""in": "1s""#, "ftp://x/"), 422, Some("target.http.url")),
         (task(r#""in": "1s""#, "http://user@x/"), 422, Some("target.http.url")),
         (r#"{"in": "1s"}"#.to_owned(), 422, Some("target")),
         (r#"{"in": "1s", "target": {"queue": "a b"}}"#.to_owned(), 422, Some("target.queue")),
-        (r#"{"in": "1s", "target": {"http": {"url": "http://x/", "method": "BREW"}}}"#.to_owned(), 422, Some("target.http.method")),
-        (r#"{"in": "1s", "target": {"http": {"url": "http://x/", "headers": {"a": "b\r\nc: d"}}}}"#.to_owned(), 422, Some("target.http.headers.a")),
-        (format!(r#"{{"in": "1s", "target": {{"http": {{"url": "http://x/"}}}}, "payload": {deep}}}"#), 422, Some("payload")),
-        (format!(r#"{{"in": "1s", "target": {{"http": {{"url": "http://x/"}}}}, "payload": "{}"}}"#, "x".repeat(262_144)), 422, Some("payload")),
+        (http(r#", "method": "BREW""#, ""), 422, Some("target.http.method")),
+        (http(r#", "headers": {"a": "b\r\nc: d"}"#, ""), 422, Some("target.http.headers.a")),
+        (http("", &format!(r#", "payload": {deep}"#)), 422, Some("payload")),
+        (http("", &format!(r#", "payload": "{large}""#)), 422, Some("payload")),
         ("x".repeat(600_000), 413, None),
     ] {
         let (got, problem) = broker.put("a", &body);
@@ -59,11 +71,11 @@ fn bad_input_gets_a_problem_that_names_the_field() {
         assert_eq!(broker.call("GET", path, &[], "").0, status, "{path}");
     }
     assert_eq!(broker.call("PATCH", "/v1/shop/tasks/a", &[], "").0, 405);
-    assert_eq!(broker.get("a").0, 404, "nothing of all this was taken");
+    assert_eq!(broker.get("a").0, 404, "no task was scheduled");
 }
 
 #[test]
-fn wrong_bodies_get_a_problem_that_names_the_limit() {
+fn wrong_content_types_and_oversized_bodies_are_refused() {
     let broker = TestBroker::start(&[]);
     let deep = "[".repeat(100_000);
     for (method, path, kind, body, status) in [
@@ -108,7 +120,7 @@ fn wrong_bodies_get_a_problem_that_names_the_limit() {
             assert!(problem["detail"].as_str().unwrap().contains("bytes"), "{problem}");
         }
     }
-    // What curl says unasked is taken, unless a page in a browser says it.
+    // The default content type of curl is accepted, unless a page in a browser sends it.
     let form = ("content-type", "application/x-www-form-urlencoded");
     let body = later("a", 1).to_string();
     assert_eq!(broker.call("POST", "/v1/shop/tasks", &[form], &body).0, 201);
@@ -121,14 +133,14 @@ fn wrong_bodies_get_a_problem_that_names_the_limit() {
     assert_eq!(broker.call("GET", "/v1/shop", &[], "").0, 404);
     assert_eq!(broker.call("GET", "/v1/shop/nothing", &[], "").0, 404);
     assert_eq!(broker.call("GET", "/v1/sh%0d%0aop/stats", &[], "").0, 422);
-    assert_eq!(broker.call("GET", "/livez", &[], "").0, 200, "it lives");
+    assert_eq!(broker.call("GET", "/livez", &[], "").0, 200, "the broker still runs");
 }
 
 #[test]
-fn whatever_stands_in_a_body_the_answer_is_one_of_the_contract() {
+fn odd_values_in_any_field_get_a_documented_status() {
     let broker = TestBroker::start(&[]);
     let long = "x".repeat(5000);
-    let nasty = [
+    let odd_values = [
         json!(null),
         json!(true),
         json!(0),
@@ -158,7 +170,7 @@ fn whatever_stands_in_a_body_the_answer_is_one_of_the_contract() {
         "expires_after": "1s", "guarantee": "at_least_once"});
     let fields = |names: &'static [&'static str]| names.iter().copied();
     let mut calls: Vec<(&str, Value)> = Vec::new();
-    for value in &nasty {
+    for value in &odd_values {
         for name in fields(&[
             "in",
             "at",

@@ -38,14 +38,14 @@ fn dead_letters_are_listed_redriven_and_deleted() {
     let task_id = ids[0].split('-').next().unwrap();
     assert_eq!(broker.get(task_id).1["state"], "dead");
     assert_eq!(get(&broker, "/tasks?state=dead").1["tasks"].as_array().unwrap().len(), 6);
-    // Other namespaces have none of it.
+    // Other namespaces do not see them.
     assert_eq!(broker.call("GET", "/v1/other/dead", &[], "").1["dead"], json!([]));
     let other =
         |body: Value| broker.call("POST", "/v1/other/dead/redrive", &[], body.to_string()).1;
     assert_eq!(other(json!({"all": true}))["redriven"], 0);
     assert_eq!(other(json!({"ids": [ids[0]]}))["redriven"], 0);
     assert_eq!(broker.call("DELETE", &format!("/v1/other/dead/{}", ids[0]), &[], "").0, 404);
-    // One is deleted, one goes back, a stranger is named, and one whose key is in use stays.
+    // One is deleted, one is redriven, and ids that do not exist are reported.
     let deleted = broker.call("DELETE", &format!("/v1/shop/dead/{}", ids[0]), &[], "");
     assert_eq!(deleted, (200, json!({"result": "deleted"})));
     assert_eq!(broker.call("DELETE", &format!("/v1/shop/dead/{}", ids[0]), &[], "").0, 404);
@@ -58,7 +58,7 @@ fn dead_letters_are_listed_redriven_and_deleted() {
     assert_eq!(answer["problems"][0]["id"], json!(ids[0]));
     assert_eq!(answer["problems"][0]["problem"]["status"], 404);
     assert_eq!(answer["problems"][1]["problem"]["status"], 422);
-    assert_eq!(receiver.next().header("webhook-id"), ids[1], "under the same fire id");
+    assert_eq!(receiver.next().header("webhook-id"), ids[1], "with the same fire id");
     eventually(|| (dead().len() == 5).then_some(()));
     let (_, answer) = post(&broker, "/dead/redrive", &json!({"all": true}));
     assert_eq!((&answer["redriven"], &answer["more"]), (&json!(5), &json!(false)), "{answer}");
@@ -68,7 +68,7 @@ fn dead_letters_are_listed_redriven_and_deleted() {
     }
 }
 
-/// Pages of all dead letters, by their fire ids.
+/// Returns the fire ids of all dead letters, read in pages.
 fn dead_letters(broker: &TestBroker, limit: usize) -> BTreeSet<String> {
     let (mut found, mut cursor) = (BTreeSet::new(), String::new());
     loop {
@@ -94,8 +94,8 @@ fn dead_letters_of_all_partitions_are_listed_and_redriven_after_a_restart() {
         assert_eq!(broker.put(&format!("order-{number}"), body).0, 201);
     }
     let stats = |broker: &TestBroker| broker.call("GET", "/v1/shop/stats", &[], "").1;
-    let all_died = || (stats(&broker)["dead_letters"] == count).then_some(());
-    eventually(all_died);
+    let all_dead = || (stats(&broker)["dead_letters"] == count).then_some(());
+    eventually(all_dead);
     let before = dead_letters(&broker, 10);
     assert_eq!(before.len(), count);
     let dir = Arc::clone(&broker.dir);

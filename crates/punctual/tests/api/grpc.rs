@@ -9,9 +9,9 @@ use punctual_client::{
     Occasion, Overlap, Retry, TaskState, Timestamp, Touch, Twice, Worker,
 };
 use punctual_proto::v1;
-use punctual_proto::v1::broker_message::Message as Told;
+use punctual_proto::v1::broker_message::Message as FromBroker;
 use punctual_proto::v1::tasks_client::TasksClient;
-use punctual_proto::v1::worker_message::Message as Tell;
+use punctual_proto::v1::worker_message::Message as ToBroker;
 use punctual_proto::v1::workers_client::WorkersClient;
 use punctual_test_support::{TestBroker, WAIT_MAX};
 use tokio::sync::mpsc;
@@ -28,75 +28,75 @@ fn soon(namespace: &Namespace) -> NewTask<Namespace> {
     namespace.task().delay(Duration::from_millis(100)).queue("q")
 }
 
-/// A worker that does with each delivery what the test says, and hands it over.
+/// Returns a worker that settles by `answer`, and the deliveries that it gets.
 fn worker<F>(namespace: &Namespace, answer: F) -> (Worker, mpsc::UnboundedReceiver<Delivery>)
 where
     F: Fn(&Delivery) -> Result<(), Failure> + Send + Sync + 'static,
 {
-    let (seen, deliveries) = mpsc::unbounded_channel();
+    let (received, deliveries) = mpsc::unbounded_channel();
     let worker = namespace.worker("q").handler(move |delivery| {
         let answer = answer(&delivery);
-        seen.send(delivery).unwrap();
+        received.send(delivery).unwrap();
         async move { answer }
     });
     (worker, deliveries)
 }
 
 async fn next(deliveries: &mut mpsc::UnboundedReceiver<Delivery>) -> Delivery {
-    tokio::time::timeout(WAIT_MAX, deliveries.recv()).await.expect("a delivery comes").unwrap()
+    tokio::time::timeout(WAIT_MAX, deliveries.recv()).await.expect("a delivery arrives").unwrap()
 }
 
-/// A worker by hand, which may break every rule.
-struct Rogue {
-    tell: mpsc::Sender<v1::WorkerMessage>,
-    told: Streaming<v1::BrokerMessage>,
+/// A worker that sends raw messages and may break every rule.
+struct RawWorker {
+    outgoing: mpsc::Sender<v1::WorkerMessage>,
+    incoming: Streaming<v1::BrokerMessage>,
 }
 
-impl Rogue {
+impl RawWorker {
     async fn new(broker: &TestBroker, namespace: &str, credit: u32) -> Self {
         let hello = v1::Hello {
             namespace: namespace.to_owned(),
             queues: vec!["q".to_owned()],
             credit,
-            name: "rogue".to_owned(),
+            name: "raw".to_owned(),
         };
-        let mut rogue = Self::open(broker, Tell::Hello(hello)).await.unwrap();
-        assert!(matches!(rogue.next().await, Told::Welcome(_)));
-        rogue
+        let mut raw = Self::open(broker, ToBroker::Hello(hello)).await.unwrap();
+        assert!(matches!(raw.next().await, FromBroker::Welcome(_)));
+        raw
     }
 
-    async fn open(broker: &TestBroker, first: Tell) -> Result<Self, tonic::Status> {
+    async fn open(broker: &TestBroker, first: ToBroker) -> Result<Self, tonic::Status> {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
         let channel = channel.unwrap().connect().await.unwrap();
-        let (tell, messages) = mpsc::channel(16);
-        tell.send(v1::WorkerMessage { message: Some(first) }).await.unwrap();
-        let told = WorkersClient::new(channel).work(ReceiverStream::new(messages)).await?;
-        Ok(Self { tell, told: told.into_inner() })
+        let (outgoing, messages) = mpsc::channel(16);
+        outgoing.send(v1::WorkerMessage { message: Some(first) }).await.unwrap();
+        let incoming = WorkersClient::new(channel).work(ReceiverStream::new(messages)).await?;
+        Ok(Self { outgoing, incoming: incoming.into_inner() })
     }
 
-    async fn say(&self, message: Tell) {
-        self.tell.send(v1::WorkerMessage { message: Some(message) }).await.unwrap();
+    async fn send(&self, message: ToBroker) {
+        self.outgoing.send(v1::WorkerMessage { message: Some(message) }).await.unwrap();
     }
 
-    async fn next(&mut self) -> Told {
-        let told = tokio::time::timeout(WAIT_MAX, self.told.message()).await;
-        told.expect("the broker says something").unwrap().unwrap().message.unwrap()
+    async fn next(&mut self) -> FromBroker {
+        let message = tokio::time::timeout(WAIT_MAX, self.incoming.message()).await;
+        message.expect("the broker sends a message").unwrap().unwrap().message.unwrap()
     }
 
     async fn delivery(&mut self) -> v1::Delivery {
         match self.next().await {
-            Told::Deliveries(mut deliveries) => deliveries.deliveries.remove(0),
-            told => panic!("no delivery but {told:?}"),
+            FromBroker::Deliveries(mut deliveries) => deliveries.deliveries.remove(0),
+            other => panic!("not a delivery: {other:?}"),
         }
     }
 }
 
-fn ack(token: u64) -> Tell {
-    Tell::Settle(v1::Settle { ack: vec![token], ..v1::Settle::default() })
+fn ack(token: u64) -> ToBroker {
+    ToBroker::Settle(v1::Settle { ack: vec![token], ..v1::Settle::default() })
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unpaid_order_times_out_and_a_paid_one_does_not() {
+async fn a_scheduled_task_is_delivered_and_a_cancelled_one_is_not() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let order = |key: &str| soon(&shop).key(key).payload_json(&serde_json::json!({"order": key}));
@@ -109,7 +109,7 @@ async fn an_unpaid_order_times_out_and_a_paid_one_does_not() {
     assert_eq!(shop.get(paid.id.as_str()).await.unwrap().unwrap().key.unwrap(), "paid");
     assert_eq!(shop.cancel("paid").await.unwrap(), CancelResult::Cancelled);
     assert_eq!(shop.cancel_id(&paid.id).await.unwrap(), CancelResult::Cancelled);
-    assert_eq!(shop.cancel("nobody").await.unwrap(), CancelResult::NotFound);
+    assert_eq!(shop.cancel("missing").await.unwrap(), CancelResult::NotFound);
 
     let (worker, mut deliveries) = worker(&shop, |_| Ok(()));
     let worker = worker.spawn();
@@ -125,7 +125,7 @@ async fn an_unpaid_order_times_out_and_a_paid_one_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_bad_task_among_many_spoils_no_other() {
+async fn bad_tasks_among_many_fail_alone() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let good = |number: u64| {
@@ -158,11 +158,11 @@ async fn one_bad_task_among_many_spoils_no_other() {
         list = list.cursor(next);
     }
     assert_eq!(listed.len(), 12_000 - 4);
-    assert!(listed.is_sorted(), "in the order in which they are due");
+    assert!(listed.is_sorted(), "in the order of their due times");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_a_state_that_nobody_knows_is_refused() {
+async fn a_list_of_an_unknown_state_is_refused() {
     let broker = TestBroker::start(&[]);
     shop(&broker).task().delay(HOUR).queue("q").schedule().await.unwrap();
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address));
@@ -176,16 +176,16 @@ async fn a_list_of_a_state_that_nobody_knows_is_refused() {
     }
 }
 
-/// The store does not know who is firing. A list says it all the same, as the one over HTTP does.
+/// The store does not know which tasks are firing. The list does, as over HTTP.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_knows_which_tasks_are_firing() {
+async fn a_list_shows_which_tasks_are_firing() {
     let broker = TestBroker::start(&["--partitions", "3"]);
     let shop = shop(&broker);
     for key in ["waiting", "also-waiting"] {
         shop.task().key(key).delay(HOUR).queue("q").schedule().await.unwrap();
     }
     soon(&shop).key("firing").schedule().await.unwrap();
-    let mut worker = Rogue::new(&broker, "shop", 10).await;
+    let mut worker = RawWorker::new(&broker, "shop", 10).await;
     let delivery = worker.delivery().await;
     let listed = async |state: Option<TaskState>| {
         let list = state.into_iter().fold(List::default(), List::state);
@@ -199,37 +199,37 @@ async fn a_list_knows_which_tasks_are_firing() {
     let scheduled = listed(Some(TaskState::Scheduled)).await;
     assert_eq!(scheduled.len(), 2, "{scheduled:?}");
     assert!(scheduled.iter().all(|(_, state)| *state == TaskState::Scheduled), "{scheduled:?}");
-    worker.say(ack(delivery.token)).await;
+    worker.send(ack(delivery.token)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_of_many_wishes_for_one_key_wins() {
+async fn the_last_of_many_tasks_with_one_key_wins() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
-    // Several batches under way at once, each with the same key a few times.
-    let wish = |number: u64| {
+    // Several batches are in flight at once, each with the same key a few times.
+    let task = |number: u64| {
         let key = if number.is_multiple_of(500) { "same".to_owned() } else { number.to_string() };
         let fire_at = Timestamp::from_millis(4_000_000_000_000 + number);
         NewTask::new().key(key).at(fire_at).queue("q")
     };
-    let results = shop.schedule_many((0..10_000).map(wish)).await;
+    let results = shop.schedule_many((0..10_000).map(task)).await;
     assert!(results.iter().all(Result::is_ok));
     let task = shop.get("same").await.unwrap().unwrap();
     assert_eq!((task.version, task.fire_at.as_millis()), (20, 4_000_000_009_500));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_under_one_idempotency_key_are_scheduled_once_and_no_others() {
+async fn a_large_batch_with_an_idempotency_key_is_scheduled_once() {
     let broker = TestBroker::start(&["--partitions", "8"]);
     let shop = shop(&broker);
-    // Several batches; each second task has a name, in the order of `letter` another one.
-    let wish = |letter: char, number: u64| {
+    // Several batches. Each second task has a key, which begins with `letter`.
+    let task = |letter: char, number: u64| {
         let task = NewTask::new().delay(HOUR).queue("q");
         if number.is_multiple_of(2) { task } else { task.key(format!("{letter}-{number}")) }
     };
     let send = async |letter: char| {
         let results =
-            shop.schedule_many_once("once", (0..4_000).map(|number| wish(letter, number))).await;
+            shop.schedule_many_once("once", (0..4_000).map(|number| task(letter, number))).await;
         let id = |result: Result<punctual_client::Scheduled, Error>| match result {
             Ok(scheduled) => Ok(scheduled.id),
             Err(Error::Problem(problem)) => Err(problem.status),
@@ -249,7 +249,7 @@ async fn many_under_one_idempotency_key_are_scheduled_once_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conditions_and_touches_mean_what_they_say() {
+async fn conditions_are_checked_and_touches_move_tasks() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let task = || shop.task().key("a").delay(HOUR).queue("q");
@@ -269,7 +269,10 @@ async fn conditions_and_touches_mean_what_they_say() {
     assert!(after.version > before.version && after.fire_at >= before.fire_at);
     assert!(matches!(shop.touch("b").await, Err(Error::Problem(problem)) if problem.status == 404));
     let untimed = shop.touch("a").await;
-    assert!(matches!(untimed, Err(Error::Problem(problem)) if problem.status == 422), "no watch");
+    assert!(
+        matches!(untimed, Err(Error::Problem(problem)) if problem.status == 422),
+        "not a watch"
+    );
     shop.task().key("w").within(HOUR).queue("q").schedule().await.unwrap();
     shop.touch("w").await.unwrap();
     assert_eq!(shop.get("w").await.unwrap().unwrap().version, 2);
@@ -282,7 +285,7 @@ async fn conditions_and_touches_mean_what_they_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_schedule_travels_with_all_that_is_wished() {
+async fn every_field_of_every_schedule_is_stored() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let (start, end) =
@@ -342,7 +345,7 @@ async fn every_schedule_travels_with_all_that_is_wished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_is_told_of_silence_and_of_the_return() {
+async fn a_worker_gets_the_due_fire_and_the_return_fire_of_a_watch() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let (worker, mut deliveries) = worker(&shop, |_| Ok(()));
@@ -371,7 +374,7 @@ async fn a_worker_is_told_of_silence_and_of_the_return() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_delivery_comes_again_and_a_refused_one_does_not() {
+async fn a_failed_delivery_is_retried_and_a_refused_one_is_not() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let retry = || Retry::attempts_max(3).fixed(Duration::from_millis(50));
@@ -383,29 +386,29 @@ async fn a_failed_delivery_comes_again_and_a_refused_one_does_not() {
         _ => Ok(()),
     });
     let worker = worker.spawn();
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..4 {
         let delivery = next(&mut deliveries).await;
-        seen.push((delivery.key.unwrap(), delivery.attempt));
+        received.push((delivery.key.unwrap(), delivery.attempt));
     }
-    seen.sort();
+    received.sort();
     let fails = (1..=3).map(|attempt| ("fails".to_owned(), attempt));
-    assert_eq!(seen, fails.chain([("refused".to_owned(), 1)]).collect::<Vec<_>>());
+    assert_eq!(received, fails.chain([("refused".to_owned(), 1)]).collect::<Vec<_>>());
     let worked = worker.stop().await.unwrap();
     assert_eq!((worked.acked, worked.failed, worked.refused, worked.stale), (1, 2, 1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_vanished_worker_had_is_delivered_again_after_its_lease() {
+async fn a_delivery_of_a_vanished_worker_is_retried_after_its_lease() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     let retry = Retry::attempts_max(3).fixed(Duration::from_millis(10));
     let lease = Duration::from_millis(500);
     soon(&shop).key("k").timeout(lease).retry(retry).schedule().await.unwrap();
-    let mut rogue = Rogue::new(&broker, "shop", 10).await;
-    let first = rogue.delivery().await;
+    let mut raw = RawWorker::new(&broker, "shop", 10).await;
+    let first = raw.delivery().await;
     assert_eq!((first.attempt, first.lease_ms), (1, 500));
-    drop(rogue);
+    drop(raw);
     let (worker, mut deliveries) = worker(&shop, |_| Ok(()));
     let worker = worker.spawn();
     let second = next(&mut deliveries).await;
@@ -421,39 +424,43 @@ async fn late_and_forged_acks_change_nothing() {
     let retry = Retry::attempts_max(3).fixed(Duration::from_millis(10));
     let task = soon(&shop).key("k").timeout(Duration::from_millis(300)).retry(retry);
     task.schedule().await.unwrap();
-    let mut rogue = Rogue::new(&broker, "shop", 10).await;
-    let mut stranger = Rogue::new(&broker, "other", 10).await;
-    let first = rogue.delivery().await;
-    let second = rogue.delivery().await;
+    let mut raw = RawWorker::new(&broker, "shop", 10).await;
+    let mut other = RawWorker::new(&broker, "other", 10).await;
+    let first = raw.delivery().await;
+    let second = raw.delivery().await;
     assert_eq!((first.attempt, second.attempt), (1, 2));
     let more = v1::Extend { token: second.token, lease_ms: 30_000 };
     let extend = v1::Settle { extend: vec![more], ..v1::Settle::default() };
-    rogue.say(Tell::Settle(extend)).await;
+    raw.send(ToBroker::Settle(extend)).await;
     for token in [first.token, second.token ^ (1 << 40), 0, u64::MAX] {
-        rogue.say(ack(token)).await;
-        let Told::Stale(stale) = rogue.next().await else { panic!("{token} was taken") };
+        raw.send(ack(token)).await;
+        let FromBroker::Stale(stale) = raw.next().await else { panic!("{token} was accepted") };
         assert_eq!(stale.tokens, [token]);
     }
-    stranger.say(ack(second.token)).await;
-    assert!(matches!(stranger.next().await, Told::Stale(_)), "of another namespace");
-    // After all this the second attempt is still what it was.
-    rogue.say(ack(second.token)).await;
-    rogue.say(ack(second.token)).await;
-    let Told::Stale(stale) = rogue.next().await else { panic!("it was taken twice") };
+    other.send(ack(second.token)).await;
+    assert!(matches!(other.next().await, FromBroker::Stale(_)), "a token of another namespace");
+    // The second attempt is still unsettled.
+    raw.send(ack(second.token)).await;
+    raw.send(ack(second.token)).await;
+    let FromBroker::Stale(stale) = raw.next().await else { panic!("acked twice") };
     assert_eq!(stale.tokens, [second.token]);
-    rogue.say(Tell::Credit(0)).await;
-    assert!(matches!(rogue.next().await, Told::Credit(0)), "and nothing before it");
+    raw.send(ToBroker::Credit(0)).await;
+    assert!(matches!(raw.next().await, FromBroker::Credit(0)), "and no message before it");
     assert_eq!(shop.get("k").await.unwrap(), None);
 
-    let rude = Rogue::open(&broker, ack(1)).await.err().unwrap();
-    assert_eq!((rude.code(), rude.message()), (Code::InvalidArgument, "hello: must come first"));
-    let nobody = v1::Hello { namespace: "a b".to_owned(), ..v1::Hello::default() };
-    let nobody = Rogue::open(&broker, Tell::Hello(nobody)).await.err().unwrap();
-    assert!(nobody.message().starts_with("namespace: "), "{nobody}");
+    let no_hello = RawWorker::open(&broker, ack(1)).await.err().unwrap();
+    assert_eq!(
+        (no_hello.code(), no_hello.message()),
+        (Code::InvalidArgument, "hello: must come first")
+    );
+    let bad_namespace = v1::Hello { namespace: "a b".to_owned(), ..v1::Hello::default() };
+    let bad_namespace =
+        RawWorker::open(&broker, ToBroker::Hello(bad_namespace)).await.err().unwrap();
+    assert!(bad_namespace.message().starts_with("namespace: "), "{bad_namespace}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_drains_lets_a_worker_finish() {
+async fn a_draining_broker_waits_for_a_running_handler() {
     let broker = TestBroker::start(&[]);
     let shop = shop(&broker);
     soon(&shop).schedule().await.unwrap();
@@ -475,7 +482,7 @@ async fn a_broker_that_drains_lets_a_worker_finish() {
     broker.signal("-TERM");
     let ended = tokio::task::spawn_blocking(move || broker.end()).await.unwrap();
     assert!(ended.success());
-    assert_eq!(done.load(Ordering::Relaxed), 1, "it waited for the worker");
+    assert_eq!(done.load(Ordering::Relaxed), 1, "the broker waited for the handler");
     let worked = worker.stop().await.unwrap();
     assert_eq!((worked.acked, worked.untold), (1, 0));
 }

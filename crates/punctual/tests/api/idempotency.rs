@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::requests::get;
 
 #[test]
-fn a_request_sent_again_under_its_idempotency_key_creates_nothing_further() {
+fn a_request_repeated_with_its_idempotency_key_creates_nothing_more() {
     let broker = TestBroker::start(&["--partitions", "3"]);
     let send = |key: &str, kind: &str, body: &str| {
         let headers = [("idempotency-key", key), ("content-type", kind)];
@@ -34,38 +34,42 @@ fn a_request_sent_again_under_its_idempotency_key_creates_nothing_further() {
 }
 
 #[test]
-fn an_idempotency_key_stands_for_one_task_whatever_others_are_called() {
-    // Names lead to all of them, the idempotency key to one.
+fn an_idempotency_key_belongs_to_one_task_whatever_the_keys_of_others() {
+    // Task keys spread over all partitions; the idempotency key belongs to one of them.
     let broker = TestBroker::start(&["--partitions", "16"]);
     let send = |key: &str, body: &Value| {
         broker.call("POST", "/v1/shop/tasks", &[("idempotency-key", key)], body.to_string())
     };
-    let named = |name: &str| json!({"key": name, "in": "1h", "target": {"queue": "q"}});
-    let nameless = json!({"in": "1h", "target": {"queue": "q"}});
-    let (status, first) = send("7", &named("a"));
+    let keyed = |name: &str| json!({"key": name, "in": "1h", "target": {"queue": "q"}});
+    let keyless = json!({"in": "1h", "target": {"queue": "q"}});
+    let (status, first) = send("7", &keyed("a"));
     assert_eq!(status, 201, "{first}");
-    assert_eq!(send("7", &named("a")).1["id"], first["id"], "the same again");
+    assert_eq!(send("7", &keyed("a")).1["id"], first["id"], "the same task");
     for name in ["b", "c", "d", "e", "f"] {
-        let (status, problem) = send("7", &named(name));
+        let (status, problem) = send("7", &keyed(name));
         assert_eq!(status, 409, "{name}: {problem}");
         assert_eq!(broker.get(name).0, 404, "{name}");
     }
-    assert_eq!(send("7", &nameless).0, 409, "one without a name");
-    assert_eq!(send("8", &nameless).0, 201);
-    assert_eq!(send("8", &named("g")).0, 409, "one with a name after one without");
-    // Each place of a batch stands for itself.
-    let batch = |names: [&str; 3]| Value::Array(names.map(named).into());
+    assert_eq!(send("7", &keyless).0, 409, "a task without a key");
+    assert_eq!(send("8", &keyless).0, 201);
+    assert_eq!(send("8", &keyed("g")).0, 409, "a task with a key after one without");
+    // Each position of a batch is checked for itself.
+    let batch = |names: [&str; 3]| Value::Array(names.map(keyed).into());
     let results = |(status, answer): (u16, Value)| {
         assert_eq!(status, 200, "{answer}");
         let results = answer["results"].as_array().unwrap().iter();
-        let told = |result: &Value| match &result["key"] {
+        let key_or_status = |result: &Value| match &result["key"] {
             Value::String(key) => key.clone(),
             _ => result["status"].to_string(),
         };
-        results.map(told).collect::<Vec<_>>()
+        results.map(key_or_status).collect::<Vec<_>>()
     };
     assert_eq!(results(send("9", &batch(["h", "i", "j"]))), ["h", "i", "j"]);
     assert_eq!(results(send("9", &batch(["h", "x", "j"]))), ["h", "409", "j"]);
     assert_eq!(broker.get("x").0, 404);
-    assert_eq!(get(&broker, "/stats").1["accepted"], 5, "what keys stand for is nobody's task");
+    assert_eq!(
+        get(&broker, "/stats").1["accepted"],
+        5,
+        "the record of an idempotency key is not a task"
+    );
 }

@@ -9,10 +9,10 @@ fn put(broker: &TestBroker, key: &str, fields: &str) -> (u16, Value) {
     broker.put(key, format!(r#"{{"target": {{"queue": "q"}}, {fields}}}"#))
 }
 
-/// JSON allows what strict parsers do not read. Such a payload would make every list and every batch of deliveries that it stands in
-/// unreadable, with the tasks of others.
+/// JSON allows values that strict parsers reject. Such a payload would make every list and every
+/// batch of deliveries that contains it unreadable.
 #[test]
-fn a_payload_that_cannot_be_read_back_is_refused() {
+fn a_payload_that_strict_parsers_reject_is_refused() {
     let broker = TestBroker::start(&[]);
     let beyond = "9".repeat(400);
     for payload in [r#""\ud800""#, r#"{"\udc00": 1}"#, "1e400", "[-1E999]", &beyond] {
@@ -34,9 +34,10 @@ fn a_payload_that_cannot_be_read_back_is_refused() {
     assert_eq!(String::from_utf8(list.stdout).unwrap().matches(" scheduled ").count(), 3);
 }
 
-/// Unix time has no leap seconds, so one has to be another second: the one after, never the one before.
+/// Unix time has no leap seconds, so a leap second becomes the second after it, never the one
+/// before.
 #[test]
-fn a_leap_second_is_not_early_and_the_end_of_time_says_so() {
+fn a_leap_second_is_not_early_and_the_latest_time_is_in_the_error() {
     let broker = TestBroker::start(&[]);
     for (at, want) in [
         ("2030-06-30T23:59:60Z", "2030-07-01T00:00:00.000Z"),
@@ -50,11 +51,11 @@ fn a_leap_second_is_not_early_and_the_end_of_time_says_so() {
     let (status, answer) = put(&broker, "end", r#""at": "9999-12-31T23:59:59Z""#);
     assert_eq!((status, &answer["field"]), (422, &json!("at")));
     let detail = answer["detail"].as_str().unwrap();
-    assert!(detail.contains("9999-12-30T22:00:00Z"), "names the limit: {detail}");
+    assert!(detail.contains("9999-12-30T22:00:00Z"), "the limit is named: {detail}");
 }
 
 #[test]
-fn a_label_is_found_whichever_way_it_is_written_and_whatever_its_value() {
+fn a_label_filter_accepts_colon_and_equals_sign_and_any_value() {
     let broker = TestBroker::start(&[]);
     let labels = r#""in": "1h", "labels": {"at": "09:30", "rule": "a=b", "plain": "x"}"#;
     assert_eq!(put(&broker, "k", labels).0, 201);
@@ -66,9 +67,9 @@ fn a_label_is_found_whichever_way_it_is_written_and_whatever_its_value() {
     assert_eq!(page["tasks"], json!([]));
 }
 
-/// An answer is for people: it names the field and the limit, and no type of the program.
+/// A problem names the field and the limit, and no type of the implementation.
 #[test]
-fn a_wrong_value_is_answered_in_the_words_of_the_api() {
+fn a_wrong_value_is_answered_in_terms_of_the_api() {
     let broker = TestBroker::start(&[]);
     for (fields, status, field, words) in [
         (
@@ -94,9 +95,9 @@ fn a_wrong_value_is_answered_in_the_words_of_the_api() {
     }
 }
 
-/// A condition that is not heeded is worse than none: whoever says "create only" would have replaced a task.
+/// If the condition were ignored, a caller that wants to create a task could replace one.
 #[test]
-fn conditions_are_refused_where_they_are_not_heeded() {
+fn conditions_are_refused_where_they_have_no_effect() {
     let broker = TestBroker::start(&[]);
     let body = br#"{"key": "k", "in": "1h", "target": {"queue": "q"}}"#;
     for header in ["if-none-match", "if-match"] {
@@ -107,24 +108,25 @@ fn conditions_are_refused_where_they_are_not_heeded() {
     assert_eq!(broker.get("k").0, 404);
 }
 
-/// Of two values under one name neither may win silently: whoever wrote both meant both.
+/// If a name has two values, the broker does not choose one of them.
 #[test]
-fn a_name_that_is_given_twice_is_refused_by_name() {
+fn a_label_or_header_given_twice_is_refused() {
     let broker = TestBroker::start(&[]);
     let headers = |headers: &str| {
-        format!(
-            r#"{{"in": "1h", "target": {{"http": {{"url": "http://127.0.0.1:9/", "headers": {headers}}}}}}}"#
-        )
+        let target =
+            format!(r#"{{"http": {{"url": "http://127.0.0.1:9/", "headers": {headers}}}}}"#);
+        format!(r#"{{"in": "1h", "target": {target}}}"#)
     };
-    let labels = r#"{"in": "1h", "target": {"queue": "q"}, "labels": {"colour": "red", "size": "1", "colour": "blue"}}"#;
+    let labels = r#"{"colour": "red", "size": "1", "colour": "blue"}"#;
+    let labels = format!(r#"{{"in": "1h", "target": {{"queue": "q"}}, "labels": {labels}}}"#);
     for (body, field) in [
-        (labels.to_owned(), "labels.colour"),
-        // Written in another way, but the same name when it is read.
+        (labels.clone(), "labels.colour"),
+        // Escaped, but the same name when it is read.
         (labels.replacen("colour", r"\u0063olour", 1), "labels.colour"),
-        // Two that say the same are no better: one of them is a mistake.
+        // The same value twice is a mistake, too.
         (labels.replacen("blue", "red", 1), "labels.colour"),
         (headers(r#"{"x-a": "1", "x-a": "2"}"#), "target.http.headers.x-a"),
-        // Case makes no difference in the name of a header, and it would be sent once.
+        // Names of headers ignore case, so only one of these would be sent.
         (headers(r#"{"X-A": "1", "x-a": "2"}"#), "target.http.headers.x-a"),
     ] {
         let (status, answer) = broker.put("k", &body);
@@ -137,13 +139,13 @@ fn a_name_that_is_given_twice_is_refused_by_name() {
     let (status, answer) = broker.call("POST", "/v1/shop/touch", &[], create);
     assert_eq!((status, &answer["field"]), (422, &json!("create.labels.colour")), "{answer}");
     assert_eq!(broker.get("k").0, 404);
-    // A label is no header: case makes a difference.
+    // Names of labels respect case.
     let labels = r#""in": "1h", "labels": {"colour": "red", "Colour": "blue"}"#;
     assert_eq!(put(&broker, "k", labels).1["labels"], json!({"colour": "red", "Colour": "blue"}));
 }
 
 #[test]
-fn a_query_parameter_that_is_given_twice_is_refused_by_name() {
+fn a_query_parameter_given_twice_is_refused() {
     let broker = TestBroker::start(&[]);
     for (path, name) in [
         ("/v1/shop/tasks?state=paused&state=done", "state"),

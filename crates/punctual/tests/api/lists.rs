@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::requests::{URL, get, later, post};
 
 #[test]
-fn lists_filter_by_all_that_is_set() {
+fn lists_apply_every_given_filter() {
     let broker = TestBroker::start(&["--partitions", "2"]);
     let labelled = json!({"key": "order/1", "at": "2035-01-01T00:00:00Z", "target": {"queue": "q"},
         "labels": {"zone": "eu"}});
@@ -49,7 +49,7 @@ fn lists_filter_by_all_that_is_set() {
 }
 
 #[test]
-fn history_says_what_the_target_answered() {
+fn the_history_has_the_answers_of_the_target() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     let retry = r#""in": "0s", "retry": {"attempts_max": 2, "backoff": {"fixed": "10ms"}}"#;
     let (_, made) = broker.put("a", task(retry, &format!("{}/500", receiver.url)));
@@ -80,7 +80,7 @@ fn history_says_what_the_target_answered() {
 }
 
 #[test]
-fn two_namespaces_never_see_each_other() {
+fn namespaces_do_not_see_each_other() {
     let (broker, receiver) = (TestBroker::start(&["--partitions", "2"]), WebhookReceiver::start());
     let (_, mine) = broker.put("a", task(r#""in": "1h""#, URL));
     broker.put("gone", task(r#""in": "0s""#, &format!("{}/410", receiver.url)));
@@ -122,7 +122,7 @@ fn two_namespaces_never_see_each_other() {
     assert_eq!(there("POST", "/dead/redrive", json!({"ids": [fire_id]})).1["redriven"], 0);
     let steps = there("GET", "/forecast", Value::Null).1;
     assert!(steps["steps"].as_array().unwrap().iter().all(|step| step["fires"] == 0), "{steps}");
-    // The same key there is another task, and all this has changed nothing here.
+    // The same key there is another task, and nothing has changed here.
     let made = there("PUT", "/tasks/a", json!({"in": "2h", "target": {"queue": "q"}}));
     assert_eq!((made.0, &made.1["version"]), (201, &json!(1)));
     assert_eq!(broker.get("a"), (200, mine));

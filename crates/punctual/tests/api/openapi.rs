@@ -6,18 +6,18 @@ use punctual_test_support::TestBroker;
 use serde_json::{Value, json};
 
 #[test]
-fn the_document_has_every_route_that_is_served_and_no_other() {
+fn the_document_has_exactly_the_served_routes() {
     let broker = TestBroker::start(&[]);
     let (status, document) = broker.call("GET", "/openapi.json", &[], "");
     assert_eq!(status, 200);
     let mut calls = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let place = path.replace("{namespace}", "shop").replace(['{', '}'], "");
+        let url = path.replace("{namespace}", "shop").replace(['{', '}'], "");
         let known: BTreeSet<_> = methods.as_object().unwrap().keys().cloned().collect();
         for method in ["get", "put", "post", "delete"] {
-            let (status, answer) = broker.call(&method.to_uppercase(), &place, &[], "");
+            let (status, answer) = broker.call(&method.to_uppercase(), &url, &[], "");
             let served = status != 405 && answer["type"] != "urn:punctual:no-such-path";
-            assert_eq!(served, known.contains(method), "{method} {place}: {answer}");
+            assert_eq!(served, known.contains(method), "{method} {url}: {answer}");
             calls += usize::from(served);
         }
         for operation in methods.as_object().unwrap().values() {
@@ -27,12 +27,12 @@ fn the_document_has_every_route_that_is_served_and_no_other() {
             assert_eq!(named, path.matches('{').count(), "{path}");
         }
     }
-    assert_eq!(calls, 28, "a call more or less: the contract should say so, too");
+    assert_eq!(calls, 28, "if the number of calls changes, update the documentation");
 }
 
-/// What the document says of tokens is what happens: whoever sends none is refused where it says so, and nowhere else.
+/// A request without a token is refused exactly where the document demands one.
 #[test]
-fn the_document_says_which_routes_want_a_token() {
+fn the_document_marks_the_routes_that_need_a_token() {
     let broker = TestBroker::start(&["--token", "shop=aaa"]);
     let token = [("authorization", "Bearer aaa")];
     let (_, document) = broker.call("GET", "/openapi.json", &token, "");
@@ -40,9 +40,9 @@ fn the_document_says_which_routes_want_a_token() {
     assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")));
     let mut open = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let place = path.replace("{namespace}", "shop").replace(['{', '}'], "");
+        let url = path.replace("{namespace}", "shop").replace(['{', '}'], "");
         for (method, operation) in methods.as_object().unwrap() {
-            let (status, answer) = broker.call(&method.to_uppercase(), &place, &[], "");
+            let (status, answer) = broker.call(&method.to_uppercase(), &url, &[], "");
             match &operation["security"] {
                 Value::Null => open.push(path.as_str()),
                 wanted => assert_eq!(*wanted, json!([{"token": []}]), "{method} {path}"),
@@ -58,7 +58,7 @@ fn the_document_says_which_routes_want_a_token() {
 }
 
 #[test]
-fn the_examples_of_the_contract_keep_to_the_document() {
+fn requests_and_answers_match_the_schemas_of_the_document() {
     let broker = TestBroker::start(&[]);
     let (_, document) = broker.call("GET", "/openapi.json", &[], "");
     let schema_of = |path: &str, method: &str| {
@@ -67,10 +67,16 @@ fn the_examples_of_the_contract_keep_to_the_document() {
     };
     let task = json!({
         "in": "15m",
-        "target": {"http": {"url": "http://localhost:9000/cancel", "method": "POST", "headers": {"x-a": "b"}}},
+        "target": {
+            "http": {"url": "http://localhost:9000/a", "method": "POST", "headers": {"x-a": "b"}}
+        },
         "payload": {"order": 1},
         "guarantee": "at_least_once",
-        "retry": {"attempts_max": 5, "backoff": {"exponential": {"first": "1s", "factor": 2, "max": "5m"}}, "jitter": 0.1},
+        "retry": {
+            "attempts_max": 5,
+            "backoff": {"exponential": {"first": "1s", "factor": 2, "max": "5m"}},
+            "jitter": 0.1
+        },
         "timeout": "10s", "expires_after": "1h", "labels": {"campaign": "7"}
     });
     let (tasks, queue) = ("/v1/{namespace}/tasks/{key}", "/v1/{namespace}/queues/{queue}");
@@ -101,40 +107,41 @@ fn the_examples_of_the_contract_keep_to_the_document() {
     ] {
         let schema = schema_of(&path, method);
         assert!(!schema.is_null(), "{method} {path} has no body");
-        keeps(&document, &schema, &body).unwrap_or_else(|why| panic!("{path} {body}: {why}"));
+        check_schema(&document, &schema, &body)
+            .unwrap_or_else(|why| panic!("{path} {body}: {why}"));
     }
     let schema = schema_of(tasks, "put");
     for wrong in
         [json!({"in": 5}), json!({"im": "1s"}), json!({"target": {"mail": "x"}}), json!([])]
     {
-        assert!(keeps(&document, &schema, &wrong).is_err(), "{wrong}");
+        assert!(check_schema(&document, &schema, &wrong).is_err(), "{wrong}");
     }
-    let answered = |path: &str, method: &str, status: &str| {
-        let said = &document["paths"][path][method]["responses"][status]["content"];
-        said["application/json"]["schema"].clone()
+    let response_schema = |path: &str, method: &str, status: &str| {
+        let content = &document["paths"][path][method]["responses"][status]["content"];
+        content["application/json"]["schema"].clone()
     };
     let (_, made) = broker.put("a", task.to_string());
-    keeps(&document, &answered(tasks, "put", "201"), &made).unwrap();
+    check_schema(&document, &response_schema(tasks, "put", "201"), &made).unwrap();
     let results = broker.call("POST", "/v1/shop/tasks", &[], json!([task, 5]).to_string());
     let named = json!({"key": "a", "in": "1h", "target": {"queue": "q"}}).to_string();
-    for (status, said) in [results, broker.call("POST", "/v1/shop/tasks", &[], named)] {
-        assert_eq!(status, 200, "{said}");
-        keeps(&document, &answered(many, "post", "200"), &said).unwrap();
+    for (status, answer) in [results, broker.call("POST", "/v1/shop/tasks", &[], named)] {
+        assert_eq!(status, 200, "{answer}");
+        check_schema(&document, &response_schema(many, "post", "200"), &answer).unwrap();
     }
 }
 
-/// As much of JSON Schema as the document uses.
-fn keeps(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+/// Checks a value against a schema. It knows as much of JSON Schema as the document uses.
+fn check_schema(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
     if let Some(name) = schema["$ref"].as_str() {
         let schema = document.pointer(name.trim_start_matches('#')).ok_or(name)?;
-        return keeps(document, schema, value);
+        return check_schema(document, schema, value);
     }
     if let Some(kinds) = schema["oneOf"].as_array() {
-        let fits = kinds.iter().filter(|kind| keeps(document, kind, value).is_ok()).count();
+        let fits = kinds.iter().filter(|kind| check_schema(document, kind, value).is_ok()).count();
         return if fits == 1 { Ok(()) } else { Err(format!("{value} is {fits} of {schema}")) };
     }
     for part in schema["allOf"].as_array().into_iter().flatten() {
-        keeps(document, &open(document, part), value)?;
+        check_schema(document, &without_additional_properties(document, part), value)?;
     }
     let kinds: Vec<&str> = match &schema["type"] {
         Value::String(kind) => vec![kind.as_str()],
@@ -152,7 +159,7 @@ fn keeps(document: &Value, schema: &Value, value: &Value) -> Result<(), String> 
         other => panic!("the document uses {other}"),
     };
     if !kinds.is_empty() && !kinds.iter().any(fits) {
-        return Err(format!("{value} is no {kinds:?}"));
+        return Err(format!("{value} is not of the type {kinds:?}"));
     }
     if let Some(values) = schema["enum"].as_array()
         && !values.contains(value)
@@ -161,7 +168,7 @@ fn keeps(document: &Value, schema: &Value, value: &Value) -> Result<(), String> 
     }
     for item in value.as_array().into_iter().flatten() {
         if !schema["items"].is_null() {
-            keeps(document, &schema["items"], item)?;
+            check_schema(document, &schema["items"], item)?;
         }
     }
     let Some(fields) = value.as_object() else { return Ok(()) };
@@ -175,15 +182,15 @@ fn keeps(document: &Value, schema: &Value, value: &Value) -> Result<(), String> 
         let known = if known.is_null() { &schema["additionalProperties"] } else { known };
         match known {
             Value::Bool(false) => return Err(format!("{name} is unknown")),
-            Value::Object(_) => keeps(document, known, value)?,
+            Value::Object(_) => check_schema(document, known, value)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-/// A part of a whole: it says nothing of the fields of the others.
-fn open(document: &Value, part: &Value) -> Value {
+/// Returns a part of an `allOf`, which allows the fields of the other parts.
+fn without_additional_properties(document: &Value, part: &Value) -> Value {
     let name = part["$ref"].as_str();
     let mut part = name
         .and_then(|name| document.pointer(name.trim_start_matches('#')))

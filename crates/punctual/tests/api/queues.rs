@@ -51,7 +51,7 @@ fn a_long_poll_gets_a_task_when_it_is_due_and_an_ack_ends_it() {
     );
     assert_eq!(broker.delete("a").1, json!({"result": "firing", "attempt": 1}));
     let token = &delivery["token"];
-    // Another namespace cannot settle it, and what we never gave is stale.
+    // Another namespace cannot settle it, and a forged token is stale.
     let other = broker.call(
         "POST",
         "/v1/other/queues/mail/ack",
@@ -66,7 +66,7 @@ fn a_long_poll_gets_a_task_when_it_is_due_and_an_ack_ends_it() {
     }
     let (_, answer) = queue(&broker, "ack", &json!({"tokens": [token, token]}));
     assert_eq!(answer["results"][0], json!({"token": token, "result": "acked"}));
-    assert_eq!(answer["results"][1]["result"], "stale", "twice");
+    assert_eq!(answer["results"][1]["result"], "stale", "acked twice");
     for (verb, body) in [
         ("fail", json!({"token": token, "reason": "late"})),
         ("refuse", json!({"token": token, "reason": "late"})),
@@ -79,7 +79,7 @@ fn a_long_poll_gets_a_task_when_it_is_due_and_an_ack_ends_it() {
 }
 
 #[test]
-fn a_failed_delivery_comes_again_and_a_refused_one_is_a_dead_letter() {
+fn a_failed_delivery_is_retried_and_a_refused_one_becomes_a_dead_letter() {
     let broker = TestBroker::start(&[]);
     put(&broker, "a", r#""in": "0s""#);
     let first = &lease(&broker, 1)[0];
@@ -102,9 +102,9 @@ fn a_failed_delivery_comes_again_and_a_refused_one_is_a_dead_letter() {
     assert_eq!(letter["attempts"][1]["answer"], "no such person");
 }
 
-/// The path names a queue: what a worker says there is of that one, and whoever takes the wrong path is told so.
+/// A token settles only at the path of its own queue.
 #[test]
-fn a_token_of_another_queue_is_stale_and_nothing_is_changed_by_it() {
+fn a_token_of_another_queue_is_stale_and_changes_nothing() {
     let broker = TestBroker::start(&[]);
     put(&broker, "a", r#""in": "0s""#);
     let token = lease(&broker, 1)[0]["token"].clone();
@@ -126,7 +126,7 @@ fn a_token_of_another_queue_is_stale_and_nothing_is_changed_by_it() {
 }
 
 #[test]
-fn an_expired_lease_is_stale_and_comes_again() {
+fn an_expired_lease_is_stale_and_its_task_is_delivered_again() {
     let broker = TestBroker::start(&[]);
     put(&broker, "a", r#""in": "0s", "retry": {"backoff": {"fixed": "1ms"}}"#);
     let (_, answer) = queue(&broker, "lease", &json!({"wait": "15s", "lease": "1s"}));
@@ -141,7 +141,7 @@ fn an_expired_lease_is_stale_and_comes_again() {
 }
 
 #[test]
-fn a_worker_that_goes_away_while_it_waits_has_taken_nothing() {
+fn a_worker_that_disconnects_while_it_waits_takes_nothing() {
     let broker = TestBroker::start(&[]);
     let body = r#"{"max": 10, "wait": "60s"}"#;
     let head =
@@ -166,7 +166,7 @@ fn a_worker_that_goes_away_while_it_waits_has_taken_nothing() {
 }
 
 #[test]
-fn workers_that_leave_when_they_are_served_lose_nothing() {
+fn nothing_is_lost_when_workers_disconnect_while_they_are_served() {
     let broker = TestBroker::start(&[]);
     let head =
         "POST /v1/shop/queues/mail/lease HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
@@ -176,7 +176,7 @@ fn workers_that_leave_when_they_are_served_lose_nothing() {
         write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
         put(&broker, &format!("k{n}"), r#""in": "1ms", "retry": {"backoff": {"fixed": "1ms"}}"#);
     }
-    // Some were given to those who left, and come again when their lease is over.
+    // Some were leased to disconnected workers, and come again after their lease.
     let mut keys = std::collections::BTreeSet::new();
     while keys.len() < 100 {
         for delivery in lease(&broker, 50) {
@@ -186,7 +186,7 @@ fn workers_that_leave_when_they_are_served_lose_nothing() {
 }
 
 #[test]
-fn a_poll_that_does_not_wait_gets_what_is_due() {
+fn a_poll_without_a_wait_gets_due_tasks() {
     let broker = TestBroker::start(&[]);
     put(&broker, "a", r#""in": "0s""#);
     let got = eventually(|| {
@@ -197,13 +197,14 @@ fn a_poll_that_does_not_wait_gets_what_is_due() {
 }
 
 #[test]
-fn a_broker_that_stops_lets_those_go_who_wait() {
+fn a_stopping_broker_ends_waiting_polls() {
     let broker = TestBroker::start(&["--grace", "10m"]);
     let body = r#"{"wait": "60s"}"#;
     let mut stream = TcpStream::connect(broker.address).unwrap();
     stream.set_read_timeout(Some(punctual_test_support::WAIT_MAX)).unwrap();
     let head = "POST /v1/shop/queues/mail/lease HTTP/1.1\r\nhost: x\r\n";
-    // Once the first is answered the poll begins. Whichever comes before, it or the signal: nobody waits for a minute.
+    // The poll begins after the first answer. It ends long before its minute, whether it comes
+    // before the signal or after it.
     let first = "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
     write!(stream, "{first}{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = [0; 4096];
@@ -214,7 +215,7 @@ fn a_broker_that_stops_lets_those_go_who_wait() {
 }
 
 #[test]
-fn many_workers_share_a_queue_and_namespaces_do_not() {
+fn workers_share_a_queue_and_namespaces_do_not() {
     let broker = &TestBroker::start(&["--partitions", "3"]);
     let other =
         broker.call("POST", "/v1/other/tasks", &[], r#"{"in": "0s", "target": {"queue": "mail"}}"#);
@@ -249,7 +250,7 @@ fn many_workers_share_a_queue_and_namespaces_do_not() {
 }
 
 #[test]
-fn wrong_words_name_the_field_and_the_limit() {
+fn wrong_requests_of_workers_are_refused_with_the_field() {
     let broker = TestBroker::start(&[]);
     for (verb, body, status, field) in [
         ("lease", json!({"max": 0}), 422, "max"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual_test_support::{TestBroker, WebhookReceiver, eventually, now_millis};
+use punctual_test_support::{TestBroker, WebhookReceiver, eventually, now_millis, pause};
 use serde_json::{Value, json};
 
 fn put(broker: &TestBroker, key: &str, when: &Value) -> (u16, Value) {
@@ -11,8 +11,8 @@ fn put(broker: &TestBroker, key: &str, when: &Value) -> (u16, Value) {
     broker.put(key, body.to_string())
 }
 
-/// A task that should be taken.
-fn made(broker: &TestBroker, key: &str, when: &Value) -> Value {
+/// Schedules a task that must be accepted.
+fn schedule(broker: &TestBroker, key: &str, when: &Value) -> Value {
     let (status, task) = put(broker, key, when);
     assert!(status == 201 || status == 200, "{task}");
     task
@@ -32,7 +32,7 @@ fn fires(broker: &TestBroker, name: &str) -> Vec<Value> {
     get(broker, &format!("/tasks/{name}/fires?limit=1000"))["fires"].as_array().unwrap().clone()
 }
 
-/// Takes what is there, or waits so long for it.
+/// Leases due deliveries, or waits for some.
 fn lease(broker: &TestBroker, wait: &str) -> Vec<Value> {
     let body = json!({"max": 100, "wait": wait, "lease": "1m"});
     let (status, answer) = post(broker, "/queues/q/lease", &body);
@@ -49,17 +49,16 @@ fn ack(broker: &TestBroker, deliveries: &[Value]) {
     }
 }
 
-/// The next delivery, acked.
-fn taken(broker: &TestBroker) -> Value {
+/// Leases the next delivery and acks it.
+fn lease_and_ack(broker: &TestBroker) -> Value {
     let deliveries = lease(broker, "20s");
     assert_eq!(deliveries.len(), 1, "{deliveries:?}");
     ack(broker, &deliveries);
     deliveries[0].clone()
 }
 
-#[expect(clippy::disallowed_methods, reason = "the real binary has the real clock")]
-fn pause(millis: u64) {
-    std::thread::sleep(Duration::from_millis(millis));
+fn pause_millis(millis: u64) {
+    pause(Duration::from_millis(millis));
 }
 
 fn in_minutes(minutes: u64) -> u64 {
@@ -67,7 +66,7 @@ fn in_minutes(minutes: u64) -> u64 {
 }
 
 #[test]
-fn every_wish_is_answered_as_it_was_sent_with_defaults_filled_in() {
+fn every_field_is_returned_as_it_was_sent_with_defaults_filled_in() {
     let broker = TestBroker::start(&[]);
     let cron = json!({
         "cron": "0  9 * * MON-FRI", "timezone": "europe/berlin",
@@ -75,9 +74,9 @@ fn every_wish_is_answered_as_it_was_sent_with_defaults_filled_in() {
         "starts_at": "2030-01-01T00:00:00Z", "ends_at": "2031-01-01T00:00:00.000Z",
         "count": 7, "misfire": "fire_all", "overlap": "queue_one", "jitter": "PT1M",
     });
-    let task = made(&broker, "cron", &cron);
+    let task = schedule(&broker, "cron", &cron);
     let mut want = cron;
-    // As it was read: one blank, the name as the database spells it, our way to write durations.
+    // As it was parsed: one space, the name as the database spells it, durations in one form.
     want["cron"] = json!("0 9 * * MON-FRI");
     want["timezone"] = json!("Europe/Berlin");
     want["starts_at"] = json!("2030-01-01T00:00:00.000Z");
@@ -87,33 +86,33 @@ fn every_wish_is_answered_as_it_was_sent_with_defaults_filled_in() {
     }
     assert_eq!(task["state"], "scheduled");
     let (nominal, fire) = (task["nominal_at"].as_str(), task["fire_at"].as_str().unwrap());
-    // By chance it has no jitter at all.
+    // The random jitter may be zero.
     assert_eq!(nominal.unwrap_or(fire), "2030-01-01T08:00:00.000Z");
     assert!(("2030-01-01T08:00:00.000Z"..="2030-01-01T08:01:00.000Z").contains(&fire), "{fire}");
     assert_eq!(broker.get("cron").1, task);
 
-    let task = made(&broker, "plain", &json!({"cron": "@daily"}));
+    let task = schedule(&broker, "plain", &json!({"cron": "@daily"}));
     assert_eq!((&task["timezone"], &task["misfire"]), (&json!("UTC"), &json!("fire_once")));
     assert_eq!((&task["overlap"], &task["dst"]), (&json!("allow"), &Value::Null));
     assert_eq!((&task["jitter"], &task["nominal_at"]), (&Value::Null, &Value::Null));
 
-    let task = made(&broker, "beat", &json!({"cron": "@every 5m", "starts_at": 0, "count": 3}));
+    let task = schedule(&broker, "beat", &json!({"cron": "@every 5m", "starts_at": 0, "count": 3}));
     assert_eq!((&task["every"], &task["cron"]), (&json!("5m"), &Value::Null), "an interval");
     assert_eq!(task["starts_at"], "1970-01-01T00:00:00.000Z");
     let fire_at = task["fire_at"].as_str().unwrap();
     assert!(fire_at.ends_with("0:00.000Z") || fire_at.ends_with("5:00.000Z"), "{fire_at}");
 
     let watch = json!({"within": "48h", "postpone_max": "30d", "on_return": true});
-    let task = made(&broker, "watch", &watch);
+    let task = schedule(&broker, "watch", &watch);
     assert_eq!((&task["within"], &task["postpone_max"]), (&json!("2d"), &json!("30d")));
     assert_eq!(task["on_return"], true);
-    assert_eq!(made(&broker, "silent", &json!({"within": "1h"}))["on_return"], false);
+    assert_eq!(schedule(&broker, "silent", &json!({"within": "1h"}))["on_return"], false);
 }
 
 #[test]
-fn a_wish_that_cannot_be_taken_is_refused_by_name() {
+fn an_invalid_schedule_is_refused_with_the_field() {
     let broker = TestBroker::start(&[]);
-    for (when, field, says) in [
+    for (when, field, words) in [
         (json!({"cron": "@daily", "in": "1h"}), "cron", "exactly one of"),
         (json!({"every": "1h", "within": "1h"}), "within", "exactly one of"),
         (json!({}), "in", "exactly one of `in`, `at`, `cron`, `every` and `within`"),
@@ -149,7 +148,7 @@ fn a_wish_that_cannot_be_taken_is_refused_by_name() {
         let (status, problem) = put(&broker, "a", &when);
         assert_eq!((status, &problem["field"]), (422, &json!(field)), "{when}: {problem}");
         let detail = problem["detail"].as_str().unwrap();
-        assert!(detail.to_lowercase().contains(&says.to_lowercase()), "{when}: {detail}");
+        assert!(detail.to_lowercase().contains(&words.to_lowercase()), "{when}: {detail}");
     }
     for (when, field) in [
         (json!({"cron": 5}), "cron"),
@@ -163,11 +162,11 @@ fn a_wish_that_cannot_be_taken_is_refused_by_name() {
         let (status, problem) = put(&broker, "a", &when);
         assert_eq!((status, &problem["field"]), (400, &json!(field)), "{when}: {problem}");
     }
-    assert_eq!(broker.get("a").0, 404, "none of them was taken");
-    made(&broker, "beat", &json!({"every": "1h"}));
+    assert_eq!(broker.get("a").0, 404, "no task was scheduled");
+    schedule(&broker, "beat", &json!({"every": "1h"}));
     let (status, problem) = post(&broker, "/tasks/beat/touch", &json!({"in": "1m"}));
     assert_eq!((status, &problem["type"]), (422, &json!("urn:punctual:no-touch")));
-    made(&broker, "watch", &json!({"within": "1h"}));
+    schedule(&broker, "watch", &json!({"within": "1h"}));
     let (status, problem) = post(&broker, "/tasks/watch/touch", &json!({"in": "1m", "at": 5}));
     assert_eq!((status, &problem["field"]), (422, &json!("in")));
     let (status, problem) = post(&broker, "/tasks/watch/touch", &json!({"within": "1ms"}));
@@ -175,7 +174,7 @@ fn a_wish_that_cannot_be_taken_is_refused_by_name() {
 }
 
 #[test]
-fn a_preview_shows_local_times_and_what_the_clocks_do() {
+fn a_preview_shows_local_times_and_clock_changes() {
     let broker = TestBroker::start(&["--token", "shop=secret"]);
     let preview = |query: &str| {
         let token = [("authorization", "Bearer secret")];
@@ -241,12 +240,12 @@ fn a_preview_shows_local_times_and_what_the_clocks_do() {
         }
     }
     let (_, answer) = preview("cron=@hourly");
-    assert_eq!(answer["fires"].as_array().unwrap().len(), 5, "from now on");
+    assert_eq!(answer["fires"].as_array().unwrap().len(), 5, "from now");
     assert_eq!(answer["timezone"], "UTC");
     assert!(answer["timezone_data"].as_str().unwrap().starts_with("20"), "{answer}");
     assert_eq!(preview("cron=@hourly&count=100").1["fires"].as_array().unwrap().len(), 100);
     let (_, ended) = preview("cron=0+0+0+1+1+*+2027&from=2026-01-01T00:00:00Z");
-    assert_eq!(ended["fires"].as_array().unwrap().len(), 1, "no more are to come");
+    assert_eq!(ended["fires"].as_array().unwrap().len(), 1, "the schedule ends");
     for (query, status, field) in [
         ("", 422, "cron"),
         ("cron=@hourly&count=0", 400, "count"),
@@ -263,13 +262,13 @@ fn a_preview_shows_local_times_and_what_the_clocks_do() {
         assert_eq!((got, &problem["field"]), (status, &json!(field)), "{query}: {problem}");
     }
     let (status, _) = broker.call("GET", "/v1/preview?cron=@hourly", &[], "");
-    assert_eq!(status, 401, "any token, but one");
+    assert_eq!(status, 401, "a token is needed");
 }
 
 #[test]
-fn every_tenth_of_a_second_fires_without_a_gap_a_double_or_drift() {
+fn an_interval_of_a_tenth_of_a_second_fires_without_gaps_doubles_or_drift() {
     let broker = TestBroker::start(&[]);
-    let task = made(&broker, "beat", &json!({"every": "100ms", "count": 40}));
+    let task = schedule(&broker, "beat", &json!({"every": "100ms", "count": 40}));
     let mut fire_ats: Vec<Value> = Vec::new();
     while fire_ats.len() < 40 {
         let deliveries = lease(&broker, "20s");
@@ -281,7 +280,7 @@ fn every_tenth_of_a_second_fires_without_a_gap_a_double_or_drift() {
         }
     }
     let ms = |at: &Value| -> i64 {
-        // The seconds of a minute are enough to tell neighbours apart.
+        // The seconds within a minute are enough to compare neighbours.
         let seconds: f64 = at.as_str().unwrap()[17..23].parse().unwrap();
         #[expect(clippy::cast_possible_truncation, reason = "less than a minute")]
         let millis = (seconds * 1000.0).round() as i64;
@@ -292,7 +291,7 @@ fn every_tenth_of_a_second_fires_without_a_gap_a_double_or_drift() {
         assert_eq!((ms(&pair[1]) - ms(&pair[0])).rem_euclid(60_000), 100, "{pair:?}");
     }
     assert_eq!(fire_ats[0], task["fire_at"]);
-    assert!(lease(&broker, "500ms").is_empty(), "so many and no more");
+    assert!(lease(&broker, "500ms").is_empty(), "no more than its count");
     eventually(|| (broker.get("beat").0 == 404).then_some(()));
     let id = task["id"].as_str().unwrap();
     let fires = fires(&broker, id);
@@ -304,44 +303,44 @@ fn every_tenth_of_a_second_fires_without_a_gap_a_double_or_drift() {
 }
 
 #[test]
-fn a_series_is_edited_in_place_and_never_fires_by_its_old_definition() {
+fn a_replaced_series_keeps_its_id_and_never_fires_by_its_old_schedule() {
     let broker = TestBroker::start(&[]);
-    let old = made(&broker, "report", &json!({"cron": "0 0 9 1 1 ?", "timezone": "UTC"}));
-    let new = made(&broker, "report", &json!({"cron": "@yearly", "timezone": "Asia/Tokyo"}));
+    let old = schedule(&broker, "report", &json!({"cron": "0 0 9 1 1 ?", "timezone": "UTC"}));
+    let new = schedule(&broker, "report", &json!({"cron": "@yearly", "timezone": "Asia/Tokyo"}));
     assert_eq!((&new["id"], &new["version"]), (&old["id"], &json!(2)));
     assert_ne!(new["fire_at"], old["fire_at"]);
     assert!(new["fire_at"].as_str().unwrap().ends_with("-12-31T15:00:00.000Z"), "{new}");
-    let every = made(&broker, "report", &json!({"every": "1h"}));
+    let every = schedule(&broker, "report", &json!({"every": "1h"}));
     assert_eq!((&every["id"], &every["version"]), (&old["id"], &json!(3)));
-    // It would have fired in a moment, and does not; the new one does.
-    made(&broker, "report", &json!({"every": "300ms"}));
-    let quick = made(&broker, "report", &json!({"every": "1h", "starts_at": in_minutes(60)}));
+    // The replaced schedule would have fired soon, and does not; the new one does.
+    schedule(&broker, "report", &json!({"every": "300ms"}));
+    let quick = schedule(&broker, "report", &json!({"every": "1h", "starts_at": in_minutes(60)}));
     assert_eq!(quick["id"], old["id"]);
     assert!(lease(&broker, "700ms").is_empty());
     let before: u64 = quick["version"].as_u64().unwrap();
-    made(&broker, "report", &json!({"every": "100ms", "count": 1}));
-    let fired = taken(&broker);
+    schedule(&broker, "report", &json!({"every": "100ms", "count": 1}));
+    let fired = lease_and_ack(&broker);
     assert_eq!((&fired["task"], &fired["version"]), (&old["id"], &json!(before + 1)));
-    // Another kind of schedule is another task.
-    made(&broker, "order", &json!({"every": "1h"}));
+    // A change to a one-time schedule makes another task.
+    schedule(&broker, "order", &json!({"every": "1h"}));
     let beat = broker.get("order").1;
-    assert_ne!(made(&broker, "order", &json!({"in": "1h"}))["id"], beat["id"]);
+    assert_ne!(schedule(&broker, "order", &json!({"in": "1h"}))["id"], beat["id"]);
 }
 
 #[test]
-fn what_is_due_while_a_series_is_paused_is_left_out_and_said_to_be() {
+fn fires_due_while_a_series_is_paused_are_skipped_and_recorded() {
     let broker = TestBroker::start(&[]);
-    let task = made(&broker, "beat", &json!({"every": "100ms"}));
-    taken(&broker);
+    let task = schedule(&broker, "beat", &json!({"every": "100ms"}));
+    lease_and_ack(&broker);
     let paused = post(&broker, "/tasks/beat/pause", &json!({})).1;
     assert_eq!(paused["state"], "paused", "{paused}");
     ack(&broker, &lease(&broker, "0s"));
-    pause(600);
-    assert!(lease(&broker, "100ms").is_empty(), "it is paused");
+    pause_millis(600);
+    assert!(lease(&broker, "100ms").is_empty(), "the series is paused");
     let (status, resumed) = post(&broker, "/tasks/beat/resume", &json!({}));
     assert_eq!((status, &resumed["state"]), (200, &json!("scheduled")), "{resumed}");
     assert_eq!(resumed["id"], task["id"]);
-    let next = taken(&broker);
+    let next = lease_and_ack(&broker);
     assert_eq!(broker.delete("beat").0, 200);
     let fires = fires(&broker, task["id"].as_str().unwrap());
     let skipped = fires.iter().find(|fire| fire["end"] == "skipped").unwrap();
@@ -359,59 +358,59 @@ fn what_is_due_while_a_series_is_paused_is_left_out_and_said_to_be() {
 }
 
 #[test]
-fn a_fire_beside_one_that_is_not_over_is_fired_skipped_or_queued() {
+fn an_overlapping_fire_is_allowed_skipped_or_queued() {
     let broker = TestBroker::start(&[]);
-    // Two come beside each other.
-    made(&broker, "allow", &json!({"every": "200ms", "count": 2}));
+    // Both are in flight at once.
+    schedule(&broker, "allow", &json!({"every": "200ms", "count": 2}));
     let first = lease(&broker, "20s");
     let second = lease(&broker, "20s");
     assert_eq!((first.len(), second.len()), (1, 1));
     assert_ne!(first[0]["fire_id"], second[0]["fire_id"]);
     ack(&broker, &second);
     ack(&broker, &first);
-    // The others are left out.
-    let task = made(&broker, "skip", &json!({"every": "100ms", "overlap": "skip", "count": 2}));
+    // Overlapping fires are skipped.
+    let task = schedule(&broker, "skip", &json!({"every": "100ms", "overlap": "skip", "count": 2}));
     let first = lease(&broker, "20s");
-    assert!(lease(&broker, "500ms").is_empty(), "the one before is not over");
+    assert!(lease(&broker, "500ms").is_empty(), "the previous fire is in flight");
     ack(&broker, &first);
-    let second = taken(&broker);
+    let second = lease_and_ack(&broker);
     let fires = fires(&broker, task["id"].as_str().unwrap());
     let skipped = fires.iter().find(|fire| fire["end"] == "skipped").unwrap();
     assert_eq!(skipped["skipped"]["reason"], "overlap", "{skipped}");
     assert!(skipped["skipped"]["until"].as_str() < second["fire_at"].as_str(), "{skipped}");
-    // One waits.
-    made(&broker, "queue", &json!({"every": "100ms", "overlap": "queue_one", "count": 2}));
+    // One overlapping fire waits.
+    schedule(&broker, "queue", &json!({"every": "100ms", "overlap": "queue_one", "count": 2}));
     let first = lease(&broker, "20s");
-    pause(500);
+    pause_millis(500);
     ack(&broker, &first);
-    let second = taken(&broker);
-    assert!(second["lag_ms"].as_u64().unwrap() >= 300, "it waited: {second}");
+    let second = lease_and_ack(&broker);
+    assert!(second["lag_ms"].as_u64().unwrap() >= 300, "the fire waited: {second}");
 }
 
 #[test]
-fn a_watch_fires_in_silence_and_is_armed_again_by_the_next_touch() {
+fn an_untouched_watch_fires_and_is_armed_again_by_the_next_touch() {
     let broker = TestBroker::start(&[]);
-    let task = made(&broker, "device/7".replace('/', "%2F").as_str(), &json!({"within": "1h"}));
+    let task = schedule(&broker, "device/7".replace('/', "%2F").as_str(), &json!({"within": "1h"}));
     let touch = |body: &Value| post(&broker, "/tasks/device%2F7/touch", body);
     let (status, touched) = touch(&json!({}));
     assert_eq!((status, &touched["id"]), (200, &task["id"]), "{touched}");
     assert_eq!(touched["version"], 2);
-    // For this once: sooner.
+    // Only this time: sooner.
     assert_eq!(touch(&json!({"within": "150ms"})).0, 200);
-    let fired = taken(&broker);
+    let fired = lease_and_ack(&broker);
     assert_eq!((&fired["key"], &fired["occasion"]), (&json!("device/7"), &json!("due")));
     let done = eventually(|| {
         let task = broker.get("device%2F7").1;
         (task["state"] == "done").then_some(task)
     });
-    assert_eq!(done["id"], task["id"], "it stays");
+    assert_eq!(done["id"], task["id"], "the watch stays");
     let listed = get(&broker, "/tasks?state=done");
     assert_eq!(listed["tasks"][0]["key"], "device/7", "{listed}");
     assert_eq!(get(&broker, "/tasks?state=scheduled")["tasks"], json!([]));
     let (_, armed) = touch(&json!({}));
     assert_eq!((&armed["state"], &armed["id"]), (&json!("scheduled"), &task["id"]));
     assert!(armed["fire_at"].as_str() > done["fire_at"].as_str());
-    assert!(lease(&broker, "300ms").is_empty(), "nobody asked to be told of its return");
+    assert!(lease(&broker, "300ms").is_empty(), "there is no fire for its return");
     let fires = fires(&broker, task["id"].as_str().unwrap());
     assert_eq!((fires.len(), &fires[0]["end"]), (1, &json!("done")), "{fires:?}");
     assert_eq!(broker.delete("device%2F7").1, json!({"result": "cancelled"}));
@@ -419,39 +418,39 @@ fn a_watch_fires_in_silence_and_is_armed_again_by_the_next_touch() {
 }
 
 #[test]
-fn a_watch_tells_of_the_return_and_does_not_wait_for_ever() {
+fn a_watch_fires_on_return_and_cannot_be_postponed_beyond_its_limit() {
     let broker = TestBroker::start(&[]);
-    made(&broker, "a", &json!({"within": "200ms", "on_return": true}));
-    let silent = taken(&broker);
+    schedule(&broker, "a", &json!({"within": "200ms", "on_return": true}));
+    let silent = lease_and_ack(&broker);
     assert_eq!(silent["occasion"], "due");
     eventually(|| (broker.get("a").1["state"] == "done").then_some(()));
     assert_eq!(post(&broker, "/tasks/a/touch", &json!({"within": "1h"})).0, 200);
-    let back = taken(&broker);
+    let back = lease_and_ack(&broker);
     assert_eq!((&back["occasion"], &back["key"]), (&json!("return"), &json!("a")));
     assert_ne!(back["fire_id"], silent["fire_id"]);
     eventually(|| (broker.get("a").1["state"] == "scheduled").then_some(()));
     assert!(lease(&broker, "300ms").is_empty(), "armed for an hour");
-    // Touches put it off no longer than that.
-    let limited = made(&broker, "b", &json!({"within": "1h", "postpone_max": "1h"}));
+    // Touches do not postpone it beyond `postpone_max`.
+    let limited = schedule(&broker, "b", &json!({"within": "1h", "postpone_max": "1h"}));
     let (_, touched) = post(&broker, "/tasks/b/touch", &json!({}));
     assert_eq!(touched["fire_at"], limited["fire_at"], "{touched}");
-    // What is under way goes on, and the watch is armed after it.
-    made(&broker, "c", &json!({"within": "100ms"}));
-    let under_way = lease(&broker, "20s");
+    // A touch during a fire arms the watch after it.
+    schedule(&broker, "c", &json!({"within": "100ms"}));
+    let in_flight = lease(&broker, "20s");
     assert_eq!(post(&broker, "/tasks/c/touch", &json!({"within": "1h"})).0, 200);
     assert_eq!(broker.get("c").1["state"], "firing");
-    ack(&broker, &under_way);
+    ack(&broker, &in_flight);
     eventually(|| (broker.get("c").1["state"] == "scheduled").then_some(()));
-    // Cancelled while it fires: it says so, and is gone after that.
-    made(&broker, "d", &json!({"within": "100ms"}));
-    let under_way = lease(&broker, "20s");
+    // A watch cancelled while it fires is gone after the fire.
+    schedule(&broker, "d", &json!({"within": "100ms"}));
+    let in_flight = lease(&broker, "20s");
     assert_eq!(broker.delete("d").1, json!({"result": "firing", "attempt": 1}));
-    ack(&broker, &under_way);
+    ack(&broker, &in_flight);
     eventually(|| (broker.get("d").0 == 404).then_some(()));
 }
 
 #[test]
-fn many_touches_create_the_watches_that_are_missing() {
+fn a_batch_touch_creates_missing_watches() {
     let broker = TestBroker::start(&["--partitions", "4"]);
     let keys: Vec<String> = (0..500).map(|n| format!("device/{n}")).collect();
     let watch = json!({"within": "1h", "on_return": true, "target": {"queue": "q"}});
@@ -470,19 +469,19 @@ fn many_touches_create_the_watches_that_are_missing() {
 }
 
 #[test]
-fn a_webhook_says_why_it_is_called() {
+fn a_webhook_has_the_occasion_of_its_fire() {
     let (broker, receiver) =
         (TestBroker::start(&["--allow-private-targets"]), WebhookReceiver::start());
     broker.put("a", punctual_test_support::task(r#""cron": "@yearly""#, &receiver.url));
     assert_eq!(post(&broker, "/tasks/a/fire", &json!({})).0, 200);
     assert_eq!(receiver.next().header("punctual-occasion"), "manual");
-    assert_eq!(broker.get("a").1["cron"], "@yearly", "its schedule goes on");
+    assert_eq!(broker.get("a").1["cron"], "@yearly", "the schedule is unchanged");
     broker.put("b", punctual_test_support::task(r#""every": "100ms", "count": 1"#, &receiver.url));
     assert_eq!(receiver.next().header("punctual-occasion"), "due");
 }
 
 #[test]
-fn the_forecast_counts_what_follows_from_the_schedules() {
+fn the_forecast_counts_the_fires_of_all_schedules() {
     let broker = TestBroker::start(&["--partitions", "2"]);
     let steps = |query: &str| -> Vec<u64> {
         let forecast = get(&broker, &format!("/forecast?{query}"));
@@ -503,7 +502,7 @@ fn the_forecast_counts_what_follows_from_the_schedules() {
         ("watch", json!({"within": "150m"}), [0, 0, 1, 0]),
         ("later", json!({"cron": "@hourly", "starts_at": in_minutes(600)}), [0, 0, 0, 0]),
     ] {
-        made(&broker, &key.replace(' ', "-"), &when);
+        schedule(&broker, &key.replace(' ', "-"), &when);
         for (sum, fires) in want.iter_mut().zip(adds) {
             *sum += fires;
         }
@@ -514,10 +513,10 @@ fn the_forecast_counts_what_follows_from_the_schedules() {
     for sum in &mut want {
         *sum -= 66;
     }
-    assert_eq!(steps(four_hours), want, "paused ones wait");
+    assert_eq!(steps(four_hours), want, "paused tasks do not count");
     assert_eq!(steps("for=4h&step=4h"), [want.iter().sum::<u64>()]);
-    // More than is walked through for one answer.
-    made(&broker, "seconds", &json!({"cron": "* * * * * *"}));
+    // More fires than one answer counts.
+    schedule(&broker, "seconds", &json!({"cron": "* * * * * *"}));
     let forecast = get(&broker, "/forecast?for=366d&step=366d");
     assert_eq!(forecast["complete"], false, "{forecast}");
     assert!(forecast["complete_until"].is_string(), "{forecast}");

@@ -33,7 +33,7 @@ fn counts_add_up_at_every_moment_of_a_busy_namespace() {
                     .as_array()
                     .unwrap()
                     .iter()
-                    .map(|it| &it["token"])
+                    .map(|delivery| &delivery["token"])
                     .collect();
                 done += tokens.len();
                 post(&broker, "/queues/q/ack", &json!({"tokens": tokens}));
@@ -44,7 +44,7 @@ fn counts_add_up_at_every_moment_of_a_busy_namespace() {
 }
 
 #[test]
-fn counts_add_up_and_the_forecast_says_when() {
+fn counts_add_up_and_the_forecast_counts_fires_per_step() {
     let (broker, receiver) = (TestBroker::start(&["--partitions", "2"]), WebhookReceiver::start());
     let soon = |key: &str, path: &str| {
         let url = format!("{}{path}", receiver.url);
@@ -94,7 +94,7 @@ fn counts_add_up_and_the_forecast_says_when() {
 }
 
 #[test]
-fn a_broker_on_its_own_leads_itself_and_says_that_it_is_ready() {
+fn a_single_broker_is_its_own_leader_and_reports_that_it_is_ready() {
     let broker = TestBroker::start(&["--partitions", "3"]);
     let (status, topology) = broker.call("GET", "/v1/topology", &[], "");
     assert_eq!(status, 200);

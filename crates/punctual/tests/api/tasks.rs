@@ -10,9 +10,10 @@ use crate::requests::{get, later, post};
 #[test]
 fn a_task_calls_its_webhook_on_time_with_payload_and_headers() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
+    let url = format!("{}/cancel?a=b", receiver.url);
     let body = json!({
         "in": "300ms",
-        "target": {"http": {"url": format!("{}/cancel?a=b", receiver.url), "headers": {"x-a": "b"}}},
+        "target": {"http": {"url": url, "headers": {"x-a": "b"}}},
         "payload": {"order": 1},
         "labels": {"campaign": "7"},
     });
@@ -40,7 +41,7 @@ fn a_task_calls_its_webhook_on_time_with_payload_and_headers() {
 }
 
 #[test]
-fn a_cancelled_task_does_not_call() {
+fn a_cancelled_task_does_not_fire() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("order-1", task(r#""in": "400ms""#, &receiver.url));
     assert_eq!(broker.delete("order-1"), (200, json!({"result": "cancelled"})));
@@ -66,7 +67,7 @@ fn a_task_can_be_found_and_cancelled_by_its_id() {
 }
 
 #[test]
-fn a_fired_task_says_so_when_it_is_cancelled() {
+fn cancelling_a_fired_task_answers_that_it_has_fired() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     let (_, created) =
         broker.call("POST", "/v1/shop/tasks", &[], task(r#""at": 0"#, &receiver.url));
@@ -84,7 +85,7 @@ fn a_fired_task_says_so_when_it_is_cancelled() {
 }
 
 #[test]
-fn replacing_counts_versions_and_keeps_conditions() {
+fn replacing_a_task_counts_versions_and_checks_conditions() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     let body = task(r#""in": "1h""#, &receiver.url);
     let put = |headers: &[(&str, &str)]| broker.call("PUT", "/v1/shop/tasks/a", headers, &body);
@@ -110,7 +111,7 @@ fn replacing_counts_versions_and_keeps_conditions() {
 }
 
 #[test]
-fn a_version_of_a_task_that_is_not_there_is_no_version() {
+fn a_version_condition_on_a_missing_task_fails() {
     let broker = TestBroker::start(&[]);
     let path = "/v1/shop/tasks/none";
     let body = later("none", 1).to_string();
@@ -120,31 +121,31 @@ fn a_version_of_a_task_that_is_not_there_is_no_version() {
 }
 
 #[test]
-fn a_task_can_be_fired_now_besides_its_schedule() {
+fn a_task_fired_manually_keeps_its_schedule() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("a", task(r#""in": "1h""#, &receiver.url));
     let (status, answer) = post(&broker, "/tasks/a/fire", &json!({}));
     assert_eq!(status, 200, "{answer}");
     assert_eq!(receiver.next().header("punctual-key"), "a");
-    // When the fire is over, it waits for its time all the same.
+    // After the fire the task waits for its time as before.
     eventually(|| (broker.get("a").1["state"] == "scheduled").then_some(()));
     assert_eq!(post(&broker, "/tasks/none/fire", &json!({})).0, 404);
 }
 
 #[test]
-fn what_may_be_received_at_most_once_is_fired_now_once_whatever_fails() {
+fn a_manual_fire_of_an_at_most_once_task_is_sent_once_even_if_the_broker_is_killed() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let broker = TestBroker::start(&[]);
-    let wishes = r#""in": "1h", "timeout": "1m", "guarantee": "at_most_once""#;
-    let (status, made) = broker.put("a", task(wishes, &url));
+    let fields = r#""in": "1h", "timeout": "1m", "guarantee": "at_most_once""#;
+    let (status, made) = broker.put("a", task(fields, &url));
     assert_eq!(status, 201, "{made}");
     let (status, answer) = post(&broker, "/tasks/a/fire", &json!({}));
     assert_eq!(status, 200, "{answer}");
     let (_connection, _) = silent.accept().unwrap();
     let (status, problem) = post(&broker, "/tasks/a/fire", &json!({}));
     assert_eq!((status, &problem["type"]), (409, &json!("urn:punctual:firing")));
-    // Its outcome is lost with the broker.
+    // The outcome is lost with the broker.
     let dir = std::sync::Arc::clone(&broker.dir);
     broker.signal("-KILL");
     broker.end();
@@ -155,17 +156,17 @@ fn what_may_be_received_at_most_once_is_fired_now_once_whatever_fails() {
     assert_eq!((&task["state"], &task["fire_at"]), (&json!("scheduled"), &made["fire_at"]));
     silent.set_nonblocking(true).unwrap();
     assert!(silent.accept().is_err(), "it is not sent again");
-    // And with an outcome that is known.
+    // The same with a known outcome.
     let receiver = WebhookReceiver::start();
     broker.put("b", self::task(r#""in": "1h", "guarantee": "at_most_once""#, &receiver.url));
     assert_eq!(post(&broker, "/tasks/b/fire", &json!({})).0, 200);
     assert_eq!(receiver.next().header("punctual-occasion"), "manual");
     eventually(|| (get(&broker, "/dead").1["dead"].as_array()?.len() == 1).then_some(()));
-    assert_eq!(broker.get("b").1["state"], "scheduled", "it waits for its time all the same");
+    assert_eq!(broker.get("b").1["state"], "scheduled", "the task waits for its time as before");
 }
 
 #[test]
-fn touch_moves_a_task_and_a_once_task_needs_a_time() {
+fn touch_moves_a_task_and_needs_a_time_unless_it_is_a_watch() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("a", task(r#""in": "1h""#, &receiver.url));
     let (status, moved) = post(&broker, "/tasks/a/touch", &json!({"at": "2035-01-01T00:00:00Z"}));
@@ -180,14 +181,14 @@ fn touch_moves_a_task_and_a_once_task_needs_a_time() {
     assert_eq!(post(&broker, "/tasks/a/touch", &json!({"in": "1m", "at": 5})).0, 422);
     assert_eq!(post(&broker, "/tasks/a/touch", &json!({"within": "1ms"})).1["field"], "within");
     assert_eq!(post(&broker, "/tasks/none/touch", &json!({"in": "1m"})).0, 404);
-    // Earlier is possible, too.
+    // An earlier time is possible, too.
     let (status, _) = post(&broker, "/tasks/a/touch", &json!({"in": "0s"}));
     assert_eq!(status, 200);
     assert_eq!(receiver.next().header("punctual-version"), "3");
 }
 
 #[test]
-fn many_are_touched_and_the_missing_are_named_or_created() {
+fn a_batch_touch_reports_or_creates_missing_tasks() {
     let broker = TestBroker::start(&["--partitions", "3"]);
     post(&broker, "/tasks", &json!([later("a", 1), later("b", 1), later("p", 1)]));
     assert_eq!(post(&broker, "/tasks/p/pause", &json!({})).0, 200);
@@ -210,7 +211,7 @@ fn many_are_touched_and_the_missing_are_named_or_created() {
 }
 
 #[test]
-fn many_are_cancelled_by_key_or_by_id() {
+fn many_tasks_are_cancelled_by_key_or_by_id() {
     let broker = TestBroker::start(&["--partitions", "3"]);
     let (_, made) = post(&broker, "/tasks", &json!([later("a", 1), later("b", 1), later("c", 1)]));
     let (status, answer) = post(&broker, "/cancel", &json!({"keys": ["b", "none", "a\n", "a"]}));
@@ -224,7 +225,11 @@ fn many_are_cancelled_by_key_or_by_id() {
     let (_, answer) = post(&broker, "/cancel", &json!({"ids": ids}));
     let results: Vec<_> =
         answer["results"].as_array().unwrap().iter().map(|r| r["result"].clone()).collect();
-    assert_eq!(results, ["cancelled", "cancelled", "cancelled"], "by id it is known for longer");
+    assert_eq!(
+        results,
+        ["cancelled", "cancelled", "cancelled"],
+        "an id is remembered after its task has ended"
+    );
     assert_eq!(post(&broker, "/cancel", &json!({})).0, 422);
     assert_eq!(post(&broker, "/cancel", &json!({"keys": [], "ids": []})).0, 422);
     let names = vec!["a"; 10_001];
@@ -232,7 +237,7 @@ fn many_are_cancelled_by_key_or_by_id() {
 }
 
 #[test]
-fn a_paused_task_waits_and_a_resumed_one_fires() {
+fn a_paused_task_does_not_fire_until_it_is_resumed() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("a", task(r#""in": "1h""#, &receiver.url));
     let (status, paused) = post(&broker, "/tasks/a/pause", &json!({}));

@@ -10,9 +10,9 @@ use punctual_test_support::{
 use serde_json::json;
 
 #[test]
-fn a_broker_that_stops_hands_everything_over_and_nothing_is_lost_or_doubled() {
+fn a_stopping_broker_hands_its_partitions_over_without_loss_or_doubles() {
     let mut cluster = TestCluster::on_loopback(3, &[]);
-    let (log, _news) = DeliveryLog::new();
+    let (log, _arrivals) = DeliveryLog::new();
     let url = receive(log.clone());
     let (count, span) = (600, 3_000);
     let from = u64::try_from(now_millis()).unwrap() + 1_500;
@@ -32,12 +32,12 @@ fn a_broker_that_stops_hands_everything_over_and_nothing_is_lost_or_doubled() {
     assert_eq!(status, 200, "{answer}");
     pause(Duration::from_millis(from.saturating_sub(u64::try_from(now_millis()).unwrap()) + 500));
     let (leader, _) = cluster.leader_and_follower();
-    let told_at = now_millis();
+    let signalled_at = now_millis();
     let status = cluster.brokers[leader].stop();
-    let took = now_millis() - told_at;
+    let took = now_millis() - signalled_at;
     assert!(status.success(), "{status}: {}", cluster.brokers[leader].logged());
     let other = cluster.client((leader + 1) % 3).clone();
-    // What was under way is told to the successors: nothing ends without a word.
+    // Successors learn the outcome of what was in flight, so every task is done.
     let stats = eventually(|| {
         let (_, stats) = other.get("/stats");
         (stats["done"] == count).then_some(stats)
@@ -51,51 +51,58 @@ fn a_broker_that_stops_hands_everything_over_and_nothing_is_lost_or_doubled() {
         lags.push((late, u128::from(*due)));
     }
     assert_eq!((&stats["dead"], &stats["accepted"]), (&json!(0), &json!(count)), "{stats}");
-    // How late, by when they were due: the hand-over, and the time before and after it.
+    // The largest lag of tasks due before, during and after the hand-over.
     let latest = |from: u128, to: u128| {
         let due = lags.iter().filter(|(_, due)| (from..to).contains(due));
         due.map(|(late, _)| *late).max().unwrap_or(0)
     };
-    let (before, while_it, after) =
-        (latest(0, told_at), latest(told_at, told_at + took), latest(told_at + took, u128::MAX));
-    println!(
-        "stopped {took} ms after SIGTERM; the latest was {while_it} ms late, {before} ms before, {after} ms after"
+    let (before, during, after) = (
+        latest(0, signalled_at),
+        latest(signalled_at, signalled_at + took),
+        latest(signalled_at + took, u128::MAX),
     );
-    // It comes back, and so does its share.
+    println!(
+        "stopped {took} ms after SIGTERM; largest lag {during} ms, {before} ms before, \
+         {after} ms after"
+    );
+    // The broker is started again and gets its share.
     cluster.start_again(leader);
     cluster.wait_until_whole();
 }
 
 #[test]
-fn a_broker_that_joins_gets_its_share_and_little_else_moves() {
+fn a_joining_broker_gets_its_share_and_no_other_partition_moves() {
     let mut cluster = TestCluster::on_loopback(3, &[]);
     let before = cluster.wait_until_whole();
-    let calls = cluster.client(0).clone();
-    let calling = thread::spawn(move || {
-        // Calls go on while partitions move, each answered once.
+    let client = cluster.client(0).clone();
+    let caller = thread::spawn(move || {
+        // Calls are answered while partitions move.
         for n in 0..150 {
             let (status, answer) =
-                calls.put(&format!("j{n}"), &json!({"in": "1h", "target": {"queue": "nobody"}}));
+                client.put(&format!("j{n}"), &json!({"in": "1h", "target": {"queue": "idle"}}));
             assert_eq!(status, 201, "{answer}");
             pause(Duration::from_millis(10));
         }
     });
     let fourth = cluster.add();
     cluster.launch(fourth);
-    let share =
-        |held: &OwnedPartitions| held.by_broker.values().all(|partitions| partitions.len() == 4);
+    let has_share =
+        |owned: &OwnedPartitions| owned.by_broker.values().all(|partitions| partitions.len() == 4);
     let after = eventually(|| {
-        let said: Vec<OwnedPartitions> =
+        let reports: Vec<OwnedPartitions> =
             (0..4).map(|index| cluster.owned(index)).collect::<Option<_>>()?;
-        let agreed = said.iter().all(|held| *held == said[0]);
-        (agreed && share(&said[0])).then(|| said[0].clone())
+        let agreed = reports.iter().all(|owned| *owned == reports[0]);
+        (agreed && has_share(&reports[0])).then(|| reports[0].clone())
     });
-    calling.join().unwrap();
+    caller.join().unwrap();
     let newcomer = cluster.client(fourth).address;
     for (broker, partitions) in &after.by_broker {
         if *broker != newcomer {
             let kept = &before.by_broker[broker];
-            assert!(partitions.is_subset(kept), "{broker} got something: {before:?} {after:?}");
+            assert!(
+                partitions.is_subset(kept),
+                "{broker} got another partition: {before:?} {after:?}"
+            );
         }
     }
 }

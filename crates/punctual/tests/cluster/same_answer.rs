@@ -12,28 +12,28 @@ use tonic::transport::Endpoint;
 use crate::keys::{due, keys_of};
 
 #[test]
-fn whichever_broker_is_called_the_answer_is_the_same() {
+fn every_broker_gives_the_same_answers() {
     let cluster = TestCluster::on_loopback(3, &[]);
     let receiver = WebhookReceiver::start();
-    let held = cluster.wait_until_whole();
-    let shares: Vec<usize> = held.by_broker.values().map(BTreeSet::len).collect();
-    assert_eq!((shares.iter().sum::<usize>(), shares.len()), (16, 3), "{held:?}");
-    assert!(shares.iter().all(|share| (5..=6).contains(share)), "{held:?}");
+    let owned = cluster.wait_until_whole();
+    let shares: Vec<usize> = owned.by_broker.values().map(BTreeSet::len).collect();
+    assert_eq!((shares.iter().sum::<usize>(), shares.len()), (16, 3), "{owned:?}");
+    assert!(shares.iter().all(|share| (5..=6).contains(share)), "{owned:?}");
     for (owner, others) in [(0, [1, 2]), (1, [2, 0]), (2, [0, 1])] {
         let (here, there) = (cluster.client(others[0]), cluster.client(others[1]));
-        let names = keys_of(&held, cluster.client(owner), &format!("of{owner}"), 8);
-        follow_a_task(here, there, &names, &receiver);
-        follow_a_dead_letter(here, there, &names[3], &receiver);
-        follow_a_queue(here, there, &names[4..6]);
-        follow_an_idempotency_key(here, there, &names[6..8]);
+        let names = keys_of(&owned, cluster.client(owner), &format!("of{owner}"), 8);
+        check_tasks(here, there, &names, &receiver);
+        check_dead_letters(here, there, &names[3], &receiver);
+        check_queues(here, there, &names[4..6]);
+        check_idempotency_keys(here, there, &names[6..8]);
     }
-    counts_are_the_same_everywhere(&cluster);
+    check_stats(&cluster);
     let forwarded = cluster.client(0).metric(r#"punctual_forwarded_total{result="answered"}"#);
     assert!(forwarded.unwrap() > 0.0);
 }
 
-/// The life of a task that neither of the two brokers owns.
-fn follow_a_task(
+/// Calls two brokers about tasks that a third one owns.
+fn check_tasks(
     here: &BrokerClient,
     there: &BrokerClient,
     names: &[String],
@@ -44,7 +44,11 @@ fn follow_a_task(
     assert_eq!((status, &made["version"]), (201, &json!(1)), "{made}");
     let (_, shown) = there.get(&format!("/tasks/{a}"));
     assert_eq!((&shown["id"], &shown["state"]), (&made["id"], &json!("scheduled")), "{shown}");
-    assert_eq!(there.put(a, &due("2h", &receiver.url)).1["version"], 2, "the key is known there");
+    assert_eq!(
+        there.put(a, &due("2h", &receiver.url)).1["version"],
+        2,
+        "the other broker finds the key"
+    );
     let (status, moved) = there.post(&format!("/tasks/{a}/touch"), &json!({"in": "3h"}));
     assert_eq!((status, &moved["version"]), (200, &json!(3)), "{moved}");
     let list = |client: &BrokerClient, state: &str| {
@@ -63,7 +67,7 @@ fn follow_a_task(
     assert_eq!((status, &cancelled["result"]), (200, &json!("cancelled")), "{cancelled}");
     assert_eq!(here.get(&format!("/tasks/{a}")).0, 404);
     assert_eq!(there.post(&format!("/tasks/{a}/touch"), &json!({"in": "1h"})).0, 404);
-    // One that fires, and its history.
+    // A task that fires, and its history.
     let (_, made) = there.put(b, &due("0s", &receiver.url));
     let received = receiver.next();
     assert_eq!(received.header("punctual-key"), b);
@@ -72,7 +76,7 @@ fn follow_a_task(
     let fire = &fires["fires"][0];
     assert_eq!((&fire["end"], &fire["fire_at"]), (&json!("done"), &made["fire_at"]), "{fires}");
     assert_eq!(there.get(&path).1, fires);
-    // Many at once, of all partitions.
+    // Many tasks of all partitions in one call.
     let many: Vec<Value> = (0..20).map(|n| json!(format!("{b}-{n}"))).collect();
     let tasks: Vec<Value> = many
         .iter()
@@ -91,7 +95,7 @@ fn follow_a_task(
     assert!(results.iter().all(|result| result["result"] == "cancelled"), "{answer}");
 }
 
-fn follow_a_dead_letter(
+fn check_dead_letters(
     here: &BrokerClient,
     there: &BrokerClient,
     key: &str,
@@ -115,8 +119,8 @@ fn follow_a_dead_letter(
     assert_eq!((dead(here), dead(there)), (None, None));
 }
 
-/// Polled here and acked there, of a task that both do not own.
-fn follow_a_queue(here: &BrokerClient, there: &BrokerClient, names: &[String]) {
+/// Leases at one broker and acks at another; neither owns the task.
+fn check_queues(here: &BrokerClient, there: &BrokerClient, names: &[String]) {
     for name in names {
         let (status, made) = here.put(name, &json!({"in": "0s", "target": {"queue": "mail"}}));
         assert_eq!(status, 201, "{made}");
@@ -132,11 +136,11 @@ fn follow_a_queue(here: &BrokerClient, there: &BrokerClient, names: &[String]) {
     }
 }
 
-/// What it stands for is known to all, wherever it is kept and wherever the tasks live that it is used for.
-fn follow_an_idempotency_key(here: &BrokerClient, there: &BrokerClient, names: &[String]) {
+/// Uses an idempotency key at two brokers, for tasks of several partitions.
+fn check_idempotency_keys(here: &BrokerClient, there: &BrokerClient, names: &[String]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let send = |client: &BrokerClient, key: &str| {
-        let queue = v1::target::To::Queue("nobody".to_owned());
+        let queue = v1::target::To::Queue("idle".to_owned());
         let task = v1::NewTask {
             key: key.to_owned(),
             when: Some(v1::new_task::When::AtMs(4_000_000_000_000)),
@@ -157,7 +161,7 @@ fn follow_an_idempotency_key(here: &BrokerClient, there: &BrokerClient, names: &
         sent.map(|answer| answer.into_inner().task.unwrap().id).map_err(|status| status.code())
     };
     let id = send(here, &names[0]).unwrap();
-    assert_eq!(send(there, &names[0]), Ok(id), "the same");
+    assert_eq!(send(there, &names[0]), Ok(id), "the same task");
     for (client, name) in [(here, names[1].as_str()), (there, &names[1]), (there, "")] {
         assert_eq!(send(client, name), Err(Code::AlreadyExists), "{name:?}");
     }
@@ -165,7 +169,7 @@ fn follow_an_idempotency_key(here: &BrokerClient, there: &BrokerClient, names: &
     there.shop("DELETE", &format!("/tasks/{}", names[0]), &Value::Null);
 }
 
-fn counts_are_the_same_everywhere(cluster: &TestCluster) {
+fn check_stats(cluster: &TestCluster) {
     let stats = |client: &BrokerClient| {
         let (_, stats) = client.get("/stats");
         let count = |name: &str| stats[name].as_i64().unwrap();
@@ -174,7 +178,7 @@ fn counts_are_the_same_everywhere(cluster: &TestCluster) {
         (ends[0] + ends[1] == 0).then_some(ends)
     };
     let ends = eventually(|| stats(cluster.client(0)));
-    // Of each broker: one done, two acked, 21 cancelled and replaced ones besides.
+    // For each owner: one webhook and two acks are done, and 21 tasks are cancelled.
     assert!(ends[3] >= 9 && ends[5] >= 63, "{ends:?}");
     for index in [1, 2] {
         assert_eq!(stats(cluster.client(index)), Some(ends));

@@ -1,7 +1,8 @@
-//! FaultInjector of a cluster: brokers, Redis and the links between them fail under load, with receivers and workers as witnesses.
+//! Faults of a cluster: brokers, Redis and the links between them fail under load, while receivers
+//! and workers record what they get.
 //!
-//! Each round is one fault on the same cluster, which then heals, comes to rest and is judged. Longer: `tools/cluster`.
-//! What was seen stands in `docs/faults.md`.
+//! Each round injects one fault into the same cluster, waits until it has recovered, and checks the
+//! records. Longer: `tools/cluster`. The results are in `docs/faults.md`.
 
 mod checks;
 mod fault;
@@ -10,8 +11,9 @@ pub(crate) mod load;
 mod recurring;
 mod rounds;
 
-use crate::cluster::rounds::{FaultRun, KINDS};
-fn number(name: &str) -> Option<u64> {
+use rounds::{FaultRun, KINDS};
+
+pub(crate) fn number_of(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
@@ -19,10 +21,10 @@ fn number(name: &str) -> Option<u64> {
 const ROUNDS: u64 = KINDS.len().div_ceil(2) as u64;
 
 #[test]
-fn a_cluster_under_faults_loses_nothing_and_doubles_nothing() {
-    let rounds = number("PUNCTUAL_CLUSTER_ROUNDS").unwrap_or(ROUNDS);
-    // An odd seed begins with the other half.
-    let seed = number("PUNCTUAL_CLUSTER_SEED").unwrap_or(0);
+fn a_cluster_under_faults_loses_and_doubles_nothing() {
+    let rounds = number_of("PUNCTUAL_CLUSTER_ROUNDS").unwrap_or(ROUNDS);
+    // An odd seed begins with the other half of the kinds.
+    let seed = number_of("PUNCTUAL_CLUSTER_SEED").unwrap_or(0);
     println!("seed {seed}");
     let only = std::env::var("PUNCTUAL_CLUSTER_KIND").ok();
     let mut run = FaultRun::start(seed);

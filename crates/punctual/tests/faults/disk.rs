@@ -14,17 +14,17 @@ use serde_json::json;
 use crate::load::{AcknowledgedCall, NOWHERE, far, load};
 
 #[test]
-fn a_broker_whose_fsync_fails_acknowledges_nothing_more_and_exits_with_a_message() {
+fn a_broker_acknowledges_nothing_after_a_failed_fsync_and_exits_with_a_message() {
     let dir = tempfile::tempdir().unwrap();
     let (process, client) = BrokerProcess::start(dir.path());
     let mut tracer = None;
     let acknowledged = load(&client, "a", 100, || {
         tracer = Some(Tracer::fail_next_sync(process.pid(), "journal-write"));
     });
-    let (status, said) = process.end();
+    let (status, log) = process.end();
     assert!(!status.success(), "{status}");
     for words in ["Error: the store stopped the broker", "fsync failed on", "Input/output error"] {
-        assert!(said.contains(words), "it does not say {words:?}:\n{said}");
+        assert!(log.contains(words), "{words:?} is missing:\n{log}");
     }
     let failed_at = tracer.unwrap().failed_at_millis();
     for AcknowledgedCall { key, from_millis } in &acknowledged {
@@ -39,21 +39,21 @@ fn a_broker_whose_fsync_fails_acknowledges_nothing_more_and_exits_with_a_message
 #[test]
 fn a_broker_whose_fsync_fails_at_the_start_does_not_start() {
     let dir = tempfile::tempdir().unwrap();
-    let log = dir.path().join("strace");
+    let trace = dir.path().join("strace");
     let data = dir.path().join("data");
-    let (process, client) = BrokerProcess::launch(with_failing_syncs(&log), &data);
-    let (status, said) = process.end();
-    assert!(client.is_none(), "ready, although nothing is durable");
+    let (process, client) = BrokerProcess::launch(with_failing_syncs(&trace), &data);
+    let (status, log) = process.end();
+    assert!(client.is_none(), "ready although nothing is durable");
     assert!(!status.success(), "{status}");
-    assert!(said.contains("Input/output error"), "it says what happened:\n{said}");
-    assert!(failed_at_millis(&log).is_some(), "a sync was made to fail");
+    assert!(log.contains("Input/output error"), "the log has the error:\n{log}");
+    assert!(failed_at_millis(&trace).is_some(), "a sync was made to fail");
     let (process, client) = BrokerProcess::start(&data);
-    assert_eq!(client.try_put("a", &far(NOWHERE)), Some(true), "the directory is as good as new");
+    assert_eq!(client.try_put("a", &far(NOWHERE)), Some(true), "the directory is usable");
     process.kill();
 }
 
 #[test]
-fn a_broker_whose_last_checkpoint_fails_says_so_and_has_everything_at_the_next_start() {
+fn a_broker_whose_last_checkpoint_fails_reports_it_and_has_everything_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (process, client) = BrokerProcess::start(dir.path());
     let keys: Vec<String> = (0..50).map(|n| format!("a-{n}")).collect();
@@ -62,9 +62,9 @@ fn a_broker_whose_last_checkpoint_fails_says_so_and_has_everything_at_the_next_s
     }
     let tracer = Tracer::fail_next_sync(process.pid(), "store-checkpoint");
     process.signal("-TERM");
-    let (status, said) = process.end();
-    assert!(!status.success(), "{status}\n{said}");
-    assert!(said.contains("Input/output error"), "it says what happened:\n{said}");
+    let (status, log) = process.end();
+    assert!(!status.success(), "{status}\n{log}");
+    assert!(log.contains("Input/output error"), "the log has the error:\n{log}");
     tracer.failed_at_millis();
     let (process, client) = BrokerProcess::start(dir.path());
     client.assert_has(&keys);
@@ -72,7 +72,7 @@ fn a_broker_whose_last_checkpoint_fails_says_so_and_has_everything_at_the_next_s
 }
 
 #[test]
-fn a_full_disk_refuses_new_tasks_while_the_others_fire_and_are_cancelled_until_there_is_room() {
+fn a_broker_with_a_full_disk_refuses_new_tasks_while_others_fire_and_are_cancelled() {
     let (disk, receiver) = (SmallDisk::mount(768), RecordingReceiver::start());
     let (process, client) = BrokerProcess::start(&disk.data());
     let begun = put_ticks(&client, &receiver);
@@ -84,32 +84,33 @@ fn a_full_disk_refuses_new_tasks_while_the_others_fire_and_are_cancelled_until_t
     assert_cancels(&client, "cancelled-1");
     let mut fired = vec![fires_after(&receiver, &client, begun, now_millis())];
     disk.empty();
-    assert!(takes_again(&client, "after-1"), "there is room, and it takes nothing");
+    assert!(accepts_again(&client, "after-1"), "the disk has space, and tasks are still refused");
     kept.push("after-1".to_owned());
 
-    // Full again, and killed: it starts without room, and does all that needs none.
+    // Full again, and killed: the broker starts without space, and does all that needs none.
     disk.fill(0);
     process.kill();
     let (process, client) = BrokerProcess::start(&disk.data());
     assert_cancels(&client, "cancelled-2");
     fired.push(fires_after(&receiver, &client, begun, now_millis()));
     disk.empty();
-    assert!(takes_again(&client, "after-2"), "there is room, and it takes nothing");
+    assert!(accepts_again(&client, "after-2"), "the disk has space, and tasks are still refused");
     kept.push("after-2".to_owned());
 
     process.signal("-TERM");
-    let (status, said) = process.end();
-    assert!(status.success(), "{status}\n{said}");
+    let (status, log) = process.end();
+    assert!(status.success(), "{status}\n{log}");
     let (process, client) = BrokerProcess::start(&disk.data());
     client.assert_has(&kept);
     for key in fired.iter().map(String::as_str).chain(["cancelled-1", "cancelled-2"]) {
-        assert_eq!(client.request_task("GET", key, "").unwrap().0, 404, "{key} had ended");
+        assert_eq!(client.request_task("GET", key, "").unwrap().0, 404, "{key} has ended");
     }
     println!("{} tasks until 507; {fired:?} fired on the full disk", kept.len());
     process.kill();
 }
 
-/// A task for each of the next seconds: whenever the disk is full, some are still to come. When they begin.
+/// Schedules a task for each of the next seconds, so that some are due whenever the disk is full.
+/// Returns when they begin.
 fn put_ticks(client: &BrokerClient, receiver: &RecordingReceiver) -> u128 {
     let begun = now_millis();
     for second in 1..=100 {
@@ -127,15 +128,15 @@ fn assert_cancels(client: &BrokerClient, key: &str) {
     assert_eq!((status, &answer["result"]), (200, &json!("cancelled")), "{answer}");
 }
 
-/// Whether it takes a task before patience ends.
-fn takes_again(client: &BrokerClient, key: &str) -> bool {
+/// Returns whether the broker accepts a task within ten seconds.
+fn accepts_again(client: &BrokerClient, key: &str) -> bool {
     (0..100).any(|_| {
         pause(Duration::from_millis(100));
         client.try_put(key, &far(NOWHERE)) == Some(true)
     })
 }
 
-/// Files large tasks until they are refused, in the way that the API promises; those that were taken.
+/// Schedules large tasks until they are refused as the API documents it. Returns the accepted ones.
 fn put_until_full(client: &BrokerClient) -> Vec<String> {
     let mut body = far(NOWHERE);
     body["payload"] = json!("x".repeat(250 << 10));
@@ -144,7 +145,8 @@ fn put_until_full(client: &BrokerClient) -> Vec<String> {
         let mut kept = Vec::new();
         for n in 0..1000 {
             let key = format!("large-{number}-{n}");
-            let (status, answer) = client.request_task("PUT", &key, body).expect("it answers");
+            let (status, answer) =
+                client.request_task("PUT", &key, body).expect("the broker answers");
             if status == 201 {
                 kept.push(key);
                 continue;
@@ -162,7 +164,7 @@ fn put_until_full(client: &BrokerClient) -> Vec<String> {
     })
 }
 
-/// Waits for a task that was due after `from` and for its end in the store; its key.
+/// Waits for a task that was due after `from`, and until it is settled. Returns its key.
 fn fires_after(
     receiver: &RecordingReceiver,
     client: &BrokerClient,

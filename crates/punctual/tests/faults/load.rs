@@ -7,10 +7,10 @@ use std::thread;
 use punctual_test_support::{BrokerClient, WAIT_MAX, now_millis};
 use serde_json::{Value, json};
 
-/// Callers at the same time.
+/// How many callers there are at the same time.
 pub(crate) const CALLERS: u64 = 6;
 
-/// Nobody listens there: for tasks that are not to be delivered in the time of a test.
+/// Nothing listens there. For tasks that are not due during the test.
 pub(crate) const NOWHERE: &str = "http://127.0.0.1:9/";
 
 pub(crate) fn far(url: &str) -> Value {
@@ -24,7 +24,8 @@ pub(crate) struct AcknowledgedCall {
     pub(crate) from_millis: u128,
 }
 
-/// Calls from several threads until the broker answers no more; `enough` hears when so many were acknowledged.
+/// Schedules tasks from several threads until the broker answers no more. Calls `on_enough` after
+/// `enough` calls.
 pub(crate) fn load(
     client: &BrokerClient,
     prefix: &str,
@@ -32,30 +33,30 @@ pub(crate) fn load(
     on_enough: impl FnOnce(),
 ) -> Vec<AcknowledgedCall> {
     let count = AtomicU64::new(0);
-    let (news, reached) = channel();
+    let (signal, reached) = channel();
     thread::scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|number| {
-                let (news, count) = (news.clone(), &count);
+                let (signal, count) = (signal.clone(), &count);
                 scope.spawn(move || {
                     let mut acknowledged = Vec::new();
                     for n in 0.. {
                         let (key, from_millis) = (format!("{prefix}-{number}-{n}"), now_millis());
                         match client.try_put(&key, &far(NOWHERE)) {
                             Some(true) => acknowledged.push(AcknowledgedCall { key, from_millis }),
-                            // Refused: it says that it is stopping, and will be gone in a moment.
+                            // Refused: the broker is stopping, and will be gone in a moment.
                             Some(false) => {}
                             None => break,
                         }
                         if count.fetch_add(1, Ordering::Relaxed) + 1 == enough {
-                            let _ = news.send(());
+                            let _ = signal.send(());
                         }
                     }
                     acknowledged
                 })
             })
             .collect();
-        reached.recv_timeout(WAIT_MAX).expect("it acknowledges");
+        reached.recv_timeout(WAIT_MAX).expect("the broker acknowledges tasks");
         on_enough();
         callers.into_iter().flat_map(|client| client.join().unwrap()).collect()
     })

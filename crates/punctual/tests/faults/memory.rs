@@ -1,6 +1,8 @@
-//! Brokers on a Redis that is out of memory: what is new is refused so that it can be asked again, all else goes on.
+//! Brokers on a Redis without memory: new tasks are refused and can be retried, everything else
+//! works.
 //!
-//! The same under load, with all kinds of receivers, is a round of `faults_cluster.rs`; the store alone is in `store-redis/tests/faults.rs`.
+//! The same under load is a round of `cluster`; the tests of the store alone are in
+//! `store-redis/tests/redis/memory.rs`.
 
 use punctual_test_support::{
     BrokerClient, RecordingReceiver, TestCluster, WAIT_MAX, eventually, now_millis,
@@ -16,16 +18,17 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Keys of a kind: so many that each broker owns some, so that some calls go from one to the other.
+/// The number of tasks of a kind: each broker owns some, so that some calls are forwarded.
 const KEYS: u64 = 16;
-/// Longer than the lease, so that what fires after it does so under a lease that was renewed without memory.
+/// Longer than the lease, in milliseconds: the last tasks fire under a lease that was renewed
+/// without memory.
 const BEYOND_LEASE: u64 = 3_000;
 
 fn hour(url: &str) -> Value {
     json!({"in": "1h", "target": {"http": {"url": url}}})
 }
 
-/// Tasks that fire one after the other from now until after the lease.
+/// Schedules tasks that fire one after the other, until after the lease.
 fn put_ticks(client: &BrokerClient, url: &str, name: &str, guarantee: &str) {
     let begun = u64::try_from(now_millis()).unwrap() + 500;
     for n in 0..KEYS {
@@ -37,11 +40,11 @@ fn put_ticks(client: &BrokerClient, url: &str, name: &str, guarantee: &str) {
     }
 }
 
-/// New tasks are refused, wherever they are asked for, in the way that the API promises.
+/// Asserts that new tasks are refused as the API documents it.
 fn assert_refuses(client: &BrokerClient, url: &str, name: &str) {
     for n in 0..KEYS {
         let (path, body) = (format!("/v1/shop/tasks/{name}-{n}"), hour(url).to_string());
-        let answer = client.send("PUT", &path, &body).expect("it answers");
+        let answer = client.send("PUT", &path, &body).expect("the broker answers");
         let (status, problem) = (answer.status().as_u16(), answer.body());
         assert_eq!((status, &problem["type"]), (503, &json!("urn:punctual:full")), "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains("memory"), "{problem}");
@@ -59,17 +62,17 @@ fn assert_refuses(client: &BrokerClient, url: &str, name: &str) {
     }
 }
 
-/// Over gRPC it is told apart from a broker that stops: no other broker has to be asked.
+/// Asserts that gRPC distinguishes this from a broker that stops: other brokers need not be called.
 fn assert_refuses_over_grpc(client: &BrokerClient) {
     let url = format!("http://{}", client.address);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let shop = Client::connect(url.as_str()).unwrap().namespace("shop");
-        let refused = shop.task().key("new").queue("nobody").delay(HOUR).schedule().await;
+        let refused = shop.task().key("new").queue("idle").delay(HOUR).schedule().await;
         assert!(matches!(&refused, Err(Error::Busy(why)) if why.contains("memory")), "{refused:?}");
         let task = v1::NewTask {
             key: "new".to_owned(),
             when: Some(v1::new_task::When::InMs(3_600_000)),
-            target: Some(v1::Target { to: Some(v1::target::To::Queue("nobody".to_owned())) }),
+            target: Some(v1::Target { to: Some(v1::target::To::Queue("idle".to_owned())) }),
             ..v1::NewTask::default()
         };
         let request = v1::ScheduleRequest {
@@ -84,7 +87,7 @@ fn assert_refuses_over_grpc(client: &BrokerClient) {
     });
 }
 
-/// Waits until all of them were received, and settled after that.
+/// Waits until all tasks of these names were received and settled.
 fn assert_fire(receiver: &RecordingReceiver, client: &BrokerClient, names: &[&str]) {
     let keys = || names.iter().flat_map(|name| (0..KEYS).map(move |n| format!("{name}-{n}")));
     let mut missing: BTreeSet<String> = keys().collect();
@@ -101,7 +104,7 @@ fn assert_fire(receiver: &RecordingReceiver, client: &BrokerClient, names: &[&st
 }
 
 #[test]
-fn what_is_new_is_refused_and_what_is_there_goes_on() {
+fn without_memory_new_tasks_are_refused_and_existing_ones_fire_and_change() {
     let cluster = TestCluster::on_loopback(2, &[]);
     let receiver = RecordingReceiver::start();
     let [here, there] = [cluster.client(0), cluster.client(1)];
@@ -131,7 +134,7 @@ fn what_is_new_is_refused_and_what_is_there_goes_on() {
         let [delivery] = deliveries.as_slice() else { panic!("{key}: {deliveries:?}") };
         assert!(delivery.at_millis >= u128::from(delivery.fire_at_millis), "{key}: {delivery:?}");
     }
-    assert_eq!(cluster.epochs(), before, "leases were renewed all the time");
+    assert_eq!(cluster.epochs(), before, "leases were renewed");
     assert_refuses(here, &receiver.url, "new");
     cluster.redis.free_memory();
     for (n, client) in (0..KEYS).zip([here, there].into_iter().cycle()) {
@@ -146,16 +149,16 @@ fn what_is_new_is_refused_and_what_is_there_goes_on() {
 }
 
 #[test]
-fn a_broker_that_is_killed_is_followed_and_starts_again() {
+fn without_memory_partitions_of_a_killed_broker_are_taken_over_and_it_starts_again() {
     let mut cluster = TestCluster::on_loopback(2, &[]);
     let receiver = RecordingReceiver::start();
     let [here, there] = [0, 1].map(|index| cluster.client(index).clone());
-    put_ticks(&here, &receiver.url, "heired", "at_least_once");
+    put_ticks(&here, &receiver.url, "inherited", "at_least_once");
     cluster.redis.fill_memory();
     cluster.brokers[1].kill();
-    assert_fire(&receiver, &here, &["heired"]);
-    let held = cluster.wait_until_whole();
-    assert_eq!(held.by_broker.len(), 1, "{held:?}");
+    assert_fire(&receiver, &here, &["inherited"]);
+    let owned = cluster.wait_until_whole();
+    assert_eq!(owned.by_broker.len(), 1, "{owned:?}");
     cluster.start_again(1);
     cluster.wait_until_whole();
     for client in [&here, &there] {

@@ -10,13 +10,14 @@ fn bearer(token: &str) -> [(&'static str, String); 1] {
     [("authorization", format!("Bearer {token}"))]
 }
 
+/// Sends a task with a token.
 pub(crate) fn call(broker: &TestBroker, method: &str, path: &str, token: &str) -> (u16, Value) {
     let [(name, value)] = bearer(token);
     broker.call(method, path, &[(name, &value)], task(r#""in": "1h""#, "http://127.0.0.1:9/"))
 }
 
 #[test]
-fn a_token_opens_its_own_namespace_and_no_other() {
+fn a_token_gives_access_to_its_own_namespace_only() {
     let flags = ["--token", "shop=aaa", "--token", "bank=bbb", "--admin-token", "root"];
     let broker = TestBroker::start(&flags);
     for (method, path, token, want) in [
@@ -49,7 +50,7 @@ fn a_token_opens_its_own_namespace_and_no_other() {
 }
 
 #[test]
-fn an_answer_to_nobody_says_how_to_say_who_one_is() {
+fn an_unauthenticated_answer_names_the_bearer_scheme() {
     let broker = TestBroker::start(&["--token", "shop=aaa"]);
     let mut stream = TcpStream::connect(broker.address).unwrap();
     stream
@@ -62,7 +63,7 @@ fn an_answer_to_nobody_says_how_to_say_who_one_is() {
 }
 
 #[test]
-fn a_page_in_somebodys_browser_cannot_schedule_on_an_open_broker() {
+fn a_page_in_a_browser_cannot_schedule_on_a_broker_without_tokens() {
     let broker = TestBroker::start(&[]);
     let own = broker.address.to_string();
     let rebound = format!("evil.example:{}", broker.address.port());
@@ -79,7 +80,7 @@ fn a_page_in_somebodys_browser_cannot_schedule_on_an_open_broker() {
         assert_eq!(got, status, "{headers:?}: {answer}");
         assert_eq!(answer["type"].as_str(), kind, "{headers:?}: {answer}");
     }
-    // Whoever has a token is no page.
+    // A request with a token is accepted from any origin.
     let broker = TestBroker::start(&["--token", "shop=hush"]);
     let headers = [("authorization", "Bearer hush"), ("origin", "https://app.example")];
     assert_eq!(broker.call("PUT", "/v1/shop/tasks/a", &headers, task).0, 201);

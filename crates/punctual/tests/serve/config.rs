@@ -2,17 +2,18 @@
 
 use std::process::Command;
 
-use crate::access::call;
 use punctual_test_support::{TestBroker, punctual_binary, refused_start};
 
+use crate::access::call;
+
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+fn flags_override_the_environment_and_the_environment_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("punctual.toml");
     let config = ["--config", file.to_str().unwrap()];
     std::fs::write(&file, "tokens = [\"shop=file\"]\n").unwrap();
-    // A certificate that is not there stops each of them, and its name says where it came from.
-    let said = |flags: &[&str], variables: &[(&str, &str)]| {
+    // A missing certificate stops each start, and the error has its path.
+    let error_of = |flags: &[&str], variables: &[(&str, &str)]| {
         refused_start(&[&config[..], flags].concat(), variables)
     };
     let append = |line: &str| {
@@ -21,18 +22,18 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     };
     append("tls_cert = \"/from/file\"\ntls_key = \"/key\"");
     let variable = [("PUNCTUAL_TLS_CERT", "/from/environment")];
-    assert!(said(&[], &[]).contains("/from/file"));
-    assert!(said(&[], &variable).contains("/from/environment"));
-    assert!(said(&["--tls-cert", "/from/flag"], &variable).contains("/from/flag"));
+    assert!(error_of(&[], &[]).contains("/from/file"));
+    assert!(error_of(&[], &variable).contains("/from/environment"));
+    assert!(error_of(&["--tls-cert", "/from/flag"], &variable).contains("/from/flag"));
     append("listn = 1");
-    let error = said(&[], &[]);
+    let error = error_of(&[], &[]);
     assert!(error.contains("unknown field `listn`") && error.contains("line 4"), "{error}");
     std::fs::remove_file(&file).unwrap();
-    assert!(said(&[], &[]).contains("punctual.toml"));
+    assert!(error_of(&[], &[]).contains("punctual.toml"));
 }
 
 #[test]
-fn a_broker_takes_its_tokens_from_the_file_and_its_secrets_from_files() {
+fn tokens_come_from_the_configuration_file_and_secrets_from_files() {
     let dir = tempfile::tempdir().unwrap();
     let (file, secret) = (dir.path().join("punctual.toml"), dir.path().join("secret"));
     std::fs::write(&secret, "hush\n").unwrap();
@@ -43,8 +44,8 @@ fn a_broker_takes_its_tokens_from_the_file_and_its_secrets_from_files() {
 }
 
 #[test]
-fn a_start_that_fails_repeats_no_secret() {
-    for (flags, says) in [
+fn errors_and_help_texts_contain_no_secret() {
+    for (flags, expected) in [
         (&["--token", "hush"][..], "NAMESPACE=SECRET"),
         (&["--token", "shop=hush hush"], "the secret of shop"),
         (&["--admin-token", "hush hush"], "admin_tokens"),
@@ -52,8 +53,8 @@ fn a_start_that_fails_repeats_no_secret() {
         (&["--signing-secret", "*=hush"], "whsec_"),
         (&["--tls-cert", "/no/such/cert"], "go together"),
     ] {
-        let said = refused_start(flags, &[]);
-        assert!(said.contains(says) && !said.contains("hush"), "{said}");
+        let error = refused_start(flags, &[]);
+        assert!(error.contains(expected) && !error.contains("hush"), "{error}");
     }
     let help = Command::new(punctual_binary())
         .args(["serve", "--help"])

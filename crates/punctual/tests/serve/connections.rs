@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::metrics::{metric, until_metric};
 
-/// Whatever is wrong with a request that has a readable head, the answer is a problem document, and never a word of the libraries beneath.
+/// If the head of a request is readable, every refusal is a problem document of the API, and never
+/// an error of a library.
 #[test]
 fn every_refusal_is_a_problem_document() {
     let broker = TestBroker::start(&[]);
@@ -58,7 +59,7 @@ fn every_refusal_is_a_problem_document() {
 }
 
 #[test]
-fn a_head_that_is_too_large_is_refused() {
+fn an_oversized_request_head_is_refused() {
     let broker = TestBroker::start(&[]);
     let mut stream = TcpStream::connect(broker.address).unwrap();
     let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\nx: ");
@@ -71,14 +72,15 @@ fn a_head_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn a_request_that_is_refused_at_the_gate_leaves_its_connection_for_the_next_and_is_counted() {
+fn a_refused_request_is_counted_and_its_connection_serves_the_next() {
     let broker = TestBroker::start(&[]);
     let mut stream = TcpStream::connect(broker.address).unwrap();
     stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let host = broker.address;
     let refused = |method: &str, header: &str| {
         format!(
-            "{method} /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\n{header}content-length: 9\r\n\r\n{{\"a\": 1}}\n"
+            "{method} /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\n{header}\
+             content-length: 9\r\n\r\n{{\"a\": 1}}\n"
         )
     };
     for (request, status) in [
@@ -96,7 +98,7 @@ fn a_request_that_is_refused_at_the_gate_leaves_its_connection_for_the_next_and_
 }
 
 #[test]
-fn a_body_that_nobody_reads_and_that_comes_late_does_not_cost_its_connection() {
+fn an_unread_body_that_comes_late_does_not_close_its_connection() {
     let broker = TestBroker::start(&[]);
     let mut stream = TcpStream::connect(broker.address).unwrap();
     stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -109,7 +111,7 @@ fn a_body_that_nobody_reads_and_that_comes_late_does_not_cost_its_connection() {
     ] {
         let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 9\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        // By then the first request has been looked at.
+        // By then the broker has handled the head of the request.
         for _ in 0..10 {
             assert_eq!(broker.call("GET", "/livez", &[], "").0, 200);
         }
@@ -119,7 +121,7 @@ fn a_body_that_nobody_reads_and_that_comes_late_does_not_cost_its_connection() {
     }
 }
 
-/// Bytes of memory that a process has.
+/// Returns the resident memory of a process in bytes.
 fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -127,18 +129,18 @@ fn resident_bytes(pid: u32) -> u64 {
 }
 
 #[test]
-fn ten_thousand_connections_that_say_nothing_hold_up_nobody() {
-    const CROWD: u32 = 10_000;
+fn ten_thousand_idle_connections_do_not_delay_other_requests() {
+    const CONNECTIONS: u32 = 10_000;
     const BYTES_EACH_MAX: u64 = 64 * 1024;
     let own = std::process::id().to_string();
     let raised = Command::new("prlimit").args(["--pid", &own, "--nofile=12000:"]).status();
-    assert!(raised.is_ok_and(|status| status.success()), "as many open files must be allowed");
+    assert!(raised.is_ok_and(|status| status.success()), "the limit of open files must be raised");
     let broker = TestBroker::start(&[]);
     let before = resident_bytes(broker.pid());
     let host = broker.address;
     let whole = format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n");
     let open = format!("POST /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\ncontent-length: 9\r\n\r\n");
-    let crowd: Vec<TcpStream> = (0..CROWD)
+    let connections: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|number| {
             let mut stream = TcpStream::connect(host).unwrap();
             stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -147,7 +149,7 @@ fn ten_thousand_connections_that_say_nothing_hold_up_nobody() {
                 1 => stream.write_all(&whole.as_bytes()[..20]).unwrap(),
                 2 => stream.write_all(open.as_bytes()).unwrap(),
                 _ => {
-                    // Answered once, and silent since.
+                    // Answered once, and idle since.
                     stream.write_all(whole.as_bytes()).unwrap();
                     assert!(answer_on(&mut stream).starts_with("HTTP/1.1 200 "));
                 }
@@ -155,22 +157,22 @@ fn ten_thousand_connections_that_say_nothing_hold_up_nobody() {
             stream
         })
         .collect();
-    assert!(metric(&broker, "punctual_connections") >= f64::from(CROWD), "all are accepted");
-    let each = resident_bytes(broker.pid()).saturating_sub(before) / u64::from(CROWD);
-    assert!(each < BYTES_EACH_MAX, "{each} bytes for each");
-    // Whoever says something is served, and what is due is sent.
+    assert!(metric(&broker, "punctual_connections") >= f64::from(CONNECTIONS), "all are accepted");
+    let each = resident_bytes(broker.pid()).saturating_sub(before) / u64::from(CONNECTIONS);
+    assert!(each < BYTES_EACH_MAX, "{each} bytes per connection");
+    // Other requests are answered, and due tasks are sent.
     let receiver = WebhookReceiver::start();
     assert_eq!(broker.put("a", task(r#""in": "10ms""#, &receiver.url)).0, 201);
     assert_eq!(receiver.next().header("punctual-key"), "a");
-    drop(crowd);
+    drop(connections);
     let begun = now_millis();
     while metric(&broker, "punctual_connections") > 10.0 {
-        assert!(now_millis() < begun + WAIT_MAX.as_millis(), "those who are gone are not counted");
+        assert!(now_millis() < begun + WAIT_MAX.as_millis(), "closed connections are not counted");
         thread::yield_now();
     }
 }
 
-/// One answer, by its length, from a connection that stays open.
+/// Reads one answer, by its length, from a connection that stays open.
 fn answer_on(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
@@ -184,7 +186,7 @@ fn answer_on(stream: &mut TcpStream) -> String {
             return text;
         }
         let read = stream.read(&mut buffer).unwrap();
-        assert_ne!(read, 0, "the connection was given up: {text}");
+        assert_ne!(read, 0, "the connection was closed: {text}");
         answer.extend_from_slice(&buffer[..read]);
     }
 }

@@ -4,7 +4,7 @@ use std::thread;
 
 use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, now_millis, task};
 
-/// The value of one line of the page of metrics.
+/// Returns the value of one line of `/metrics`, or zero.
 pub(crate) fn metric(broker: &TestBroker, line: &str) -> f64 {
     let (status, page) = broker.call("GET", "/metrics", &[], "");
     assert_eq!(status, 200);
@@ -14,7 +14,7 @@ pub(crate) fn metric(broker: &TestBroker, line: &str) -> f64 {
     found.unwrap_or(0.0)
 }
 
-/// Asks for a number until it is there: nothing tells of a change in it, so this is the event to wait for.
+/// Waits until a metric has a value.
 pub(crate) fn until_metric(broker: &TestBroker, line: &str, want: f64) {
     let begun = now_millis();
     while (metric(broker, line) - want).abs() > f64::EPSILON {
@@ -24,19 +24,25 @@ pub(crate) fn until_metric(broker: &TestBroker, line: &str, want: f64) {
 }
 
 #[test]
-pub(crate) fn metrics_tell_what_happened() {
+fn metrics_count_what_happened() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("a", task(r#""in": "0s""#, &receiver.url));
-    broker.get("nobody");
+    broker.get("missing");
     receiver.next();
     until_metric(&broker, r#"punctual_attempts_total{outcome="acked"}"#, 1.0);
     let (_, page) = broker.call("GET", "/metrics", &[], "");
     let page = page.as_str().unwrap();
+    let requests = |method: &str, status: &str| {
+        let route = "/v1/{namespace}/tasks/{key}";
+        format!(
+            r#"punctual_requests_total{{method="{method}",route="{route}",status="{status}"}} 1"#
+        )
+    };
     for line in [
         "punctual_lag_seconds_count 1",
         "punctual_early_total 0",
-        r#"punctual_requests_total{method="PUT",route="/v1/{namespace}/tasks/{key}",status="201"} 1"#,
-        r#"punctual_requests_total{method="GET",route="/v1/{namespace}/tasks/{key}",status="404"} 1"#,
+        &requests("PUT", "201"),
+        &requests("GET", "404"),
         "# TYPE punctual_commit_tasks histogram",
         "# TYPE punctual_commit_seconds histogram",
         "# TYPE punctual_connections gauge",
@@ -45,5 +51,5 @@ pub(crate) fn metrics_tell_what_happened() {
     ] {
         assert!(page.lines().any(|got| got == line), "{line}\n{page}");
     }
-    assert!(!page.contains("shop"), "no label has a name that a caller chose");
+    assert!(!page.contains("shop"), "no label has a name chosen by a caller");
 }

@@ -6,7 +6,7 @@ use punctual_test_support::{TestBroker, WebhookReceiver, punctual_binary, task};
 use serde_json::json;
 
 #[test]
-fn sigterm_under_load_finishes_what_is_under_way_and_exits_well() {
+fn sigterm_under_load_finishes_deliveries_in_flight_and_exits_with_success() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     for n in 0..50 {
         broker.put(&format!("k{n}"), task(r#""in": "0s""#, &receiver.url));
@@ -17,18 +17,18 @@ fn sigterm_under_load_finishes_what_is_under_way_and_exits_well() {
 }
 
 #[test]
-fn a_broker_open_to_the_network_refuses_to_start() {
+fn a_broker_on_all_addresses_without_tokens_refuses_to_start() {
     let output = std::process::Command::new(punctual_binary())
         .args(["serve", "--listen", "0.0.0.0:0"])
         .output()
         .unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("--insecure"), "{said}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("--insecure"), "{error}");
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_kill_9_and_fires_under_the_same_id() {
+fn acknowledged_tasks_survive_kill_9_and_fire_under_the_same_id() {
     let receiver = WebhookReceiver::start();
     let broker = TestBroker::start(&[]);
     let (_, near) = broker.put("near", task(r#""in": "700ms""#, &receiver.url));
@@ -46,7 +46,7 @@ fn what_was_acknowledged_is_there_after_kill_9_and_fires_under_the_same_id() {
 }
 
 #[test]
-fn a_second_broker_on_the_same_store_refuses_to_start_and_says_who_holds_it() {
+fn a_second_broker_on_the_same_store_refuses_to_start_and_names_the_process_that_has_it() {
     let broker = TestBroker::start(&[]);
     let output = std::process::Command::new(punctual_binary())
         .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -54,8 +54,8 @@ fn a_second_broker_on_the_same_store_refuses_to_start_and_says_who_holds_it() {
         .output()
         .unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&broker.pid().to_string()), "{said}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(&broker.pid().to_string()), "{error}");
 }
 
 #[test]
@@ -71,15 +71,15 @@ fn the_store_of_a_stopped_broker_can_be_checked_and_that_of_a_running_one_cannot
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         (output.status.success(), json, String::from_utf8(output.stderr).unwrap())
     };
-    let (fine, _, said) = store("check");
-    assert!(!fine && said.contains(&broker.pid().to_string()), "{said}");
+    let (success, _, error) = store("check");
+    assert!(!success && error.contains(&broker.pid().to_string()), "{error}");
     broker.signal("-KILL");
     drop(broker);
-    let (fine, report, said) = store("check");
-    assert!(fine, "{said}");
+    let (success, report, error) = store("check");
+    assert!(success, "{error}");
     assert_eq!((&report["scheduled"], &report["names"]), (&json!(1), &json!(1)), "{report}");
     assert_eq!(report["problems"], json!([]));
-    let (fine, stats, said) = store("stats");
-    assert!(fine, "{said}");
+    let (success, stats, error) = store("stats");
+    assert!(success, "{error}");
     assert_eq!(stats["tasks_buffered"], json!(1), "{stats}");
 }

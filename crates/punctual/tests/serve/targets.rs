@@ -7,7 +7,7 @@ use punctual_test_support::{TestBroker, task};
 use crate::metrics::{metric, until_metric};
 
 #[test]
-fn an_address_that_may_not_be_called_is_refused_when_the_task_is_made() {
+fn a_forbidden_address_is_refused_when_the_task_is_scheduled() {
     let broker = TestBroker::start(&[]);
     let own = format!("http://{}/v1/shop/tasks", broker.address);
     for url in [
@@ -39,10 +39,10 @@ fn an_address_that_may_not_be_called_is_refused_when_the_task_is_made() {
 }
 
 #[test]
-fn a_name_that_leads_to_a_forbidden_address_is_refused_and_not_tried_again() {
+fn a_name_of_a_forbidden_address_is_refused_at_delivery_without_a_retry() {
     let broker = TestBroker::start(&[]);
     let port = broker.address.port();
-    // The broker's own door by name, and by spellings that only the resolver understands.
+    // The broker's own port by name, and by spellings that only the resolver understands.
     for (n, host) in ["localhost", "127.1", "2130706433"].iter().enumerate() {
         let url = format!("http://{host}:{port}/v1/shop/tasks");
         let (status, answer) = broker.put(&format!("k{n}"), task(r#""in": "0s""#, &url));
@@ -53,7 +53,7 @@ fn a_name_that_leads_to_a_forbidden_address_is_refused_and_not_tried_again() {
 }
 
 #[test]
-fn a_broker_open_to_the_network_does_not_call_its_own_machine() {
+fn a_broker_on_all_addresses_does_not_call_its_own_machine() {
     let start = |flags: &[&str]| {
         TestBroker::start_at("0.0.0.0:0", Arc::new(tempfile::tempdir().unwrap()), flags)
     };
@@ -62,11 +62,11 @@ fn a_broker_open_to_the_network_does_not_call_its_own_machine() {
     assert_eq!(broker.put("a", &body).0, 422);
     let broker = start(&["--insecure", "--allow-private-targets"]);
     assert_eq!(broker.put("a", &body).0, 201);
-    // Its own door stays shut, at every address that it listens on.
+    // Its own port stays forbidden, at every address that it listens on.
     for host in ["127.0.0.1", "127.0.0.2"] {
         let url = format!("http://{host}:{}/", broker.address.port());
         assert_eq!(broker.put("a", task(r#""in": "1h""#, &url)).0, 422, "{url}");
     }
     let broker = start(&["--token", "shop=aaa"]);
-    assert_eq!(broker.put("a", &body).0, 401, "with a token it need not be insecure");
+    assert_eq!(broker.put("a", &body).0, 401, "with a token --insecure is not needed");
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 #[test]
-fn one_port_speaks_tls() {
+fn the_port_of_a_broker_with_a_certificate_speaks_only_tls() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -23,10 +23,10 @@ fn one_port_speaks_tls() {
     let flags = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     let broker = TestBroker::start(&flags);
     let der = CertificateDer::from(made.cert.der().to_vec());
-    assert_eq!(offered(&broker, &der, &[b"h2", b"http/1.1"]), Some(b"h2".to_vec()));
+    assert_eq!(chosen_protocol(&broker, &der, &[b"h2", b"http/1.1"]), Some(b"h2".to_vec()));
     let answer = get_over_tls(&broker, &der);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("alive\n"), "{answer}");
-    // Who does not speak TLS gets no HTTP.
+    // A client without TLS gets no HTTP answer.
     let mut plain = TcpStream::connect(broker.address).unwrap();
     plain.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     let mut answer = Vec::new();
@@ -53,8 +53,8 @@ fn tls_client(
     rustls::StreamOwned::new(client, TcpStream::connect(broker.address).unwrap())
 }
 
-/// The protocol that the broker takes of those offered.
-fn offered(
+/// Returns the protocol that the broker chooses of those offered.
+fn chosen_protocol(
     broker: &TestBroker,
     cert: &CertificateDer<'static>,
     protocols: &[&[u8]],
@@ -73,14 +73,14 @@ fn get_over_tls(broker: &TestBroker, cert: &CertificateDer<'static>) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// An authority that signs certificates, and the file that has its own.
-struct Authority {
+/// An authority that signs certificates, and the file with its own certificate.
+struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
     _dir: TempDir,
 }
 
-impl Authority {
+impl TestAuthority {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -91,7 +91,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), file, _dir: dir }
     }
 
-    /// A certificate for a name, and its key.
+    /// Returns a certificate for a name, and its key.
     fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([name.to_owned()]).unwrap();
@@ -103,7 +103,8 @@ impl Authority {
     }
 }
 
-/// A receiver that speaks TLS; its URL by the name `localhost`, and the requests that it got.
+/// Starts a receiver that speaks TLS. Returns its URL with the name `localhost`, and the requests
+/// that it gets.
 fn receiver((certificate, key): (rcgen::Certificate, KeyPair)) -> (String, Channel<String>) {
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -124,7 +125,7 @@ fn receiver((certificate, key): (rcgen::Certificate, KeyPair)) -> (String, Chann
             let mut request = Vec::new();
             let mut bytes = [0; 4096];
             while !request.ends_with(b"}") {
-                // A client that does not believe us breaks off.
+                // A client that does not trust the certificate closes the connection.
                 let Ok(read @ 1..) = stream.read(&mut bytes) else { break };
                 request.extend_from_slice(&bytes[..read]);
             }
@@ -138,10 +139,10 @@ fn receiver((certificate, key): (rcgen::Certificate, KeyPair)) -> (String, Chann
     (url, got)
 }
 
-/// What a fire came to that is tried once, by the history of its task.
+/// Schedules a task with a single attempt. Returns the attempt from the history.
 fn attempt_at(broker: &TestBroker, url: &str, timeout: &str) -> Value {
-    let wishes = format!(r#""in": "0s", "timeout": "{timeout}", "retry": {{"attempts_max": 1}}"#);
-    let (status, made) = broker.call("POST", "/v1/shop/tasks", &[], task(&wishes, url));
+    let fields = format!(r#""in": "0s", "timeout": "{timeout}", "retry": {{"attempts_max": 1}}"#);
+    let (status, made) = broker.call("POST", "/v1/shop/tasks", &[], task(&fields, url));
     assert_eq!(status, 201, "{made}");
     let path = format!("/v1/shop/tasks/{}/fires", made["id"].as_str().unwrap());
     let fire = eventually(|| {
@@ -154,7 +155,7 @@ fn attempt_at(broker: &TestBroker, url: &str, timeout: &str) -> Value {
 
 #[test]
 fn a_receiver_with_a_certificate_of_a_trusted_authority_is_called() {
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     let broker = TestBroker::start(&authority.flags());
     let (url, got) = receiver(authority.sign("localhost"));
     assert_eq!(attempt_at(&broker, &url, "10s")["outcome"], "acked");
@@ -164,20 +165,20 @@ fn a_receiver_with_a_certificate_of_a_trusted_authority_is_called() {
 }
 
 #[test]
-fn a_receiver_that_cannot_show_who_it_is_gets_nothing_and_history_says_why() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+fn a_receiver_without_a_valid_certificate_gets_nothing_and_the_history_has_the_reason() {
+    let (authority, unknown) = (TestAuthority::new(), TestAuthority::new());
     let broker = TestBroker::start(&authority.flags());
-    for (certificate, says) in [
-        (stranger.sign("localhost"), "--webhook-ca"),
+    for (certificate, reason) in [
+        (unknown.sign("localhost"), "--webhook-ca"),
         (authority.sign("elsewhere.example"), "not valid for name \"localhost\""),
     ] {
         let (url, got) = receiver(certificate);
         let attempt = attempt_at(&broker, &url, "10s");
         assert_eq!(attempt["outcome"], "failed");
-        assert!(attempt["answer"].as_str().unwrap().contains(says), "{attempt}");
+        assert!(attempt["answer"].as_str().unwrap().contains(reason), "{attempt}");
         assert!(got.try_recv().is_err(), "nothing was sent");
     }
-    // Without the setting its authority is one of many that nobody knows.
+    // Without the flag the authority is unknown.
     let broker = TestBroker::start(&[]);
     let (url, _got) = receiver(authority.sign("localhost"));
     let attempt = attempt_at(&broker, &url, "10s");
@@ -185,9 +186,9 @@ fn a_receiver_that_cannot_show_who_it_is_gets_nothing_and_history_says_why() {
 }
 
 #[test]
-fn a_receiver_that_never_agrees_on_tls_holds_an_attempt_no_longer_than_its_timeout() {
+fn a_tls_handshake_that_never_ends_takes_no_longer_than_the_timeout_of_the_attempt() {
     let broker = TestBroker::start(&[]);
-    // It accepts, and says nothing.
+    // The kernel accepts connections, and nothing ever answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://localhost:{}", silent.local_addr().unwrap().port());
     let begun = now_millis();
@@ -196,23 +197,23 @@ fn a_receiver_that_never_agrees_on_tls_holds_an_attempt_no_longer_than_its_timeo
 }
 
 #[test]
-fn an_authority_that_will_not_do_stops_the_start_wherever_it_was_named() {
+fn an_unreadable_authority_prevents_the_start_whatever_setting_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("punctual.toml");
     std::fs::write(&file, "webhook_ca = \"/from/file\"\n").unwrap();
     let config = ["--config", file.to_str().unwrap()];
-    for (said, path) in [
+    for (error, path) in [
         (refused_start(&["--webhook-ca", "/from/flag"], &[]), "/from/flag"),
         (refused_start(&[], &[("PUNCTUAL_WEBHOOK_CA", "/from/environment")]), "/from/environment"),
         (refused_start(&config, &[]), "/from/file"),
     ] {
-        assert!(said.contains("webhook_ca") && said.contains(path), "{said}");
+        assert!(error.contains("webhook_ca") && error.contains(path), "{error}");
     }
 }
 
-type Stream = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
+type TlsStream = rustls::StreamOwned<rustls::ClientConnection, TcpStream>;
 
-/// A certificate of its own authority, in two files; what a client has to believe.
+/// Writes a self-signed certificate and its key to files. Returns the certificate to trust.
 fn put_certificate(cert: &Path, key: &Path) -> CertificateDer<'static> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(cert, made.cert.pem()).unwrap();
@@ -220,10 +221,10 @@ fn put_certificate(cert: &Path, key: &Path) -> CertificateDer<'static> {
     made.cert.der().clone()
 }
 
-/// A connection to the broker, if it shows this certificate.
-fn enter(broker: &TestBroker, believed: &CertificateDer<'static>) -> Option<Stream> {
+/// Connects to the broker, if it shows this certificate.
+fn connect(broker: &TestBroker, trusted: &CertificateDer<'static>) -> Option<TlsStream> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(believed.clone()).unwrap();
+    roots.add(trusted.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -232,13 +233,13 @@ fn enter(broker: &TestBroker, believed: &CertificateDer<'static>) -> Option<Stre
         .with_no_client_auth();
     let name = ServerName::try_from("localhost").unwrap();
     let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut stream = Stream::new(client, TcpStream::connect(broker.address).unwrap());
+    let mut stream = TlsStream::new(client, TcpStream::connect(broker.address).unwrap());
     stream.conn.complete_io(&mut stream.sock).ok()?;
     Some(stream)
 }
 
-/// The body of an answer on a connection that stays open.
-fn ask(stream: &mut Stream, path: &str) -> String {
+/// Sends a request on a connection that stays open. Returns the body of the answer.
+fn request(stream: &mut TlsStream, path: &str) -> String {
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     loop {
@@ -256,36 +257,36 @@ fn ask(stream: &mut Stream, path: &str) -> String {
 }
 
 #[test]
-fn a_renewed_certificate_is_shown_to_new_connections_and_a_broken_one_is_not() {
+fn new_connections_get_a_renewed_certificate_but_not_a_broken_one() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let first = put_certificate(&cert, &key);
     let flags = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     let broker = TestBroker::start(&flags);
-    let mut old = enter(&broker, &first).unwrap();
-    assert_eq!(ask(&mut old, "/livez"), "alive\n");
+    let mut old = connect(&broker, &first).unwrap();
+    assert_eq!(request(&mut old, "/livez"), "alive\n");
 
     let second = put_certificate(&cert, &key);
-    let mut new = eventually(|| enter(&broker, &second));
-    assert_eq!(ask(&mut new, "/livez"), "alive\n");
-    assert!(enter(&broker, &first).is_none(), "the one of before is shown to nobody");
-    assert_eq!(ask(&mut old, "/livez"), "alive\n", "who is in stays in");
+    let mut new = eventually(|| connect(&broker, &second));
+    assert_eq!(request(&mut new, "/livez"), "alive\n");
+    assert!(connect(&broker, &first).is_none(), "the old certificate is shown no more");
+    assert_eq!(request(&mut old, "/livez"), "alive\n", "open connections stay open");
 
     // A key that belongs to another certificate.
     put_certificate(&dir.path().join("other.pem"), &key);
     let ready = eventually(|| {
-        let mut stream = enter(&broker, &second).expect("the good one is kept");
-        Some(ask(&mut stream, "/readyz")).filter(|ready| ready.contains("tls:"))
+        let mut stream = connect(&broker, &second).expect("the valid certificate is kept");
+        Some(request(&mut stream, "/readyz")).filter(|ready| ready.contains("tls:"))
     });
     let ready: Value = serde_json::from_str(&ready).unwrap();
     assert_eq!(ready["ready"], true);
     assert!(ready["warnings"][0].as_str().unwrap().contains("key.pem"), "{ready}");
 
     let third = put_certificate(&cert, &key);
-    let mut stream = eventually(|| enter(&broker, &third));
-    let ready: Value = serde_json::from_str(&ask(&mut stream, "/readyz")).unwrap();
-    assert_eq!(ready["warnings"], serde_json::json!([]), "it is mended");
-    let page = ask(&mut stream, "/metrics");
+    let mut stream = eventually(|| connect(&broker, &third));
+    let ready: Value = serde_json::from_str(&request(&mut stream, "/readyz")).unwrap();
+    assert_eq!(ready["warnings"], serde_json::json!([]), "the warning is gone");
+    let page = request(&mut stream, "/metrics");
     assert!(page.contains("punctual_tls_certificates_total{result=\"used\"} 2"), "{page}");
     assert!(page.contains("punctual_tls_certificates_total{result=\"failed\"} 1"), "{page}");
 }

@@ -11,30 +11,31 @@ use serde_json::{Value, json};
 
 /// What a receiver does with a request.
 #[derive(Debug, Clone, Copy)]
-enum Manner {
-    /// Answers, and waits for the next one.
+enum ReceiverManner {
+    /// Answers and waits for the next request.
     Keeps,
-    /// Answers as if it kept the connection, and closes it.
+    /// Answers as if it kept the connection open, and closes it.
     Closes,
-    /// Says nothing.
+    /// Never answers.
     Hangs,
 }
 
-/// A receiver with a thread per connection; it tells on which connection it got something.
-fn receiver(manner: Manner, got: &Sender<usize>) -> u16 {
+/// Starts a receiver with a thread per connection. It sends the number of the connection of each
+/// request.
+fn receiver(manner: ReceiverManner, got: &Sender<usize>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let got = got.clone();
     thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let (stream, got) = (stream.unwrap(), got.clone());
-            thread::spawn(move || converse(stream, manner, number, &got));
+            thread::spawn(move || serve(stream, manner, number, &got));
         }
     });
     port
 }
 
-fn converse(stream: TcpStream, manner: Manner, number: usize, got: &Sender<usize>) {
+fn serve(stream: TcpStream, manner: ReceiverManner, number: usize, got: &Sender<usize>) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut stream = stream;
     loop {
@@ -55,11 +56,11 @@ fn converse(stream: TcpStream, manner: Manner, number: usize, got: &Sender<usize
         if reader.read_exact(&mut vec![0; length]).is_err() || got.send(number).is_err() {
             return;
         }
-        if matches!(manner, Manner::Hangs) {
+        if matches!(manner, ReceiverManner::Hangs) {
             continue;
         }
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
-        if matches!(manner, Manner::Closes) {
+        if matches!(manner, ReceiverManner::Closes) {
             return;
         }
     }
@@ -75,7 +76,7 @@ fn metric(broker: &TestBroker, name: &str) -> f64 {
     page.as_str().unwrap().lines().find_map(value).unwrap()
 }
 
-/// Connections that the broker has open to these ports, by what the machine says.
+/// Counts the connections that the broker has open to these ports, by the tables of the kernel.
 fn open_to(broker: &TestBroker, ports: &BTreeSet<u16>) -> usize {
     let files = std::fs::read_dir(format!("/proc/{}/fd", broker.pid())).unwrap();
     let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
@@ -90,13 +91,13 @@ fn open_to(broker: &TestBroker, ports: &BTreeSet<u16>) -> usize {
         let port = row[2].rsplit_once(':').unwrap().1;
         ports.contains(&u16::from_str_radix(port, 16).unwrap()) && sockets.contains(row[9])
     });
-    // The table is read piece by piece while it changes, so a row may be in it twice.
+    // The table changes while it is read, so a row may be in it twice.
     let open: BTreeSet<String> = open.map(|row| row[9].to_owned()).collect();
     open.len()
 }
 
 fn receive(got: &Channel<usize>, count: usize) -> Vec<usize> {
-    (0..count).map(|_| got.recv_timeout(WAIT_MAX).expect("a delivery comes")).collect()
+    (0..count).map(|_| got.recv_timeout(WAIT_MAX).expect("a delivery arrives")).collect()
 }
 
 #[test]
@@ -104,7 +105,8 @@ fn many_targets_share_a_bounded_number_of_connections_and_all_are_called() {
     const TARGETS: usize = 60;
     let broker = TestBroker::start(&["--webhook-connections", "8"]);
     let (send, got) = channel();
-    let ports: BTreeSet<u16> = (0..TARGETS).map(|_| receiver(Manner::Keeps, &send)).collect();
+    let ports: BTreeSet<u16> =
+        (0..TARGETS).map(|_| receiver(ReceiverManner::Keeps, &send)).collect();
     for round in 1..=3 {
         let tasks: Vec<Value> = ports
             .iter()
@@ -128,27 +130,30 @@ fn many_targets_share_a_bounded_number_of_connections_and_all_are_called() {
 }
 
 #[test]
-fn receivers_that_hang_leave_connections_for_the_others() {
+fn receivers_that_hang_leave_connections_for_others() {
     let broker = TestBroker::start(&["--webhook-connections", "16"]);
     let (send, hung) = channel();
     for _ in 0..2 {
-        let hangs = url(receiver(Manner::Hangs, &send));
+        let hangs = url(receiver(ReceiverManner::Hangs, &send));
         let one = json!({"in": "0s", "timeout": "1m", "target": {"http": {"url": hangs}}});
         let body = json!(vec![one; 40]).to_string();
         assert_eq!(broker.call("POST", "/v1/shop/tasks", &[], body).0, 200);
     }
-    // A third each; the rest of their deliveries waits.
+    // Each gets a third of the connections; their other deliveries wait.
     receive(&hung, 10);
     eventually(|| (metric(&broker, "punctual_webhook_waits") >= 1.0).then_some(()));
     let (send, got) = channel();
-    let ports: Vec<u16> = (0..12).map(|_| receiver(Manner::Keeps, &send)).collect();
+    let ports: Vec<u16> = (0..12).map(|_| receiver(ReceiverManner::Keeps, &send)).collect();
     for port in &ports {
         broker.call("POST", "/v1/shop/tasks", &[], task(r#""in": "0s""#, &url(*port)));
     }
     receive(&got, ports.len());
-    assert!(metric(&broker, "punctual_webhook_waits") >= 1.0, "those that hang still wait");
-    // Another namespace may call one that hangs, too.
-    let other = url(receiver(Manner::Keeps, &send));
+    assert!(
+        metric(&broker, "punctual_webhook_waits") >= 1.0,
+        "deliveries to hanging receivers still wait"
+    );
+    // Another namespace has connections of its own.
+    let other = url(receiver(ReceiverManner::Keeps, &send));
     broker.call("POST", "/v1/other/tasks", &[], task(r#""in": "0s""#, &other));
     receive(&got, 1);
 }
@@ -157,7 +162,7 @@ fn receivers_that_hang_leave_connections_for_the_others() {
 fn a_connection_is_kept_for_the_next_delivery() {
     let broker = TestBroker::start(&[]);
     let (send, got) = channel();
-    let url = url(receiver(Manner::Keeps, &send));
+    let url = url(receiver(ReceiverManner::Keeps, &send));
     for done in 1..=5 {
         broker.call("POST", "/v1/shop/tasks", &[], task(r#""in": "0s""#, &url));
         assert_eq!(receive(&got, 1), [0], "always the first connection");
@@ -168,20 +173,20 @@ fn a_connection_is_kept_for_the_next_delivery() {
 }
 
 #[test]
-fn a_receiver_that_has_closed_a_kept_connection_costs_nobody_an_attempt() {
+fn a_kept_connection_closed_by_the_receiver_costs_no_attempt() {
     let broker = TestBroker::start(&[]);
     let (send, got) = channel();
-    let url = url(receiver(Manner::Closes, &send));
+    let url = url(receiver(ReceiverManner::Closes, &send));
     for done in 1..=10 {
-        let wishes = r#""in": "0s", "guarantee": "at_most_once""#;
-        broker.call("POST", "/v1/shop/tasks", &[], task(wishes, &url));
+        let fields = r#""in": "0s", "guarantee": "at_most_once""#;
+        broker.call("POST", "/v1/shop/tasks", &[], task(fields, &url));
         receive(&got, 1);
         let stats = eventually(|| {
             let (_, stats) = broker.call("GET", "/v1/shop/stats", &[], "");
             (stats["scheduled"] == 0 && stats["firing"] == 0).then_some(stats)
         });
         assert_eq!((&stats["done"], &stats["dead"]), (&json!(done), &json!(0)), "{stats}");
-        // What is sent in the very moment in which it closes is lost, and nobody can know.
+        // A delivery sent while the receiver closes would be lost, so wait for the close.
         eventually(|| (metric(&broker, "punctual_webhook_connections") < 1.0).then_some(()));
     }
 }

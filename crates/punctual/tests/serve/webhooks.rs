@@ -13,7 +13,7 @@ use crate::metrics::{metric, until_metric};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX";
 
-/// A receiver that answers with fixed bytes, and tells when it was called.
+/// Starts a receiver that answers with fixed bytes. Returns its URL and the times of its calls.
 fn answering(answer: &'static str) -> (String, Channel<u128>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -33,7 +33,7 @@ fn answering(answer: &'static str) -> (String, Channel<u128>) {
 }
 
 #[test]
-fn a_receiver_can_verify_where_a_delivery_comes_from() {
+fn a_receiver_can_verify_the_signature_of_a_delivery() {
     let own = format!("shop={SECRET}");
     let next = format!("shop={NEXT_SECRET}");
     let flags = ["--signing-secret", &own, "--signing-secret", &next];
@@ -55,31 +55,32 @@ fn a_receiver_can_verify_where_a_delivery_comes_from() {
 }
 
 #[test]
-fn a_receiver_that_says_when_to_come_back_is_called_then() {
+fn retry_after_sets_the_time_of_the_next_attempt() {
     let broker = TestBroker::start(&[]);
     let retry =
         r#""in": "0s", "retry": {"attempts_max": 2, "backoff": {"fixed": "1ms"}, "jitter": 0}"#;
-    // By a clock that is years behind: only the difference counts.
+    // The receiver's clock is years behind: only the difference to its date counts.
     let (url, called) = answering(
         "HTTP/1.1 503 Later\r\nDate: Wed, 21 Oct 2015 07:28:00 GMT\r\n\
-         Retry-After: Wed, 21 Oct 2015 07:28:01 GMT\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+         Retry-After: Wed, 21 Oct 2015 07:28:01 GMT\r\n\
+         Content-Length: 0\r\nConnection: close\r\n\r\n",
     );
     broker.put("date", task(retry, &url));
     let (first, second) = (called.recv_timeout(WAIT_MAX), called.recv_timeout(WAIT_MAX));
-    assert!(second.unwrap() >= first.unwrap() + 1000, "the date is kept");
+    assert!(second.unwrap() >= first.unwrap() + 1000, "a date in Retry-After");
     let (url, called) = answering(
         "HTTP/1.1 429 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
     );
     broker.put("seconds", task(retry, &url));
     let (first, second) = (called.recv_timeout(WAIT_MAX), called.recv_timeout(WAIT_MAX));
-    assert!(second.unwrap() >= first.unwrap() + 1000, "the seconds are kept");
+    assert!(second.unwrap() >= first.unwrap() + 1000, "seconds in Retry-After");
 }
 
 #[test]
-fn an_answer_counts_by_its_status_however_its_body_goes_on() {
+fn the_status_of_an_answer_decides_whatever_its_body_does() {
     let broker = TestBroker::start(&[]);
     for (answer, outcome) in [
-        // A body that never comes, a body that breaks off, a redirect, and something that is no HTTP at all.
+        // A body that never comes, one that breaks off, a redirect, and bytes that are not HTTP.
         ("HTTP/1.1 200 Fine\r\nContent-Length: 100000\r\n\r\nbeginning", "acked"),
         ("HTTP/1.1 200 Fine\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\nx", "acked"),
         (
@@ -92,14 +93,14 @@ fn an_answer_counts_by_its_status_however_its_body_goes_on() {
         let line = format!("punctual_attempts_total{{outcome=\"{outcome}\"}}");
         let before = metric(&broker, &line);
         let once = r#""in": "0s", "retry": {"attempts_max": 1}"#;
-        let (status, said) = broker.call("POST", "/v1/shop/tasks", &[], task(once, &url));
-        assert_eq!(status, 201, "{said}");
+        let (status, answer) = broker.call("POST", "/v1/shop/tasks", &[], task(once, &url));
+        assert_eq!(status, 201, "{answer}");
         until_metric(&broker, &line, before + 1.0);
     }
 }
 
 #[test]
-fn a_failing_receiver_is_tried_again_and_a_gone_one_is_not() {
+fn a_failed_attempt_is_retried_and_a_status_410_is_not() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     let retry =
         r#""in": "0s", "retry": {"attempts_max": 3, "backoff": {"fixed": "50ms"}, "jitter": 0}"#;
@@ -116,5 +117,5 @@ fn a_failing_receiver_is_tried_again_and_a_gone_one_is_not() {
     receiver.stays_silent(Duration::from_millis(200));
     broker.put("busy", task(retry, &format!("{}/503", receiver.url)));
     let (first, second) = (receiver.next(), receiver.next());
-    assert!(second.at_millis >= first.at_millis + 1000, "Retry-After is kept");
+    assert!(second.at_millis >= first.at_millis + 1000, "seconds in Retry-After");
 }

@@ -60,7 +60,7 @@ impl RedisPair {
     }
 
     /// Suspends the primary for `time`.
-    pub fn hold(&self, time: Duration) {
+    pub fn suspend_for(&self, time: Duration) {
         self.servers[self.primary].suspend();
         pause(time);
         self.servers[self.primary].resume();

@@ -1,7 +1,7 @@
-//! The stage: a broker whose clock jumps, receivers of every kind whose clock does not, and a load.
+//! A broker whose clock jumps under a load, and receivers of every kind whose clock is right.
 //!
-//! A load is a function: it files what it likes until the span is over, and says what must have been received by then. Everything
-//! else is the same for all loads: the jumps, the judgement. Another load is a function and a test of three lines.
+//! A load is a function: it schedules tasks until the end of the run, and returns what must have
+//! been received by then. The jumps and the checks are the same for all loads.
 
 use punctual_test_support::receiver::receive;
 use punctual_test_support::workers::{POLLED, STREAMED};
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// How late a delivery may be, whatever the clock does: a busy broker, not a clock, makes up most of this.
+/// How late a delivery may be, in milliseconds. Most of this is for a busy machine.
 const LATE_MAX: u128 = 1000;
-/// How soon a jump must show: the clocks are compared every second.
-const NOTICED: Duration = Duration::from_millis(2500);
+/// How soon a jump must be reported: the broker compares its clocks every second.
+const NOTICED_MAX: Duration = Duration::from_millis(2500);
 
-/// Where the clock goes, in seconds off the right time.
+/// The jumps, in seconds off the right time.
 pub(crate) const JUMPS: [&str; 10] = [
     "+1",
     "-1",
@@ -37,30 +37,31 @@ pub(crate) const JUMPS: [&str; 10] = [
 /// How the clock jumps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum JumpPace {
-    /// From one to the next, each for so long.
+    /// From one jump to the next, each for this time.
     Through(Duration),
-    /// Back to the right time between them, both for so long.
+    /// Back to the right time after each jump, both for this time.
     AndBack(Duration),
 }
 
-/// What must have been received.
+/// What must have been received by the end.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedFires {
-    /// When tasks were due, by key. Those after the end of the span do not count.
+    /// The due times of tasks, by key. Those after the end do not count.
     pub(crate) dues: HashMap<String, Vec<u64>>,
-    /// Tasks that are due long after, but within every jump ahead.
-    pub(crate) never: Vec<String>,
+    /// Tasks that are due long after the end, but before a clock that has jumped ahead.
+    pub(crate) not_yet: Vec<String>,
 }
 
-/// Where loads file their tasks.
+/// Schedules the tasks of a load.
 pub(crate) struct LoadClient {
     pub(crate) client: BrokerClient,
-    /// Of the receiver of webhooks.
+    /// The URL of the receiver of webhooks.
     url: String,
 }
 
+/// A broker, its receivers, and the record of deliveries.
 pub(crate) struct ClockTest {
-    // They leave while there is a broker to be told.
+    // Dropped first: workers stop while their broker still runs.
     _workers: Workers,
     broker: ClockedBroker,
     load_client: LoadClient,
@@ -68,7 +69,7 @@ pub(crate) struct ClockTest {
 }
 
 impl LoadClient {
-    /// A target for the n-th task: every kind in turn.
+    /// Returns a target for the n-th task: every kind in turn.
     pub(crate) fn target(&self, n: usize, key: &str) -> Value {
         match n % 3 {
             0 => json!({"http": {"url": format!("{}/now/{key}", self.url)}}),
@@ -77,20 +78,19 @@ impl LoadClient {
         }
     }
 
-    /// Files a task; when it is due, as the answer says.
+    /// Schedules a task. Returns its due time in the answer.
     pub(crate) fn put(&self, key: &str, body: &Value) -> u64 {
         let answer = self.client.request_task("PUT", key, &body.to_string());
-        let (status, task) = answer.expect("it answers");
+        let (status, task) = answer.expect("the broker answers");
         assert_eq!(status, 201, "{task}");
         millis(task["fire_at"].as_str().unwrap())
     }
-}
 
-impl LoadClient {
-    /// Touches a watch; when it is due, as the answer says.
+    /// Touches a watch. Returns its due time in the answer.
     pub(crate) fn touch(&self, key: &str) -> u64 {
         let path = format!("{key}/touch");
-        let (status, task) = self.client.request_task("POST", &path, "").expect("it answers");
+        let (status, task) =
+            self.client.request_task("POST", &path, "").expect("the broker answers");
         assert_eq!(status, 200, "{task}");
         millis(task["fire_at"].as_str().unwrap())
     }
@@ -105,8 +105,8 @@ impl ClockTest {
         Self { broker, load_client, log, _workers: workers }
     }
 
-    /// Lets the clock jump under a load, and judges what was received.
-    pub(crate) fn play(
+    /// Lets the clock jump under a load, and checks what was received.
+    pub(crate) fn run(
         &self,
         jumps: &[&str],
         pace: JumpPace,
@@ -117,10 +117,10 @@ impl ClockTest {
             JumpPace::AndBack(hold) => (hold, 2 * jumps.len()),
         };
         let begun = now_millis();
-        // A second before the first jump and one after the last.
+        // One second before the first jump and one after the last.
         let end = begun + hold.as_millis() * times as u128 + 2000;
         let expected = thread::scope(|scope| {
-            let loading = {
+            let loader = {
                 let load_client = &self.load_client;
                 scope.spawn(move || load(load_client, end))
             };
@@ -134,18 +134,18 @@ impl ClockTest {
             if matches!(pace, JumpPace::Through(_)) {
                 self.set_right(hold);
             }
-            loading.join().unwrap()
+            loader.join().unwrap()
         });
         let left = end.saturating_sub(now_millis());
         pause(Duration::from_millis(u64::try_from(left + LATE_MAX).unwrap()));
-        self.judge(&expected, end);
-        let rights = if matches!(pace, JumpPace::AndBack(_)) { jumps.len() } else { 1 };
-        let server = self.broker.process();
-        assert_eq!(server.count_logged("clock suspect"), jumps.len(), "one line for each jump");
-        assert_eq!(server.count_logged("the broker's clock is believed again"), rights);
+        self.check(&expected, end);
+        let corrections = if matches!(pace, JumpPace::AndBack(_)) { jumps.len() } else { 1 };
+        let process = self.broker.process();
+        assert_eq!(process.count_logged("clock suspect"), jumps.len(), "one line for each jump");
+        assert_eq!(process.count_logged("the machine's clock is believed again"), corrections);
     }
 
-    /// Sets the clock wrong for a while, and sees that it is noticed.
+    /// Sets the clock wrong for a while, and checks that the broker reports it.
     fn jump(&self, jump: &str, hold: Duration) {
         let set_at = now_millis();
         self.broker.set(jump);
@@ -156,7 +156,7 @@ impl ClockTest {
             ((offset - seconds).abs() < 0.25).then_some(())
         });
         let noticed = now_millis() - set_at;
-        assert!(noticed < NOTICED.as_millis(), "{jump}: noticed after {noticed} ms");
+        assert!(noticed < NOTICED_MAX.as_millis(), "{jump}: noticed after {noticed} ms");
         assert_eq!(client.metric("punctual_clock_suspect"), Some(1.0), "{jump}");
         let (status, ready) = client.request("GET", "/readyz", "").unwrap();
         assert_eq!((status, &ready["ready"]), (200, &json!(true)), "{ready}");
@@ -165,6 +165,7 @@ impl ClockTest {
         self.wait_until(set_at, hold);
     }
 
+    /// Sets the clock right, and checks that the broker trusts it again.
     fn set_right(&self, hold: Duration) {
         let set_at = now_millis();
         self.broker.set("+0");
@@ -175,13 +176,14 @@ impl ClockTest {
         self.wait_until(set_at, hold);
     }
 
+    /// Waits until `hold` after `from`.
     fn wait_until(&self, from: u128, hold: Duration) {
         let left = (from + hold.as_millis()).saturating_sub(now_millis());
         pause(Duration::from_millis(u64::try_from(left).unwrap()));
     }
 
-    /// Each once, none early, none late, and nothing else.
-    fn judge(&self, expected: &ExpectedFires, end: u128) {
+    /// Checks that each fire was received once, neither early nor late, and nothing else.
+    fn check(&self, expected: &ExpectedFires, end: u128) {
         let deliveries = self.log.deliveries();
         let (mut latest, mut count) = (0, 0);
         for (key, dues) in &expected.dues {
@@ -192,7 +194,7 @@ impl ClockTest {
             wanted.retain(|due| u128::from(*due) < end);
             wanted.sort_unstable();
             let fired: Vec<u64> = got.iter().map(|delivery| delivery.fire_at_millis).collect();
-            assert_eq!(fired, wanted, "{key}: each of its fires once, and no other");
+            assert_eq!(fired, wanted, "{key}: each of its fires once, and no others");
             for delivery in got {
                 let due = u128::from(delivery.fire_at_millis);
                 assert!(delivery.at_millis >= due, "{key} is early: {delivery:?}");
@@ -203,10 +205,10 @@ impl ClockTest {
             }
         }
         for key in deliveries.keys() {
-            assert!(expected.dues.contains_key(key), "{key} is due long after this");
+            assert!(expected.dues.contains_key(key), "{key} is not due yet");
         }
         let client = &self.load_client.client;
-        for key in &expected.never {
+        for key in &expected.not_yet {
             let (status, task) = client.request_task("GET", key, "").unwrap();
             assert_eq!((status, &task["state"]), (200, &json!("scheduled")), "{task}");
         }

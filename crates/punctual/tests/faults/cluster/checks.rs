@@ -1,24 +1,25 @@
-//! The judge: what callers were told against what receivers got. Every difference is a line.
+//! Checks of a round: the answers to callers against what receivers got. Every violation is a line.
 
 use crate::cluster::load::{CallOutcome, LoadReceivers, LoadTask};
 use crate::recurring_checks::{Findings, was_not_sent};
 use punctual_test_support::{BrokerClient, ReceivedDelivery, eventually, pause};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use serde_json::Value;
 
-/// What came of a round.
+/// The result of the checks of a round.
 #[derive(Debug, Default)]
 pub(crate) struct RoundFindings {
-    /// What must never be.
+    /// What must never happen.
     pub(crate) violations: Vec<String>,
-    /// How often what happened.
+    /// How often each outcome happened.
     pub(crate) counts: BTreeMap<&'static str, u64>,
-    /// What may be when something fails, and should not when partitions move in good order.
-    pub(crate) rough: Vec<String>,
+    /// What may happen after a failure, but not in an orderly hand-over.
+    pub(crate) blemishes: Vec<String>,
 }
 
-/// What `/stats` counts.
+/// The counts of `/stats`.
 pub(crate) type StatCounts = BTreeMap<&'static str, i64>;
 
 const COUNTED: [&str; 7] =
@@ -32,18 +33,19 @@ pub(crate) fn stats(client: &BrokerClient) -> Option<StatCounts> {
     (status == 200).then(|| all.collect())
 }
 
-/// Waits until everything has ended, as long as something does; otherwise says what stays.
-pub(crate) fn all_ended(client: &BrokerClient, looks_max: u32) -> Result<StatCounts, StatCounts> {
+/// Waits until all tasks have ended. Returns the last counts as an error if `idle_max` requests in
+/// a row show no progress.
+pub(crate) fn all_ended(client: &BrokerClient, idle_max: u32) -> Result<StatCounts, StatCounts> {
     let mut last = StatCounts::new();
-    let mut looks = 0;
-    while looks < looks_max {
+    let mut idle = 0;
+    while idle < idle_max {
         let now = eventually(|| stats(client));
         if now["scheduled"] == 0 && now["firing"] == 0 {
             return Ok(now);
         }
-        looks = if now["done"] == last.get("done").copied().unwrap_or(-1) { looks + 1 } else { 0 };
+        idle = if now["done"] == last.get("done").copied().unwrap_or(-1) { idle + 1 } else { 0 };
         last = now;
-        pause(std::time::Duration::from_millis(200));
+        pause(Duration::from_millis(200));
     }
     Err(last)
 }
@@ -57,124 +59,129 @@ impl RoundFindings {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Judges a round that has come to rest, in which so many tasks were accepted besides those that were asked for here.
+    /// Checks a round whose tasks have all ended. `recurring` tasks were accepted in addition.
     pub(crate) fn of(
-        asked: &[LoadTask],
+        tasks: &[LoadTask],
         receivers: &LoadReceivers,
         client: &BrokerClient,
         before: &StatCounts,
-        besides: usize,
+        recurring: usize,
     ) -> Self {
         let mut findings = Self::default();
         let deliveries = receivers.log.deliveries();
         let unknown = findings.unknown_letters(client);
-        for asked in asked {
-            let got = deliveries.get(&asked.key).map_or([].as_slice(), Vec::as_slice);
-            findings.times(asked, got);
-            findings.ids(asked, got, receivers);
-            findings.number(asked, got, &unknown);
+        for task in tasks {
+            let got = deliveries.get(&task.key).map_or([].as_slice(), Vec::as_slice);
+            findings.check_times(task, got);
+            findings.check_ids(task, got, receivers);
+            findings.check_count(task, got, &unknown);
         }
-        // A task that has ended cannot be asked for by its name.
+        // A task that has ended is not found by its key.
         let ended = |key: &str| deliveries.contains_key(key) || unknown.contains(key);
-        findings.add_up(asked, &ended, client, before, besides);
+        findings.check_stats(tasks, &ended, client, before, recurring);
         findings
     }
 
-    /// What was found of tasks that go on.
+    /// Adds the result of the checks of recurring tasks.
     pub(crate) fn add(&mut self, findings: Findings) {
         self.violations.extend(findings.violations);
         self.counts.extend(findings.counts);
     }
 
-    /// Nobody early, and nothing after a cancel or at a time that was put off.
-    fn times(&mut self, asked: &LoadTask, got: &[ReceivedDelivery]) {
-        let touched = asked.touch.filter(|(_, told, _)| *told != CallOutcome::NotDone);
+    /// Checks that nothing is early, and that nothing fires after a cancel or at a time that was
+    /// postponed.
+    fn check_times(&mut self, task: &LoadTask, got: &[ReceivedDelivery]) {
+        let touched = task.touch.filter(|(_, outcome, _)| *outcome != CallOutcome::NotDone);
         for delivery in got {
             let due = delivery.fire_at_millis;
             if delivery.at_millis < due.into() {
-                self.violation(format!("early: {asked:?} {delivery:?}"));
+                self.violation(format!("early: {task:?} {delivery:?}"));
             }
-            if due != asked.due && touched.is_none_or(|(until, ..)| until != due) {
-                self.violation(format!(
-                    "due at a time that nobody asked for: {asked:?} {delivery:?}"
-                ));
+            if due != task.due && touched.is_none_or(|(until, ..)| until != due) {
+                self.violation(format!("due at a time that was never set: {task:?} {delivery:?}"));
             }
-            if let Some((_, CallOutcome::Done, at)) = asked.touch
-                && due == asked.due
+            if let Some((_, CallOutcome::Done, at)) = task.touch
+                && due == task.due
                 && delivery.at_millis > at
             {
-                self.violation(format!("fired although it was put off: {asked:?} {delivery:?}"));
+                self.violation(format!("fired although postponed: {task:?} {delivery:?}"));
             }
-            if let Some((CallOutcome::Done, at)) = asked.cancel
+            if let Some((CallOutcome::Done, at)) = task.cancel
                 && delivery.at_millis > at
             {
-                self.violation(format!("fired although cancelled: {asked:?} {delivery:?}"));
+                self.violation(format!("fired although cancelled: {task:?} {delivery:?}"));
             }
-            if asked.put == CallOutcome::NotDone {
-                self.violation(format!("fired although refused: {asked:?} {delivery:?}"));
+            if task.put == CallOutcome::NotDone {
+                self.violation(format!("fired although refused: {task:?} {delivery:?}"));
             }
         }
     }
 
-    /// One fire has one id, and one effect behind a table of ids.
-    fn ids(&mut self, asked: &LoadTask, got: &[ReceivedDelivery], receivers: &LoadReceivers) {
+    /// Checks that a fire has one id, and one effect behind a table of ids.
+    fn check_ids(&mut self, task: &LoadTask, got: &[ReceivedDelivery], receivers: &LoadReceivers) {
         let mut ids: HashMap<u64, HashSet<&str>> = HashMap::new();
         for delivery in got {
             ids.entry(delivery.fire_at_millis).or_default().insert(&delivery.fire_id);
         }
         if ids.values().any(|ids| ids.len() > 1) {
-            self.violation(format!("several ids of one fire: {asked:?} {got:?}"));
+            self.violation(format!("several ids of one fire: {task:?} {got:?}"));
         }
-        // Receivers of webhooks have no table.
+        // Only workers have such a table.
         let effects = ids.values().flatten().map(|id| receivers.workers.effects.of(id));
         if effects.clone().any(|effects| effects > 1) {
-            self.violation(format!("several effects: {asked:?} {got:?}"));
+            self.violation(format!("several effects: {task:?} {got:?}"));
         }
     }
 
-    fn number(&mut self, asked: &LoadTask, got: &[ReceivedDelivery], unknown: &HashSet<String>) {
-        let cancel = asked.cancel.map(|(told, _)| told);
+    /// Checks how often a task was received.
+    fn check_count(
+        &mut self,
+        task: &LoadTask,
+        got: &[ReceivedDelivery],
+        unknown: &HashSet<String>,
+    ) {
+        let cancel = task.cancel.map(|(outcome, _)| outcome);
         let may_be_cancelled = matches!(cancel, Some(CallOutcome::Done | CallOutcome::Unknown));
-        let must_come = asked.put == CallOutcome::Done && !may_be_cancelled;
-        let most_once = asked.guarantee == "at_most_once";
-        let is_unknown = unknown.contains(&asked.key);
+        let must_be_received = task.put == CallOutcome::Done && !may_be_cancelled;
+        let most_once = task.guarantee == "at_most_once";
+        let is_unknown = unknown.contains(&task.key);
         if is_unknown && !most_once {
-            self.violation(format!("unknown, but may be sent again: {asked:?} {got:?}"));
+            self.violation(format!("unknown, but may be sent again: {task:?} {got:?}"));
         }
         let what = match (most_once, got.len()) {
             (true, 0) if is_unknown => "most_never_unknown",
-            (_, 0) if must_come => {
-                self.violation(format!("acknowledged and never received: {asked:?}"));
+            (_, 0) if must_be_received => {
+                self.violation(format!("acknowledged and never received: {task:?}"));
                 "lost"
             }
             (_, 0) if cancel == Some(CallOutcome::Done) => "cancelled",
-            (_, 0) if asked.put == CallOutcome::NotDone => "refused",
-            (_, 0) => "not_known_and_never",
+            (_, 0) if task.put == CallOutcome::NotDone => "refused",
+            (_, 0) => "outcome_unknown_never",
             (true, 1) if is_unknown => "most_once_unknown",
             (true, 1) => "most_once",
             (true, _) => {
-                self.violation(format!("at most once, and again: {asked:?} {got:?}"));
+                self.violation(format!("at most once, and again: {task:?} {got:?}"));
                 "most_twice"
             }
             (false, 1) => "once",
-            // A worker did not settle it in time.
-            (false, _) if asked.key.ends_with("lost") => "again_lost",
+            // A worker lost it on purpose.
+            (false, _) if task.key.ends_with("lost") => "again_lost",
             (false, _) => "again",
         };
-        if matches!(what, "again" | "most_never_unknown") && !asked.key.ends_with("lost") {
-            self.rough.push(format!("{what}: {asked:?} {got:?}"));
+        if matches!(what, "again" | "most_never_unknown") && !task.key.ends_with("lost") {
+            self.blemishes.push(format!("{what}: {task:?} {got:?}"));
         }
         self.count(what);
     }
 
-    /// Everything accepted has ended, and every end is counted once.
-    fn add_up(
+    /// Checks that everything accepted has ended, and that every end is counted once.
+    fn check_stats(
         &mut self,
-        asked: &[LoadTask],
+        tasks: &[LoadTask],
         ended: &dyn Fn(&str) -> bool,
         client: &BrokerClient,
         before: &StatCounts,
-        besides: usize,
+        recurring: usize,
     ) {
         let now = eventually(|| stats(client));
         let grown = |name: &str| now[name] - before[name];
@@ -182,37 +189,37 @@ impl RoundFindings {
         if sum != now["accepted"] || now["overdue"] != 0 {
             self.violation(format!("counts do not add up: {now:?}"));
         }
-        let count = |is: &dyn Fn(&&LoadTask) -> bool| asked.iter().filter(is).count();
-        let acknowledged = count(&|asked| asked.put == CallOutcome::Done);
-        // Those without an answer that came through all the same; and none that was refused.
-        let mut came = 0;
-        for open in asked.iter().filter(|asked| asked.put != CallOutcome::Done) {
-            let (status, task) = eventually(|| {
+        let count = |is: &dyn Fn(&&LoadTask) -> bool| tasks.iter().filter(is).count();
+        let acknowledged = count(&|task| task.put == CallOutcome::Done);
+        // Tasks without an answer may have been accepted; refused ones must not.
+        let mut found = 0;
+        for open in tasks.iter().filter(|task| task.put != CallOutcome::Done) {
+            let (status, answer) = eventually(|| {
                 let path = format!("/v1/shop/tasks/{}", open.key);
                 client.request("GET", &path, "").filter(|(status, _)| *status < 500)
             });
-            let is_there = status == 200 || ended(&open.key);
-            if is_there && open.put == CallOutcome::NotDone {
-                self.violation(format!("there although refused: {open:?} {task}"));
+            let exists = status == 200 || ended(&open.key);
+            if exists && open.put == CallOutcome::NotDone {
+                self.violation(format!("exists although refused: {open:?} {answer}"));
             }
-            came += usize::from(is_there);
+            found += usize::from(exists);
         }
-        let accepted = i64::try_from(acknowledged + came + besides).unwrap();
+        let accepted = i64::try_from(acknowledged + found + recurring).unwrap();
         if grown("accepted") != accepted {
             let was = grown("accepted");
             self.violation(format!(
-                "{acknowledged} + {came} + {besides} came, {was} accepted: {now:?}"
+                "{acknowledged} + {found} + {recurring} tasks, {was} accepted: {now:?}"
             ));
         }
-        let sure = count(&|asked| matches!(asked.cancel, Some((CallOutcome::Done, _))));
-        let perhaps = count(&|asked| matches!(asked.cancel, Some((CallOutcome::Unknown, _))));
+        let sure = count(&|task| matches!(task.cancel, Some((CallOutcome::Done, _))));
+        let open = count(&|task| matches!(task.cancel, Some((CallOutcome::Unknown, _))));
         let cancelled = usize::try_from(grown("cancelled")).unwrap_or(usize::MAX);
-        if !(sure..=sure + perhaps).contains(&cancelled) {
-            self.violation(format!("{sure} to {} cancelled, not {cancelled}", sure + perhaps));
+        if !(sure..=sure + open).contains(&cancelled) {
+            self.violation(format!("{sure} to {} cancelled, not {cancelled}", sure + open));
         }
     }
 
-    /// The keys of all dead letters: nobody knows what came of those, and of no others there should be any.
+    /// Returns the keys of all dead letters. All must have the reason `unknown`.
     fn unknown_letters(&mut self, client: &BrokerClient) -> HashSet<String> {
         let (mut keys, mut cursor) = (HashSet::new(), String::new());
         loop {
@@ -221,7 +228,7 @@ impl RoundFindings {
                 client.request("GET", &path, "").filter(|(status, _)| *status == 200)
             });
             for letter in page["dead"].as_array().unwrap() {
-                // At most once of a series that had gone on: see `again::FireFate`.
+                // An at-most-once fire of a series: see `FireFate::NotSent`.
                 let most_once = letter["task"]["guarantee"] == "at_most_once";
                 if most_once && was_not_sent(letter) {
                     continue;

@@ -1,25 +1,25 @@
-//! The faults of a round: what is done to brokers, to Redis and to the links between them.
+//! The faults of a round, injected into brokers, Redis and the links between them.
 
-use crate::cluster::rounds::{BROKERS, FaultKind, FaultReport, TAKEN_MAX};
+use crate::cluster::rounds::{BROKERS, FaultKind, FaultReport, TAKE_OVER_MAX_MS};
 use punctual_test_support::cluster::ClusterBroker;
 use punctual_test_support::network::LinkCut;
 use punctual_test_support::{FakeClock, RandomNumbers, TestCluster, eventually, now_millis, pause};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Longer than the lease, so that others take over.
+/// Longer than the lease, so that other brokers take over.
 const BEYOND_LEASE: Duration = Duration::from_millis(3_200);
 
-/// What makes them.
+/// Injects faults.
 pub(crate) struct FaultInjector<'a> {
     pub(crate) cluster: &'a mut TestCluster,
     pub(crate) random: &'a mut RandomNumbers,
 }
 
 impl FaultInjector<'_> {
-    pub(crate) fn make(mut self, kind: FaultKind) -> FaultReport {
+    pub(crate) fn inject(mut self, kind: FaultKind) -> FaultReport {
         let (leader, follower) = self.cluster.leader_and_follower();
-        let any = usize::try_from(self.random.below(BROKERS.into())).unwrap();
+        let any = self.random.index(BROKERS.into());
         match kind {
             FaultKind::KillLeader => self.kill(leader),
             FaultKind::KillFollower => self.kill(follower),
@@ -35,7 +35,7 @@ impl FaultInjector<'_> {
                 }
                 FaultReport::default()
             }
-            FaultKind::Hold => self.hold(any),
+            FaultKind::Suspend => self.suspend(any),
             FaultKind::Terminate => self.terminate(any),
             FaultKind::RollingRestart => self.restart_all(),
             FaultKind::RedisKilled => {
@@ -43,9 +43,9 @@ impl FaultInjector<'_> {
                 self.cluster.redis.crash(away);
                 FaultReport::default()
             }
-            FaultKind::RedisHeld => {
+            FaultKind::RedisSuspended => {
                 let time = Duration::from_millis(1_000 + self.random.below(2_500));
-                self.cluster.redis.hold(time);
+                self.cluster.redis.suspend_for(time);
                 FaultReport::default()
             }
             FaultKind::RedisFull => self.fill_redis(),
@@ -65,30 +65,30 @@ impl FaultInjector<'_> {
             FaultKind::CutOutgoing => self.cut_from_redis(any, LinkCut::Outgoing),
             FaultKind::CutIncoming => self.cut_from_redis(any, LinkCut::Incoming),
             FaultKind::CutFromBrokers => self.cut_from_brokers(any),
-            FaultKind::ClockJump => self.jump(any),
+            FaultKind::ClockJump => self.jump_clock(any),
         }
     }
 
     fn partitions_of(&self, index: usize) -> Vec<u64> {
         let address: SocketAddr = self.cluster.client(index).address;
-        let held = eventually(|| self.cluster.owned(index)).by_broker.remove(&address);
-        held.into_iter().flatten().collect()
+        let owned = eventually(|| self.cluster.owned(index)).by_broker.remove(&address);
+        owned.into_iter().flatten().collect()
     }
 
     fn kill(&mut self, index: usize) -> FaultReport {
         let partitions = self.partitions_of(index);
         self.cluster.brokers[index].kill();
         let killed_at = now_millis();
-        pause(Duration::from_millis(u64::try_from(TAKEN_MAX).unwrap()));
+        pause(Duration::from_millis(u64::try_from(TAKE_OVER_MAX_MS).unwrap()));
         self.cluster.start_again(index);
-        FaultReport { gone: Some((partitions, killed_at)), ..FaultReport::default() }
+        FaultReport { killed: Some((partitions, killed_at)), ..FaultReport::default() }
     }
 
-    fn hold(&mut self, index: usize) -> FaultReport {
-        let member = &self.cluster.brokers[index];
-        member.signal("-STOP");
+    fn suspend(&mut self, index: usize) -> FaultReport {
+        let broker = &self.cluster.brokers[index];
+        broker.signal("-STOP");
         pause(BEYOND_LEASE);
-        member.signal("-CONT");
+        broker.signal("-CONT");
         FaultReport::default()
     }
 
@@ -97,14 +97,14 @@ impl FaultInjector<'_> {
         let from = now_millis();
         let status = self.cluster.brokers[index].stop();
         if !status.success() {
-            report.violations.push(format!("a broker that was told to stop ended with {status}"));
+            report.violations.push(format!("a broker ended with {status} after SIGTERM"));
         }
         let stopped = now_millis();
         println!("  stopped {} ms after SIGTERM", stopped - from);
         pause(Duration::from_millis(300));
         self.cluster.start_again(index);
         self.cluster.wait_until_whole();
-        report.handing = Some((from, now_millis()));
+        report.hand_over = Some((from, now_millis()));
         report
     }
 
@@ -114,7 +114,7 @@ impl FaultInjector<'_> {
         for index in 0..usize::from(BROKERS) {
             report.violations.extend(self.terminate(index).violations);
         }
-        report.handing = Some((from, now_millis()));
+        report.hand_over = Some((from, now_millis()));
         report
     }
 
@@ -127,7 +127,7 @@ impl FaultInjector<'_> {
         FaultReport::default()
     }
 
-    /// Ownership is decided in the store: nothing moves.
+    /// Cuts the links to other brokers. The store decides ownership, so no partition moves.
     fn cut_from_brokers(&mut self, index: usize) -> FaultReport {
         let before = self.cluster.epochs();
         let network = self.cluster.network.as_ref().unwrap();
@@ -135,19 +135,20 @@ impl FaultInjector<'_> {
         network.cut_from_others(machine);
         pause(BEYOND_LEASE);
         network.heal(machine);
-        self.nothing_moved(&before)
+        self.check_nothing_moved(&before)
     }
 
-    /// What is new is refused; what is there goes on, and leases are renewed.
+    /// Takes all memory of Redis. New tasks are refused; leases are still renewed, so no partition
+    /// moves.
     fn fill_redis(&mut self) -> FaultReport {
         let before = self.cluster.epochs();
         self.cluster.redis.fill_memory();
         pause(BEYOND_LEASE);
         self.cluster.redis.free_memory();
-        self.nothing_moved(&before)
+        self.check_nothing_moved(&before)
     }
 
-    fn nothing_moved(&self, before: &[String]) -> FaultReport {
+    fn check_nothing_moved(&self, before: &[String]) -> FaultReport {
         let mut report = FaultReport::default();
         let after = self.cluster.epochs();
         if before != after {
@@ -156,19 +157,19 @@ impl FaultInjector<'_> {
         report
     }
 
-    /// The clock of one broker jumps ahead or back, and then is right again.
-    fn jump(&mut self, index: usize) -> FaultReport {
+    /// Lets the clock of one broker jump ahead or back, and then sets it right.
+    fn jump_clock(&mut self, index: usize) -> FaultReport {
         let mut report = FaultReport::default();
         let clock = FakeClock::new(self.cluster.logs(), "+0");
         let status = self.cluster.brokers[index].stop();
         if !status.success() {
-            report.violations.push(format!("a broker that was told to stop ended with {status}"));
+            report.violations.push(format!("a broker ended with {status} after SIGTERM"));
         }
         self.cluster.launch_with(index, &[], &clock.env());
         self.cluster.brokers[index].wait_until_ready();
         self.cluster.wait_until_whole();
         let jumps = ["+1", "-1", "+3600", "-3600", "+31536000", "-31536000"];
-        let jump = jumps[usize::try_from(self.random.below(jumps.len() as u64)).unwrap()];
+        let jump = jumps[self.random.index(jumps.len())];
         clock.set(jump);
         pause(Duration::from_secs(3));
         clock.set("+0");
@@ -176,7 +177,7 @@ impl FaultInjector<'_> {
         let pid = self.cluster.brokers[index].pid();
         let status = self.cluster.brokers[index].stop();
         if !status.success() {
-            report.violations.push(format!("a broker that was told to stop ended with {status}"));
+            report.violations.push(format!("a broker ended with {status} after SIGTERM"));
         }
         FakeClock::forget(pid);
         self.cluster.start_again(index);

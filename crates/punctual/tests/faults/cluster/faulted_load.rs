@@ -1,4 +1,5 @@
-//! A faulted: a fault under load, after which the cluster comes to rest and is judged. The same for every cluster.
+//! A fault under load: starts the load, injects the fault, waits until the cluster has recovered
+//! and everything has ended, and checks the records. The same for all kinds of Redis.
 
 use crate::cluster::checks::{RoundFindings, all_ended, stats};
 use crate::cluster::load::{CallOutcome, ClusterLoad, LoadReceivers, LoadTask};
@@ -7,19 +8,19 @@ use punctual_test_support::cluster::SharedRedis;
 use punctual_test_support::{RandomNumbers, TestCluster, eventually, now_millis, pause};
 use std::time::Duration;
 
-const HELD: &str = "punctual_partitions_held";
+const OWNED_METRIC: &str = "punctual_partitions_held";
 
-/// What came of it.
+/// The result of one round.
 pub(crate) struct FaultedLoad<T> {
-    pub(crate) asked: Vec<LoadTask>,
+    pub(crate) tasks: Vec<LoadTask>,
     pub(crate) findings: RoundFindings,
-    /// What the fault has to say.
+    /// What the fault itself reports.
     pub(crate) report: T,
     pub(crate) took_ms: u128,
 }
 
 impl<T> FaultedLoad<T> {
-    pub(crate) fn of<R: SharedRedis>(
+    pub(crate) fn run<R: SharedRedis>(
         cluster: &mut TestCluster<R>,
         receivers: &LoadReceivers,
         (number, seed): (u64, u64),
@@ -29,38 +30,38 @@ impl<T> FaultedLoad<T> {
         let begun = now_millis();
         cluster.wait_until_whole();
         let before = eventually(|| stats(cluster.client(0)));
-        let lasting = RecurringLoad::start(cluster, receivers, number, seed);
+        let recurring = RecurringLoad::start(cluster, receivers, number, seed);
         let load = ClusterLoad::start(cluster, receivers, number, seed);
         pause(Duration::from_millis(1_200 + random.below(800)));
         let report = fault(cluster, random);
-        // Some are asked for when all is well again.
+        // Some tasks are scheduled after the fault.
         pause(Duration::from_millis(500));
-        let (asked, lasting) = (load.end(), lasting.end());
+        let (tasks, recurring) = (load.end(), recurring.end());
         cluster.wait_until_whole();
-        let client =
-            cluster.client(usize::try_from(random.below(cluster.brokers.len() as u64)).unwrap());
-        let well_at = lasting.pause(receivers, client);
+        let client = cluster.client(random.index(cluster.brokers.len()));
+        let recovered_at = recurring.pause(receivers, client);
         let ended = all_ended(client, 50);
-        let mut findings = RoundFindings::of(&asked, receivers, client, &before, lasting.count());
-        match well_at {
-            Ok(well_at) => findings.add(lasting.judge(receivers, client, well_at)),
-            Err(stands) => findings.violations.push(stands),
+        let mut findings = RoundFindings::of(&tasks, receivers, client, &before, recurring.count());
+        match recovered_at {
+            Ok(recovered_at) => findings.add(recurring.check(receivers, client, recovered_at)),
+            Err(violation) => findings.violations.push(violation),
         }
         if let Err(stats) = ended {
-            findings.violations.push(format!("it does not come to rest: {stats:?}"));
+            findings.violations.push(format!("tasks do not end: {stats:?}"));
         }
-        let held: f64 = cluster.clients().iter().filter_map(|client| client.metric(HELD)).sum();
+        let owned: f64 =
+            cluster.clients().iter().filter_map(|client| client.metric(OWNED_METRIC)).sum();
         let partitions = cluster.partitions();
-        #[allow(clippy::cast_precision_loss, reason = "there are few")]
-        if (held - partitions as f64).abs() > 0.5 {
-            findings.violations.push(format!("{held} owners of {partitions} partitions"));
+        #[allow(clippy::cast_precision_loss, reason = "the count is small")]
+        if (owned - partitions as f64).abs() > 0.5 {
+            findings.violations.push(format!("{owned} owners of {partitions} partitions"));
         }
-        Self { asked, findings, report, took_ms: now_millis() - begun }
+        Self { tasks, findings, report, took_ms: now_millis() - begun }
     }
 
-    /// How many were acknowledged, refused, and not known.
-    pub(crate) fn outcome_of(&self) -> [usize; 3] {
+    /// Counts the tasks that were acknowledged, refused, and without a known outcome.
+    pub(crate) fn outcomes(&self) -> [usize; 3] {
         [CallOutcome::Done, CallOutcome::NotDone, CallOutcome::Unknown]
-            .map(|told| self.asked.iter().filter(|asked| asked.put == told).count())
+            .map(|outcome| self.tasks.iter().filter(|task| task.put == outcome).count())
     }
 }

@@ -1,4 +1,5 @@
-//! The load: callers that schedule, touch and cancel at random brokers, and write down what they asked and what they were told.
+//! The load of a round: callers that schedule, touch and cancel tasks at random brokers, and record
+//! their calls and the answers.
 
 use punctual_test_support::cluster::SharedRedis;
 use punctual_test_support::receiver::receive_at;
@@ -15,18 +16,19 @@ use std::time::Duration;
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
 use serde_json::{Value, json};
 
-/// Callers at the same time.
+/// How many callers there are at the same time.
 const CALLERS: u64 = 12;
-/// Between two calls of one of them.
-const PACE: Duration = Duration::from_millis(12);
-/// How long a caller waits for an answer: a broker that is held gives none.
+/// The time between two calls of a caller.
+const CALL_INTERVAL: Duration = Duration::from_millis(12);
+/// How long a caller waits for an answer: a suspended broker gives none.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_millis(2_500);
-/// Tasks are due within this time: some before a fault, some during it, some after.
-const AHEAD_MAX: u64 = 4_000;
-/// What is touched or cancelled is due no sooner than this.
-const SPARE: u64 = 300;
+/// Tasks are due within this time, in milliseconds: some before a fault, some during it, some
+/// after.
+const DELAY_MAX_MS: u64 = 4_000;
+/// A task that is touched or cancelled is due no sooner than this, in milliseconds.
+const CHANGE_AHEAD_MS: u64 = 300;
 
-/// What is known of something that was asked for.
+/// What the caller knows about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
     Done,
@@ -35,7 +37,7 @@ pub(crate) enum CallOutcome {
     Unknown,
 }
 
-/// A task, and what was asked of it.
+/// A task and the calls about it.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadTask {
     pub(crate) key: String,
@@ -43,14 +45,15 @@ pub(crate) struct LoadTask {
     pub(crate) partition: u64,
     pub(crate) due: u64,
     pub(crate) put: CallOutcome,
-    /// Until when it was put off, what was answered, and when.
+    /// The new due time, the outcome, and when the answer came.
     pub(crate) touch: Option<(u64, CallOutcome, u128)>,
+    /// The outcome, and when the answer came.
     pub(crate) cancel: Option<(CallOutcome, u128)>,
-    /// Whether it calls a receiver that answers at once, so that how late it comes says something.
+    /// The task calls a receiver that answers at once, so its lag is meaningful.
     pub(crate) prompt: bool,
 }
 
-/// Who receives, for as long as the cluster stands.
+/// The receivers of all rounds.
 pub(crate) struct LoadReceivers {
     pub(crate) log: DeliveryLog,
     pub(crate) workers: Workers,
@@ -71,7 +74,7 @@ impl LoadReceivers {
     }
 }
 
-/// Callers at work.
+/// Running callers.
 pub(crate) struct ClusterLoad {
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Vec<LoadTask>>>,
@@ -96,21 +99,21 @@ impl ClusterLoad {
                 partitions: receivers.partitions,
                 random: RandomNumbers::new(seed ^ (round << 8) ^ number),
                 name: format!("r{round}-{number}"),
-                asked: Vec::new(),
+                tasks: Vec::new(),
             };
             let stop = Arc::clone(&stop);
             thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     caller.call();
-                    pause(PACE);
+                    pause(CALL_INTERVAL);
                 }
-                caller.asked
+                caller.tasks
             })
         });
         Self { callers: callers.collect(), stop }
     }
 
-    /// Lets callers come to their end; all that they asked.
+    /// Stops the callers. Returns all tasks they scheduled.
     pub(crate) fn end(self) -> Vec<LoadTask> {
         self.stop.store(true, Ordering::Relaxed);
         self.callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect()
@@ -123,7 +126,7 @@ struct LoadCaller {
     partitions: Partitions,
     random: RandomNumbers,
     name: String,
-    asked: Vec<LoadTask>,
+    tasks: Vec<LoadTask>,
 }
 
 impl LoadCaller {
@@ -139,12 +142,11 @@ impl LoadCaller {
     }
 
     fn client(&mut self) -> BrokerClient {
-        let index = self.random.below(self.clients.len() as u64);
-        self.clients[usize::try_from(index).unwrap()].clone()
+        self.clients[self.random.index(self.clients.len())].clone()
     }
 
     fn put(&mut self) {
-        let (n, client) = (self.asked.len() as u64, self.client());
+        let (n, client) = (self.tasks.len() as u64, self.client());
         let guarantee = ["at_least_once", "at_most_once", "exactly_once"][(n % 3) as usize];
         let manner = match n % 20 {
             7 => "lost",
@@ -152,7 +154,7 @@ impl LoadCaller {
             _ => "now",
         };
         let key = format!("{}-{n}-{manner}", self.name);
-        let due = u64::try_from(now_millis()).unwrap() + self.random.below(AHEAD_MAX);
+        let due = u64::try_from(now_millis()).unwrap() + self.random.below(DELAY_MAX_MS);
         let webhook = n / 3 % 3 == 0;
         let target = match n / 3 % 3 {
             0 => json!({"http": {"url": format!("{}/{manner}/{key}", self.url)}}),
@@ -172,57 +174,57 @@ impl LoadCaller {
         let answer = client.request("PUT", &format!("/v1/shop/tasks/{key}"), &body.to_string());
         let put = outcome_of(answer.as_ref());
         let prompt = webhook && manner == "now";
-        let asked =
+        let task =
             LoadTask { key, guarantee, partition, due, put, touch: None, cancel: None, prompt };
-        self.asked.push(asked);
+        self.tasks.push(task);
     }
 
-    /// One of the last tasks that is due in a while, and of which nothing was asked yet.
+    /// Returns a recent task that is not due soon and was neither touched nor cancelled yet.
     fn candidate(&mut self) -> Option<usize> {
-        let soon = u64::try_from(now_millis()).unwrap() + SPARE;
-        let open = |asked: &LoadTask| {
-            let untouched = asked.touch.is_none() && asked.cancel.is_none();
-            asked.put == CallOutcome::Done && asked.due > soon && untouched
+        let soon = u64::try_from(now_millis()).unwrap() + CHANGE_AHEAD_MS;
+        let open = |task: &LoadTask| {
+            let untouched = task.touch.is_none() && task.cancel.is_none();
+            task.put == CallOutcome::Done && task.due > soon && untouched
         };
-        let recent = self.asked.len().saturating_sub(40)..self.asked.len();
-        let open: Vec<usize> = recent.filter(|index| open(&self.asked[*index])).collect();
-        let chosen = usize::try_from(self.random.below(open.len().max(1) as u64)).unwrap();
+        let recent = self.tasks.len().saturating_sub(40)..self.tasks.len();
+        let open: Vec<usize> = recent.filter(|index| open(&self.tasks[*index])).collect();
+        let chosen = self.random.index(open.len().max(1));
         open.get(chosen).copied()
     }
 
     fn cancel(&mut self) -> Option<()> {
         let (index, client) = (self.candidate()?, self.client());
-        let path = format!("/v1/shop/tasks/{}", self.asked[index].key);
+        let path = format!("/v1/shop/tasks/{}", self.tasks[index].key);
         let answer = client.request("DELETE", &path, "");
         let cancelled = match &answer {
             Some((200, answer)) if answer["result"] == "cancelled" => CallOutcome::Done,
             Some((200, _)) => CallOutcome::NotDone,
             other => outcome_of(other.as_ref()),
         };
-        self.asked[index].cancel = Some((cancelled, now_millis()));
+        self.tasks[index].cancel = Some((cancelled, now_millis()));
         Some(())
     }
 
     fn touch(&mut self) -> Option<()> {
         let (index, client) = (self.candidate()?, self.client());
-        let until = self.asked[index].due + 200 + self.random.below(2_000);
-        let path = format!("/v1/shop/tasks/{}/touch", self.asked[index].key);
+        let until = self.tasks[index].due + 200 + self.random.below(2_000);
+        let path = format!("/v1/shop/tasks/{}/touch", self.tasks[index].key);
         let answer = client.request("POST", &path, &json!({"at": until}).to_string());
         let touched = outcome_of(answer.as_ref());
         if let (CallOutcome::Done, Some((_, answer))) = (touched, &answer) {
             assert_eq!(millis(answer["fire_at"].as_str().unwrap()), until, "{answer}");
         }
-        self.asked[index].touch = Some((until, touched, now_millis()));
+        self.tasks[index].touch = Some((until, touched, now_millis()));
         Some(())
     }
 }
 
-/// What an answer says of what was asked for.
+/// Returns what an answer tells about the call.
 pub(crate) fn outcome_of(answer: Option<&(u16, Value)>) -> CallOutcome {
     match answer {
         Some((200 | 201, _)) => CallOutcome::Done,
         Some((400..=499, _)) => CallOutcome::NotDone,
-        // All others say that nothing was done; what comes after this one is held against them.
+        // All other 503 answers promise that nothing was done, and the checks rely on it.
         Some((503, problem)) if problem["type"] != "urn:punctual:lost" => CallOutcome::NotDone,
         _ => CallOutcome::Unknown,
     }

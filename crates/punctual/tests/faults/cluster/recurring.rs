@@ -1,7 +1,8 @@
-//! Tasks that go on beside the load of a round: series, and watches that are touched at random brokers until they are not.
+//! The recurring tasks of a round: series, and watches that are touched at random brokers for a
+//! while. `recurring_checks` checks what was received.
 //!
-//! In: a cluster that is whole. Out: what was acknowledged, for the judge of `faults/again.rs`. All are asked for before the fault, so all
-//! are there; each watch has a toucher of its own, because a broker that is held keeps one waiting.
+//! All tasks are scheduled before the fault, so all of them exist. Each watch has a thread of its
+//! own, because a call to a suspended broker waits for its timeout.
 
 use crate::cluster::load::{CALL_TIMEOUT, CallOutcome, LoadReceivers, outcome_of};
 use crate::recurring_checks::{
@@ -20,10 +21,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 const WATCHES: u64 = 8;
-/// Between two touches of a watch.
-const PACE: Duration = Duration::from_millis(250);
-/// How long a series may take to go on when all is well again.
-const GOES_ON_MAX: u128 = 10_000;
+/// The time between two touches of a watch.
+const TOUCH_INTERVAL: Duration = Duration::from_millis(250);
+/// How long a series may take to fire again after the fault, in milliseconds.
+const FIRES_AGAIN_MAX_MS: u128 = 10_000;
 
 /// Series and watches of a round.
 pub(crate) struct RecurringLoad {
@@ -32,7 +33,7 @@ pub(crate) struct RecurringLoad {
     stop: Arc<AtomicBool>,
 }
 
-/// They are asked for no more.
+/// Series and watches that are touched no more.
 pub(crate) struct EndedRecurringLoad {
     series: Vec<TestSeries>,
     watches: Vec<TestWatch>,
@@ -49,8 +50,7 @@ impl RecurringLoad {
         let mut random = RandomNumbers::new(seed ^ (round << 16) ^ 0x5e71e5);
         let clients: Vec<BrokerClient> =
             cluster.clients().iter().map(|client| client.with_timeout(CALL_TIMEOUT)).collect();
-        let rules = rules();
-        let numbered = rules.into_iter().zip(0..);
+        let numbered = schedules().into_iter().zip(0..);
         let series = numbered.map(|((body, interval), n)| {
             let manner = if n % 3 == 1 { "slow" } else { "now" };
             let key = format!("r{round}-series-{n}-{manner}");
@@ -61,16 +61,16 @@ impl RecurringLoad {
             let (key, within) = (format!("r{round}-watch-{n}"), 1_200 + random.below(2_300));
             let watch = begin_watch(cluster.client(0), &receivers.url, key, within);
             let (clients, stop) = (clients.clone(), Arc::clone(&stop));
-            let silent_at = now_millis() + u128::from(1_000 + random.below(7_000));
+            let last_touch_at = now_millis() + u128::from(1_000 + random.below(7_000));
             let mut random = RandomNumbers::new(seed ^ (round << 24) ^ n);
             thread::spawn(move || {
                 let mut watch = watch;
-                while now_millis() < silent_at && !stop.load(Ordering::Relaxed) {
-                    let index = usize::try_from(random.below(clients.len() as u64)).unwrap();
-                    if !touch(&clients[index], &mut watch) {
+                while now_millis() < last_touch_at && !stop.load(Ordering::Relaxed) {
+                    let client = &clients[random.index(clients.len())];
+                    if !touch(client, &mut watch) {
                         break;
                     }
-                    pause(PACE);
+                    pause(TOUCH_INTERVAL);
                 }
                 watch
             })
@@ -79,67 +79,70 @@ impl RecurringLoad {
         Self { series, touching, stop }
     }
 
-    /// From here on all watches are silent.
+    /// Stops touching the watches.
     pub(crate) fn end(self) -> EndedRecurringLoad {
         self.stop.store(true, Ordering::Relaxed);
-        let watches = self.touching.into_iter().map(|it| it.join().unwrap()).collect();
+        let watches = self.touching.into_iter().map(|thread| thread.join().unwrap()).collect();
         EndedRecurringLoad { series: self.series, watches }
     }
 }
 
 impl EndedRecurringLoad {
-    /// How many tasks they are.
+    /// Counts all series and watches.
     pub(crate) fn count(&self) -> usize {
         self.series.len() + self.watches.len()
     }
 
-    /// When all is well again every series goes on, and then is paused. Out: what came before this must be known.
+    /// Waits until every series has fired again, then pauses all. Returns the time since which all
+    /// is well; the history must have every fire before it.
     pub(crate) fn pause(
         &self,
         receivers: &LoadReceivers,
         client: &BrokerClient,
     ) -> Result<u64, String> {
-        let well_at = now_millis();
-        let goes_on = |series: &&TestSeries| {
+        let recovered_at = now_millis();
+        let fires_again = |series: &&TestSeries| {
             let deliveries = receivers.log.of(&series.key);
-            deliveries.iter().any(|delivery| u128::from(delivery.fire_at_millis) >= well_at)
+            deliveries.iter().any(|delivery| u128::from(delivery.fire_at_millis) >= recovered_at)
         };
-        let mut stand = self.series.iter().find(|series| !goes_on(series));
-        while stand.is_some() && now_millis() < well_at + GOES_ON_MAX {
+        let mut stuck = self.series.iter().find(|series| !fires_again(series));
+        while stuck.is_some() && now_millis() < recovered_at + FIRES_AGAIN_MAX_MS {
             pause(Duration::from_millis(50));
-            stand = self.series.iter().find(|series| !goes_on(series));
+            stuck = self.series.iter().find(|series| !fires_again(series));
         }
         for series in &self.series {
-            ask(client, "POST", &format!("/v1/shop/tasks/{}/pause", series.key));
+            call(client, "POST", &format!("/v1/shop/tasks/{}/pause", series.key));
         }
-        match stand {
-            Some(series) => Err(format!("it does not go on: {series:?}")),
-            None => Ok(u64::try_from(well_at).unwrap()),
+        match stuck {
+            Some(series) => Err(format!("the series does not fire again: {series:?}")),
+            None => Ok(u64::try_from(recovered_at).unwrap()),
         }
     }
 
-    /// Judges what has come to rest, and puts the series away. `well_at` as it was answered by [`EndedRecurringLoad::pause`].
-    pub(crate) fn judge(
+    /// Checks what was received, and deletes the series. [`EndedRecurringLoad::pause`] returns
+    /// `recovered_at`.
+    pub(crate) fn check(
         &self,
         receivers: &LoadReceivers,
         client: &BrokerClient,
-        well_at: u64,
+        recovered_at: u64,
     ) -> Findings {
         let mut findings = Findings::default();
         for series in &self.series {
             let path = format!("/v1/shop/tasks/{}/fires?limit=1000", series.key);
-            let mut of_it = Findings::default();
-            // The last of them may just be settled.
+            let mut of_series = Findings::default();
+            // The last fire may not be settled yet.
             for _ in 0..10 {
-                let page = ask(client, "GET", &path);
-                of_it = check_series(series, &receivers.log.of(&series.key), &page, well_at);
-                if of_it.violations.is_empty() {
+                let page = call(client, "GET", &path);
+                of_series =
+                    check_series(series, &receivers.log.of(&series.key), &page, recovered_at);
+                if of_series.violations.is_empty() {
                     break;
                 }
                 pause(Duration::from_millis(200));
             }
-            findings = findings.and(of_it);
-            ask(client, "DELETE", &format!("/v1/shop/tasks/{}", series.key));
+            findings = findings.and(of_series);
+            call(client, "DELETE", &format!("/v1/shop/tasks/{}", series.key));
         }
         for watch in &self.watches {
             findings = findings.and(check_watch(watch, &receivers.log.of(&watch.key)));
@@ -148,8 +151,8 @@ impl EndedRecurringLoad {
     }
 }
 
-/// What series there are, and how far their times are apart.
-fn rules() -> [(Value, u64); 8] {
+/// Returns the schedules of the series, and their intervals in milliseconds.
+fn schedules() -> [(Value, u64); 8] {
     let most = "at_most_once";
     let queue = json!({"queue": STREAMED});
     [
@@ -178,11 +181,11 @@ fn begin_series(
     body["timeout"] = json!("1s");
     body["retry"] = json!({"attempts_max": 50, "backoff": {"fixed": "100ms"}, "jitter": 0});
     let at_most_once = body["guarantee"] == "at_most_once";
-    let apart = body.get("overlap").is_some();
+    let may_overlap = body.get("overlap").is_some();
     let (status, task) = client.put(&key, &body);
     assert_eq!(status, 201, "{task}");
     let first = millis(task["fire_at"].as_str().unwrap());
-    TestSeries { key, first, interval, at_most_once, apart }
+    TestSeries { key, first, interval, at_most_once, may_overlap }
 }
 
 fn begin_watch(client: &BrokerClient, url: &str, key: String, within: u64) -> TestWatch {
@@ -193,12 +196,12 @@ fn begin_watch(client: &BrokerClient, url: &str, key: String, within: u64) -> Te
     let (status, task) = client.put(&key, &body);
     assert_eq!(status, 201, "{task}");
     let (now, due) = (now(), Some(millis(task["fire_at"].as_str().unwrap())));
-    TestWatch { key, within, touches: vec![TouchCall { asked_at: now, answered_at: now, due }] }
+    TestWatch { key, within, touches: vec![TouchCall { sent_at: now, answered_at: now, due }] }
 }
 
-/// Touches it once. Out: whether it is there to be touched.
+/// Touches a watch once. Returns false if the watch does not exist.
 fn touch(client: &BrokerClient, watch: &mut TestWatch) -> bool {
-    let asked_at = now();
+    let sent_at = now();
     let answer = client.request("POST", &format!("/v1/shop/tasks/{}/touch", watch.key), "");
     let due = match (outcome_of(answer.as_ref()), &answer) {
         (CallOutcome::NotDone, Some((400..=499, _))) => return false,
@@ -206,7 +209,7 @@ fn touch(client: &BrokerClient, watch: &mut TestWatch) -> bool {
         (CallOutcome::Done, Some((_, task))) => Some(millis(task["fire_at"].as_str().unwrap())),
         (CallOutcome::Done | CallOutcome::Unknown, _) => None,
     };
-    watch.touches.push(TouchCall { asked_at, answered_at: now(), due });
+    watch.touches.push(TouchCall { sent_at, answered_at: now(), due });
     true
 }
 
@@ -214,8 +217,8 @@ fn now() -> u64 {
     u64::try_from(now_millis()).unwrap()
 }
 
-/// Asks until it is answered.
-fn ask(client: &BrokerClient, method: &str, path: &str) -> Value {
+/// Sends a request until it is answered with 200.
+fn call(client: &BrokerClient, method: &str, path: &str) -> Value {
     let answered = || client.request(method, path, "").filter(|(status, _)| *status == 200);
     eventually(answered).1
 }
