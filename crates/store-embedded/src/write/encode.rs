@@ -114,8 +114,8 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Cha
     }
 }
 
-/// Files the successor of a task and returns true, or ends the task and returns false. Does neither
-/// if the store does not have the task.
+/// Files a task as `next` and returns true; without `next`, ends it and returns false. A task that
+/// the store does not have is not filed.
 fn refile_or_end(
     commit: &mut CommitWriter,
     known: &mut KnownTasks,
