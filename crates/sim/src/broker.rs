@@ -1,6 +1,8 @@
-//! A broker: a member and its owners, as values, with what the shell of `server` keeps beside them.
+//! A broker: a member and its owners as values, and the state that the shell of `server` keeps for
+//! them.
 //!
-//! What `server/src/{cluster,owners,home}.rs` does with threads and connections is done here by mail that `world` carries.
+//! What `server/src/{membership,routing,peer}` does with threads and connections is done here with
+//! events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,104 +11,105 @@ use punctual_core::{BrokerId, Epoch, PartitionId, Timestamp, Topology};
 use punctual_engine::{Command, EngineError, InFlight, Owner, Replies};
 use tokio::sync::oneshot::Receiver;
 
-use crate::clock::Clock;
-use crate::mail::What;
+use crate::clock::SimClock;
+use crate::event_queue::SimEvent;
 
-/// What is told at the end of a hand-over.
-pub(crate) type Flights = Receiver<Result<Vec<InFlight>, EngineError>>;
+/// What an owner returns when it has stopped for a hand-over.
+pub(crate) type HandOverReply = Receiver<Result<Vec<InFlight>, EngineError>>;
 
-pub(crate) struct Broker {
+pub(crate) struct SimBroker {
     pub(crate) id: BrokerId,
-    /// Counts its starts: mail for an earlier life is lost.
-    pub(crate) life: u32,
-    pub(crate) standing: Standing,
+    /// Counts its starts: events for an earlier incarnation are dropped.
+    pub(crate) incarnation: u32,
+    pub(crate) state: BrokerState,
     pub(crate) started_at: u64,
-    /// It was told to leave.
     pub(crate) is_leaving: bool,
-    pub(crate) clock: Clock,
-    /// Since when its clock is off by more than is allowed, by the true time.
+    pub(crate) clock: SimClock,
+    /// Since when its clock differs by more than is allowed, in true time.
     pub(crate) skewed_since: Option<u64>,
     pub(crate) member: Option<Member>,
-    pub(crate) owners: BTreeMap<PartitionId, Held>,
-    /// Owners that have come to their end.
+    pub(crate) owners: BTreeMap<PartitionId, RunningOwner>,
+    /// Owners that have ended.
     pub(crate) ended: BTreeSet<(PartitionId, Epoch)>,
-    /// Who holds what, as far as it knows.
+    /// The owners of all partitions, as far as it knows.
     pub(crate) topology: Topology,
-    /// Under way elsewhere, of partitions that are offered to it.
+    /// Deliveries in flight of partitions that are offered to it.
     pub(crate) offered: BTreeMap<PartitionId, Vec<InFlight>>,
-    /// Under way here, of partitions that it lets go of.
-    pub(crate) parting: BTreeMap<PartitionId, Parting>,
-    /// Owners that are to become quiet.
-    pub(crate) quieting: Vec<(PartitionId, Epoch, Flights)>,
-    /// Partitions that others have let go of for it: who waits for a word.
-    pub(crate) taking: Vec<Taking>,
-    /// Calls that wait for an owner here.
-    pub(crate) open: Vec<Open>,
-    /// What has come while it is paused.
-    pub(crate) inbox: VecDeque<What>,
-    /// Owners with something to do.
-    pub(crate) stirred: BTreeSet<PartitionId>,
-    /// The member has something to do.
-    pub(crate) member_stirred: bool,
-    /// It is paused as soon as somebody has decided something, before that is done.
-    pub(crate) freezes: Option<u64>,
-    /// When it is woken next.
+    /// Partitions that it hands over.
+    pub(crate) departing: BTreeMap<PartitionId, DepartingPartition>,
+    /// Owners that are to stop for a hand-over.
+    pub(crate) stopping: Vec<(PartitionId, Epoch, HandOverReply)>,
+    /// Partitions that other brokers have released for it and that wait for its confirmation.
+    pub(crate) taking: Vec<PendingTake>,
+    /// Calls that wait for the reply of a local owner.
+    pub(crate) open: Vec<OpenCall>,
+    /// Events that arrived while it is paused.
+    pub(crate) inbox: VecDeque<SimEvent>,
+    /// Owners that have something to do.
+    pub(crate) ready_owners: BTreeSet<PartitionId>,
+    /// Whether the member has something to do.
+    pub(crate) member_ready: bool,
+    /// Pauses the broker for this long as soon as the member or an owner has decided something,
+    /// before the decision is carried out.
+    pub(crate) freeze_ms: Option<u64>,
+    /// When its next wake-up is due.
     pub(crate) wakes_at: Option<u64>,
-    /// Deliveries and reports that are still with it, though its member may have left.
-    pub(crate) carried: usize,
+    /// Deliveries and reports in flight; the broker stays until there are none, even if its member
+    /// has left.
+    pub(crate) in_flight_count: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum BrokerState {
     Dead,
     Runs,
-    /// Stopped by a signal; goes on where it stood.
+    /// Stopped by a signal; continues later from the same state.
     Paused,
-    /// Its member has left; it stays until its couriers are back.
+    /// Its member has left; it stays until nothing is in flight.
     Left,
 }
 
-/// An owner that runs.
-pub(crate) struct Held {
+/// A running owner.
+pub(crate) struct RunningOwner {
     pub(crate) epoch: Epoch,
     pub(crate) owner: Owner,
     /// Until when it may act.
     pub(crate) until: Timestamp,
 }
 
-/// What is under way of a partition that is let go of.
-pub(crate) struct Parting {
+/// A partition that is handed over, with its deliveries in flight.
+pub(crate) struct DepartingPartition {
     pub(crate) epoch: Epoch,
-    pub(crate) flights: Vec<InFlight>,
-    /// Who is being told.
+    pub(crate) in_flight: Vec<InFlight>,
+    /// The broker that is being notified.
     pub(crate) successor: Option<usize>,
 }
 
-pub(crate) struct Taking {
+pub(crate) struct PendingTake {
     pub(crate) partition: PartitionId,
-    /// Under which epoch it was another's.
+    /// The epoch of the previous owner.
     pub(crate) before: Epoch,
-    /// Who has let go of it, in which life.
+    /// The broker that released it, and its incarnation.
     pub(crate) from: (usize, u32),
 }
 
-/// A command that an owner has been asked.
-pub(crate) struct Open {
+/// A command that a local owner has received.
+pub(crate) struct OpenCall {
     pub(crate) call: u64,
-    /// The broker that asks, and its life.
+    /// The broker that sent it, and its incarnation.
     pub(crate) from: (usize, u32),
     pub(crate) command: Command,
-    /// Which owner.
+    /// The epoch of the owner.
     pub(crate) epoch: Epoch,
     pub(crate) answers: Receiver<Replies>,
 }
 
-impl Broker {
-    pub(crate) fn new(id: BrokerId, clock: Clock, topology: Topology) -> Self {
+impl SimBroker {
+    pub(crate) fn new(id: BrokerId, clock: SimClock, topology: Topology) -> Self {
         Self {
             id,
-            life: 0,
-            standing: Standing::Dead,
+            incarnation: 0,
+            state: BrokerState::Dead,
             started_at: 0,
             is_leaving: false,
             clock,
@@ -116,29 +119,29 @@ impl Broker {
             ended: BTreeSet::new(),
             topology,
             offered: BTreeMap::new(),
-            parting: BTreeMap::new(),
-            quieting: Vec::new(),
+            departing: BTreeMap::new(),
+            stopping: Vec::new(),
             taking: Vec::new(),
             open: Vec::new(),
             inbox: VecDeque::new(),
-            stirred: BTreeSet::new(),
-            member_stirred: false,
-            freezes: None,
+            ready_owners: BTreeSet::new(),
+            member_ready: false,
+            freeze_ms: None,
             wakes_at: None,
-            carried: 0,
+            in_flight_count: 0,
         }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        self.standing != Standing::Dead
+        self.state != BrokerState::Dead
     }
 
-    /// Whether there is an owner here that has not come to its end.
+    /// Returns whether a local owner exists and has not ended.
     pub(crate) fn decides(&self, partition: PartitionId) -> bool {
         self.epoch(partition).is_some_and(|epoch| !self.ended.contains(&(partition, epoch)))
     }
 
-    /// The epoch of the owner here.
+    /// Returns the epoch of the local owner.
     pub(crate) fn epoch(&self, partition: PartitionId) -> Option<Epoch> {
         self.owners.get(&partition).map(|held| held.epoch)
     }

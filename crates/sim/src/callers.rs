@@ -1,6 +1,7 @@
 //! Callers: schedule, replace, touch and cancel tasks, at any broker.
 //!
-//! In: dice. Out: commands. A caller asks again only if it was told that nothing was done, or if its order is repeatable.
+//! Commands are random. A caller repeats a command only if it certainly was not executed, or if the
+//! command is idempotent.
 
 use std::time::Duration;
 
@@ -10,27 +11,27 @@ use punctual_core::{
 };
 use punctual_engine::{Command, Condition, Push, Receipt, ScheduleCommand, Subject};
 
-use crate::dice::Dice;
+use crate::checker::{OrderedTask, PromiseChecker, recurs};
+use crate::random::SimRandom;
 use crate::variant::Variant;
-use crate::witness::{Ordered, Witness, goes_on};
 
-/// Tries of one wish.
+/// Tries of one command.
 pub(crate) const TRIES_MAX: u8 = 8;
-/// Names that callers use: few, so that they meet.
+/// The number of keys: small, so that callers use the same ones.
 const NAMES: u64 = 12;
-/// Names of tasks that are due again and again.
+/// The number of keys of recurring tasks.
 const SERIES: u64 = 3;
 
-/// A wish of a caller on its way.
+/// A command of a caller.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct SimCall {
     pub(crate) command: Command,
-    /// Where its task lives, or will live; any will do for a new one without a name.
+    /// The partition of its task; `None` for a new task without a key, which may use any.
     pub(crate) partition: Option<PartitionId>,
-    /// The same may be asked for again although it is not known whether it was done.
+    /// The command may be repeated even if it is not known whether it was executed.
     pub(crate) repeatable: bool,
     pub(crate) tries: u8,
-    /// The try that is under way: the broker, its life, and until when it looks for an owner.
+    /// The current try: the broker, its incarnation, and until when it waits for an owner.
     pub(crate) at: Option<(usize, u32, u64)>,
 }
 
@@ -42,100 +43,100 @@ fn key(name: &str) -> TaskKey {
     TaskKey::new(name).expect("letters and digits")
 }
 
-/// What somebody wants next.
-pub(crate) fn wish(
-    dice: &mut Dice,
-    witness: &mut Witness,
+/// Picks the next command of a caller.
+pub(crate) fn next_call(
+    random: &mut SimRandom,
+    checker: &mut PromiseChecker,
     variant: Variant,
     partitions: Partitions,
     now: u64,
-) -> Option<Call> {
-    match dice.roll(100) {
-        0..65 => Some(schedule(dice, witness, variant, partitions, now)),
+) -> Option<SimCall> {
+    match random.below(100) {
+        0..65 => Some(schedule(random, checker, variant, partitions, now)),
         65..82 => {
-            let subject = subject(dice, witness)?;
+            let subject = subject(random, checker)?;
             Some(about(Command::Cancel(subject.clone()), &subject, partitions))
         }
         _ => {
-            let subject = subject(dice, witness)?;
-            let push = match dice.roll(3) {
+            let subject = subject(random, checker)?;
+            let push = match random.below(3) {
                 0 => Push::Within,
-                _ => Push::To(Due::In(Duration::from_millis(dice.roll(20_000)))),
+                _ => Push::To(Due::In(Duration::from_millis(random.below(20_000)))),
             };
             Some(about(Command::Touch(subject.clone(), push), &subject, partitions))
         }
     }
 }
 
-/// Ends all that is due again and again.
-pub(crate) fn last_wishes(partitions: Partitions) -> Vec<Call> {
+/// Returns the calls that cancel all recurring tasks.
+pub(crate) fn cancel_series(partitions: Partitions) -> Vec<SimCall> {
     let names = (0..SERIES).map(|name| Subject::Key(shop(), key(&format!("every-{name}"))));
     names.map(|subject| about(Command::Cancel(subject.clone()), &subject, partitions)).collect()
 }
 
-fn about(command: Command, subject: &Subject, partitions: Partitions) -> Call {
+fn about(command: Command, subject: &Subject, partitions: Partitions) -> SimCall {
     let partition = match subject {
         Subject::Key(namespace, key) => partition_of(namespace, key, partitions),
         Subject::Id(_, id) => id.partition(),
     };
-    Call { command, partition: Some(partition), repeatable: false, tries: 0, at: None }
+    SimCall { command, partition: Some(partition), repeatable: false, tries: 0, at: None }
 }
 
-fn subject(dice: &mut Dice, witness: &Witness) -> Option<Subject> {
-    if dice.roll(2) == 0 {
-        let name = match dice.roll(8) {
-            0 => format!("every-{}", dice.roll(SERIES)),
-            1 => format!("watch-{}", dice.roll(SERIES)),
-            _ => format!("key-{}", dice.roll(NAMES)),
+fn subject(random: &mut SimRandom, checker: &PromiseChecker) -> Option<Subject> {
+    if random.below(2) == 0 {
+        let name = match random.below(8) {
+            0 => format!("every-{}", random.below(SERIES)),
+            1 => format!("watch-{}", random.below(SERIES)),
+            _ => format!("key-{}", random.below(NAMES)),
         };
         return Some(Subject::Key(shop(), key(&name)));
     }
-    dice.pick(&witness.promised()).map(|id| Subject::Id(shop(), id))
+    random.pick(&checker.promised()).map(|id| Subject::Id(shop(), id))
 }
 
 fn schedule(
-    dice: &mut Dice,
-    witness: &mut Witness,
+    random: &mut SimRandom,
+    checker: &mut PromiseChecker,
     variant: Variant,
     partitions: Partitions,
     now: u64,
-) -> Call {
-    let number = witness.orders.len();
-    let delay = match dice.roll(5) {
+) -> SimCall {
+    let number = checker.orders.len();
+    let delay = match random.below(5) {
         0 => 0,
-        1 => dice.roll(100),
-        2 | 3 => dice.roll(10_000),
-        _ => dice.roll(50_000),
+        1 => random.below(100),
+        2 | 3 => random.below(10_000),
+        _ => random.below(50_000),
     };
-    let (schedule, name) = match dice.roll(20) {
+    let (schedule, name) = match random.below(20) {
         0 => {
-            let interval = Duration::from_millis(dice.between(1_000, 5_000));
-            (Schedule::every(interval), Some(format!("every-{}", dice.roll(SERIES))))
+            let interval = Duration::from_millis(random.between(1_000, 5_000));
+            (Schedule::every(interval), Some(format!("every-{}", random.below(SERIES))))
         }
         1 => {
-            let within = Duration::from_millis(dice.between(1_000, 12_000));
-            (Schedule::watch(within), Some(format!("watch-{}", dice.roll(SERIES))))
+            let within = Duration::from_millis(random.between(1_000, 12_000));
+            (Schedule::watch(within), Some(format!("watch-{}", random.below(SERIES))))
         }
         2..8 => (Schedule::Once(Due::At(Timestamp::from_millis(now + delay))), None),
         8..12 => (Schedule::Once(Due::In(Duration::from_millis(delay))), None),
         _ => {
             let due = Due::In(Duration::from_millis(delay));
-            (Schedule::Once(due), Some(format!("key-{}", dice.roll(NAMES))))
+            (Schedule::Once(due), Some(format!("key-{}", random.below(NAMES))))
         }
     };
     let guarantee = [Guarantee::AtMostOnce, Guarantee::AtLeastOnce, Guarantee::ExactlyOnce];
-    let guarantee = dice.pick(&guarantee).unwrap_or_default();
-    let host = dice.pick(&["ok", "ok", "ok", "flaky", "slow", "never"]).unwrap_or("ok");
+    let guarantee = random.pick(&guarantee).unwrap_or_default();
+    let host = random.pick(&["ok", "ok", "ok", "flaky", "slow", "never"]).unwrap_or("ok");
     let http =
         HttpTarget::new(&format!("http://{host}.example/{number}"), Method::Post, Vec::new());
-    let backoff = Backoff::Fixed(Duration::from_millis(dice.between(50, 3_000)));
-    let attempts_max = u16::try_from(dice.between(1, 5)).unwrap_or(1);
-    let repeatable = dice.roll(3) == 0;
-    witness.orders.push(Ordered {
+    let backoff = Backoff::Fixed(Duration::from_millis(random.between(50, 3_000)));
+    let attempts_max = u16::try_from(random.between(1, 5)).unwrap_or(1);
+    let repeatable = random.below(3) == 0;
+    checker.orders.push(OrderedTask {
         key: name.clone(),
         guarantee,
         attempts_max,
-        goes_on: goes_on(&schedule),
+        recurs: recurs(&schedule),
         receipt: repeatable,
     });
     let claimed = variant != Variant::NothingIsClaimed;
@@ -143,7 +144,7 @@ fn schedule(
         key: name.as_deref().map(key),
         guarantee: if claimed { guarantee } else { Guarantee::AtLeastOnce },
         retry: RetryPolicy { attempts_max, backoff, jitter: Jitter::default() },
-        timeout: Duration::from_millis(dice.between(100, 2_500)),
+        timeout: Duration::from_millis(random.between(100, 2_500)),
         ..NewTask::new(shop(), schedule, Target::Http(http.expect("an address")))
     };
     let receipt = repeatable
@@ -157,5 +158,5 @@ fn schedule(
     };
     let order =
         ScheduleCommand { new_task: new_task.into(), condition: Condition::Always, receipt };
-    Call { command: Command::Schedule(order), partition, repeatable, tries: 0, at: None }
+    SimCall { command: Command::Schedule(order), partition, repeatable, tries: 0, at: None }
 }

@@ -1,58 +1,58 @@
-//! A clock: what a broker, or the store, takes for the time.
+//! The clock of a broker or of the store.
 //!
-//! In: the true time. Out: what this clock says. It begins off by some milliseconds, runs a little too fast or too slow, and may be set on;
-//! it never goes back, as `server/clock.rs` promises.
+//! It differs from the true time by some milliseconds, runs slightly too fast or too slow, and may
+//! be set forward. It never goes back, as `server/clock.rs` guarantees.
 
 use punctual_core::Timestamp;
 
 const MILLION: i128 = 1_000_000;
 
-/// A clock that is wrong in its own way.
+/// A clock with an offset and a drift.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
-    /// The true time from which it was counted,
+pub(crate) struct SimClock {
+    /// The true time of the last setting.
     since: u64,
-    /// and what it said then.
-    said: u64,
+    /// What the clock read at that time.
+    reading: u64,
     /// How much too fast it runs, in millionths.
-    fast_by: i64,
+    drift_ppm: i64,
 }
 
-impl Clock {
-    pub(crate) fn new(now: u64, ahead_ms: i64, fast_by: i64) -> Self {
-        Self { since: now, said: now.saturating_add_signed(ahead_ms), fast_by }
+impl SimClock {
+    pub(crate) fn new(now: u64, ahead_ms: i64, drift_ppm: i64) -> Self {
+        Self { since: now, reading: now.saturating_add_signed(ahead_ms), drift_ppm }
     }
 
-    /// What it says.
+    /// Returns what the clock reads at a true time.
     pub(crate) fn at(&self, now: u64) -> Timestamp {
         let passed = i128::from(now.saturating_sub(self.since));
-        let counted = passed * (MILLION + i128::from(self.fast_by)) / MILLION;
-        Timestamp::from_millis(self.said + u64::try_from(counted).unwrap_or(0))
+        let counted = passed * (MILLION + i128::from(self.drift_ppm)) / MILLION;
+        Timestamp::from_millis(self.reading + u64::try_from(counted).unwrap_or(0))
     }
 
-    /// The true time at which it first says so; never before `now`.
-    pub(crate) fn when(&self, says: Timestamp, now: u64) -> u64 {
-        let missing = says.as_millis().saturating_sub(self.at(now).as_millis());
-        let counted = i128::from(missing) * MILLION / (MILLION + i128::from(self.fast_by));
+    /// Returns the true time, not before `now`, at which the clock first reads `target`.
+    pub(crate) fn true_time_of(&self, target: Timestamp, now: u64) -> u64 {
+        let missing = target.as_millis().saturating_sub(self.at(now).as_millis());
+        let counted = i128::from(missing) * MILLION / (MILLION + i128::from(self.drift_ppm));
         let mut at =
             now.saturating_add(u64::try_from(counted).unwrap_or(0)).saturating_sub(1).max(now);
-        // Rounded at both ends: a step or two are missing.
-        while self.at(at) < says && says < Timestamp::MAX {
+        // Rounding may leave a step or two.
+        while self.at(at) < target && target < Timestamp::MAX {
             at += 1;
         }
         at
     }
 
-    /// Sets it on.
-    pub(crate) fn set_on(&mut self, now: u64, by_ms: u64) {
-        self.said = self.at(now).as_millis() + by_ms;
+    /// Sets the clock forward.
+    pub(crate) fn set_forward(&mut self, now: u64, by_ms: u64) {
+        self.reading = self.at(now).as_millis() + by_ms;
         self.since = now;
     }
 
-    /// By how much it is ahead of the true time.
+    /// Returns how far it is ahead of the true time.
     pub(crate) fn ahead_ms(&self, now: u64) -> i64 {
-        let says = i64::try_from(self.at(now).as_millis()).unwrap_or(i64::MAX);
-        says - i64::try_from(now).unwrap_or(i64::MAX)
+        let target = i64::try_from(self.at(now).as_millis()).unwrap_or(i64::MAX);
+        target - i64::try_from(now).unwrap_or(i64::MAX)
     }
 }
 
@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_says_so_first_when_it_was_asked_for() {
-        for fast_by in [-9_000, 0, 7_000] {
-            let mut clock = Clock::new(1_000_000, -40, fast_by);
-            clock.set_on(1_000_500, 17);
+    fn true_time_of_is_the_first_time_at_which_the_clock_reads_the_target() {
+        for drift_ppm in [-9_000, 0, 7_000] {
+            let mut clock = SimClock::new(1_000_000, -40, drift_ppm);
+            clock.set_forward(1_000_500, 17);
             for ahead in [1, 2, 333, 60_000] {
-                let says = Timestamp::from_millis(clock.at(1_000_600).as_millis() + ahead);
-                let at = clock.when(says, 1_000_600);
-                assert!(clock.at(at) >= says && clock.at(at - 1) < says, "{fast_by} {ahead}");
+                let target = Timestamp::from_millis(clock.at(1_000_600).as_millis() + ahead);
+                let at = clock.true_time_of(target, 1_000_600);
+                assert!(clock.at(at) >= target && clock.at(at - 1) < target, "{drift_ppm} {ahead}");
             }
         }
     }

@@ -1,24 +1,25 @@
-//! Forwarding: a call finds the owner of its partition, here or at another broker.
+//! Forwards calls to the owner of their partition, on this broker or on another.
 //!
-//! The counterpart of `server/src/owners.rs`: asked again only if it is certain that nothing was done, and no longer than [`ASK_MAX_MS`].
+//! The counterpart of `server/src/routing`: a command is sent again only if it certainly was not
+//! executed, and for at most [`WAIT_FOR_OWNER_MAX_MS`].
 
 use punctual_core::PartitionId;
-use punctual_engine::{Call as OwnerCall, Command, EngineError, Event as ToOwner, Reply};
+use punctual_engine::{Call as OwnerCall, Command, EngineError, Event as OwnerEvent, Reply};
 
-use crate::broker::{Open, Standing};
-use crate::callers::{Call, TRIES_MAX};
-use crate::mail::What;
-use crate::world::{Passage, World};
+use crate::broker::{BrokerState, OpenCall};
+use crate::callers::{SimCall, TRIES_MAX};
+use crate::event_queue::SimEvent;
+use crate::simulation::{LinkState, Simulation};
 
-/// How long a call looks for somebody to ask.
-const ASK_MAX_MS: u64 = 3_000;
-/// How long it takes altogether.
-const ANSWER_MAX_MS: u64 = 5_000;
-/// How often it looks.
-const LOOK_EVERY_MS: u64 = 50;
+/// How long a call waits for an owner.
+const WAIT_FOR_OWNER_MAX_MS: u64 = 3_000;
+/// How long a call may take.
+const CALL_MAX_MS: u64 = 5_000;
+/// How often a waiting call checks for an owner.
+const RETRY_EVERY_MS: u64 = 50;
 
-impl World {
-    pub(crate) fn new_call(&mut self, call: Call) {
+impl Simulation {
+    pub(crate) fn new_call(&mut self, call: SimCall) {
         self.call_number += 1;
         let number = self.call_number;
         self.figures.calls += 1;
@@ -26,63 +27,66 @@ impl World {
         self.place_call(number);
     }
 
-    /// A caller turns to some broker.
+    /// Sends a call to a random broker.
     pub(crate) fn place_call(&mut self, number: u64) {
-        let takes = |standing| matches!(standing, Standing::Runs | Standing::Paused);
+        let takes = |state| matches!(state, BrokerState::Runs | BrokerState::Paused);
         let brokers = self.brokers.iter().enumerate();
-        let there: Vec<_> =
-            brokers.filter(|(_, it)| takes(it.standing)).map(|(at, _)| at).collect();
-        let Some(broker) = self.dice.pick(&there) else {
-            return self.mail.send(self.now + 300, None, What::CallAgain(number));
+        let there: Vec<_> = brokers.filter(|(_, it)| takes(it.state)).map(|(at, _)| at).collect();
+        let Some(broker) = self.random.pick(&there) else {
+            return self.events.send(self.now + 300, None, SimEvent::CallerRetries(number));
         };
-        let life = self.brokers[broker].life;
-        let until = self.now + ASK_MAX_MS;
+        let incarnation = self.brokers[broker].incarnation;
+        let until = self.now + WAIT_FOR_OWNER_MAX_MS;
         let Some(call) = self.calls.get_mut(&number) else { return };
-        call.at = Some((broker, life, until));
+        call.at = Some((broker, incarnation, until));
         call.tries += 1;
         if call.partition.is_none() {
             let here: Vec<_> = self.brokers[broker].owners.keys().copied().collect();
             let all: Vec<_> = self.partitions.iter().collect();
-            call.partition = self.dice.pick(&here).or_else(|| self.dice.pick(&all));
+            call.partition = self.random.pick(&here).or_else(|| self.random.pick(&all));
         }
-        self.story.tell(self.now, || format!("call {number} at b{broker}: {call:?}"));
-        let at = self.now + self.travel();
-        self.mail.send(at, Some((broker, life)), What::Called(number));
-        self.mail.send(self.now + ANSWER_MAX_MS, None, What::CallOver(number));
+        self.trace.record(self.now, || format!("call {number} at b{broker}: {call:?}"));
+        let at = self.now + self.latency();
+        self.events.send(at, Some((broker, incarnation)), SimEvent::CallArrived(number));
+        self.events.send(self.now + CALL_MAX_MS, None, SimEvent::CallTimedOut(number));
     }
 
-    /// A broker asks whoever owns the partition of a call now.
-    pub(crate) fn ask_once(&mut self, number: usize, call: u64) {
-        let Some(Call { command, partition: Some(partition), at: Some((at, life, _)), .. }) =
-            self.calls.get(&call)
+    /// Sends a call to the present owner of its partition.
+    pub(crate) fn call_owner(&mut self, number: usize, call: u64) {
+        let Some(SimCall {
+            command,
+            partition: Some(partition),
+            at: Some((at, incarnation, _)),
+            ..
+        }) = self.calls.get(&call)
         else {
             return;
         };
-        // The caller has turned to another.
-        if (*at, *life) != (number, self.brokers[number].life) {
+        // The caller has sent the call to another broker since.
+        if (*at, *incarnation) != (number, self.brokers[number].incarnation) {
             return;
         }
-        let (command, partition, from) = (command.clone(), *partition, (*at, *life));
+        let (command, partition, from) = (command.clone(), *partition, (*at, *incarnation));
         if self.brokers[number].owners.contains_key(&partition) {
-            return self.ask_here(number, from, call, partition, command);
+            return self.call_local_owner(number, from, call, partition, command);
         }
-        let Some(peer) = self.elsewhere(number, partition) else {
-            return self.undone(number, call);
+        let Some(peer) = self.remote_owner(number, partition) else {
+            return self.not_executed(number, call);
         };
-        match self.way_to(number, peer) {
-            Passage::None => self.undone(number, call),
-            // What came of it nobody knows: the caller waits for it in vain.
-            Passage::Lost => {}
-            Passage::Open => {
-                let at = self.now + self.travel();
-                let to = Some((peer, self.brokers[peer].life));
+        match self.link_to(number, peer) {
+            LinkState::None => self.not_executed(number, call),
+            // The reply is lost, and the caller runs into its timeout.
+            LinkState::Lost => {}
+            LinkState::Open => {
+                let at = self.now + self.latency();
+                let to = Some((peer, self.brokers[peer].incarnation));
                 let command = Box::new(command);
-                self.mail.send(at, to, What::Asked { from, call, partition, command });
+                self.events.send(at, to, SimEvent::PeerCall { from, call, partition, command });
             }
         }
     }
 
-    fn ask_here(
+    fn call_local_owner(
         &mut self,
         number: usize,
         from: (usize, u32),
@@ -91,12 +95,12 @@ impl World {
         command: Command,
     ) {
         let Some(epoch) = self.brokers[number].epoch(partition) else { return };
-        let (asked, answers) = OwnerCall::new(vec![command.clone()]);
-        self.brokers[number].open.push(Open { call, from, command, epoch, answers });
-        self.tell_owner(number, partition, ToOwner::Call(asked));
+        let (sent, answers) = OwnerCall::new(vec![command.clone()]);
+        self.brokers[number].open.push(OpenCall { call, from, command, epoch, answers });
+        self.notify_owner(number, partition, OwnerEvent::Call(sent));
     }
 
-    pub(crate) fn asked_by_peer(
+    pub(crate) fn on_peer_call(
         &mut self,
         number: usize,
         from: (usize, u32),
@@ -105,63 +109,76 @@ impl World {
         command: Command,
     ) {
         if self.brokers[number].owners.contains_key(&partition) {
-            return self.ask_here(number, from, call, partition, command);
+            return self.call_local_owner(number, from, call, partition, command);
         }
-        if self.way_to(number, from.0) == Passage::Open {
-            let at = self.now + self.travel();
-            self.mail.send(at, Some(from), What::Reply(call, Box::new(Err(EngineError::Stopped))));
+        if self.link_to(number, from.0) == LinkState::Open {
+            let at = self.now + self.latency();
+            self.events.send(
+                at,
+                Some(from),
+                SimEvent::PeerReply(call, Box::new(Err(EngineError::Stopped))),
+            );
         }
     }
 
-    /// An owner has answered, here or elsewhere.
-    pub(crate) fn told(&mut self, number: usize, call: u64, answer: Result<Reply, EngineError>) {
+    /// Handles the reply of an owner, local or remote.
+    pub(crate) fn on_reply(
+        &mut self,
+        number: usize,
+        call: u64,
+        answer: Result<Reply, EngineError>,
+    ) {
         if answer == Err(EngineError::Stopped) {
-            return self.undone(number, call);
+            return self.not_executed(number, call);
         }
-        self.tell_caller(number, call, answer);
+        self.answer_caller(number, call, answer);
     }
 
-    /// Nobody has done anything: it is asked again, for a while.
-    fn undone(&mut self, number: usize, call: u64) {
-        let Some(Call { at: Some((at, life, until)), .. }) = self.calls.get(&call) else { return };
-        if (*at, *life) != (number, self.brokers[number].life) {
+    /// Tries a call again that certainly was not executed, until the wait for an owner is over.
+    fn not_executed(&mut self, number: usize, call: u64) {
+        let Some(SimCall { at: Some((at, incarnation, until)), .. }) = self.calls.get(&call) else {
+            return;
+        };
+        if (*at, *incarnation) != (number, self.brokers[number].incarnation) {
             return;
         }
         if self.now < *until {
-            let to = Some((*at, *life));
-            return self.mail.send(self.now + LOOK_EVERY_MS, to, What::AskAgain(call));
+            let to = Some((*at, *incarnation));
+            return self.events.send(self.now + RETRY_EVERY_MS, to, SimEvent::RetryCall(call));
         }
-        self.tell_caller(number, call, Err(EngineError::Stopped));
+        self.answer_caller(number, call, Err(EngineError::Stopped));
     }
 
-    fn tell_caller(&mut self, number: usize, call: u64, answer: Result<Reply, EngineError>) {
-        let asked = self.calls.get(&call).and_then(|call| call.at);
-        if asked.is_some_and(|(at, life, _)| (at, life) == (number, self.brokers[number].life)) {
-            let at = self.now + self.travel();
-            self.mail.send(at, None, What::Heard(call, Box::new(answer)));
+    fn answer_caller(&mut self, number: usize, call: u64, answer: Result<Reply, EngineError>) {
+        let sent = self.calls.get(&call).and_then(|call| call.at);
+        if sent.is_some_and(|(at, incarnation, _)| {
+            (at, incarnation) == (number, self.brokers[number].incarnation)
+        }) {
+            let at = self.now + self.latency();
+            self.events.send(at, None, SimEvent::CallerAnswered(call, Box::new(answer)));
         }
     }
 
-    /// A caller hears an answer.
-    pub(crate) fn heard(&mut self, number: u64, answer: Result<Reply, EngineError>) {
+    /// Handles an answer at a caller.
+    pub(crate) fn on_answer(&mut self, number: u64, answer: Result<Reply, EngineError>) {
         let Some(call) = self.calls.get_mut(&number) else { return };
-        let undone =
+        let not_executed =
             matches!(answer, Err(EngineError::Stopped | EngineError::Away | EngineError::Busy));
         let unknown = answer == Err(EngineError::Lost) && call.repeatable;
-        if (undone || unknown) && call.tries < TRIES_MAX {
+        if (not_executed || unknown) && call.tries < TRIES_MAX {
             call.at = None;
-            let at = self.now + self.dice.between(50, 500);
-            return self.mail.send(at, None, What::CallAgain(number));
+            let at = self.now + self.random.between(50, 500);
+            return self.events.send(at, None, SimEvent::CallerRetries(number));
         }
         self.calls.remove(&number);
     }
 
-    /// A caller waits no longer: what came of it is not known.
-    pub(crate) fn call_over(&mut self, number: u64) {
-        let Some(Call { at: Some((_, _, until)), .. }) = self.calls.get(&number) else { return };
-        // It may be of an earlier try.
-        if until + (ANSWER_MAX_MS - ASK_MAX_MS) <= self.now {
-            self.heard(number, Err(EngineError::Lost));
+    /// Handles the timeout of a caller: it is not known whether the command was executed.
+    pub(crate) fn on_call_timeout(&mut self, number: u64) {
+        let Some(SimCall { at: Some((_, _, until)), .. }) = self.calls.get(&number) else { return };
+        // The timeout may belong to an earlier try.
+        if until + (CALL_MAX_MS - WAIT_FOR_OWNER_MAX_MS) <= self.now {
+            self.on_answer(number, Err(EngineError::Lost));
         }
     }
 }

@@ -1,15 +1,18 @@
-//! A simulation: brokers, leases, a store and clocks, in which one seed decides everything.
+//! A simulation of a cluster: brokers, leases, a store and clocks, in which one seed decides
+//! everything.
 //!
-//! In: a seed. Out: what happened, or the promise that was broken and the story that led there. The decisions are the real ones:
-//! [`Member`](punctual_cluster::Member) of `cluster` and [`Owner`](punctual_engine::Owner) of `engine` are plain values, and so is the memory store. What
-//! `server` does with threads, connections and time, a small shell does here with letters that a seed delays, reorders and loses.
+//! The decisions are the real ones: [`Member`](punctual_cluster::Member),
+//! [`Owner`](punctual_engine::Owner) and the memory store are plain values, as in production. What
+//! `server` does with threads, connections and timers, a small shell does here with events that the
+//! seed delays, reorders and loses. A run ends with counts of what happened, or with the promise that
+//! was broken and the trace that led there.
 //!
-//! `docs/sim.md` says what is simulated, what is checked, and what is not.
+//! `docs/sim.md` describes what is simulated, what is checked, and what is not.
 
 mod clock;
-mod dice;
+mod random;
 
-mod mail;
+mod event_queue;
 mod store;
 
 mod broker;
@@ -18,72 +21,73 @@ mod faults;
 
 mod forward;
 mod shell;
-mod world;
+mod simulation;
 
-mod story;
+mod checker;
+mod figures;
+mod trace;
 mod variant;
-mod witness;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use story::Story;
-use world::World;
+use simulation::Simulation;
+use trace::Trace;
 
+pub use checker::BrokenPromise;
+pub use figures::SimFigures;
 pub use variant::Variant;
-pub use witness::Broken;
-pub use world::Figures;
 
-/// A life in which a promise was broken.
+/// A run in which a promise was broken.
 #[derive(Debug, Clone)]
-pub struct Failure {
-    /// Which life.
+pub struct SimFailure {
+    /// The seed of the run.
     pub seed: u64,
-    /// What was broken.
-    pub broken: Broken,
-    /// Its last steps.
-    pub story: Vec<String>,
+    /// The promise that was broken first.
+    pub broken: BrokenPromise,
+    /// The faults and the last steps of the run.
+    pub trace: Vec<String>,
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for SimFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for line in &self.story {
+        for line in &self.trace {
             writeln!(f, "{line}")?;
         }
-        let Broken { promise, seen } = &self.broken;
-        writeln!(f, "broken: {promise}: {seen}")?;
-        write!(f, "again: tools/sim {}", self.seed)
+        let BrokenPromise { promise, observed } = &self.broken;
+        writeln!(f, "broken: {promise}: {observed}")?;
+        write!(f, "to repeat: tools/sim {}", self.seed)
     }
 }
 
-/// Lives one life. A failing one is lived again to be told.
-pub fn live(seed: u64, variant: Variant) -> Result<Figures, Box<Failure>> {
-    let broken = match once(seed, variant, Story::default()) {
+/// Runs one seed. A run that fails is repeated to record its trace.
+pub fn run(seed: u64, variant: Variant) -> Result<SimFigures, Box<SimFailure>> {
+    let broken = match once(seed, variant, Trace::default()) {
         Ok(figures) => return Ok(figures),
         Err(broken) => broken,
     };
-    let story = Story::told();
-    let again = once(seed, variant, story.clone());
+    let trace = Trace::recording();
+    let again = once(seed, variant, trace.clone());
     let broken = match again {
         Err(again) if again == broken => broken,
-        // Something besides the seed decides: no seed means anything then.
-        _ => Broken {
+        // Something other than the seed has an influence, so no seed can be trusted.
+        _ => BrokenPromise {
             promise: "a seed decides everything",
-            seen: format!("{broken:?}, then {again:?}"),
+            observed: format!("{broken:?}, then {again:?}"),
         },
     };
-    Err(Box::new(Failure { seed, broken, story: story.lines() }))
+    Err(Box::new(SimFailure { seed, broken, trace: trace.lines() }))
 }
 
-/// Only what is broken, without the story.
-pub fn look(seed: u64, variant: Variant) -> Result<Figures, Broken> {
-    once(seed, variant, Story::default())
+/// Runs one seed without recording a trace.
+pub fn check(seed: u64, variant: Variant) -> Result<SimFigures, BrokenPromise> {
+    once(seed, variant, Trace::default())
 }
 
-fn once(seed: u64, variant: Variant, story: Story) -> Result<Figures, Broken> {
-    let life = AssertUnwindSafe(|| World::new(seed, variant, story).live());
-    catch_unwind(life).unwrap_or_else(|panic| {
+fn once(seed: u64, variant: Variant, trace: Trace) -> Result<SimFigures, BrokenPromise> {
+    let run = AssertUnwindSafe(|| Simulation::new(seed, variant, trace).run());
+    catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(Broken { promise: "no panic", seen: text.unwrap_or_default() })
+        Err(BrokenPromise { promise: "no panic", observed: text.unwrap_or_default() })
     })
 }

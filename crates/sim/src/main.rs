@@ -1,23 +1,23 @@
-//! `tools/sim`: one seed with its story, or many.
+//! `tools/sim`: runs one seed and prints its trace if it fails, or runs many seeds.
 //!
 //! ```text
-//! sim SEED                         one life; the story if it breaks a promise
-//! sim --seeds COUNT [--from SEED]  many lives, on all cores; stops at the first that breaks one
+//! sim SEED                         one run; prints the trace if it breaks a promise
+//! sim --seeds COUNT [--from SEED]  many runs, on all cores; stops at the first that breaks a promise
 //! ```
 
-#![allow(clippy::print_stdout, reason = "it speaks with people")]
+#![allow(clippy::print_stdout, reason = "this is a command-line tool")]
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use punctual_sim::{Figures, Variant, live};
+use punctual_sim::{SimFigures, Variant, run};
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let number = |word: &str| word.parse::<u64>().ok();
-    match words.as_slice() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let number = |argument: &str| argument.parse::<u64>().ok();
+    match arguments.as_slice() {
         ["--seeds", count] => number(count).map_or_else(usage, |count| many(1, count)),
         ["--seeds", count, "--from", first] => match (number(count), number(first)) {
             (Some(count), Some(first)) => many(first, count),
@@ -34,7 +34,7 @@ fn usage() -> ExitCode {
 }
 
 fn one(seed: u64) -> ExitCode {
-    match live(seed, Variant::Sound) {
+    match run(seed, Variant::Sound) {
         Ok(figures) => {
             println!("seed {seed} keeps all promises: {figures:?}");
             ExitCode::SUCCESS
@@ -47,11 +47,11 @@ fn one(seed: u64) -> ExitCode {
 }
 
 fn many(first: u64, count: u64) -> ExitCode {
-    // What panics is a broken promise, and told as such.
+    // A panic is reported as a broken promise, so the hook prints nothing.
     std::panic::set_hook(Box::new(|_| {}));
     let next = AtomicU64::new(first);
     let failed = AtomicBool::new(false);
-    let all = Mutex::new((0u64, Figures::default()));
+    let all = Mutex::new((0u64, SimFigures::default()));
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -61,7 +61,7 @@ fn many(first: u64, count: u64) -> ExitCode {
                     if seed >= first.saturating_add(count) {
                         return;
                     }
-                    match live(seed, Variant::Sound) {
+                    match run(seed, Variant::Sound) {
                         Ok(figures) => {
                             let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                             all.0 += 1;
@@ -77,7 +77,7 @@ fn many(first: u64, count: u64) -> ExitCode {
             });
         }
     });
-    let (lives, figures) = *all.lock().unwrap_or_else(PoisonError::into_inner);
-    println!("{lives} lives kept all promises; all together {figures:?}");
+    let (runs, figures) = *all.lock().unwrap_or_else(PoisonError::into_inner);
+    println!("{runs} runs kept all promises; in total {figures:?}");
     if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -20,12 +20,12 @@ use punctual_store::{
     StoreError, TaskStore,
 };
 
-use crate::clock::Clock;
+use crate::clock::SimClock;
 use crate::variant::Variant;
 
 /// A question to the store.
 #[derive(Debug)]
-pub(crate) enum Question {
+pub(crate) enum StoreRequest {
     /// Of a member, and the time before it was asked.
     Member(MemberAction, Timestamp),
     /// Of an owner.
@@ -34,37 +34,37 @@ pub(crate) enum Question {
 
 /// Its answer.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum StoreAnswer {
     Member(MemberEvent),
     Owner(PartitionId, Epoch, Event),
 }
 
-pub(crate) struct Store {
+pub(crate) struct SimStore {
     pub(crate) memory: MemoryStore,
     partitions: Partitions,
-    pub(crate) clock: Clock,
+    pub(crate) clock: SimClock,
     lease: Duration,
     variant: Variant,
     /// All that was made, and when, by the store's clock.
-    made: Vec<(Timestamp, Made)>,
+    made: Vec<(Timestamp, StoredWrite)>,
     /// The batch of each partition that was made last.
     last: BTreeMap<PartitionId, (Epoch, BatchNo)>,
     /// The last epoch under which a batch was accepted.
     accepted: BTreeMap<PartitionId, Epoch>,
     /// A write under an older epoch was accepted after one under a newer.
-    pub(crate) went_down: Option<(PartitionId, Epoch, Epoch)>,
+    pub(crate) epoch_decreased: Option<(PartitionId, Epoch, Epoch)>,
     /// What a failover has lost and no owner has sent again yet.
-    lost: BTreeMap<PartitionId, Lost>,
+    lost: BTreeMap<PartitionId, LostBatches>,
     /// No failover has lost anything.
-    pub(crate) lost_none: bool,
+    pub(crate) nothing_lost: bool,
     /// Tasks of which something was lost, be it for a moment: until its owner notices, whoever reads sees the past.
     pub(crate) disturbed: BTreeSet<TaskId>,
     /// Tasks of which something was lost, with the owner that knew: nothing is promised of them.
-    forgiven: BTreeSet<TaskId>,
+    excused: BTreeSet<TaskId>,
 }
 
 #[derive(Debug, Clone)]
-enum Made {
+enum StoredWrite {
     Acquired(Seat, BrokerId, Timestamp),
     Renewed(Lease, Timestamp),
     Released(Lease),
@@ -72,15 +72,15 @@ enum Made {
 }
 
 #[derive(Debug, Default)]
-struct Lost {
+struct LostBatches {
     batches: BTreeSet<BatchNo>,
     tasks: BTreeSet<TaskId>,
 }
 
-impl Store {
+impl SimStore {
     pub(crate) fn new(
         partitions: Partitions,
-        clock: Clock,
+        clock: SimClock,
         lease: Duration,
         variant: Variant,
     ) -> Self {
@@ -93,29 +93,36 @@ impl Store {
             made: Vec::new(),
             last: BTreeMap::new(),
             accepted: BTreeMap::new(),
-            went_down: None,
+            epoch_decreased: None,
             lost: BTreeMap::new(),
-            lost_none: true,
+            nothing_lost: true,
             disturbed: BTreeSet::new(),
-            forgiven: BTreeSet::new(),
+            excused: BTreeSet::new(),
         }
     }
 
     /// Answers a question of a broker at a true time.
-    pub(crate) fn answer(&mut self, broker: &BrokerId, question: Question, now: u64) -> Answer {
+    pub(crate) fn answer(
+        &mut self,
+        broker: &BrokerId,
+        request: StoreRequest,
+        now: u64,
+    ) -> StoreAnswer {
         let at = self.clock.at(now);
         self.memory.set_time(at).expect("nothing panics in it");
-        match question {
-            Question::Member(asked, then) => {
-                Answer::Member(self.of_member(broker, asked, then, at))
+        match request {
+            StoreRequest::Member(asked, then) => {
+                StoreAnswer::Member(self.handle_member(broker, asked, then, at))
             }
-            Question::Owner(partition, epoch, action) => {
-                Answer::Owner(partition, epoch, self.of_owner(partition, epoch, action, at))
-            }
+            StoreRequest::Owner(partition, epoch, action) => StoreAnswer::Owner(
+                partition,
+                epoch,
+                self.handle_owner(partition, epoch, action, at),
+            ),
         }
     }
 
-    fn of_member(
+    fn handle_member(
         &mut self,
         broker: &BrokerId,
         asked: MemberAction,
@@ -130,7 +137,7 @@ impl Store {
             MemberAction::Acquire(seat) => {
                 let answer = ready(self.memory.acquire(seat, broker, lease, then));
                 if answer.is_ok() {
-                    self.made.push((at, Made::Acquired(seat, broker.clone(), then)));
+                    self.made.push((at, StoredWrite::Acquired(seat, broker.clone(), then)));
                     self.taken(seat);
                 }
                 MemberEvent::Acquired(seat, answer)
@@ -138,13 +145,13 @@ impl Store {
             MemberAction::Renew(held) => {
                 let answer = ready(self.memory.renew(&held, lease, then));
                 if answer.is_ok() {
-                    self.made.push((at, Made::Renewed(held.clone(), then)));
+                    self.made.push((at, StoredWrite::Renewed(held.clone(), then)));
                 }
                 MemberEvent::Renewed(held.seat, answer)
             }
             MemberAction::Release(held) => {
                 let answer = ready(self.memory.release(&held));
-                self.made.push((at, Made::Released(held.clone())));
+                self.made.push((at, StoredWrite::Released(held.clone())));
                 MemberEvent::Released(held.seat, answer)
             }
             MemberAction::Propose(held, assignment) => {
@@ -156,7 +163,7 @@ impl Store {
         }
     }
 
-    fn of_owner(
+    fn handle_owner(
         &mut self,
         partition: PartitionId,
         epoch: Epoch,
@@ -188,7 +195,7 @@ impl Store {
         batch: Batch,
         at: Timestamp,
     ) -> Result<(), StoreError> {
-        let batch = self.spoilt(batch);
+        let batch = self.corrupted(batch);
         let made = ready(self.memory.apply(partition, epoch, batch.clone()));
         match made {
             Ok(()) => {
@@ -203,7 +210,7 @@ impl Store {
                     let lies = self.variant == Variant::StoreMakesWhatItRefuses
                         && batch.changes.iter().any(|change| change.grows())
                         && batch.number.get() % 5 == 4;
-                    self.made.push((at, Made::Applied(partition, epoch, batch)));
+                    self.made.push((at, StoredWrite::Applied(partition, epoch, batch)));
                     if lies {
                         return Err(StoreError::Full {
                             room: Resource::Disk,
@@ -222,7 +229,7 @@ impl Store {
     }
 
     /// A broken store makes something else of a batch.
-    fn spoilt(&self, mut batch: Batch) -> Batch {
+    fn corrupted(&self, mut batch: Batch) -> Batch {
         batch.changes.retain(|change| match (self.variant, &**change) {
             (Variant::StoreForgetsTasks, Change::Put(task)) => task.id.sequence().get() % 5 != 4,
             (Variant::StoreForgetsCancels, Change::Settle { record, .. }) => {
@@ -245,7 +252,7 @@ impl Store {
     fn accept(&mut self, partition: PartitionId, epoch: Epoch) {
         let last = self.accepted.entry(partition).or_insert(epoch);
         if *last > epoch {
-            self.went_down = Some((partition, *last, epoch));
+            self.epoch_decreased = Some((partition, *last, epoch));
         }
         *last = epoch.max(*last);
     }
@@ -255,21 +262,21 @@ impl Store {
         if let Seat::Partition(partition) = seat
             && let Some(lost) = self.lost.remove(&partition)
         {
-            self.forgiven.extend(lost.tasks);
+            self.excused.extend(lost.tasks);
         }
     }
 
     /// Whether nothing is promised of a task: what was lost of it nobody has sent again. An owner that has nothing to write does
     /// not notice.
-    pub(crate) fn is_forgiven(&self, id: TaskId) -> bool {
-        self.forgiven.contains(&id) || self.lost.values().any(|lost| lost.tasks.contains(&id))
+    pub(crate) fn is_excused(&self, id: TaskId) -> bool {
+        self.excused.contains(&id) || self.lost.values().any(|lost| lost.tasks.contains(&id))
     }
 
     /// Fails over to a replica that lacks all batches since then, and all heartbeats. Out: how many batches are lost.
     pub(crate) fn fail_over(&mut self, since: Timestamp) -> usize {
         let mut owned_since = BTreeMap::new();
         for (index, (_, made)) in self.made.iter().enumerate() {
-            if let Made::Acquired(Seat::Partition(partition), ..) = made {
+            if let StoredWrite::Acquired(Seat::Partition(partition), ..) = made {
                 owned_since.insert(*partition, index);
             }
         }
@@ -277,14 +284,14 @@ impl Store {
         let mut kept = Vec::with_capacity(self.made.len());
         for (index, (at, made)) in std::mem::take(&mut self.made).into_iter().enumerate() {
             match made {
-                Made::Applied(partition, _, batch)
+                StoredWrite::Applied(partition, _, batch)
                     if at > since && owned_since.get(&partition).is_some_and(|it| index > *it) =>
                 {
                     let lost = self.lost.entry(partition).or_default();
                     count += usize::from(lost.batches.insert(batch.number));
                     lost.tasks.extend(batch.changes.iter().map(|change| change.task_id()));
                     self.disturbed.extend(&lost.tasks);
-                    self.lost_none = false;
+                    self.nothing_lost = false;
                 }
                 made => kept.push((at, made)),
             }
@@ -292,26 +299,28 @@ impl Store {
         self.made = kept;
         self.last.clear();
         for (_, made) in &self.made {
-            if let Made::Applied(partition, epoch, batch) = made {
+            if let StoredWrite::Applied(partition, epoch, batch) = made {
                 self.last.insert(*partition, (*epoch, batch.number));
             }
         }
-        self.make_again();
+        self.replay();
         count
     }
 
-    fn make_again(&mut self) {
+    fn replay(&mut self) {
         self.memory = MemoryStore::new(self.partitions);
         let lease = self.lease;
         for (at, made) in &self.made {
             self.memory.set_time(*at).expect("nothing panics in it");
             let done = match made {
-                Made::Acquired(seat, broker, then) => {
+                StoredWrite::Acquired(seat, broker, then) => {
                     ready(self.memory.acquire(*seat, broker, lease, *then)).map(drop)
                 }
-                Made::Renewed(held, then) => ready(self.memory.renew(held, lease, *then)).map(drop),
-                Made::Released(held) => ready(self.memory.release(held)),
-                Made::Applied(partition, epoch, batch) => {
+                StoredWrite::Renewed(held, then) => {
+                    ready(self.memory.renew(held, lease, *then)).map(drop)
+                }
+                StoredWrite::Released(held) => ready(self.memory.release(held)),
+                StoredWrite::Applied(partition, epoch, batch) => {
                     ready(self.memory.apply(*partition, *epoch, batch.clone()))
                 }
             };

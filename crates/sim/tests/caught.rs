@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
 
-use punctual_sim::{Variant, look};
+use punctual_sim::{Variant, check};
 
 /// Lives until something that is broken must have been caught.
 const SEEDS: u64 = 150;
@@ -11,7 +11,7 @@ const SEEDS: u64 = 150;
 fn is_caught(variant: Variant, promises: &[&str]) {
     let mut others = Vec::new();
     for seed in 1..=SEEDS {
-        let Err(broken) = look(seed, variant) else { continue };
+        let Err(broken) = check(seed, variant) else { continue };
         if promises.iter().any(|promise| broken.promise.starts_with(promise)) {
             return;
         }

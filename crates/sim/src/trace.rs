@@ -8,23 +8,23 @@ const STEPS_MAX: usize = 400;
 
 /// A story that is told, or that nobody listens to. Clones share it: it outlives a world that panics.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Story(Option<Arc<Mutex<Lines>>>);
+pub(crate) struct Trace(Option<Arc<Mutex<TraceLines>>>);
 
 #[derive(Debug, Default)]
-struct Lines {
+struct TraceLines {
     /// What went wrong, all of it.
     faults: Vec<String>,
     /// The last steps.
     steps: VecDeque<String>,
 }
 
-impl Story {
-    pub(crate) fn told() -> Self {
+impl Trace {
+    pub(crate) fn recording() -> Self {
         Self(Some(Arc::default()))
     }
 
     /// Adds a step, made only if somebody listens.
-    pub(crate) fn tell(&self, now: u64, line: impl FnOnce() -> String) {
+    pub(crate) fn record(&self, now: u64, line: impl FnOnce() -> String) {
         let Some(lines) = &self.0 else { return };
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.steps.len() == STEPS_MAX {
@@ -34,7 +34,7 @@ impl Story {
     }
 
     /// Adds what is never left out.
-    pub(crate) fn tell_fault(&self, now: u64, line: impl FnOnce() -> String) {
+    pub(crate) fn record_fault(&self, now: u64, line: impl FnOnce() -> String) {
         let Some(lines) = &self.0 else { return };
         let line = at(now, &line());
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
-//! The witness: stands at the receivers and at the owners' doors, and knows what was promised.
+//! Checks the promises of `docs/guarantees.md`.
 //!
-//! In: what callers wanted, what owners answered, what receivers got, each with the true time. Out: the first promise of
-//! `guarantees.md` that was broken. It knows nothing of how brokers decide.
+//! The checker sees what callers want, what owners answer and what receivers get, each with the
+//! true time. It records the first promise that was broken. It knows nothing of how brokers decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,38 +12,39 @@ use punctual_core::{
 use punctual_engine::{Cancelled, Command, Delivery, EngineError, Reply, Scheduled, Subject};
 use punctual_store::{Filter, Position, TaskStore};
 
-use crate::store::{Store, ready};
+use crate::store::{SimStore, ready};
 
-/// A page of all that there is.
+/// A page size that includes everything.
 const ALL: usize = 100_000;
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
-    /// Which one of `guarantees.md`, or what else must hold.
+pub struct BrokenPromise {
+    /// The promise: one of `docs/guarantees.md`, or another condition that must hold.
     pub promise: &'static str,
-    /// What was seen.
-    pub seen: String,
+    /// What was observed.
+    pub observed: String,
 }
 
-/// What a caller ordered.
+/// A task that a caller ordered.
 #[derive(Debug, Clone)]
-pub(crate) struct Ordered {
+pub(crate) struct OrderedTask {
     pub(crate) key: Option<String>,
     pub(crate) guarantee: Guarantee,
     pub(crate) attempts_max: u16,
-    /// Due again and again, or to be armed again.
-    pub(crate) goes_on: bool,
-    /// Its creation is repeatable.
+    /// It fires repeatedly, or can be armed again.
+    pub(crate) recurs: bool,
+    /// Its creation has an idempotency key.
     pub(crate) receipt: bool,
 }
 
-/// What was answered about a task.
+/// What was promised about a task.
 #[derive(Debug)]
-struct Promise {
+struct TaskPromise {
     order: usize,
-    /// Of the owner that answered it last. What a newer owner does comes after all that an older one has done, in whatever order their
-    /// answers come: a broker that was paused may answer late.
+    /// The epoch of the owner that answered last. What a newer owner does comes after everything
+    /// that an older one did, in whatever order their answers arrive: a broker that was paused may
+    /// answer late.
     epoch: Epoch,
     over: bool,
     version: Version,
@@ -51,47 +52,47 @@ struct Promise {
 }
 
 /// A delivery as its receiver sees it.
-pub(crate) struct Seen<'a> {
+pub(crate) struct SentDelivery<'a> {
     pub(crate) delivery: &'a Delivery,
     pub(crate) partition: PartitionId,
     pub(crate) epoch: Epoch,
     /// The true time.
     pub(crate) now: u64,
-    /// What the broker's clock says.
-    pub(crate) says: Timestamp,
-    /// By how much that may be wrong at this time, in milliseconds.
+    /// The time by the broker's clock.
+    pub(crate) local_time: Timestamp,
+    /// How far that clock may be wrong at this time, in milliseconds.
     pub(crate) error_max: i64,
 }
 
 #[derive(Default)]
-pub(crate) struct Witness {
-    pub(crate) orders: Vec<Ordered>,
-    promises: BTreeMap<TaskId, Promise>,
-    /// What each fire was received as.
+pub(crate) struct PromiseChecker {
+    pub(crate) orders: Vec<OrderedTask>,
+    promises: BTreeMap<TaskId, TaskPromise>,
+    /// The attempts that were received, by fire.
     received: BTreeMap<FireId, Vec<AttemptNo>>,
     acked: BTreeSet<FireId>,
-    /// Those whose courier heard it.
+    /// Fires whose courier got the ack before its timeout.
     acked_in_time: BTreeSet<FireId>,
     refused: BTreeSet<FireId>,
-    /// The newest owner that has acted.
+    /// The epoch of the newest owner that has acted.
     acting: BTreeMap<PartitionId, Epoch>,
-    /// Tasks that were made for an order.
+    /// The tasks that were created, by order.
     made: BTreeMap<usize, BTreeSet<TaskId>>,
-    /// Those of them that somebody was told of.
-    told: BTreeMap<usize, BTreeSet<TaskId>>,
-    /// How often nobody knows whether one was made for an order.
+    /// Those that were reported to a caller.
+    reported: BTreeMap<usize, BTreeSet<TaskId>>,
+    /// How often it is not known whether an order created a task.
     unknown_of: BTreeMap<usize, usize>,
     created: BTreeSet<TaskId>,
     replaced: BTreeSet<TaskId>,
-    /// Creations of which nobody knows whether they were made.
+    /// Creations of which it is not known whether they happened.
     unknown: i64,
-    /// Nothing goes wrong in this life, so nothing is received twice.
+    /// Nothing fails in this run, so nothing may be received twice.
     peaceful: bool,
     pub(crate) lag_max_ms: u64,
-    pub(crate) broken: Option<Broken>,
+    pub(crate) broken: Option<BrokenPromise>,
 }
 
-impl Witness {
+impl PromiseChecker {
     pub(crate) fn new(peaceful: bool) -> Self {
         Self { peaceful, ..Self::default() }
     }
@@ -100,11 +101,11 @@ impl Witness {
         self.received.values().map(Vec::len).sum()
     }
 
-    pub(crate) fn break_promise(&mut self, promise: &'static str, seen: String) {
-        self.broken.get_or_insert(Broken { promise, seen });
+    pub(crate) fn break_promise(&mut self, promise: &'static str, observed: String) {
+        self.broken.get_or_insert(BrokenPromise { promise, observed });
     }
 
-    /// An owner has answered a command.
+    /// Records the answer of an owner to a command.
     pub(crate) fn answered(
         &mut self,
         command: &Command,
@@ -149,13 +150,14 @@ impl Witness {
     ) {
         let task = scheduled.task();
         self.made.entry(number).or_default().insert(task.id);
-        self.told.entry(number).or_default().insert(task.id);
+        self.reported.entry(number).or_default().insert(task.id);
         self.check_receipt(number, disturbed);
-        // What was made before and is only told again says nothing about what its key names now.
+        // A repeated answer about an earlier creation says nothing about the present task of its
+        // key.
         let again = matches!(scheduled, Scheduled::Created(_)) && task.id.epoch() != epoch;
         let known = self.promises.get(&task.id);
         if again || known.is_some_and(|known| known.version >= task.version) {
-            // Its receipt, which says that it was created, may be seen before it.
+            // The receipt, which says that the task was created, may arrive before this answer.
             if let Scheduled::Replaced(_) = scheduled {
                 self.replaced.insert(task.id);
             }
@@ -166,7 +168,7 @@ impl Witness {
             let key = key.clone();
             for (id, promise) in &mut self.promises {
                 if self.orders[promise.order].key.as_ref() == Some(&key) && *id != task.id {
-                    // One of the two is over: the one that was there first.
+                    // One of the two tasks with this key has ended: the older one.
                     let late = promise.epoch > epoch;
                     promise.over |= !late;
                     over |= late;
@@ -177,7 +179,7 @@ impl Witness {
             self.created.insert(task.id);
         }
         let (version, fire_at) = (task.version, task.fire_at);
-        let promise = Promise { order: number, epoch, over, version, fire_at };
+        let promise = TaskPromise { order: number, epoch, over, version, fire_at };
         let known = self.promises.entry(task.id).or_insert(promise);
         if version > known.version {
             (known.order, known.version, known.fire_at) = (number, version, fire_at);
@@ -185,12 +187,12 @@ impl Witness {
         }
     }
 
-    /// One that the store has forgotten may have taken its receipt along.
+    /// If the store lost a task, it may have lost its receipt too.
     fn check_receipt(&mut self, number: usize, disturbed: &BTreeSet<TaskId>) {
         let made = self.made.get(&number).map_or(0, |made| made.difference(disturbed).count());
         if self.orders[number].receipt && made > 1 {
-            let seen = format!("order {number} has an idempotency key and made {made} tasks");
-            self.break_promise("G12 create is idempotent", seen);
+            let observed = format!("order {number} has an idempotency key and made {made} tasks");
+            self.break_promise("G12 create is idempotent", observed);
         }
     }
 
@@ -198,7 +200,7 @@ impl Witness {
         for (id, promise) in &mut self.promises {
             let same = match subject {
                 Subject::Id(_, cancelled) => id == cancelled,
-                // What a newer owner has put under the name is another.
+                // A task that a newer owner created with the same key is another task.
                 Subject::Key(_, key) => {
                     self.orders[promise.order].key.as_deref() == Some(key.as_str())
                         && promise.epoch <= epoch
@@ -217,32 +219,32 @@ impl Witness {
 
     fn living(&self, key: &TaskKey) -> Option<TaskId> {
         let named =
-            |promise: &Promise| self.orders[promise.order].key.as_deref() == Some(key.as_str());
+            |promise: &TaskPromise| self.orders[promise.order].key.as_deref() == Some(key.as_str());
         let living = self.promises.iter().filter(|(_, promise)| !promise.over && named(promise));
-        // Only one that the answer must be about is known.
+        // Returns a task only if it is certain which one the answer is about.
         let mut living = living.map(|(id, _)| *id);
         living.next().filter(|_| living.next().is_none())
     }
 
-    /// A task of which something was promised, to be changed by its id.
+    /// Returns the tasks about which something was promised.
     pub(crate) fn promised(&self) -> Vec<TaskId> {
         self.promises.keys().copied().collect()
     }
 
-    /// A receiver gets a delivery.
-    pub(crate) fn receive(&mut self, seen: &Seen<'_>, disturbed: &BTreeSet<TaskId>) {
-        let Seen { delivery, partition, epoch, .. } = *seen;
+    /// Checks a delivery that a receiver gets.
+    pub(crate) fn receive(&mut self, sent: &SentDelivery<'_>, disturbed: &BTreeSet<TaskId>) {
+        let SentDelivery { delivery, partition, epoch, .. } = *sent;
         let FireId { task: id, .. } = delivery.fire_id;
-        let told = describe(delivery);
-        // A clock that was wrong may have sent it before: whoever tries again goes by what was sent.
+        let reported = describe(delivery);
+        // A broker with a wrong clock may have sent it before, and a retry follows what was sent.
         let first = !self.received.contains_key(&delivery.fire_id);
         if first {
-            self.check_time(seen, &told);
+            self.check_time(sent, &reported);
         }
         let newest = self.acting.entry(partition).or_insert(epoch);
         if epoch < *newest {
-            let seen = format!("{partition} {epoch} sends {told} after {newest} has acted");
-            self.break_promise("G11 one owner acts", seen);
+            let observed = format!("{partition} {epoch} sends {reported} after {newest} has acted");
+            self.break_promise("G11 one owner acts", observed);
         } else {
             *newest = epoch;
         }
@@ -257,64 +259,72 @@ impl Witness {
             return;
         }
         if self.orders[number].guarantee == Guarantee::AtMostOnce && times > 1 {
-            self.break_promise("G4 at most once", format!("received {times} times: {told}"));
+            self.break_promise("G4 at most once", format!("received {times} times: {reported}"));
         }
         if self.peaceful && twice {
-            self.break_promise("a graceful move doubles nothing", format!("sent twice: {told}"));
+            self.break_promise(
+                "a graceful move doubles nothing",
+                format!("sent twice: {reported}"),
+            );
         }
         if self.peaceful && self.acked_in_time.contains(&delivery.fire_id) {
             self.break_promise(
                 "a graceful move doubles nothing",
-                format!("acked, and sent: {told}"),
+                format!("acked, and sent: {reported}"),
             );
         }
-        self.check_promise(seen, first, &told);
+        self.check_promise(sent, first, &reported);
     }
 
-    fn check_promise(&mut self, seen: &Seen<'_>, first: bool, told: &str) {
-        let Some(promise) = self.promises.get(&seen.delivery.fire_id.task) else { return };
+    fn check_promise(&mut self, sent: &SentDelivery<'_>, first: bool, reported: &str) {
+        let Some(promise) = self.promises.get(&sent.delivery.fire_id.task) else { return };
         let (over, version, due) = (promise.over, promise.version, promise.fire_at);
         if over {
             self.break_promise(
                 "G7 cancel and replace are true",
-                format!("sent afterwards: {told}"),
+                format!("sent afterwards: {reported}"),
             );
         }
-        if seen.delivery.version < version {
-            let seen = format!("version {} was answered: {told}", version.get());
-            self.break_promise("G8 postpone is true", seen);
+        if sent.delivery.version < version {
+            let observed = format!("version {} was answered: {reported}", version.get());
+            self.break_promise("G8 postpone is true", observed);
         }
-        if first && seen.delivery.version == version && !self.is_kept_up(seen) && seen.says < due {
-            self.break_promise("G2 never early", format!("due at {}: {told}", due.as_millis()));
+        if first
+            && sent.delivery.version == version
+            && !self.recurs_or_unknown(sent)
+            && sent.local_time < due
+        {
+            self.break_promise("G2 never early", format!("due at {}: {reported}", due.as_millis()));
         }
     }
 
-    /// Whether its own time says nothing about the fire at hand.
-    fn is_kept_up(&self, seen: &Seen<'_>) -> bool {
-        let target = &seen.delivery.definition.target;
-        number(target).is_none_or(|number| self.orders[number].goes_on)
+    /// Returns whether the promised time says nothing about this fire.
+    fn recurs_or_unknown(&self, sent: &SentDelivery<'_>) -> bool {
+        let target = &sent.delivery.definition.target;
+        number(target).is_none_or(|number| self.orders[number].recurs)
     }
 
-    fn check_time(&mut self, seen: &Seen<'_>, told: &str) {
-        let (due, says) = (seen.delivery.fire_at, seen.says);
-        if says < due {
-            let seen = format!("at {} by the broker's own clock: {told}", says.as_millis());
-            return self.break_promise("G2 never early", seen);
+    fn check_time(&mut self, sent: &SentDelivery<'_>, reported: &str) {
+        let (due, local_time) = (sent.delivery.fire_at, sent.local_time);
+        if local_time < due {
+            let observed =
+                format!("at {} by the broker's own clock: {reported}", local_time.as_millis());
+            return self.break_promise("G2 never early", observed);
         }
-        let early = due.as_millis().saturating_sub(seen.now);
-        if i64::try_from(early).unwrap_or(i64::MAX) > seen.error_max {
+        let early = due.as_millis().saturating_sub(sent.now);
+        if i64::try_from(early).unwrap_or(i64::MAX) > sent.error_max {
             self.break_promise(
                 "G2 never early",
-                format!("{early} ms before the true time: {told}"),
+                format!("{early} ms before the true time: {reported}"),
             );
         }
-        if seen.delivery.attempt == AttemptNo::FIRST {
-            self.lag_max_ms = self.lag_max_ms.max(seen.now.saturating_sub(due.as_millis()));
+        if sent.delivery.attempt == AttemptNo::FIRST {
+            self.lag_max_ms = self.lag_max_ms.max(sent.now.saturating_sub(due.as_millis()));
         }
     }
 
-    /// What a receiver says.
-    pub(crate) fn says(&mut self, fire_id: FireId, outcome: &Outcome, in_time: bool) {
+    /// Records the answer of a receiver.
+    pub(crate) fn receiver_answered(&mut self, fire_id: FireId, outcome: &Outcome, in_time: bool) {
         match outcome {
             Outcome::Acked => {
                 self.acked.insert(fire_id);
@@ -325,8 +335,13 @@ impl Witness {
         }
     }
 
-    /// Everything has come to rest.
-    pub(crate) fn rest(&mut self, store: &Store, namespace: &Namespace, partitions: Partitions) {
+    /// Checks the final state of the store.
+    pub(crate) fn check_at_rest(
+        &mut self,
+        store: &SimStore,
+        namespace: &Namespace,
+        partitions: Partitions,
+    ) {
         let mut accepted = 0;
         let (mut letters, mut wrong) = (BTreeSet::new(), Vec::new());
         for partition in partitions.iter() {
@@ -344,7 +359,7 @@ impl Witness {
             let right = counts.scheduled == of(TaskState::Scheduled)
                 && counts.paused == of(TaskState::Paused)
                 && counts.dead_letters == kept;
-            if !right && store.lost_none {
+            if !right && store.nothing_lost {
                 wrong.push(format!("{partition}: {counts:?}, {kept} letters"));
             }
             accepted += counts.accepted();
@@ -355,38 +370,41 @@ impl Witness {
         }
         self.check_all_received(store, &letters);
         self.check_answers();
-        for seen in wrong {
-            self.break_promise("G15 counts add up", seen);
+        for observed in wrong {
+            self.break_promise("G15 counts add up", observed);
         }
         let created =
             i64::try_from(self.created.difference(&self.replaced).count()).unwrap_or(i64::MAX);
         let unknown = self.unknown;
         let superseded = self.superseded(store);
-        if store.lost_none && !(created - superseded..=created + unknown).contains(&accepted) {
-            let seen = format!("{accepted} accepted, {created} created, {unknown} unknown");
-            self.break_promise("G15 counts add up", seen);
+        if store.nothing_lost && !(created - superseded..=created + unknown).contains(&accepted) {
+            let observed = format!("{accepted} accepted, {created} created, {unknown} unknown");
+            self.break_promise("G15 counts add up", observed);
         }
     }
 
-    /// What was answered as not done is not done: whatever was received, somebody was told of, or told that nobody knows.
+    /// Checks that a command answered as not executed was not executed: every task that was
+    /// received was reported to its caller, or reported as unknown.
     fn check_answers(&mut self) {
         let mut broken = None;
         for (number, made) in &self.made {
-            let told = self.told.get(number).map_or(0, |told| made.intersection(told).count());
-            let untold = made.len() - told;
+            let reported =
+                self.reported.get(number).map_or(0, |reported| made.intersection(reported).count());
+            let unreported = made.len() - reported;
             let unknown = self.unknown_of.get(number).copied().unwrap_or_default();
-            if untold > unknown {
-                broken = Some(format!("order {number} made {untold} tasks unknown to its caller"));
+            if unreported > unknown {
+                broken =
+                    Some(format!("order {number} made {unreported} tasks unknown to its caller"));
             }
         }
-        if let Some(seen) = broken {
-            self.break_promise("not done is not done", seen);
+        if let Some(observed) = broken {
+            self.break_promise("not done is not done", observed);
         }
     }
 
-    /// Tasks that were claimed, whose name was given to another then, and that were not sent after all: they count as replaced,
-    /// although both were answered as created.
-    fn superseded(&self, store: &Store) -> i64 {
+    /// Counts claimed tasks whose key was reused before they were sent, and that were not sent in
+    /// the end: they count as replaced, although both were answered as created.
+    fn superseded(&self, store: &SimStore) -> i64 {
         let count = self.created.iter().filter(|id| {
             let records = ready(store.memory.history(id.partition(), **id, 1)).expect("is inside");
             let order = self.promises.get(id).map(|promise| &self.orders[promise.order]);
@@ -396,8 +414,8 @@ impl Witness {
         i64::try_from(count.count()).unwrap_or(i64::MAX)
     }
 
-    /// A dead letter has its reason.
-    fn check_letter(&mut self, task: &Task, reason: DeadReason, store: &Store) {
+    /// Checks that a dead letter has the right reason.
+    fn check_letter(&mut self, task: &Task, reason: DeadReason, store: &SimStore) {
         let Some(number) = number(&task.definition.target) else { return };
         if store.disturbed.contains(&task.id) {
             return;
@@ -412,23 +430,23 @@ impl Witness {
             _ => false,
         };
         if !right {
-            let seen = format!("{reason:?} after {} attempts: {fire_id}", task.attempts.len());
-            self.break_promise("G5 attempts go on until they are used up", seen);
+            let observed = format!("{reason:?} after {} attempts: {fire_id}", task.attempts.len());
+            self.break_promise("G5 attempts go on until they are used up", observed);
         }
     }
 
-    /// Nothing that was acknowledged is lost, and what is done was acked.
-    fn check_all_received(&mut self, store: &Store, letters: &BTreeSet<FireId>) {
+    /// Checks that nothing acknowledged is lost, and that every fire that is done was acked.
+    fn check_all_received(&mut self, store: &SimStore, letters: &BTreeSet<FireId>) {
         let mut broken = Vec::new();
         for (id, promise) in &self.promises {
-            if store.is_forgiven(*id) {
+            if store.is_excused(*id) {
                 continue;
             }
             let records = ready(store.memory.history(id.partition(), *id, ALL)).expect("is inside");
             for record in &records {
                 if record.end == FireEnd::Done && !self.acked.contains(&record.fire_id) {
-                    let seen = format!("done, and nobody has acked {}", record.fire_id);
-                    broken.push(("G5 attempts go on until one succeeds", seen));
+                    let observed = format!("done, and nobody has acked {}", record.fire_id);
+                    broken.push(("G5 attempts go on until one succeeds", observed));
                 }
             }
             let fires = FireId { task: *id, nominal_at: Timestamp::EPOCH }..=FireId {
@@ -441,17 +459,18 @@ impl Witness {
                 matches!(record.end, FireEnd::Cancelled | FireEnd::Replaced | FireEnd::Skipped(_))
             });
             if !(promise.over || received || dead || called_off) {
-                let seen = format!("order {} as {id}: neither received nor dead", promise.order);
-                broken.push(("G1 nothing acknowledged is lost", seen));
+                let observed =
+                    format!("order {} as {id}: neither received nor dead", promise.order);
+                broken.push(("G1 nothing acknowledged is lost", observed));
             }
         }
-        for (promise, seen) in broken {
-            self.break_promise(promise, seen);
+        for (promise, observed) in broken {
+            self.break_promise(promise, observed);
         }
     }
 }
 
-/// The number of the order that a delivery is for: it stands at the end of its address.
+/// Returns the number of the order of a delivery, which is at the end of its URL.
 pub(crate) fn number(target: &Target) -> Option<usize> {
     let Target::Http(http) = target else { return None };
     http.url().rsplit('/').next()?.parse().ok()
@@ -464,7 +483,7 @@ pub(crate) fn describe(delivery: &Delivery) -> String {
     format!("order {number} attempt {attempt} version {version} ({fire_id})")
 }
 
-/// Whether a schedule goes on by itself or by touches.
-pub(crate) fn goes_on(schedule: &Schedule) -> bool {
+/// Returns whether a task with this schedule can fire more than once.
+pub(crate) fn recurs(schedule: &Schedule) -> bool {
     !matches!(schedule, Schedule::Once(_))
 }

@@ -1,0 +1,119 @@
+//! Couriers.
+
+use super::*;
+
+impl Simulation {
+    pub(super) fn carry(
+        &mut self,
+        number: usize,
+        partition: PartitionId,
+        epoch: Epoch,
+        delivery: &Delivery,
+    ) {
+        let local_time = self.local_time(number);
+        let to = Some((number, self.brokers[number].incarnation));
+        self.brokers[number].in_flight_count += 1;
+        if delivery.lease_end.is_over(local_time) {
+            let back = SimEvent::DeliveryEnded(partition, epoch, delivery.report(None));
+            return self.events.send(self.now + 1, to, back);
+        }
+        let error_max = self.error_max(number);
+        let seen =
+            SentDelivery { delivery, partition, epoch, now: self.now, local_time, error_max };
+        self.checker.receive(&seen, &self.store.disturbed);
+        let timeout = u64::try_from(delivery.definition.timeout.as_millis()).unwrap_or(u64::MAX);
+        let (after, outcome) = self.receiver(delivery, timeout);
+        self.trace.record(self.now, || {
+            format!("b{number} sends {}: {} in {after} ms", describe(delivery), short(&outcome))
+        });
+        self.checker.receiver_answered(delivery.fire_id, &outcome, after <= timeout);
+        let outcome = match outcome {
+            Outcome::Failed { .. } if self.variant == Variant::CouriersLie => Outcome::Acked,
+            // The answer comes too late for the courier, though not for the receiver.
+            _ if after > timeout => Outcome::Expired,
+            outcome => outcome,
+        };
+        let back = SimEvent::DeliveryEnded(partition, epoch, delivery.report(Some(outcome)));
+        self.events.send(self.now + after.min(timeout), to, back);
+    }
+
+    /// What a receiver says, and after how long.
+    pub(super) fn receiver(&mut self, delivery: &Delivery, timeout: u64) -> (u64, Outcome) {
+        let quick = self.random.between(1, 40);
+        let failed = Outcome::Failed { reason: Reason::new("HTTP 500"), retry_in: None };
+        let Target::Http(http) = &delivery.definition.target else {
+            return (quick, Outcome::Acked);
+        };
+        match http.url() {
+            url if url.contains("flaky") => match self.random.below(6) {
+                0 => (quick, Outcome::Acked),
+                1 => (quick, Outcome::Refused { reason: Reason::new("HTTP 410") }),
+                _ => (quick, failed),
+            },
+            url if url.contains("slow") => (self.random.between(50, 3_500), Outcome::Acked),
+            url if url.contains("never") => (timeout, Outcome::Expired),
+            _ => (quick, Outcome::Acked),
+        }
+    }
+
+    pub(super) fn report(
+        &mut self,
+        number: usize,
+        partition: PartitionId,
+        epoch: Epoch,
+        report: Report,
+    ) {
+        if self.brokers[number].epoch(partition) == Some(epoch) {
+            return self.notify_owner(number, partition, OwnerEvent::Ended(vec![report]));
+        }
+        self.pass_on(number, partition, vec![report], self.now + FORWARD_MAX_MS);
+    }
+
+    /// Tells whoever owns a partition now what came of deliveries, or tries again a little later.
+    pub(super) fn pass_on(
+        &mut self,
+        number: usize,
+        partition: PartitionId,
+        reports: Vec<Report>,
+        until: u64,
+    ) {
+        let passed_on = |it: Report| Report::of(it.fire_id, it.attempt, it.fired_at, it.outcome);
+        let reports: Vec<_> = reports.into_iter().map(passed_on).collect();
+        if self.brokers[number].decides(partition) {
+            return self.notify_owner(number, partition, OwnerEvent::Ended(reports));
+        }
+        if self.now >= until {
+            return;
+        }
+        let from = (number, self.brokers[number].incarnation);
+        if let Some(peer) = self.remote_owner(number, partition)
+            && self.link_to(number, peer) == LinkState::Open
+        {
+            let at = self.now + self.latency();
+            let to = Some((peer, self.brokers[peer].incarnation));
+            self.brokers[number].in_flight_count += 1;
+            return self.events.send(
+                at,
+                to,
+                SimEvent::ReportsForwarded { from, partition, reports, until },
+            );
+        }
+        self.brokers[number].in_flight_count += 1;
+        let at = self.now + FORWARD_EVERY_MS;
+        self.events.send(at, Some(from), SimEvent::ForwardReports(partition, reports, until));
+    }
+
+    /// A broker that has left is told no more who owns what: it asks the store.
+    pub(super) fn read_owner(&mut self, number: usize, partition: PartitionId) {
+        if let Some(lease) = self.holder(partition) {
+            self.brokers[number].topology.note(partition, lease.broker, lease.epoch);
+        }
+    }
+
+    /// The other broker that has a partition, as far as this one knows.
+    pub(crate) fn remote_owner(&self, number: usize, partition: PartitionId) -> Option<usize> {
+        let owner = self.brokers[number].topology.owner(partition)?;
+        let other = self.brokers.iter().position(|broker| broker.id == owner.broker)?;
+        (other != number).then_some(other)
+    }
+}

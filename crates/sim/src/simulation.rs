@@ -1,0 +1,263 @@
+//! The world: brokers, a store and callers, true time, and the mail between them.
+//!
+//! In: a seed. Out: whether a promise was broken, and the story. Everything happens in one thread and in the order of the mail; chance
+//! is the seed's alone.
+//! Next door: `shell` does what members and owners want done, `forward` carries calls between brokers, `faults` says what goes wrong.
+
+mod inject;
+mod requests;
+mod rest;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use punctual_cluster::{Member, MemberConfig, MemberEvent};
+use punctual_core::{BrokerId, Epoch, Lease, PartitionId, Partitions, Seat, TaskState, Topology};
+use punctual_engine::{Action as OwnerAction, Event as OwnerEvent, Lookup, LookupResult};
+use punctual_store::{BatchNo, Filter, LeaseStore as _, Position, StoreError, TaskStore};
+
+use crate::broker::{BrokerState, SimBroker};
+use crate::callers::{self, SimCall};
+use crate::checker::{BrokenPromise, PromiseChecker};
+use crate::clock::SimClock;
+use crate::event_queue::{EventQueue, SimEvent};
+use crate::faults::{CutDirection, FaultPlan, SimFault};
+use crate::figures::SimFigures;
+use crate::random::SimRandom;
+use crate::shell::FORWARD_EVERY_MS;
+use crate::store::{SimStore, StoreAnswer, StoreRequest, ready};
+use crate::trace::Trace;
+use crate::variant::Variant;
+pub(crate) use requests::LinkState;
+use requests::PendingRequest;
+
+/// The true time at which every life begins.
+const BEGIN: u64 = 1_700_000_000_000;
+/// Steps of one life, at most: several times what a long one takes.
+const STEPS_MAX: u64 = 400_000;
+/// How long after the last fault everything must have come to rest.
+const REST_MAX_MS: u64 = 90_000;
+/// How far clocks are off where nothing is wrong with them.
+const CLOCK_ERROR_MS: u64 = 50;
+/// How far a clock may be off without anybody noticing: what is allowed, from a median that is off itself.
+const UNNOTICED_MS: i64 = 250 + 2 * CLOCK_ERROR_MS.cast_signed() + 20;
+/// How far a clock may be off from the others', as the product has it.
+const SKEW_MAX: Duration = Duration::from_millis(250);
+/// How much too fast or slow clocks run, in millionths.
+const FAST_BY_MAX: u64 = 500;
+/// How long an owner's question to the store may take.
+const OWNER_TIMEOUT_MS: u64 = 1_000;
+
+/// Tells the dice of late batches from those of everything else, so that a seed without them lives as it always did; this one
+/// because no seed that was kept before has them.
+const LATE: u64 = 0x01b8_0000_0000;
+/// From how long before a failover until how long after it batches may be late.
+const LATE_BEFORE_MS: u64 = 500;
+const LATE_AFTER_MS: u64 = 3_000;
+
+pub(crate) struct Simulation {
+    pub(crate) plan: FaultPlan,
+    pub(crate) random: SimRandom,
+    pub(crate) variant: Variant,
+    pub(crate) now: u64,
+    pub(crate) events: EventQueue,
+    pub(crate) store: SimStore,
+    pub(crate) brokers: Vec<SimBroker>,
+    pub(crate) partitions: Partitions,
+    pub(crate) calls: BTreeMap<u64, SimCall>,
+    pub(crate) call_number: u64,
+    pending: BTreeMap<u64, PendingRequest>,
+    request_number: u64,
+    pub(crate) checker: PromiseChecker,
+    pub(crate) figures: SimFigures,
+    pub(crate) trace: Trace,
+    pub(crate) healed: Option<u64>,
+    /// When something last was wrong.
+    last_fault_at: u64,
+    /// When a broker was last told to leave.
+    last_leave_at: u64,
+    store_away: bool,
+    cut_store: BTreeMap<usize, CutDirection>,
+    cut_peers: BTreeSet<(usize, usize)>,
+    loss: u64,
+    slow_ms: u64,
+    /// Around failovers, batches are on their way for longer than their owners wait.
+    late: Option<SimRandom>,
+    /// Questions that come to the store after their owner has given them up.
+    given_up: BTreeSet<u64>,
+    /// The last batch that each owner was answered.
+    answered: BTreeMap<(PartitionId, Epoch), BatchNo>,
+    /// The last wishes are said.
+    series_cancelled: bool,
+    is_over: bool,
+}
+
+impl Simulation {
+    pub(crate) fn new(seed: u64, variant: Variant, trace: Trace) -> Self {
+        let mut random = SimRandom::new(seed);
+        let mut plan = FaultPlan::new(&mut random);
+        let mut late = SimRandom::new(seed ^ LATE);
+        let mut late = (late.below(4) == 0 && !plan.peaceful).then_some(late);
+        if let Some(late) = &mut late {
+            plan.fail_over(late);
+        }
+        let partitions = Partitions::new(plan.partitions).expect("a few");
+        let mut clock = || {
+            let ahead = random.plus_minus(CLOCK_ERROR_MS);
+            SimClock::new(BEGIN, ahead, random.plus_minus(FAST_BY_MAX))
+        };
+        let store =
+            SimStore::new(partitions, clock(), Duration::from_millis(plan.lease_ms), variant);
+        let brokers = (0..plan.brokers).map(|number| {
+            let id = BrokerId::new(&format!("b{number}:1"));
+            SimBroker::new(id, clock(), Topology::vacant(partitions))
+        });
+        let brokers = brokers.collect();
+        let checker = PromiseChecker::new(plan.peaceful);
+        let mut world = Self {
+            random,
+            variant,
+            now: BEGIN,
+            events: EventQueue::default(),
+            store,
+            brokers,
+            partitions,
+            calls: BTreeMap::new(),
+            call_number: 0,
+            pending: BTreeMap::new(),
+            request_number: 0,
+            checker,
+            figures: SimFigures::default(),
+            trace,
+            healed: None,
+            last_fault_at: BEGIN,
+            last_leave_at: 0,
+            store_away: false,
+            cut_store: BTreeMap::new(),
+            cut_peers: BTreeSet::new(),
+            loss: 0,
+            slow_ms: 0,
+            late,
+            given_up: BTreeSet::new(),
+            answered: BTreeMap::new(),
+            series_cancelled: false,
+            is_over: false,
+            plan,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        let plan = self.plan.clone();
+        let FaultPlan { brokers, partitions, lease_ms, peaceful, .. } = plan;
+        self.trace.record_fault(self.now, || {
+            format!("{brokers} brokers, {partitions} partitions, leases of {lease_ms} ms, peaceful: {peaceful}")
+        });
+        for broker in 0..plan.initially_running {
+            let at = BEGIN + self.random.below(300);
+            self.events.send(at, None, SimEvent::Fault(SimFault::Start(broker)));
+        }
+        for (at, fault) in plan.faults.iter().filter(|(at, _)| *at < plan.heals_ms) {
+            self.events.send(BEGIN + at, None, SimEvent::Fault(*fault));
+        }
+        self.events.send(BEGIN + plan.heals_ms, None, SimEvent::Heal);
+        for _ in 0..plan.calls {
+            let at = BEGIN + self.random.between(200, plan.calls_ms);
+            self.events.send(at, None, SimEvent::CallerActs);
+        }
+    }
+
+    /// Lives until everything has come to rest, or a promise is broken.
+    pub(crate) fn run(&mut self) -> Result<SimFigures, BrokenPromise> {
+        while let Some((at, to, event)) = self.events.next() {
+            self.now = self.now.max(at);
+            self.figures.steps += 1;
+            self.deliver(to, event);
+            if let Some((partition, newer, older)) = self.store.epoch_decreased {
+                let observed = format!("{partition} took a write of {older} after one of {newer}");
+                self.checker.break_promise("G11 epochs never go down", observed);
+            }
+            if let Some(broken) = self.checker.broken.take() {
+                return Err(broken);
+            }
+            if self.is_over {
+                break;
+            }
+            if self.figures.steps > STEPS_MAX {
+                return Err(BrokenPromise {
+                    promise: "no busy loop",
+                    observed: "far too many steps".to_owned(),
+                });
+            }
+        }
+        self.figures.received = self.checker.received_count() as u64;
+        self.figures.orders = self.checker.orders.len() as u64;
+        self.figures.millis = self.now - BEGIN;
+        self.figures.lag_max_ms = self.checker.lag_max_ms;
+        Ok(self.figures)
+    }
+
+    /// Whoever passes a report on notices that nobody took it, and tries again.
+    fn undelivered(&mut self, event: SimEvent) {
+        if let SimEvent::ReportsForwarded { from, partition, reports, until } = event {
+            let at = self.now + FORWARD_EVERY_MS;
+            self.events.send(at, Some(from), SimEvent::ForwardReports(partition, reports, until));
+        }
+    }
+
+    /// Brings one letter to its addressee.
+    fn deliver(&mut self, to: Option<(usize, u32)>, event: SimEvent) {
+        let Some((broker, incarnation)) = to else {
+            return self.happen(event);
+        };
+        let addressee = &mut self.brokers[broker];
+        if addressee.incarnation != incarnation || !addressee.is_alive() {
+            return self.undelivered(event);
+        }
+        if addressee.state == BrokerState::Paused {
+            return addressee.inbox.push_back(event);
+        }
+        // An alarm that was set before an earlier one is none any more.
+        if matches!(event, SimEvent::Wake) && addressee.wakes_at != Some(self.now) {
+            return;
+        }
+        self.at_broker(broker, event);
+        self.drive(broker);
+    }
+
+    fn happen(&mut self, event: SimEvent) {
+        match event {
+            SimEvent::StoreReceives(number, broker, request) => {
+                self.at_store(number, broker, request)
+            }
+            SimEvent::CallerActs => self.caller_acts(),
+            SimEvent::CallerAnswered(call, answer) => self.on_answer(call, *answer),
+            SimEvent::CallerRetries(call) => self.place_call(call),
+            SimEvent::CallTimedOut(call) => self.on_call_timeout(call),
+            SimEvent::Fault(fault) => self.fault(fault),
+            SimEvent::Heal => self.heal(),
+            SimEvent::CheckRest => self.look(),
+            event => unreachable!("is for a broker: {event:?}"),
+        }
+    }
+
+    fn caller_acts(&mut self) {
+        let next_call = callers::next_call(
+            &mut self.random,
+            &mut self.checker,
+            self.variant,
+            self.partitions,
+            self.now,
+        );
+        if let Some(call) = next_call {
+            self.new_call(call);
+        }
+    }
+
+    /// Who held a partition last, if the store says.
+    pub(crate) fn holder(&self, partition: PartitionId) -> Option<Lease> {
+        let sent = self.store.memory.holder(Seat::Partition(partition));
+        if self.store_away { None } else { ready(sent).ok().flatten() }
+    }
+}
