@@ -88,7 +88,7 @@ fn a_broker_whose_fsync_fails_acknowledges_nothing_more_and_exits_with_a_message
     });
     let (status, said) = server.end();
     assert!(!status.success(), "{status}");
-    for words in ["Error: the store stopped the broker", "fsync failed on", "Input/output error"] {
+    for words in ["error: the store stopped the broker", "fsync failed on", "Input/output error"] {
         assert!(said.contains(words), "it does not say {words:?}:\n{said}");
     }
     let failed_at = tracer.unwrap().failed_at_millis();
