@@ -1,74 +1,81 @@
-//! The commands that speak to a broker: the same verbs as the API, for people and for scripts.
+//! The commands that call a broker: the verbs of the API, for people and for scripts.
 //!
-//! In: the command line. Out: a table, or with `--json` what the broker answered, one document a line. What the broker refuses becomes
-//! one sentence, or with `--json` one object (`failure`), and exit code 1. One file a verb, or a small group of them; `broker` is the way there and back, `show` how it looks.
+//! A command prints a table, or with `--json` the response of the broker as one line. A refusal of
+//! the broker is one sentence, or with `--json` one object, and exit code 1 (see `error`). There is
+//! one file per command or small group of commands; `broker` makes the calls, `output` prints.
 
 mod broker;
 mod dead;
 mod listen;
+mod output;
 mod preview;
 mod schedule;
-mod show;
 mod stats;
 mod tasks;
+mod time;
 mod topology;
 
 use clap::Subcommand;
 
-pub(crate) use show::line as print_line;
+pub(crate) use output::{Style, print_bytes, print_line};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
-    /// Creates a task, or replaces the one that the key names.
-    Schedule(Box<schedule::Schedule>),
-    /// Stops tasks before their next fire.
-    Cancel(tasks::Cancel),
-    /// Moves the next fire of a task.
-    Touch(tasks::Touch),
-    /// Shows a task.
-    Show(tasks::One),
-    /// Lists tasks in the order of their time.
-    List(tasks::List),
-    /// Lets a task wait until it is resumed.
-    Pause(tasks::One),
-    /// Lets a paused task go on.
-    Resume(tasks::One),
-    /// Fires a task now, once, besides its schedule.
-    Fire(tasks::One),
-    /// Shows the fires of a task, newest first.
-    History(tasks::One),
-    /// Looks after dead letters.
+pub(crate) enum BrokerCommand {
+    /// Create a task, or replace the task with the same key
+    Schedule(Box<schedule::ScheduleArgs>),
+    /// Show a task
+    #[command(after_help = "Example:\n  punctual show shop order-42")]
+    Show(tasks::TaskArgs),
+    /// List tasks by due time
+    List(tasks::ListArgs),
+    /// Move the next fire of a task
+    Touch(tasks::TouchArgs),
+    /// Cancel tasks before their next fire
+    Cancel(tasks::CancelArgs),
+    /// Pause a task: it does not fire until it is resumed
+    #[command(after_help = "Example:\n  punctual pause shop daily-report")]
+    Pause(tasks::TaskArgs),
+    /// Resume a paused task
+    #[command(after_help = "Example:\n  punctual resume shop daily-report")]
+    Resume(tasks::TaskArgs),
+    /// Fire a task now, once, in addition to its schedule
+    #[command(after_help = "Example:\n  punctual fire shop daily-report")]
+    Fire(tasks::TaskArgs),
+    /// Show the fires of a task, newest first
+    #[command(after_help = "Example:\n  punctual history shop daily-report")]
+    History(tasks::TaskArgs),
+    /// List, redrive or delete dead letters
     #[command(subcommand)]
-    Dead(dead::Dead),
-    /// Counts tasks by state.
-    Stats(stats::Stats),
-    /// Shows how many fires are expected when.
-    Forecast(stats::Forecast),
-    /// Shows when a cron expression fires next. Needs no broker.
-    Preview(preview::Preview),
-    /// Shows brokers and their partitions, as a picture.
-    Topology(topology::Topology),
-    /// Works on a queue: prints deliveries and acks them.
-    Listen(listen::Listen),
+    Dead(dead::DeadCommand),
+    /// Count the tasks of a namespace by state
+    Stats(stats::StatsArgs),
+    /// Show how many fires are expected in each hour
+    Forecast(stats::ForecastArgs),
+    /// Show the next fire times of a cron expression, without a broker
+    Preview(preview::PreviewArgs),
+    /// Show the brokers of a cluster and their partitions
+    Topology(topology::TopologyArgs),
+    /// Receive deliveries of a queue, print them and ack them
+    Listen(listen::ListenArgs),
 }
 
-/// Does it.
-pub(crate) fn run(verb: Verb) -> anyhow::Result<()> {
-    match verb {
-        Verb::Schedule(verb) => verb.run(),
-        Verb::Cancel(verb) => verb.run(),
-        Verb::Touch(verb) => verb.run(),
-        Verb::Show(verb) => verb.show(),
-        Verb::List(verb) => verb.run(),
-        Verb::Pause(verb) => verb.change("pause"),
-        Verb::Resume(verb) => verb.change("resume"),
-        Verb::Fire(verb) => verb.change("fire"),
-        Verb::History(verb) => verb.history(),
-        Verb::Dead(verb) => verb.run(),
-        Verb::Stats(verb) => verb.run(),
-        Verb::Forecast(verb) => verb.run(),
-        Verb::Preview(verb) => verb.run(),
-        Verb::Topology(verb) => verb.run(),
-        Verb::Listen(verb) => verb.run(),
+/// Runs a command.
+pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
+    match command {
+        BrokerCommand::Schedule(args) => args.run(),
+        BrokerCommand::Show(args) => args.show(),
+        BrokerCommand::List(args) => args.run(),
+        BrokerCommand::Touch(args) => args.run(),
+        BrokerCommand::Cancel(args) => args.run(),
+        BrokerCommand::Pause(args) => args.change("pause"),
+        BrokerCommand::Resume(args) => args.change("resume"),
+        BrokerCommand::Fire(args) => args.change("fire"),
+        BrokerCommand::History(args) => args.history(),
+        BrokerCommand::Dead(command) => command.run(),
+        BrokerCommand::Stats(args) => args.run(),
+        BrokerCommand::Forecast(args) => args.run(),
+        BrokerCommand::Preview(args) => args.run(),
+        BrokerCommand::Topology(args) => args.run(),
+        BrokerCommand::Listen(args) => args.run(),
     }
 }

@@ -1,9 +1,11 @@
-//! The binary: what each command of `punctual` does, one file a command.
+//! The binary `punctual`: reads the command line and runs one command.
 //!
-//! In: the command line. Out: an exit code. Only here is anything printed.
+//! `serve` runs a broker. The commands of `cli` call a broker over HTTP. `store`, `export`,
+//! `import` and `bench` work on this machine. Only this crate prints for people.
 
 mod cli;
-mod failure;
+mod docs;
+mod error;
 mod serve;
 mod settings;
 mod store;
@@ -16,72 +18,119 @@ use anyhow::Context as _;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use punctual_core::zones_version;
 
-/// What `--version` says: brokers that differ in the time zone data may differ about a fire.
+/// The output of `--version`. It names the time zone data, because brokers with different data may
+/// compute different fire times.
 static LONG_VERSION: LazyLock<String> =
     LazyLock::new(|| format!("{}\ntime zone data {}", env!("CARGO_PKG_VERSION"), zones_version()));
 
-/// Tell it when; it calls you back on time.
+const EXAMPLES: &str = "Examples:
+  punctual serve
+  punctual schedule shop order-42 --in 15m --to https://shop.example/cancel
+  punctual list shop
+
+Run `punctual COMMAND --help` for the flags of a command, with examples.";
+
+/// A timer service: schedule a task, and Punctual calls you back on time
 #[derive(Debug, Parser)]
-#[command(version, long_version = LONG_VERSION.as_str())]
-struct Cli {
+#[command(name = "punctual", version, long_version = LONG_VERSION.as_str())]
+#[command(after_help = EXAMPLES)]
+struct PunctualArgs {
     #[command(subcommand)]
-    verb: Verb,
+    command: PunctualCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Runs a broker.
-    Serve(Box<serve::Serve>),
-    /// Measures a broker on this machine.
-    Bench(punctual_bench::BenchArgs),
-    /// Looks at the store of a broker that is not running.
-    #[command(subcommand)]
-    Store(store::Store),
-    /// Writes everything that a store has into one file.
-    Export(transfer::ExportArgs),
-    /// Puts what an export has into a store.
-    Import(transfer::ImportArgs),
+enum PunctualCommand {
+    /// Run a broker
+    Serve(Box<serve::ServeArgs>),
     #[command(flatten)]
-    Cli(cli::Verb),
+    Broker(cli::BrokerCommand),
+    /// Inspect the store of a broker that is not running
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// Write everything in a store to a file
+    Export(transfer::ExportArgs),
+    /// Write the contents of an export file to a store
+    Import(transfer::ImportArgs),
+    /// Measure how fast a broker is on this machine
+    Bench(punctual_bench::BenchArgs),
+    /// Print a completion script for a shell
+    Completions(docs::CompletionsArgs),
+    /// Print the manual page, or write all manual pages to a directory
+    Man(docs::ManArgs),
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let matches = Cli::command().get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    match run(cli.verb) {
-        Err(error) if says_json(&matches) => {
-            failure::print(&error);
-            Ok(ExitCode::FAILURE)
+fn main() -> ExitCode {
+    let matches = PunctualArgs::command().get_matches();
+    let args = PunctualArgs::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match run(args.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if has_json_flag(&matches) {
+                error::print_json(&error);
+            } else {
+                error::print(&error);
+            }
+            ExitCode::FAILURE
         }
-        done => done.map(|()| ExitCode::SUCCESS),
     }
 }
 
-fn run(verb: Verb) -> anyhow::Result<()> {
-    // One provider for everything that speaks TLS; a second attempt is refused, and harmless.
+fn run(command: PunctualCommand) -> anyhow::Result<()> {
+    // One provider for all TLS connections. Installing it twice fails and is harmless.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match verb {
-        Verb::Serve(flags) => runtime()?.block_on(serve::serve(*flags)),
-        Verb::Bench(args) => {
+    match command {
+        PunctualCommand::Serve(args) => runtime()?.block_on(serve::serve(*args)),
+        PunctualCommand::Broker(command) => cli::run(command),
+        PunctualCommand::Store(command) => store::run(command, &runtime()?),
+        PunctualCommand::Export(args) => runtime()?.block_on(transfer::export(args)),
+        PunctualCommand::Import(args) => runtime()?.block_on(transfer::import(args)),
+        PunctualCommand::Bench(args) => {
             let report = runtime()?.block_on(punctual_bench::run(args))?;
             cli::print_line(&report)
         }
-        Verb::Store(verb) => store::run(verb, &runtime()?),
-        Verb::Export(flags) => runtime()?.block_on(transfer::export(flags)),
-        Verb::Import(flags) => runtime()?.block_on(transfer::import(flags)),
-        Verb::Cli(verb) => cli::run(verb),
+        PunctualCommand::Completions(args) => args.run(PunctualArgs::command()),
+        PunctualCommand::Man(args) => args.run(PunctualArgs::command()),
     }
 }
 
-/// Whether the command has `--json`, and it was said.
-fn says_json(matches: &ArgMatches) -> bool {
+/// Whether the command has the flag `--json` and it was given.
+fn has_json_flag(matches: &ArgMatches) -> bool {
     match matches.subcommand() {
-        Some((_, verb)) => says_json(verb),
+        Some((_, command)) => has_json_flag(command),
         None => matches.try_get_one("json").ok().flatten().copied().unwrap_or(false),
     }
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.enable_all().build().context("cannot start the runtime")
+    runtime.enable_all().build().context("cannot start the async runtime")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        PunctualArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_in_its_help() {
+        fn check(command: &clap::Command, name: &str) {
+            if command.get_name() == "help" {
+                return;
+            }
+            let commands: Vec<_> = command.get_subcommands().collect();
+            if commands.is_empty() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains(&format!("\n  {name}")), "{name} has no example: {help}");
+            }
+            for inner in commands {
+                check(inner, &format!("{name} {}", inner.get_name()));
+            }
+        }
+        check(&PunctualArgs::command(), "punctual");
+    }
 }

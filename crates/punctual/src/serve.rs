@@ -1,7 +1,7 @@
-//! `punctual serve`: runs a broker, on a store of its own or on a Redis that it shares.
+//! `punctual serve`: runs a broker on an embedded store, or on a Redis that several brokers share.
 //!
-//! In: [`Settings`]. Out: a running broker, until SIGTERM or SIGINT. It gathers and explains; what a broker is, is in
-//! `server`.
+//! Turns [`Settings`] into the configuration of a broker, opens the store, and runs the broker
+//! until SIGTERM or SIGINT. The broker itself is in `punctual-server`.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,25 +24,31 @@ use punctual_store_redis::Durability;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::settings::{DurabilityArg, Hidden, Settings};
+use crate::settings::{DurabilityArg, SecretText, Settings};
 
-/// What a broker is told if nobody says otherwise.
+/// Defaults of the settings.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7400);
 const DATA_DIR: &str = "./punctual-data";
 const PARTITIONS: u16 = 1;
-/// Of a Redis: more than most have servers and brokers, few enough for batches to grow under load.
+/// The default in Redis: more than most clusters have brokers, and few enough for large batches.
 const PARTITIONS_SHARED: u16 = 16;
 const CLUSTER: &str = "punctual";
 const LEASE: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How often, and how many times, it is looked whether the store is still in use when the broker has stopped.
-const SOLE_EVERY: Duration = Duration::from_millis(5);
-const SOLE_LOOKS_MAX: u32 = 100;
+/// How often, and how many times, the store is checked for other users after the broker has
+/// stopped.
+const RELEASE_CHECK_EVERY: Duration = Duration::from_millis(5);
+const RELEASE_CHECKS_MAX: u32 = 100;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Serve {
-    /// Read what is not said otherwise from this file
+#[command(after_help = "Examples:
+  punctual serve
+  punctual serve --data-dir /var/lib/punctual --listen 0.0.0.0:7400 --token shop=@/etc/punctual/shop
+  punctual serve --redis redis://10.0.0.5:6379 --cluster shop --advertise 10.0.0.1:7400
+  punctual serve --config /etc/punctual.toml")]
+pub(crate) struct ServeArgs {
+    /// TOML file with settings; flags and environment variables take precedence
     #[arg(long, env = "PUNCTUAL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -50,17 +56,19 @@ pub(crate) struct Serve {
     settings: Settings,
 }
 
-/// Runs a broker until it is told to stop.
-pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
-    let settings = match &flags.config {
-        Some(path) => flags.settings.or_file(path)?,
-        None => flags.settings,
+/// Runs a broker until SIGTERM or SIGINT.
+pub(crate) async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    let settings = match &args.config {
+        Some(path) => args.settings.or_file(path)?,
+        None => args.settings,
     };
     start_log(settings.log_format.map_or(LogFormat::Pretty, LogFormat::from));
     let (version, timezone_data) = (env!("CARGO_PKG_VERSION"), zones_version());
     tracing::info!(version, timezone_data, "starting");
-    for name in strangers(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())) {
-        tracing::warn!(name, "this variable of the environment is no setting, see serve --help");
+    for name in
+        unknown_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+    {
+        tracing::warn!(name, "unknown environment variable ignored; see punctual serve --help");
     }
     raise_file_limit();
     let config = config(&settings)?;
@@ -74,32 +82,33 @@ pub(crate) async fn serve(flags: Serve) -> anyhow::Result<()> {
     let stop = stop_signal()?;
     let shared = config.sharing.is_some();
     let served = punctual_server::run(listener, config, Arc::clone(&store), partitions, stop).await;
-    match sole(store).await {
+    match release(store).await {
         Some(store) if served.is_ok() => store.close().await.context("cannot close the store")?,
         _ if shared => {}
-        // Something still holds it, or it broke: like a crash, which it is made for.
-        _ => tracing::warn!("the store was not closed; the next start replays its journal"),
+        // The store is still in use, or it failed. Opening it again recovers as after a crash.
+        _ => tracing::warn!("store not closed; the next start replays its journal"),
     }
     served?;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Variables that look like settings and are none. Not an error, as an unknown key of the file is: systems that run services put
-/// variables of their own there, named after the service.
-fn strangers(names: impl Iterator<Item = String>) -> Vec<String> {
-    let command = Serve::augment_args(clap::Command::new("serve"));
+/// Returns environment variables that look like settings but are not. They are not an error, unlike
+/// unknown keys of the file: service managers set variables that start with the name of a service.
+fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let command = ServeArgs::augment_args(clap::Command::new("serve"));
     let known: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
-    let is_stranger =
+    let is_unknown =
         |name: &String| name.starts_with("PUNCTUAL_") && !known.contains(&OsStr::new(name));
-    names.filter(is_stranger).collect()
+    names.filter(is_unknown).collect()
 }
 
-/// The store, once nobody else has it. An owner's thread lets go of it a moment after it has said that it ends.
-async fn sole(mut store: Arc<MeteredStore>) -> Option<MeteredStore> {
-    let mut looks = tokio::time::interval(SOLE_EVERY);
-    for _ in 0..SOLE_LOOKS_MAX {
-        looks.tick().await;
+/// Returns the store when it has no other user. The thread of an owner drops it shortly after it
+/// has reported its end. Returns `None` if the store stays in use.
+async fn release(mut store: Arc<MeteredStore>) -> Option<MeteredStore> {
+    let mut checks = tokio::time::interval(RELEASE_CHECK_EVERY);
+    for _ in 0..RELEASE_CHECKS_MAX {
+        checks.tick().await;
         match Arc::try_unwrap(store) {
             Ok(store) => return Some(store),
             Err(shared) => store = shared,
@@ -134,7 +143,7 @@ fn config(settings: &Settings) -> anyhow::Result<Config> {
     })
 }
 
-/// How the store is shared, if it is.
+/// The configuration of a shared store; `None` for an embedded one.
 fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
     if settings.redis.is_none() {
         let alone = [
@@ -145,25 +154,25 @@ fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
             ("redis_ca", settings.redis_ca.is_some()),
         ];
         if let Some((key, _)) = alone.iter().find(|(_, given)| *given) {
-            bail!("{key} is for brokers that share a Redis: give --redis redis://HOST:PORT too");
+            bail!("{key} needs a shared store: give --redis redis://HOST:PORT too");
         }
         return Ok(None);
     }
     if settings.data_dir.is_some() {
-        bail!("data_dir and redis exclude each other: tasks are kept in one of them");
+        bail!("data_dir and redis exclude each other: give only one of them");
     }
     let (lease, advertise) = (settings.lease.unwrap_or(LEASE), settings.advertise.clone());
     let authority = settings.tls_ca.as_deref().map(read_pem).transpose()?;
-    let stores = settings.redis.iter().flatten().filter_map(|url| place(url.reveal()));
+    let stores = settings.redis.iter().flatten().filter_map(|url| host_and_port(url.reveal()));
     Ok(Some(Sharing { advertise, lease, stores: stores.collect(), authority }))
 }
 
-/// Host and port of a URL of Redis.
-fn place(url: &str) -> Option<String> {
+/// The host and port of a Redis URL.
+fn host_and_port(url: &str) -> Option<String> {
     let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
-    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
-    let has_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Some(if has_port { place.to_owned() } else { format!("{place}:6379") })
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Some(if has_port { host.to_owned() } else { format!("{host}:6379") })
 }
 
 fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -221,7 +230,7 @@ async fn open_embedded(settings: &Settings) -> anyhow::Result<OpenedStore> {
 }
 
 fn each<T>(
-    texts: Option<&[Hidden]>,
+    texts: Option<&[SecretText]>,
     read: impl Fn(&str) -> Result<T, ConfigError>,
 ) -> Result<Vec<T>, ConfigError> {
     texts.unwrap_or_default().iter().map(|text| read(text.reveal())).collect()
@@ -251,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_are_no_settings_are_strangers() {
+    fn environment_variables_that_are_not_settings_are_found() {
         let names = [
             "PUNCTUAL_TOKENS",
             "PUNCTUAL_CONFIG",
@@ -260,7 +269,7 @@ mod tests {
             "PUNCTUAL_LISTNE",
             "PATH",
         ];
-        let strangers = strangers(names.into_iter().map(str::to_owned));
-        assert_eq!(strangers, ["PUNCTUAL_TOKEN", "PUNCTUAL_LISTNE"]);
+        let unknown = unknown_variables(names.into_iter().map(str::to_owned));
+        assert_eq!(unknown, ["PUNCTUAL_TOKEN", "PUNCTUAL_LISTNE"]);
     }
 }

@@ -1,9 +1,10 @@
-//! Settings: what `punctual serve` can be told, and where it looks for it.
+//! The settings of `punctual serve`, and where they come from.
 //!
-//! In: flags, the environment (`PUNCTUAL_` and the name of the key) and the file of `--config`, in this order; what none
-//! of them says has a default. Out: one [`Settings`] with all values that were given. A list is taken whole from the first
-//! place that has it. Invariant: the keys of the file are the fields of this one struct, and any other key is an error
-//! that names it. Secrets are not shown, neither in debug output nor by `--help`.
+//! Flags take precedence over environment variables (`PUNCTUAL_` and the name of the key), and
+//! those over the file of `--config`; a setting without a value has a default. A list is taken as a
+//! whole from the first source that has it. The keys of the file are the fields of [`Settings`],
+//! and any other key is an error that names it. Secrets are shown neither in debug output nor by
+//! `--help`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,154 +17,163 @@ use punctual_core::parse_duration;
 use punctual_server::LogFormat;
 use serde::{Deserialize, Deserializer};
 
-/// All keys. Each is a flag, a variable of the environment and a key of the file.
+/// All settings. Each is a flag, an environment variable and a key of the file.
 #[derive(Debug, Default, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// Where to listen: HTTP/1.1 and HTTP/2 on one port [default: 127.0.0.1:7400]
-    #[arg(long, env = "PUNCTUAL_LISTEN")]
+    /// Address to listen on, for HTTP/1.1, HTTP/2 and gRPC [default: 127.0.0.1:7400]
+    #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "HOST:PORT")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// Listen beyond loopback although nobody has to say who they are
+    /// Allow listening on non-loopback addresses without authentication
     #[arg(long, env = "PUNCTUAL_INSECURE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
 
-    /// Where tasks are kept; made if it is not there [default: ./punctual-data]
-    #[arg(long, env = "PUNCTUAL_DATA_DIR")]
+    /// Directory of the embedded store; it is created if it does not exist [default:
+    /// ./punctual-data]
+    #[arg(long, env = "PUNCTUAL_DATA_DIR", value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// Share this Redis with other brokers instead: `redis://HOST:PORT` or `redis://USER:PASSWORD@HOST:PORT`, `rediss://` for TLS. Repeat it for
-    /// further servers of a Redis Cluster, or for replicas
+    /// Redis to share with other brokers, instead of the embedded store: `redis://HOST:PORT` or
+    /// `redis://USER:PASSWORD@HOST:PORT`, `rediss://` for TLS. Repeat it for further servers of a
+    /// Redis Cluster, or for replicas
     #[arg(long, env = "PUNCTUAL_REDIS", value_name = "URL", value_delimiter = ',')]
     #[arg(hide_env_values = true)]
     #[serde(deserialize_with = "hidden")]
-    pub(crate) redis: Option<Vec<Hidden>>,
+    pub(crate) redis: Option<Vec<SecretText>>,
 
-    /// Trust this authority, a PEM file, for rediss://
+    /// PEM file of the certificate authority to trust for rediss://
     #[arg(long, env = "PUNCTUAL_REDIS_CA", value_name = "FILE")]
     pub(crate) redis_ca: Option<PathBuf>,
 
-    /// Which brokers belong together on a Redis [default: punctual]
+    /// Name of the cluster in Redis; brokers with the same name share it [default: punctual]
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME")]
     pub(crate) cluster: Option<String>,
 
-    /// What must have a task in Redis before it is acknowledged [default: the first of these]
+    /// What must have stored a task in Redis before it is acknowledged [default: the
+    /// first of these]
     #[arg(long, env = "PUNCTUAL_DURABILITY")]
     pub(crate) durability: Option<DurabilityArg>,
 
-    /// How long a partition waits for a broker that has vanished; 500ms to 1m [default: 5s]
-    #[arg(long, env = "PUNCTUAL_LEASE", value_parser = parse_duration)]
+    /// How long a partition waits for a broker that does not answer, 500ms to 1m [default: 5s]
+    #[arg(long, env = "PUNCTUAL_LEASE", value_parser = parse_duration, value_name = "DURATION")]
     #[serde(deserialize_with = "duration")]
     pub(crate) lease: Option<Duration>,
 
-    /// Where the other brokers, clients and workers reach this one [default: where it listens]
+    /// Address under which other brokers, clients and workers reach this one [default: the address
+    /// of --listen]
     #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
 
-    /// Trust this authority, a PEM file, when calling other brokers over TLS
+    /// PEM file of the certificate authority to trust when calling other brokers over TLS
     #[arg(long, env = "PUNCTUAL_TLS_CA", value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
 
-    /// How many partitions the store has; fixed when it is first made [default: 1, with --redis 16]
-    #[arg(long, env = "PUNCTUAL_PARTITIONS")]
+    /// Number of partitions; fixed when the store is created [default: 1, with --redis 16]
+    #[arg(long, env = "PUNCTUAL_PARTITIONS", value_name = "COUNT")]
     pub(crate) partitions: Option<u16>,
 
-    /// Keep history for so long [default: 7d],
+    /// How long to keep history [default: 7d]
     #[arg(long, env = "PUNCTUAL_HISTORY_AGE", value_parser = parse_duration)]
+    #[arg(value_name = "DURATION")]
     #[serde(deserialize_with = "duration")]
     pub(crate) history_age: Option<Duration>,
 
-    /// and for so many bytes: above, the oldest goes [default: 1 GiB]
-    #[arg(long, env = "PUNCTUAL_HISTORY_BYTES")]
+    /// How many bytes of history to keep; above that, the oldest is deleted [default: 1 GiB]
+    #[arg(long, env = "PUNCTUAL_HISTORY_BYTES", value_name = "BYTES")]
     pub(crate) history_bytes: Option<u64>,
 
-    /// Keep dead letters for so long [default: 30d]
+    /// How long to keep dead letters [default: 30d]
     #[arg(long, env = "PUNCTUAL_DEAD_AGE", value_parser = parse_duration)]
+    #[arg(value_name = "DURATION")]
     #[serde(deserialize_with = "duration")]
     pub(crate) dead_age: Option<Duration>,
 
-    /// How long work under way may take to end when the broker stops [default: 10s]
-    #[arg(long, env = "PUNCTUAL_GRACE", value_parser = parse_duration)]
+    /// How long deliveries in flight may take to end when the broker stops [default: 10s]
+    #[arg(long, env = "PUNCTUAL_GRACE", value_parser = parse_duration, value_name = "DURATION")]
     #[serde(deserialize_with = "duration")]
     pub(crate) grace: Option<Duration>,
 
-    /// How log lines look [default: pretty]
+    /// Format of log lines [default: pretty]
     #[arg(long, env = "PUNCTUAL_LOG_FORMAT")]
-    pub(crate) log_format: Option<Format>,
+    pub(crate) log_format: Option<LogFormatArg>,
 
-    /// A token that may do everything in one namespace. Repeat it, or use commas
+    /// Token that may do everything in one namespace; repeat it, or separate several by commas
     #[arg(long = "token", value_name = "NAMESPACE=SECRET|NAMESPACE=@FILE", value_delimiter = ',')]
     #[arg(env = "PUNCTUAL_TOKENS", hide_env_values = true)]
     #[serde(deserialize_with = "hidden")]
-    pub(crate) tokens: Option<Vec<Hidden>>,
+    pub(crate) tokens: Option<Vec<SecretText>>,
 
-    /// A token that may do everything. Repeat it, or use commas
+    /// Token that may do everything; repeat it, or separate several by commas
     #[arg(long = "admin-token", value_name = "SECRET|@FILE", value_delimiter = ',')]
     #[arg(env = "PUNCTUAL_ADMIN_TOKENS", hide_env_values = true)]
     #[serde(deserialize_with = "hidden")]
-    pub(crate) admin_tokens: Option<Vec<Hidden>>,
+    pub(crate) admin_tokens: Option<Vec<SecretText>>,
 
-    /// Sign webhooks of a namespace, or of all (`*`). Two of one namespace sign twice
+    /// Secret to sign webhooks of a namespace with, or of all (`*`); with two secrets of one
+    /// namespace, webhooks have two signatures
     #[arg(long = "signing-secret", value_name = "NAMESPACE=whsec_…|NAMESPACE=@FILE")]
     #[arg(env = "PUNCTUAL_SIGNING_SECRETS", hide_env_values = true, value_delimiter = ',')]
     #[serde(deserialize_with = "hidden")]
-    pub(crate) signing_secrets: Option<Vec<Hidden>>,
+    pub(crate) signing_secrets: Option<Vec<SecretText>>,
 
-    /// Let webhooks call private networks and this machine
+    /// Allow webhooks to private networks and to this machine
     #[arg(long, env = "PUNCTUAL_ALLOW_PRIVATE_TARGETS", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) allow_private_targets: Option<bool>,
 
-    /// Trust this authority, a PEM file, for https:// webhooks, besides those that browsers trust
+    /// PEM file of a certificate authority to trust for https:// webhooks, in addition to those
+    /// that browsers trust
     #[arg(long, env = "PUNCTUAL_WEBHOOK_CA", value_name = "FILE")]
     pub(crate) webhook_ca: Option<PathBuf>,
 
-    /// Connections to receivers of webhooks at once, to all of them together [default: 512 to 4096, by the files that may be open]
+    /// Maximum number of open connections to webhooks in total [default: 512 to 4096, depending on
+    /// the limit of open files]
     #[arg(long, env = "PUNCTUAL_WEBHOOK_CONNECTIONS", value_name = "COUNT")]
     pub(crate) webhook_connections: Option<usize>,
 
-    /// Speak TLS with this certificate chain, a PEM file,
+    /// PEM file of the certificate chain, to serve TLS; needs --tls-key
     #[arg(long, env = "PUNCTUAL_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
 
-    /// and this private key, a PEM file
+    /// PEM file of the private key, to serve TLS; needs --tls-cert
     #[arg(long, env = "PUNCTUAL_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Format {
+pub(crate) enum LogFormatArg {
     Pretty,
     Json,
 }
 
-/// What must have a task in Redis before it is acknowledged.
+/// What must have stored a task in Redis before it is acknowledged.
 #[derive(Debug, Clone, Copy, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum DurabilityArg {
-    /// The server that takes writes. It may be lost if that one fails over or crashes right after
-    Master,
-    /// A replica as well
+    /// The primary server; a task may be lost if that server fails over or crashes right after
+    Master, // words: allow
+    /// A replica too
     Replica,
-    /// Its disk (Redis 7.2, or `appendfsync always`)
+    /// The disk of the primary server (Redis 7.2, or `appendfsync always`)
     Fsync,
 }
 
 /// Text that may hold a secret.
 #[derive(Clone)]
-pub(crate) struct Hidden(String);
+pub(crate) struct SecretText(String);
 
 impl Settings {
-    /// Fills in from a file what was not given otherwise.
+    /// Takes settings that were not given from a file.
     pub(crate) fn or_file(self, path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the configuration in {shown}"))?;
         let file: Self = toml::from_str(&text).map_err(|error| {
-            // The error's own text repeats the line, which may hold a secret.
+            // The text of the error repeats the line, which may contain a secret.
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             anyhow!("{shown}, line {line}: {}", error.message())
         })?;
@@ -200,48 +210,48 @@ impl Settings {
     }
 }
 
-impl Hidden {
+impl SecretText {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl From<&str> for Hidden {
+impl From<&str> for SecretText {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
     }
 }
 
-impl From<Format> for LogFormat {
-    fn from(format: Format) -> Self {
+impl From<LogFormatArg> for LogFormat {
+    fn from(format: LogFormatArg) -> Self {
         match format {
-            Format::Pretty => Self::Pretty,
-            Format::Json => Self::Json,
+            LogFormatArg::Pretty => Self::Pretty,
+            LogFormatArg::Json => Self::Json,
         }
     }
 }
 
-/// Durations are spelled as everywhere else.
+/// Durations are written as in the API.
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
-/// A list of secrets. What is none is not repeated in the error, as it would be otherwise.
-fn hidden<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<Hidden>>, D::Error> {
+/// A list of secrets. An error does not repeat the value, as it would without this function.
+fn hidden<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<SecretText>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "must be a list of texts")]
-    enum List {
+    enum TextList {
         Texts(Vec<String>),
     }
-    let List::Texts(texts) = List::deserialize(deserializer)?;
-    Ok(Some(texts.into_iter().map(Hidden).collect()))
+    let TextList::Texts(texts) = TextList::deserialize(deserializer)?;
+    Ok(Some(texts.into_iter().map(SecretText).collect()))
 }
 
 #[cfg(test)]
@@ -251,7 +261,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Cli {
+    struct SettingsArgs {
         #[command(flatten)]
         settings: Settings,
     }
@@ -260,11 +270,11 @@ mod tests {
         let path = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&path, file).unwrap();
         let flags = [&["punctual"], flags].concat();
-        Cli::try_parse_from(flags).unwrap().settings.or_file(path.path())
+        SettingsArgs::try_parse_from(flags).unwrap().settings.or_file(path.path())
     }
 
     #[test]
-    fn a_flag_wins_over_the_file_key_by_key() {
+    fn a_flag_takes_precedence_over_the_file_key_by_key() {
         let file = r#"
             listen = "127.0.0.1:1"
             data_dir = "/from/file"
@@ -283,14 +293,14 @@ mod tests {
         assert_eq!(settings.partitions, Some(4));
         assert_eq!(settings.dead_age, None);
         let tokens: Vec<&str> =
-            settings.tokens.as_ref().unwrap().iter().map(Hidden::reveal).collect();
+            settings.tokens.as_ref().unwrap().iter().map(SecretText::reveal).collect();
         assert_eq!(tokens, ["x=y"], "a list is taken whole");
         assert_eq!(format!("{:?}", settings.tokens), "Some([…])");
     }
 
     #[test]
-    fn what_is_wrong_in_a_file_is_named_with_its_line_and_without_its_secrets() {
-        for (file, says) in [
+    fn an_error_in_the_file_names_the_line_and_shows_no_secret() {
+        for (file, problem) in [
             ("listen = \"127.0.0.1:1\"\nlistn = 1", "line 2: unknown field `listn`"),
             ("redis = \"redis://:hush@a\"", "must be a list of texts"),
             ("raft = \"a\"", "unknown field `raft`"),
@@ -305,9 +315,9 @@ mod tests {
             ("log_format = \"loud\"", "unknown variant `loud`"),
             ("partitions = -1", "line 1"),
         ] {
-            let said = read(&[], file).unwrap_err().to_string();
-            assert!(said.contains(says), "{file}: {said}");
-            assert!(!said.contains("hush"), "{file}: {said}");
+            let error = read(&[], file).unwrap_err().to_string();
+            assert!(error.contains(problem), "{file}: {error}");
+            assert!(!error.contains("hush"), "{file}: {error}");
         }
         let missing = Settings::default().or_file(Path::new("/no/such/punctual.toml"));
         assert!(missing.unwrap_err().to_string().contains("/no/such/punctual.toml"));

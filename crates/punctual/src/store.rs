@@ -1,9 +1,9 @@
-//! `punctual store`: looks at the store of a broker that is not running.
+//! `punctual store`: inspects the embedded store of a broker that is not running.
 //!
-//! In: a data directory. Out: a table for people, or one JSON object for machines; exit code 1 when something is wrong. A store that
-//! is in use is refused, and whoever holds it is named.
+//! Prints a list for people, or with `--json` one JSON object. The exit code is 1 if a problem was
+//! found. A store that is in use is refused, and the error names the process that uses it.
 
-#![expect(clippy::print_stdout, reason = "this is what a person or a script reads")]
+#![expect(clippy::print_stdout, reason = "this command prints its report")]
 
 use std::path::PathBuf;
 
@@ -13,36 +13,38 @@ use punctual_store_embedded::{check, stats};
 use serde_json::{Map, Value, json};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Store {
-    /// Reads everything, verifies it and reports. Changes nothing.
-    Check(Where),
-    /// Shows what there is, and what it takes on disk and in memory.
-    Stats(Where),
+pub(crate) enum StoreCommand {
+    /// Read and verify everything in the store; nothing is changed
+    #[command(after_help = "Example:\n  punctual store check ./punctual-data")]
+    Check(StoreDirArgs),
+    /// Show the size of the store on disk and in memory
+    #[command(after_help = "Example:\n  punctual store stats ./punctual-data --json")]
+    Stats(StoreDirArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Where {
-    /// The data directory of the broker.
+pub(crate) struct StoreDirArgs {
+    /// Data directory of the broker
     dir: PathBuf,
-    /// Print one JSON object.
+    /// Print one line of JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Does it.
-pub(crate) fn run(verb: Store, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
-    // The store's own readers want a runtime to run on.
+/// Runs a command.
+pub(crate) fn run(command: StoreCommand, runtime: &tokio::runtime::Runtime) -> anyhow::Result<()> {
+    // The store starts its readers on the current runtime.
     let _guard = runtime.enter();
-    match verb {
-        Store::Check(place) => run_check(&place),
-        Store::Stats(place) => run_stats(&place),
+    match command {
+        StoreCommand::Check(args) => run_check(&args),
+        StoreCommand::Stats(args) => run_stats(&args),
     }
 }
 
-fn run_check(place: &Where) -> anyhow::Result<()> {
-    let report = check(&place.dir).with_context(|| cannot("check", place))?;
+fn run_check(args: &StoreDirArgs) -> anyhow::Result<()> {
+    let report = check(&args.dir).with_context(|| cannot("check", args))?;
     print(
-        place,
+        args,
         json!({
             "scheduled": report.scheduled,
             "paused": report.paused,
@@ -57,15 +59,15 @@ fn run_check(place: &Where) -> anyhow::Result<()> {
     );
     match report.problems.len() {
         0 => Ok(()),
-        1 => bail!("one problem was found"),
-        count => bail!("{count} problems were found"),
+        1 => bail!("the store has 1 problem"),
+        count => bail!("the store has {count} problems"),
     }
 }
 
-fn run_stats(place: &Where) -> anyhow::Result<()> {
-    let stats = stats(&place.dir).with_context(|| cannot("open", place))?;
+fn run_stats(args: &StoreDirArgs) -> anyhow::Result<()> {
+    let stats = stats(&args.dir).with_context(|| cannot("open", args))?;
     print(
-        place,
+        args,
         json!({
             "tasks_buffered": stats.tasks_buffered,
             "tasks_in_runs": stats.tasks_in_runs,
@@ -86,12 +88,12 @@ fn run_stats(place: &Where) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn cannot(verb: &str, place: &Where) -> String {
-    format!("cannot {verb} the store in {}", place.dir.display())
+fn cannot(verb: &str, args: &StoreDirArgs) -> String {
+    format!("cannot {verb} the store in {}", args.dir.display())
 }
 
-fn print(place: &Where, report: Value) {
-    if place.json {
+fn print(args: &StoreDirArgs, report: Value) {
+    if args.json {
         println!("{report}");
         return;
     }

@@ -1,15 +1,15 @@
-//! The commands that speak to a broker: the real binary against the real binary.
+//! The commands of the real binary against a real broker: tables, JSON, errors and help.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation ends the test")]
 
 use punctual_test_support as field;
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use field::{TestBroker as Broker, WebhookReceiver as Receiver, eventually};
 use serde_json::{Value, json};
 
-/// Runs a command. Out: whether it went well, what it printed, and what it complained of.
+/// Runs a command. Returns whether it succeeded, its standard output and its standard error.
 fn punctual(broker: &Broker, args: &[&str]) -> (bool, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
         .args(args)
@@ -20,15 +20,15 @@ fn punctual(broker: &Broker, args: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(output.stdout), text(output.stderr))
 }
 
-/// Runs a command with `--json` that should go well.
+/// Runs a command with `--json` that must succeed.
 fn json_of(broker: &Broker, args: &[&str]) -> Value {
-    let (fine, said, complaint) = punctual(broker, &[args, &["--json"]].concat());
-    assert!(fine, "{args:?}: {complaint}");
-    serde_json::from_str(&said).unwrap_or_else(|_| panic!("{args:?} printed {said}"))
+    let (success, printed, errors) = punctual(broker, &[args, &["--json"]].concat());
+    assert!(success, "{args:?}: {errors}");
+    serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{args:?} printed {printed}"))
 }
 
 #[test]
-fn a_task_is_scheduled_shown_moved_listed_and_cancelled() {
+fn a_task_is_scheduled_shown_touched_listed_and_cancelled() {
     let broker = Broker::start(&[]);
     let made = json_of(
         &broker,
@@ -44,11 +44,11 @@ fn a_task_is_scheduled_shown_moved_listed_and_cancelled() {
             "x-a:b",
             "--payload",
             r#"{"order": 1}"#,
-            "--attempts",
+            "--attempts-max",
             "3",
             "--label",
             "zone:eu",
-            "--if-absent",
+            "--create-only",
         ],
     );
     assert_eq!((&made["key"], &made["payload"]), (&json!("order/1"), &json!({"order": 1})));
@@ -63,12 +63,12 @@ fn a_task_is_scheduled_shown_moved_listed_and_cancelled() {
     assert_eq!(json_of(&broker, &["resume", "shop", "order/1"])["state"], "scheduled");
     let list = json_of(&broker, &["list", "shop", "--label", "zone:eu"]);
     assert_eq!(list["tasks"].as_array().unwrap().len(), 1);
-    let (fine, table, _) = punctual(&broker, &["list", "shop", "--limit", "1"]);
-    assert!(fine && table.contains("fire_at") && table.contains("order/1"), "{table}");
-    assert!(table.contains("--cursor"), "there is one more: {table}");
-    let (fine, table, _) = punctual(&broker, &["show", "shop", "order/1"]);
+    let (success, table, _) = punctual(&broker, &["list", "shop", "--limit", "1"]);
+    assert!(success && table.contains("fire_at") && table.contains("order/1"), "{table}");
+    assert!(table.contains("--cursor"), "one more task follows: {table}");
+    let (success, table, _) = punctual(&broker, &["show", "shop", "order/1"]);
     assert!(
-        fine && table.lines().any(|line| line.contains("state") && line.contains("scheduled")),
+        success && table.lines().any(|line| line.contains("state") && line.contains("scheduled")),
         "{table}"
     );
     let steps = json_of(&broker, &["forecast", "shop", "--for", "4h", "--step", "2h"]);
@@ -79,12 +79,12 @@ fn a_task_is_scheduled_shown_moved_listed_and_cancelled() {
     let many = json_of(&broker, &["cancel", "shop", "a", "b"]);
     assert_eq!(many["results"][1], json!({"key": "b", "result": "not_found"}));
     assert_eq!(json_of(&broker, &["topology"])["leader"], broker.address.to_string());
-    let (fine, table, _) = punctual(&broker, &["topology"]);
-    assert!(fine && table.contains("leader"), "{table}");
+    let (success, table, _) = punctual(&broker, &["topology"]);
+    assert!(success && table.contains("leader"), "{table}");
 }
 
 #[test]
-fn what_the_broker_refuses_is_one_sentence_and_exit_code_1() {
+fn a_refusal_is_one_sentence_and_exit_code_1() {
     let broker = Broker::start(&[]);
     for (args, sentence) in [
         (vec!["show", "shop", "none"], "no such task"),
@@ -103,16 +103,16 @@ fn what_the_broker_refuses_is_one_sentence_and_exit_code_1() {
         ),
         (vec!["schedule", "shop", "--in", "1h", "--queue", "q", "--payload", "{"], "must be JSON"),
     ] {
-        let (fine, said, complaint) = punctual(&broker, &args);
-        assert!(!fine && said.is_empty(), "{args:?}: {said}");
-        assert!(complaint.contains(sentence), "{args:?}: {complaint}");
-        assert!(!complaint.contains("urn:"), "{args:?}: {complaint}");
+        let (success, printed, errors) = punctual(&broker, &args);
+        assert!(!success && printed.is_empty(), "{args:?}: {printed}");
+        assert!(errors.contains(sentence), "{args:?}: {errors}");
+        assert!(!errors.contains("urn:"), "{args:?}: {errors}");
     }
 }
 
-/// A script that reads JSON reads it, too, when something goes wrong.
+/// A script that reads JSON can read errors too.
 #[test]
-fn with_json_a_failure_is_one_object_and_the_exit_code_is_the_same() {
+fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
     let broker = Broker::start(&[]);
     let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
     let made = json_of(&broker, &task);
@@ -130,10 +130,10 @@ fn with_json_a_failure_is_one_object_and_the_exit_code_is_the_same() {
     for (args, error) in [
         (vec!["show", "shop", "none"], none.clone()),
         (vec!["list", "shop", "--state", "asleep"], of_field("state", states)),
-        ([&task[..], &["--if-absent"]].concat(), exists),
+        ([&task[..], &["--create-only"]].concat(), exists),
         (vec!["listen", "sh op", "q"], Value::Null),
         (vec!["dead", "delete", "shop", &letter], Value::Null),
-        // What never reached a broker has no more than a sentence.
+        // An error that is not from a broker has only a detail.
         (vec!["preview", "@daily", "--count", "x"], alone("count must be a number from 1 to 100")),
         (
             [&task[..], &["--label", "a:1", "--label", "a:2"]].concat(),
@@ -148,11 +148,11 @@ fn with_json_a_failure_is_one_object_and_the_exit_code_is_the_same() {
             .env("PUNCTUAL_BROKER", format!("http://{}", broker.address))
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), output.stdout), (Some(1), vec![]), "{args:?}: {said}");
-        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
-        let object: Value = serde_json::from_str(&said).unwrap();
-        assert!(object["error"]["detail"].is_string(), "{args:?}: {said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout), (Some(1), vec![]), "{args:?}: {printed}");
+        assert_eq!(printed.lines().count(), 1, "{args:?}: {printed}");
+        let object: Value = serde_json::from_str(&printed).unwrap();
+        assert!(object["error"]["detail"].is_string(), "{args:?}: {printed}");
         if !error.is_null() {
             assert_eq!(object, json!({ "error": error }), "{args:?}");
         }
@@ -160,7 +160,7 @@ fn with_json_a_failure_is_one_object_and_the_exit_code_is_the_same() {
 }
 
 #[test]
-fn schedules_are_said_in_words() {
+fn a_schedule_is_shown_as_text() {
     let broker = Broker::start(&[]);
     let cron = [
         "schedule",
@@ -209,8 +209,8 @@ fn schedules_are_said_in_words() {
     assert_eq!((&touched["version"], &touched["within"]), (&json!(2), &json!("2d")));
     let preview = ["preview", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", "2"];
     let preview = [&preview[..], &["--from", "2027-03-27T12:00:00Z"]].concat();
-    let (fine, table, complaint) = punctual(&broker, &preview);
-    assert!(fine, "{complaint}");
+    let (success, table, errors) = punctual(&broker, &preview);
+    assert!(success, "{errors}");
     for words in ["2027-03-28T03:00:00+02:00", "02:30 does not exist", "time zone data 20"] {
         assert!(table.contains(words), "{words}: {table}");
     }
@@ -224,20 +224,20 @@ fn schedules_are_said_in_words() {
         let (_, table, _) = punctual(&broker, &["history", "shop", beat["id"].as_str().unwrap()]);
         (table.contains("skipped") && table.contains("paused")).then_some(())
     });
-    let (_, said, _) = punctual(&broker, &["--version"]);
-    assert!(said.contains("time zone data 20"), "{said}");
+    let (_, printed, _) = punctual(&broker, &["--version"]);
+    assert!(printed.contains("time zone data 20"), "{printed}");
 }
 
 #[test]
-fn a_worker_on_the_terminal_prints_and_settles() {
+fn listen_prints_deliveries_and_settles_them() {
     let broker = Broker::start(&[]);
     for n in ["1", "2", "3"] {
         json_of(&broker, &["schedule", "shop", n, "--in", "0s", "--queue", "mail", "--payload", n]);
     }
-    let (fine, said, complaint) =
+    let (success, printed, errors) =
         punctual(&broker, &["listen", "shop", "mail", "--count", "3", "--json"]);
-    assert!(fine, "{complaint}");
-    let mut keys: Vec<String> = said
+    assert!(success, "{errors}");
+    let mut keys: Vec<String> = printed
         .lines()
         .map(|line| {
             serde_json::from_str::<Value>(line).unwrap()["key"].as_str().unwrap().to_owned()
@@ -248,26 +248,26 @@ fn a_worker_on_the_terminal_prints_and_settles() {
     eventually(|| (json_of(&broker, &["stats", "shop"])["done"] == 3).then_some(()));
     let made = json_of(
         &broker,
-        &["schedule", "shop", "x", "--in", "0s", "--queue", "mail", "--attempts", "1"],
+        &["schedule", "shop", "x", "--in", "0s", "--queue", "mail", "--attempts-max", "1"],
     );
     let args = ["listen", "shop", "mail", "--count", "1", "--fail", "no paper"];
-    let (fine, said, complaint) = punctual(&broker, &args);
-    assert!(fine && said.contains("attempt 1"), "{said}{complaint}");
+    let (success, printed, errors) = punctual(&broker, &args);
+    assert!(success && printed.contains("attempt 1"), "{printed}{errors}");
     let dead = eventually(|| {
         let page = json_of(&broker, &["dead", "list", "shop"]);
         page["dead"].get(0).cloned()
     });
     let id = made["id"].as_str().unwrap();
-    let (fine, table, _) = punctual(&broker, &["history", "shop", id]);
-    assert!(fine && table.contains("no paper") && table.contains("dead"), "{table}");
+    let (success, table, _) = punctual(&broker, &["history", "shop", id]);
+    assert!(success && table.contains("no paper") && table.contains("dead"), "{table}");
     let fire_id = dead["fire_id"].as_str().unwrap();
     assert_eq!(json_of(&broker, &["dead", "redrive", "shop", fire_id])["redriven"], 1);
-    let (fine, _, complaint) = punctual(&broker, &["dead", "redrive", "shop", fire_id]);
-    assert!(!fine && complaint.contains("could not go back"), "{complaint}");
+    let (success, _, errors) = punctual(&broker, &["dead", "redrive", "shop", fire_id]);
+    assert!(!success && errors.contains("could not be redriven"), "{errors}");
 }
 
 #[test]
-fn dead_letters_are_looked_after() {
+fn dead_letters_are_listed_redriven_and_deleted() {
     let (broker, receiver) = (Broker::start(&[]), Receiver::start());
     let gone = format!("{}/410", receiver.url);
     for key in ["a", "b"] {
@@ -279,14 +279,14 @@ fn dead_letters_are_looked_after() {
         let ids = dead.iter().map(|letter| letter["fire_id"].as_str().unwrap().to_owned());
         Some(ids.collect::<Vec<_>>()).filter(|ids| ids.len() == 2)
     });
-    let (fine, table, _) = punctual(&broker, &["dead", "list", "shop"]);
-    assert!(fine && table.contains("refused") && table.contains(&ids[0]), "{table}");
+    let (success, table, _) = punctual(&broker, &["dead", "list", "shop"]);
+    assert!(success && table.contains("refused") && table.contains(&ids[0]), "{table}");
     assert_eq!(
         json_of(&broker, &["dead", "delete", "shop", &ids[0]]),
         json!({"result": "deleted"})
     );
-    let (fine, said, _) = punctual(&broker, &["dead", "redrive", "shop", "--all"]);
-    assert!(fine && said.contains("redriven 1"), "{said}");
+    let (success, printed, _) = punctual(&broker, &["dead", "redrive", "shop", "--all"]);
+    assert!(success && printed.contains("redriven 1"), "{printed}");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_task_is_fired_now() {
 }
 
 #[test]
-fn a_broker_with_tls_and_tokens_is_asked_by_who_knows_both() {
+fn a_broker_with_tls_and_tokens_needs_the_authority_and_the_token() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -310,13 +310,233 @@ fn a_broker_with_tls_and_tokens_is_asked_by_who_knows_both() {
     let stats = |more: &[&str]| {
         punctual(&broker, &[&["stats", "shop", "--json", "--broker", &url], more].concat())
     };
-    let (fine, said, complaint) = stats(&["--ca", cert, "--token", "secret"]);
-    assert!(fine && said.contains("accepted"), "{complaint}");
-    let (fine, _, complaint) = stats(&["--ca", cert, "--token", "guess"]);
-    assert!(!fine && complaint.contains("say who you are"), "{complaint}");
-    let (fine, _, complaint) = stats(&["--token", "secret"]);
-    assert!(!fine && complaint.contains("no answer"), "{complaint}");
-    assert!(!complaint.contains("secret"), "{complaint}");
-    let (fine, _, complaint) = stats(&["--ca", key, "--token", "secret"]);
-    assert!(!fine && complaint.contains("has no certificate"), "{complaint}");
+    let (success, printed, errors) = stats(&["--ca", cert, "--token", "secret"]);
+    assert!(success && printed.contains("accepted"), "{errors}");
+    let (success, _, errors) = stats(&["--ca", cert, "--token", "guess"]);
+    assert!(!success && errors.contains("say who you are"), "{errors}");
+    let (success, _, errors) = stats(&["--token", "secret"]);
+    assert!(!success && errors.contains("no answer"), "{errors}");
+    assert!(!errors.contains("secret"), "{errors}");
+    let (success, _, errors) = stats(&["--ca", key, "--token", "secret"]);
+    assert!(!success && errors.contains("has no certificate"), "{errors}");
+}
+
+#[test]
+fn schedule_takes_everything_that_the_api_takes() {
+    let broker = Broker::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("payload.json");
+    // The order of members and the digits of numbers stay as they are in the file.
+    let payload = r#"{"b": 1.50, "a": 12345678901234567890123}"#;
+    std::fs::write(&file, payload).unwrap();
+    let file = file.to_str().unwrap();
+    let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
+    let made = json_of(
+        &broker,
+        &[
+            &task[..],
+            &["--payload-file", file, "--backoff", "exponential:1s,3,10m"],
+            &["--attempts-max", "7", "--retry-jitter", "0.25", "--timeout", "20s"],
+            &["--expires-after", "2h", "--guarantee", "at_most_once", "--label", "zone:eu"],
+        ]
+        .concat(),
+    );
+    let exponential = json!({"exponential": {"first": "1s", "factor": 3.0, "max": "10m"}});
+    let retry = json!({"attempts_max": 7, "backoff": exponential, "jitter": 0.25});
+    assert_eq!(made["retry"], retry);
+    assert_eq!((&made["timeout"], &made["expires_after"]), (&json!("20s"), &json!("2h")));
+    assert_eq!(
+        (&made["guarantee"], &made["labels"]["zone"]),
+        (&json!("at_most_once"), &json!("eu"))
+    );
+    let receiver = Receiver::start();
+    let to_webhook = ["schedule", "shop", "b", "--in", "0s", "--to", &receiver.url];
+    json_of(&broker, &[&to_webhook[..], &["--payload-file", file]].concat());
+    assert_eq!(String::from_utf8(receiver.next().body).unwrap(), payload);
+    for (backoff, json) in [
+        ("fixed:3s", json!({"fixed": "3s"})),
+        ("list:2m,10m,1h", json!({"list": ["2m", "10m", "1h"]})),
+    ] {
+        let made = json_of(&broker, &[&task[..], &["--backoff", backoff]].concat());
+        assert_eq!(made["retry"]["backoff"], json);
+    }
+    let binary = ["--payload-base64", "AAEC", "--content-type", "image/x-dot"];
+    let made = json_of(&broker, &[&task[..], &binary].concat());
+    assert_eq!(
+        (&made["payload_base64"], &made["content_type"]),
+        (&json!("AAEC"), &json!("image/x-dot"))
+    );
+    let typed = ["--payload-file", file, "--content-type", "text/plain"];
+    assert_eq!(json_of(&broker, &[&task[..], &typed].concat())["content_type"], "text/plain");
+
+    let version = json_of(&broker, &["show", "shop", "a"])["version"].to_string();
+    json_of(&broker, &[&task[..], &["--if-match", &version]].concat());
+    let (success, _, errors) = punctual(&broker, &[&task[..], &["--if-match", &version]].concat());
+    assert!(!success && errors.contains("version"), "{errors}");
+    let (success, _, errors) = punctual(&broker, &[&task[..], &["--create-only"]].concat());
+    assert!(!success && errors.contains("the key names a task already"), "{errors}");
+    for (key, idempotency_key) in [(&[][..], "x1"), (&["keyed"], "x2")] {
+        let repeatable = [&["schedule", "shop"], key, &["--at", "2051222400000", "--queue", "q"]];
+        let repeatable =
+            [&repeatable.concat()[..], &["--idempotency-key", idempotency_key]].concat();
+        let first = json_of(&broker, &repeatable);
+        assert_eq!(json_of(&broker, &repeatable)["id"], first["id"]);
+    }
+    for (more, problem) in [
+        (vec!["--payload", "1", "--payload-base64", "AAEC"], "cannot be used with"),
+        (vec!["--payload-base64", "?"], "must be base64"),
+        (vec!["--content-type", "a/b"], "--content-type needs"),
+        (vec!["--backoff", "linear:1s"], "must be fixed:"),
+        (vec!["--guarantee", "always"], "at_least_once"),
+        (vec!["--payload-file", "/no/such/file"], "cannot read /no/such/file"),
+    ] {
+        let (success, _, errors) = punctual(&broker, &[&task[..], &more].concat());
+        assert!(!success && errors.contains(problem), "{more:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_payload_is_read_from_standard_input() {
+    let broker = Broker::start(&[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["schedule", "shop", "a", "--in", "1h", "--queue", "q", "--payload-file", "-"])
+        .env("PUNCTUAL_BROKER", format!("http://{}", broker.address))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"[1, 2]").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(json_of(&broker, &["show", "shop", "a"])["payload"], json!([1, 2]));
+}
+
+#[test]
+fn a_dry_run_shows_the_next_fires_and_schedules_nothing() {
+    let broker = Broker::start(&[]);
+    let queue = ["--queue", "q", "--dry-run"];
+    let cron = ["schedule", "shop", "a", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin"];
+    let cron = [&cron[..], &["--starts-at", "2035-03-24T12:00:00Z"], &queue].concat();
+    let (success, table, errors) = punctual(&broker, &cron);
+    assert!(success, "{errors}");
+    for text in ["2035-03-25T01:00:00Z (in ", "02:30 does not exist", "nothing was scheduled"] {
+        assert!(table.contains(text), "{text}: {table}");
+    }
+    assert_eq!(json_of(&broker, &cron)["fires"].as_array().unwrap().len(), 5);
+    let every = ["schedule", "shop", "a", "--every", "1h", "--count", "2", "--payload", "[1]"];
+    let answer = json_of(&broker, &[&every[..], &queue].concat());
+    assert_eq!(answer["fires"].as_array().unwrap().len(), 2);
+    assert_eq!((&answer["task"]["payload"], &answer["dry_run"]), (&json!([1]), &json!(true)));
+    let watch = ["schedule", "shop", "a", "--within", "10m"];
+    let (success, table, errors) = punctual(&broker, &[&watch[..], &queue].concat());
+    assert!(success && table.contains("unless it is touched"), "{table}{errors}");
+    let (_, table, _) =
+        punctual(&broker, &[&["schedule", "shop", "--in", "15m"], &queue[..]].concat());
+    assert!(table.contains("(in 14m 59s)") || table.contains("(in 15m)"), "{table}");
+    for (when, problem) in [
+        (&["--in", "soon"][..], "in: must be a duration"),
+        (&["--in", "1h", "--count", "2"], "--count goes with"),
+        (&["--cron", "* * * *"], "cron: "),
+        (&["--cron", "@daily", "--timezone", "Europe/Berlni"], "Europe/Berlin"),
+        (&["--every", "1ms"], "every: "),
+        (&["--in", "1h", "--timeout", "0s"], "timeout: "),
+        (&["--in", "1h", "--attempts-max", "0"], "--attempts-max must be from 1"),
+        (&["--cron", "@daily", "--ends-at", "2001-01-01T00:00:00Z"], "no fire time"),
+    ] {
+        let args = [&["schedule", "shop", "a"], when, &queue].concat();
+        let (success, printed, errors) = punctual(&broker, &args);
+        assert!(!success && printed.is_empty(), "{when:?}: {printed}");
+        assert!(errors.contains(problem), "{when:?}: {errors}");
+    }
+    assert_eq!(json_of(&broker, &["list", "shop"])["tasks"], json!([]));
+}
+
+#[test]
+fn an_error_has_no_backtrace_and_names_its_causes() {
+    for variable in ["RUST_BACKTRACE", "RUST_LIB_BACKTRACE"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+            .args(["stats", "shop", "--broker", "http://127.0.0.1:9"])
+            .env(variable, "full")
+            .output()
+            .unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<&str> = errors.lines().collect();
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(lines[0], "error: no answer from http://127.0.0.1:9");
+        assert!(lines.len() > 1, "{errors}");
+        assert!(lines[1..].iter().all(|line| line.starts_with("  caused by: ")), "{errors}");
+    }
+}
+
+#[test]
+fn times_are_relative_beside_absolute_and_a_pipe_gets_no_colours() {
+    let broker = Broker::start(&[]);
+    json_of(&broker, &["schedule", "shop", "a", "--in", "15m", "--queue", "q"]);
+    for args in
+        [&["show", "shop", "a"][..], &["list", "shop"], &["forecast", "shop"], &["topology"]]
+    {
+        let (success, table, errors) = punctual(&broker, args);
+        assert!(success && !table.contains('\u{1b}'), "{table}{errors}");
+    }
+    for args in [&["show", "shop", "a"][..], &["list", "shop"]] {
+        let (_, table, _) = punctual(&broker, args);
+        assert!(table.contains("(in 14m 5"), "{table}");
+    }
+    let (_, table, _) = punctual(&broker, &["forecast", "shop", "--for", "2h", "--step", "1h"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("from") && lines[0].ends_with("fires"), "{table}");
+    assert_eq!(lines.iter().filter(|line| line.contains('█')).count(), 1, "{table}");
+    assert!(lines.last().unwrap().starts_with("total"), "{table}");
+    let (_, table, _) = punctual(&broker, &["topology"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].contains("1 broker, 1 partition, leader "), "{table}");
+    for head in ["broker", "map", "partitions", "ranges", "heartbeat"] {
+        assert!(lines[1].contains(head), "{head}: {table}");
+    }
+    assert!(lines[2].starts_with('★'), "{table}");
+}
+
+#[test]
+fn colours_are_used_on_a_terminal_unless_no_color_is_set() {
+    // `script` runs a command on a terminal of its own.
+    let broker = Broker::start(&[]);
+    json_of(&broker, &["schedule", "shop", "a", "--in", "15m", "--queue", "q"]);
+    let list = |no_color: &str| {
+        let url = format!("http://{}", broker.address);
+        let list = format!("{} list shop --broker {url}", env!("CARGO_BIN_EXE_punctual"));
+        let output = Command::new("script")
+            .args(["-qec", &list, "/dev/null"])
+            .env("NO_COLOR", no_color)
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(list("").contains("\u{1b}[1m"), "{}", list(""));
+    assert!(!list("1").contains('\u{1b}'), "{}", list("1"));
+}
+
+#[test]
+fn completions_and_manual_pages_are_made_from_the_command_line() {
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_punctual")).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (shell, text) in [
+        ("bash", "complete -F _punctual"),
+        ("zsh", "#compdef punctual"),
+        ("fish", "complete -c punctual"),
+    ] {
+        let script = run(&["completions", shell]);
+        assert!(script.contains(text) && script.contains("dry-run"), "{shell}: {script}");
+    }
+    assert!(run(&["man"]).contains(".TH punctual 1"));
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man1");
+    run(&["man", pages.to_str().unwrap()]);
+    for page in ["punctual.1", "punctual-schedule.1", "punctual-dead-redrive.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}: {text}");
+    }
 }

@@ -1,25 +1,25 @@
-//! The way to a broker and back.
-//!
-//! In: a method, a path and a body. Out: the JSON that was answered, or the sentence in which the broker refused.
+//! Calls a broker over HTTP, and returns the JSON of its response, or a [`Refusal`].
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use serde::Serialize;
 use serde_json::Value;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::failure::Refusal;
+use crate::error::Refusal;
 
-/// Longer than the longest long poll.
+/// How long a call may take: longer than the longest long poll.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// A page of the heaviest tasks.
+/// The largest response: a page of tasks with large payloads.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
-/// Which broker, and as whom.
+/// The broker to call, and the credentials.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Broker {
-    /// Where the broker is.
+#[command(next_help_heading = "Broker")]
+pub(crate) struct BrokerArgs {
+    /// URL of the broker
     #[arg(
         long,
         env = "PUNCTUAL_BROKER",
@@ -28,29 +28,29 @@ pub(crate) struct Broker {
     )]
     broker: String,
 
-    /// Who asks.
-    #[arg(long, env = "PUNCTUAL_TOKEN", hide_env_values = true)]
+    /// Token of the namespace
+    #[arg(long, env = "PUNCTUAL_TOKEN", hide_env_values = true, value_name = "SECRET")]
     token: Option<String>,
 
-    /// Whom to believe that a broker with TLS is the right one: a file of certificates, instead of the public authorities.
+    /// PEM file of the certificate authority to trust for https://, instead of the public ones
     #[arg(long, env = "PUNCTUAL_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Print what the broker answered, as JSON; what goes wrong, too.
-    #[arg(long)]
+    /// Print the response of the broker, or the error, as one line of JSON
+    #[arg(long, help_heading = "Options")]
     pub(crate) json: bool,
 }
 
-impl Broker {
+impl BrokerArgs {
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.call("GET", path, &[], None)
+        self.call("GET", path, &[], None::<&Value>)
     }
 
     pub(crate) fn delete(&self, path: &str) -> anyhow::Result<Value> {
-        self.call("DELETE", path, &[], None)
+        self.call("DELETE", path, &[], None::<&Value>)
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+    pub(crate) fn post(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Value> {
         self.call("POST", path, &[], Some(body))
     }
 
@@ -59,7 +59,7 @@ impl Broker {
         method: &str,
         path: &str,
         headers: &[(&str, String)],
-        body: Option<&Value>,
+        body: Option<&impl Serialize>,
     ) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.broker.trim_end_matches('/'));
         let mut request = http::Request::builder().method(method).uri(&url);
@@ -72,12 +72,14 @@ impl Broker {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let request = request.body(body).with_context(|| format!("cannot ask {url}"))?;
+        let body =
+            body.map(serde_json::to_string).transpose().context("cannot encode the request")?;
+        let request =
+            request.body(body.unwrap_or_default()).with_context(|| format!("cannot call {url}"))?;
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(TIMEOUT))
-            // A broker is asked itself, whatever the environment says of other sites.
+            // Proxies of the environment are for other sites.
             .proxy(None)
             .tls_config(self.tls()?)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
@@ -86,23 +88,25 @@ impl Broker {
         let mut answer = answer.with_context(|| format!("no answer from {}", self.broker))?;
         let status = answer.status();
         let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
-        let text = text.with_context(|| format!("no whole answer from {}", self.broker))?;
+        let text = text.with_context(|| format!("incomplete answer from {}", self.broker))?;
         let json: Option<Value> = serde_json::from_str(&text).ok();
         if !status.is_success() {
-            let unknown = format!("{} answered {status}", self.broker);
-            return Err(Refusal::new(status.as_u16(), json, unknown).into());
+            let detail = format!("{} answered {status}", self.broker);
+            return Err(Refusal::new(status.as_u16(), json, detail).into());
         }
-        json.ok_or_else(|| anyhow!("{} did not answer in JSON: is it a broker?", self.broker))
+        json.ok_or_else(|| {
+            anyhow!("{} did not answer with JSON; is it a Punctual broker?", self.broker)
+        })
     }
 }
 
-impl Broker {
-    /// All brokers of its cluster; this one alone if it does not say, or if it is the only one. A broker that is asked by another address
-    /// than its own is among them under its own, so that none is there twice.
+impl BrokerArgs {
+    /// Returns all brokers of the cluster, by the addresses that they advertise, so that none is
+    /// listed twice. Returns only this one if it is alone or does not answer.
     pub(crate) fn all(&self) -> Vec<Self> {
         let scheme = self.broker.split("://").next().filter(|it| *it == "https").unwrap_or("http");
-        let said = self.get("/v1/topology").unwrap_or_default();
-        let brokers = said["brokers"].as_array().into_iter().flatten();
+        let topology = self.get("/v1/topology").unwrap_or_default();
+        let brokers = topology["brokers"].as_array().into_iter().flatten();
         let addresses = brokers.filter_map(|broker| broker["address"].as_str());
         let at = |address: &str| Self { broker: format!("{scheme}://{address}"), ..self.clone() };
         let all: Vec<Self> = addresses.map(at).collect();
@@ -132,7 +136,7 @@ impl Broker {
     }
 }
 
-/// A name as a part of a path or a query.
+/// Encodes a name as one segment of a path or one value of a query.
 pub(crate) fn part(name: &str) -> String {
     let mut part = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -145,7 +149,7 @@ pub(crate) fn part(name: &str) -> String {
     part
 }
 
-/// `?a=b&c=d` of those that are given.
+/// `?a=b&c=d` of the pairs that have a value; empty if none has.
 pub(crate) fn query(pairs: &[(&str, Option<&str>)]) -> String {
     let given = pairs.iter().filter_map(|(name, value)| Some((name, (*value)?)));
     let given: Vec<String> = given.map(|(name, value)| format!("{name}={}", part(value))).collect();
@@ -157,11 +161,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spelled_so_that_they_stay_one_part() {
-        for (name, spelled) in
+    fn a_name_is_encoded_as_one_segment() {
+        for (name, encoded) in
             [("order-1", "order-1"), ("a/b?c=d", "a%2Fb%3Fc%3Dd"), ("ä", "%C3%A4")]
         {
-            assert_eq!(part(name), spelled);
+            assert_eq!(part(name), encoded);
         }
         assert_eq!(query(&[("a", None)]), "");
         assert_eq!(query(&[("a", Some("x y")), ("b", None), ("c", Some("z"))]), "?a=x%20y&c=z");

@@ -1,7 +1,7 @@
-//! `punctual listen`: a worker on the terminal. It prints deliveries and acks them, or fails them to see what happens then.
+//! `punctual listen`: a worker on the terminal. It prints deliveries, and acks or fails them.
 //!
-//! In: deliveries of all brokers of the cluster, each polled by a thread of its own, which come and go with the topology. Out: lines.
-//! Invariant: never more deliveries than `--count` says are taken, from whichever broker they come.
+//! One thread polls each broker of the cluster; threads start and end with the topology. Together
+//! they never take more deliveries than `--count`.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,64 +9,71 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::broker::{Broker, part};
-use super::show;
+use super::broker::{BrokerArgs, part};
+use super::output;
 
-/// How often it is looked whether there are other brokers.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long one call waits where there are several brokers: what one of them may take, the others may not.
+/// How often the topology is read.
+const TOPOLOGY_EVERY: Duration = Duration::from_secs(2);
+/// How long one call waits if there are several brokers. It is short, because the deliveries that
+/// one call may take are not available to the others.
 const WAIT_OF_SEVERAL: &str = "1s";
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Listen {
+#[command(after_help = "Examples:
+  punctual listen shop mail
+  punctual listen shop mail --count 1 --json
+  punctual listen shop mail --fail 'out of paper'")]
+pub(crate) struct ListenArgs {
+    /// The namespace
     namespace: String,
+    /// The queue
     queue: String,
-    /// Fail deliveries for this reason instead of acking them.
+    /// Fail deliveries with this reason instead of acking them
     #[arg(long, value_name = "REASON")]
     fail: Option<String>,
-    /// Stop after so many deliveries.
-    #[arg(long)]
+    /// Stop after this many deliveries
+    #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
-    /// So many at once.
-    #[arg(long, default_value_t = 10)]
+    /// How many deliveries to take at once
+    #[arg(long, default_value_t = 10, value_name = "COUNT")]
     max: u64,
-    /// How long one call waits.
+    /// How long one call waits for deliveries
     #[arg(long, value_name = "DURATION", default_value = "20s")]
     wait: String,
     #[command(flatten)]
-    broker: Broker,
+    broker: BrokerArgs,
 }
 
 /// What the threads share.
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct ListenShared {
+    state: Mutex<ListenState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    /// Deliveries that may still be asked for.
+struct ListenState {
+    /// Deliveries that may still be requested.
     left: u64,
-    /// Deliveries that were asked for and are not settled.
-    held: u64,
-    /// Addresses that have a thread.
+    /// Deliveries that were requested and are not settled.
+    in_flight: u64,
+    /// Addresses of brokers that a thread polls.
     brokers: HashSet<String>,
-    /// Why the last thread that ended did.
-    fault: Option<anyhow::Error>,
+    /// The error of the thread that failed last.
+    error: Option<anyhow::Error>,
 }
 
-impl State {
+impl ListenState {
     fn is_over(&self) -> bool {
-        self.left == 0 && self.held == 0
+        self.left == 0 && self.in_flight == 0
     }
 }
 
-impl Listen {
+impl ListenArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let left = self.count.unwrap_or(u64::MAX);
-        let state = State { left, held: 0, brokers: HashSet::new(), fault: None };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let state = ListenState { left, in_flight: 0, brokers: HashSet::new(), error: None };
+        let shared = Arc::new(ListenShared { state: Mutex::new(state), changed: Condvar::new() });
         loop {
             let all = self.broker.all();
             let wait = if all.len() > 1 { WAIT_OF_SEVERAL } else { &self.wait };
@@ -74,14 +81,14 @@ impl Listen {
                 self.start(broker, wait.to_owned(), &shared);
             }
             let state = shared.lock();
-            let over = |state: &mut State| !state.is_over() && !state.brokers.is_empty();
-            let waited = shared.changed.wait_timeout_while(state, LOOK_EVERY, over);
+            let over = |state: &mut ListenState| !state.is_over() && !state.brokers.is_empty();
+            let waited = shared.changed.wait_timeout_while(state, TOPOLOGY_EVERY, over);
             let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            // One that cannot reach its broker is no reason to stop while there are others.
+            // A broker that cannot be reached does not matter while there are others.
             if state.brokers.is_empty()
-                && let Some(fault) = state.fault.take()
+                && let Some(error) = state.error.take()
             {
-                return Err(fault);
+                return Err(error);
             }
             if state.is_over() {
                 return Ok(());
@@ -89,36 +96,36 @@ impl Listen {
         }
     }
 
-    fn start(&self, broker: Broker, wait: String, shared: &Arc<Shared>) {
+    fn start(&self, broker: BrokerArgs, wait: String, shared: &Arc<ListenShared>) {
         if !shared.lock().brokers.insert(broker.address().to_owned()) {
             return;
         }
-        let (listen, shared) = (self.clone(), Arc::clone(shared));
+        let (args, shared) = (self.clone(), Arc::clone(shared));
         std::thread::spawn(move || {
-            let fault = loop {
-                match listen.turn(&broker, &shared, &wait) {
+            let error = loop {
+                match args.turn(&broker, &shared, &wait) {
                     Ok(true) => {}
                     Ok(false) => break None,
-                    Err(fault) => break Some(fault),
+                    Err(error) => break Some(error),
                 }
             };
             let mut state = shared.lock();
             state.brokers.remove(broker.address());
-            state.fault = fault.or(state.fault.take());
+            state.error = error.or(state.error.take());
             shared.changed.notify_all();
         });
     }
 
-    /// Takes some, prints and settles them. False when there is nothing left to take.
-    fn turn(&self, broker: &Broker, shared: &Shared, wait: &str) -> anyhow::Result<bool> {
+    /// Takes deliveries, prints and settles them. Returns false when none is left to take.
+    fn turn(&self, broker: &BrokerArgs, shared: &ListenShared, wait: &str) -> anyhow::Result<bool> {
         let wanted = shared.claim(self.max);
         if wanted == 0 {
             return Ok(false);
         }
         let queue = format!("/v1/{}/queues/{}", part(&self.namespace), part(&self.queue));
-        // No more than will be settled: the others are for other workers.
-        let asked = json!({ "max": wanted, "wait": wait });
-        let answer = broker.post(&format!("{queue}/lease"), &asked);
+        // No more than will be settled: other workers take the rest.
+        let request = json!({ "max": wanted, "wait": wait });
+        let answer = broker.post(&format!("{queue}/lease"), &request);
         let deliveries = answer.as_ref().map(|answer| answer["deliveries"].as_array().cloned());
         let deliveries = deliveries.unwrap_or_default().unwrap_or_default();
         let taken = (deliveries.len() as u64).min(wanted);
@@ -132,7 +139,7 @@ impl Listen {
 
     fn print(&self, delivery: &Value) -> anyhow::Result<()> {
         if self.broker.json {
-            return show::line(&delivery.to_string());
+            return output::print_line(&delivery.to_string());
         }
         let text = |name: &str| match &delivery[name] {
             Value::Null => "-".to_owned(),
@@ -145,11 +152,13 @@ impl Listen {
         };
         let (fired_at, key, task) = (text("fired_at"), text("key"), text("task"));
         let (attempt, lag) = (text("attempt"), text("lag_ms"));
-        show::line(&format!("{fired_at}  {key}  {task}  attempt {attempt}  lag {lag}ms  {payload}"))
+        output::print_line(&format!(
+            "{fired_at}  {key}  {task}  attempt {attempt}  lag {lag}ms  {payload}"
+        ))
     }
 
-    /// With the broker that sent them.
-    fn settle(&self, broker: &Broker, queue: &str, deliveries: &[Value]) -> anyhow::Result<()> {
+    /// Settles deliveries with the broker that sent them.
+    fn settle(&self, broker: &BrokerArgs, queue: &str, deliveries: &[Value]) -> anyhow::Result<()> {
         let Some(reason) = &self.fail else {
             let tokens: Vec<&Value> =
                 deliveries.iter().map(|delivery| &delivery["token"]).collect();
@@ -166,28 +175,29 @@ impl Listen {
     }
 }
 
-impl Shared {
-    /// Some of what may be taken, as soon as there is some; none when all is settled.
+impl ListenShared {
+    /// Claims up to `max` deliveries. Waits while all are in flight; returns 0 when all are
+    /// settled.
     fn claim(&self, max: u64) -> u64 {
-        let waits = |state: &mut State| state.left == 0 && state.held > 0;
+        let waits = |state: &mut ListenState| state.left == 0 && state.in_flight > 0;
         let state = self.changed.wait_while(self.lock(), waits);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         let claimed = max.max(1).min(state.left);
         state.left -= claimed;
-        state.held += claimed;
+        state.in_flight += claimed;
         claimed
     }
 
-    /// Of what was claimed, `count` is no longer held, and `unused` may be claimed again.
+    /// Returns claimed deliveries: `count` are no longer in flight, `unused` may be claimed again.
     fn give_back(&self, count: u64, unused: u64) {
         let mut state = self.lock();
-        state.held -= count;
+        state.in_flight -= count;
         state.left += unused;
         self.changed.notify_all();
     }
 
-    /// Nothing is left half-way here by a panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// No panic can leave the state inconsistent, so a poisoned lock is used.
+    fn lock(&self) -> MutexGuard<'_, ListenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,9 +207,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_thread_does_not_use_another_may_and_no_more_than_all_is_taken() {
-        let state = State { left: 3, held: 0, brokers: HashSet::new(), fault: None };
-        let shared = Shared { state: Mutex::new(state), changed: Condvar::new() };
+    fn threads_share_the_deliveries_that_are_left() {
+        let state = ListenState { left: 3, in_flight: 0, brokers: HashSet::new(), error: None };
+        let shared = ListenShared { state: Mutex::new(state), changed: Condvar::new() };
         assert_eq!(shared.claim(10), 3);
         shared.give_back(2, 2);
         assert_eq!(shared.claim(1), 1);

@@ -1,39 +1,43 @@
-//! `punctual preview`: when a cron expression fires next.
+//! `punctual preview`: the next fire times of a cron expression.
 //!
-//! The same answer as the API's, and without a broker: the calculation and the time zone data are in this binary.
+//! The result is that of `GET /v1/preview`, computed without a broker: the calculation and the time
+//! zone data are in this binary.
 
 use punctual_server::preview::offline;
 use serde_json::Value;
 
-use super::show;
+use super::output;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Preview {
-    /// Five fields, six with seconds first, seven with years last; or @daily and the like.
+#[command(after_help = "Examples:
+  punctual preview '0 9 * * MON-FRI' --timezone Europe/Berlin
+  punctual preview @daily --count 3 --from 2030-01-01T00:00:00Z")]
+pub(crate) struct PreviewArgs {
+    /// Cron expression: five fields, six with seconds first, seven with years last; or @daily etc.
     expression: String,
-    /// The time zone of the expression, by its IANA name; UTC unless given.
+    /// IANA name of the time zone of the expression; UTC if not given
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
-    /// So many fires: 1 to 100.
-    #[arg(long, default_value = "5")]
+    /// How many fire times to show, 1 to 100
+    #[arg(long, default_value = "5", value_name = "COUNT")]
     count: String,
-    /// After this time: RFC 3339, or milliseconds since 1970; now unless given.
+    /// Start after this time: RFC 3339, or milliseconds since 1970; now if not given
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// For a local time that the clocks leap over: after or skip.
+    /// What to do about a local time that does not exist when clocks go forward: after or skip
     #[arg(long, value_name = "WHEN")]
     dst_gap: Option<String>,
-    /// For a local time that the clocks show twice: once or both.
+    /// What to do about a local time that exists twice when clocks go back: once or both
     #[arg(long, value_name = "WHEN")]
     dst_overlap: Option<String>,
-    /// Print the answer as JSON.
+    /// Print one line of JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Preview {
+impl PreviewArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let asked = [
+        let query = [
             ("cron", Some(&self.expression)),
             ("timezone", self.timezone.as_ref()),
             ("count", Some(&self.count)),
@@ -41,10 +45,10 @@ impl Preview {
             ("dst_gap", self.dst_gap.as_ref()),
             ("dst_overlap", self.dst_overlap.as_ref()),
         ];
-        let asked = asked.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let query = query.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let preview =
-            offline(asked.map(|(name, value)| (name.to_owned(), value.clone())).collect())?;
-        show::line(&if self.json { preview.to_string() } else { table(&preview) })
+            offline(query.map(|(name, value)| (name.to_owned(), value.clone())).collect())?;
+        output::print_line(&if self.json { preview.to_string() } else { table(&preview) })
     }
 }
 
@@ -54,5 +58,5 @@ fn table(preview: &Value) -> String {
     let columns: &[&str] =
         if noted { &["local", "fire_at", "note"] } else { &["local", "fire_at"] };
     let data = preview["timezone_data"].as_str().unwrap_or_default();
-    format!("{}\ntime zone data {data}", show::rows(fires, columns))
+    format!("{}\ntime zone data {data}", output::rows(fires, columns))
 }

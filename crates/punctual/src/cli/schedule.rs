@@ -1,250 +1,201 @@
-//! `punctual schedule`: creates a task, or replaces the one that the key names.
+//! `punctual schedule`: creates a task, or replaces the task with the same key.
+//!
+//! Every member of a task in the API has a flag. `body` turns the flags into the request, `payload`
+//! reads the payload, `retry` the retry policy. With `--dry-run`, `dry_run` checks the task with
+//! the same rules as the broker and prints its next fires; nothing is sent.
 
-use std::io::Read as _;
+mod body;
+mod dry_run;
+mod payload;
+mod retry;
 
-use anyhow::{Context as _, bail};
 use clap::ArgGroup;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::broker::{Broker, part};
-use super::show;
+use super::broker::{BrokerArgs, part};
+use super::output;
+
+use payload::PayloadArgs;
+use retry::RetryArgs;
+
+/// Exactly one of these must be given.
+const WHEN_FLAGS: [&str; 5] = ["in", "at", "cron", "every", "within"];
+
+const EXAMPLES: &str = "Examples:
+  punctual schedule shop order-42 --in 15m --to https://shop.example/cancel --payload '[42]'
+  punctual schedule shop report --cron '0 9 * * MON-FRI' --timezone Europe/Berlin --queue reports
+  punctual schedule fleet device-7 --within 10m --to https://fleet.example/silent
+  punctual schedule shop sync --every 1h --queue work --backoff exponential:1s,2,5m
+  punctual schedule shop report --cron '0 9 * * *' --queue reports --dry-run";
 
 #[derive(Debug, clap::Args)]
-#[command(group(ArgGroup::new("when").required(true).args(["in", "at", "cron", "every", "within"])))]
+#[command(group(ArgGroup::new("when").required(true).args(WHEN_FLAGS)))]
 #[command(group(ArgGroup::new("where").required(true).args(["to", "queue"])))]
-pub(crate) struct Schedule {
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ScheduleArgs {
+    /// The namespace
     namespace: String,
-    /// The task's own name; without one it has only an id.
+    /// Key of the task: your own name for it; without one, the task has only an id
     key: Option<String>,
 
-    /// So long from now: 15m, 1h30m, 30d.
-    #[arg(long = "in", id = "in", value_name = "DURATION")]
+    /// Fire once, this long from now: 15m, 1h30m, 30d
+    #[arg(long = "in", id = "in", value_name = "DURATION", help_heading = "When")]
     r#in: Option<String>,
-    /// At this time: RFC 3339, or milliseconds since 1970.
-    #[arg(long, value_name = "TIME")]
+    /// Fire once, at this time: RFC 3339, or milliseconds since 1970
+    #[arg(long, value_name = "TIME", help_heading = "When")]
     at: Option<String>,
-    /// Again and again, by a cron expression.
-    #[arg(long, value_name = "EXPRESSION")]
+    /// Fire repeatedly, by a cron expression
+    #[arg(long, value_name = "EXPRESSION", help_heading = "When")]
     cron: Option<String>,
-    /// Again and again, so far apart.
-    #[arg(long, value_name = "DURATION")]
+    /// Fire repeatedly, at this interval
+    #[arg(long, value_name = "DURATION", help_heading = "When")]
     every: Option<String>,
-    /// Unless touched within this time.
-    #[arg(long, value_name = "DURATION")]
+    /// Watch: fire if the task is not touched within this time
+    #[arg(long, value_name = "DURATION", help_heading = "When")]
     within: Option<String>,
 
     #[command(flatten)]
-    series: Series,
+    series: SeriesArgs,
     #[command(flatten)]
-    watch: Watch,
+    watch: WatchArgs,
 
-    /// The webhook to call.
-    #[arg(long, value_name = "URL")]
+    /// URL of the webhook to call
+    #[arg(long, value_name = "URL", help_heading = "Target")]
     to: Option<String>,
-    /// How to call it; POST unless given.
-    #[arg(long, requires = "to")]
+    /// HTTP method of the webhook; POST if not given
+    #[arg(long, requires = "to", help_heading = "Target")]
     method: Option<String>,
-    /// A header to send, NAME:VALUE. May be given again.
+    /// Header to send to the webhook; may be repeated
     #[arg(long = "header", requires = "to", value_name = "NAME:VALUE", value_parser = pair)]
+    #[arg(help_heading = "Target")]
     headers: Vec<(String, String)>,
-    /// The queue whose workers get it.
-    #[arg(long)]
+    /// Queue whose workers receive the task
+    #[arg(long, help_heading = "Target")]
     queue: Option<String>,
 
-    /// JSON to send; @FILE reads it from a file, - from standard input.
-    #[arg(long, value_name = "JSON")]
-    payload: Option<String>,
-    /// at_least_once, at_most_once or exactly_once.
-    #[arg(long)]
+    #[command(flatten)]
+    payload: PayloadArgs,
+    #[command(flatten)]
+    retry: RetryArgs,
+
+    /// Delivery guarantee; at_least_once if not given
+    #[arg(long, value_parser = ["at_least_once", "at_most_once", "exactly_once"])]
+    #[arg(help_heading = "Delivery")]
     guarantee: Option<String>,
-    /// Attempts in all.
-    #[arg(long, value_name = "COUNT")]
-    attempts: Option<u16>,
-    /// How long one attempt may take.
-    #[arg(long, value_name = "DURATION")]
+    /// How long one attempt may take
+    #[arg(long, value_name = "DURATION", help_heading = "Delivery")]
     timeout: Option<String>,
-    /// How long after its time it still makes sense.
-    #[arg(long, value_name = "DURATION")]
+    /// Give a fire up this long after its due time
+    #[arg(long, value_name = "DURATION", help_heading = "Delivery")]
     expires_after: Option<String>,
-    /// A label to find it by, NAME:VALUE. May be given again.
+
+    /// Label to find the task by; may be repeated
     #[arg(long = "label", value_name = "NAME:VALUE", value_parser = pair)]
+    #[arg(help_heading = "Options")]
     labels: Vec<(String, String)>,
-    /// Only if the key names no task yet.
-    #[arg(long, requires = "key", conflicts_with = "if_version")]
-    if_absent: bool,
-    /// Only if the task has this version.
-    #[arg(long, requires = "key", value_name = "VERSION")]
-    if_version: Option<u64>,
+    /// Create the task; fail if the key names a task already
+    #[arg(long, alias = "if-absent", requires = "key", conflicts_with = "if_match")]
+    #[arg(help_heading = "Options")]
+    create_only: bool,
+    /// Replace the task only if it has this version
+    #[arg(long, alias = "if-version", requires = "key", value_name = "VERSION")]
+    #[arg(help_heading = "Options")]
+    if_match: Option<u64>,
+    /// Make the request repeatable: the same key with the same task creates it once
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["create_only", "if_match"])]
+    #[arg(help_heading = "Options")]
+    idempotency_key: Option<String>,
+    /// Check the task and show its next fires; nothing is scheduled and no broker is called
+    #[arg(long, help_heading = "Options")]
+    dry_run: bool,
 
     #[command(flatten)]
-    broker: Broker,
+    broker: BrokerArgs,
 }
 
-/// What goes with `--cron` and `--every`.
+/// Flags that apply to `--cron` and `--every`.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --cron and --every")]
-struct Series {
-    /// With --cron: the time zone of the expression, by its IANA name; UTC unless given.
+struct SeriesArgs {
+    /// With --cron: IANA name of the time zone of the expression; UTC if not given
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
-    /// With --cron, for a local time that the clocks leap over: after or skip.
-    #[arg(long, value_name = "WHEN")]
+    /// With --cron: what to do about a local time that does not exist when clocks go forward
+    #[arg(long, value_parser = ["after", "skip"])]
     dst_gap: Option<String>,
-    /// With --cron, for a local time that the clocks show twice: once or both.
-    #[arg(long, value_name = "WHEN")]
+    /// With --cron: what to do about a local time that exists twice when clocks go back
+    #[arg(long, value_parser = ["once", "both"])]
     dst_overlap: Option<String>,
-    /// No fire before.
+    /// No fire before this time
     #[arg(long, value_name = "TIME")]
     starts_at: Option<String>,
-    /// No fire after.
+    /// No fire after this time
     #[arg(long, value_name = "TIME")]
     ends_at: Option<String>,
-    /// So many fires.
+    /// End after this many fires
     #[arg(long)]
     count: Option<u32>,
-    /// What is done about missed fires: fire_once, fire_all or skip.
-    #[arg(long, value_name = "WHAT")]
+    /// What to do about fires that were missed; fire_once if not given
+    #[arg(long, value_parser = ["fire_once", "fire_all", "skip"])]
     misfire: Option<String>,
-    /// What is done about a fire while the one before is not over: allow, skip or queue_one.
-    #[arg(long, value_name = "WHAT")]
+    /// What to do about a fire while the previous one is in flight; allow if not given
+    #[arg(long, value_parser = ["allow", "skip", "queue_one"])]
     overlap: Option<String>,
-    /// Each fire is up to so much later, by chance.
+    /// Delay each fire by a random time up to this
     #[arg(long, value_name = "DURATION")]
     jitter: Option<String>,
 }
 
-/// What goes with `--within`.
+/// Flags that apply to `--within`.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --within")]
-struct Watch {
-    /// How long touches can put off a fire, all together.
+struct WatchArgs {
+    /// How long touches can postpone a fire in total
     #[arg(long, value_name = "DURATION")]
     postpone_max: Option<String>,
-    /// Fire once more when a watch that has fired is touched.
+    /// Fire again when a watch that has fired is touched
     #[arg(long)]
     on_return: bool,
 }
 
-impl Schedule {
-    pub(super) fn run(self) -> anyhow::Result<()> {
-        let body = self.body()?;
-        let namespace = part(&self.namespace);
+impl ScheduleArgs {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let payload = self.payload.read()?;
+        if self.dry_run {
+            return self.run_dry(payload);
+        }
+        let mut body = self.body(&payload)?;
+        let tasks = format!("/v1/{}/tasks", part(&self.namespace));
+        let task: Value = match (&self.key, &self.idempotency_key) {
+            (key, Some(idempotency)) => {
+                if let Some(key) = key {
+                    body.set("key", key)?;
+                }
+                let headers = [("idempotency-key", idempotency.clone())];
+                self.broker.call("POST", &tasks, &headers, Some(&body))?
+            }
+            (Some(key), None) => {
+                let path = format!("{tasks}/{}", part(key));
+                self.broker.call("PUT", &path, &self.conditions(), Some(&body))?
+            }
+            (None, None) => self.broker.post(&tasks, &body)?,
+        };
+        output::print(&self.broker, &task, output::task)
+    }
+
+    fn conditions(&self) -> Vec<(&'static str, String)> {
         let mut headers = Vec::new();
-        if self.if_absent {
+        if self.create_only {
             headers.push(("if-none-match", "*".to_owned()));
         }
-        if let Some(version) = self.if_version {
+        if let Some(version) = self.if_match {
             headers.push(("if-match", format!("\"{version}\"")));
         }
-        let tasks = format!("/v1/{namespace}/tasks");
-        let task = match &self.key {
-            Some(key) => {
-                let path = format!("{tasks}/{}", part(key));
-                self.broker.call("PUT", &path, &headers, Some(&body))?
-            }
-            None => self.broker.post(&tasks, &body)?,
-        };
-        show::answer(&self.broker, &task, show::task)
+        headers
     }
-
-    fn body(&self) -> anyhow::Result<Value> {
-        let mut body = Map::new();
-        let texts = [
-            ("in", &self.r#in),
-            ("cron", &self.cron),
-            ("timezone", &self.series.timezone),
-            ("misfire", &self.series.misfire),
-            ("overlap", &self.series.overlap),
-            ("jitter", &self.series.jitter),
-            ("postpone_max", &self.watch.postpone_max),
-            ("every", &self.every),
-            ("within", &self.within),
-            ("guarantee", &self.guarantee),
-            ("timeout", &self.timeout),
-            ("expires_after", &self.expires_after),
-        ];
-        for (name, value) in texts {
-            if let Some(value) = value {
-                body.insert(name.to_owned(), json!(value));
-            }
-        }
-        let times = [
-            ("at", &self.at),
-            ("starts_at", &self.series.starts_at),
-            ("ends_at", &self.series.ends_at),
-        ];
-        for (name, time) in times {
-            if let Some(time) = time {
-                body.insert(name.to_owned(), super::tasks::time(time));
-            }
-        }
-        if let Some(count) = self.series.count {
-            body.insert("count".to_owned(), json!(count));
-        }
-        if self.watch.on_return {
-            body.insert("on_return".to_owned(), json!(true));
-        }
-        let dst = [("gap", &self.series.dst_gap), ("overlap", &self.series.dst_overlap)];
-        let dst = dst.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        let dst: Map<_, _> = dst.map(|(name, value)| (name.to_owned(), json!(value))).collect();
-        if !dst.is_empty() {
-            body.insert("dst".to_owned(), dst.into());
-        }
-        body.insert("target".to_owned(), self.target()?);
-        if let Some(payload) = &self.payload {
-            body.insert("payload".to_owned(), read_payload(payload)?);
-        }
-        if let Some(attempts) = self.attempts {
-            body.insert("retry".to_owned(), json!({ "attempts_max": attempts }));
-        }
-        if !self.labels.is_empty() {
-            body.insert("labels".to_owned(), object("--label", &self.labels)?);
-        }
-        Ok(body.into())
-    }
-
-    fn target(&self) -> anyhow::Result<Value> {
-        let Some(url) = &self.to else {
-            return Ok(json!({ "queue": self.queue }));
-        };
-        let mut http = Map::from_iter([("url".to_owned(), json!(url))]);
-        if let Some(method) = &self.method {
-            http.insert("method".to_owned(), json!(method));
-        }
-        if !self.headers.is_empty() {
-            http.insert("headers".to_owned(), object("--header", &self.headers)?);
-        }
-        Ok(json!({ "http": http }))
-    }
-}
-
-fn read_payload(given: &str) -> anyhow::Result<Value> {
-    let text = match (given, given.strip_prefix('@')) {
-        ("-", _) => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
-            text
-        }
-        (_, Some(file)) => {
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?
-        }
-        (text, None) => text.to_owned(),
-    };
-    serde_json::from_str(&text).context("--payload must be JSON")
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("must be NAME:VALUE")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
-/// An object of all pairs. A name that is given twice would lose a value before the broker could say so.
-fn object(flag: &str, pairs: &[(String, String)]) -> anyhow::Result<Value> {
-    let mut object = Map::new();
-    for (name, value) in pairs {
-        if object.insert(name.clone(), json!(value)).is_some() {
-            bail!("{flag} {name} is given twice");
-        }
-    }
-    Ok(object.into())
 }

@@ -1,39 +1,42 @@
-//! `punctual cancel`, `touch`, `show`, `list`, `pause`, `resume`, `fire`, `history`: what is done with tasks that are there.
+//! The commands for existing tasks: `show`, `list`, `touch`, `cancel`, `pause`, `resume`, `fire`
+//! and `history`.
 
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::broker::{Broker, part, query};
-use super::show;
+use super::broker::{BrokerArgs, part, query};
+use super::output;
 
 /// One task.
 #[derive(Debug, clap::Args)]
-pub(crate) struct One {
+pub(crate) struct TaskArgs {
+    /// The namespace
     namespace: String,
-    /// The key of the task, or its id.
+    /// Key or id of the task
     task: String,
     #[command(flatten)]
-    broker: Broker,
+    broker: BrokerArgs,
 }
 
-impl One {
+impl TaskArgs {
     pub(super) fn show(&self) -> anyhow::Result<()> {
         let task = self.broker.get(&self.path(""))?;
-        show::answer(&self.broker, &task, show::task)
+        output::print(&self.broker, &task, output::task)
     }
 
     pub(super) fn change(&self, verb: &str) -> anyhow::Result<()> {
         let task = self.broker.post(&self.path(&format!("/{verb}")), &json!({}))?;
-        show::answer(&self.broker, &task, show::task)
+        output::print(&self.broker, &task, output::task)
     }
 
     pub(super) fn history(&self) -> anyhow::Result<()> {
         let fires = self.broker.get(&self.path("/fires"))?;
-        show::answer(&self.broker, &fires, |answer| {
+        output::print(&self.broker, &fires, |answer| {
             let mut rows = Vec::new();
             for fire in answer["fires"].as_array().into_iter().flatten() {
                 let attempts = fire["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
-                let whole = json!({"fire_at": fire["fire_at"], "end": fire["end"], "lag_ms": fire["lag_ms"]});
+                let (end, lag) = (&fire["end"], &fire["lag_ms"]);
+                let whole = json!({"fire_at": fire["fire_at"], "end": end, "lag_ms": lag});
                 if attempts.is_empty() {
                     let mut row = whole.clone();
                     row["answer"] = skipped(&fire["skipped"]);
@@ -48,7 +51,7 @@ impl One {
                 }
             }
             let columns = ["fire_at", "end", "lag_ms", "attempt", "fired_at", "outcome", "answer"];
-            show::rows(&rows.into(), &columns)
+            output::rows(&rows.into(), &columns)
         })
     }
 
@@ -58,27 +61,31 @@ impl One {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Cancel {
+#[command(after_help = "Examples:
+  punctual cancel shop order-42
+  punctual cancel shop order-42 order-43 order-44")]
+pub(crate) struct CancelArgs {
+    /// The namespace
     namespace: String,
-    /// The key of the task, or its id. May be several keys.
+    /// Key or id of the task, or several keys
     #[arg(required = true)]
     tasks: Vec<String>,
     #[command(flatten)]
-    broker: Broker,
+    broker: BrokerArgs,
 }
 
-impl Cancel {
+impl CancelArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let namespace = part(&self.namespace);
         if let [task] = self.tasks.as_slice() {
             let path = format!("/v1/{namespace}/tasks/{}", part(task));
             let answer = self.broker.delete(&path)?;
-            return show::answer(&self.broker, &answer, show::fields);
+            return output::print(&self.broker, &answer, output::fields);
         }
         let body = json!({ "keys": self.tasks });
         let answer = self.broker.post(&format!("/v1/{namespace}/cancel"), &body)?;
-        show::answer(&self.broker, &answer, |answer| {
-            show::rows(
+        output::print(&self.broker, &answer, |answer| {
+            output::rows(
                 &answer["results"],
                 &["key", "result", "attempt", "fired_at", "problem.detail"],
             )
@@ -87,24 +94,29 @@ impl Cancel {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Touch {
+#[command(after_help = "Examples:
+  punctual touch shop order-42 --in 30m
+  punctual touch fleet device-7
+  punctual touch fleet device-7 --within 1h")]
+pub(crate) struct TouchArgs {
+    /// The namespace
     namespace: String,
-    /// The key of the task, or its id.
+    /// Key or id of the task
     task: String,
-    /// To so long from now.
+    /// New due time of a task that fires once, from now: 15m, 1h30m, 30d
     #[arg(long = "in", id = "in", value_name = "DURATION", conflicts_with = "at")]
     r#in: Option<String>,
-    /// To this time: RFC 3339, or milliseconds since 1970.
+    /// New due time of a task that fires once: RFC 3339, or milliseconds since 1970
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// A watch by so much, this once, instead of its own time.
+    /// Push the due time of a watch out by this much, this time only
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["in", "at"])]
     within: Option<String>,
     #[command(flatten)]
-    broker: Broker,
+    broker: BrokerArgs,
 }
 
-impl Touch {
+impl TouchArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let body = match (&self.r#in, &self.at, &self.within) {
             (Some(delay), ..) => json!({ "in": delay }),
@@ -114,39 +126,44 @@ impl Touch {
         };
         let path = format!("/v1/{}/tasks/{}/touch", part(&self.namespace), part(&self.task));
         let task = self.broker.post(&path, &body)?;
-        show::answer(&self.broker, &task, show::task)
+        output::print(&self.broker, &task, output::task)
     }
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct List {
+#[command(after_help = "Examples:
+  punctual list shop
+  punctual list shop --state paused --key-prefix order-
+  punctual list shop --label zone:eu --from 2030-01-01T00:00:00Z --json")]
+pub(crate) struct ListArgs {
+    /// The namespace
     namespace: String,
-    /// scheduled, firing, paused, done or dead; all that live unless given.
+    /// Only tasks in this state: scheduled, firing, paused, done or dead
     #[arg(long)]
     state: Option<String>,
-    /// The beginning of the key.
+    /// Only tasks whose key starts with this text
     #[arg(long, value_name = "TEXT")]
     key_prefix: Option<String>,
-    /// NAME:VALUE.
-    #[arg(long)]
+    /// Only tasks with this label
+    #[arg(long, value_name = "NAME:VALUE")]
     label: Option<String>,
-    /// Due at this time or later.
+    /// Only tasks that are due at this time or later
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Due before this time.
+    /// Only tasks that are due before this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// So many at most.
-    #[arg(long, default_value_t = 100)]
+    /// How many tasks to show at most
+    #[arg(long, default_value_t = 100, value_name = "COUNT")]
     limit: usize,
-    /// Go on where an earlier list ended.
+    /// Continue after an earlier list, which printed this cursor
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
-    broker: Broker,
+    broker: BrokerArgs,
 }
 
-impl List {
+impl ListArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         if self.limit == 0 {
             bail!("--limit must be at least 1");
@@ -172,23 +189,23 @@ impl List {
             }
         }
         let answer = json!({ "tasks": tasks, "next": cursor });
-        show::answer(&self.broker, &answer, |answer| {
+        output::print(&self.broker, &answer, |answer| {
             let columns =
                 ["fire_at", "state", "key", "schedule", "id", "version", "attempt", "target"];
             let mut tasks = answer["tasks"].clone();
             for task in tasks.as_array_mut().into_iter().flatten() {
-                task["schedule"] = json!(show::schedule(task));
+                task["schedule"] = json!(output::schedule(task));
             }
-            let table = show::rows(&tasks, &columns);
+            let table = output::rows(&tasks, &columns);
             match answer["next"].as_str() {
-                Some(next) => format!("{table}\nthere are more: --cursor {next}"),
+                Some(next) => format!("{table}\nmore tasks follow: --cursor {next}"),
                 None => table,
             }
         })
     }
 }
 
-/// What a policy left out, in words.
+/// Describes fires that a misfire or overlap policy skipped.
 fn skipped(skipped: &Value) -> Value {
     let (Some(fires), Some(until)) = (skipped["fires"].as_u64(), skipped["until"].as_str()) else {
         return Value::Null;
@@ -200,7 +217,7 @@ fn skipped(skipped: &Value) -> Value {
     }
 }
 
-/// A time as the API wants it: a number if it is one.
+/// A time as the API takes it: a number of milliseconds, or text.
 pub(super) fn time(text: &str) -> Value {
     text.parse::<i64>().map_or_else(|_| json!(text), |millis| json!(millis))
 }

@@ -23,7 +23,7 @@ fn a_broker_acknowledges_nothing_after_a_failed_fsync_and_exits_with_a_message()
     });
     let (status, log) = process.end();
     assert!(!status.success(), "{status}");
-    for words in ["Error: the store stopped the broker", "fsync failed on", "Input/output error"] {
+    for words in ["error: the store stopped the broker", "fsync failed on", "Input/output error"] {
         assert!(log.contains(words), "{words:?} is missing:\n{log}");
     }
     let failed_at = tracer.unwrap().failed_at_millis();

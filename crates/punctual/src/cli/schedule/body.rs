@@ -1,0 +1,114 @@
+//! The request of `punctual schedule`: the flags as the JSON object that the API takes.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use super::ScheduleArgs;
+use super::payload::PayloadInput;
+use crate::cli::tasks::time;
+
+/// A task as JSON. A payload is sent byte for byte as the user gave it.
+#[derive(Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(super) struct TaskRequest(BTreeMap<&'static str, Box<RawValue>>);
+
+impl TaskRequest {
+    pub(super) fn set(
+        &mut self,
+        name: &'static str,
+        value: &(impl Serialize + ?Sized),
+    ) -> anyhow::Result<()> {
+        let value = to_raw_value(value).with_context(|| format!("cannot encode {name}"))?;
+        self.0.insert(name, value);
+        Ok(())
+    }
+}
+
+impl ScheduleArgs {
+    pub(super) fn body(&self, payload: &PayloadInput) -> anyhow::Result<TaskRequest> {
+        let mut body = TaskRequest::default();
+        let texts = [
+            ("in", &self.r#in),
+            ("cron", &self.cron),
+            ("every", &self.every),
+            ("within", &self.within),
+            ("timezone", &self.series.timezone),
+            ("misfire", &self.series.misfire),
+            ("overlap", &self.series.overlap),
+            ("jitter", &self.series.jitter),
+            ("postpone_max", &self.watch.postpone_max),
+            ("guarantee", &self.guarantee),
+            ("timeout", &self.timeout),
+            ("expires_after", &self.expires_after),
+        ];
+        for (name, value) in texts {
+            if let Some(value) = value {
+                body.set(name, value)?;
+            }
+        }
+        let times = [
+            ("at", &self.at),
+            ("starts_at", &self.series.starts_at),
+            ("ends_at", &self.series.ends_at),
+        ];
+        for (name, value) in times {
+            if let Some(value) = value {
+                body.set(name, &time(value))?;
+            }
+        }
+        if let Some(count) = self.series.count {
+            body.set("count", &count)?;
+        }
+        if self.watch.on_return {
+            body.set("on_return", &true)?;
+        }
+        if let Some(dst) = self.dst() {
+            body.set("dst", &dst)?;
+        }
+        body.set("target", &self.target()?)?;
+        payload.add_to(&mut body)?;
+        if let Some(retry) = self.retry.body()? {
+            body.set("retry", &retry)?;
+        }
+        if !self.labels.is_empty() {
+            body.set("labels", &object("--label", &self.labels)?)?;
+        }
+        Ok(body)
+    }
+
+    fn dst(&self) -> Option<Value> {
+        let dst = [("gap", &self.series.dst_gap), ("overlap", &self.series.dst_overlap)];
+        let dst = dst.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let dst: Map<_, _> = dst.map(|(name, value)| (name.to_owned(), json!(value))).collect();
+        (!dst.is_empty()).then(|| dst.into())
+    }
+
+    fn target(&self) -> anyhow::Result<Value> {
+        let Some(url) = &self.to else {
+            return Ok(json!({ "queue": self.queue }));
+        };
+        let mut http = Map::from_iter([("url".to_owned(), json!(url))]);
+        if let Some(method) = &self.method {
+            http.insert("method".to_owned(), json!(method));
+        }
+        if !self.headers.is_empty() {
+            http.insert("headers".to_owned(), object("--header", &self.headers)?);
+        }
+        Ok(json!({ "http": http }))
+    }
+}
+
+/// An object of all pairs. A name that is given twice is an error: one of its values would be lost.
+pub(super) fn object(flag: &str, pairs: &[(String, String)]) -> anyhow::Result<Value> {
+    let mut object = Map::new();
+    for (name, value) in pairs {
+        if object.insert(name.clone(), json!(value)).is_some() {
+            bail!("{flag} {name} is given twice");
+        }
+    }
+    Ok(object.into())
+}
