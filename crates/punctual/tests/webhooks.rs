@@ -128,7 +128,7 @@ fn many_targets_share_a_bounded_number_of_connections_and_all_are_called() {
     }
     let open = metric(&broker, "punctual_webhook_connections");
     assert!((1.0..=8.0).contains(&open), "{open}");
-    assert!(metric(&broker, "punctual_webhook_waits") < 1.0);
+    assert!(metric(&broker, "punctual_webhook_connection_waits") < 1.0);
 }
 
 #[test]
@@ -143,14 +143,17 @@ fn receivers_that_hang_leave_connections_for_the_others() {
     }
     // A third each; the rest of their deliveries waits.
     receive(&hung, 10);
-    eventually(|| (metric(&broker, "punctual_webhook_waits") >= 1.0).then_some(()));
+    eventually(|| (metric(&broker, "punctual_webhook_connection_waits") >= 1.0).then_some(()));
     let (send, got) = channel();
     let ports: Vec<u16> = (0..12).map(|_| receiver(Manner::Keeps, &send)).collect();
     for port in &ports {
         broker.call("POST", "/v1/shop/tasks", &[], task(r#""in": "0s""#, &url(*port)));
     }
     receive(&got, ports.len());
-    assert!(metric(&broker, "punctual_webhook_waits") >= 1.0, "those that hang still wait");
+    assert!(
+        metric(&broker, "punctual_webhook_connection_waits") >= 1.0,
+        "those that hang still wait"
+    );
     // Another namespace may call one that hangs, too.
     let other = url(receiver(Manner::Keeps, &send));
     broker.call("POST", "/v1/other/tasks", &[], task(r#""in": "0s""#, &other));

@@ -178,7 +178,7 @@ impl Connections {
             if let Ok(found) = found.try_recv() {
                 return found;
             }
-            let _waits = self.telemetry.webhook_waits();
+            let _waits = self.telemetry.webhook_connection_waits();
             if let Ok(found) = found.await {
                 return found;
             }

@@ -95,7 +95,7 @@ impl HttpCourier {
             let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
             tracing::debug!(%fire_id, attempt, ?outcome, "an attempt came to nothing");
         }
-        self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, &outcome);
+        self.telemetry.attempt(delivery, &outcome);
         Some(outcome)
     }
 

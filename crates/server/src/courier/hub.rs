@@ -388,7 +388,7 @@ impl Hub {
     }
 
     fn count(&self, delivery: &Delivery, outcome: &Outcome) {
-        self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, outcome);
+        self.telemetry.attempt(delivery, outcome);
     }
 
     fn hand_out_all(&self, lines: &[LineId]) {
