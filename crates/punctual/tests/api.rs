@@ -205,8 +205,11 @@ fn a_version_of_a_task_that_is_not_there_is_no_version() {
     let path = "/v1/shop/tasks/none";
     let body = later("none", 1).to_string();
     let (status, problem) = broker.call("PUT", path, &[("if-match", "\"1\"")], body);
-    assert_eq!((status, &problem["type"]), (412, &json!("urn:punctual:other-version")));
-    assert_eq!(problem["detail"], "there is no such task, so it has no version");
+    assert_eq!((status, &problem["type"]), (412, &json!("urn:punctual:version-mismatch")));
+    assert_eq!(
+        problem["detail"],
+        "task \"none\" not found in namespace \"shop\", so no version matches"
+    );
 }
 
 #[test]
@@ -740,7 +743,7 @@ fn the_document_has_every_route_that_is_served_and_no_other() {
         let known: BTreeSet<_> = methods.as_object().unwrap().keys().cloned().collect();
         for method in ["get", "put", "post", "delete"] {
             let (status, answer) = broker.call(&method.to_uppercase(), &place, &[], "");
-            let served = status != 405 && answer["type"] != "urn:punctual:no-such-path";
+            let served = status != 405 && answer["type"] != "urn:punctual:not-found";
             assert_eq!(served, known.contains(method), "{method} {place}: {answer}");
             calls += usize::from(served);
         }

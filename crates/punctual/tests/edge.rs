@@ -287,7 +287,7 @@ fn a_start_that_fails_repeats_no_secret() {
         (&["--admin-token", "hush hush"], "admin_tokens"),
         (&["--signing-secret", "shop=whsec_hush"], "24 to 64 bytes"),
         (&["--signing-secret", "*=hush"], "whsec_"),
-        (&["--tls-cert", "/no/such/cert"], "go together"),
+        (&["--tls-cert", "/no/such/cert"], "must be given together"),
     ] {
         let said = refused_start(flags, &[]);
         assert!(said.contains(says) && !said.contains("hush"), "{said}");
@@ -393,12 +393,12 @@ fn every_refusal_is_a_problem_document() {
     let large = "x".repeat(600_000);
     let lines = "content-type: application/x-ndjson";
     for (method, path, header, body, want, more) in [
-        ("GET", "/nowhere", "", "", 404, "no-such-path"),
-        ("GET", "/", "", "", 404, "no-such-path"),
-        ("GET", "/v1/shop/tasks/", "", "", 404, "no-such-path"),
-        ("POST", "/v1/shop/nothing", "", "{}", 404, "no-such-path"),
-        ("FOO", "/nowhere", "", "", 404, "no-such-path"),
-        ("POST", "/punctual.v1.Nobody/Nothing", "", "", 404, "no-such-path"),
+        ("GET", "/nowhere", "", "", 404, "not-found"),
+        ("GET", "/", "", "", 404, "not-found"),
+        ("GET", "/v1/shop/tasks/", "", "", 404, "not-found"),
+        ("POST", "/v1/shop/nothing", "", "{}", 404, "not-found"),
+        ("FOO", "/nowhere", "", "", 404, "not-found"),
+        ("POST", "/punctual.v1.Nobody/Nothing", "", "", 404, "not-found"),
         ("PATCH", "/v1/shop/tasks/a", "", "{}", 405, "allow: PUT, GET, DELETE\r\n"),
         ("FOO", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
         ("OPTIONS", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
@@ -456,9 +456,9 @@ fn a_page_in_somebodys_browser_cannot_schedule_on_an_open_broker() {
     for (headers, status, kind) in [
         (vec![], 201, None),
         (vec![("origin", own_page.as_str())], 200, None),
-        (vec![("origin", "https://evil.example")], 403, Some("urn:punctual:strange-origin")),
-        (vec![("origin", "null")], 403, Some("urn:punctual:strange-origin")),
-        (vec![("host", rebound.as_str())], 403, Some("urn:punctual:strange-host")),
+        (vec![("origin", "https://evil.example")], 403, Some("urn:punctual:cross-origin")),
+        (vec![("origin", "null")], 403, Some("urn:punctual:cross-origin")),
+        (vec![("host", rebound.as_str())], 403, Some("urn:punctual:host-not-allowed")),
     ] {
         let (got, answer) = broker.call("PUT", "/v1/shop/tasks/a", &headers, task);
         assert_eq!(got, status, "{headers:?}: {answer}");

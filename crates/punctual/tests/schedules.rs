@@ -170,7 +170,7 @@ fn a_wish_that_cannot_be_taken_is_refused_by_name() {
     assert_eq!(broker.get("a").0, 404, "none of them was taken");
     made(&broker, "beat", &json!({"every": "1h"}));
     let (status, problem) = post(&broker, "/tasks/beat/touch", &json!({"in": "1m"}));
-    assert_eq!((status, &problem["type"]), (422, &json!("urn:punctual:no-touch")));
+    assert_eq!((status, &problem["type"]), (422, &json!("urn:punctual:not-touchable")));
     made(&broker, "watch", &json!({"within": "1h"}));
     let (status, problem) = post(&broker, "/tasks/watch/touch", &json!({"in": "1m", "at": 5}));
     assert_eq!((status, &problem["field"]), (422, &json!("in")));

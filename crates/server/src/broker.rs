@@ -21,8 +21,8 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use crate::api;
-use crate::auth::Tokens;
-use crate::browser::Strangers;
+use crate::auth::ApiTokens;
+use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
 use crate::cluster::{self, Membership, Rooms};
 use crate::config::{Config, ConfigError, Sharing};
@@ -67,8 +67,8 @@ pub(crate) struct Broker {
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
     /// Who may come in,
-    pub(crate) tokens: Tokens,
-    pub(crate) strangers: Strangers,
+    pub(crate) tokens: ApiTokens,
+    pub(crate) browser_policy: BrowserPolicy,
     /// what their tasks may call,
     pub(crate) guard: Guard,
     /// what the door shows, if it speaks TLS,
@@ -274,8 +274,8 @@ async fn compose(
         store,
         hub,
         clock,
-        tokens: Tokens::new(config.tokens.clone()),
-        strangers: Strangers::to(config),
+        tokens: ApiTokens::new(config.tokens.clone()),
+        browser_policy: BrowserPolicy::of(config),
         guard,
         tls: config.tls.clone(),
         telemetry,

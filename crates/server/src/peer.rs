@@ -14,7 +14,7 @@ use std::fmt;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::auth::{Grant, Token, TokenError, Tokens};
+use crate::auth::{ApiToken, ApiTokens, Grant, TokenError};
 pub(crate) use link::{Peers, Transport};
 pub(crate) use serve::{Home, door};
 pub(crate) use wire::Polled;
@@ -94,22 +94,22 @@ pub(crate) struct Secret {
     /// As it is sent.
     sent: MetadataValue<Ascii>,
     /// As it is compared: by its hash, in constant time.
-    known: Tokens,
+    known: ApiTokens,
 }
 
 impl Secret {
     /// Takes a secret of the form that a `Bearer` header has.
     pub(crate) fn new(secret: &str) -> Result<Self, TokenError> {
-        let token = Token::new(Grant::Admin, secret)?;
+        let token = ApiToken::new(Grant::Admin, secret)?;
         let mut sent: MetadataValue<Ascii> =
             format!("Bearer {secret}").parse().map_err(|_| TokenError)?;
         sent.set_sensitive(true);
-        Ok(Self { sent, known: Tokens::new(vec![token]) })
+        Ok(Self { sent, known: ApiTokens::new(vec![token]) })
     }
 
     /// Whether this `authorization` shows it.
     fn is_shown(&self, authorization: &MetadataValue<Ascii>) -> bool {
-        self.known.who(Some(authorization.as_bytes())).is_some()
+        self.known.identify(Some(authorization.as_bytes())).is_some()
     }
 }
 

@@ -1,44 +1,43 @@
-//! Cursors: where a list goes on, as text that only we read.
+//! Cursors of lists: opaque text that says after which entry the next page begins.
 //!
-//! A place among tasks or among dead letters, with a letter in front that says which. It stays good whatever happens in between.
+//! The first letter is the kind of list, so that a cursor of one list is refused by another. A
+//! cursor stays valid when tasks are added or removed between two pages.
 
 use punctual_core::FireId;
 use punctual_store::Position;
 
-use super::error::Problem;
+use crate::problem::Problem;
 
 const TASKS: char = 't';
-const DEAD: char = 'd';
+const DEAD_LETTERS: char = 'd';
 
-/// Of a place among tasks.
-pub(crate) fn of_position(position: Position) -> String {
+pub(crate) fn after_task(position: Position) -> String {
     let Position { fire_at, id } = position;
     format!("{TASKS}{}", FireId { task: id, nominal_at: fire_at })
 }
 
-/// Of a place among dead letters.
-pub(crate) fn of_letter(fire_id: FireId) -> String {
-    format!("{DEAD}{fire_id}")
+pub(crate) fn after_dead_letter(fire_id: FireId) -> String {
+    format!("{DEAD_LETTERS}{fire_id}")
 }
 
-/// A place among tasks.
-pub(crate) fn position(cursor: Option<&str>) -> Result<Option<Position>, Problem> {
-    let place = read(TASKS, cursor)?;
-    Ok(place.map(|place| Position { fire_at: place.nominal_at, id: place.task }))
+/// Reads a cursor of a list of tasks.
+pub(crate) fn task_position(cursor: Option<&str>) -> Result<Option<Position>, Problem> {
+    let after = parse(TASKS, cursor)?;
+    Ok(after.map(|after| Position { fire_at: after.nominal_at, id: after.task }))
 }
 
-/// A place among dead letters.
-pub(crate) fn letter(cursor: Option<&str>) -> Result<Option<FireId>, Problem> {
-    read(DEAD, cursor)
+/// Reads a cursor of a list of dead letters.
+pub(crate) fn dead_letter(cursor: Option<&str>) -> Result<Option<FireId>, Problem> {
+    parse(DEAD_LETTERS, cursor)
 }
 
-fn read(kind: char, cursor: Option<&str>) -> Result<Option<FireId>, Problem> {
+fn parse(kind: char, cursor: Option<&str>) -> Result<Option<FireId>, Problem> {
     let Some(cursor) = cursor else {
         return Ok(None);
     };
-    let place = cursor.strip_prefix(kind).and_then(|place| place.parse().ok());
-    place.map(Some).ok_or_else(|| {
-        let detail = "cursor must be the `next` of an earlier answer of this list".to_owned();
-        Problem::request(detail, Some("cursor".to_owned()))
+    let after = cursor.strip_prefix(kind).and_then(|after| after.parse().ok());
+    after.map(Some).ok_or_else(|| {
+        let detail = "cursor must be the `next` of an earlier page of this list";
+        Problem::invalid_request(detail, Some("cursor".to_owned()))
     })
 }

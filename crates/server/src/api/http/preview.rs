@@ -1,8 +1,7 @@
-//! The preview: when a cron expression fires next, before anything is scheduled by it.
+//! The preview: the next fire times of a cron expression, before a task is scheduled with it.
 //!
-//! In: an expression, a time zone, from when on. Out: the next fire times with their local times and, where the clocks change, why.
-//! Nothing is read or written: it is a calculation of the core, with the time zone data of this binary. So the command line makes
-//! it without a broker, by [`offline`].
+//! It is computed from the time zone data of this binary; nothing is read from the store. So the
+//! command line does it without a broker, with [`offline`].
 
 use std::sync::Arc;
 
@@ -11,84 +10,95 @@ use punctual_core::{Clock, Dst, Gap, Invalid, Twice, zones_version};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
-use super::error::Problem;
-use super::request::Asked;
-use super::task::instant;
-use super::when;
+use super::request::QueryParams;
+use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::clock::SystemClock;
+use crate::problem::Problem;
+use crate::task_form::{parse_cron, parse_time_field};
 
-/// Fires of one answer: a year of weeks, and some.
+/// Fires in one response: more than a year of weeks.
 const COUNT_MAX: usize = 100;
 const COUNT_DEFAULT: usize = 5;
 
-/// The next fires of an expression.
+/// The next fires of a cron expression.
 #[derive(Debug, Serialize, ToSchema)]
-struct Preview {
-    /// As it was read: with one blank between fields.
+#[schema(as = Preview)]
+struct PreviewAnswer {
+    /// The expression with one space between fields.
     cron: String,
+    /// The IANA name of the time zone.
     timezone: String,
-    /// Fewer than asked for if no more are to come.
+    /// The next fires; fewer than `count` if the expression has no more.
     fires: Vec<Upcoming>,
-    /// The release of the time zone database that this broker goes by.
+    /// The release of the IANA time zone database that this broker uses.
     timezone_data: &'static str,
 }
 
+/// One future fire.
 #[derive(Debug, Serialize, ToSchema)]
 struct Upcoming {
+    /// When it is due, in RFC 3339 and UTC.
     fire_at: String,
-    /// What a clock on the wall shows.
+    /// The same time in the time zone.
     local: String,
-    /// What a change of the clocks has to do with it.
+    /// How a clock change affects this fire, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
 
-/// The next fire times of a cron expression.
+/// Preview a cron expression
+///
+/// Shows the next fire times of a cron expression. Nothing is scheduled.
 #[utoipa::path(
     get, path = "/v1/preview", tag = "tasks",
     params(
-        ("cron" = String, Query, description = "the expression"),
-        ("timezone" = Option<String>, Query, description = "an IANA name; UTC unless given"),
-        ("count" = Option<u32>, Query, description = "1 to 100; 5 unless given"),
-        ("from" = Option<String>, Query, description = "fires after this time; now unless given"),
-        ("dst_gap" = Option<String>, Query, description = "`after` or `skip`; by the kind of the expression unless given"),
-        ("dst_overlap" = Option<String>, Query, description = "`once` or `both`; by the kind of the expression unless given"),
+        ("cron" = String, Query, description = "The cron expression: 5 or 6 fields."),
+        ("timezone" = Option<String>, Query, description =
+            "The IANA name of its time zone. Default: UTC."),
+        ("count" = Option<u32>, Query, description = "Fires to show: 1 to 100. Default: 5."),
+        ("from" = Option<String>, Query, description =
+            "Only fires after this time: RFC 3339, or milliseconds since 1970. Default: now."),
+        ("dst_gap" = Option<String>, Query, description =
+            "Local times that a clock change skips: `after` fires right after the gap, `skip` not \
+             at all. Default: decided by the expression."),
+        ("dst_overlap" = Option<String>, Query, description =
+            "Local times that a clock change repeats: `once` or `both`. Default: decided by the \
+             expression."),
     ),
-    responses((status = 200, description = "in their order", body = Preview))
+    responses((status = 200, description = "The fires in order.", body = PreviewAnswer))
 )]
-pub(crate) async fn preview(State(broker): State<Arc<Broker>>, asked: Asked) -> Answer {
-    answer::ok(&Preview::of(asked, &*broker.clock)?)
+pub(crate) async fn preview(State(broker): State<Arc<Broker>>, params: QueryParams) -> ApiResult {
+    response::ok(&PreviewAnswer::of(params, &*broker.clock)?)
 }
 
-/// Why there is no preview: one sentence.
+/// Why the preview was refused, in one sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NoPreview(String);
 
-/// The same without a broker; `asked` is what its query would be.
-pub fn offline(asked: Vec<(String, String)>) -> Result<serde_json::Value, NoPreview> {
-    let preview = Preview::of(Asked::new(asked), &SystemClock::start());
-    let preview = preview.map_err(|problem| NoPreview(problem.parts().2.to_owned()))?;
+/// Returns the same JSON without a broker; `query` has the parameters of the route.
+pub fn offline(query: Vec<(String, String)>) -> Result<serde_json::Value, NoPreview> {
+    let preview = PreviewAnswer::of(QueryParams::new(query), &SystemClock::start());
+    let preview = preview.map_err(|problem| NoPreview(problem.detail().to_owned()))?;
     serde_json::to_value(preview).map_err(|error| NoPreview(error.to_string()))
 }
 
-impl Preview {
-    fn of(mut asked: Asked, clock: &impl Clock) -> Result<Self, Problem> {
+impl PreviewAnswer {
+    fn of(mut params: QueryParams, clock: &impl Clock) -> Result<Self, Problem> {
         let expression =
-            asked.take("cron")?.ok_or_else(|| Invalid::new("cron", "must be given"))?;
-        let timezone = asked.take("timezone")?;
-        let count = asked.count("count", COUNT_DEFAULT, COUNT_MAX)?;
-        let from = asked.take("from")?.map(|text| instant("from", &text)).transpose()?;
+            params.take("cron")?.ok_or_else(|| Invalid::new("cron", "must be given"))?;
+        let timezone = params.take("timezone")?;
+        let count = params.count("count", COUNT_DEFAULT, COUNT_MAX)?;
+        let from = params.take("from")?.map(|text| parse_time_field("from", &text)).transpose()?;
         let gap = [("after", Gap::After), ("skip", Gap::Skip)];
         let overlap = [("once", Twice::Once), ("both", Twice::Both)];
         let dst = Dst {
-            gap: one_of(&mut asked, "dst_gap", gap)?,
-            overlap: one_of(&mut asked, "dst_overlap", overlap)?,
+            gap: one_of(&mut params, "dst_gap", gap)?,
+            overlap: one_of(&mut params, "dst_overlap", overlap)?,
         };
-        asked.end()?;
-        let cron = when::cron(&expression, timezone.as_deref(), dst)?;
+        params.end()?;
+        let cron = parse_cron(&expression, timezone.as_deref(), dst)?;
         let first = cron.next_after(from.unwrap_or_else(|| clock.now()));
         let fires = std::iter::successors(first, |at| cron.next_after(*at)).take(count);
         let fires = fires.map(|at| Upcoming {
@@ -105,8 +115,12 @@ impl Preview {
     }
 }
 
-fn one_of<T>(asked: &mut Asked, name: &str, known: [(&str, T); 2]) -> Result<Option<T>, Problem> {
-    let Some(text) = asked.take(name)? else {
+fn one_of<T>(
+    params: &mut QueryParams,
+    name: &str,
+    known: [(&str, T); 2],
+) -> Result<Option<T>, Problem> {
+    let Some(text) = params.take(name)? else {
         return Ok(None);
     };
     let allowed = format!("must be {} or {}", known[0].0, known[1].0);

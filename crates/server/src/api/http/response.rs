@@ -1,4 +1,4 @@
-//! Answers that are successes: JSON with its content type, and the version of a task as its tag.
+//! Successful responses: JSON with its content type, and the version of a task as its `ETag`.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -7,21 +7,21 @@ use http::{HeaderValue, StatusCode};
 use punctual_core::Task;
 use serde::Serialize;
 
-use super::error::Problem;
-use super::task::TaskAnswer;
+use crate::problem::Problem;
+use crate::task_form::TaskAnswer;
 
-/// About what a task takes, with a small payload.
-const ANSWER_BYTES: usize = 1024;
+/// Bytes to reserve for a response: about one task with a small payload.
+const RESPONSE_BYTES: usize = 1024;
 
-/// What every call comes to.
-pub(crate) type Answer = Result<Response, Problem>;
+/// What every route returns.
+pub(crate) type ApiResult = Result<Response, Problem>;
 
-/// 200 with JSON.
-pub(crate) fn ok(answer: &impl Serialize) -> Answer {
-    Ok(json(StatusCode::OK, answer))
+/// 200 with a JSON body.
+pub(crate) fn ok(body: &impl Serialize) -> ApiResult {
+    Ok(json(StatusCode::OK, body))
 }
 
-/// A task, with its version.
+/// A task as JSON, with its version as `ETag`.
 pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
     let mut response = json(status, &TaskAnswer::of(task));
     if let Ok(version) = HeaderValue::try_from(format!("\"{}\"", task.version.get())) {
@@ -30,12 +30,12 @@ pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
     response
 }
 
-fn json(status: StatusCode, answer: &impl Serialize) -> Response {
-    let mut json = Vec::with_capacity(ANSWER_BYTES);
-    serde_json::to_writer(&mut json, answer).expect("nothing in an answer can fail to be written");
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut json = Vec::with_capacity(RESPONSE_BYTES);
+    serde_json::to_writer(&mut json, body).expect("response types always serialize");
     let mut response = Response::new(Body::from(json));
     *response.status_mut() = status;
-    let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+    let content_type = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }

@@ -1,7 +1,7 @@
-//! Calls about many tasks: created, touched or cancelled together.
+//! Routes about many tasks: create, touch and cancel them in one call.
 //!
-//! In: one body with many tasks or names. Out: one result each, in order. One that is wrong does not spoil the others: it has a
-//! problem of its own where its result would be.
+//! The response has one result per task, key or id, in order. One that is wrong does not affect
+//! the others: it gets a problem as its result. Each owner is called once for all of its tasks.
 
 use std::sync::Arc;
 
@@ -14,28 +14,32 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
-use super::calls::Calls;
-use super::error::Problem;
-use super::idempotency::{Creation, Idempotency, bound, bound_one};
-use super::request::{self, BATCH_MAX, In, Load, NAMES_BYTES_MAX, Sent, check_count};
-use super::task::{Instant, TaskAnswer, TaskBody};
-use super::tasks::{CancelAnswer, checked, push, scheduled_response};
+use super::{CancelAnswer, checked, parse_task, push, scheduled_response};
+use crate::api::command_batch::{
+    CommandBatch, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
+};
+use crate::api::http::request::{
+    self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathNamespace, TasksBody, check_count,
+};
+use crate::api::http::response::{self, ApiResult};
+use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
 use crate::broker::Broker;
+use crate::problem::{Problem, TaskRef};
+use crate::task_form::{TaskAnswer, TaskBody, TimeValue};
 
-/// One result for each task that was sent, in order.
+/// The result of creating many tasks.
 #[derive(Debug, Serialize, ToSchema)]
 struct Results {
-    /// Each the task, or its problem.
+    /// One per task that was sent, in order: the task, or its problem.
     #[schema(value_type = Vec<TaskOrProblem>)]
     results: Vec<Box<RawValue>>,
 }
 
-/// A task, or what was wrong with it.
+/// A task, or why it was not created.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(no_recursion)]
-#[expect(dead_code, reason = "for the document only: says what stands in the list")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) enum TaskOrProblem {
     #[schema(value_type = TaskAnswer)]
     Task(()),
@@ -46,7 +50,7 @@ pub(crate) enum TaskOrProblem {
 /// One task, or many.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "for the document only: says what may be sent")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) enum NewTasks {
     #[schema(value_type = TaskBody)]
     One(()),
@@ -54,10 +58,10 @@ pub(crate) enum NewTasks {
     Many(()),
 }
 
-/// The task whose key named another, or the results of many.
+/// The task that replaced another, or the results of many.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "for the document only: says what is answered")]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) enum TaskOrResults {
     #[schema(value_type = TaskAnswer)]
     Task(()),
@@ -65,83 +69,87 @@ pub(crate) enum TaskOrResults {
     Results(()),
 }
 
-/// Creates one task, or many: a JSON object, a JSON array, or NDJSON.
+/// Create tasks
+///
+/// Creates one task (a JSON object of up to 512 KiB) or up to 10000 (a JSON array, or NDJSON with
+/// one object per line, of up to 64 MiB). A task with the key of another replaces it.
 #[utoipa::path(
     post, path = "/v1/{namespace}/tasks", tag = "tasks",
     params(
-        ("idempotency-key" = Option<String>, Header, description = "the same key with the same body creates once, for a day"),
+        ("idempotency-key" = Option<String>, Header, description =
+            "1 to 256 bytes. For a day, the same body sent again with the same key creates \
+             nothing and gets the same result; another body with it is refused."),
     ),
     request_body(content((NewTasks = "application/json"), (TaskBody = "application/x-ndjson"))),
     responses(
-        (status = 201, description = "one: created", body = TaskAnswer),
-        (status = 200, description = "many: one result each; or one whose key named another", body = TaskOrResults),
+        (status = 201, description = "One task: it was created.", body = TaskAnswer),
+        (status = 200, description =
+            "Many tasks: one result each. One task: it replaced the task with its key.",
+            body = TaskOrResults),
     )
 )]
 pub(crate) async fn create(
     State(broker): State<Arc<Broker>>,
-    In(namespace): In,
+    PathNamespace(namespace): PathNamespace,
     idempotency: Option<Idempotency>,
-    load: Load,
-) -> Answer {
-    match load {
-        Load::One(body) => create_one(&broker, &namespace, &body, idempotency).await,
-        // Boxed, so that one task does not carry the room for many.
-        load => Box::pin(create_many(broker, namespace, load, idempotency)).await,
+    body: TasksBody,
+) -> ApiResult {
+    match body {
+        TasksBody::One(body) => create_one(&broker, &namespace, &body, idempotency).await,
+        // Boxed, so that the future for one task stays small.
+        body => Box::pin(create_many(broker, namespace, body, idempotency)).await,
     }
 }
 
 async fn create_many(
     broker: Arc<Broker>,
     namespace: Namespace,
-    load: Load,
+    body: TasksBody,
     idempotency: Option<Idempotency>,
-) -> Answer {
+) -> ApiResult {
     let reader = Arc::clone(&broker);
-    // Reading some megabytes takes a while, and others want the thread.
-    let read = move || read_all(&load, &reader, &namespace, idempotency.as_ref());
+    // Parsing some megabytes would block the thread for other requests.
+    let read = move || read_all(&body, &reader, &namespace, idempotency.as_ref());
     let creations = tokio::task::spawn_blocking(read).await.map_err(|_| EngineError::Stopped)??;
-    let creations = bound(&broker.owners, creations).await;
-    let mut problems = Vec::with_capacity(creations.len());
-    let mut calls = Calls::default();
+    let creations = bind_all(&broker.owners, creations).await;
+    let mut sent = Vec::with_capacity(creations.len());
+    let mut batch = CommandBatch::default();
     let partitions = broker.owners.partitions();
     let any = broker.owners.any_partition();
     for creation in creations {
-        problems.push(creation.map(|creation| {
-            let (partition, order) = creation.order(Condition::Always, partitions);
-            calls.push(partition.unwrap_or(any), Command::Schedule(order));
+        sent.push(creation.map(|creation| {
+            let (partition, command) = creation.into_command(Condition::Always, partitions);
+            batch.push(partition.unwrap_or(any), Command::Schedule(command));
         }));
     }
-    let mut told = calls.ask(&broker.owners).await.into_iter();
-    let results = problems.into_iter().map(|problem| {
-        let result = problem.and_then(|()| {
-            let told = told.next().unwrap_or(Err(EngineError::Stopped))?;
-            Ok(match told {
-                Reply::Scheduled(scheduled) => to_raw_value(&TaskAnswer::of(scheduled.task())),
-                told => unreachable!("another command's answer: {told:?}"),
-            })
+    let mut replies = batch.run(&broker.owners).await.into_iter();
+    let results = sent.into_iter().map(|sent| {
+        let result = sent.and_then(|()| {
+            let scheduled = next_result(&mut replies).and_then(expect_scheduled)?;
+            Ok(to_raw_value(&TaskAnswer::of(scheduled.task())))
         });
         result.unwrap_or_else(|problem| to_raw_value(&problem))
     });
     let results: Result<_, _> = results.collect();
-    answer::ok(&Results { results: results.expect("nothing in it can fail to be written") })
+    response::ok(&Results { results: results.expect("tasks and problems always serialize") })
 }
 
-/// Reads all tasks of a body; one that is wrong has its problem in its place.
+/// Parses and checks all tasks of a body. One that is wrong has its problem as its result.
 fn read_all(
-    load: &Load,
+    body: &TasksBody,
     broker: &Broker,
     namespace: &Namespace,
     idempotency: Option<&Idempotency>,
 ) -> Result<Vec<Result<Creation, Problem>>, Problem> {
-    let pieces = match load {
-        Load::Lines(body) => pieces_of_lines(body),
-        Load::One(body) | Load::Array(body) => pieces_of_array(body)?,
+    let pieces = match body {
+        TasksBody::Lines(body) => split_lines(body),
+        TasksBody::One(body) | TasksBody::Array(body) => split_array(body)?,
     };
     if pieces.len() > BATCH_MAX {
         return Err(Problem::too_many("tasks", BATCH_MAX));
     }
     let creations = pieces.into_iter().enumerate().map(|(index, piece)| {
-        let new_task = checked(broker, TaskBody::parse(piece)?, namespace, None)?;
+        let new_task = checked(broker, parse_task(piece)?, namespace, None)?;
         Ok(Creation::new(new_task, index, piece, idempotency))
     });
     Ok(creations.collect())
@@ -152,79 +160,93 @@ async fn create_one(
     namespace: &Namespace,
     body: &[u8],
     idempotency: Option<Idempotency>,
-) -> Answer {
-    let new_task = checked(broker, TaskBody::parse(body)?, namespace, None)?;
+) -> ApiResult {
+    let new_task = checked(broker, parse_task(body)?, namespace, None)?;
     let creation = Creation::new(new_task, 0, body, idempotency.as_ref());
-    let creation = bound_one::<Problem>(&broker.owners, creation).await?;
-    let (partition, order) = creation.order(Condition::Always, broker.owners.partitions());
+    let creation = bind_one::<Problem>(&broker.owners, creation).await?;
+    let (partition, command) = creation.into_command(Condition::Always, broker.owners.partitions());
     let owner = partition
         .and_then(|partition| broker.owners.of(partition))
         .unwrap_or_else(|| broker.owners.any());
-    Ok(scheduled_response(&owner.schedule(order).await?))
+    Ok(scheduled_response(&owner.schedule(command).await?))
 }
 
 fn schedule(new_task: NewTask, condition: Condition) -> Command {
     Command::Schedule(ScheduleCommand { new_task: new_task.into(), condition, receipt: None })
 }
 
-fn pieces_of_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {
-    let pieces: Vec<&RawValue> = serde_json::from_slice(body)
-        .map_err(|error| Problem::body(format!("not an array of tasks: {error}"), None))?;
+fn split_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {
+    let pieces: Vec<&RawValue> = serde_json::from_slice(body).map_err(|error| {
+        Problem::invalid_body(format!("the body must be an array of tasks: {error}"), None)
+    })?;
     Ok(pieces.into_iter().map(|piece| piece.get().as_bytes()).collect())
 }
 
-/// The lines that are not empty.
-fn pieces_of_lines(body: &[u8]) -> Vec<&[u8]> {
+/// The lines that are not blank.
+fn split_lines(body: &[u8]) -> Vec<&[u8]> {
     let lines = body.split(|byte| *byte == b'\n');
     lines.map(<[u8]>::trim_ascii).filter(|line| !line.is_empty()).collect()
 }
 
-/// Tasks to be moved.
+/// The tasks to touch and their new due time: at most one of `in`, `at` and `within`. Without one,
+/// each watch is postponed by its `within`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = TouchMany)]
 struct TouchManyBody<'a> {
+    /// The keys of the tasks: at most 10000.
     keys: Vec<String>,
+    /// Due after this duration: up to 36500d.
     #[serde(default)]
     r#in: Option<String>,
+    /// Due at this time.
     #[serde(default)]
-    at: Option<Instant>,
+    at: Option<TimeValue>,
+    /// Watches: due after this duration, this time only, instead of their own `within`.
     #[serde(default)]
     within: Option<String>,
-    /// What keys that name no task are created from.
+    /// A task without a key. It is created for each key that no task has.
     #[serde(borrow, default)]
     #[schema(value_type = Option<TaskBody>)]
     create: Option<&'a RawValue>,
 }
 
-/// What came of it.
+/// The result of touching many tasks.
 #[derive(Debug, Serialize, ToSchema)]
 struct TouchManyAnswer {
+    /// How many tasks were touched.
     touched: usize,
+    /// How many tasks were created.
     created: usize,
-    /// Keys that name no task.
+    /// Keys that no task has.
     missing: Vec<String>,
-    /// Keys that could be neither touched nor created.
+    /// Keys whose tasks could be neither touched nor created, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     problems: Vec<KeyProblem>,
 }
 
+/// Why the task with a key was not touched.
 #[derive(Debug, Serialize, ToSchema)]
 struct KeyProblem {
     key: String,
     problem: Problem,
 }
 
-/// Moves the next fires of many tasks, and creates those that are missing.
+/// Touch many tasks
+///
+/// Touches tasks by their keys, and creates those that are missing if `create` is given.
 #[utoipa::path(
     post, path = "/v1/{namespace}/touch", tag = "tasks", request_body = TouchManyBody,
-    responses((status = 200, description = "how many, and which not", body = TouchManyAnswer))
+    responses((
+        status = 200, description = "How many were touched or created, and which were not.",
+        body = TouchManyAnswer,
+    ))
 )]
 pub(crate) async fn touch(
     State(broker): State<Arc<Broker>>,
-    In(namespace): In,
-    Sent(body): Sent<NAMES_BYTES_MAX>,
-) -> Answer {
+    PathNamespace(namespace): PathNamespace,
+    JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
+) -> ApiResult {
     let body: TouchManyBody<'_> = request::json(&body, "a list of keys")?;
     check_count("keys", body.keys.len())?;
     let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
@@ -233,70 +255,73 @@ pub(crate) async fn touch(
         TaskKey::new(key).map_err(named)
     });
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let model =
-        body.create.map(|create| Model::check(&broker, create.get(), &namespace)).transpose()?;
+    let template =
+        body.create.map(|create| Template::check(&broker, create.get(), &namespace)).transpose()?;
     let mut answer =
         TouchManyAnswer { touched: 0, created: 0, missing: Vec::new(), problems: Vec::new() };
     let touch = |key: &TaskKey| Command::Touch(Subject::Key(namespace.clone(), key.clone()), push);
-    let mut missing = ask_each(&broker, &namespace, keys, touch, &mut answer).await;
-    if let Some(model) = model {
-        let create = |key: &TaskKey| schedule(model.named(key), Condition::Absent);
-        // Somebody else may have created one meanwhile: then it is there to be touched.
-        let exist = ask_each(&broker, &namespace, missing, create, &mut answer).await;
-        missing = ask_each(&broker, &namespace, exist, touch, &mut answer).await;
+    let mut missing = run_each(&broker, &namespace, keys, touch, &mut answer).await;
+    if let Some(template) = template {
+        let create = |key: &TaskKey| schedule(template.with_key(key), Condition::Absent);
+        // Another caller may have created some of them meanwhile; those are touched.
+        let exist = run_each(&broker, &namespace, missing, create, &mut answer).await;
+        missing = run_each(&broker, &namespace, exist, touch, &mut answer).await;
     }
     answer.missing = missing.iter().map(|key| key.as_str().to_owned()).collect();
-    answer::ok(&answer)
+    response::ok(&answer)
 }
 
-/// Asks the owners about all keys, and notes what came of it. Out: keys that the other command is for.
-async fn ask_each(
+/// Runs a command for each key and adds the results to `answer`. Returns the keys whose task does
+/// not exist (touch) or exists already (create).
+async fn run_each(
     broker: &Broker,
     namespace: &Namespace,
     keys: Vec<TaskKey>,
     command: impl Fn(&TaskKey) -> Command,
     answer: &mut TouchManyAnswer,
 ) -> Vec<TaskKey> {
-    let mut calls = Calls::default();
+    let mut batch = CommandBatch::default();
     for key in &keys {
-        calls.push(partition_of(namespace, key, broker.owners.partitions()), command(key));
+        batch.push(partition_of(namespace, key, broker.owners.partitions()), command(key));
     }
     let mut others = Vec::new();
-    for (key, told) in keys.into_iter().zip(calls.ask(&broker.owners).await) {
-        match told {
+    for (key, result) in keys.into_iter().zip(batch.run(&broker.owners).await) {
+        match result {
             Ok(Reply::Touched { .. }) => answer.touched += 1,
             Ok(Reply::Scheduled(Scheduled::Created(_))) => answer.created += 1,
             Err(EngineError::NotFound | EngineError::Exists(_)) => others.push(key),
-            Ok(told) => unreachable!("another command's answer: {told:?}"),
-            Err(error) => {
-                let key = key.as_str().to_owned();
-                answer.problems.push(KeyProblem { key, problem: error.into() });
+            failed => {
+                let error = failed.map_or_else(|error| error, |reply| unexpected_reply(&reply));
+                let problem = Problem::of_task(error, TaskRef { namespace, name: key.as_str() });
+                answer.problems.push(KeyProblem { key: key.as_str().to_owned(), problem });
             }
         }
     }
     others
 }
 
-/// A task that others are made after.
-struct Model(NewTask);
+/// The task that missing ones are created from; it has no key.
+struct Template(NewTask);
 
-impl Model {
+impl Template {
     fn check(broker: &Broker, json: &str, namespace: &Namespace) -> Result<Self, Problem> {
         let within = |problem: Problem| problem.within("create");
-        let body = TaskBody::parse(json.as_bytes()).map_err(within)?;
+        let body = parse_task(json.as_bytes()).map_err(within)?;
         let new_task = checked(broker, body, namespace, None).map_err(within)?;
         if new_task.key.is_some() {
-            return Err(Invalid::new("create.key", "must be left out; `keys` has them").into());
+            return Err(
+                Invalid::new("create.key", "must be left out; the keys are in `keys`").into()
+            );
         }
         Ok(Self(new_task))
     }
 
-    fn named(&self, key: &TaskKey) -> NewTask {
+    fn with_key(&self, key: &TaskKey) -> NewTask {
         NewTask { key: Some(key.clone()), ..self.0.clone() }
     }
 }
 
-/// Tasks to be cancelled, by one or the other.
+/// The tasks to cancel: exactly one of `keys` and `ids`, with at most 10000 entries.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = CancelMany)]
@@ -307,14 +332,17 @@ struct CancelManyBody {
     ids: Option<Vec<String>>,
 }
 
-/// One result for each name, in order.
+/// The result of cancelling many tasks.
 #[derive(Debug, Serialize, ToSchema)]
 struct CancelManyAnswer {
-    results: Vec<CancelResult>,
+    /// One per key or id, in order.
+    results: Vec<CancelManyResult>,
 }
 
+/// The result for one key or id.
 #[derive(Debug, Serialize, ToSchema)]
-struct CancelResult {
+#[schema(as = CancelResult)]
+struct CancelManyResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -330,16 +358,18 @@ enum CancelOutcome {
     Problem { problem: Problem },
 }
 
-/// Stops many tasks before their next fires.
+/// Cancel many tasks
+///
+/// Ends tasks before their next fires, by their keys or by their ids.
 #[utoipa::path(
     post, path = "/v1/{namespace}/cancel", tag = "tasks", request_body = CancelManyBody,
-    responses((status = 200, description = "one result each", body = CancelManyAnswer))
+    responses((status = 200, description = "One result each.", body = CancelManyAnswer))
 )]
 pub(crate) async fn cancel(
     State(broker): State<Arc<Broker>>,
-    In(namespace): In,
-    Sent(body): Sent<NAMES_BYTES_MAX>,
-) -> Answer {
+    PathNamespace(namespace): PathNamespace,
+    JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
+) -> ApiResult {
     let body: CancelManyBody = request::json(&body, "a list of keys or ids")?;
     let (names, by_key) = match (body.keys, body.ids) {
         (Some(keys), None) => (keys, true),
@@ -350,36 +380,37 @@ pub(crate) async fn cancel(
         }
     };
     check_count(if by_key { "keys" } else { "ids" }, names.len())?;
-    let mut calls = Calls::default();
-    let mut problems = Vec::with_capacity(names.len());
+    let mut batch = CommandBatch::default();
+    let mut sent = Vec::with_capacity(names.len());
     for name in &names {
-        let subject =
-            if by_key { by_key_of(&broker, &namespace, name) } else { by_id(&namespace, name) };
-        problems.push(subject.map(|(partition, subject)| {
-            calls.push(partition, Command::Cancel(subject));
+        let subject = if by_key {
+            subject_of_key(&broker, &namespace, name)
+        } else {
+            subject_of_id(&namespace, name)
+        };
+        sent.push(subject.map(|(partition, subject)| {
+            batch.push(partition, Command::Cancel(subject));
         }));
     }
-    let mut told = calls.ask(&broker.owners).await.into_iter();
-    let outcomes = problems.into_iter().map(|problem| {
-        if let Err(invalid) = problem {
-            return CancelOutcome::Problem { problem: invalid.into() };
-        }
-        match told.next().unwrap_or(Err(EngineError::Stopped)) {
-            Ok(Reply::Cancelled(cancelled)) => CancelOutcome::Answer(CancelAnswer::of(cancelled)),
-            Ok(told) => unreachable!("another command's answer: {told:?}"),
-            Err(EngineError::NotFound) => CancelOutcome::Answer(CancelAnswer::NotFound),
-            Err(error) => CancelOutcome::Problem { problem: error.into() },
-        }
-    });
-    let results = outcomes.zip(names.iter()).map(|(outcome, name)| {
+    let mut replies = batch.run(&broker.owners).await.into_iter();
+    let results = sent.into_iter().zip(&names).map(|(sent, name)| {
+        let outcome = match sent.map(|()| next_result(&mut replies).and_then(expect_cancelled)) {
+            Err(invalid) => CancelOutcome::Problem { problem: invalid.into() },
+            Ok(Ok(cancelled)) => CancelOutcome::Answer(CancelAnswer::of(cancelled)),
+            Ok(Err(EngineError::NotFound)) => CancelOutcome::Answer(CancelAnswer::NotFound),
+            Ok(Err(error)) => {
+                let task = TaskRef { namespace: &namespace, name };
+                CancelOutcome::Problem { problem: Problem::of_task(error, task) }
+            }
+        };
         let (key, id) =
             if by_key { (Some(name.clone()), None) } else { (None, Some(name.clone())) };
-        CancelResult { key, id, outcome }
+        CancelManyResult { key, id, outcome }
     });
-    answer::ok(&CancelManyAnswer { results: results.collect() })
+    response::ok(&CancelManyAnswer { results: results.collect() })
 }
 
-fn by_key_of(
+fn subject_of_key(
     broker: &Broker,
     namespace: &Namespace,
     name: &str,
@@ -389,7 +420,7 @@ fn by_key_of(
     Ok((partition, Subject::Key(namespace.clone(), key)))
 }
 
-fn by_id(namespace: &Namespace, name: &str) -> Result<(PartitionId, Subject), Invalid> {
+fn subject_of_id(namespace: &Namespace, name: &str) -> Result<(PartitionId, Subject), Invalid> {
     let id: TaskId = name.parse().map_err(|error| Invalid::new("ids", format!("{error}")))?;
     Ok((id.partition(), Subject::Id(namespace.clone(), id)))
 }
