@@ -313,7 +313,7 @@ fn a_broker_with_tls_and_tokens_is_asked_by_who_knows_both() {
     let (fine, said, complaint) = stats(&["--ca", cert, "--token", "secret"]);
     assert!(fine && said.contains("accepted"), "{complaint}");
     let (fine, _, complaint) = stats(&["--ca", cert, "--token", "guess"]);
-    assert!(!fine && complaint.contains("say who you are"), "{complaint}");
+    assert!(!fine && complaint.contains("a valid token is required"), "{complaint}");
     let (fine, _, complaint) = stats(&["--token", "secret"]);
     assert!(!fine && complaint.contains("no answer"), "{complaint}");
     assert!(!complaint.contains("secret"), "{complaint}");

@@ -406,12 +406,12 @@ fn every_refusal_is_a_problem_document() {
         ("POST", "/v1/shop/tasks", "content-type: text/plain", "{}", 415, "application/json or"),
         ("PUT", "/v1/shop/tasks/a", lines, "{}", 415, "application/json"),
         ("PUT", "/v1/shop/tasks/a", "", &large, 413, "524288 bytes"),
-        ("PUT", "/v1/shop/tasks/a", "", "", 400, "there is no body; it must be one task"),
-        ("POST", "/v1/shop/tasks", "", " \n", 400, "there is no body; it must be one task"),
-        ("POST", "/v1/shop/cancel", "", "", 400, "there is no body; it must be a list of keys"),
-        ("POST", "/v1/shop/queues/q/ack", "", "", 400, "there is no body; it must be a list of"),
-        ("GET", "/v1/shop/tasks/%ff", "", "", 400, "must be UTF-8"),
-        ("GET", "/v1/shop/tasks?%", "", "", 400, "no query parameter"),
+        ("PUT", "/v1/shop/tasks/a", "", "", 400, "the body is empty; it must be one task"),
+        ("POST", "/v1/shop/tasks", "", " \n", 400, "the body is empty; it must be one task"),
+        ("POST", "/v1/shop/cancel", "", "", 400, "the body is empty; it must be a list of keys"),
+        ("POST", "/v1/shop/queues/q/ack", "", "", 400, "the body is empty; it must be a list of"),
+        ("GET", "/v1/shop/tasks/%ff", "", "", 400, "percent-encoded UTF-8"),
+        ("GET", "/v1/shop/tasks?%", "", "", 400, "unknown query parameter"),
     ] {
         let mut stream = TcpStream::connect(broker.address).unwrap();
         let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use axum::Router;
 
-pub(crate) use self::http::routes;
 use crate::broker::Broker;
 
 /// Returns all routes, HTTP and gRPC, with the checks that every request passes.

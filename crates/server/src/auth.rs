@@ -334,7 +334,7 @@ mod tests {
     /// The routes of a router are visible only in its `Debug` output.
     #[test]
     fn every_route_has_a_right_for_every_method() {
-        let shown = format!("{:?}", crate::api::routes().0);
+        let shown = format!("{:?}", crate::api::http::routes().0);
         let (shown, _) = shown.split_once("fallback_router: ").expect("the routes, then the rest");
         let mut checked = 0;
         for entry in shown.split("RouteId(").skip(1) {

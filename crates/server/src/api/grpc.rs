@@ -68,9 +68,9 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
         return routes;
     };
     // Other brokers are served until the end: they receive the partitions of a draining broker.
-    let door = peer::door(Arc::clone(broker), shared.secret.clone());
+    let peer_service = peer::door(Arc::clone(broker), shared.secret.clone());
     let mut peers = Routes::builder();
-    peers.add_service(door);
+    peers.add_service(peer_service);
     let peers = peers.routes().into_axum_router().reset_fallback();
     routes.merge(peers.layer(from_fn_with_state(Arc::clone(broker), check_origin)))
 }

@@ -45,7 +45,9 @@ pub(super) fn router(broker: Arc<Broker>) -> Router {
         .with_state(broker)
 }
 
-/// Returns the metrics of this broker in OpenMetrics text format.
+/// Show metrics
+///
+/// Shows the metrics of this broker in the text format of OpenMetrics.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
     responses((
