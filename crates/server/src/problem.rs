@@ -359,7 +359,7 @@ impl Problem {
             EngineError::Firing(attempt) => {
                 let attempt = attempt.get();
                 let detail =
-                    format!("attempt {attempt} of {named} is in flight; retry when it ended");
+                    format!("attempt {attempt} of {named} is in flight; retry when it has ended");
                 Self::new(T::Firing, detail)
             }
             EngineError::Paused => {
@@ -519,7 +519,7 @@ mod tests {
                 "firing",
                 409,
                 Code::AlreadyExists,
-                format!("attempt 2 of {named} is in flight; retry when it ended"),
+                format!("attempt 2 of {named} is in flight; retry when it has ended"),
             ),
             (
                 EngineError::Paused,

@@ -343,6 +343,7 @@ impl Collector for LatestGauges {
         let Some((gauges, now)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
             return Ok(());
         };
+        // The registry ends its help texts with a full stop; here they need one.
         let mut gauge = |name, help, value: f64| {
             let gauge = ConstGauge::new(value);
             let metric =
@@ -351,18 +352,18 @@ impl Collector for LatestGauges {
         };
         #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 may be rounded")]
         for (name, help, value) in [
-            ("loaded_tasks", "Tasks that are loaded into memory", gauges.loaded),
-            ("backlog", "Fires that are due and wait to be sent", gauges.queued),
-            ("inflight", "Deliveries that were sent and have no outcome yet", gauges.inflight),
-            ("parked_lanes", "Lanes with due tasks that no worker takes", gauges.parked_lanes),
+            ("loaded_tasks", "Tasks that are loaded into memory.", gauges.loaded),
+            ("backlog", "Fires that are due and wait to be sent.", gauges.queued),
+            ("inflight", "Deliveries that were sent and have no outcome yet.", gauges.inflight),
+            ("parked_lanes", "Lanes with due tasks that no worker takes.", gauges.parked_lanes),
         ] {
             gauge(name, help, value as f64)?;
         }
-        let overdue = "How long the oldest fire that was not sent yet is overdue, in seconds";
+        let overdue = "How long the oldest fire that was not sent yet is overdue, in seconds.";
         let oldest = gauges.oldest_overdue.map_or(Duration::ZERO, |oldest| now.since(oldest));
         gauge("oldest_overdue_seconds", overdue, oldest.as_secs_f64())?;
         // Owners count these since their start, so this is a counter.
-        let help = "Fires of cron and interval tasks that were skipped, by reason";
+        let help = "Fires of cron and interval tasks that were skipped, by reason.";
         let mut skips =
             encoder.encode_descriptor("fires_skipped", help, None, MetricType::Counter)?;
         for (reason, count) in [

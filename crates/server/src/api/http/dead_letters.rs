@@ -34,6 +34,7 @@ const REDRIVE_MAX: usize = 100_000;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DeadLetters)]
 struct DeadLetterPage<'a> {
+    /// The dead letters, in the order of their fire ids.
     dead: Vec<DeadLetterAnswer<'a>>,
     /// The cursor of the next page; `null` on the last page.
     next: Option<String>,
@@ -51,7 +52,9 @@ struct DeadLetterAnswer<'a> {
     reason: &'static str,
     /// When the fire became a dead letter, in RFC 3339.
     died_at: String,
+    /// The attempts of the fire, oldest first.
     attempts: Vec<AttemptAnswer>,
+    /// The task as it was when the fire died.
     task: TaskAnswer<'a>,
 }
 
@@ -122,6 +125,7 @@ struct Redriven {
 struct LetterProblem {
     /// Its fire id, as it was sent.
     id: String,
+    /// Why it was not redriven.
     problem: Problem,
 }
 

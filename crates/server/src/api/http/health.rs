@@ -81,6 +81,7 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> ApiResult {
 struct TopologyAnswer {
     /// The address of the leader; `null` while there is none.
     leader: Option<String>,
+    /// All brokers that are alive.
     brokers: Vec<BrokerAnswer>,
 }
 

@@ -56,6 +56,7 @@ struct LeaseBody {
 /// Deliveries that the worker has leased.
 #[derive(Debug, Serialize, ToSchema)]
 struct Deliveries {
+    /// At most `max`; empty if nothing was due in time.
     deliveries: Vec<DeliveryAnswer>,
 }
 
@@ -174,6 +175,7 @@ struct Acked {
 /// The result for one token.
 #[derive(Debug, Serialize, ToSchema)]
 struct AckedOne {
+    /// The token as it was sent.
     token: String,
     /// `acked`, or `stale`: the attempt had ended, and nothing was changed.
     result: &'static str,
@@ -217,6 +219,7 @@ pub(crate) async fn ack(
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Fail)]
 struct FailBody {
+    /// The token of the delivery.
     token: String,
     /// Why, for the history: up to 512 bytes are kept.
     #[serde(default)]
@@ -250,6 +253,7 @@ pub(crate) async fn fail(
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Refuse)]
 struct RefuseBody {
+    /// The token of the delivery.
     token: String,
     /// Why, for the history: up to 512 bytes are kept.
     #[serde(default)]
@@ -279,6 +283,7 @@ pub(crate) async fn refuse(
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Extend)]
 struct ExtendBody {
+    /// The token of the delivery.
     token: String,
     /// The new lease, from now: 1s to 15m.
     lease: String,

@@ -20,14 +20,21 @@ use crate::broker::Broker;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Stats)]
 struct StatsAnswer {
+    /// The namespace that was counted.
     namespace: String,
     /// Tasks that were ever accepted: the sum of all states.
     accepted: i64,
+    /// Tasks that wait for their time, or for the next attempt.
     scheduled: i64,
+    /// Tasks with an attempt in flight or waiting for its turn.
     firing: i64,
+    /// Tasks that wait to be resumed.
     paused: i64,
+    /// Tasks whose last fire succeeded.
     done: i64,
+    /// Tasks whose last fire became a dead letter.
     dead: i64,
+    /// Tasks that were cancelled.
     cancelled: i64,
     /// Dead letters that are retained.
     dead_letters: i64,

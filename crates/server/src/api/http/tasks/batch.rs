@@ -228,7 +228,9 @@ struct TouchManyAnswer {
 /// Why the task with a key was not touched.
 #[derive(Debug, Serialize, ToSchema)]
 struct KeyProblem {
+    /// The key of the task.
     key: String,
+    /// Why it was not touched.
     problem: Problem,
 }
 
@@ -326,8 +328,10 @@ impl Template {
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = CancelMany)]
 struct CancelManyBody {
+    /// The keys of the tasks.
     #[serde(default)]
     keys: Option<Vec<String>>,
+    /// The ids of the tasks.
     #[serde(default)]
     ids: Option<Vec<String>>,
 }
@@ -343,14 +347,17 @@ struct CancelManyAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = CancelResult)]
 struct CancelManyResult {
+    /// The key as it was sent, if tasks were given by key.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// The id as it was sent, if tasks were given by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     #[serde(flatten)]
     outcome: CancelOutcome,
 }
 
+/// The result of the cancel, or why it failed.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 enum CancelOutcome {

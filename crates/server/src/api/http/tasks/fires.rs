@@ -26,6 +26,7 @@ use crate::task_form::end_name;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Fires)]
 struct FiresAnswer {
+    /// Newest first.
     fires: Vec<FireAnswer>,
 }
 
@@ -51,6 +52,7 @@ struct FireAnswer {
     reason: Option<&'static str>,
     /// When the fire ended; `null` for the current fire.
     ended_at: Option<String>,
+    /// The attempts of the fire, oldest first.
     attempts: Vec<AttemptAnswer>,
 }
 

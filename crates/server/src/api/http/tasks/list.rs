@@ -27,6 +27,7 @@ pub(crate) const PAGE_MAX: usize = 1000;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Tasks)]
 struct TaskListAnswer<'a> {
+    /// In the order of `fire_at`.
     tasks: Vec<TaskAnswer<'a>>,
     /// The cursor of the next page; `null` on the last page. A page may be short or empty and
     /// still have a next one.
