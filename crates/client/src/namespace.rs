@@ -183,7 +183,7 @@ impl Namespace {
             (Some((_, error)), _) => Err(error),
             (None, true) => Ok(()),
             (None, false) => Err(Error::Problem(crate::Problem {
-                kind: "urn:punctual:not-found".to_owned(),
+                kind: "urn:punctual:task-not-found".to_owned(),
                 status: 404,
                 detail: format!("task {key:?} not found in namespace {:?}", self.name),
                 field: None,

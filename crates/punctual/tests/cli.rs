@@ -87,7 +87,7 @@ fn a_task_is_scheduled_shown_touched_listed_and_cancelled() {
 fn a_refusal_is_one_sentence_and_exit_code_1() {
     let broker = Broker::start(&[]);
     for (args, sentence) in [
-        (vec!["show", "shop", "none"], "no such task"),
+        (vec!["show", "shop", "none"], "task \"none\" not found in namespace \"shop\""),
         (vec!["schedule", "shop", "--in", "soon", "--queue", "q"], "must be a duration"),
         (vec!["schedule", "shop", "--cron", "* * * *", "--queue", "q"], "cron: "),
         (vec!["schedule", "shop", "--in", "1h", "--count", "2", "--queue", "q"], "goes with"),
@@ -116,15 +116,15 @@ fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
     let broker = Broker::start(&[]);
     let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
     let made = json_of(&broker, &task);
-    let none = json!({"type": "urn:punctual:no-such-task", "title": "No such task", "status": 404,
-        "detail": "no such task"});
+    let none = json!({"type": "urn:punctual:task-not-found", "title": "Task not found",
+        "status": 404, "detail": "task \"none\" not found in namespace \"shop\""});
     let of_field = |field: &str, detail: &str| {
         json!({"type": "urn:punctual:invalid-request", "title": "Invalid request", "status": 400,
             "detail": detail, "field": field})
     };
     let states = "state must be scheduled, firing, paused, done or dead";
-    let exists = json!({"type": "urn:punctual:exists", "title": "The task exists", "status": 409,
-        "detail": "the key names a task already", "existing": made});
+    let exists = json!({"type": "urn:punctual:exists", "title": "Task exists", "status": 409,
+        "detail": "task \"a\" in namespace \"shop\" already exists", "existing": made});
     let letter = format!("{}-0000000000000", made["id"].as_str().unwrap());
     let alone = |detail: &str| json!({ "detail": detail });
     for (args, error) in [
@@ -313,7 +313,7 @@ fn a_broker_with_tls_and_tokens_needs_the_authority_and_the_token() {
     let (success, printed, errors) = stats(&["--ca", cert, "--token", "secret"]);
     assert!(success && printed.contains("accepted"), "{errors}");
     let (success, _, errors) = stats(&["--ca", cert, "--token", "guess"]);
-    assert!(!success && errors.contains("say who you are"), "{errors}");
+    assert!(!success && errors.contains("a valid token is required"), "{errors}");
     let (success, _, errors) = stats(&["--token", "secret"]);
     assert!(!success && errors.contains("no answer"), "{errors}");
     assert!(!errors.contains("secret"), "{errors}");

@@ -23,8 +23,8 @@ use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
 use crate::api;
-use crate::auth::Tokens;
-use crate::browser::Strangers;
+use crate::auth::ApiTokens;
+use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
 use crate::config::{Config, ConfigError, Sharing};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
@@ -68,8 +68,8 @@ pub(crate) struct Broker {
     pub(crate) store: Arc<Store>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
-    pub(crate) tokens: Tokens,
-    pub(crate) strangers: Strangers,
+    pub(crate) tokens: ApiTokens,
+    pub(crate) browser_policy: BrowserPolicy,
     /// Which addresses webhooks may call.
     pub(crate) guard: Guard,
     pub(crate) tls: Option<Tls>,
@@ -277,8 +277,8 @@ async fn compose(
         store,
         hub,
         clock,
-        tokens: Tokens::new(config.tokens.clone()),
-        strangers: Strangers::to(config),
+        tokens: ApiTokens::new(config.tokens.clone()),
+        browser_policy: BrowserPolicy::of(config),
         guard,
         tls: config.tls.clone(),
         telemetry,

@@ -1,9 +1,10 @@
-//! Browsers: what a web page may not do to a broker that asks nobody who they are.
+//! Protects a broker without tokens from web pages in a browser on the same machine.
 //!
-//! Such a broker listens on loopback and trusts everybody on this machine. A page from anywhere, in a browser on this machine, is not meant by that:
-//! it could schedule webhooks from here. Browsers say in `Origin` whose page it is; and a page whose own name was made to point at
-//! 127.0.0.1 (DNS rebinding) is betrayed by `Host`. Programs that are no browsers send no `Origin`, and call a broker on loopback by a loopback name.
-//! In: the head of a request. Out: nothing, or the problem. A broker with tokens needs none of this: no page has a token.
+//! Such a broker listens on loopback and trusts every program on the machine. A web page is none of
+//! them, but its browser could schedule webhooks. Browsers send the origin of the page in `Origin`;
+//! a page whose name was made to resolve to 127.0.0.1 (DNS rebinding) is recognized by `Host`.
+//! Other programs send no `Origin`, and call a loopback address by a loopback name. A broker with
+//! tokens needs no such check, because a page has no token.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,56 +12,58 @@ use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri};
 
-use crate::api::Problem;
 use crate::config::Config;
+use crate::problem::Problem;
 
-/// Whom a broker takes for a stranger.
+/// Which requests are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Strangers {
-    /// Nobody: whoever calls has to say who they are.
-    None,
-    /// Pages of others.
-    Pages,
-    /// Pages of others, and whoever calls a broker on loopback by a name that is none of loopback.
-    PagesAndNames,
+pub(crate) enum BrowserPolicy {
+    /// None, because tokens are required.
+    AllowAll,
+    /// Those of web pages of other origins.
+    SameOrigin,
+    /// Those of web pages of other origins, and those whose `Host` is not a loopback name.
+    SameOriginOnLoopback,
 }
 
-impl Strangers {
-    pub(crate) fn to(config: &Config) -> Self {
+impl BrowserPolicy {
+    pub(crate) fn of(config: &Config) -> Self {
         match config.tokens.is_empty() {
-            false => Self::None,
-            // Who listens beyond loopback without tokens has said so, and may have any name there.
-            true if !config.listen.ip().is_loopback() => Self::Pages,
-            true => Self::PagesAndNames,
+            false => Self::AllowAll,
+            // `--insecure` allows other addresses without tokens; such a broker may have any name.
+            true if !config.listen.ip().is_loopback() => Self::SameOrigin,
+            true => Self::SameOriginOnLoopback,
         }
     }
 
     pub(crate) fn check(self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        if self == Self::None {
+        if self == Self::AllowAll {
             return Ok(());
         }
-        // No browser, by an address of loopback: nearly everybody.
+        // The common case: not a browser, and called by a loopback address.
         let is_plain = uri.authority().is_none() && !headers.contains_key(ORIGIN);
         if is_plain && headers.get_all(HOST).iter().all(is_loopback_address) {
             return Ok(());
         }
-        // HTTP/2 names the place in the URI, HTTP/1 in a header; some say it twice.
-        let mut places: Vec<Authority> = uri.authority().cloned().into_iter().collect();
+        // HTTP/2 has the host in the URI, HTTP/1 in a header, and some clients send both.
+        let mut hosts: Vec<Authority> = uri.authority().cloned().into_iter().collect();
         for host in headers.get_all(HOST) {
-            let place = Authority::try_from(host.as_bytes());
-            places.push(place.map_err(|_| Problem::strange_host())?);
+            let host = Authority::try_from(host.as_bytes());
+            hosts.push(host.map_err(|_| Problem::host_not_allowed())?);
         }
-        if self == Self::PagesAndNames && !places.iter().all(|place| is_loopback(place.host())) {
-            return Err(Problem::strange_host());
+        let is_local = hosts.iter().all(|host| is_loopback(host.host()));
+        if self == Self::SameOriginOnLoopback && !is_local {
+            return Err(Problem::host_not_allowed());
         }
-        let own = |origin: &[u8]| {
+        let is_own = |origin: &[u8]| {
             let origin = Uri::try_from(origin).ok();
             let origin = origin.as_ref().and_then(Uri::authority);
-            origin.is_some_and(|origin| !places.is_empty() && places.iter().all(|it| it == origin))
+            origin
+                .is_some_and(|origin| !hosts.is_empty() && hosts.iter().all(|host| host == origin))
         };
-        match headers.get_all(ORIGIN).iter().all(|origin| own(origin.as_bytes())) {
+        match headers.get_all(ORIGIN).iter().all(|origin| is_own(origin.as_bytes())) {
             true => Ok(()),
-            false => Err(Problem::strange_origin()),
+            false => Err(Problem::cross_origin()),
         }
     }
 }
@@ -81,31 +84,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_others_and_strange_names_are_refused_and_programs_are_not() {
-        use Strangers::{None, Pages, PagesAndNames};
-        for (strangers, uri, host, origin, fine) in [
-            (PagesAndNames, "/", Some("127.0.0.1:7400"), "", true),
-            (PagesAndNames, "/", Some("127.8.9.1"), "", true),
-            (PagesAndNames, "/", Some("LocalHost:7400"), "", true),
-            (PagesAndNames, "/", Some("[::1]:7400"), "", true),
-            (PagesAndNames, "/", Option::None, "", true),
-            (PagesAndNames, "http://localhost:7400/", Option::None, "", true),
-            (PagesAndNames, "/", Some("localhost.evil.example:7400"), "", false),
-            (PagesAndNames, "/", Some("evil.example"), "", false),
-            (PagesAndNames, "/", Some("192.168.0.7:7400"), "", false),
-            (PagesAndNames, "/", Some("a b"), "", false),
-            (PagesAndNames, "http://localhost:7400/", Some("evil.example"), "", false),
-            (PagesAndNames, "http://evil.example:7400/", Option::None, "", false),
-            (PagesAndNames, "/", Some("localhost:7400"), "http://localhost:7400", true),
-            (PagesAndNames, "/", Some("localhost:7400"), "http://localhost:3000", false),
-            (PagesAndNames, "/", Some("localhost:7400"), "https://evil.example", false),
-            (PagesAndNames, "/", Some("localhost:7400"), "null", false),
-            (PagesAndNames, "/", Some("localhost:7400"), "file://", false),
-            (PagesAndNames, "/", Option::None, "http://localhost:7400", false),
-            (Pages, "/", Some("broker.example:7400"), "", true),
-            (Pages, "/", Some("broker.example:7400"), "http://broker.example:7400", true),
-            (Pages, "/", Some("broker.example:7400"), "http://evil.example", false),
-            (None, "/", Some("broker.example"), "http://evil.example", true),
+    fn web_pages_of_other_origins_and_other_hosts_are_refused_and_programs_are_not() {
+        use BrowserPolicy::{AllowAll, SameOrigin, SameOriginOnLoopback};
+        for (policy, uri, host, origin, fine) in [
+            (SameOriginOnLoopback, "/", Some("127.0.0.1:7400"), "", true),
+            (SameOriginOnLoopback, "/", Some("127.8.9.1"), "", true),
+            (SameOriginOnLoopback, "/", Some("LocalHost:7400"), "", true),
+            (SameOriginOnLoopback, "/", Some("[::1]:7400"), "", true),
+            (SameOriginOnLoopback, "/", None, "", true),
+            (SameOriginOnLoopback, "http://localhost:7400/", None, "", true),
+            (SameOriginOnLoopback, "/", Some("localhost.evil.example:7400"), "", false),
+            (SameOriginOnLoopback, "/", Some("evil.example"), "", false),
+            (SameOriginOnLoopback, "/", Some("192.168.0.7:7400"), "", false),
+            (SameOriginOnLoopback, "/", Some("a b"), "", false),
+            (SameOriginOnLoopback, "http://localhost:7400/", Some("evil.example"), "", false),
+            (SameOriginOnLoopback, "http://evil.example:7400/", None, "", false),
+            (SameOriginOnLoopback, "/", Some("localhost:7400"), "http://localhost:7400", true),
+            (SameOriginOnLoopback, "/", Some("localhost:7400"), "http://localhost:3000", false),
+            (SameOriginOnLoopback, "/", Some("localhost:7400"), "https://evil.example", false),
+            (SameOriginOnLoopback, "/", Some("localhost:7400"), "null", false),
+            (SameOriginOnLoopback, "/", Some("localhost:7400"), "file://", false),
+            (SameOriginOnLoopback, "/", None, "http://localhost:7400", false),
+            (SameOrigin, "/", Some("broker.example:7400"), "", true),
+            (SameOrigin, "/", Some("broker.example:7400"), "http://broker.example:7400", true),
+            (SameOrigin, "/", Some("broker.example:7400"), "http://evil.example", false),
+            (AllowAll, "/", Some("broker.example"), "http://evil.example", true),
         ] {
             let mut headers = HeaderMap::new();
             if let Some(host) = host {
@@ -114,8 +117,8 @@ mod tests {
             if !origin.is_empty() {
                 headers.insert(ORIGIN, HeaderValue::from_static(origin));
             }
-            let checked = strangers.check(&uri.parse().unwrap(), &headers);
-            assert_eq!(checked.is_ok(), fine, "{strangers:?} {uri} {host:?} {origin:?}");
+            let checked = policy.check(&uri.parse().unwrap(), &headers);
+            assert_eq!(checked.is_ok(), fine, "{policy:?} {uri} {host:?} {origin:?}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Configuration: what a broker is told when it starts.
+//! The configuration of a broker.
 //!
-//! In: values that the binary gathered from flags, the environment and a file. Out: a [`Config`] that makes sense as a
-//! whole, or an error that says what to change. Invariant: a secret is in no error and in no debug output.
+//! The binary collects values from flags, the environment and a file. The functions here parse
+//! those that need it, and [`Config::check`] checks them together. An error says what to change.
+//! Secrets never appear in errors or in `Debug` output.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -12,66 +13,65 @@ use punctual_core::{BrokerId, Namespace};
 use punctual_store::Retention;
 use rustix::process::{Resource, getrlimit};
 
-use crate::auth::{Grant, Token};
+use crate::auth::{ApiToken, Grant};
 use crate::courier::{Reach, SigningSecret, Signs};
 use crate::listen::CONNECTIONS_MAX;
 use crate::tls::{Authorities, Tls, TlsError};
 
-/// Bytes of a file that holds a secret. A larger one is something else.
+/// Bytes of a file with a secret. A larger one is probably the wrong file.
 const SECRET_FILE_BYTES_MAX: u64 = 4096;
 
-/// Connections to receivers at once, at least and at most: a lane has up to 256 deliveries under way and may use a half; each costs some tens
-/// of kilobytes.
+/// The range of the default for webhook connections. A lane has up to 256 deliveries in flight and
+/// may use half of the connections; each connection costs some tens of kilobytes.
 const WEBHOOK_CONNECTIONS: (usize, usize) = (512, 4096);
-/// Files of the store.
+/// File descriptors that the store needs.
 const STORE_FILES: usize = 512;
 
-/// What a broker is told when it starts.
+/// The configuration of a broker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where it listens.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// Whether it may listen beyond loopback although nobody has to say who they are.
+    /// Allow listening on non-loopback addresses without authentication.
     pub insecure: bool,
-    /// Who may call it. None at all: everybody.
-    pub tokens: Vec<Token>,
-    /// What its webhooks are signed with.
+    /// The tokens of callers. Without any, no caller needs a token.
+    pub tokens: Vec<ApiToken>,
+    /// The secrets that webhooks are signed with.
     pub signing_secrets: Vec<SigningSecret>,
-    /// Whether webhooks may go to private networks and to this machine.
+    /// Allow webhooks to private networks and to this machine.
     pub allow_private_targets: bool,
-    /// Whom it believes who receivers are, besides those that browsers believe.
+    /// Certificate authorities to trust for webhooks, in addition to the public ones.
     pub webhook_authorities: Authorities,
-    /// Connections to receivers at once, to all of them together.
+    /// Open connections to all webhook receivers together, at most.
     pub webhook_connections_max: usize,
-    /// Its certificate, if it speaks TLS.
+    /// The certificate to serve TLS with; `None` serves plain HTTP.
     pub tls: Option<Tls>,
-    /// How long history and dead letters are kept.
+    /// How long history and dead letters are retained.
     pub retention: Retention,
-    /// How long work under way may take to end when the broker stops.
+    /// How long deliveries in flight may take when the broker stops.
     pub grace: Duration,
-    /// How it shares its store with other brokers, if it does.
+    /// How to share the store with other brokers; `None` for a single broker.
     pub sharing: Option<Sharing>,
 }
 
-/// What a broker is told that shares its store with others.
+/// The configuration of a broker that shares its store with others.
 #[derive(Debug, Clone)]
 pub struct Sharing {
-    /// Where the others reach it, `HOST:PORT`; where it listens unless given.
+    /// The `HOST:PORT` at which other brokers reach this one. Default: the listen address.
     pub advertise: Option<String>,
-    /// How long a partition waits for a broker that has vanished.
+    /// How long a partition stays with a broker that has stopped answering: 500ms to 1m.
     pub lease: Duration,
-    /// Where the store is, `HOST:PORT` each: no webhook goes there.
+    /// The addresses of the store, `HOST:PORT` each. Webhooks to them are refused.
     pub stores: Vec<String>,
-    /// A private authority, as PEM, that has signed the certificates of the others.
+    /// The certificate authority of the other brokers, as PEM, if it is a private one.
     pub authority: Option<Vec<u8>>,
 }
 
 impl Sharing {
-    /// By what address the others know a broker that listens here.
+    /// The address by which other brokers know a broker that listens at `listens`.
     pub(crate) fn broker(&self, listens: SocketAddr) -> Result<BrokerId, ConfigError> {
         match &self.advertise {
             Some(address) => {
-                // Whoever is called by it must find host and port in it.
                 let authority: Result<http::uri::Authority, _> = address.parse();
                 let whole = |it: &http::uri::Authority| {
                     !it.host().is_empty() && it.port_u16().is_some() && !it.as_str().contains('@')
@@ -83,7 +83,7 @@ impl Sharing {
             }
             None if listens.ip().is_unspecified() => {
                 let problem = format!(
-                    "must be given: {listens} says nothing about where other brokers reach this one"
+                    "must be given: other brokers cannot connect to the listen address {listens}"
                 );
                 Err(bad("advertise", problem))
             }
@@ -92,48 +92,49 @@ impl Sharing {
     }
 }
 
-/// The lease of a partition: shorter, a slow answer of the store would cost it; longer, a crash would be an outage.
+/// The range of the lease. With a shorter one a slow store would cost partitions, with a longer one
+/// a crash would be an outage.
 const LEASE: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(60);
 
-/// Why a configuration makes no sense.
+/// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Open to the network without tokens.
+    /// The broker would listen on the network without tokens.
     #[error(
-        "--listen {0} is reachable from other machines and there are no tokens: anybody could \
-         schedule calls from this machine. Give --token NAMESPACE=SECRET, listen on 127.0.0.1, or \
-         say --insecure if you mean it"
+        "--listen {0} is reachable from other machines and no tokens are configured: every \
+         program on the network could schedule webhooks. Add --token NAMESPACE=SECRET, listen on \
+         127.0.0.1, or allow it with --insecure"
     )]
     Open(SocketAddr),
-    /// A value whose form is not right. What is wrong is said without the value, which may be secret.
+    /// A value is invalid. The message does not contain the value, which may be a secret.
     #[error("{key}: {problem}")]
     Value {
-        /// Which key.
+        /// The key of the setting.
         key: &'static str,
-        /// What is wrong.
+        /// What is wrong, and what is allowed.
         problem: String,
     },
-    /// A file with a secret that cannot be read.
+    /// A file with a secret cannot be read.
     #[error("{key}: cannot read the secret in {}", path.display())]
     SecretFile {
-        /// Which key.
+        /// The key of the setting.
         key: &'static str,
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the read.
         #[source]
         source: std::io::Error,
     },
-    /// One of certificate and key is missing.
-    #[error("tls_cert and tls_key go together: the certificate and its key")]
+    /// The certificate or its key is missing.
+    #[error("tls_cert and tls_key must be given together")]
     HalfTls,
-    /// The certificate or the key will not do.
+    /// The certificate or the key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
 impl Config {
-    /// Checks what only shows when all values are known.
+    /// Checks the values together.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !self.listen.ip().is_loopback() && !self.insecure && self.tokens.is_empty() {
             return Err(ConfigError::Open(self.listen));
@@ -151,7 +152,8 @@ impl Config {
             .map_err(|error| bad("signing_secrets", error.to_string()))
     }
 
-    /// How far webhooks may reach. Whoever can call a broker that listens on loopback only is on this machine already.
+    /// The networks that webhooks may reach. A broker that listens on loopback may call loopback
+    /// addresses: its callers are on the same machine.
     #[must_use]
     pub fn reach(&self) -> Reach {
         match self.allow_private_targets {
@@ -162,23 +164,24 @@ impl Config {
     }
 }
 
-/// A token of a namespace, from `NAMESPACE=SECRET` or `NAMESPACE=@/path/to/file`.
-pub fn token(text: &str) -> Result<Token, ConfigError> {
+/// Parses a token of a namespace: `NAMESPACE=SECRET` or `NAMESPACE=@/path/to/file`.
+pub fn token(text: &str) -> Result<ApiToken, ConfigError> {
     const KEY: &str = "tokens";
     let (name, secret) = pair(KEY, text)?;
     let grant = Grant::Namespace(namespace(KEY, name)?);
     let secret = secret_of(KEY, secret)?;
-    Token::new(grant, &secret).map_err(|error| bad(KEY, format!("the secret of {name} {error}")))
+    ApiToken::new(grant, &secret).map_err(|error| bad(KEY, format!("the secret of {name} {error}")))
 }
 
-/// A token for everything, from `SECRET` or `@/path/to/file`.
-pub fn admin_token(text: &str) -> Result<Token, ConfigError> {
+/// Parses an admin token: `SECRET` or `@/path/to/file`.
+pub fn admin_token(text: &str) -> Result<ApiToken, ConfigError> {
     const KEY: &str = "admin_tokens";
     let secret = secret_of(KEY, text)?;
-    Token::new(Grant::Admin, &secret).map_err(|error| bad(KEY, error.to_string()))
+    ApiToken::new(Grant::Admin, &secret).map_err(|error| bad(KEY, error.to_string()))
 }
 
-/// A secret to sign with, from `NAMESPACE=whsec_…` or `NAMESPACE=@/path/to/file`; `*` means every namespace.
+/// Parses a signing secret: `NAMESPACE=whsec_…` or `NAMESPACE=@/path/to/file`. The namespace `*`
+/// means every namespace.
 pub fn signing_secret(text: &str) -> Result<SigningSecret, ConfigError> {
     const KEY: &str = "signing_secrets";
     let (name, secret) = pair(KEY, text)?;
@@ -191,7 +194,7 @@ pub fn signing_secret(text: &str) -> Result<SigningSecret, ConfigError> {
         .map_err(|error| bad(KEY, format!("the secret of {name} {error}")))
 }
 
-/// The certificate, if there is one.
+/// Loads the certificate and its key; `None` if neither is given.
 pub fn tls(cert: Option<&Path>, key: Option<&Path>) -> Result<Option<Tls>, ConfigError> {
     match (cert, key) {
         (None, None) => Ok(None),
@@ -200,7 +203,7 @@ pub fn tls(cert: Option<&Path>, key: Option<&Path>) -> Result<Option<Tls>, Confi
     }
 }
 
-/// Authorities for receivers besides those that browsers believe, if there are some.
+/// Loads certificate authorities for webhooks; none if no file is given.
 pub fn webhook_authorities(path: Option<&Path>) -> Result<Authorities, ConfigError> {
     match path {
         None => Ok(Authorities::default()),
@@ -208,8 +211,8 @@ pub fn webhook_authorities(path: Option<&Path>) -> Result<Authorities, ConfigErr
     }
 }
 
-/// Connections to receivers at once, unless somebody says: what is left of the files that this process may open when as many have come in as
-/// may, and the store has its own. Never so few that one receiver could not be kept busy, if there are so many at all.
+/// The default for webhook connections: the file descriptors that are left after the connections of
+/// callers and the store, between 512 and 4096, and at most a quarter of all.
 #[must_use]
 pub fn webhook_connections_max() -> usize {
     webhook_connections_of(getrlimit(Resource::Nofile).current)
@@ -225,7 +228,7 @@ fn pair<'a>(key: &'static str, text: &'a str) -> Result<(&'a str, &'a str), Conf
     text.split_once('=').ok_or_else(|| bad(key, "must be NAMESPACE=SECRET".to_owned()))
 }
 
-/// The name may be a secret at the wrong place, so it is not repeated.
+/// The error does not repeat the name, which may be a secret that was put in the wrong order.
 fn namespace(key: &'static str, name: &str) -> Result<Namespace, ConfigError> {
     Namespace::new(name).map_err(|invalid| bad(key, invalid.to_string()))
 }
@@ -239,7 +242,7 @@ fn secret_of(key: &'static str, text: &str) -> Result<String, ConfigError> {
     if bytes > SECRET_FILE_BYTES_MAX {
         return Err(bad(key, format!("{path} is too large for a secret")));
     }
-    // Editors and `echo` end a file with a line break that nobody means.
+    // Editors and `echo` end a file with a line break.
     Ok(std::fs::read_to_string(path).map_err(unreadable)?.trim_end().to_owned())
 }
 
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_nothing_runs_without_tokens_or_being_told_to() {
+    fn other_addresses_than_loopback_need_tokens_or_insecure() {
         for (listen, insecure, tokens, fine) in [
             ("127.0.0.1:7400", false, 0, true),
             ("127.0.0.2:0", false, 0, true),
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_leave_files_for_the_rest() {
+    fn webhooks_leave_file_descriptors_for_callers_and_store() {
         for (files, want) in [
             (None, 4096),
             (Some(1_000_000), 4096),
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_know_each_other_by_an_address_that_leads_somewhere() {
+    fn the_advertised_address_must_have_a_host_and_a_port() {
         for (listen, advertise, want) in [
             ("127.0.0.1:7400", None, Some("127.0.0.1:7400")),
             ("[::1]:7400", None, Some("[::1]:7400")),
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_reach_no_further_than_they_must() {
+    fn webhooks_reach_only_the_networks_that_are_allowed() {
         for (listen, allow_private_targets, want) in [
             ("127.0.0.1:7400", false, Reach::Loopback),
             ("127.0.0.1:7400", true, Reach::Private),
@@ -346,12 +349,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_secret_is_explained_without_being_repeated() {
+    fn the_error_of_a_bad_secret_does_not_repeat_it() {
         const BASE64: &str = "c2VjcmV0";
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, format!("{BASE64} {BASE64}\n")).unwrap();
         let at = format!("shop=@{}", file.path().display());
-        for (error, says) in [
+        for (error, part) in [
             (token(BASE64).unwrap_err(), "NAMESPACE=SECRET"),
             (token(&format!("{BASE64} {BASE64}=x")).unwrap_err(), "must be 1 to 64 letters"),
             (token(&format!("shop={BASE64} {BASE64}")).unwrap_err(), "the secret of shop"),
@@ -361,13 +364,13 @@ mod tests {
             (signing_secret(&format!("shop=whsec_{BASE64}")).unwrap_err(), "the secret of shop"),
             (signing_secret(&at).unwrap_err(), "whsec_"),
         ] {
-            let said = error.to_string();
-            assert!(said.contains(says) && !said.contains(BASE64), "{said}");
+            let message = error.to_string();
+            assert!(message.contains(part) && !message.contains(BASE64), "{message}");
         }
     }
 
     #[test]
-    fn a_secret_can_stand_in_a_file() {
+    fn a_secret_can_be_read_from_a_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
         let path = file.path().display();

@@ -1,12 +1,13 @@
-//! The broker: how the parts are put together, and everything that touches the outside.
+//! The broker: it connects the engine, the store and the cluster with the outside world.
 //!
-//! In: a listener, a [`Config`] and a store. Out: a running broker, until it is told to stop. Here and only here are HTTP,
-//! JSON, the machine's clock and the log.
+//! [`run`] serves a [`Config`] and a [`Store`] on a listener until it is asked to stop.
+//! HTTP, JSON, the machine's clock and logging are only in this crate.
 //!
-//! Read in this order: `broker` puts everything together; `listen` and `tls` let requests in, `auth` and `browser` say whose they
-//! are; `api` turns requests into commands and answers into JSON, `owners` finds who decides them, `peer` asks and answers other
-//! brokers, `cluster` makes this broker one of many; `courier` carries deliveries; `telemetry` tells about
-//! all of it; `clock` is the machine's time.
+//! Read in this order: `broker` builds and runs everything; `listen` and `tls` accept connections;
+//! `auth` and `browser` check callers; `api` turns requests into commands and replies into
+//! responses, with `task_form` (tasks as JSON) and `problem` (errors); `owners` finds the owner of
+//! a partition, `peer` talks to other brokers, `cluster` makes this broker a member of a cluster;
+//! `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
 
 mod api;
 mod auth;
@@ -18,13 +19,15 @@ mod courier;
 mod listen;
 mod membership;
 mod peer;
+mod problem;
 mod routing;
 mod store;
+mod task_form;
 mod telemetry;
 mod tls;
 
-pub use api::preview;
-pub use auth::{Grant, Token, TokenError};
+pub use api::http::preview;
+pub use auth::{ApiToken, Grant, TokenError};
 pub use broker::{BrokerError, run};
 pub use config::{Config, ConfigError, Sharing};
 pub use courier::{Reach, SecretError, SigningSecret, Signs};

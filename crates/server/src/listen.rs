@@ -1,8 +1,8 @@
-//! Listening: connections come in, requests go to the router.
+//! Accepts connections and serves HTTP/1.1 and HTTP/2 on them, with TLS or without.
 //!
-//! In: a listener. Out: one task per connection, until the listener is dropped. HTTP/1.1 and HTTP/2, with TLS or without.
-//! Bound: everything that a client can be slow at has a deadline (TLS, the head, the body, taking its answer, saying
-//! anything at all), and the number of connections leaves file descriptors for the store and for webhooks.
+//! Each connection is one tokio task. Everything that a client can be slow at has a deadline: the
+//! TLS handshake, the head and the body of a request, reading the response, and being silent. The
+//! number of connections is bounded, so that file descriptors are left for the store and webhooks.
 
 use std::io;
 use std::pin::Pin;
@@ -28,57 +28,59 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
 
-/// Connections at once. Each costs some tens of kilobytes; beyond this they wait to be accepted.
+/// Open connections at most, some tens of kilobytes each. Further ones wait to be accepted.
 pub(crate) const CONNECTIONS_MAX: usize = 16_384;
-/// Connections at once when there are hardly any file descriptors.
+/// Open connections at most if the limit of open files is very low.
 const CONNECTIONS_MIN: usize = 64;
-/// File descriptors that connections leave to the store and to webhooks.
+/// File descriptors that are kept for the store and for webhooks.
 const FILES_RESERVED: u64 = 1024;
-/// How long TLS may take to be agreed on.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// How long a client may take to send the head of a request. Waiting for the next one on an open connection counts as
-/// well, so this is also how long an idle connection is kept.
+/// Timeout of the head of a request. It includes the wait for the next request, so it is also how
+/// long an idle connection stays open.
 const HEAD_MAX: Duration = Duration::from_secs(75);
-/// How long a client may take to send a body. The largest fits in a second over a slow line.
+/// Timeout of a body, from the first wait for it.
 const BODY_MAX: Duration = Duration::from_secs(30);
-/// What is read of a request that is refused whatever it says, and for how long.
-const REFUSED_BYTES_MAX: usize = 64 * 1024;
-const REFUSED_MAX: Duration = Duration::from_secs(1);
-/// How long a client may say nothing. Longer than any answer takes; HTTP/2 is asked for a sign of life in between.
+/// How much of the body of a refused request is read and discarded, and for how long.
+const DISCARDED_BYTES_MAX: usize = 64 * 1024;
+const DISCARD_MAX: Duration = Duration::from_secs(1);
+/// How long a client may send nothing: longer than any response takes. HTTP/2 clients are pinged in
+/// between.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
-/// How long a client may take nothing of what is sent to it.
+/// How long a client may read nothing of what is sent to it.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// Requests under way on one HTTP/2 connection.
+/// Requests in flight on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 256;
-/// How often a client of HTTP/2 is asked for a sign of life, and how long it may take.
+/// How often an HTTP/2 client is pinged, and how long it may take to answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_MAX: Duration = Duration::from_secs(20);
-/// Bytes of the head of a request: the largest key, in percent encoding, with room for a token and much else.
+/// Bytes of the head of an HTTP/2 request: the longest key, percent-encoded, a token and more.
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
-/// Bytes read at once on an HTTP/1 connection, which bounds the head there: larger bodies take more reads.
+/// Bytes in one read of an HTTP/1 connection; this also bounds the head of a request.
 const READ_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that wait to be sent on one HTTP/2 stream.
+/// Bytes that are buffered to be sent on one HTTP/2 stream.
 const SEND_BYTES_MAX: usize = 64 * 1024;
-/// How long a listener that cannot accept (no file descriptors left) is left alone.
+/// The pause after a failed accept, for example when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Allows this process as many files as it may have, and says so if that is few. Call it before files are opened.
+/// Raises the limit of open files to the maximum of this process, and logs a warning if that is
+/// low. Call it before files are opened.
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "raising the limit of open files failed");
     }
     let connections = connections_max(getrlimit(Resource::Nofile).current);
     if connections < CONNECTIONS_MAX {
         tracing::warn!(
-            connections,
-            "few open files are allowed (ulimit -n): so many connections at once"
+            connections_max = connections,
+            "limit of open files is low; raise it with ulimit -n to allow more connections"
         );
     }
 }
 
-/// Accepts connections until it is dropped, and serves them until `ended` becomes true.
+/// Accepts connections until the future is dropped, and serves them until `ended` becomes true.
 pub(crate) async fn accept(
     listener: &TcpListener,
     tls: Option<&Tls>,
@@ -87,11 +89,11 @@ pub(crate) async fn accept(
     ended: watch::Receiver<bool>,
     telemetry: &Telemetry,
 ) {
-    let places = connections_max(getrlimit(Resource::Nofile).current);
-    let places = Arc::new(Semaphore::new(places));
+    let permits = connections_max(getrlimit(Resource::Nofile).current);
+    let permits = Arc::new(Semaphore::new(permits));
     let mut pause = tokio::time::interval(ACCEPT_PAUSE);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
             return;
         };
         match listener.accept().await {
@@ -104,11 +106,11 @@ pub(crate) async fn accept(
                         () = serving => {}
                         _ = ended.wait_for(|ended| *ended) => {}
                     }
-                    drop((place, connected));
+                    drop((permit, connected));
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                tracing::warn!(%error, "accept failed");
                 pause.reset();
                 pause.tick().await;
             }
@@ -116,7 +118,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// So many connections leave enough files to the rest. No limit is as good as a high one.
+/// How many connections leave enough of so many files. `None` is no limit.
 fn connections_max(files: Option<u64>) -> usize {
     let left = files.map_or(u64::MAX, |files| files.saturating_sub(FILES_RESERVED));
     usize::try_from(left).unwrap_or(usize::MAX).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX)
@@ -124,15 +126,15 @@ fn connections_max(files: Option<u64>) -> usize {
 
 async fn open(stream: TcpStream, tls: Option<Tls>, router: Router, watcher: Watcher) {
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
+        tracing::debug!(%error, "setting TCP_NODELAY failed");
     }
     let Some(tls) = tls else {
         return serve(stream, router, watcher).await;
     };
     match timeout(HANDSHAKE_MAX, tls.acceptor().accept(stream)).await {
         Ok(Ok(stream)) => serve(stream, router, watcher).await,
-        Ok(Err(error)) => tracing::debug!(%error, "a client could not agree on TLS"),
-        Err(_) => tracing::debug!("a client took too long to agree on TLS"),
+        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => tracing::debug!("TLS handshake timed out"),
     }
 }
 
@@ -154,54 +156,53 @@ where
         .max_send_buf_size(SEND_BYTES_MAX)
         .keep_alive_interval(Some(PING_EVERY))
         .keep_alive_timeout(PING_MAX);
-    let io = TokioIo::new(Paced::new(stream));
+    let io = TokioIo::new(TimedStream::new(stream));
     let connection = server.serve_connection(io, TowerToHyperService::new(router)).into_owned();
-    // A client that breaks off is its own business.
     if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(error, "a connection broke");
+        tracing::debug!(error, "connection failed");
     }
 }
 
-/// Reads a request that is refused unread, if it is short, so that its connection can be used for the next one: HTTP/1 has to give
-/// up a connection on which something unread is left, and whoever sends the next request on it would get no answer.
-pub(crate) async fn read_off(version: Version, body: Body) {
+/// Reads and discards a short body that no route has read. HTTP/1 has to close a connection with
+/// unread data, and the next request on it would get no response.
+pub(crate) async fn discard_body(version: Version, body: Body) {
     if version < Version::HTTP_2 {
-        let body = Limited::new(body, REFUSED_BYTES_MAX);
-        let _ = timeout(REFUSED_MAX, body.collect()).await;
+        let body = Limited::new(body, DISCARDED_BYTES_MAX);
+        let _ = timeout(DISCARD_MAX, body.collect()).await;
     }
 }
 
-/// A body that arrives in time, or ends with an error; and where it is left by a route that does not read it. Many requests
-/// have none, which needs neither.
-pub(crate) fn timely(body: Body) -> (Body, Option<Unread>) {
+/// Gives a body a deadline, after which it fails. The body is left in [`UnreadBody`] if the route
+/// drops it before it is complete. An empty body is returned as it is.
+pub(crate) fn with_deadline(body: Body) -> (Body, Option<UnreadBody>) {
     if http_body::Body::is_end_stream(&body) {
         return (body, None);
     }
-    let unread = Unread::default();
-    let timely = Timely { body, late: None, ended: false, unread: unread.clone() };
-    (Body::new(timely), Some(unread))
+    let unread = UnreadBody::default();
+    let body = DeadlineBody { body, deadline: None, ended: false, unread: unread.clone() };
+    (Body::new(body), Some(unread))
 }
 
-/// What nobody has read of a body: to be read off, or its connection is lost.
+/// The rest of a body that its route did not read. It must be discarded, or the connection is lost.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Unread(Arc<Mutex<Option<Body>>>);
+pub(crate) struct UnreadBody(Arc<Mutex<Option<Body>>>);
 
-impl Unread {
+impl UnreadBody {
     pub(crate) fn take(&self) -> Option<Body> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-struct Timely {
+struct DeadlineBody {
     body: Body,
-    /// From when it was first waited for.
-    late: Option<Pin<Box<Sleep>>>,
-    /// Whether all of it was read, or it is given up.
+    /// Set by the first wait.
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// Whether the body was read completely, or has failed.
     ended: bool,
-    unread: Unread,
+    unread: UnreadBody,
 }
 
-impl Drop for Timely {
+impl Drop for DeadlineBody {
     fn drop(&mut self) {
         if !self.ended && !http_body::Body::is_end_stream(&self.body) {
             let body = std::mem::take(&mut self.body);
@@ -210,7 +211,7 @@ impl Drop for Timely {
     }
 }
 
-impl http_body::Body for Timely {
+impl http_body::Body for DeadlineBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -222,7 +223,7 @@ impl http_body::Body for Timely {
             self.ended = !matches!(frame, Some(Ok(_)));
             return Poll::Ready(frame);
         }
-        ready!(self.late.get_or_insert_with(|| deadline(BODY_MAX)).as_mut().poll(cx));
+        ready!(self.deadline.get_or_insert_with(|| sleep_for(BODY_MAX)).as_mut().poll(cx));
         self.ended = true;
         Poll::Ready(Some(Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut)))))
     }
@@ -236,34 +237,36 @@ impl http_body::Body for Timely {
     }
 }
 
-/// A connection that breaks when its other side stands still for too long.
-struct Paced<S> {
+/// A connection that fails when the client neither sends nor reads for too long.
+struct TimedStream<S> {
     stream: S,
-    silence: Patience,
-    stall: Patience,
+    silence: IdleTimeout,
+    stall: IdleTimeout,
 }
 
-impl<S> Paced<S> {
+impl<S> TimedStream<S> {
     const fn new(stream: S) -> Self {
-        Self { stream, silence: Patience::new(SILENCE_MAX), stall: Patience::new(STALL_MAX) }
+        let silence = IdleTimeout::new(SILENCE_MAX);
+        let stall = IdleTimeout::new(STALL_MAX);
+        Self { stream, silence, stall }
     }
 }
 
-/// How long something may stand still. Its timer is set once and put off when it rings too soon: a connection that moves thousands of
-/// times a second sets no thousands of timers.
-struct Patience {
+/// Limits how long an operation may stay pending. The timer is not reset by every operation but
+/// only when it fires too early, so a busy connection sets few timers.
+struct IdleTimeout {
     max: Duration,
-    /// Since when it has stood still.
+    /// Since when the operation has been pending.
     since: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
+impl IdleTimeout {
     const fn new(max: Duration) -> Self {
         Self { max, since: None, timer: None }
     }
 
-    /// Passes on what is ready; what is not may stay so only for `max`.
+    /// Returns what is ready, and fails what has been pending for `max`.
     #[expect(clippy::disallowed_methods, reason = "this is a bound of waiting, not a wait")]
     fn bound<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
@@ -283,11 +286,11 @@ impl Patience {
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is a bound of waiting, not a wait")]
-fn deadline(after: Duration) -> Pin<Box<Sleep>> {
+fn sleep_for(after: Duration) -> Pin<Box<Sleep>> {
     Box::pin(tokio::time::sleep(after))
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -299,7 +302,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -345,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_files_for_the_rest() {
+    fn connections_leave_file_descriptors_for_store_and_webhooks() {
         for (files, want) in [
             (None, CONNECTIONS_MAX),
             (Some(1_000_000), CONNECTIONS_MAX),
@@ -357,27 +360,27 @@ mod tests {
         }
     }
 
-    // With time stopped, tokio moves it to the next deadline as soon as nothing else can happen.
+    // With paused time, tokio advances to the next deadline when every task waits.
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_says_nothing_is_given_up() {
+    async fn a_silent_client_is_disconnected() {
         let (_client, server) = tokio::io::duplex(64);
         let mut byte = [0];
-        let error = Paced::new(server).read(&mut byte).await.unwrap_err();
+        let error = TimedStream::new(server).read(&mut byte).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_given_up() {
+    async fn a_client_that_does_not_read_is_disconnected() {
         let (_client, server) = tokio::io::duplex(64);
-        let error = Paced::new(server).write_all(&[0; 100]).await.unwrap_err();
+        let error = TimedStream::new(server).write_all(&[0; 100]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_slow_but_goes_on_is_served() {
+    async fn a_slow_client_that_keeps_sending_is_served() {
         let (mut client, server) = tokio::io::duplex(64);
-        let mut server = Paced::new(server);
+        let mut server = TimedStream::new(server);
         let mut every = tokio::time::interval(STALL_MAX - Duration::from_secs(1));
         let talk = async {
             for _ in 0..20 {
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_come_to_an_end_is_an_error() {
+    async fn a_body_that_never_ends_fails() {
         struct Endless;
         impl http_body::Body for Endless {
             type Data = Bytes;
@@ -403,19 +406,19 @@ mod tests {
                 Poll::Pending
             }
         }
-        assert!(timely(Body::new(Endless)).0.collect().await.is_err());
-        let (body, unread) = timely(Body::from("whole"));
+        assert!(with_deadline(Body::new(Endless)).0.collect().await.is_err());
+        let (body, unread) = with_deadline(Body::from("whole"));
         let whole = body.collect().await.unwrap();
         assert_eq!(whole.to_bytes(), "whole");
         assert!(unread.unwrap().take().is_none());
     }
 
     #[tokio::test]
-    async fn a_body_that_a_route_does_not_read_is_left_to_be_read_off() {
-        let (body, unread) = timely(Body::from("whole"));
+    async fn a_body_that_its_route_does_not_read_is_left_to_be_discarded() {
+        let (body, unread) = with_deadline(Body::from("whole"));
         drop(body);
         let left = unread.unwrap().take().unwrap().collect().await.unwrap();
         assert_eq!(left.to_bytes(), "whole");
-        assert!(timely(Body::empty()).1.is_none());
+        assert!(with_deadline(Body::empty()).1.is_none());
     }
 }

@@ -18,7 +18,7 @@ use std::fmt;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::auth::{Grant, Token, TokenError, Tokens};
+use crate::auth::{ApiToken, ApiTokens, Grant, TokenError};
 pub(crate) use link::{Peers, Transport};
 pub(crate) use serve::{LocalBroker, server};
 pub(crate) use wire::Polled;
@@ -100,22 +100,22 @@ pub(crate) struct Secret {
     /// The value of the `authorization` header.
     header: MetadataValue<Ascii>,
     /// Compares a header by its hash, in constant time.
-    verifier: Tokens,
+    verifier: ApiTokens,
 }
 
 impl Secret {
     /// Creates a secret. It must be valid in a `Bearer` header.
     pub(crate) fn new(secret: &str) -> Result<Self, TokenError> {
-        let token = Token::new(Grant::Admin, secret)?;
+        let token = ApiToken::new(Grant::Admin, secret)?;
         let mut header: MetadataValue<Ascii> =
             format!("Bearer {secret}").parse().map_err(|_| TokenError)?;
         header.set_sensitive(true);
-        Ok(Self { header, verifier: Tokens::new(vec![token]) })
+        Ok(Self { header, verifier: ApiTokens::new(vec![token]) })
     }
 
     /// Returns whether an `authorization` header has this secret.
     fn matches(&self, authorization: &MetadataValue<Ascii>) -> bool {
-        self.verifier.who(Some(authorization.as_bytes())).is_some()
+        self.verifier.identify(Some(authorization.as_bytes())).is_some()
     }
 }
 

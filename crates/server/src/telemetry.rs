@@ -1,8 +1,8 @@
-//! What a broker tells about itself: logs and metrics. The one file that spells the names of metrics.
+//! Metrics and logs of a broker. This file and `shared` are the only ones that name metrics.
 //!
-//! In: what happened, through the typed methods of [`Telemetry`]. Out: lines on standard error, and a page of `OpenMetrics` text.
-//! Bound: no label takes a value that a caller can choose; a namespace is none, because there may be any number of them.
-//! Payloads, header values and secrets are never among what is told.
+//! [`Telemetry`] has one method per event; [`Telemetry::page`] is what Prometheus scrapes. No label
+//! has a value that a caller can choose, so the number of series is bounded; that is why there is
+//! no label for namespaces. Payloads, header values and secrets are never logged.
 
 mod shared;
 
@@ -25,39 +25,39 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use punctual_core::{AttemptNo, Epoch, Outcome, PartitionId, Timestamp, zones_version};
-use punctual_engine::Gauges;
+use punctual_core::{AttemptNo, Epoch, Occasion, Outcome, PartitionId, Timestamp, zones_version};
+use punctual_engine::{Delivery, Gauges};
 use tracing_subscriber::EnvFilter;
 
 use crate::clock::Offset;
 use shared::SharedMetrics;
 pub(crate) use shared::{Forwarded, StoreCall};
 
-/// Bounds of lag in seconds: from the resolution of our clock to what nobody calls on time any more.
+/// Buckets of the lag in seconds: from the resolution of the clock to an hour.
 const LAG_BOUNDS: [f64; 17] = [
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
     3600.0,
 ];
-/// Bounds of a commit in seconds: a fast disk to a broken one.
+/// Buckets of the duration of a commit in seconds: from a fast disk to a broken one.
 const COMMIT_SECONDS_BOUNDS: [f64; 11] =
     [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0];
-/// Bounds of a commit in tasks.
+/// Buckets of the changes in a commit.
 const COMMIT_TASKS_BOUNDS: [f64; 9] =
     [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0];
 
-/// What a page of metrics is, in the language of HTTP.
+/// The content type of the metrics page.
 pub(crate) const PAGE_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text, for people.
     Pretty,
-    /// For machines, one object a line.
+    /// One JSON object per line, for programs.
     Json,
 }
 
-/// Sends logs to standard error from here on. `RUST_LOG` chooses how much; `info` unless it says.
+/// Starts logging to standard error. `RUST_LOG` sets the level; the default is `info`.
 pub fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
@@ -67,7 +67,7 @@ pub fn start_log(format: LogFormat) {
     }
 }
 
-/// Counts what happens. Clones count together.
+/// The metrics of a broker. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Telemetry(Arc<Metrics>);
 
@@ -79,14 +79,14 @@ struct Metrics {
     requests: Family<RequestLabels, Counter>,
     connections: Gauge,
     webhook_connections: Gauge,
-    webhook_waits: Gauge,
+    webhook_connection_waits: Gauge,
     certificates: Family<CertificateLabels, Counter>,
     commit_tasks: Histogram,
     commit_seconds: Histogram,
     clock_suspect: Gauge,
     clock_offset_seconds: Gauge<f64, AtomicU64>,
-    gauges: Arc<Latest>,
-    /// Of brokers that share a store.
+    gauges: Arc<LatestGauges>,
+    /// Metrics of brokers that share a store.
     shared: SharedMetrics,
 }
 
@@ -96,7 +96,7 @@ struct AttemptLabels {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+#[expect(non_camel_case_types, reason = "variants are the label values")]
 enum OutcomeLabel {
     acked,
     failed,
@@ -110,7 +110,7 @@ struct CertificateLabels {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+#[expect(non_camel_case_types, reason = "variants are the label values")]
 enum CertificateLabel {
     used,
     failed,
@@ -125,11 +125,15 @@ struct RequestLabels {
 
 impl Telemetry {
     pub(crate) fn new() -> Self {
-        let gauges = Arc::new(Latest::default());
+        let gauges = Arc::new(LatestGauges::default());
         let mut registry = Registry::with_prefix("punctual");
         let build =
             Info::new([("version", env!("CARGO_PKG_VERSION")), ("timezone_data", zones_version())]);
-        registry.register("build", "Which Punctual this is", build);
+        registry.register(
+            "build",
+            "Version of Punctual and release of the time zone database",
+            build,
+        );
         let mut metrics = Metrics {
             lag: Histogram::new(LAG_BOUNDS),
             attempts: Family::default(),
@@ -137,7 +141,7 @@ impl Telemetry {
             requests: Family::default(),
             connections: Gauge::default(),
             webhook_connections: Gauge::default(),
-            webhook_waits: Gauge::default(),
+            webhook_connection_waits: Gauge::default(),
             certificates: Family::default(),
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
@@ -148,43 +152,45 @@ impl Telemetry {
             registry,
         };
         let m = &mut metrics;
-        let lag = "How late first attempts were sent";
+        let lag = "How much later than due the first attempt of a fire was sent, in seconds; \
+                   manual fires do not count";
         m.registry.register("lag_seconds", lag, m.lag.clone());
-        m.registry.register("attempts", "Attempts by outcome", m.attempts.clone());
-        m.registry.register("early", "Attempts sent before their time: a bug", m.early.clone());
-        m.registry.register("requests", "Requests answered", m.requests.clone());
+        let attempts = "Delivery attempts that have ended, by outcome";
+        m.registry.register("attempts", attempts, m.attempts.clone());
+        let early = "Attempts that were sent before they were due; every one is a bug";
+        m.registry.register("early", early, m.early.clone());
+        let requests = "HTTP requests that were answered, by method, route and status";
+        m.registry.register("requests", requests, m.requests.clone());
         m.registry.register(
             "connections",
-            "Open connections to this broker",
+            "Open connections of callers to this broker",
             m.connections.clone(),
         );
-        let open = "Open connections to receivers of webhooks, in use and idle";
+        let open = "Open connections to webhook receivers, in use or idle";
         m.registry.register("webhook_connections", open, m.webhook_connections.clone());
-        let waits =
-            "Deliveries that wait for a connection because there are as many as there may be";
-        m.registry.register("webhook_waits", waits, m.webhook_waits.clone());
-        let certificates = "New certificates found in the files of TLS, and what came of them";
+        let waits = "Webhook deliveries that wait for a connection because the limit is reached";
+        m.registry.register("webhook_connection_waits", waits, m.webhook_connection_waits.clone());
+        let certificates =
+            "Changes of the TLS certificate files, by whether the new certificate is used";
         m.registry.register("tls_certificates", certificates, m.certificates.clone());
-        let tasks = "Changes of tasks made durable by one commit";
+        let tasks = "Task changes in one commit of the store";
         m.registry.register("commit_tasks", tasks, m.commit_tasks.clone());
-        m.registry.register("commit_seconds", "How long commits took", m.commit_seconds.clone());
-        let suspect = "Whether the machine's clock is not believed: 1 if so";
+        let seconds = "Duration of a commit of the store, in seconds";
+        m.registry.register("commit_seconds", seconds, m.commit_seconds.clone());
+        let suspect = "1 if the machine's clock was set and is not followed, else 0";
         m.registry.register("clock_suspect", suspect, m.clock_suspect.clone());
-        let offset = "How far the machine's clock is ahead of this broker's time";
+        let offset = "How far the machine's clock is ahead of this broker's time, in seconds";
         m.registry.register("clock_offset_seconds", offset, m.clock_offset_seconds.clone());
         m.registry.register_collector(Box::new(gauges));
         Self(Arc::new(metrics))
     }
 
-    /// An attempt has an outcome. Lag is that of first attempts: a later one is late on purpose.
-    pub(crate) fn attempt(
-        &self,
-        attempt: AttemptNo,
-        fire_at: Timestamp,
-        fired_at: Timestamp,
-        outcome: &Outcome,
-    ) {
-        if attempt == AttemptNo::FIRST {
+    /// An attempt has ended. Only first attempts of fires that the schedule or a touch made due
+    /// count for the lag: a retry is late on purpose, and a manual fire has no due time of its own.
+    pub(crate) fn attempt(&self, delivery: &Delivery, outcome: &Outcome) {
+        let Delivery { attempt, fire_at, fired_at, occasion, .. } = *delivery;
+        let is_scheduled = matches!(occasion, Occasion::Due | Occasion::Return);
+        if attempt == AttemptNo::FIRST && is_scheduled {
             self.0.lag.observe(fired_at.since(fire_at).as_secs_f64());
         }
         if fired_at < fire_at {
@@ -199,7 +205,7 @@ impl Telemetry {
         self.0.attempts.get_or_create(&AttemptLabels { outcome }).inc();
     }
 
-    /// A request was answered; `route` is the pattern that it matched, never the path itself.
+    /// A request was answered. `route` is the pattern that it matched, never its path.
     pub(crate) fn request(&self, method: &Method, route: Option<&str>, status: StatusCode) {
         let labels = RequestLabels {
             method: method_label(method),
@@ -209,30 +215,30 @@ impl Telemetry {
         self.0.requests.get_or_create(&labels).inc();
     }
 
-    /// A connection was opened; it is counted until the guard is dropped.
-    pub(crate) fn connection(&self) -> Connected {
+    /// A caller connected. The connection counts until the guard is dropped.
+    pub(crate) fn connection(&self) -> OpenConnection {
         self.0.connections.inc();
-        Connected(self.clone())
+        OpenConnection(self.clone())
     }
 
-    /// So many more connections to receivers are open, or fewer.
+    /// Adds to the open connections to webhook receivers.
     pub(crate) fn webhook_connection(&self, change: i64) {
         self.0.webhook_connections.inc_by(change);
     }
 
-    /// A delivery waits for a connection; it is counted until the guard is dropped.
-    pub(crate) fn webhook_waits(&self) -> Waiting {
-        self.0.webhook_waits.inc();
-        Waiting(self.clone())
+    /// A webhook delivery waits for a connection. It counts until the guard is dropped.
+    pub(crate) fn webhook_connection_waits(&self) -> ConnectionWait {
+        self.0.webhook_connection_waits.inc();
+        ConnectionWait(self.clone())
     }
 
-    /// The files of TLS have changed, and what is in them is used, or cannot be.
+    /// The TLS certificate files have changed.
     pub(crate) fn certificate(&self, is_used: bool) {
         let result = if is_used { CertificateLabel::used } else { CertificateLabel::failed };
         self.0.certificates.get_or_create(&CertificateLabels { result }).inc();
     }
 
-    /// The store has made a batch durable.
+    /// The store has committed a batch.
     pub(crate) fn commit(&self, tasks: usize, took: Duration) {
         let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
         self.0.commit_tasks.observe(f64::from(tasks));
@@ -245,59 +251,59 @@ impl Telemetry {
         self.0.clock_offset_seconds.set(offset.as_seconds());
     }
 
-    /// A partition has an owner here, or has none any more.
+    /// This broker owns a partition under this epoch, or no longer owns it.
     pub(crate) fn holds(&self, partition: PartitionId, epoch: Option<Epoch>) {
         self.0.shared.holds(partition, epoch);
     }
 
-    /// Whether this broker leads.
+    /// Sets whether this broker is the leader.
     pub(crate) fn leads(&self, leads: bool) {
         self.0.shared.leader.set(i64::from(leads));
     }
 
-    /// How many brokers there are.
+    /// Sets how many brokers share the store.
     pub(crate) fn brokers(&self, count: usize) {
         self.0.shared.brokers.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A write under an epoch that is over was refused.
+    /// The store refused a write of an old epoch.
     pub(crate) fn stale_write(&self) {
         self.0.shared.stale.inc();
     }
 
-    /// A partition was handed over.
+    /// A partition was handed over, and had no owner for this long.
     pub(crate) fn handed_over(&self, took: Duration) {
         self.0.shared.hand_over_seconds.observe(took.as_secs_f64());
     }
 
-    /// This broker's clock is off from the others', or is not any more.
+    /// Sets by how much this broker's clock is ahead of the others; `None` if they agree.
     pub(crate) fn skew(&self, ahead_ms: Option<i64>) {
-        #[expect(clippy::cast_precision_loss, reason = "nobody's clock is off by 2^53 ms")]
+        #[expect(clippy::cast_precision_loss, reason = "no clock is off by 2^53 ms")]
         self.0.shared.skew_seconds.set(ahead_ms.unwrap_or(0) as f64 / 1000.0);
     }
 
-    /// A call was forwarded to the broker of its partition.
+    /// A call was forwarded to the broker that owns its partition.
     pub(crate) fn forwarded(&self, result: Forwarded) {
         self.0.shared.forwarded(result);
     }
 
-    /// A shared store has answered.
+    /// A shared store has answered a call.
     pub(crate) fn store_call(&self, call: StoreCall, took: Duration) {
         self.0.shared.store_call(call, took);
     }
 
-    /// A shared store has lost what it had answered, so many times so far.
+    /// Sets how often a shared store has lost acknowledged writes so far.
     pub(crate) fn rewound(&self, times: u64) {
         let counted = self.0.shared.rewound.get();
         self.0.shared.rewound.inc_by(times.saturating_sub(counted));
     }
 
-    /// The page, with what the owners hold at this moment. What nobody knows is not on it.
+    /// Returns the metrics page. Without `gauges` the metrics of owners are left out.
     pub(crate) fn page(&self, gauges: Option<Gauges>, now: Timestamp) -> String {
         let latest = gauges.map(|gauges| (gauges, now));
         *self.0.gauges.0.lock().unwrap_or_else(PoisonError::into_inner) = latest;
         let mut page = String::new();
-        encode(&mut page, &self.0.registry).expect("a string takes everything");
+        encode(&mut page, &self.0.registry).expect("writing to a string never fails");
         page
     }
 }
@@ -308,55 +314,56 @@ impl fmt::Debug for Telemetry {
     }
 }
 
-/// A connection that is counted.
+/// Counts an open connection until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Connected(Telemetry);
+pub(crate) struct OpenConnection(Telemetry);
 
-impl Drop for Connected {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.0.connections.dec();
     }
 }
 
-/// A delivery that is counted as waiting.
+/// Counts a delivery that waits for a connection until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting(Telemetry);
+pub(crate) struct ConnectionWait(Telemetry);
 
-impl Drop for Waiting {
+impl Drop for ConnectionWait {
     fn drop(&mut self) {
-        self.0.0.webhook_waits.dec();
+        self.0.0.webhook_connection_waits.dec();
     }
 }
 
-/// What the owners held when the page was asked for last.
+/// The gauges of the owners at the last scrape.
 #[derive(Debug, Default)]
-struct Latest(Mutex<Option<(Gauges, Timestamp)>>);
+struct LatestGauges(Mutex<Option<(Gauges, Timestamp)>>);
 
-impl Collector for Latest {
+impl Collector for LatestGauges {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let Some((gauges, now)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
             return Ok(());
         };
+        // The registry ends its help texts with a full stop; here they need one.
         let mut gauge = |name, help, value: f64| {
             let gauge = ConstGauge::new(value);
             let metric =
                 encoder.encode_descriptor(name, help, None, EncodeMetric::metric_type(&gauge))?;
             EncodeMetric::encode(&gauge, metric)
         };
-        #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 may be a little off")]
+        #[expect(clippy::cast_precision_loss, reason = "a count beyond 2^53 may be rounded")]
         for (name, help, value) in [
-            ("loaded_tasks", "Tasks in memory", gauges.loaded),
-            ("backlog", "Fires due that wait to be sent", gauges.queued),
-            ("inflight", "Deliveries under way", gauges.inflight),
-            ("parked_lanes", "Lanes with tasks and nobody to take them", gauges.parked_lanes),
+            ("loaded_tasks", "Tasks that are loaded into memory.", gauges.loaded),
+            ("backlog", "Fires that are due and wait to be sent.", gauges.queued),
+            ("inflight", "Deliveries that were sent and have no outcome yet.", gauges.inflight),
+            ("parked_lanes", "Lanes with due tasks that no worker takes.", gauges.parked_lanes),
         ] {
             gauge(name, help, value as f64)?;
         }
-        let overdue = "How late the oldest fire is that was not sent yet";
+        let overdue = "How long the oldest fire that was not sent yet is overdue, in seconds.";
         let oldest = gauges.oldest_overdue.map_or(Duration::ZERO, |oldest| now.since(oldest));
         gauge("oldest_overdue_seconds", overdue, oldest.as_secs_f64())?;
-        // Owners count these themselves, since they began; so they are a counter.
-        let help = "Fires of cron and every tasks that a policy left out";
+        // Owners count these since their start, so this is a counter.
+        let help = "Fires of cron and interval tasks that were skipped, by reason.";
         let mut skips =
             encoder.encode_descriptor("fires_skipped", help, None, MetricType::Counter)?;
         for (reason, count) in [
@@ -386,23 +393,37 @@ fn method_label(method: &Method) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::Reason;
+    use punctual_core::{
+        Due, Namespace, NewTask, Queue, Reason, Schedule, Target, Task, TaskId, Version,
+    };
     use punctual_engine::Skips;
 
     use super::*;
 
+    /// The first attempt of a fire that is due at `fire_at` and was sent at `fired_at`.
+    fn delivery(fire_at: u64, fired_at: u64) -> Delivery {
+        let [fire_at, fired_at] = [fire_at, fired_at].map(Timestamp::from_millis);
+        let target = Target::Queue(Queue::new("orders").unwrap());
+        let schedule = Schedule::Once(Due::At(fire_at));
+        let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
+        let id = TaskId::floor(fire_at);
+        let task = Task::new(id, new_task.into(), fire_at, Version::FIRST);
+        Delivery::of(&task, fired_at)
+    }
+
     #[test]
-    fn the_page_has_every_name() {
+    fn the_page_has_every_metric() {
         let telemetry = Telemetry::new();
-        let (fire_at, fired_at) = (Timestamp::from_millis(1000), Timestamp::from_millis(1004));
-        telemetry.attempt(AttemptNo::FIRST, fire_at, fired_at, &Outcome::Acked);
+        telemetry.attempt(&delivery(1000, 1004), &Outcome::Acked);
         let failed = Outcome::Failed { reason: Reason::new("no"), retry_in: None };
-        telemetry.attempt(AttemptNo::new(2), fire_at, Timestamp::from_millis(9000), &failed);
+        let mut second = delivery(1000, 9000);
+        second.attempt = AttemptNo::new(2);
+        telemetry.attempt(&second, &failed);
         telemetry.request(&Method::PUT, Some("/v1/{namespace}/tasks/{key}"), StatusCode::CREATED);
         telemetry.request(&"BREW".parse().unwrap(), None, StatusCode::NOT_FOUND);
         let connected = telemetry.connection();
         telemetry.webhook_connection(1);
-        let waits = telemetry.webhook_waits();
+        let waits = telemetry.webhook_connection_waits();
         telemetry.certificate(true);
         telemetry.certificate(false);
         let partition = |number| PartitionId::new(number).unwrap();
@@ -439,11 +460,12 @@ mod tests {
             "punctual_attempts_total{outcome=\"acked\"} 1",
             "punctual_attempts_total{outcome=\"failed\"} 1",
             "punctual_early_total 0",
-            "punctual_requests_total{method=\"PUT\",route=\"/v1/{namespace}/tasks/{key}\",status=\"201\"} 1",
+            "punctual_requests_total{method=\"PUT\",route=\"/v1/{namespace}/tasks/{key}\",\
+             status=\"201\"} 1",
             "punctual_requests_total{method=\"other\",route=\"none\",status=\"404\"} 1",
             "punctual_connections 1",
             "punctual_webhook_connections 1",
-            "punctual_webhook_waits 1",
+            "punctual_webhook_connection_waits 1",
             "punctual_tls_certificates_total{result=\"used\"} 1",
             "punctual_tls_certificates_total{result=\"failed\"} 1",
             "punctual_commit_tasks_count 0",
@@ -477,15 +499,33 @@ mod tests {
         drop((connected, waits));
         let page = telemetry.page(None, Timestamp::EPOCH);
         assert!(page.contains("punctual_connections 0"), "{page}");
-        assert!(page.contains("punctual_webhook_waits 0"), "{page}");
+        assert!(page.contains("punctual_webhook_connection_waits 0"), "{page}");
         assert!(!page.contains("punctual_backlog"), "{page}");
+    }
+
+    #[test]
+    fn only_first_attempts_of_scheduled_fires_count_for_the_lag() {
+        for (occasion, attempt, count) in [
+            (Occasion::Due, AttemptNo::FIRST, 1),
+            (Occasion::Return, AttemptNo::FIRST, 1),
+            (Occasion::Manual, AttemptNo::FIRST, 0),
+            (Occasion::Due, AttemptNo::new(2), 0),
+        ] {
+            let telemetry = Telemetry::new();
+            let mut delivery = delivery(1000, 5000);
+            (delivery.occasion, delivery.attempt) = (occasion, attempt);
+            telemetry.attempt(&delivery, &Outcome::Acked);
+            let page = telemetry.page(None, Timestamp::EPOCH);
+            let line = format!("punctual_lag_seconds_count {count}");
+            assert!(page.lines().any(|got| got == line), "{occasion:?} {attempt:?}\n{page}");
+            assert!(page.contains("punctual_attempts_total{outcome=\"acked\"} 1"), "{page}");
+        }
     }
 
     #[test]
     fn an_early_attempt_is_counted() {
         let telemetry = Telemetry::new();
-        let (early, due) = (Timestamp::from_millis(999), Timestamp::from_millis(1000));
-        telemetry.attempt(AttemptNo::FIRST, due, early, &Outcome::Acked);
+        telemetry.attempt(&delivery(1000, 999), &Outcome::Acked);
         assert!(telemetry.page(None, Timestamp::EPOCH).contains("punctual_early_total 1"));
     }
 }

@@ -1,8 +1,9 @@
-//! TLS: the broker's own door, and whom it believes when it calls others.
+//! TLS: the certificate that the broker serves, and the authorities that it trusts.
 //!
-//! In: PEM files; those of the door are read again when they change. Out: what accepts connections ([`Tls`]), and authorities ([`Authorities`]); or an error that names the file. HTTP/2 is
-//! offered before HTTP/1.1.
-//! Not here: connecting to webhooks (`courier/dial`), and to other brokers (`peer`).
+//! [`Tls`] reads a certificate and its key from PEM files, again whenever they change, and accepts
+//! connections with them; HTTP/2 is preferred to HTTP/1.1. [`Authorities`] are certificate
+//! authorities for outgoing connections. Errors name the file. `courier/dial` connects to webhooks,
+//! `peer` to other brokers.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,126 +22,129 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::telemetry::Telemetry;
 
-/// How often it is looked whether the certificate or its key has changed. Both are used when they are the same at two looks: one is
-/// written after the other.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the files are checked for changes. New contents are used when two checks in a row find
+/// the same, because the two files are not written at the same moment.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// A certificate with its key, ready to be used. Cheap to clone.
+/// A certificate with its key, for accepting connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
-    shown: Arc<Shown>,
+    served: Arc<ServedCertificate>,
 }
 
-/// What connections that begin are shown.
-struct Shown {
+/// The certificate that new connections get.
+struct ServedCertificate {
     cert: PathBuf,
     key: PathBuf,
     certified: RwLock<Arc<CertifiedKey>>,
-    /// By what texts it was made.
-    print: Print,
-    /// Why what is in the files now is not shown.
+    /// The files that it was loaded from at the start.
+    fingerprint: Fingerprint,
+    /// Why the present contents of the files are not used.
     problem: Mutex<Option<String>>,
 }
 
-/// What stands in the two files, or why that is not known.
-struct Texts {
+/// The contents of the two files, or why they cannot be read.
+struct PemFiles {
     cert: Result<Vec<u8>, String>,
     key: Result<Vec<u8>, String>,
 }
 
-/// Tells texts apart, without keeping a secret.
-type Print = [blake3::Hash; 2];
+/// Identifies the contents of the two files without keeping the key.
+type Fingerprint = [blake3::Hash; 2];
 
-/// Authorities that are believed besides those that browsers believe.
+/// Certificate authorities to trust in addition to the public ones.
 #[derive(Debug, Clone, Default)]
 pub struct Authorities(Vec<CertificateDer<'static>>);
 
-/// Why there is no TLS.
+/// Why a certificate, key or authority cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file cannot be read, or is something else.
+    /// The file cannot be read, or has no certificate.
     #[error("{} has no certificate in PEM form: {reason}", path.display())]
     Certificate {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the reader says.
+        /// The error of the reader.
         reason: String,
     },
-    /// The file cannot be read, or is something else.
+    /// The file cannot be read, or has no private key.
     #[error("{} has no private key in PEM form: {reason}", path.display())]
     Key {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the reader says; never a part of the key.
+        /// The error of the reader; never a part of the key.
         reason: String,
     },
-    /// The file cannot be read, or is something else.
+    /// The file cannot be read, or has no certificate of an authority.
     #[error("{} has no certificate of an authority in PEM form: {reason}", path.display())]
     Authority {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the reader says.
+        /// The error of the reader.
         reason: String,
     },
-    /// They do not belong together, or are of a kind that is not supported.
-    #[error("the certificate in {} and the key in {} cannot be used", cert.display(), key.display())]
+    /// The key does not belong to the certificate, or its algorithm is not supported.
+    #[error(
+        "the certificate in {} and the key in {} cannot be used together",
+        cert.display(), key.display()
+    )]
     Pair {
         /// The file with the certificate.
         cert: PathBuf,
         /// The file with the key.
         key: PathBuf,
-        /// Why.
+        /// The error of rustls.
         #[source]
         source: rustls::Error,
     },
 }
 
 impl Tls {
-    /// Reads both files.
+    /// Reads the certificate and its key.
     pub fn load(cert: &Path, key: &Path) -> Result<Self, TlsError> {
-        let texts = Texts::read(cert, key);
-        let certified = texts.certified(cert, key)?;
-        let shown = Arc::new(Shown {
+        let files = PemFiles::read(cert, key);
+        let certified = files.certified(cert, key)?;
+        let served = Arc::new(ServedCertificate {
             cert: cert.to_owned(),
             key: key.to_owned(),
             certified: RwLock::new(Arc::new(certified)),
-            print: texts.print(),
+            fingerprint: files.fingerprint(),
             problem: Mutex::default(),
         });
         let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("the provider has them")
+            .expect("ring supports the default protocol versions")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(&shown) as _);
+            .with_cert_resolver(Arc::clone(&served) as _);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), shown })
+        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)), served })
     }
 
-    /// Reads the files again when they change. Connections that begin then see what is new; what will not do is reported once, and what was
-    /// there before is shown on.
+    /// Reads the files again when they change. New connections get the new certificate. Contents
+    /// that cannot be used are reported once, and the previous certificate stays in use.
     pub(crate) async fn watch(&self, telemetry: &Telemetry) {
-        let mut looks = interval(LOOK_EVERY);
-        let (mut tried, mut seen) = (self.shown.print, self.shown.print);
+        let mut checks = interval(CHECK_EVERY);
+        let (mut tried, mut previous) = (self.served.fingerprint, self.served.fingerprint);
         loop {
-            looks.tick().await;
-            let (cert, key) = (self.shown.cert.clone(), self.shown.key.clone());
-            let Ok(texts) = spawn_blocking(move || Texts::read(&cert, &key)).await else {
+            checks.tick().await;
+            let (cert, key) = (self.served.cert.clone(), self.served.key.clone());
+            let Ok(files) = spawn_blocking(move || PemFiles::read(&cert, &key)).await else {
                 continue;
             };
-            let print = texts.print();
-            let settled = print == seen;
-            seen = print;
-            if settled && print != tried {
-                tried = print;
-                self.shown.show(&texts, telemetry);
+            let fingerprint = files.fingerprint();
+            let is_stable = fingerprint == previous;
+            previous = fingerprint;
+            if is_stable && fingerprint != tried {
+                tried = fingerprint;
+                self.served.replace(&files, telemetry);
             }
         }
     }
 
-    /// Why the files as they are now are not used, if they are not.
+    /// Why the present contents of the files are not used; `None` if they are.
     pub(crate) fn problem(&self) -> Option<String> {
-        self.shown.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.served.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) const fn acceptor(&self) -> &TlsAcceptor {
@@ -148,20 +152,23 @@ impl Tls {
     }
 }
 
-impl Shown {
-    fn show(&self, texts: &Texts, telemetry: &Telemetry) {
-        let problem = match texts.certified(&self.cert, &self.key) {
+impl ServedCertificate {
+    fn replace(&self, files: &PemFiles, telemetry: &Telemetry) {
+        let problem = match files.certified(&self.cert, &self.key) {
             Ok(certified) => {
-                let mut shown = self.certified.write().unwrap_or_else(PoisonError::into_inner);
-                *shown = Arc::new(certified);
-                tracing::info!(cert = %self.cert.display(), "a new certificate is in use");
+                let mut served = self.certified.write().unwrap_or_else(PoisonError::into_inner);
+                *served = Arc::new(certified);
+                tracing::info!(cert = %self.cert.display(), "new certificate in use");
                 None
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
-                let why = source.map_or_else(|| error.to_string(), |why| format!("{error}: {why}"));
-                tracing::error!("{why}; the certificate of before stays in use");
-                Some(why)
+                let error = match source {
+                    Some(source) => format!("{error}: {source}"),
+                    None => error.to_string(),
+                };
+                tracing::error!(error, "new certificate not usable; the previous one stays in use");
+                Some(error)
             }
         };
         telemetry.certificate(problem.is_none());
@@ -169,20 +176,20 @@ impl Shown {
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for ServedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let certified = self.certified.read().unwrap_or_else(PoisonError::into_inner);
         Some(Arc::clone(&certified))
     }
 }
 
-impl Texts {
+impl PemFiles {
     fn read(cert: &Path, key: &Path) -> Self {
         let read = |path| std::fs::read(path).map_err(|error| error.to_string());
         Self { cert: read(cert), key: read(key) }
     }
 
-    fn print(&self) -> Print {
+    fn fingerprint(&self) -> Fingerprint {
         [&self.cert, &self.key].map(|text| match text {
             Ok(text) => blake3::hash(text),
             Err(error) => blake3::hash(error.as_bytes()),
@@ -207,7 +214,7 @@ impl Texts {
 }
 
 impl Authorities {
-    /// Reads a file of one or more certificates, each of which could have signed others.
+    /// Reads a file of one or more certificates; each must be usable as an authority.
     pub fn load(path: &Path) -> Result<Self, TlsError> {
         let none = |reason: String| TlsError::Authority { path: path.to_owned(), reason };
         let found: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(path)
@@ -223,15 +230,15 @@ impl Authorities {
         Ok(Self(found))
     }
 
-    /// How to call those who can show a certificate that leads to one of these, or to one that browsers believe.
+    /// A client configuration that trusts these authorities and the public ones.
     pub(crate) fn client(&self) -> ClientConfig {
         let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
         for certificate in &self.0 {
-            roots.add(certificate.clone()).expect("it was taken when it was loaded");
+            roots.add(certificate.clone()).expect("load has checked it");
         }
         ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("the provider has them")
+            .expect("ring supports the default protocol versions")
             .with_root_certificates(roots)
             .with_no_client_auth()
     }
@@ -243,9 +250,9 @@ impl fmt::Debug for Tls {
     }
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for ServedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shown").finish_non_exhaustive()
+        f.debug_struct("ServedCertificate").finish_non_exhaustive()
     }
 }
 
@@ -254,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_that_will_not_do_is_named() {
+    fn the_error_names_the_file_of_an_unusable_authority() {
         let dir = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let broken = "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n";
@@ -277,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_will_not_do_are_named() {
+    fn the_error_names_the_file_that_cannot_be_used() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);

@@ -16,7 +16,7 @@ fn the_document_has_exactly_the_served_routes() {
         let known: BTreeSet<_> = methods.as_object().unwrap().keys().cloned().collect();
         for method in ["get", "put", "post", "delete"] {
             let (status, answer) = broker.call(&method.to_uppercase(), &url, &[], "");
-            let served = status != 405 && answer["type"] != "urn:punctual:no-such-path";
+            let served = status != 405 && answer["type"] != "urn:punctual:not-found";
             assert_eq!(served, known.contains(method), "{method} {url}: {answer}");
             calls += usize::from(served);
         }

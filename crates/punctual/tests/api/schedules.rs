@@ -165,7 +165,7 @@ fn an_invalid_schedule_is_refused_with_the_field() {
     assert_eq!(broker.get("a").0, 404, "no task was scheduled");
     schedule(&broker, "beat", &json!({"every": "1h"}));
     let (status, problem) = post(&broker, "/tasks/beat/touch", &json!({"in": "1m"}));
-    assert_eq!((status, &problem["type"]), (422, &json!("urn:punctual:no-touch")));
+    assert_eq!((status, &problem["type"]), (422, &json!("urn:punctual:not-touchable")));
     schedule(&broker, "watch", &json!({"within": "1h"}));
     let (status, problem) = post(&broker, "/tasks/watch/touch", &json!({"in": "1m", "at": 5}));
     assert_eq!((status, &problem["field"]), (422, &json!("in")));

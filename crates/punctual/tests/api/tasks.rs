@@ -116,8 +116,11 @@ fn a_version_condition_on_a_missing_task_fails() {
     let path = "/v1/shop/tasks/none";
     let body = later("none", 1).to_string();
     let (status, problem) = broker.call("PUT", path, &[("if-match", "\"1\"")], body);
-    assert_eq!((status, &problem["type"]), (412, &json!("urn:punctual:other-version")));
-    assert_eq!(problem["detail"], "there is no such task, so it has no version");
+    assert_eq!((status, &problem["type"]), (412, &json!("urn:punctual:version-mismatch")));
+    assert_eq!(
+        problem["detail"],
+        "task \"none\" not found in namespace \"shop\", so no version matches"
+    );
 }
 
 #[test]

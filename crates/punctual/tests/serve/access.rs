@@ -72,9 +72,9 @@ fn a_page_in_a_browser_cannot_schedule_on_a_broker_without_tokens() {
     for (headers, status, kind) in [
         (vec![], 201, None),
         (vec![("origin", own_page.as_str())], 200, None),
-        (vec![("origin", "https://evil.example")], 403, Some("urn:punctual:strange-origin")),
-        (vec![("origin", "null")], 403, Some("urn:punctual:strange-origin")),
-        (vec![("host", rebound.as_str())], 403, Some("urn:punctual:strange-host")),
+        (vec![("origin", "https://evil.example")], 403, Some("urn:punctual:cross-origin")),
+        (vec![("origin", "null")], 403, Some("urn:punctual:cross-origin")),
+        (vec![("host", rebound.as_str())], 403, Some("urn:punctual:host-not-allowed")),
     ] {
         let (got, answer) = broker.call("PUT", "/v1/shop/tasks/a", &headers, task);
         assert_eq!(got, status, "{headers:?}: {answer}");

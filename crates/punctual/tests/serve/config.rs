@@ -51,7 +51,7 @@ fn errors_and_help_texts_contain_no_secret() {
         (&["--admin-token", "hush hush"], "admin_tokens"),
         (&["--signing-secret", "shop=whsec_hush"], "24 to 64 bytes"),
         (&["--signing-secret", "*=hush"], "whsec_"),
-        (&["--tls-cert", "/no/such/cert"], "go together"),
+        (&["--tls-cert", "/no/such/cert"], "must be given together"),
     ] {
         let error = refused_start(flags, &[]);
         assert!(error.contains(expected) && !error.contains("hush"), "{error}");

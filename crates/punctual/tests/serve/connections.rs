@@ -18,12 +18,12 @@ fn every_refusal_is_a_problem_document() {
     let large = "x".repeat(600_000);
     let lines = "content-type: application/x-ndjson";
     for (method, path, header, body, want, more) in [
-        ("GET", "/nowhere", "", "", 404, "no-such-path"),
-        ("GET", "/", "", "", 404, "no-such-path"),
-        ("GET", "/v1/shop/tasks/", "", "", 404, "no-such-path"),
-        ("POST", "/v1/shop/nothing", "", "{}", 404, "no-such-path"),
-        ("FOO", "/nowhere", "", "", 404, "no-such-path"),
-        ("POST", "/punctual.v1.Nobody/Nothing", "", "", 404, "no-such-path"),
+        ("GET", "/nowhere", "", "", 404, "not-found"),
+        ("GET", "/", "", "", 404, "not-found"),
+        ("GET", "/v1/shop/tasks/", "", "", 404, "not-found"),
+        ("POST", "/v1/shop/nothing", "", "{}", 404, "not-found"),
+        ("FOO", "/nowhere", "", "", 404, "not-found"),
+        ("POST", "/punctual.v1.Nobody/Nothing", "", "", 404, "not-found"),
         ("PATCH", "/v1/shop/tasks/a", "", "{}", 405, "allow: PUT, GET, DELETE\r\n"),
         ("FOO", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
         ("OPTIONS", "/v1/shop/tasks", "", "", 405, "allow: POST, GET\r\n"),
@@ -31,12 +31,12 @@ fn every_refusal_is_a_problem_document() {
         ("POST", "/v1/shop/tasks", "content-type: text/plain", "{}", 415, "application/json or"),
         ("PUT", "/v1/shop/tasks/a", lines, "{}", 415, "application/json"),
         ("PUT", "/v1/shop/tasks/a", "", &large, 413, "524288 bytes"),
-        ("PUT", "/v1/shop/tasks/a", "", "", 400, "there is no body; it must be one task"),
-        ("POST", "/v1/shop/tasks", "", " \n", 400, "there is no body; it must be one task"),
-        ("POST", "/v1/shop/cancel", "", "", 400, "there is no body; it must be a list of keys"),
-        ("POST", "/v1/shop/queues/q/ack", "", "", 400, "there is no body; it must be a list of"),
-        ("GET", "/v1/shop/tasks/%ff", "", "", 400, "must be UTF-8"),
-        ("GET", "/v1/shop/tasks?%", "", "", 400, "no query parameter"),
+        ("PUT", "/v1/shop/tasks/a", "", "", 400, "the body is empty; it must be one task"),
+        ("POST", "/v1/shop/tasks", "", " \n", 400, "the body is empty; it must be one task"),
+        ("POST", "/v1/shop/cancel", "", "", 400, "the body is empty; it must be a list of keys"),
+        ("POST", "/v1/shop/queues/q/ack", "", "", 400, "the body is empty; it must be a list of"),
+        ("GET", "/v1/shop/tasks/%ff", "", "", 400, "percent-encoded UTF-8"),
+        ("GET", "/v1/shop/tasks?%", "", "", 400, "unknown query parameter"),
     ] {
         let mut stream = TcpStream::connect(broker.address).unwrap();
         let header = if header.is_empty() { String::new() } else { format!("{header}\r\n") };

@@ -126,7 +126,7 @@ fn many_targets_share_a_bounded_number_of_connections_and_all_are_called() {
     }
     let open = metric(&broker, "punctual_webhook_connections");
     assert!((1.0..=8.0).contains(&open), "{open}");
-    assert!(metric(&broker, "punctual_webhook_waits") < 1.0);
+    assert!(metric(&broker, "punctual_webhook_connection_waits") < 1.0);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn receivers_that_hang_leave_connections_for_others() {
     }
     // Each gets a third of the connections; their other deliveries wait.
     receive(&hung, 10);
-    eventually(|| (metric(&broker, "punctual_webhook_waits") >= 1.0).then_some(()));
+    eventually(|| (metric(&broker, "punctual_webhook_connection_waits") >= 1.0).then_some(()));
     let (send, got) = channel();
     let ports: Vec<u16> = (0..12).map(|_| receiver(ReceiverManner::Keeps, &send)).collect();
     for port in &ports {
@@ -149,7 +149,7 @@ fn receivers_that_hang_leave_connections_for_others() {
     }
     receive(&got, ports.len());
     assert!(
-        metric(&broker, "punctual_webhook_waits") >= 1.0,
+        metric(&broker, "punctual_webhook_connection_waits") >= 1.0,
         "deliveries to hanging receivers still wait"
     );
     // Another namespace has connections of its own.

@@ -1,8 +1,8 @@
-//! The gRPC API: the same verbs as HTTP, on the same port, for callers in a hurry.
+//! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
-//! In: messages of `punctual-proto`. Out: commands to owners, deliveries of the hub. `tasks` and `workers` hold the calls; `convert`
-//! and, for what goes out to workers, `deliveries` are the only files that know both the wire and the core.
-//! Invariant: every batch, message and line of a stream has a bound; a stream ends when the broker drains.
+//! `tasks` and `workers` hold the calls. `convert` and `deliveries` are the only files that know
+//! both messages and the types of the core. Batches, messages and what a stream keeps pending are
+//! bounded, and streams end when the broker drains.
 
 mod convert;
 mod deliveries;
@@ -27,23 +27,24 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::auth::Who;
+use crate::auth::Identity;
 use crate::broker::Broker;
 use crate::listen;
 use crate::peer;
-use tasks::TasksDoor;
-use workers::WorkersDoor;
+use crate::problem::Problem;
+use tasks::TasksApi;
+use workers::WorkersApi;
 
-/// The largest message: ten thousand tasks of eight hundred bytes, or thirty with the largest payload.
+/// Bytes of a message: 10000 tasks of 800 bytes, or 30 with the largest payload.
 const MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// All services, with health and reflection, as routes beside those of HTTP.
+/// Returns all gRPC services, with health and reflection, as routes.
 pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
-    // Tokens of an earlier run must not be taken for tokens of this one.
+    // Workers compare this to recognize a restart: delivery tokens of an earlier run are stale.
     let run = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-    let tasks = TasksServer::new(TasksDoor::new(Arc::clone(broker)))
+    let tasks = TasksServer::new(TasksApi::new(Arc::clone(broker)))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let workers = WorkersDoor::new(Arc::clone(broker), run);
+    let workers = WorkersApi::new(Arc::clone(broker), run);
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report_health(reporter, broker.draining.clone()));
     let reflection = || {
@@ -53,79 +54,86 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     };
     let mut routes = Routes::builder();
     routes.add_service(tasks).add_service(workers).add_service(health);
-    // Some tools still ask in the older dialect.
+    // Some tools still use the older version of the protocol.
     match (reflection().build_v1(), reflection().build_v1alpha()) {
         (Ok(v1), Ok(v1alpha)) => _ = routes.add_service(v1).add_service(v1alpha),
-        (Err(error), _) | (_, Err(error)) => tracing::error!(%error, "there is no reflection"),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "gRPC reflection not available")
+        }
     }
-    // What is no call of gRPC is answered by the routes of HTTP.
+    // Paths that match no gRPC method are handled by the HTTP routes.
     let routes = routes.routes().into_axum_router().reset_fallback();
-    let routes = routes.layer(from_fn_with_state(Arc::clone(broker), pass));
+    let routes = routes.layer(from_fn_with_state(Arc::clone(broker), check_call));
     let Some(shared) = &broker.cluster else {
         return routes;
     };
-    // Peers are answered to the end: they have what this broker lets go of.
-    let door = peer::server(Arc::clone(broker), shared.secret.clone());
+    // Other brokers are served until the end: they receive the partitions of a draining broker.
+    let peer_service = peer::server(Arc::clone(broker), shared.secret.clone());
     let mut peers = Routes::builder();
-    peers.add_service(door);
+    peers.add_service(peer_service);
     let peers = peers.routes().into_axum_router().reset_fallback();
-    routes.merge(peers.layer(from_fn_with_state(Arc::clone(broker), pass_peers)))
+    routes.merge(peers.layer(from_fn_with_state(Arc::clone(broker), check_origin)))
 }
 
-/// Calls that are under way end by themselves; new ones are refused, but for those that ask whether they would be.
-async fn pass(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
+/// Refuses new calls while the broker drains, except health checks. Calls in flight end by
+/// themselves.
+async fn check_call(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
     if broker.is_draining() && !request.uri().path().starts_with("/grpc.health.") {
-        return Status::unavailable("the broker is stopping").into_http();
+        return convert::to_status(&Problem::stopping()).into_http();
     }
-    pass_peers(State(broker), request, next).await
+    check_origin(State(broker), request, next).await
 }
 
-/// A page of a stranger is refused; a peer says who it is in the call.
-async fn pass_peers(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
-    if let Err(problem) = broker.strangers.check(request.uri(), request.headers()) {
-        listen::read_off(request.version(), request.into_body()).await;
+/// Refuses calls of web pages of other origins. Other brokers authenticate inside the call.
+async fn check_origin(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
+    if let Err(problem) = broker.browser_policy.check(request.uri(), request.headers()) {
+        listen::discard_body(request.version(), request.into_body()).await;
         return problem.into_response();
     }
     drop(broker);
     next.run(request).await
 }
 
-/// Serving until the broker drains.
+/// Reports `SERVING` until the broker drains.
 async fn report_health(reporter: HealthReporter, mut draining: watch::Receiver<bool>) {
-    reporter.set_serving::<TasksServer<TasksDoor>>().await;
-    reporter.set_serving::<WorkersDoor>().await;
-    drains(&mut draining).await;
+    reporter.set_serving::<TasksServer<TasksApi>>().await;
+    reporter.set_serving::<WorkersApi>().await;
+    drained(&mut draining).await;
     reporter.set_service_status("", ServingStatus::NotServing).await;
-    reporter.set_not_serving::<TasksServer<TasksDoor>>().await;
-    reporter.set_not_serving::<WorkersDoor>().await;
+    reporter.set_not_serving::<TasksServer<TasksApi>>().await;
+    reporter.set_not_serving::<WorkersApi>().await;
 }
 
-/// Who calls, by the metadata of the call.
-fn who(broker: &Broker, metadata: &MetadataMap) -> Result<Who, Status> {
+/// The caller, by the `authorization` metadata of the call.
+fn identify(broker: &Broker, metadata: &MetadataMap) -> Result<Identity, Status> {
     let authorization = metadata.get("authorization").map(|value| value.as_bytes());
-    let who = broker.tokens.who(authorization);
-    who.ok_or_else(|| Status::unauthenticated("a valid token is needed: `authorization: Bearer …`"))
+    let identity = broker.tokens.identify(authorization);
+    identity.ok_or_else(|| convert::to_status(&Problem::unauthenticated()))
 }
 
-/// Whether a caller may do something in a namespace.
-fn admit(who: &Who, namespace: &Namespace) -> Result<(), Status> {
-    if who.may(namespace) {
+/// Checks that a caller may use a namespace.
+fn authorize(identity: &Identity, namespace: &Namespace) -> Result<(), Status> {
+    if identity.may_use(namespace) {
         return Ok(());
     }
-    Err(Status::permission_denied(format!("this token is not for namespace {namespace}")))
+    Err(convert::to_status(&Problem::namespace_forbidden(namespace)))
 }
 
-/// The namespace of a call, if its caller may be there.
-fn admitted(broker: &Broker, metadata: &MetadataMap, name: &str) -> Result<Namespace, Status> {
-    // First who, then what: a stranger learns nothing about names.
-    let who = who(broker, metadata)?;
+/// The namespace of a call, if its caller may use it.
+fn authorized_namespace(
+    broker: &Broker,
+    metadata: &MetadataMap,
+    name: &str,
+) -> Result<Namespace, Status> {
+    // The token is checked first, so that callers without one learn nothing about names.
+    let identity = identify(broker, metadata)?;
     let namespace = Namespace::new(name).map_err(convert::invalid)?;
-    admit(&who, &namespace)?;
+    authorize(&identity, &namespace)?;
     Ok(namespace)
 }
 
-/// Resolves when the broker stops taking.
-async fn drains(draining: &mut watch::Receiver<bool>) {
-    // An error means that the broker is gone altogether.
+/// Resolves when the broker drains.
+async fn drained(draining: &mut watch::Receiver<bool>) {
+    // An error means that the broker was dropped.
     _ = draining.wait_for(|draining| *draining).await;
 }

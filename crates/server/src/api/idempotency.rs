@@ -1,55 +1,54 @@
-//! `Idempotency-Key`: the same request, sent again, creates nothing further.
+//! `Idempotency-Key`: the same request, sent again, creates nothing.
 //!
-//! In: the header, and each task as it was sent. Out: a [`Receipt`] for the engine: a name made of the key, the place of the task in
-//! its request and the key of the task, and a digest of what was sent. Both are hashes, so that neither can be too long.
+//! Each task of a request gets a [`Receipt`]: a name made of the idempotency key, the position of
+//! the task in the request and the key of the task, and a digest of the task as it was sent. Both
+//! are hashes, so their lengths are bounded.
 //!
-//! A task without a key of its own lives where its receipt leads, and its owner sees at once whether the idempotency key stands for something else. A named one lives
-//! where its name leads; so the idempotency key is bound to it first, at the owner that the idempotency key leads to.
+//! A task without a key is stored in the partition of its receipt, so its owner sees at once
+//! whether the idempotency key was used for something else. A task with a key is stored in the
+//! partition of that key. So the idempotency key is first bound to it by the owner of the receipt's
+//! partition.
 
 use std::sync::Arc;
 
-use axum::extract::OptionalFromRequestParts;
 use http::HeaderName;
-use http::request::Parts;
 use punctual_core::{
     IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
 };
 use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand};
 
-use super::calls::Calls;
-use super::error::Problem;
-use super::request;
+use super::command_batch::{CommandBatch, expect_bound, next_result};
 use crate::routing::Owners;
 
-/// What makes a request repeatable.
-pub(crate) const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+/// The header that makes a request safe to repeat.
+pub(crate) const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A caller's idempotency key.
 #[derive(Debug, Clone)]
 pub(crate) struct Idempotency(String);
 
 impl Idempotency {
-    /// Takes a key within its limits.
+    /// Checks the length of a key.
     pub(crate) fn new(key: &str) -> Result<Self, Invalid> {
         let len = key.len();
         if !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&len) {
             let problem = format!("must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, has {len}");
-            return Err(Invalid::new(HEADER.as_str(), problem));
+            return Err(Invalid::new(IDEMPOTENCY_HEADER.as_str(), problem));
         }
         Ok(Self(key.to_owned()))
     }
 
-    /// What is remembered of one task of the request.
+    /// The receipts of one task of the request.
     fn receipts(&self, key: Option<&TaskKey>, index: usize, sent: &[u8]) -> Receipts {
         let digest = blake3::hash(sent.trim_ascii()).to_hex().to_string();
         let receipt = |key: &str| {
             let mut name = blake3::Hasher::new();
             for part in [self.0.as_bytes(), &index.to_be_bytes(), key.as_bytes()] {
-                // Lengths keep the parts from running together.
+                // With their lengths, different parts never give the same input.
                 name.update(&part.len().to_be_bytes()).update(part);
             }
             let name = name.finalize().to_hex();
-            let key = TaskKey::new(&name).expect("letters and digits");
+            let key = TaskKey::new(&name).expect("hexadecimal digits are a valid key");
             Receipt { key, digest: digest.clone() }
         };
         match key {
@@ -59,16 +58,17 @@ impl Idempotency {
     }
 }
 
-/// What is remembered under an idempotency key.
+/// What is stored of one task under an idempotency key.
 #[derive(Debug, PartialEq, Eq)]
 struct Receipts {
-    /// Where the idempotency key alone leads: which task it stands for. The receipt itself, for a task without a name.
+    /// What the idempotency key is bound to first. `None` for a task without a key, whose receipt
+    /// does it.
     binding: Option<Receipt>,
-    /// Beside the task.
+    /// Stored together with the task.
     receipt: Receipt,
 }
 
-/// A task to be created, once if it was sent under an idempotency key.
+/// A task to create; at most once if it was sent with an idempotency key.
 #[derive(Debug)]
 pub(crate) struct Creation {
     new_task: NewTask,
@@ -76,7 +76,7 @@ pub(crate) struct Creation {
 }
 
 impl Creation {
-    /// The task at a place of its request, with the bytes that it was read from.
+    /// `index` is the position of the task in its request, `sent` the bytes it was parsed from.
     pub(crate) fn new(
         new_task: NewTask,
         index: usize,
@@ -87,11 +87,11 @@ impl Creation {
         Self { new_task, receipts }
     }
 
-    fn is_to_be_bound(&self) -> bool {
+    fn needs_binding(&self) -> bool {
         self.receipts.as_ref().is_some_and(|receipts| receipts.binding.is_some())
     }
 
-    /// What is asked first, and of whom.
+    /// The command that binds the idempotency key, and its partition.
     fn binding(&self, partitions: Partitions) -> Option<(PartitionId, Command)> {
         let binding = self.receipts.as_ref()?.binding.clone()?;
         let namespace = self.new_task.namespace.clone();
@@ -99,64 +99,56 @@ impl Creation {
         Some((partition, Command::Bind(namespace, binding)))
     }
 
-    /// What is asked then; and of whom, unless anybody will do.
-    pub(crate) fn order(
+    /// The command that creates the task, and its partition; `None` if any partition will do.
+    pub(crate) fn into_command(
         self,
         condition: Condition,
         partitions: Partitions,
     ) -> (Option<PartitionId>, ScheduleCommand) {
         let Self { new_task, receipts } = self;
         let receipt = receipts.map(|receipts| receipts.receipt);
-        let partition = place(&new_task, receipt.as_ref(), partitions);
+        let partition = partition_for(&new_task, receipt.as_ref(), partitions);
         (partition, ScheduleCommand { new_task: new_task.into(), condition, receipt })
     }
 }
 
-/// Binds idempotency keys to the named tasks among them. One whose key stands for another task is not created.
-pub(crate) async fn bound<E: From<EngineError>>(
+/// Binds the idempotency key to each task that has a key. A task whose idempotency key was used for
+/// another task becomes an error.
+pub(crate) async fn bind_all<E: From<EngineError>>(
     owners: &Arc<Owners>,
     creations: Vec<Result<Creation, E>>,
 ) -> Vec<Result<Creation, E>> {
-    if !creations.iter().flatten().any(Creation::is_to_be_bound) {
+    if !creations.iter().flatten().any(Creation::needs_binding) {
         return creations;
     }
-    let mut calls = Calls::default();
+    let mut batch = CommandBatch::default();
     let bindings = creations.iter().flatten().filter_map(|one| one.binding(owners.partitions()));
-    bindings.for_each(|(partition, command)| calls.push(partition, command));
-    let mut told = calls.ask(owners).await.into_iter();
+    bindings.for_each(|(partition, command)| batch.push(partition, command));
+    let mut replies = batch.run(owners).await.into_iter();
     let bound = creations.into_iter().map(|creation| {
         let creation = creation?;
-        if creation.is_to_be_bound() {
-            told.next().unwrap_or(Err(EngineError::Stopped))?;
+        if creation.needs_binding() {
+            next_result(&mut replies).and_then(|reply| expect_bound(&reply))?;
         }
         Ok(creation)
     });
     bound.collect()
 }
 
-/// The same for one.
-pub(crate) async fn bound_one<E: From<EngineError>>(
+/// Binds the idempotency key to one task.
+pub(crate) async fn bind_one<E: From<EngineError>>(
     owners: &Arc<Owners>,
     creation: Creation,
 ) -> Result<Creation, E> {
-    if !creation.is_to_be_bound() {
+    if !creation.needs_binding() {
         return Ok(creation);
     }
-    let mut bound = bound(owners, vec![Ok(creation)]).await;
-    bound.pop().unwrap_or_else(|| Err(EngineError::Stopped.into()))
+    let mut bound = bind_all(owners, vec![Ok(creation)]).await;
+    bound.pop().unwrap_or_else(|| Err(EngineError::Lost.into()))
 }
 
-impl<S: Send + Sync> OptionalFromRequestParts<S> for Idempotency {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
-        let key = request::header(&parts.headers, &HEADER)?;
-        Ok(key.map(Self::new).transpose()?)
-    }
-}
-
-/// Where a task lives that cannot live anywhere: by its key, or else by its receipt.
-fn place(
+/// The partition of a task: that of its key, or else of its receipt. `None` if it has neither.
+fn partition_for(
     new_task: &NewTask,
     receipt: Option<&Receipt>,
     partitions: Partitions,
@@ -176,17 +168,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_tells_keys_places_and_tasks_apart() {
+    fn receipts_differ_by_idempotency_key_position_and_task() {
         let [a, b] = ["a", "b"].map(|key| Idempotency::new(key).unwrap());
         let named = TaskKey::new("k").unwrap();
         let first = a.receipts(None, 0, b"{}");
         assert_eq!(first, a.receipts(None, 0, b" {}\n"), "the same");
         assert_ne!(first.receipt.key, b.receipts(None, 0, b"{}").receipt.key, "another key");
-        assert_ne!(first.receipt.key, a.receipts(None, 1, b"{}").receipt.key, "another place");
+        assert_ne!(first.receipt.key, a.receipts(None, 1, b"{}").receipt.key, "another position");
         let other = a.receipts(None, 0, b"[]").receipt;
         assert_eq!(first.receipt.key, other.key);
         assert_ne!(first.receipt.digest, other.digest, "another body");
-        // Named or not, what the key stands for is found in the same place.
+        // With a task key or without, the idempotency key leads to the same receipt.
         let of_named = a.receipts(Some(&named), 0, b"{}");
         assert_ne!(first.receipt.key, of_named.receipt.key, "another task");
         assert_eq!(of_named.binding, Some(first.receipt));

@@ -1,6 +1,6 @@
-//! Metrics of brokers that share a store: who holds what, how hand-overs go, what the store and the others answer.
+//! Metrics of brokers that share a store: ownership, hand-overs, forwarded calls and store calls.
 //!
-//! Labels are partitions, of which there are at most 4,096, and closed sets of words.
+//! Labels are partitions, of which there are at most 4096, and fixed sets of words.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -16,15 +16,15 @@ use prometheus_client::registry::Registry;
 use punctual_core::{Epoch, PartitionId};
 use std::collections::BTreeSet;
 
-/// Bounds of a call of the store in seconds: a server beside us to one that is away.
+/// Buckets of a store call in seconds: from a server nearby to one that does not answer.
 const CALL_BOUNDS: [f64; 12] =
     [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0];
-/// Bounds of a hand-over in seconds: nobody notices to somebody calls.
+/// Buckets of a hand-over in seconds.
 const HAND_OVER_BOUNDS: [f64; 9] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0];
 
-/// What came of a call that was forwarded.
+/// The result of a forwarded call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+#[expect(non_camel_case_types, reason = "variants are the label values")]
 pub(crate) enum Forwarded {
     answered,
     elsewhere,
@@ -33,9 +33,9 @@ pub(crate) enum Forwarded {
     refused,
 }
 
-/// What a store was asked.
+/// The kind of a store call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "this is how they are spelled on the page")]
+#[expect(non_camel_case_types, reason = "variants are the label values")]
 pub(crate) enum StoreCall {
     apply,
     load,
@@ -89,22 +89,27 @@ impl SharedMetrics {
             rewound: Counter::default(),
         };
         let m = &metrics;
-        let epoch = "Under which epoch this broker holds a partition";
+        let epoch = "Epoch under which this broker owns a partition";
         registry.register("partition_epoch", epoch, m.epochs.clone());
-        registry.register("partitions_held", "Partitions of this broker", m.held.clone());
-        registry.register("leader", "Whether this broker leads: 1 if so", m.leader.clone());
-        registry.register("brokers", "Brokers that share the store", m.brokers.clone());
-        let stale = "Writes that were refused because their epoch was over";
+        registry.register("partitions_held", "Partitions that this broker owns", m.held.clone());
+        registry.register("leader", "1 if this broker is the leader, else 0", m.leader.clone());
+        registry.register(
+            "brokers",
+            "Brokers that share the store and are alive",
+            m.brokers.clone(),
+        );
+        let stale = "Writes that the store refused because their epoch is old";
         registry.register("stale_epoch_rejected", stale, m.stale.clone());
-        let hand_over = "How long partitions that were handed over had no owner";
+        let hand_over = "How long a partition had no owner during a hand-over, in seconds";
         registry.register("hand_over_seconds", hand_over, m.hand_over_seconds.clone());
-        let skew = "How far this broker's clock is ahead of the others', if it is too far";
+        let skew =
+            "How far this broker's clock is ahead of the others, in seconds; 0 if within bounds";
         registry.register("clock_skew_seconds", skew, m.skew_seconds.clone());
-        let forwarded = "Calls that were forwarded to other brokers";
+        let forwarded = "Calls that were forwarded to other brokers, by result";
         registry.register("forwarded", forwarded, m.forwarded.clone());
-        let calls = "How long a shared store took to answer";
+        let calls = "Duration of a call of the shared store, in seconds";
         registry.register("store_call_seconds", calls, m.calls.clone());
-        let rewound = "How often a shared store had lost what it had answered";
+        let rewound = "How often the shared store has lost acknowledged writes";
         registry.register("store_rewound", rewound, m.rewound.clone());
         metrics
     }

@@ -1,16 +1,14 @@
-//! Wire conversion of gRPC: the one file in which messages become tasks, and tasks messages.
+//! Converts between gRPC messages and the types of the core.
 //!
-//! In: a message, as untrusted as it comes. Out: a checked value of the core, or an [`Invalid`] that names the field in the words of
-//! the HTTP API. And back.
-//! Not here: deliveries, which are spelled without becoming messages (`deliveries`).
-//! Invariant: nothing that is kept shares memory with the message that it came in.
+//! Messages are untrusted: they become checked values, or an [`Invalid`] that names the field as
+//! HTTP does. No value keeps a part of the message alive that it came in. Deliveries are not
+//! converted but encoded directly (`deliveries`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use prost::Message;
 use punctual_core::{
     Backoff, Cron, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Misfire,
@@ -20,20 +18,19 @@ use punctual_core::{
 use punctual_engine::{Cancelled, Condition, EngineError, Push, Scheduled};
 use punctual_proto::v1;
 use serde::de::IgnoredAny;
+use tonic::Status;
 use tonic::metadata::MetadataValue;
-use tonic::{Code, Status};
 
-use crate::api::error::{FULL, LOST, Problem};
-use crate::api::task::{check_headers, check_json, factor_thousandths};
-use crate::api::when::When;
 use crate::courier::queue::{LeaseToken, Settlement};
+use crate::problem::{Problem, TaskRef};
+use crate::task_form::{ScheduleFields, check_headers, check_json, factor_thousandths};
 
 const JSON: &str = "application/json";
 const OCTETS: &str = "application/octet-stream";
-/// Where the whole problem stands beside a status.
+/// The metadata key of the problem message of a status.
 const PROBLEM_METADATA: &str = "punctual-problem-bin";
 
-/// Checks a task as it was sent.
+/// Converts and checks a task.
 pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTask, Invalid> {
     let schedule = schedule(&sent)?;
     let target = target(sent.target)?;
@@ -61,25 +58,25 @@ pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTa
 
 fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
     use v1::new_task::When as Sent;
-    let mut when = When {
+    let mut fields = ScheduleFields {
         postpone_max: given(sent.postpone_max_ms),
         on_return: sent.on_return.then_some(true),
-        ..When::default()
+        ..ScheduleFields::default()
     };
     match &sent.when {
-        Some(Sent::InMs(delay)) => when.delay = Some(millis(*delay)),
-        Some(Sent::AtMs(at)) => when.at = Some(timestamp("at", *at)?),
-        Some(Sent::EveryMs(interval)) => when.every = Some(millis(*interval)),
-        Some(Sent::WithinMs(within)) => when.within = Some(millis(*within)),
+        Some(Sent::InMs(delay)) => fields.delay = Some(millis(*delay)),
+        Some(Sent::AtMs(at)) => fields.at = Some(timestamp("at", *at)?),
+        Some(Sent::EveryMs(interval)) => fields.every = Some(millis(*interval)),
+        Some(Sent::WithinMs(within)) => fields.within = Some(millis(*within)),
         Some(Sent::Cron(cron)) => {
-            when.cron = Some(&cron.expression);
-            when.timezone = Some(cron.timezone.as_str()).filter(|name| !name.is_empty());
-            when.dst_gap = match known("dst.gap", cron.dst_gap)? {
+            fields.cron = Some(&cron.expression);
+            fields.timezone = Some(cron.timezone.as_str()).filter(|name| !name.is_empty());
+            fields.dst_gap = match known("dst.gap", cron.dst_gap)? {
                 v1::Gap::Unspecified => None,
                 v1::Gap::After => Some(Gap::After),
                 v1::Gap::Skip => Some(Gap::Skip),
             };
-            when.dst_overlap = match known("dst.overlap", cron.dst_overlap)? {
+            fields.dst_overlap = match known("dst.overlap", cron.dst_overlap)? {
                 v1::Twice::Unspecified => None,
                 v1::Twice::Once => Some(Twice::Once),
                 v1::Twice::Both => Some(Twice::Both),
@@ -88,29 +85,29 @@ fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
         None => {}
     }
     if let Some(series) = &sent.series {
-        when.starts_at = series.starts_at_ms.map(|at| timestamp("starts_at", at)).transpose()?;
-        when.ends_at = series.ends_at_ms.map(|at| timestamp("ends_at", at)).transpose()?;
-        when.count = series.count;
-        when.jitter = given(series.jitter_ms);
-        when.misfire = match known("misfire", series.misfire)? {
+        fields.starts_at = series.starts_at_ms.map(|at| timestamp("starts_at", at)).transpose()?;
+        fields.ends_at = series.ends_at_ms.map(|at| timestamp("ends_at", at)).transpose()?;
+        fields.count = series.count;
+        fields.jitter = given(series.jitter_ms);
+        fields.misfire = match known("misfire", series.misfire)? {
             v1::Misfire::Unspecified => None,
             v1::Misfire::FireOnce => Some(Misfire::FireOnce),
             v1::Misfire::FireAll => Some(Misfire::FireAll),
             v1::Misfire::Skip => Some(Misfire::Skip),
         };
-        when.overlap = match known("overlap", series.overlap)? {
+        fields.overlap = match known("overlap", series.overlap)? {
             v1::Overlap::Unspecified => None,
             v1::Overlap::Allow => Some(Overlap::Allow),
             v1::Overlap::Skip => Some(Overlap::Skip),
             v1::Overlap::QueueOne => Some(Overlap::QueueOne),
         };
     }
-    when.schedule()
+    fields.schedule()
 }
 
-/// One of the values that an enum of ours has.
+/// Reads the number of an enum; refuses numbers that this version does not know.
 pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Invalid> {
-    E::try_from(number).map_err(|_| Invalid::new(field, "is not known"))
+    E::try_from(number).map_err(|_| Invalid::new(field, "is an unknown enum value"))
 }
 
 fn target(target: Option<v1::Target>) -> Result<Target, Invalid> {
@@ -136,7 +133,7 @@ fn payload(payload: &Bytes, content_type: &str) -> Result<Payload, Invalid> {
     if payload.is_empty() && content_type.is_empty() {
         return Ok(Payload::Empty);
     }
-    // A slice would keep the whole message in memory for as long as the task lives.
+    // A slice would keep the whole message in memory as long as the task.
     let bytes = Bytes::copy_from_slice(payload);
     if content_type == JSON {
         let json = std::str::from_utf8(&bytes)
@@ -198,7 +195,7 @@ pub(super) fn push(to: Option<v1::touch_request::To>) -> Result<Push, Invalid> {
     }
 }
 
-/// A time that was sent; zero is 1970.
+/// A time that was sent; zero is 1970, not absent.
 pub(super) fn timestamp(field: &str, millis: u64) -> Result<Timestamp, Invalid> {
     Timestamp::try_from_millis(i128::from(millis))
         .map_err(|error| Invalid::new(field, error.to_string()))
@@ -208,7 +205,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Zero means "not given".
+/// Zero means absent.
 fn given(millis: u64) -> Option<Duration> {
     (millis != 0).then(|| Duration::from_millis(millis))
 }
@@ -217,7 +214,7 @@ pub(super) fn as_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A task as it stands.
+/// A task with its state.
 pub(super) fn task(task: &Task) -> v1::Task {
     let firing = usize::from(task.state == TaskState::Firing);
     v1::Task {
@@ -244,7 +241,7 @@ fn state(state: TaskState) -> v1::TaskState {
     }
 }
 
-/// What was sent, with defaults filled in.
+/// The fields that were sent, defaults included.
 fn sent(task: &NewTask) -> v1::NewTask {
     use v1::new_task::When;
     let when = match &task.schedule {
@@ -366,16 +363,16 @@ pub(super) fn schedule_result(result: Result<Scheduled, Problem>) -> v1::Schedul
 }
 
 pub(super) fn cancel_result(result: Result<Cancelled, Problem>) -> v1::CancelResult {
-    use v1::cancel_result::Result as Told;
+    use v1::cancel_result::Result as Outcome;
     let result = match result {
-        Ok(Cancelled::Cancelled) => Told::Cancelled(v1::Cancelled {}),
+        Ok(Cancelled::Cancelled) => Outcome::Cancelled(v1::Cancelled {}),
         Ok(Cancelled::Firing(attempt)) => {
-            Told::Firing(v1::Firing { attempt: u32::from(attempt.get()) })
+            Outcome::Firing(v1::Firing { attempt: u32::from(attempt.get()) })
         }
         Ok(Cancelled::AlreadyFired(at)) => {
-            Told::AlreadyFired(v1::AlreadyFired { fired_at_ms: at.as_millis() })
+            Outcome::AlreadyFired(v1::AlreadyFired { fired_at_ms: at.as_millis() })
         }
-        Err(problem) => Told::Problem(to_problem(&problem)),
+        Err(problem) => Outcome::Problem(to_problem(&problem)),
     };
     v1::CancelResult { result: Some(result) }
 }
@@ -390,39 +387,24 @@ pub(super) fn to_problem(problem: &Problem) -> v1::Problem {
     }
 }
 
-/// A problem with a whole call.
+/// The status of a call that failed as a whole.
 pub(super) fn to_status(problem: &Problem) -> Status {
-    let (kind, status, detail, _) = problem.parts();
-    let code = match status {
-        _ if kind == LOST => Code::Unknown,
-        _ if kind == FULL => Code::ResourceExhausted,
-        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
-        StatusCode::FORBIDDEN => Code::PermissionDenied,
-        StatusCode::NOT_FOUND => Code::NotFound,
-        StatusCode::CONFLICT => Code::AlreadyExists,
-        StatusCode::PRECONDITION_FAILED => Code::FailedPrecondition,
-        StatusCode::PAYLOAD_TOO_LARGE => Code::OutOfRange,
-        StatusCode::INSUFFICIENT_STORAGE | StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
-        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
-        status if status.is_client_error() => Code::InvalidArgument,
-        _ => Code::Internal,
-    };
-    let mut told = Status::new(code, detail);
-    let whole = MetadataValue::from_bytes(&to_problem(problem).encode_to_vec());
-    told.metadata_mut().insert_bin(PROBLEM_METADATA, whole);
-    told
+    let mut status = Status::new(problem.code(), problem.detail());
+    let message = MetadataValue::from_bytes(&to_problem(problem).encode_to_vec());
+    status.metadata_mut().insert_bin(PROBLEM_METADATA, message);
+    status
 }
 
 pub(super) fn invalid(invalid: Invalid) -> Status {
     to_status(&Problem::from(invalid))
 }
 
-pub(super) fn failed(error: EngineError) -> Status {
-    to_status(&Problem::from(error))
+pub(super) fn failed(error: EngineError, task: TaskRef<'_>) -> Status {
+    to_status(&Problem::of_task(error, task))
 }
 
-/// What a worker says, word by word.
-pub(super) fn words(settle: v1::Settle) -> impl Iterator<Item = (LeaseToken, Settlement)> {
+/// The settlements of a message, with their tokens.
+pub(super) fn settlements(settle: v1::Settle) -> impl Iterator<Item = (LeaseToken, Settlement)> {
     let acks = settle.ack.into_iter().map(|token| (LeaseToken(token), Settlement::Ack));
     let fails = settle.fail.into_iter().map(|fail| {
         let retry_in = fail.retry_in_ms.map(millis);
@@ -440,7 +422,7 @@ pub(super) fn words(settle: v1::Settle) -> impl Iterator<Item = (LeaseToken, Set
     acks.chain(fails).chain(refusals).chain(extensions)
 }
 
-/// All tokens of a message, in the order of [`words`].
+/// All tokens of a message, in the order of [`settlements`].
 pub(super) fn tokens(settle: &v1::Settle) -> Vec<u64> {
     let fails = settle.fail.iter().map(|fail| fail.token);
     let refusals = settle.refuse.iter().map(|refuse| refuse.token);

@@ -1,8 +1,8 @@
-//! Spelling deliveries: they become bytes straight from where the hub has them.
+//! Encodes deliveries for workers directly, without building messages first.
 //!
-//! In: what goes out to a worker. Out: the bytes of a `BrokerMessage`. Most of what a broker sends are deliveries, and messages that are
-//! built only to be written cost six allocations each; everything else is written by the generated code.
-//! Invariant: the bytes are those that the generated code would write. The test below is what says so when the message gets another field.
+//! Most of what a broker sends are deliveries, and building a message for each costs six
+//! allocations. Everything else is encoded by the generated code. The bytes are those that the
+//! generated code would write; the test below fails if the message gets another field.
 
 use bytes::BufMut;
 use prost::Message as _;
@@ -16,19 +16,19 @@ use tonic_prost::ProstDecoder;
 use super::convert::as_millis;
 use crate::courier::queue::Leased;
 
-/// What goes out to a worker.
+/// A message to a worker.
 #[derive(Debug)]
-pub(super) enum Outgoing {
+pub(super) enum OutgoingMessage {
     Message(v1::BrokerMessage),
     Deliveries(Vec<Leased>),
 }
 
-/// How the stream of a worker is spelled.
+/// Encodes the messages of a worker's stream.
 #[derive(Debug, Default)]
 pub(super) struct WorkCodec;
 
 impl Codec for WorkCodec {
-    type Encode = Outgoing;
+    type Encode = OutgoingMessage;
     type Decode = v1::WorkerMessage;
     type Encoder = Self;
     type Decoder = ProstDecoder<v1::WorkerMessage>;
@@ -43,15 +43,15 @@ impl Codec for WorkCodec {
 }
 
 impl Encoder for WorkCodec {
-    type Item = Outgoing;
+    type Item = OutgoingMessage;
     type Error = Status;
 
-    fn encode(&mut self, item: Outgoing, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(&mut self, item: OutgoingMessage, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
         match item {
-            Outgoing::Message(message) => {
+            OutgoingMessage::Message(message) => {
                 message.encode(out).map_err(|error| Status::internal(error.to_string()))?;
             }
-            Outgoing::Deliveries(leased) => {
+            OutgoingMessage::Deliveries(leased) => {
                 let length = length_of(&leased);
                 out.reserve(length + LENGTH_BYTES_MAX);
                 put(out, length, &leased);
@@ -61,18 +61,18 @@ impl Encoder for WorkCodec {
     }
 }
 
-/// The field of `BrokerMessage`, and the one of `Deliveries`.
+/// The field of deliveries in `BrokerMessage`, and of one delivery in `Deliveries`.
 const DELIVERIES: u8 = 2;
 const DELIVERY: u8 = 1;
-/// A field's number and type, and its length.
+/// Bytes of a field's number and type, and of its length.
 const LENGTH_BYTES_MAX: usize = 1 + 10;
 
-/// The types of fields.
+/// The wire types of protobuf.
 const VARINT: u8 = 0;
 const FIXED: u8 = 1;
 const BYTES: u8 = 2;
 
-/// What a field holds. One that holds nothing, or zero, is not written.
+/// The value of a field. Empty values and zeros are not written.
 #[derive(Clone, Copy)]
 enum Value<'a> {
     Fixed(u64),
@@ -114,7 +114,7 @@ fn put_head(field: u8, length: usize, out: &mut impl BufMut) {
     encode_varint(length as u64, out);
 }
 
-/// The fields of a delivery, from the first on. A fire id begins with the id of its task.
+/// The fields of a delivery in the order of their numbers. A fire id begins with the task id.
 fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'a>; 13] {
     use Value::{Bytes, Fixed, Number};
     let Leased { token, delivery, lease } = leased;
@@ -145,14 +145,14 @@ fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'
     ]
 }
 
-/// How long the fields of a delivery are, all together.
+/// The encoded length of a delivery.
 fn delivery_length(leased: &Leased) -> usize {
     let fire_id = [0; FireId::LETTERS];
     let fields = fields(leased, &fire_id, &fire_id[..TaskId::LETTERS]);
     fields.into_iter().map(Value::length).sum()
 }
 
-/// How long a `Deliveries` with all of them is.
+/// The encoded length of `Deliveries`.
 fn length_of(leased: &[Leased]) -> usize {
     let lengths = leased.iter().map(delivery_length);
     lengths.map(|length| 1 + encoded_len_varint(length as u64) + length).sum()
@@ -194,7 +194,7 @@ mod tests {
         Leased { token: LeaseToken(token), delivery, lease: Duration::from_secs(30) }
     }
 
-    /// The same as a message.
+    /// The same delivery as a message of the generated code.
     fn message(leased: &Leased) -> v1::Delivery {
         let Leased { token, delivery, lease } = leased;
         let definition = &delivery.definition;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_are_spelled_as_the_generated_code_spells_them() {
+    fn deliveries_are_encoded_as_the_generated_code_encodes_them() {
         let all = vec![
             leased(u64::MAX, |_| {}),
             leased(0, |new_task| new_task.key = Some(TaskKey::new("ä key").unwrap())),
@@ -230,11 +230,11 @@ mod tests {
         for leased in [&all[..0], &all[..1], &all] {
             let deliveries = leased.iter().map(message).collect();
             let deliveries = v1::Deliveries { deliveries };
-            let tell = v1::broker_message::Message::Deliveries(deliveries);
-            let want = v1::BrokerMessage { message: Some(tell) }.encode_to_vec();
-            let mut spelled = Vec::new();
-            put(&mut spelled, length_of(leased), leased);
-            assert_eq!(spelled, want, "{} of them", leased.len());
+            let message = v1::broker_message::Message::Deliveries(deliveries);
+            let want = v1::BrokerMessage { message: Some(message) }.encode_to_vec();
+            let mut encoded = Vec::new();
+            put(&mut encoded, length_of(leased), leased);
+            assert_eq!(encoded, want, "{} of them", leased.len());
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Listing: a page in the order in which tasks are due, as HTTP lists it.
+//! The `List` call: a page of tasks in the order of `fire_at`.
 //!
-//! In: a filter and a cursor. Out: a page, and where the next one begins. Next door: `api/list` reads it, and knows who is firing.
-//! Invariant: nothing is left out. What makes a message too large begins the next page.
+//! `api/task_pages` reads the page. If the tasks do not fit one message, the rest is on the next
+//! page; no task is left out.
 
 use prost::Message;
 use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
@@ -10,14 +10,15 @@ use punctual_store::{Filter, Page, Position};
 use tonic::Status;
 
 use super::convert;
-use crate::api::list::{self, Wanted};
+use crate::api::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
 
-/// Tasks on a page.
+/// Tasks on a page at most.
 const LIMIT_MAX: usize = 1_000;
-/// Tasks on a page when nobody says.
+/// Tasks on a page by default.
 const LIMIT_DEFAULT: usize = 100;
-/// Bytes at which a page ends early: what clients take, with room for the largest task.
+/// A page ends at this size: with one more task of the largest size it is still below the 4 MiB
+/// that gRPC clients accept by default.
 const PAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 pub(super) async fn list(
@@ -30,16 +31,16 @@ pub(super) async fn list(
         0 => LIMIT_DEFAULT,
         limit => limit.min(LIMIT_MAX),
     };
-    let wanted = wanted(request.state).map_err(convert::invalid)?;
+    let state = state_filter(request.state).map_err(convert::invalid)?;
     let filter = filter(namespace, request).map_err(convert::invalid)?;
     let after = after.unwrap_or(Position::before(filter.from));
-    let page = list::page(broker, wanted, filter, Some(after), limit).await;
+    let page = task_page(broker, state, filter, Some(after), limit).await;
     let Page { items, next } = page.map_err(|problem| convert::to_status(&problem))?;
     let (mut tasks, mut bytes, mut end) = (Vec::new(), 0, next);
     for (index, task) in items.iter().enumerate() {
-        let told = convert::task(task);
-        bytes += told.encoded_len();
-        tasks.push(told);
+        let message = convert::task(task);
+        bytes += message.encoded_len();
+        tasks.push(message);
         if bytes > PAGE_BYTES_MAX && index + 1 < items.len() {
             end = Some(Position::of(task));
             break;
@@ -58,20 +59,20 @@ fn cursor(text: &str) -> Result<Option<Position>, Invalid> {
         let fire_at = Timestamp::try_from_millis(fire_at.parse().ok()?).ok()?;
         Some(Position { fire_at, id: id.parse::<TaskId>().ok()? })
     };
-    let problem = "must be the `next` of another page";
+    let problem = "must be the `next` of an earlier page";
     position().map(Some).ok_or_else(|| Invalid::new("cursor", problem))
 }
 
-fn wanted(state: i32) -> Result<Wanted, Invalid> {
-    // Not `request.state()`: it takes a number that it does not know for none, and all tasks would be listed.
+fn state_filter(state: i32) -> Result<StateFilter, Invalid> {
+    // `request.state()` would treat an unknown number as unspecified, and list all tasks.
     match convert::known("state", state)? {
-        v1::TaskState::Unspecified => Ok(Wanted::Living),
-        v1::TaskState::Scheduled => Ok(Wanted::Scheduled),
-        v1::TaskState::Firing => Ok(Wanted::Firing),
-        v1::TaskState::Paused => Ok(Wanted::Paused),
-        // Watches that have fired and were not touched since.
-        v1::TaskState::Done => Ok(Wanted::Done),
-        v1::TaskState::Dead => Ok(Wanted::Dead),
+        v1::TaskState::Unspecified => Ok(StateFilter::Living),
+        v1::TaskState::Scheduled => Ok(StateFilter::Scheduled),
+        v1::TaskState::Firing => Ok(StateFilter::Firing),
+        v1::TaskState::Paused => Ok(StateFilter::Paused),
+        // Watches that have fired and were not touched since; other tasks that are done have ended.
+        v1::TaskState::Done => Ok(StateFilter::Done),
+        v1::TaskState::Dead => Ok(StateFilter::Dead),
         v1::TaskState::Cancelled => {
             Err(Invalid::new("state", "must be scheduled, firing, paused, done or dead"))
         }

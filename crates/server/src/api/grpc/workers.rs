@@ -1,9 +1,10 @@
-//! `Workers`: one stream each, on which deliveries go and settlements come.
+//! The `Workers` service: one stream per worker, with deliveries one way and settlements the other.
 //!
-//! In: a hello, then settlements and credit. Out: deliveries up to that credit, and tokens that were stale.
-//! Invariants: settlements are read while deliveries wait to be sent, so neither side can hold the other; what waits for a worker
-//! that does not read is bounded by its credit. After credit zero is answered nothing more is sent.
-//! Next door: who gets what (`courier/hub`).
+//! A worker sends a hello, then settlements and credit. The broker sends deliveries up to that
+//! credit, and the tokens that were stale. Settlements are read while deliveries wait to be sent,
+//! so neither side blocks the other. What is pending for a worker that does not read is bounded by
+//! its credit. After the broker has acknowledged a credit of zero it sends no delivery.
+//! `courier/hub` decides which worker gets what.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use punctual_core::{Invalid, Namespace, Queue};
 use punctual_proto::v1;
-use punctual_proto::v1::broker_message::Message as Tell;
-use punctual_proto::v1::worker_message::Message as Told;
+use punctual_proto::v1::broker_message::Message as ToWorker;
+use punctual_proto::v1::worker_message::Message as FromWorker;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -22,41 +23,42 @@ use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::deliveries::{Outgoing, WorkCodec};
+use super::deliveries::{OutgoingMessage, WorkCodec};
 use super::tasks::namespace;
-use super::{MESSAGE_BYTES_MAX, admit, convert, drains, who};
+use super::{MESSAGE_BYTES_MAX, authorize, convert, drained, identify};
 use crate::broker::Broker;
 use crate::courier::queue::{Leased, SettleResult, SettleScope, StreamWorker};
 
-/// Messages on their way to the transport.
+/// Messages in the channel to the transport.
 const OUTGOING_MAX: usize = 2;
-/// Messages that wait for that; while there are more, nothing is read.
+/// Messages that wait for that channel. While there are more, nothing is read from the worker.
 const WAITING_MAX: usize = 64;
-/// Bytes of deliveries in one message: below the 4 MiB that gRPC clients take by default, with room for the largest payload.
+/// Bytes of deliveries in one message: with one more of the largest size it is still below the
+/// 4 MiB that gRPC clients accept by default.
 const DELIVERIES_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// What a delivery takes besides its payload and its key, at most: ids, names, numbers.
+/// Bytes of a delivery without its payload and its key, at most: ids, names, numbers.
 const DELIVERY_BYTES: usize = 512;
-/// Queues of one worker: it asks all of their lines.
+/// Queues of one worker.
 const QUEUES_MAX: usize = 64;
-/// How long a worker may take to say hello.
+/// How long a worker may take to send its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The one call of the service.
+/// The only method of the service.
 const WORK: &str = "/punctual.v1.Workers/Work";
 
-/// The service. Written out, because the generated one takes only messages that are built before they are spelled.
+/// The service. It is written by hand because the generated one encodes only generated messages.
 #[derive(Debug, Clone)]
-pub(super) struct WorkersDoor {
+pub(super) struct WorkersApi {
     broker: Arc<Broker>,
-    /// This run of this broker.
+    /// Identifies this run of the broker: delivery tokens of another run are stale.
     run: Arc<str>,
 }
 
-impl NamedService for WorkersDoor {
+impl NamedService for WorkersApi {
     const NAME: &'static str = v1::workers_server::SERVICE_NAME;
 }
 
-impl<B> Service<http::Request<B>> for WorkersDoor
+impl<B> Service<http::Request<B>> for WorkersApi
 where
     B: Body + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
@@ -70,30 +72,33 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let door = self.clone();
+        let service = self.clone();
         Box::pin(async move {
             if request.uri().path() != WORK {
-                return Ok(Status::unimplemented("there is one call, Work").into_http());
+                return Ok(Status::unimplemented(
+                    "unknown method; the only method of Workers is Work",
+                )
+                .into_http());
             }
             let max = Some(MESSAGE_BYTES_MAX);
             let mut grpc = Grpc::new(WorkCodec).apply_max_message_size_config(max, None);
-            Ok(grpc.streaming(door, request).await)
+            Ok(grpc.streaming(service, request).await)
         })
     }
 }
 
-impl StreamingService<v1::WorkerMessage> for WorkersDoor {
-    type Response = Outgoing;
-    type ResponseStream = ReceiverStream<Result<Outgoing, Status>>;
+impl StreamingService<v1::WorkerMessage> for WorkersApi {
+    type Response = OutgoingMessage;
+    type ResponseStream = ReceiverStream<Result<OutgoingMessage, Status>>;
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<v1::WorkerMessage>>) -> Self::Future {
-        let door = self.clone();
-        Box::pin(async move { door.work(request).await })
+        let service = self.clone();
+        Box::pin(async move { service.work(request).await })
     }
 }
 
-impl WorkersDoor {
+impl WorkersApi {
     pub(super) fn new(broker: Arc<Broker>, run: String) -> Self {
         Self { broker, run: run.into() }
     }
@@ -101,64 +106,64 @@ impl WorkersDoor {
     async fn work(
         &self,
         request: Request<Streaming<v1::WorkerMessage>>,
-    ) -> Result<Response<ReceiverStream<Result<Outgoing, Status>>>, Status> {
-        let who = who(&self.broker, request.metadata())?;
+    ) -> Result<Response<ReceiverStream<Result<OutgoingMessage, Status>>>, Status> {
+        let identity = identify(&self.broker, request.metadata())?;
         let mut incoming = request.into_inner();
         let hello = match timeout(HELLO_TIMEOUT, incoming.message()).await {
-            Ok(Ok(Some(v1::WorkerMessage { message: Some(Told::Hello(hello)) }))) => hello,
+            Ok(Ok(Some(v1::WorkerMessage { message: Some(FromWorker::Hello(hello)) }))) => hello,
             Ok(Err(status)) => return Err(status),
             Ok(Ok(_)) => return Err(convert::invalid(Invalid::new("hello", "must come first"))),
-            Err(_) => return Err(Status::deadline_exceeded("hello: did not come in time")),
+            Err(_) => return Err(Status::deadline_exceeded("hello: must be sent within 10s")),
         };
         let namespace = namespace(&hello.namespace)?;
-        admit(&who, &namespace)?;
+        authorize(&identity, &namespace)?;
         let queues = queues(&hello.queues).map_err(convert::invalid)?;
-        tracing::debug!(%namespace, queues = ?hello.queues, name = hello.name, "a worker has come");
+        tracing::debug!(%namespace, queues = ?hello.queues, name = hello.name, "worker connected");
         let worker = self.broker.hub.join(&namespace, &queues, hello.credit as usize);
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let welcome = Tell::Welcome(v1::Welcome { version, run: self.run.to_string() });
+        let welcome = ToWorker::Welcome(v1::Welcome { version, run: self.run.to_string() });
         let broker = Arc::clone(&self.broker);
         let waiting = VecDeque::from([message(welcome)]);
-        let session = Session { broker, namespace, worker, waiting };
-        tokio::spawn(session.run(incoming, outgoing));
+        let stream = WorkerStream { broker, namespace, worker, waiting };
+        tokio::spawn(stream.run(incoming, outgoing));
         Ok(Response::new(ReceiverStream::new(messages)))
     }
 }
 
-/// One worker's stream.
-struct Session {
+/// The stream of one worker.
+struct WorkerStream {
     broker: Arc<Broker>,
     namespace: Namespace,
     worker: StreamWorker,
-    /// What could not be sent yet.
-    waiting: VecDeque<Outgoing>,
+    /// Messages that wait for the channel.
+    waiting: VecDeque<OutgoingMessage>,
 }
 
-impl Session {
+impl WorkerStream {
     async fn run(
         mut self,
         mut incoming: Streaming<v1::WorkerMessage>,
-        outgoing: mpsc::Sender<Result<Outgoing, Status>>,
+        outgoing: mpsc::Sender<Result<OutgoingMessage, Status>>,
     ) {
         let mut draining = self.broker.draining.clone();
-        let mut drained = false;
+        let mut is_drained = false;
         loop {
             tokio::select! {
                 permit = outgoing.reserve(), if !self.waiting.is_empty() => {
-                    // A worker that is gone: what it has goes on until its lease ends.
+                    // The worker is gone; what it has leased stays leased until the lease ends.
                     let Ok(permit) = permit else { return };
                     if let Some(message) = self.waiting.pop_front() {
                         permit.send(Ok(message));
                     }
                 }
-                leased = self.worker.next(), if self.waiting.is_empty() && !drained => {
+                leased = self.worker.next(), if self.waiting.is_empty() && !is_drained => {
                     let Some(leased) = leased else { return };
                     self.deliver(leased);
                 }
-                told = incoming.message(), if self.waiting.len() < WAITING_MAX => match told {
-                    Ok(Some(told)) => {
-                        if let Err(status) = self.hear(told) {
+                message = incoming.message(), if self.waiting.len() < WAITING_MAX => match message {
+                    Ok(Some(message)) => {
+                        if let Err(status) = self.receive(message) {
                             _ = outgoing.send(Err(status)).await;
                             return;
                         }
@@ -166,14 +171,14 @@ impl Session {
                     Ok(None) => break,
                     Err(_) => return,
                 },
-                () = drains(&mut draining), if !drained => {
-                    drained = true;
+                () = drained(&mut draining), if !is_drained => {
+                    is_drained = true;
                     self.stop_delivering();
-                    self.waiting.push_back(message(Tell::Drain(v1::Drain {})));
+                    self.waiting.push_back(message(ToWorker::Drain(v1::Drain {})));
                 }
             }
         }
-        // The worker has said all. Ending the stream well tells it that everything was heard.
+        // The worker has sent everything. A stream that ends without error acknowledges all of it.
         for message in self.waiting {
             if outgoing.send(Ok(message)).await.is_err() {
                 return;
@@ -181,27 +186,27 @@ impl Session {
         }
     }
 
-    fn hear(&mut self, told: v1::WorkerMessage) -> Result<(), Status> {
-        match told.message {
-            Some(Told::Settle(settle)) => self.settle(settle),
-            Some(Told::Credit(0)) => {
+    fn receive(&mut self, received: v1::WorkerMessage) -> Result<(), Status> {
+        match received.message {
+            Some(FromWorker::Settle(settle)) => self.settle(settle),
+            Some(FromWorker::Credit(0)) => {
                 self.stop_delivering();
-                self.waiting.push_back(message(Tell::Credit(0)));
+                self.waiting.push_back(message(ToWorker::Credit(0)));
             }
-            Some(Told::Credit(credit)) => {
+            Some(FromWorker::Credit(credit)) => {
                 self.worker.set_credit(credit as usize);
-                self.waiting.push_back(message(Tell::Credit(credit)));
+                self.waiting.push_back(message(ToWorker::Credit(credit)));
             }
-            Some(Told::Hello(_)) => {
-                return Err(convert::invalid(Invalid::new("hello", "must come once")));
+            Some(FromWorker::Hello(_)) => {
+                return Err(convert::invalid(Invalid::new("hello", "must be sent once")));
             }
-            // A message of a later version of the protocol.
+            // An unknown message of a later version of the protocol.
             None => {}
         }
         Ok(())
     }
 
-    /// No more from here on: what was handed out already goes first.
+    /// Stops leasing; sends what was leased already.
     fn stop_delivering(&mut self) {
         self.worker.set_credit(0);
         while let Some(leased) = self.worker.next_now() {
@@ -219,38 +224,36 @@ impl Session {
         };
         if let Some(last) = deliveries.iter().position(too_many) {
             let rest = deliveries.split_off(last + 1);
-            self.waiting.push_back(Outgoing::Deliveries(deliveries));
+            self.waiting.push_back(OutgoingMessage::Deliveries(deliveries));
             return self.deliver(rest);
         }
         if !deliveries.is_empty() {
-            self.waiting.push_back(Outgoing::Deliveries(deliveries));
+            self.waiting.push_back(OutgoingMessage::Deliveries(deliveries));
         }
     }
 
     fn settle(&mut self, settle: v1::Settle) {
         let tokens = convert::tokens(&settle);
-        let heard = self
-            .broker
-            .hub
-            .settle(SettleScope::of_namespace(&self.namespace), convert::words(settle));
+        let scope = SettleScope::of_namespace(&self.namespace);
+        let results = self.broker.hub.settle(scope, convert::settlements(settle));
         let stale =
-            tokens.into_iter().zip(heard).filter(|(_, heard)| *heard == SettleResult::Stale);
+            tokens.into_iter().zip(results).filter(|(_, result)| *result == SettleResult::Stale);
         let tokens: Vec<u64> = stale.map(|(token, _)| token).collect();
         if !tokens.is_empty() {
-            self.waiting.push_back(message(Tell::Stale(v1::Stale { tokens })));
+            self.waiting.push_back(message(ToWorker::Stale(v1::Stale { tokens })));
         }
     }
 }
 
 fn queues(names: &[String]) -> Result<Vec<Queue>, Invalid> {
     if names.is_empty() || names.len() > QUEUES_MAX {
-        return Err(Invalid::new("queues", format!("must be from 1 to {QUEUES_MAX}")));
+        return Err(Invalid::new("queues", format!("must have 1 to {QUEUES_MAX} entries")));
     }
     let mut queues = Vec::with_capacity(names.len());
     for (index, name) in names.iter().enumerate() {
         let queue = Queue::new(name);
         let queue = queue.map_err(|it| Invalid::new(format!("queues[{index}]"), it.problem))?;
-        // Twice in line would be served twice.
+        // A queue that is named twice would get twice its share.
         if !queues.contains(&queue) {
             queues.push(queue);
         }
@@ -258,6 +261,6 @@ fn queues(names: &[String]) -> Result<Vec<Queue>, Invalid> {
     Ok(queues)
 }
 
-fn message(tell: Tell) -> Outgoing {
-    Outgoing::Message(v1::BrokerMessage { message: Some(tell) })
+fn message(message: ToWorker) -> OutgoingMessage {
+    OutgoingMessage::Message(v1::BrokerMessage { message: Some(message) })
 }

@@ -337,7 +337,7 @@ impl Hub {
     }
 
     fn count(&self, delivery: &Delivery, outcome: &Outcome) {
-        self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, outcome);
+        self.telemetry.attempt(delivery, outcome);
     }
 
     pub(super) fn dispatch_all(&self, lines: &[LineId]) {

@@ -186,7 +186,7 @@ impl ConnectionPool {
             if let Ok(checkout) = receiver.try_recv() {
                 return checkout;
             }
-            let _waits = self.telemetry.webhook_waits();
+            let _waits = self.telemetry.webhook_connection_waits();
             if let Ok(checkout) = receiver.await {
                 return checkout;
             }

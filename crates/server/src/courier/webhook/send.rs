@@ -98,7 +98,7 @@ impl HttpCourier {
             let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
             tracing::debug!(%fire_id, attempt, ?outcome, "attempt failed");
         }
-        self.telemetry.attempt(delivery.attempt, delivery.fire_at, delivery.fired_at, &outcome);
+        self.telemetry.attempt(delivery, &outcome);
         Some(outcome)
     }
 

@@ -1,9 +1,9 @@
-//! The forecast: how many fires are expected when.
+//! The forecast: how many fires are expected in each step of time.
 //!
-//! In: how far ahead, and in what steps. Out: a number per step: the fires that stand in the store by their `fire_at`, and those that
-//! follow from cron and every by their nominal times. A policy may leave some of them out; fires that were missed count as one.
-//! Bound: [`LOOKED_AT_MAX`] tasks are looked at, shared by all partitions, and [`WALKS_MAX`] times of cron expressions; beyond, the
-//! answer says that it is not complete and up to where it is.
+//! It counts the next fire of every task by its `fire_at`, and the later fires of cron and interval
+//! tasks by their nominal times. Policies may skip some of these; missed fires count as one.
+//! At most [`TASKS_MAX`] tasks, shared by all partitions, and [`CRON_TIMES_MAX`] times of cron
+//! expressions are counted. Beyond that the response says up to when it is complete.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -20,66 +20,79 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
-use super::error::Problem;
-use super::request::{Asked, In};
-use super::task::duration;
+use super::request::{PathNamespace, QueryParams};
+use super::response::{self, ApiResult};
 use crate::broker::Broker;
+use crate::problem::Problem;
 use crate::store::Store;
+use crate::task_form::parse_duration_field;
 
-/// Tasks looked at for one answer: about a second.
-const LOOKED_AT_MAX: usize = 100_000;
-/// Times of cron expressions that are walked through for one answer: about a second, on a thread of their own.
-const WALKS_MAX: usize = 1_000_000;
-/// Tasks read at once.
+/// Tasks that are read for one response: about a second.
+const TASKS_MAX: usize = 100_000;
+/// Times of cron expressions that are computed for one response: about a second, on a blocking
+/// thread.
+const CRON_TIMES_MAX: usize = 1_000_000;
+/// Tasks in one read.
 const PAGE: usize = 1000;
-/// Partitions read at once.
+/// Partitions that are read at the same time.
 const READS_MAX: usize = 8;
-/// Steps of one answer.
+/// Steps in one response.
 const STEPS_MAX: u128 = 1000;
-/// How far ahead.
+/// How far ahead a forecast goes at most.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 const AHEAD_DEFAULT: Duration = Duration::from_secs(86_400);
 const STEP_DEFAULT: Duration = Duration::from_secs(3600);
 const STEP_MIN: Duration = Duration::from_secs(1);
 
-/// Fires expected.
+/// Expected fires per step.
 #[derive(Debug, Serialize, ToSchema)]
-struct Forecast {
+#[schema(as = Forecast)]
+struct ForecastAnswer {
+    /// When the first step begins: now, in RFC 3339.
     from: String,
+    /// The length of a step, a duration.
     step: String,
-    /// Whether everything was looked at.
+    /// Whether every fire was counted.
     complete: bool,
-    /// If not: up to when.
+    /// If not: up to when every fire was counted, in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     complete_until: Option<String>,
-    /// What is overdue is in the first.
-    steps: Vec<Step>,
+    /// The steps in order. Overdue fires are in the first.
+    steps: Vec<ForecastStep>,
 }
 
+/// One step of time.
 #[derive(Debug, Serialize, ToSchema)]
-struct Step {
+#[schema(as = Step)]
+struct ForecastStep {
+    /// When the step begins, in RFC 3339.
     from: String,
+    /// How many fires are expected in it.
     fires: u64,
 }
 
-/// Fires expected per step. What is overdue counts in the first.
+/// Forecast fires
+///
+/// Counts the fires that are expected in each step of time from now on.
 #[utoipa::path(
     get, path = "/v1/{namespace}/forecast", tag = "statistics",
     params(
-        ("for" = Option<String>, Query, description = "how far ahead; 24h unless given, at most 366d"),
-        ("step" = Option<String>, Query, description = "1h unless given, at least 1s; at most 1000 steps"),
+        ("for" = Option<String>, Query, description =
+            "How far ahead, a duration from 1s to 366d. Default: 24h."),
+        ("step" = Option<String>, Query, description =
+            "The length of a step, a duration of at least 1s, so that there are at most 1000 \
+             steps. Default: 1h."),
     ),
-    responses((status = 200, description = "a number per step", body = Forecast))
+    responses((status = 200, description = "The steps.", body = ForecastAnswer))
 )]
 pub(crate) async fn forecast(
     State(broker): State<Arc<Broker>>,
-    In(namespace): In,
-    mut asked: Asked,
-) -> Answer {
-    let ahead = length(&mut asked, "for", AHEAD_DEFAULT, AHEAD_MAX)?;
-    let step = length(&mut asked, "step", STEP_DEFAULT, AHEAD_MAX)?;
-    asked.end()?;
+    PathNamespace(namespace): PathNamespace,
+    mut params: QueryParams,
+) -> ApiResult {
+    let ahead = length(&mut params, "for", AHEAD_DEFAULT, AHEAD_MAX)?;
+    let step = length(&mut params, "step", STEP_DEFAULT, AHEAD_MAX)?;
+    params.end()?;
     if ahead.as_millis().div_ceil(step.as_millis()) > STEPS_MAX {
         let problem = format!("must be long enough for at most {STEPS_MAX} steps");
         return Err(Invalid::new("step", problem).into());
@@ -88,38 +101,38 @@ pub(crate) async fn forecast(
     let mut filter = Filter::all(namespace);
     filter.state = Some(TaskState::Scheduled);
     filter.to = from.after(ahead);
-    let found = find_all(&broker, &filter, from).await?;
+    let due = find_all(&broker, &filter, from).await?;
     let counting = move || {
-        let mut counted = Counted::new(from, filter.to, step);
-        counted.count(found);
-        counted
+        let mut counts = FireCounts::new(from, filter.to, step);
+        counts.count(due);
+        counts
     };
-    // A million steps of a calendar take a while, and others want the thread.
-    let counted = tokio::task::spawn_blocking(counting).await;
-    let counted = counted.map_err(|error| StoreError::Unavailable(error.into()))?;
-    let steps = counted.fires.iter().zip(0u32..).map(|(fires, number)| Step {
+    // A million cron times would block the thread for other requests.
+    let counts = tokio::task::spawn_blocking(counting).await;
+    let counts = counts.map_err(|error| StoreError::Unavailable(error.into()))?;
+    let steps = counts.fires.iter().zip(0u32..).map(|(fires, number)| ForecastStep {
         from: from.after(step.saturating_mul(number)).to_string(),
         fires: *fires,
     });
-    answer::ok(&Forecast {
+    response::ok(&ForecastAnswer {
         from: from.to_string(),
         step: format_duration(step),
-        complete: counted.until.is_none(),
-        complete_until: counted.until.map(|until| until.max(from).to_string()),
+        complete: counts.until.is_none(),
+        complete_until: counts.until.map(|until| until.max(from).to_string()),
         steps: steps.collect(),
     })
 }
 
 fn length(
-    asked: &mut Asked,
+    params: &mut QueryParams,
     name: &str,
     default: Duration,
     max: Duration,
 ) -> Result<Duration, Problem> {
-    let Some(text) = asked.take(name)? else {
+    let Some(text) = params.take(name)? else {
         return Ok(default);
     };
-    let length = duration(name, &text)?;
+    let length = parse_duration_field(name, &text)?;
     if (STEP_MIN..=max).contains(&length) {
         return Ok(length);
     }
@@ -127,30 +140,30 @@ fn length(
     Err(Invalid::new(name, problem).into())
 }
 
-/// Everything that is to be counted.
+/// The fires to count.
 #[derive(Default)]
-struct Found {
-    /// Fires that stand in the store: present ones, and those beside them.
+struct DueFires {
+    /// Fires that the store has: the next one of each task, and overlapping ones.
     times: Vec<Timestamp>,
-    /// What follows them.
-    courses: Vec<Course>,
-    /// Up to when that is all, if there are more.
+    /// The fires after those.
+    series: Vec<FutureFires>,
+    /// Up to when these are all fires, if tasks were left out.
     until: Option<Timestamp>,
 }
 
-/// The fires of a series that are not given out yet.
-struct Course {
+/// The fires of a cron or interval task after its next one.
+struct FutureFires {
     schedule: Schedule,
     first: Timestamp,
-    /// How many, by its count.
+    /// How many are left by the `count` of the series.
     left: u32,
 }
 
-/// Reads what is due, of all partitions.
-async fn find_all(broker: &Broker, filter: &Filter, from: Timestamp) -> Result<Found, Problem> {
+/// Reads the tasks of all partitions.
+async fn find_all(broker: &Broker, filter: &Filter, from: Timestamp) -> Result<DueFires, Problem> {
     let partitions = broker.owners.partitions();
-    let share = (LOOKED_AT_MAX / usize::from(partitions.count())).max(1);
-    let mut all = Found::default();
+    let share = (TASKS_MAX / usize::from(partitions.count())).max(1);
+    let mut all = DueFires::default();
     let mut waiting = partitions.iter();
     let mut reads = JoinSet::new();
     loop {
@@ -163,43 +176,43 @@ async fn find_all(broker: &Broker, filter: &Filter, from: Timestamp) -> Result<F
         let Some(read) = reads.join_next().await else {
             return Ok(all);
         };
-        let found = read.map_err(|error| StoreError::Unavailable(error.into()))??;
-        all.times.extend(found.times);
-        all.courses.extend(found.courses);
-        all.until = [all.until, found.until].into_iter().flatten().min();
+        let due = read.map_err(|error| StoreError::Unavailable(error.into()))??;
+        all.times.extend(due.times);
+        all.series.extend(due.series);
+        all.until = [all.until, due.until].into_iter().flatten().min();
     }
 }
 
-/// Reads what is due in a partition, of at most `share` tasks.
+/// Reads at most `share` tasks of a partition.
 async fn find(
     store: &Store,
     partition: PartitionId,
     filter: &Filter,
     share: usize,
     from: Timestamp,
-) -> Result<Found, StoreError> {
-    let mut found = Found::default();
+) -> Result<DueFires, StoreError> {
+    let mut due = DueFires::default();
     let mut after = Position::START;
-    let mut looked_at = 0;
+    let mut count = 0;
     loop {
-        let limit = PAGE.min(share - looked_at);
+        let limit = PAGE.min(share - count);
         let page = store.list(partition, filter, after, limit).await?;
-        looked_at += page.items.len();
+        count += page.items.len();
         for task in &page.items {
-            found.add(task, from);
+            due.add(task, from);
         }
         match page.next {
-            None => return Ok(found),
-            Some(next) if looked_at >= share => {
-                found.until = Some(next.fire_at);
-                return Ok(found);
+            None => return Ok(due),
+            Some(next) if count >= share => {
+                due.until = Some(next.fire_at);
+                return Ok(due);
             }
             Some(next) => after = next,
         }
     }
 }
 
-impl Found {
+impl DueFires {
     fn add(&mut self, task: &Task, from: Timestamp) {
         self.times.push(task.fire_at);
         self.times.extend(task.overlapping.iter().map(|overlapping| overlapping.fire_at));
@@ -211,18 +224,18 @@ impl Found {
         let given = [task.given_at, task.resumes_at].into_iter().flatten().max();
         let mut latest = given.unwrap_or(task.nominal_at);
         if from.since(task.fire_at) > MISFIRE_AFTER {
-            // Those that were missed with the present one count as one.
+            // Missed fires count as one, the next fire.
             latest = schedule.last_until(latest, from.max(latest), 1).pop().unwrap_or(latest);
         }
         let left = series.count.map_or(u32::MAX, |count| count.saturating_sub(task.fires));
         if let Some(first) = schedule.next_at(latest).filter(|_| left > 0) {
-            self.courses.push(Course { schedule: schedule.clone(), first, left });
+            self.series.push(FutureFires { schedule: schedule.clone(), first, left });
         }
     }
 }
 
-/// Fires by step, and up to when that is all.
-struct Counted {
+/// Fires by step, and up to when they are complete.
+struct FireCounts {
     from: Timestamp,
     to: Timestamp,
     step_ms: u64,
@@ -230,7 +243,7 @@ struct Counted {
     until: Option<Timestamp>,
 }
 
-impl Counted {
+impl FireCounts {
     fn new(from: Timestamp, to: Timestamp, step: Duration) -> Self {
         let step_ms = u64::try_from(step.as_millis()).unwrap_or(u64::MAX).max(1);
         let length = to.as_millis().saturating_sub(from.as_millis());
@@ -238,46 +251,46 @@ impl Counted {
         Self { from, to, step_ms, fires: vec![0; steps], until: None }
     }
 
-    /// Counts everything, walking through at most [`WALKS_MAX`] times of cron expressions: in the order of time, so that up to where
-    /// that ends nothing is missing.
-    fn count(&mut self, found: Found) {
-        self.until = found.until;
-        for time in found.times {
+    /// Counts all fires. At most [`CRON_TIMES_MAX`] cron times are computed, in the order of time,
+    /// so that nothing is missing before the last of them.
+    fn count(&mut self, due: DueFires) {
+        self.until = due.until;
+        for time in due.times {
             self.add(time, 1);
         }
-        let mut walks = BinaryHeap::new();
-        for course in found.courses {
-            match &course.schedule {
+        let mut heap = BinaryHeap::new();
+        for fires in due.series {
+            match &fires.schedule {
                 Schedule::Every { interval, series } => {
-                    self.add_every(*interval, series.ends_at, &course);
+                    self.add_every(*interval, series.ends_at, &fires);
                 }
-                _ => walks.push(Reverse(Walk(course))),
+                _ => heap.push(Reverse(ByNextFire(fires))),
             }
         }
-        for _ in 0..WALKS_MAX {
-            let Some(Reverse(Walk(course))) = walks.pop() else { return };
-            if course.first >= self.to {
+        for _ in 0..CRON_TIMES_MAX {
+            let Some(Reverse(ByNextFire(fires))) = heap.pop() else { return };
+            if fires.first >= self.to {
                 return;
             }
-            self.add(course.first, 1);
-            let left = course.left - 1;
-            if let Some(first) = course.schedule.next_at(course.first).filter(|_| left > 0) {
-                walks.push(Reverse(Walk(Course { first, left, ..course })));
+            self.add(fires.first, 1);
+            let left = fires.left - 1;
+            if let Some(first) = fires.schedule.next_at(fires.first).filter(|_| left > 0) {
+                heap.push(Reverse(ByNextFire(FutureFires { first, left, ..fires })));
             }
         }
-        let reached = walks.pop().map(|Reverse(Walk(course))| course.first);
+        let reached = heap.pop().map(|Reverse(ByNextFire(fires))| fires.first);
         let reached = reached.filter(|at| *at < self.to);
         self.until = [self.until, reached].into_iter().flatten().min();
     }
 
-    /// The times of an interval need no walk.
-    fn add_every(&mut self, interval: Duration, ends_at: Option<Timestamp>, course: &Course) {
+    /// Counts the fires of an interval by division.
+    fn add_every(&mut self, interval: Duration, ends_at: Option<Timestamp>, series: &FutureFires) {
         let interval_ms = u64::try_from(interval.as_nanos().div_ceil(1_000_000));
         let interval_ms = interval_ms.unwrap_or(u64::MAX).max(1);
-        // The first time that is not meant any more.
+        // `ends_at` is inclusive.
         let ends_at = ends_at.map_or(u64::MAX, |at| at.as_millis().saturating_add(1));
         let end = self.to.as_millis().min(ends_at);
-        let (mut at, mut left) = (course.first.as_millis(), u64::from(course.left));
+        let (mut at, mut left) = (series.first.as_millis(), u64::from(series.left));
         while at < end && left > 0 {
             let index = self.index(Timestamp::from_millis(at));
             let step_end = match u64::try_from(index + 1) {
@@ -298,31 +311,31 @@ impl Counted {
         }
     }
 
-    /// What is overdue is in the first.
+    /// The step of a time; overdue times are in the first.
     fn index(&self, time: Timestamp) -> usize {
         let index = time.as_millis().saturating_sub(self.from.as_millis()) / self.step_ms;
         usize::try_from(index).unwrap_or(usize::MAX).min(self.fires.len() - 1)
     }
 }
 
-/// A course in the order of its next time.
-struct Walk(Course);
+/// Orders series by their next fire.
+struct ByNextFire(FutureFires);
 
-impl PartialEq for Walk {
+impl PartialEq for ByNextFire {
     fn eq(&self, other: &Self) -> bool {
         self.0.first == other.0.first
     }
 }
 
-impl Eq for Walk {}
+impl Eq for ByNextFire {}
 
-impl PartialOrd for Walk {
+impl PartialOrd for ByNextFire {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Walk {
+impl Ord for ByNextFire {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.first.cmp(&other.0.first)
     }
@@ -338,32 +351,33 @@ mod tests {
         Timestamp::from_millis(seconds * 1000)
     }
 
-    fn counted(courses: Vec<Course>, seconds: u64, step: u64) -> Counted {
-        let mut counted = Counted::new(at(1000), at(1000 + seconds), Duration::from_secs(step));
-        counted.count(Found { courses, ..Found::default() });
-        counted
+    fn counts(series: Vec<FutureFires>, seconds: u64, step: u64) -> FireCounts {
+        let mut counts = FireCounts::new(at(1000), at(1000 + seconds), Duration::from_secs(step));
+        counts.count(DueFires { series, ..DueFires::default() });
+        counts
     }
 
-    fn every(interval_ms: u64, first: u64, left: u32, series: Series) -> Course {
+    fn every(interval_ms: u64, first: u64, left: u32, series: Series) -> FutureFires {
         let interval = Duration::from_millis(interval_ms);
-        Course {
+        FutureFires {
             schedule: Schedule::Every { interval, series: series.into() },
             first: at(first),
             left,
         }
     }
 
-    fn seconds(first: u64, left: u32) -> Course {
+    fn seconds(first: u64, left: u32) -> FutureFires {
         let cron = Cron::new("* * * * * *", Zone::utc(), Dst::default()).unwrap();
         let series = Arc::new(Series::default());
-        Course { schedule: Schedule::Cron { cron: cron.into(), series }, first: at(first), left }
+        let schedule = Schedule::Cron { cron: cron.into(), series };
+        FutureFires { schedule, first: at(first), left }
     }
 
     #[test]
-    fn intervals_are_counted_by_step_and_end_where_they_end() {
+    fn fires_of_intervals_are_counted_per_step_until_the_series_ends() {
         let plain = Series::default;
         let ends = |seconds| Series { ends_at: Some(at(seconds)), ..Series::default() };
-        for (course, want) in [
+        for (series, want) in [
             (every(1000, 1000, u32::MAX, plain()), [10, 10, 5]),
             (every(1000, 1001, u32::MAX, plain()), [9, 10, 5]),
             (every(300, 1000, u32::MAX, plain()), [34, 33, 17]),
@@ -376,16 +390,16 @@ mod tests {
             (seconds(1000, u32::MAX), [10, 10, 5]),
             (seconds(1001, 3), [3, 0, 0]),
         ] {
-            assert_eq!(counted(vec![course], 25, 10).fires, want);
+            assert_eq!(counts(vec![series], 25, 10).fires, want);
         }
     }
 
     #[test]
-    fn what_was_walked_is_complete_up_to_where_the_walk_ends() {
-        let ahead = 2 * WALKS_MAX as u64;
-        let courses = (0..4).map(|_| seconds(1000, u32::MAX)).collect();
-        let counted = counted(courses, ahead, ahead);
-        assert_eq!(counted.fires, [WALKS_MAX as u64]);
-        assert_eq!(counted.until, Some(at(1000 + WALKS_MAX as u64 / 4)));
+    fn the_forecast_is_complete_up_to_the_last_cron_time_that_was_computed() {
+        let ahead = 2 * CRON_TIMES_MAX as u64;
+        let series = (0..4).map(|_| seconds(1000, u32::MAX)).collect();
+        let counts = counts(series, ahead, ahead);
+        assert_eq!(counts.fires, [CRON_TIMES_MAX as u64]);
+        assert_eq!(counts.until, Some(at(1000 + CRON_TIMES_MAX as u64 / 4)));
     }
 }

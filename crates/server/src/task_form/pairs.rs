@@ -1,8 +1,8 @@
-//! Names with their texts: labels, and headers of a webhook.
+//! Labels and webhook headers: JSON objects in which a name must not be repeated.
 //!
-//! In: a JSON object, in which a name may stand twice. Out: each name once, or what is wrong.
-//! Invariant: of two that have the same name neither wins silently. Whoever wrote both meant both.
-//! Not here: which names and texts are taken (`core`). gRPC has maps, in which its own reader has let the last one win already.
+//! JSON allows a name twice; most parsers keep the last value. Here a repeated name is refused, so
+//! that no value is dropped silently. The core checks names and values. In gRPC these are maps,
+//! where the decoder keeps the last value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ impl Pairs {
         self.0.is_empty()
     }
 
-    /// The pairs by name, if each name is given once.
+    /// The pairs by name; refuses a repeated name.
     pub(super) fn by_name(self, field: &str) -> Result<BTreeMap<String, String>, Invalid> {
         let mut pairs = BTreeMap::new();
         for (name, text) in self.0 {
@@ -33,7 +33,7 @@ impl Pairs {
     }
 }
 
-/// That no header is given twice: case makes no difference in their names.
+/// Checks that no header is repeated. Header names ignore case.
 pub(crate) fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), Invalid> {
     let mut names = BTreeSet::new();
     match headers.keys().find(|name| !names.insert(name.to_ascii_lowercase())) {
@@ -60,13 +60,13 @@ impl Serialize for Pairs {
 
 impl<'de> Deserialize<'de> for Pairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
+        struct PairsVisitor;
 
-        impl<'de> Visitor<'de> for Reader {
+        impl<'de> Visitor<'de> for PairsVisitor {
             type Value = Pairs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of texts")
+                f.write_str("an object of strings")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Pairs, A::Error> {
@@ -78,6 +78,6 @@ impl<'de> Deserialize<'de> for Pairs {
             }
         }
 
-        deserializer.deserialize_map(Reader)
+        deserializer.deserialize_map(PairsVisitor)
     }
 }

@@ -1,8 +1,8 @@
-//! Queues over HTTP: workers lease deliveries by long poll, and say what came of them.
+//! Queues over HTTP: workers lease deliveries by long poll and settle them by token.
 //!
-//! In: polls and words of workers. Out: deliveries under tokens, and whether a word counted. A token whose attempt is over, or that was
-//! never given for this queue, is `stale`, and nothing is changed by it.
-//! Next door: `courier/hub` decides who gets what; a worker that goes away while it waits has taken nothing.
+//! A token whose attempt has ended, or that was not issued for this queue, is `stale` and changes
+//! nothing. `courier/hub` decides which worker gets what. A worker that disconnects while it waits
+//! has leased nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,86 +18,103 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
-use super::error::Problem;
-use super::fires::lag_ms;
-use super::request::{self, BODY_BYTES_MAX, NAMES_BYTES_MAX, Named, Sent, check_count};
-use super::task::duration;
+use super::request::{self, BODY_BYTES_MAX, JsonBody, NAMES_BYTES_MAX, PathName, check_count};
+use super::response::{self, ApiResult};
+use super::tasks::fires::lag_ms;
 use crate::broker::Broker;
 use crate::courier::occasion_name;
 use crate::courier::queue::poll::{self, PollOptions, PolledDelivery};
 use crate::courier::queue::{SettleResult, SettleScope, Settlement};
 use crate::peer::PeerError;
+use crate::problem::Problem;
+use crate::task_form::parse_duration_field;
 
-/// Deliveries of one poll.
+/// Deliveries in one response.
 const LEASE_MAX: usize = 1000;
-/// How long a poll may wait: proxies commonly cut a silent connection soon after.
+/// How long a poll may wait: proxies commonly close a silent connection soon after.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long a poll waits at least: what is due stands with its owner, who hears only now that somebody wants it.
+/// How long a poll waits at least: due deliveries are with their owners, and an owner sends them
+/// only after it learns that a worker waits.
 const WAIT_MIN: Duration = Duration::from_millis(100);
-/// The shortest time for which a worker can say that it has something.
+/// The shortest lease that a worker can ask for.
 const LEASE_TIME_MIN: Duration = Duration::from_secs(1);
 
-/// What a worker wants.
+/// What a worker asks for.
 #[derive(Debug, Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a JSON object")]
 #[schema(as = Lease)]
 struct LeaseBody {
-    /// Deliveries at most: 1 to 1000; 1 unless given.
+    /// Deliveries at most: 1 to 1000. Default: 1.
     max: Option<u64>,
-    /// How long to wait for the first: up to 60s; as short as can be unless given.
+    /// How long to wait for the first delivery: up to 60s. Default: about 100ms.
     wait: Option<String>,
-    /// For how long they are the worker's: 1s to 15m; the timeout of the task unless given.
+    /// How long the worker may take before the attempt counts as expired: 1s to 15m. Default: the
+    /// `timeout` of each task.
     lease: Option<String>,
 }
 
+/// Deliveries that the worker has leased.
 #[derive(Debug, Serialize, ToSchema)]
 struct Deliveries {
+    /// At most `max`; empty if nothing was due in time.
     deliveries: Vec<DeliveryAnswer>,
 }
 
-/// What travels for one attempt.
+/// One attempt, leased by a worker.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Delivery)]
 struct DeliveryAnswer {
-    /// Settles it.
+    /// Settles the delivery: ack, fail, refuse or extend.
     token: String,
-    /// For dedup: the same for every attempt of a fire.
+    /// The same for all attempts of a fire; use it to recognize repetitions.
     fire_id: String,
     /// The id of the task.
     task: String,
+    /// The key of the task; `null` if it has none.
     key: Option<String>,
-    /// Why there is this fire: `due` by the schedule, `manual` on request, or the `return` of a watch.
+    /// Why the task fires: `due` (the schedule), `manual` (a caller asked) or `return` (a watch
+    /// that had fired was touched).
     occasion: &'static str,
+    /// Counts from 1.
     attempt: u16,
+    /// The version of the task.
     version: u64,
-    /// A JSON payload as it was sent; `null` if there is none.
+    /// The JSON payload as it was sent; `null` if there is none.
     #[schema(value_type = serde_json::Value)]
     payload: Option<Box<RawValue>>,
-    /// Any other payload.
+    /// Any other payload, in base64 with padding.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
+    /// The content type of `payload_base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<String>,
+    /// When the fire was due, in RFC 3339.
     fire_at: String,
+    /// When this attempt was sent, in RFC 3339.
     fired_at: String,
+    /// `fired_at` minus `fire_at`, in milliseconds.
     lag_ms: u64,
-    /// For how long it is the worker's.
+    /// How long the worker has, from now, to settle or extend.
     lease: String,
 }
 
-/// Waits for deliveries of a queue.
+/// Lease deliveries
+///
+/// Waits for due deliveries of a queue and leases them to the worker.
 #[utoipa::path(
     post, path = "/v1/{namespace}/queues/{queue}/lease", tag = "queues", request_body = LeaseBody,
-    responses((status = 200, description = "some, or none when the wait was over", body = Deliveries))
+    responses((
+        status = 200, description = "The deliveries; none if the wait ended first.",
+        body = Deliveries,
+    ))
 )]
 pub(crate) async fn lease(
     State(broker): State<Arc<Broker>>,
-    Named(namespace, queue): Named,
-    Sent(body): Sent<BODY_BYTES_MAX>,
-) -> Answer {
+    PathName(namespace, queue): PathName,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
     let queue = queue_of(&queue)?;
-    let body: LeaseBody = request::json_or_default(&body, "what is wanted")?;
+    let body: LeaseBody = request::json_or_default(&body, "a lease request")?;
     let max = body.max.map_or(Some(1), |max| usize::try_from(max).ok());
     let max = max
         .filter(|max| (1..=LEASE_MAX).contains(max))
@@ -105,9 +122,9 @@ pub(crate) async fn lease(
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let wait = wait.unwrap_or_default().max(WAIT_MIN);
-    let found = poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease }).await;
-    let deliveries = found.iter().map(|found| DeliveryAnswer::of(&broker, found)).collect();
-    answer::ok(&Deliveries { deliveries })
+    let leased = poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease }).await;
+    let deliveries = leased.iter().map(|leased| DeliveryAnswer::of(&broker, leased)).collect();
+    response::ok(&Deliveries { deliveries })
 }
 
 impl DeliveryAnswer {
@@ -139,166 +156,187 @@ impl DeliveryAnswer {
     }
 }
 
-/// What is done.
+/// The deliveries that succeeded.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Ack)]
 struct AckBody {
+    /// Their tokens: at most 10000.
     tokens: Vec<String>,
 }
 
+/// The result of an ack.
 #[derive(Debug, Serialize, ToSchema)]
 struct Acked {
+    /// One per token, in order.
     results: Vec<AckedOne>,
 }
 
+/// The result for one token.
 #[derive(Debug, Serialize, ToSchema)]
 struct AckedOne {
+    /// The token as it was sent.
     token: String,
-    /// `acked` or `stale`.
+    /// `acked`, or `stale`: the attempt had ended, and nothing was changed.
     result: &'static str,
 }
 
-/// What came of a word.
+/// The result of fail, refuse and extend.
 #[derive(Debug, Serialize, ToSchema)]
 struct Settled {
-    /// `failed`, `refused`, `extended` or `stale`.
+    /// `failed`, `refused` or `extended`; or `stale`: the attempt had ended, and nothing was
+    /// changed.
     result: &'static str,
 }
 
-/// Says that deliveries are done.
+/// Ack deliveries
+///
+/// Reports that deliveries succeeded.
 #[utoipa::path(
     post, path = "/v1/{namespace}/queues/{queue}/ack", tag = "queues", request_body = AckBody,
-    responses((status = 200, description = "one result each", body = Acked))
+    responses((status = 200, description = "One result each.", body = Acked))
 )]
 pub(crate) async fn ack(
     State(broker): State<Arc<Broker>>,
-    Named(namespace, queue): Named,
-    Sent(body): Sent<NAMES_BYTES_MAX>,
-) -> Answer {
+    PathName(namespace, queue): PathName,
+    JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
+) -> ApiResult {
     let queue = queue_of(&queue)?;
     let body: AckBody = request::json(&body, "a list of tokens")?;
     check_count("tokens", body.tokens.len())?;
-    let words = body.tokens.iter().map(|text| (text.clone(), Settlement::Ack));
-    let heard = poll::settle(&broker, place(&namespace, &queue), words.collect()).await;
-    let heard = heard.map_err(unheard)?;
-    let results = body.tokens.into_iter().zip(heard).map(|(token, heard)| {
-        let result = said(heard, "acked");
+    let acks = body.tokens.iter().map(|token| (token.clone(), Settlement::Ack));
+    let settled = poll::settle(&broker, scope(&namespace, &queue), acks.collect()).await;
+    let settled = settled.map_err(not_forwarded)?;
+    let results = body.tokens.into_iter().zip(settled).map(|(token, settled)| {
+        let result = result_name(settled, "acked");
         AckedOne { token, result }
     });
-    answer::ok(&Acked { results: results.collect() })
+    response::ok(&Acked { results: results.collect() })
 }
 
-/// What is not done, and worth another try.
+/// A delivery that failed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Fail)]
 struct FailBody {
+    /// The token of the delivery.
     token: String,
+    /// Why, for the history: up to 512 bytes are kept.
     #[serde(default)]
     reason: String,
-    /// When to try again; as the retry policy says unless given.
+    /// The pause before the next attempt: up to 30d. Default: by the retry policy.
     #[serde(default)]
     retry_in: Option<String>,
 }
 
-/// Says that a delivery is not done, and worth another try.
+/// Fail a delivery
+///
+/// Reports that a delivery failed. The fire is retried as long as attempts are left.
 #[utoipa::path(
     post, path = "/v1/{namespace}/queues/{queue}/fail", tag = "queues", request_body = FailBody,
-    responses((status = 200, description = "failed, or stale", body = Settled))
+    responses((status = 200, description = "Whether it counted.", body = Settled))
 )]
 pub(crate) async fn fail(
     State(broker): State<Arc<Broker>>,
-    Named(namespace, queue): Named,
-    Sent(body): Sent<BODY_BYTES_MAX>,
-) -> Answer {
+    PathName(namespace, queue): PathName,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
     let queue = queue_of(&queue)?;
     let body: FailBody = request::json(&body, "a token and a reason")?;
     let retry_in = between("retry_in", body.retry_in.as_deref(), Duration::ZERO, BACKOFF_MAX)?;
-    let word = Settlement::Fail { reason: Reason::new(&body.reason), retry_in };
-    settle(&broker, place(&namespace, &queue), body.token, word, "failed").await
+    let settlement = Settlement::Fail { reason: Reason::new(&body.reason), retry_in };
+    settle(&broker, scope(&namespace, &queue), body.token, settlement, "failed").await
 }
 
-/// What is never to be tried again.
+/// A delivery that must not be retried.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Refuse)]
 struct RefuseBody {
+    /// The token of the delivery.
     token: String,
+    /// Why, for the history: up to 512 bytes are kept.
     #[serde(default)]
     reason: String,
 }
 
-/// Says that a delivery is never to be tried again.
+/// Refuse a delivery
+///
+/// Reports that a delivery can never succeed. The fire becomes a dead letter.
 #[utoipa::path(
     post, path = "/v1/{namespace}/queues/{queue}/refuse", tag = "queues", request_body = RefuseBody,
-    responses((status = 200, description = "refused, or stale", body = Settled))
+    responses((status = 200, description = "Whether it counted.", body = Settled))
 )]
 pub(crate) async fn refuse(
     State(broker): State<Arc<Broker>>,
-    Named(namespace, queue): Named,
-    Sent(body): Sent<BODY_BYTES_MAX>,
-) -> Answer {
+    PathName(namespace, queue): PathName,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
     let queue = queue_of(&queue)?;
     let body: RefuseBody = request::json(&body, "a token and a reason")?;
-    let word = Settlement::Refuse { reason: Reason::new(&body.reason) };
-    settle(&broker, place(&namespace, &queue), body.token, word, "refused").await
+    let settlement = Settlement::Refuse { reason: Reason::new(&body.reason) };
+    settle(&broker, scope(&namespace, &queue), body.token, settlement, "refused").await
 }
 
-/// What takes longer.
+/// A delivery that takes longer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Extend)]
 struct ExtendBody {
+    /// The token of the delivery.
     token: String,
-    /// From now on: 1s to 15m.
+    /// The new lease, from now: 1s to 15m.
     lease: String,
 }
 
-/// Gives a lease another end.
+/// Extend a lease
+///
+/// Gives the worker more time, or less.
 #[utoipa::path(
     post, path = "/v1/{namespace}/queues/{queue}/extend", tag = "queues", request_body = ExtendBody,
-    responses((status = 200, description = "extended, or stale", body = Settled))
+    responses((status = 200, description = "Whether it counted.", body = Settled))
 )]
 pub(crate) async fn extend(
     State(broker): State<Arc<Broker>>,
-    Named(namespace, queue): Named,
-    Sent(body): Sent<BODY_BYTES_MAX>,
-) -> Answer {
+    PathName(namespace, queue): PathName,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
     let queue = queue_of(&queue)?;
     let body: ExtendBody = request::json(&body, "a token and a lease")?;
     let lease = between("lease", Some(&body.lease), LEASE_TIME_MIN, TIMEOUT_MAX)?;
-    let word = Settlement::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
-    settle(&broker, place(&namespace, &queue), body.token, word, "extended").await
+    let settlement = Settlement::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
+    settle(&broker, scope(&namespace, &queue), body.token, settlement, "extended").await
 }
 
 async fn settle(
     broker: &Broker,
-    place: SettleScope<'_>,
+    scope: SettleScope<'_>,
     token: String,
-    word: Settlement,
-    taken: &'static str,
-) -> Answer {
-    let heard = poll::settle(broker, place, vec![(token, word)]).await.map_err(unheard)?;
-    let heard = heard.into_iter().next().unwrap_or(SettleResult::Stale);
-    answer::ok(&Settled { result: said(heard, taken) })
+    settlement: Settlement,
+    accepted: &'static str,
+) -> ApiResult {
+    let settled = poll::settle(broker, scope, vec![(token, settlement)]).await;
+    let settled = settled.map_err(not_forwarded)?;
+    let settled = settled.into_iter().next().unwrap_or(SettleResult::Stale);
+    response::ok(&Settled { result: result_name(settled, accepted) })
 }
 
-const fn said(heard: SettleResult, taken: &'static str) -> &'static str {
-    match heard {
-        SettleResult::Accepted => taken,
+const fn result_name(settled: SettleResult, accepted: &'static str) -> &'static str {
+    match settled {
+        SettleResult::Accepted => accepted,
         SettleResult::Stale => "stale",
     }
 }
 
-/// The broker that leased could not be told: whether the word counts is not known, and saying it again does no harm.
-fn unheard(error: PeerError) -> Problem {
-    tracing::debug!(%error, "a word of a worker was not passed on");
+/// The broker that issued the token did not answer. Whether the settlement counts is not known;
+/// sending it again is safe.
+fn not_forwarded(error: PeerError) -> Problem {
+    tracing::debug!(%error, "settlement not forwarded");
     EngineError::Lost.into()
 }
 
-/// A word counts for what came from the queue in its path.
-const fn place<'a>(namespace: &'a Namespace, queue: &'a Queue) -> SettleScope<'a> {
+/// A token counts only for the queue in the path.
+const fn scope<'a>(namespace: &'a Namespace, queue: &'a Queue) -> SettleScope<'a> {
     SettleScope { namespace, queue: Some(queue) }
 }
 
@@ -315,7 +353,7 @@ fn between(
     let Some(text) = text else {
         return Ok(None);
     };
-    let length = duration(field, text)?;
+    let length = parse_duration_field(field, text)?;
     if (min..=max).contains(&length) {
         return Ok(Some(length));
     }

@@ -1,6 +1,7 @@
-//! History: the fires of a task, newest first, with their attempts and what the target answered.
+//! `GET /v1/{namespace}/tasks/{key}/fires`: the history of a task, newest first.
 //!
-//! In: a name. Out: the fires that have ended, as long as they are kept; before them the present one, if it was tried already.
+//! History has the fires that have ended, as long as they are retained, with their attempts and
+//! the answers of the target. The current fire comes first if it had an attempt already.
 
 use std::sync::Arc;
 
@@ -9,103 +10,119 @@ use punctual_core::{
     AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, SkipReason, Skipped, TaskId,
     Timestamp, format_duration,
 };
-use punctual_engine::EngineError;
 use punctual_store::TaskStore as _;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
 use super::list::{PAGE_DEFAULT, PAGE_MAX};
-use super::request::{Asked, Named};
-use super::task::end_name;
-use super::tasks::living;
+use super::living;
+use crate::api::http::request::{PathName, QueryParams};
+use crate::api::http::response::{self, ApiResult};
 use crate::broker::Broker;
+use crate::problem::{Problem, TaskRef};
+use crate::task_form::end_name;
 
+/// The fires of a task.
 #[derive(Debug, Serialize, ToSchema)]
-struct Fires {
-    fires: Vec<Fire>,
+#[schema(as = Fires)]
+struct FiresAnswer {
+    /// Newest first.
+    fires: Vec<FireAnswer>,
 }
 
 /// One due moment of a task.
 #[derive(Debug, Serialize, ToSchema)]
-struct Fire {
+#[schema(as = Fire)]
+struct FireAnswer {
+    /// The same for all attempts of the fire.
     fire_id: String,
-    /// When it was due by the schedule.
+    /// When the schedule made the fire due, in RFC 3339.
     fire_at: String,
-    /// When it was first sent; `null` if it never was.
+    /// When the first attempt was sent; `null` if none was.
     fired_at: Option<String>,
+    /// How much later than due the first attempt was sent, in milliseconds.
     lag_ms: Option<u64>,
-    /// `done`, `dead`, `cancelled`, `replaced` or `skipped`; `null` while it goes on.
+    /// `done`, `dead`, `cancelled`, `replaced` or `skipped`; `null` for the current fire.
     end: Option<&'static str>,
-    /// What a policy left out, from this fire on.
+    /// The fires that a misfire or overlap policy, or a pause, skipped, beginning with this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<SkippedFires>,
-    /// Why it is dead.
+    /// Why the fire is a dead letter: `exhausted`, `refused`, `expired` or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
+    /// When the fire ended; `null` for the current fire.
     ended_at: Option<String>,
-    attempts: Vec<Attempt>,
+    /// The attempts of the fire, oldest first.
+    attempts: Vec<AttemptAnswer>,
 }
 
-/// Fires that a policy left out.
+/// Fires in a row that were skipped.
 #[derive(Debug, Serialize, ToSchema)]
 struct SkippedFires {
-    /// How many, this one included; of cron at most 1000 are counted.
+    /// How many, this one included. At most 1000 fires of a cron expression are counted.
     fires: u32,
-    /// When the last of them was due.
+    /// When the last of them was due, in RFC 3339.
     until: String,
     /// `misfire`, `overlap` or `paused`.
     reason: &'static str,
 }
 
-/// One try.
+/// One attempt to deliver a fire.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Attempt {
+#[schema(as = Attempt)]
+pub(crate) struct AttemptAnswer {
+    /// Counts from 1.
     attempt: usize,
+    /// When the attempt was sent, in RFC 3339.
     fired_at: String,
+    /// When its outcome was known, in RFC 3339.
     ended_at: String,
     /// `acked`, `failed`, `refused` or `expired`.
     outcome: &'static str,
-    /// What the target answered, or why there was no answer.
+    /// The answer of the target, or why there was none: up to 512 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<String>,
-    /// When the target wanted to be asked again.
+    /// The pause before the next attempt that the target asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_in: Option<String>,
 }
 
-/// Shows the fires of a task, newest first.
+/// Show the history of a task
+///
+/// Lists the fires of a task with their attempts, newest first. By its id, a task that has ended is
+/// found as long as its history is retained.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}/fires", tag = "tasks",
-    params(("limit" = Option<u32>, Query, description = "1 to 1000; 100 unless given")),
-    responses((status = 200, description = "newest first", body = Fires))
+    params(("limit" = Option<u32>, Query, description = "Fires at most: 1 to 1000. Default: 100.")),
+    responses((status = 200, description = "The fires, newest first.", body = FiresAnswer))
 )]
 pub(crate) async fn list(
     State(broker): State<Arc<Broker>>,
-    Named(namespace, name): Named,
-    mut asked: Asked,
-) -> Answer {
-    let limit = asked.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
-    asked.end()?;
-    let task = living(&broker, &namespace, &name).await?;
+    PathName(namespace, name): PathName,
+    mut params: QueryParams,
+) -> ApiResult {
+    let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
+    params.end()?;
+    let named = TaskRef { namespace: &namespace, name: &name };
+    let task = living(&broker, named).await?;
     let id = task.as_ref().map(|task| task.id).or_else(|| name.parse::<TaskId>().ok());
     let id = id.filter(|id| broker.owners.of(id.partition()).is_some());
     let Some(id) = id else {
-        return Err(EngineError::NotFound.into());
+        return Err(Problem::task_not_found(named));
     };
     let mut records = broker.store.history(id.partition(), id, limit).await?;
     records.retain(|record| record.namespace == namespace);
     if task.is_none() && records.is_empty() {
-        return Err(EngineError::NotFound.into());
+        return Err(Problem::task_not_found(named));
     }
-    let present = task
+    let current = task
         .filter(|task| !task.attempts.is_empty())
-        .map(|task| Fire::of(task.fire().id, &task.attempts, task.due_at()));
-    let fires = present.into_iter().chain(records.iter().map(Fire::ended)).take(limit);
-    answer::ok(&Fires { fires: fires.collect() })
+        .map(|task| FireAnswer::of(task.fire().id, &task.attempts, task.due_at()));
+    let fires = current.into_iter().chain(records.iter().map(FireAnswer::ended)).take(limit);
+    response::ok(&FiresAnswer { fires: fires.collect() })
 }
 
-impl Fire {
+impl FireAnswer {
     fn of(fire_id: FireId, attempts: &[AttemptRecord], due_at: Timestamp) -> Self {
         let first = attempts.first();
         Self {
@@ -148,8 +165,8 @@ impl SkippedFires {
     }
 }
 
-/// Attempts, in the order in which they were made.
-pub(super) fn attempts_of(attempts: &[AttemptRecord]) -> Vec<Attempt> {
+/// Attempts, oldest first.
+pub(crate) fn attempts_of(attempts: &[AttemptRecord]) -> Vec<AttemptAnswer> {
     let numbered = attempts.iter().zip(1..);
     let attempts = numbered.map(|(record, attempt)| {
         let (outcome, reason, retry_in) = match &record.outcome {
@@ -158,7 +175,7 @@ pub(super) fn attempts_of(attempts: &[AttemptRecord]) -> Vec<Attempt> {
             Outcome::Refused { reason } => ("refused", Some(reason), None),
             Outcome::Expired => ("expired", None, None),
         };
-        Attempt {
+        AttemptAnswer {
             attempt,
             fired_at: record.fired_at.to_string(),
             ended_at: record.ended_at.to_string(),
@@ -170,8 +187,8 @@ pub(super) fn attempts_of(attempts: &[AttemptRecord]) -> Vec<Attempt> {
     attempts.collect()
 }
 
-/// Why a fire is dead, as the wire spells it.
-pub(super) const fn reason_name(reason: DeadReason) -> &'static str {
+/// The wire name of why a fire is a dead letter.
+pub(crate) const fn reason_name(reason: DeadReason) -> &'static str {
     match reason {
         DeadReason::Exhausted => "exhausted",
         DeadReason::Refused => "refused",
@@ -180,7 +197,7 @@ pub(super) const fn reason_name(reason: DeadReason) -> &'static str {
     }
 }
 
-/// How much later, in whole milliseconds.
-pub(super) fn lag_ms(fired_at: Timestamp, fire_at: Timestamp) -> u64 {
+/// How much later than due, in whole milliseconds.
+pub(crate) fn lag_ms(fired_at: Timestamp, fire_at: Timestamp) -> u64 {
     u64::try_from(fired_at.since(fire_at).as_millis()).unwrap_or(u64::MAX)
 }

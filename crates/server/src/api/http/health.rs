@@ -1,4 +1,5 @@
-//! Health and topology: whether this broker lives, whether it can do its work, and who has which partitions.
+//! Health and topology: whether this broker runs, whether it is ready, and which broker owns which
+//! partitions.
 
 use std::sync::Arc;
 
@@ -8,39 +9,46 @@ use punctual_core::{BrokerId, Clock as _, PartitionId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
-use super::error::Problem;
+use super::response::{self, ApiResult};
 use crate::broker::Broker;
+use crate::problem::Problem;
 use crate::tls::Tls;
 
-/// Whether the process lives.
+/// Check that the process runs
 #[utoipa::path(
     get, path = "/livez", tag = "health",
-    responses((status = 200, description = "it does", body = String, content_type = "text/plain"))
+    responses((
+        status = 200, description = "The process runs.",
+        body = String, content_type = "text/plain",
+    ))
 )]
 pub(crate) async fn livez() -> &'static str {
     "alive\n"
 }
 
+/// Whether the broker is ready.
 #[derive(Debug, Serialize, ToSchema)]
 struct Ready {
+    /// Always `true`; a broker that is not ready answers 503 with its reasons.
     ready: bool,
-    /// Why it is not ready.
+    /// Always empty.
     reasons: Vec<String>,
-    /// What somebody should look at although it is.
+    /// What an operator should check although the broker is ready.
     warnings: Vec<String>,
 }
 
-/// Whether the broker can do its work; if not, why. A clock that somebody has set is a warning: the broker goes on rightly
-/// without it.
+/// Check that the broker is ready
+///
+/// A broker that cannot do its work answers 503 with the reasons. A machine clock that was set is
+/// only a warning: the broker measures time without it.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
-    responses((status = 200, description = "it can", body = Ready))
+    responses((status = 200, description = "The broker is ready.", body = Ready))
 )]
-pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
+pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> ApiResult {
     if broker.is_draining() {
         return Err(Problem::not_ready(&[
-            "draining: it stops as soon as what is under way is done".to_owned(),
+            "draining: the broker stops when everything in flight has ended".to_owned(),
         ]));
     }
     let mut reasons = Vec::new();
@@ -62,40 +70,50 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> Answer {
     let problem = broker.tls.as_ref().and_then(Tls::problem);
     warnings.extend(problem.map(|problem| format!("tls: {problem}")));
     if reasons.is_empty() {
-        return answer::ok(&Ready { ready: true, reasons, warnings });
+        return response::ok(&Ready { ready: true, reasons, warnings });
     }
     Err(Problem::not_ready(&reasons))
 }
 
+/// The brokers of a cluster and their partitions.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Topology)]
 struct TopologyAnswer {
+    /// The address of the leader; `null` while there is none.
     leader: Option<String>,
+    /// All brokers that are alive.
     brokers: Vec<BrokerAnswer>,
 }
 
+/// One broker.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Broker)]
 struct BrokerAnswer {
+    /// `HOST:PORT`, where other brokers reach it.
     address: String,
-    /// By their numbers.
+    /// The numbers of the partitions it owns.
     partitions: Vec<u16>,
+    /// When its last heartbeat was seen, in RFC 3339.
     last_heartbeat: String,
 }
 
-/// Who has which partitions.
+/// Show the topology
+///
+/// Shows all brokers and the partitions that each of them owns.
 #[utoipa::path(
     get, path = "/v1/topology", tag = "health",
-    responses((status = 200, description = "all brokers", body = TopologyAnswer))
+    responses((status = 200, description = "All brokers.", body = TopologyAnswer))
 )]
-pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
+pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> ApiResult {
     if let Some(shared) = &broker.cluster {
         let view = shared.membership.view().ok_or_else(|| {
-            Problem::not_ready(&["the store has not said yet who is there".to_owned()])
+            Problem::not_ready(&[
+                "the brokers of the cluster have not been read from the store yet".to_owned(),
+            ])
         })?;
-        return answer::ok(&TopologyAnswer::of(&view));
+        return response::ok(&TopologyAnswer::of(&view));
     }
-    // One broker on its own store leads itself, and is as alive as this answer.
+    // A single broker leads itself, and this response is its heartbeat.
     let address = broker.address.to_string();
     let partitions = broker.owners.partitions().iter().map(|partition| partition.get());
     let sole = BrokerAnswer {
@@ -103,7 +121,7 @@ pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> Answer {
         partitions: partitions.collect(),
         last_heartbeat: broker.clock.now().to_string(),
     };
-    answer::ok(&TopologyAnswer { leader: Some(address), brokers: vec![sole] })
+    response::ok(&TopologyAnswer { leader: Some(address), brokers: vec![sole] })
 }
 
 impl TopologyAnswer {

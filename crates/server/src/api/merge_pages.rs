@@ -1,9 +1,9 @@
-//! Merging: pages of all partitions become one page, in order.
+//! Merges pages of all partitions into one sorted page.
 //!
-//! In: how to read one partition, and where to begin. Out: at most `limit` entries in order, and where to go on. One place is
-//! enough for all partitions, because places are ordered across them.
-//! Invariant: an entry is given out only when no partition can still have one before it, so that pages have neither gaps nor doubles.
-//! Bound: what is read of a partition at once, how many reads one page takes, and how heavy it may become.
+//! One position is the cursor of all partitions, because positions are ordered across them. An
+//! entry is returned only when no partition can still have one before it, so pages have neither
+//! gaps nor repetitions. The size of each read, the number of reads and the bytes of a page are
+//! bounded.
 
 use std::collections::VecDeque;
 
@@ -11,40 +11,43 @@ use punctual_core::{PartitionId, Partitions};
 use punctual_store::{Page, StoreError};
 use tokio::task::JoinSet;
 
-/// Partitions read at once.
+/// Partitions that are read at the same time.
 const READS_MAX: usize = 16;
-/// Reads of one partition for one page: a filter that hardly anything passes gives short pages, not long waits.
+/// Reads of one partition for one page. With a filter that few tasks pass, pages become short
+/// instead of slow.
 const ROUNDS_MAX: usize = 8;
-/// Bytes of one page, after which it ends.
+/// A page ends when it has this many bytes.
 const PAGE_BYTES_MAX: usize = 16 << 20;
-/// What is read of a partition at once, at least.
+/// Entries in one read of a partition, at least.
 const READ_MIN: usize = 32;
 
-/// How entries are ordered and weighed.
+/// The order and the size of entries.
 #[derive(Debug)]
-pub(crate) struct Order<T, C> {
-    /// Where an entry stands.
-    pub(crate) place: fn(&T) -> C,
-    /// About how many bytes it takes.
+pub(crate) struct SortBy<T, C> {
+    /// What entries are sorted by.
+    pub(crate) position: fn(&T) -> C,
+    /// About how many bytes an entry takes in a response.
     pub(crate) weight: fn(&T) -> usize,
 }
 
+/// What was read of one partition.
 struct Source<T, C> {
     partition: PartitionId,
-    /// What was read and not given out.
+    /// Entries that were read and not returned yet.
     read: VecDeque<T>,
-    /// Up to where it was read; `None` at the beginning.
+    /// The position of the last entry that was read; `None` before the first read.
     upto: Option<C>,
+    /// Whether there are entries after `upto`.
     more: bool,
     rounds: usize,
 }
 
-/// One page of all partitions.
+/// Returns one page of all partitions; `fetch` reads a page of one partition.
 pub(crate) async fn merge<T, C, F>(
     partitions: Partitions,
     after: Option<C>,
     limit: usize,
-    order: &Order<T, C>,
+    sort_by: &SortBy<T, C>,
     fetch: impl Fn(PartitionId, Option<C>, usize) -> F,
 ) -> Result<Page<T, C>, StoreError>
 where
@@ -66,32 +69,32 @@ where
     let mut last = after;
     loop {
         refill(&mut sources, chunk, &fetch).await?;
-        // Nothing beyond this is known of all partitions.
+        // Up to this position every partition was read.
         let empty = sources.iter().filter(|source| source.more && source.read.is_empty());
         let frontier = empty.map(|source| source.upto).min();
         let first = sources.iter_mut().filter(|source| !source.read.is_empty());
-        let first = first.min_by_key(|source| source.read.front().map(order.place));
+        let first = first.min_by_key(|source| source.read.front().map(sort_by.position));
         let Some(source) = first else {
             return Ok(Page {
                 items,
                 next: frontier.flatten().max(last).filter(|_| frontier.is_some()),
             });
         };
-        let place = source.read.front().map(order.place);
+        let position = source.read.front().map(sort_by.position);
         let full = items.len() >= limit || bytes >= PAGE_BYTES_MAX;
-        if full || frontier.is_some_and(|frontier| place > frontier) {
+        if full || frontier.is_some_and(|frontier| position > frontier) {
             let next = if full { last } else { frontier.flatten().max(last) };
             return Ok(Page { items, next });
         }
         if let Some(item) = source.read.pop_front() {
-            bytes += (order.weight)(&item);
+            bytes += (sort_by.weight)(&item);
             items.push(item);
-            last = place;
+            last = position;
         }
     }
 }
 
-/// Reads on where nothing is left, some partitions at a time.
+/// Reads the partitions of which no entry is left, some at a time.
 async fn refill<T, C, F>(
     sources: &mut [Source<T, C>],
     chunk: usize,
@@ -132,52 +135,56 @@ where
 mod tests {
     use super::*;
 
-    const ORDER: Order<u64, u64> = Order { place: |item| *item, weight: |_| 1 };
+    const SORT_BY: SortBy<u64, u64> = SortBy { position: |item| *item, weight: |_| 1 };
 
-    /// Partition `p` of `count` has the numbers that are `p` modulo `count`, up to 1000; a page looks at so many at most.
+    /// Partition `p` of `count` has the numbers that are `p` modulo `count`, up to 1000. A read
+    /// scans at most `scan_max` of them.
     fn page(
         partition: PartitionId,
         count: u64,
         after: Option<u64>,
         limit: usize,
-        look: u64,
+        scan_max: u64,
     ) -> Page<u64, u64> {
         let first = after.map_or(0, |after| after + 1);
         let all = (first..1000).filter(|number| number % count == u64::from(partition.get()));
         let all: Vec<u64> = all.collect();
-        let looked: Vec<u64> = all.iter().copied().take(usize::try_from(look).unwrap()).collect();
-        // Only those that a filter lets through.
-        let mut items: Vec<u64> = looked.iter().copied().filter(|number| number % 7 != 3).collect();
+        let scan_max = usize::try_from(scan_max).unwrap();
+        let scanned: Vec<u64> = all.iter().copied().take(scan_max).collect();
+        // Those that pass a filter.
+        let mut items: Vec<u64> =
+            scanned.iter().copied().filter(|number| number % 7 != 3).collect();
         let cut = items.len() > limit;
         items.truncate(limit);
-        let next = if cut { items.last().copied() } else { looked.last().copied() };
-        let more = cut || looked.len() < all.len();
+        let next = if cut { items.last().copied() } else { scanned.last().copied() };
+        let more = cut || scanned.len() < all.len();
         Page { items, next: next.filter(|_| more) }
     }
 
     #[tokio::test]
-    async fn pages_follow_each_other_without_gaps_or_doubles() {
+    async fn pages_have_no_gaps_and_no_repetitions() {
         let want: Vec<u64> = (0..1000).filter(|number| number % 7 != 3).collect();
-        for (count, limit, look) in [(1, 10, 50), (4, 33, 5), (16, 7, 1), (64, 1000, 3), (3, 1, 1)]
+        for (count, limit, scan_max) in
+            [(1, 10, 50), (4, 33, 5), (16, 7, 1), (64, 1000, 3), (3, 1, 1)]
         {
             let partitions = Partitions::new(count).unwrap();
             let fetch = |partition, after, limit| {
-                let page = page(partition, u64::from(count), after, limit, look);
+                let page = page(partition, u64::from(count), after, limit, scan_max);
                 async move { Ok(page) }
             };
             let mut got = Vec::new();
             let mut after = None;
             loop {
-                let page = merge(partitions, after, limit, &ORDER, fetch).await.unwrap();
+                let page = merge(partitions, after, limit, &SORT_BY, fetch).await.unwrap();
                 assert!(page.items.len() <= limit);
-                assert!(page.next.is_none() || page.next > after, "no way forward");
+                assert!(page.next.is_none() || page.next > after, "the cursor must advance");
                 got.extend(page.items);
                 after = page.next;
                 if after.is_none() {
                     break;
                 }
             }
-            assert_eq!(got, want, "{count} {limit} {look}");
+            assert_eq!(got, want, "{count} {limit} {scan_max}");
         }
     }
 }

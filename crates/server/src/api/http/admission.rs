@@ -1,7 +1,9 @@
-//! The gate: what every request of HTTP passes before its route, and who counts it afterwards.
+//! The checks that every HTTP request passes before its route.
 //!
-//! In: a request. Out: the route's answer, or a refusal. One function, not a layer for each question: six layers were a third of what a
-//! request for one task cost (`docs/bench.md`).
+//! A request is refused if a web page of another origin sent it, if its caller has no right to the
+//! route, or if the broker drains. Every request is counted with its route and status. This is one
+//! middleware and not one per check: six layers took a third of the time of a request for one task
+//! (`docs/bench.md`).
 
 use std::sync::Arc;
 
@@ -10,12 +12,13 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::request::Parts;
 
-use super::error::Problem;
 use crate::broker::Broker;
 use crate::listen;
+use crate::problem::Problem;
 
-/// What is answered while the broker drains: whether it does, and what workers say of what they have.
-const ANSWERED_WHEN_DRAINING: [&str; 7] = [
+/// The routes that a draining broker still serves: health, metrics, and settling of deliveries
+/// that workers have leased already.
+const SERVED_WHILE_DRAINING: [&str; 7] = [
     "/livez",
     "/readyz",
     "/metrics",
@@ -25,8 +28,8 @@ const ANSWERED_WHEN_DRAINING: [&str; 7] = [
     "/v1/{namespace}/queues/{queue}/extend",
 ];
 
-/// Lets a request through that may pass, and counts it.
-pub(super) async fn pass(
+/// Checks a request, runs its route, and counts it.
+pub(super) async fn admit(
     State(broker): State<Arc<Broker>>,
     request: Request,
     next: Next,
@@ -36,18 +39,18 @@ pub(super) async fn pass(
     let route = route.as_ref().map(MatchedPath::as_str);
     let (method, version) = (head.method.clone(), head.version);
     let telemetry = broker.telemetry.clone();
-    let response = match admit(&broker, &mut head, route).await {
+    let response = match check(&broker, &mut head, route).await {
         Ok(()) => {
             drop(broker);
-            let (body, unread) = listen::timely(body);
+            let (body, unread) = listen::with_deadline(body);
             let response = next.run(Request::from_parts(head, body)).await;
             if let Some(unread) = unread.and_then(|unread| unread.take()) {
-                Box::pin(listen::read_off(version, unread)).await;
+                Box::pin(listen::discard_body(version, unread)).await;
             }
             response
         }
         Err(problem) => {
-            Box::pin(listen::read_off(version, body)).await;
+            Box::pin(listen::discard_body(version, body)).await;
             problem.into_response()
         }
     };
@@ -55,14 +58,12 @@ pub(super) async fn pass(
     response
 }
 
-/// No page of a stranger has made it, whoever asks may, and the broker still takes it.
-async fn admit(broker: &Broker, head: &mut Parts, route: Option<&str>) -> Result<(), Problem> {
-    broker.strangers.check(&head.uri, &head.headers)?;
+async fn check(broker: &Broker, head: &mut Parts, route: Option<&str>) -> Result<(), Problem> {
+    broker.browser_policy.check(&head.uri, &head.headers)?;
     if let Some(route) = route {
-        broker.tokens.admit(head, route).await?;
+        broker.tokens.check(head, route).await?;
     }
-    // Whoever asks is better served by the next broker.
-    if broker.is_draining() && !ANSWERED_WHEN_DRAINING.contains(&route.unwrap_or_default()) {
+    if broker.is_draining() && !SERVED_WHILE_DRAINING.contains(&route.unwrap_or_default()) {
         return Err(Problem::stopping());
     }
     Ok(())

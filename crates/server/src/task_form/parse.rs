@@ -1,4 +1,6 @@
-//! A task as sent: JSON becomes a checked [`NewTask`], or a problem that names the field by its path (`retry.backoff.list`).
+//! Turns the JSON form of a task into a checked [`NewTask`].
+//!
+//! An [`Invalid`] names the wrong field by its path, like `retry.backoff.list`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +18,18 @@ use utoipa::ToSchema;
 use super::pairs::check_headers;
 use super::payload::check_json;
 use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
-use crate::api::error::Problem;
-use crate::api::request;
 
-/// A time: RFC 3339 text, or milliseconds since the Unix epoch.
+/// A time: RFC 3339 text like `2030-01-31T12:00:00Z`, or whole milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
 #[schema(as = Time)]
 #[serde(untagged, expecting = "a time must be RFC 3339 text or whole milliseconds since 1970")]
-pub(crate) enum Instant {
+pub(crate) enum TimeValue {
     Millis(i64),
     Text(String),
 }
 
-impl<'a> TaskBody<'a> {
-    /// Reads a body.
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, Problem> {
-        request::json(body, "one task")
-    }
-
-    /// Checks everything. A key in the path wins over none in the body; two that differ are refused.
+impl TaskBody<'_> {
+    /// Checks every field. `key` is the key in the path; a different one in the body is refused.
     pub(crate) fn into_new_task(
         self,
         namespace: Namespace,
@@ -58,10 +53,10 @@ impl<'a> TaskBody<'a> {
             task.retry = retry.into_policy().map_err(|invalid| invalid.within("retry"))?;
         }
         if let Some(timeout) = &self.timeout {
-            task.timeout = duration("timeout", timeout)?;
+            task.timeout = parse_duration_field("timeout", timeout)?;
         }
         if let Some(after) = &self.expires_after {
-            task.expires_after = Some(duration("expires_after", after)?);
+            task.expires_after = Some(parse_duration_field("expires_after", after)?);
         }
         task.check()?;
         Ok(task)
@@ -82,7 +77,7 @@ impl<'a> TaskBody<'a> {
                 Ok(Payload::Binary { bytes: bytes.into(), content_type: Arc::from(content_type) })
             }
             (Some(_), Some(_), _) => {
-                Err(Invalid::new("payload_base64", "must not be given beside `payload`"))
+                Err(Invalid::new("payload_base64", "must not be given together with `payload`"))
             }
             (_, None, Some(_)) => {
                 Err(Invalid::new("content_type", "must be given with `payload_base64` only"))
@@ -91,8 +86,8 @@ impl<'a> TaskBody<'a> {
     }
 }
 
-impl Instant {
-    /// The time meant, or what is wrong with the field.
+impl TimeValue {
+    /// The time, or an error that names `field`.
     pub(crate) fn to_timestamp(&self, field: &str) -> Result<Timestamp, Invalid> {
         let at = match self {
             Self::Millis(millis) => Timestamp::try_from_millis(i128::from(*millis)),
@@ -102,13 +97,13 @@ impl Instant {
     }
 }
 
-/// A time in a query: the same two forms, both as text.
-pub(crate) fn instant(field: &str, text: &str) -> Result<Timestamp, Invalid> {
-    let instant = match text.parse() {
-        Ok(millis) => Instant::Millis(millis),
-        Err(_) => Instant::Text(text.to_owned()),
+/// Parses a time in a query: RFC 3339 text or milliseconds.
+pub(crate) fn parse_time_field(field: &str, text: &str) -> Result<Timestamp, Invalid> {
+    let time = match text.parse() {
+        Ok(millis) => TimeValue::Millis(millis),
+        Err(_) => TimeValue::Text(text.to_owned()),
     };
-    instant.to_timestamp(field)
+    time.to_timestamp(field)
 }
 
 impl TargetBody {
@@ -153,14 +148,14 @@ impl RetryBody {
 impl BackoffBody {
     fn into_backoff(self) -> Result<Backoff, Invalid> {
         match self {
-            Self::Fixed(pause) => Ok(Backoff::Fixed(duration("fixed", &pause)?)),
+            Self::Fixed(pause) => Ok(Backoff::Fixed(parse_duration_field("fixed", &pause)?)),
             Self::Exponential(body) => Ok(Backoff::Exponential {
-                first: duration("exponential.first", &body.first)?,
+                first: parse_duration_field("exponential.first", &body.first)?,
                 factor_thousandths: factor_thousandths(body.factor)?,
-                max: duration("exponential.max", &body.max)?,
+                max: parse_duration_field("exponential.max", &body.max)?,
             }),
             Self::List(pauses) => {
-                let pauses = pauses.iter().map(|pause| duration("list", pause));
+                let pauses = pauses.iter().map(|pause| parse_duration_field("list", pause));
                 Ok(Backoff::List(pauses.collect::<Result<_, _>>()?))
             }
         }
@@ -177,7 +172,7 @@ impl From<GuaranteeBody> for Guarantee {
     }
 }
 
-/// Whole thousandths; what is out of range is refused here or by the policy's own check.
+/// Converts a backoff factor to thousandths. The retry policy checks its range.
 pub(crate) fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
     let thousandths = (factor * 1000.0).round();
     if !(0.0..=f64::from(u32::MAX)).contains(&thousandths) {
@@ -187,7 +182,7 @@ pub(crate) fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
     Ok(thousandths as u32)
 }
 
-/// A duration, or what is wrong with the field.
-pub(crate) fn duration(field: &str, text: &str) -> Result<Duration, Invalid> {
+/// Parses a duration; the error names `field`.
+pub(crate) fn parse_duration_field(field: &str, text: &str) -> Result<Duration, Invalid> {
     parse_duration(text).map_err(|error| Invalid::new(field, error.to_string()))
 }

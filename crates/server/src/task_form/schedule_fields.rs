@@ -1,8 +1,7 @@
-//! When: what callers say about the time of a task, in whatever form, becomes a schedule.
+//! Turns the schedule fields of a request, JSON or gRPC, into a [`Schedule`].
 //!
-//! In: each wish by itself, as JSON or a message had it. Out: a [`Schedule`], or an [`Invalid`] that names the wish and says with what
-//! it goes. Invariant: no wish is passed over: what does not belong to the schedule that was chosen is refused.
-//! Not here: how a wish is spelled (`task`, `grpc/convert`), limits (`core`).
+//! A field that does not belong to the chosen kind of schedule is refused, never ignored; the
+//! [`Invalid`] names the field and says which fields it belongs to. The core checks limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +12,13 @@ use punctual_core::{
 };
 
 const EXACTLY_ONE: &str = "exactly one of `in`, `at`, `cron`, `every` and `within` must be given";
-const WITH_CRON: &str = "goes with `cron` only; an interval knows of no time zone";
+const WITH_CRON: &str = "goes with `cron` only; intervals have no time zone";
 const WITH_SERIES: &str = "goes with `cron` and `every` only";
 const WITH_WATCH: &str = "goes with `within` only";
 
-/// What a caller says about when.
+/// The schedule fields of a request.
 #[derive(Debug, Default)]
-pub(crate) struct When<'a> {
+pub(crate) struct ScheduleFields<'a> {
     pub(crate) delay: Option<Duration>,
     pub(crate) at: Option<Timestamp>,
     pub(crate) cron: Option<&'a str>,
@@ -38,11 +37,11 @@ pub(crate) struct When<'a> {
     pub(crate) on_return: Option<bool>,
 }
 
-impl When<'_> {
-    /// The schedule meant, within its limits.
+impl ScheduleFields<'_> {
+    /// The schedule, within its limits.
     pub(crate) fn schedule(mut self) -> Result<Schedule, Invalid> {
-        self.is_one()?;
-        // An interval, in the words of cron.
+        self.check_kind()?;
+        // `@every` in `cron` is an interval.
         let by_cron = match self.cron.and_then(every_of) {
             Some(interval) => {
                 self.every = Some(interval?);
@@ -50,8 +49,8 @@ impl When<'_> {
             }
             None => None,
         };
-        self.belongs()?;
-        let schedule = self.chosen()?;
+        self.check_belonging()?;
+        let schedule = self.build()?;
         schedule.check().map_err(|invalid| match (by_cron, invalid.field.as_str()) {
             (Some(_), "every") => Invalid::new("cron", invalid.problem),
             _ => invalid,
@@ -59,9 +58,9 @@ impl When<'_> {
         Ok(schedule)
     }
 
-    fn chosen(&self) -> Result<Schedule, Invalid> {
+    fn build(&self) -> Result<Schedule, Invalid> {
         if let Some(expression) = self.cron {
-            let cron = cron(expression, self.timezone, self.dst())?;
+            let cron = parse_cron(expression, self.timezone, self.dst())?;
             return Ok(Schedule::Cron { cron: cron.into(), series: self.series().into() });
         }
         match (self.delay, self.at, self.every, self.within) {
@@ -78,7 +77,7 @@ impl When<'_> {
         }
     }
 
-    fn is_one(&self) -> Result<(), Invalid> {
+    fn check_kind(&self) -> Result<(), Invalid> {
         let given = [
             ("in", self.delay.is_some()),
             ("at", self.at.is_some()),
@@ -93,10 +92,10 @@ impl When<'_> {
         }
     }
 
-    fn belongs(&self) -> Result<(), Invalid> {
+    fn check_belonging(&self) -> Result<(), Invalid> {
         let (cron, watch) = (self.cron.is_some(), self.within.is_some());
         let series = cron || self.every.is_some();
-        let wishes = [
+        let fields = [
             ("timezone", self.timezone.is_some(), cron, WITH_CRON),
             ("dst", self.dst() != Dst::default(), cron, WITH_CRON),
             ("starts_at", self.starts_at.is_some(), series, WITH_SERIES),
@@ -108,7 +107,7 @@ impl When<'_> {
             ("postpone_max", self.postpone_max.is_some(), watch, WITH_WATCH),
             ("on_return", self.on_return.is_some(), watch, WITH_WATCH),
         ];
-        match wishes.into_iter().find(|(_, given, belongs, _)| *given && !belongs) {
+        match fields.into_iter().find(|(_, given, belongs, _)| *given && !belongs) {
             Some((field, _, _, with)) => Err(Invalid::new(field, with)),
             None => Ok(()),
         }
@@ -130,7 +129,8 @@ impl When<'_> {
     }
 }
 
-/// That a schedule has a fire to come. Its owner decides; this is to say which wish is to blame.
+/// Checks that a schedule fires at least once after `now`. The owner checks it again; this check
+/// names the field that is wrong.
 pub(crate) fn check_fires(schedule: &Schedule, now: Timestamp) -> Result<(), Invalid> {
     let Some(series) = schedule.series() else {
         return Ok(());
@@ -152,8 +152,12 @@ pub(crate) fn check_fires(schedule: &Schedule, now: Timestamp) -> Result<(), Inv
     Err(Invalid::new(field, "has no fire time after now"))
 }
 
-/// An expression in a time zone; UTC unless it is named.
-pub(crate) fn cron(expression: &str, timezone: Option<&str>, dst: Dst) -> Result<Cron, Invalid> {
+/// Parses a cron expression in a time zone, by default UTC.
+pub(crate) fn parse_cron(
+    expression: &str,
+    timezone: Option<&str>,
+    dst: Dst,
+) -> Result<Cron, Invalid> {
     let zone = timezone.map_or_else(|| Ok(Zone::utc()), Zone::new)?;
     Cron::new(expression, zone, dst)
 }
@@ -165,32 +169,38 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_wish_that_does_not_belong_is_named() {
+    fn a_field_of_another_kind_of_schedule_is_named() {
         let (at, zone) = (Some(Timestamp::EPOCH), Some("Europe/Berlin"));
-        let (none, every) = (When::default, || When { every: Some(SECOND), ..When::default() });
+        let (none, every) = (ScheduleFields::default, || ScheduleFields {
+            every: Some(SECOND),
+            ..ScheduleFields::default()
+        });
         let (once, cron) = (
-            || When { delay: Some(SECOND), ..When::default() },
-            || When { cron: Some("@daily"), ..When::default() },
+            || ScheduleFields { delay: Some(SECOND), ..ScheduleFields::default() },
+            || ScheduleFields { cron: Some("@daily"), ..ScheduleFields::default() },
         );
-        let watch = || When { within: Some(SECOND), ..When::default() };
-        let at_every = || When { cron: Some("@every 1s"), ..When::default() };
+        let watch = || ScheduleFields { within: Some(SECOND), ..ScheduleFields::default() };
+        let at_every = || ScheduleFields { cron: Some("@every 1s"), ..ScheduleFields::default() };
         for (when, want) in [
             (none(), ("in", EXACTLY_ONE)),
-            (When { at, ..once() }, ("at", EXACTLY_ONE)),
-            (When { cron: Some("@daily"), ..once() }, ("cron", EXACTLY_ONE)),
-            (When { within: Some(SECOND), ..every() }, ("within", EXACTLY_ONE)),
-            (When { timezone: zone, ..every() }, ("timezone", WITH_CRON)),
-            (When { timezone: zone, ..at_every() }, ("timezone", WITH_CRON)),
-            (When { dst_gap: Some(Gap::Skip), ..once() }, ("dst", WITH_CRON)),
-            (When { dst_overlap: Some(Twice::Both), ..every() }, ("dst", WITH_CRON)),
-            (When { starts_at: at, ..once() }, ("starts_at", WITH_SERIES)),
-            (When { ends_at: at, ..watch() }, ("ends_at", WITH_SERIES)),
-            (When { count: Some(1), ..watch() }, ("count", WITH_SERIES)),
-            (When { misfire: Some(Misfire::Skip), ..once() }, ("misfire", WITH_SERIES)),
-            (When { overlap: Some(Overlap::Skip), ..watch() }, ("overlap", WITH_SERIES)),
-            (When { jitter: Some(SECOND), ..once() }, ("jitter", WITH_SERIES)),
-            (When { postpone_max: Some(SECOND), ..every() }, ("postpone_max", WITH_WATCH)),
-            (When { on_return: Some(false), ..cron() }, ("on_return", WITH_WATCH)),
+            (ScheduleFields { at, ..once() }, ("at", EXACTLY_ONE)),
+            (ScheduleFields { cron: Some("@daily"), ..once() }, ("cron", EXACTLY_ONE)),
+            (ScheduleFields { within: Some(SECOND), ..every() }, ("within", EXACTLY_ONE)),
+            (ScheduleFields { timezone: zone, ..every() }, ("timezone", WITH_CRON)),
+            (ScheduleFields { timezone: zone, ..at_every() }, ("timezone", WITH_CRON)),
+            (ScheduleFields { dst_gap: Some(Gap::Skip), ..once() }, ("dst", WITH_CRON)),
+            (ScheduleFields { dst_overlap: Some(Twice::Both), ..every() }, ("dst", WITH_CRON)),
+            (ScheduleFields { starts_at: at, ..once() }, ("starts_at", WITH_SERIES)),
+            (ScheduleFields { ends_at: at, ..watch() }, ("ends_at", WITH_SERIES)),
+            (ScheduleFields { count: Some(1), ..watch() }, ("count", WITH_SERIES)),
+            (ScheduleFields { misfire: Some(Misfire::Skip), ..once() }, ("misfire", WITH_SERIES)),
+            (ScheduleFields { overlap: Some(Overlap::Skip), ..watch() }, ("overlap", WITH_SERIES)),
+            (ScheduleFields { jitter: Some(SECOND), ..once() }, ("jitter", WITH_SERIES)),
+            (
+                ScheduleFields { postpone_max: Some(SECOND), ..every() },
+                ("postpone_max", WITH_WATCH),
+            ),
+            (ScheduleFields { on_return: Some(false), ..cron() }, ("on_return", WITH_WATCH)),
         ] {
             let invalid = when.schedule().unwrap_err();
             assert_eq!((invalid.field.as_str(), invalid.problem.as_str()), want);
@@ -201,8 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn at_every_is_an_interval_and_its_limits_are_told_of_cron() {
-        let at_every = |cron| When { cron: Some(cron), ..When::default() }.schedule();
+    fn at_every_is_an_interval_and_errors_name_cron() {
+        let at_every =
+            |cron| ScheduleFields { cron: Some(cron), ..ScheduleFields::default() }.schedule();
         assert_eq!(at_every("@every 5m"), Ok(Schedule::every(SECOND * 300)));
         assert_eq!(at_every("@every 1ms").unwrap_err().field, "cron");
         assert_eq!(at_every("@every").unwrap_err().field, "cron");

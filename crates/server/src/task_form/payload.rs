@@ -1,28 +1,26 @@
-//! Payloads of JSON: which ones can be read back.
+//! Checks that every strict parser can read a JSON payload back.
 //!
-//! In: JSON as text. Out: nothing, or what is wrong with it.
-//! Invariant: a payload that is taken can be read by whoever reads the API with a strict parser. It stands in lists and deliveries beside
-//! those of others, and one that cannot be read would take the whole answer with it.
-//! Not here: how long it may be (`core`), and whether it is JSON at all: whoever comes here has seen to it, or will.
+//! A payload appears in lists and deliveries next to others. One that a parser rejects would make
+//! the whole response unreadable. The core checks the length; callers check that it is JSON.
 
 use punctual_core::{Invalid, PAYLOAD_BYTES_MAX};
 
-/// Arrays and objects within each other in a payload: common parsers stop at 128.
+/// Nesting of arrays and objects: common parsers stop at 128.
 const PAYLOAD_DEPTH_MAX: usize = 100;
 
-/// Digits in a row that fit a double, whatever they are.
+/// Digits in a row that always fit a double.
 const DIGITS_MAX: usize = 300;
 
-/// Checks what the grammar of JSON allows and parsers do not: depth, halves of surrogate pairs, numbers beyond a double. Most payloads have
-/// neither `\u` nor an exponent, and are looked through once.
+/// Refuses what the JSON grammar allows and parsers reject: deep nesting, unpaired surrogates, and
+/// numbers beyond a double. Most payloads have neither `\u` nor an exponent and are scanned once.
 pub(crate) fn check_json(json: &str) -> Result<(), Invalid> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
-    let (mut digits, mut is_odd) = (0usize, false);
+    let (mut digits, mut needs_parse) = (0usize, false);
     for byte in json.bytes() {
         match byte {
             _ if escaped => {
                 escaped = false;
-                is_odd |= byte == b'u';
+                needs_parse |= byte == b'u';
             }
             b'\\' => escaped = in_string,
             b'"' => in_string = !in_string,
@@ -31,10 +29,10 @@ pub(crate) fn check_json(json: &str) -> Result<(), Invalid> {
             b']' | b'}' => depth = depth.saturating_sub(1),
             b'0'..=b'9' => {
                 digits += 1;
-                is_odd |= digits > DIGITS_MAX;
+                needs_parse |= digits > DIGITS_MAX;
                 continue;
             }
-            b'e' | b'E' => is_odd |= digits > 0,
+            b'e' | b'E' => needs_parse |= digits > 0,
             _ => {}
         }
         digits = 0;
@@ -43,8 +41,8 @@ pub(crate) fn check_json(json: &str) -> Result<(), Invalid> {
             return Err(Invalid::new("payload", problem));
         }
     }
-    // What is too long is refused for that, and not worth the memory.
-    if is_odd
+    // A payload that is too long is refused by the core; parsing it would cost memory.
+    if needs_parse
         && json.len() <= PAYLOAD_BYTES_MAX
         && let Err(error) = serde_json::from_str::<serde_json::Value>(json)
     {
@@ -74,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_strict_parser_does_not_read_is_refused() {
+    fn a_payload_that_a_strict_parser_rejects_is_refused() {
         let long = "9".repeat(400);
         for (json, taken) in [
             (r#""\ud83d\ude00""#, true),

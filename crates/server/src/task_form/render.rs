@@ -1,6 +1,7 @@
-//! A task as answered: what is known of it, and all that was sent.
+//! Writes tasks as JSON: their state, and every field that was sent, defaults included.
 //!
-//! A task that has ended is shown from its dead letter, which is whole, or from the last record of its history, which is not.
+//! A task that has ended is shown from its dead letter, which has all fields, or from the last
+//! record of its history ([`EndedTask`]), which has only some.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -18,24 +19,30 @@ use super::{
     BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, RetryBody, TargetBody, TaskBody,
 };
 
-/// A task as answered.
+/// A task with its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Task)]
 pub(crate) struct TaskAnswer<'a> {
+    /// The id that the broker gave the task: 26 lower-case letters and digits.
     #[serde(serialize_with = "text")]
     #[schema(value_type = String)]
     id: TaskId,
     namespace: &'a str,
+    /// `scheduled`, `firing`, `paused`, `done`, `dead` or `cancelled`.
     state: &'static str,
+    /// When the task is due next, in RFC 3339.
     #[serde(serialize_with = "text")]
     #[schema(value_type = String)]
     fire_at: Timestamp,
-    /// When its present fire is due by the schedule, if that is another time: jitter, or a retry.
+    /// When the schedule makes the current fire due. Absent if it is `fire_at`; jitter and retries
+    /// make a difference.
     #[serde(skip_serializing_if = "Option::is_none")]
     nominal_at: Option<String>,
+    /// Counts the changes that callers made to the task; also the `ETag`.
     version: u64,
-    /// Attempts begun of the present fire.
+    /// Attempts of the current fire so far, one in flight included.
     attempt: usize,
+    /// When the task was created, in RFC 3339.
     #[serde(serialize_with = "text")]
     #[schema(value_type = String)]
     created_at: Timestamp,
@@ -44,12 +51,12 @@ pub(crate) struct TaskAnswer<'a> {
 }
 
 impl<'a> TaskAnswer<'a> {
-    /// As it stands.
+    /// The task in its current state.
     pub(crate) fn of(task: &'a Task) -> Self {
         Self::in_state(task, task.state)
     }
 
-    /// As it stands, but for its state.
+    /// The task, shown in another state.
     pub(crate) fn in_state(task: &'a Task, state: TaskState) -> Self {
         let firing = usize::from(state == TaskState::Firing);
         Self {
@@ -66,12 +73,12 @@ impl<'a> TaskAnswer<'a> {
     }
 }
 
-/// As text, written where it belongs.
+/// Serializes a value as its text, without an intermediate string.
 fn text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 
-/// What history knows of a task that has ended and left no dead letter.
+/// A task that has ended and has no dead letter, as its history records it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EndedTask<'a> {
     id: String,
@@ -79,11 +86,15 @@ pub(crate) struct EndedTask<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     state: &'static str,
-    /// `done`, `dead`, `cancelled`, `replaced` by the task that its key names now, or `skipped` by a policy.
+    /// How its last fire ended: `done`, `dead`, `cancelled`, `replaced` (a new task has its key)
+    /// or `skipped` (by a misfire or overlap policy).
     end: &'static str,
+    /// When the last fire was due by the schedule, in RFC 3339.
     fire_at: String,
+    /// When the first attempt of the last fire was sent; `null` if none was.
     fired_at: Option<String>,
     ended_at: String,
+    /// Attempts of the last fire.
     attempt: usize,
 }
 
@@ -92,9 +103,9 @@ impl<'a> EndedTask<'a> {
         let state = match record.end {
             FireEnd::Done => TaskState::Done,
             FireEnd::Dead(_) => TaskState::Dead,
-            // The key names another task now; this one was stopped before its fire, too.
+            // A replaced task does not fire, either: another task has its key.
             FireEnd::Cancelled | FireEnd::Replaced => TaskState::Cancelled,
-            // The last fires of a series were left out, and nothing came after.
+            // The last fires of the series were skipped.
             FireEnd::Skipped(_) => TaskState::Done,
         };
         Self {
@@ -111,7 +122,7 @@ impl<'a> EndedTask<'a> {
     }
 }
 
-/// How a fire ended, as the wire spells it.
+/// The wire name of how a fire ended.
 pub(crate) const fn end_name(end: FireEnd) -> &'static str {
     match end {
         FireEnd::Done => "done",
@@ -134,7 +145,7 @@ fn state_name(state: TaskState) -> &'static str {
 }
 
 impl<'a> TaskBody<'a> {
-    /// What was sent, with defaults filled in.
+    /// The fields that were sent, defaults included.
     fn of(task: &'a NewTask) -> Self {
         let (payload, payload_base64, content_type) = match &task.payload {
             Payload::Empty => (None, None, None),

@@ -1,7 +1,7 @@
-//! Statistics of a namespace: how many tasks are in which state, and what is late.
+//! Statistics of a namespace: how many tasks are in which state, and what is overdue.
 //!
-//! In: what the store counts and what owners hold. Out: numbers that add up: what was accepted is scheduled, firing, paused, done, dead
-//! or cancelled.
+//! The store counts states, owners know what is firing. The numbers add up: every accepted task is
+//! scheduled, firing, paused, done, dead or cancelled.
 
 use std::sync::Arc;
 
@@ -11,62 +11,74 @@ use punctual_store::{Counts, TaskStore as _};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answer::{self, Answer};
-use super::fires::lag_ms;
-use super::request::{Asked, In};
+use super::request::{PathNamespace, QueryParams};
+use super::response::{self, ApiResult};
+use super::tasks::fires::lag_ms;
 use crate::broker::Broker;
 
-/// How many there are.
+/// The tasks of a namespace, by state.
 #[derive(Debug, Serialize, ToSchema)]
-struct Stats {
+#[schema(as = Stats)]
+struct StatsAnswer {
+    /// The namespace that was counted.
     namespace: String,
-    /// Tasks ever accepted: the sum of all states.
+    /// Tasks that were ever accepted: the sum of all states.
     accepted: i64,
+    /// Tasks that wait for their time, or for the next attempt.
     scheduled: i64,
+    /// Tasks with an attempt in flight or waiting for its turn.
     firing: i64,
+    /// Tasks that wait to be resumed.
     paused: i64,
+    /// Tasks whose last fire succeeded.
     done: i64,
+    /// Tasks whose last fire became a dead letter.
     dead: i64,
+    /// Tasks that were cancelled.
     cancelled: i64,
-    /// Dead letters that are kept.
+    /// Dead letters that are retained.
     dead_letters: i64,
-    /// Tasks whose time has come and that stand in line.
+    /// Tasks that are due and wait to be sent.
     queued: usize,
-    /// Lines with tasks that nobody takes.
+    /// Lanes (targets) with due tasks that no worker takes.
     parked_lanes: usize,
-    /// The earliest `fire_at` that has come and not been fired.
+    /// The earliest `fire_at` of a task that is due and was not sent yet, in RFC 3339.
     oldest_overdue: Option<String>,
+    /// How long that task is overdue, in milliseconds; 0 if there is none.
     oldest_overdue_ms: u64,
 }
 
-/// Counts by state.
+/// Count tasks
+///
+/// Counts the tasks of a namespace by state.
 #[utoipa::path(
     get, path = "/v1/{namespace}/stats", tag = "statistics",
-    responses((status = 200, description = "they add up", body = Stats))
+    responses((status = 200, description = "The counts.", body = StatsAnswer))
 )]
 pub(crate) async fn stats(
     State(broker): State<Arc<Broker>>,
-    In(namespace): In,
-    asked: Asked,
-) -> Answer {
-    asked.end()?;
+    PathNamespace(namespace): PathNamespace,
+    params: QueryParams,
+) -> ApiResult {
+    params.end()?;
     let mut counts = Counts::default();
     for partition in broker.owners.partitions().iter() {
         counts.add(broker.store.counts(partition, &namespace).await?);
     }
     let gauges = broker.owners.gauges(Some(&namespace)).await?;
     let now = broker.clock.now();
-    // A task that fires counts as scheduled in the store; one that may be received at most once as dead, until its outcome is known.
+    // In the store a firing task is scheduled; an at-most-once task that was sent is dead until its
+    // outcome is known.
     let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
     let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
-    let others = count(gauges.firing).min(counts.scheduled).max(0);
+    let firing = count(gauges.firing).min(counts.scheduled).max(0);
     let letters = (claimed + count(gauges.claimed_aside)).min(counts.dead_letters);
     let oldest = gauges.oldest_overdue.filter(|oldest| *oldest <= now);
-    answer::ok(&Stats {
+    response::ok(&StatsAnswer {
         namespace: namespace.as_str().to_owned(),
         accepted: counts.accepted(),
-        scheduled: counts.scheduled - others,
-        firing: others + claimed,
+        scheduled: counts.scheduled - firing,
+        firing: firing + claimed,
         paused: counts.paused,
         done: counts.done,
         dead: counts.dead - claimed,

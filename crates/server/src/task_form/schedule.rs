@@ -1,4 +1,4 @@
-//! The schedule of a task in JSON, both ways.
+//! The schedule of a task in JSON: parsing and writing.
 
 use punctual_core::{
     Cron, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Twice, format_duration,
@@ -7,21 +7,23 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::TaskBody;
-use super::sent::{Instant, duration};
-use crate::api::when::When;
+use super::parse::{TimeValue, parse_duration_field};
+use super::schedule_fields::ScheduleFields;
 
-/// What is done about local times that do not exist, and about those that exist twice.
+/// What happens to local times that a clock change skips or repeats.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = Dst)]
 #[serde(deny_unknown_fields, expecting = "an object with `gap` and `overlap`")]
 pub(super) struct DstBody {
+    /// Times that do not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gap: Option<GapBody>,
+    /// Times that exist twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     overlap: Option<TwiceBody>,
 }
 
-/// When a local time counts that the clocks leap over: right after the gap, or not at all.
+/// A local time that a clock change skips: `after` fires right after the gap, `skip` not at all.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[schema(as = Gap)]
 #[serde(rename_all = "snake_case")]
@@ -30,7 +32,7 @@ pub(super) enum GapBody {
     Skip,
 }
 
-/// When a local time counts that the clocks show twice.
+/// A local time that a clock change repeats: `once` fires the first time, `both` both times.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[schema(as = Twice)]
 #[serde(rename_all = "snake_case")]
@@ -39,7 +41,8 @@ pub(super) enum TwiceBody {
     Both,
 }
 
-/// What is done about fires that were missed.
+/// Fires that were missed, because the broker was down for example: `fire_once` fires the
+/// latest, `fire_all` each (at most 100), `skip` none.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[schema(as = Misfire)]
 #[serde(rename_all = "snake_case")]
@@ -49,7 +52,8 @@ pub(super) enum MisfireBody {
     Skip,
 }
 
-/// What is done about a fire while the one before is not over.
+/// A fire that is due while the previous one has not ended: `allow` fires it too, `skip` skips it,
+/// `queue_one` fires it when the previous one has ended; only one fire waits.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[schema(as = Overlap)]
 #[serde(rename_all = "snake_case")]
@@ -62,13 +66,13 @@ pub(super) enum OverlapBody {
 impl TaskBody<'_> {
     pub(super) fn schedule(&self) -> Result<Schedule, Invalid> {
         let length = |field, text: &Option<String>| {
-            text.as_deref().map(|text| duration(field, text)).transpose()
+            text.as_deref().map(|text| parse_duration_field(field, text)).transpose()
         };
-        let time = |field, time: &Option<Instant>| {
+        let time = |field, time: &Option<TimeValue>| {
             time.as_ref().map(|time| time.to_timestamp(field)).transpose()
         };
         let dst = self.dst.as_ref();
-        let when = When {
+        let when = ScheduleFields {
             delay: length("in", &self.r#in)?,
             at: time("at", &self.at)?,
             cron: self.cron.as_deref(),
@@ -89,11 +93,11 @@ impl TaskBody<'_> {
         when.schedule()
     }
 
-    /// Writes a schedule down, with defaults filled in.
+    /// Fills in the fields of a schedule, defaults included.
     pub(super) fn set_schedule(&mut self, schedule: &Schedule) {
         match schedule {
             Schedule::Once(Due::In(delay)) => self.r#in = Some(format_duration(*delay)),
-            Schedule::Once(Due::At(at)) => self.at = Some(Instant::Text(at.to_string())),
+            Schedule::Once(Due::At(at)) => self.at = Some(TimeValue::Text(at.to_string())),
             Schedule::Every { interval, series } => {
                 self.every = Some(format_duration(*interval));
                 self.set_series(series);
@@ -114,7 +118,7 @@ impl TaskBody<'_> {
         self.cron = Some(cron.expression().to_owned());
         self.timezone = Some(cron.zone().name().to_owned());
         let (gap, overlap) = (cron.dst().gap, cron.dst().overlap);
-        // What the expression decides for itself was not said, and saying it would be long.
+        // Absent means that the expression decides, so it stays absent.
         self.dst = (gap.is_some() || overlap.is_some()).then(|| DstBody {
             gap: gap.map(GapBody::from),
             overlap: overlap.map(TwiceBody::from),
@@ -122,7 +126,7 @@ impl TaskBody<'_> {
     }
 
     fn set_series(&mut self, series: &Series) {
-        let text = |at: punctual_core::Timestamp| Instant::Text(at.to_string());
+        let text = |at: punctual_core::Timestamp| TimeValue::Text(at.to_string());
         self.starts_at = series.starts_at.map(text);
         self.ends_at = series.ends_at.map(text);
         self.count = series.count;
@@ -132,7 +136,7 @@ impl TaskBody<'_> {
     }
 }
 
-/// Two enums with the same variants: ours of the wire, and the core's.
+/// Conversions between an enum of the wire and the one of the core with the same variants.
 macro_rules! both_ways {
     ($wire:ident, $core:ident, [$($variant:ident),+]) => {
         impl From<$wire> for $core {

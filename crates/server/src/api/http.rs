@@ -1,0 +1,94 @@
+//! The HTTP API: requests become commands, replies become JSON.
+//!
+//! `tasks`, `dead_letters`, `queues`, `stats`, `forecast`, `preview` and `health` hold the routes.
+//! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
+//! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
+//! A new route needs a right in `auth`; without one it is refused.
+
+mod admission;
+mod dead_letters;
+mod forecast;
+mod health;
+mod openapi;
+mod page_cursor;
+pub mod preview;
+mod queues;
+mod request;
+mod response;
+mod stats;
+mod tasks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use http::header::CONTENT_TYPE;
+use punctual_core::Clock as _;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::broker::Broker;
+use crate::problem::Problem;
+use crate::telemetry::PAGE_TYPE;
+use tasks::{batch, fires, list};
+
+/// Returns the routes, and the checks that every request passes before them.
+pub(super) fn router(broker: Arc<Broker>) -> Router {
+    routes()
+        .0
+        .fallback(async || Problem::not_found())
+        .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
+        .layer(from_fn_with_state(Arc::clone(&broker), admission::admit))
+        .with_state(broker)
+}
+
+/// Show metrics
+///
+/// Shows the metrics of this broker in the text format of OpenMetrics.
+#[utoipa::path(
+    get, path = "/metrics", tag = "health",
+    responses((
+        status = 200, description = "The metrics.",
+        body = String, content_type = "application/openmetrics-text",
+    ))
+)]
+async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
+    broker.store.tell_rewinds();
+    let gauges = broker.owners.gauges_here(None).await.ok();
+    ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
+}
+
+/// Returns all routes and their part of the OpenAPI document. A route that is not listed here is
+/// neither served nor documented.
+pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
+    OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(batch::create, list::list))
+        .routes(routes!(tasks::replace, tasks::show, tasks::cancel))
+        .routes(routes!(tasks::touch))
+        .routes(routes!(tasks::pause))
+        .routes(routes!(tasks::resume))
+        .routes(routes!(tasks::fire))
+        .routes(routes!(fires::list))
+        .routes(routes!(batch::touch))
+        .routes(routes!(batch::cancel))
+        .routes(routes!(dead_letters::list))
+        .routes(routes!(dead_letters::redrive))
+        .routes(routes!(dead_letters::delete))
+        .routes(routes!(stats::stats))
+        .routes(routes!(forecast::forecast))
+        .routes(routes!(preview::preview))
+        .routes(routes!(queues::lease))
+        .routes(routes!(queues::ack))
+        .routes(routes!(queues::fail))
+        .routes(routes!(queues::refuse))
+        .routes(routes!(queues::extend))
+        .routes(routes!(health::topology))
+        .routes(routes!(health::livez))
+        .routes(routes!(health::readyz))
+        .routes(routes!(openapi::show))
+        .routes(routes!(metrics))
+        .split_for_parts()
+}

@@ -1,0 +1,129 @@
+//! The preview: the next fire times of a cron expression, before a task is scheduled with it.
+//!
+//! It is computed from the time zone data of this binary; nothing is read from the store. So the
+//! command line does it without a broker, with [`offline`].
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use punctual_core::{Clock, Dst, Gap, Invalid, Twice, zones_version};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::request::QueryParams;
+use super::response::{self, ApiResult};
+use crate::broker::Broker;
+use crate::clock::SystemClock;
+use crate::problem::Problem;
+use crate::task_form::{parse_cron, parse_time_field};
+
+/// Fires in one response: more than a year of weeks.
+const COUNT_MAX: usize = 100;
+const COUNT_DEFAULT: usize = 5;
+
+/// The next fires of a cron expression.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Preview)]
+struct PreviewAnswer {
+    /// The expression with one space between fields.
+    cron: String,
+    /// The IANA name of the time zone.
+    timezone: String,
+    /// The next fires; fewer than `count` if the expression has no more.
+    fires: Vec<Upcoming>,
+    /// The release of the IANA time zone database that this broker uses.
+    timezone_data: &'static str,
+}
+
+/// One future fire.
+#[derive(Debug, Serialize, ToSchema)]
+struct Upcoming {
+    /// When it is due, in RFC 3339 and UTC.
+    fire_at: String,
+    /// The same time in the time zone.
+    local: String,
+    /// How a clock change affects this fire, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+}
+
+/// Preview a cron expression
+///
+/// Shows the next fire times of a cron expression. Nothing is scheduled.
+#[utoipa::path(
+    get, path = "/v1/preview", tag = "tasks",
+    params(
+        ("cron" = String, Query, description = "The cron expression: 5 or 6 fields."),
+        ("timezone" = Option<String>, Query, description =
+            "The IANA name of its time zone. Default: UTC."),
+        ("count" = Option<u32>, Query, description = "Fires to show: 1 to 100. Default: 5."),
+        ("from" = Option<String>, Query, description =
+            "Only fires after this time: RFC 3339, or milliseconds since 1970. Default: now."),
+        ("dst_gap" = Option<String>, Query, description =
+            "Local times that a clock change skips: `after` fires right after the gap, `skip` not \
+             at all. Default: decided by the expression."),
+        ("dst_overlap" = Option<String>, Query, description =
+            "Local times that a clock change repeats: `once` or `both`. Default: decided by the \
+             expression."),
+    ),
+    responses((status = 200, description = "The fires in order.", body = PreviewAnswer))
+)]
+pub(crate) async fn preview(State(broker): State<Arc<Broker>>, params: QueryParams) -> ApiResult {
+    response::ok(&PreviewAnswer::of(params, &*broker.clock)?)
+}
+
+/// Why the preview was refused, in one sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoPreview(String);
+
+/// Returns the same JSON without a broker; `query` has the parameters of the route.
+pub fn offline(query: Vec<(String, String)>) -> Result<serde_json::Value, NoPreview> {
+    let preview = PreviewAnswer::of(QueryParams::new(query), &SystemClock::start());
+    let preview = preview.map_err(|problem| NoPreview(problem.detail().to_owned()))?;
+    serde_json::to_value(preview).map_err(|error| NoPreview(error.to_string()))
+}
+
+impl PreviewAnswer {
+    fn of(mut params: QueryParams, clock: &impl Clock) -> Result<Self, Problem> {
+        let expression =
+            params.take("cron")?.ok_or_else(|| Invalid::new("cron", "must be given"))?;
+        let timezone = params.take("timezone")?;
+        let count = params.count("count", COUNT_DEFAULT, COUNT_MAX)?;
+        let from = params.take("from")?.map(|text| parse_time_field("from", &text)).transpose()?;
+        let gap = [("after", Gap::After), ("skip", Gap::Skip)];
+        let overlap = [("once", Twice::Once), ("both", Twice::Both)];
+        let dst = Dst {
+            gap: one_of(&mut params, "dst_gap", gap)?,
+            overlap: one_of(&mut params, "dst_overlap", overlap)?,
+        };
+        params.end()?;
+        let cron = parse_cron(&expression, timezone.as_deref(), dst)?;
+        let first = cron.next_after(from.unwrap_or_else(|| clock.now()));
+        let fires = std::iter::successors(first, |at| cron.next_after(*at)).take(count);
+        let fires = fires.map(|at| Upcoming {
+            fire_at: at.to_string(),
+            local: cron.zone().local(at),
+            note: cron.note(at),
+        });
+        Ok(Self {
+            cron: cron.expression().to_owned(),
+            timezone: cron.zone().name().to_owned(),
+            fires: fires.collect(),
+            timezone_data: zones_version(),
+        })
+    }
+}
+
+fn one_of<T>(
+    params: &mut QueryParams,
+    name: &str,
+    known: [(&str, T); 2],
+) -> Result<Option<T>, Problem> {
+    let Some(text) = params.take(name)? else {
+        return Ok(None);
+    };
+    let allowed = format!("must be {} or {}", known[0].0, known[1].0);
+    let found = known.into_iter().find(|(known, _)| *known == text);
+    Ok(Some(found.ok_or_else(|| Invalid::new(name, allowed))?.1))
+}

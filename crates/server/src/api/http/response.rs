@@ -1,0 +1,41 @@
+//! Successful responses: JSON with its content type, and the version of a task as its `ETag`.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, ETAG};
+use http::{HeaderValue, StatusCode};
+use punctual_core::Task;
+use serde::Serialize;
+
+use crate::problem::Problem;
+use crate::task_form::TaskAnswer;
+
+/// Bytes to reserve for a response: about one task with a small payload.
+const RESPONSE_BYTES: usize = 1024;
+
+/// What every route returns.
+pub(crate) type ApiResult = Result<Response, Problem>;
+
+/// 200 with a JSON body.
+pub(crate) fn ok(body: &impl Serialize) -> ApiResult {
+    Ok(json(StatusCode::OK, body))
+}
+
+/// A task as JSON, with its version as `ETag`.
+pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
+    let mut response = json(status, &TaskAnswer::of(task));
+    if let Ok(version) = HeaderValue::try_from(format!("\"{}\"", task.version.get())) {
+        response.headers_mut().insert(ETAG, version);
+    }
+    response
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut json = Vec::with_capacity(RESPONSE_BYTES);
+    serde_json::to_writer(&mut json, body).expect("response types always serialize");
+    let mut response = Response::new(Body::from(json));
+    *response.status_mut() = status;
+    let content_type = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}

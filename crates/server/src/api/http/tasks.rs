@@ -1,0 +1,383 @@
+//! Routes about one task: `/v1/{namespace}/tasks/{key-or-id}`.
+//!
+//! Each route sends one command to the owner of the task and returns its reply as JSON. `batch`
+//! has the routes about many tasks, `list` lists them, `fires` shows the history of one.
+
+pub(super) mod batch;
+pub(super) mod fires;
+pub(super) mod list;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::header::{IF_MATCH, IF_NONE_MATCH};
+use http::{HeaderMap, StatusCode};
+use punctual_core::{
+    Clock as _, DeadLetter, Due, FireEnd, FireRecord, Invalid, Namespace, NewTask, Schedule, Task,
+    TaskId, TaskKey, TaskState, Version,
+};
+use punctual_engine::{
+    Cancelled, Command, Condition, EngineError, Push, Reply, ScheduleCommand, Scheduled, Subject,
+};
+use punctual_store::TaskStore as _;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
+use super::response::{self, ApiResult};
+use crate::api::command_batch::{next_result, unexpected_reply};
+use crate::broker::Broker;
+use crate::problem::{Problem, TaskRef};
+use crate::routing::{Owners, PartitionHandle};
+use crate::task_form::{
+    EndedTask, TaskAnswer, TaskBody, TimeValue, check_fires, parse_duration_field,
+};
+
+/// The result of a cancel.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub(crate) enum CancelAnswer {
+    /// The task will not fire.
+    Cancelled,
+    /// Too late: this attempt is in flight. No further attempt follows.
+    Firing { attempt: u16 },
+    /// Too late: the task fired at this time.
+    AlreadyFired { fired_at: String },
+    /// No task has this key or id. Only in the results of many.
+    NotFound,
+}
+
+/// The new due time of a task: at most one field. Without one, a watch is postponed by its
+/// `within`.
+#[derive(Debug, Deserialize, Default, ToSchema)]
+#[serde(deny_unknown_fields, default, expecting = "a JSON object")]
+#[schema(as = Touch)]
+struct TouchBody {
+    /// Due after this duration: up to 36500d.
+    r#in: Option<String>,
+    /// Due at this time.
+    at: Option<TimeValue>,
+    /// A watch: due after this duration, this time only, instead of its own `within`.
+    within: Option<String>,
+}
+
+/// A task that was touched and has ended before it could be read.
+#[derive(Debug, Serialize)]
+struct TouchedAnswer {
+    fire_at: String,
+    version: u64,
+}
+
+/// Create or replace a task
+///
+/// Creates a task with this key, or replaces the task that has it.
+#[utoipa::path(
+    put, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", request_body = TaskBody,
+    params(
+        ("if-none-match" = Option<String>, Header, description =
+            "`*`: create the task only if the key is free."),
+        ("if-match" = Option<String>, Header, description =
+            "A version in quotes: replace the task only if it has this version."),
+    ),
+    responses(
+        (status = 201, description = "The task was created.", body = TaskAnswer),
+        (status = 200, description = "The task was replaced.", body = TaskAnswer),
+    )
+)]
+pub(crate) async fn replace(
+    State(broker): State<Arc<Broker>>,
+    PathName(namespace, key): PathName,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
+    let name = key;
+    let key = TaskKey::new(&name)?;
+    let condition = condition(&headers)?;
+    let owner = broker.owners.of_key(&namespace, &key);
+    let new_task = checked(&broker, parse_task(&body)?, &namespace, Some(key))?;
+    let task = TaskRef { namespace: &namespace, name: &name };
+    match owner
+        .schedule(ScheduleCommand { new_task: new_task.into(), condition, receipt: None })
+        .await
+    {
+        Ok(scheduled) => Ok(scheduled_response(&scheduled)),
+        // Only `If-Match` needs a task; one that does not exist has another version, too.
+        Err(EngineError::NotFound) => Err(Problem::no_version(task)),
+        Err(error) => Err(Problem::of_task(error, task)),
+    }
+}
+
+/// Show a task
+///
+/// Shows a task by its key or id. By its id, a task that has ended is shown as long as its history
+/// is retained; its key is free again.
+#[utoipa::path(
+    get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks",
+    responses((status = 200, description = "The task.", body = TaskAnswer))
+)]
+pub(crate) async fn show(
+    State(broker): State<Arc<Broker>>,
+    PathName(namespace, name): PathName,
+) -> ApiResult {
+    let task = TaskRef { namespace: &namespace, name: &name };
+    for (owner, subject) in candidates(&broker.owners, task)? {
+        match owner.get(subject).await {
+            Err(EngineError::NotFound) => {}
+            Ok(found) => return Ok(response::task(StatusCode::OK, &found)),
+            Err(error) => return Err(Problem::of_task(error, task)),
+        }
+    }
+    match last_fire(&broker, task).await? {
+        Some((_, Some(letter))) => {
+            response::ok(&TaskAnswer::in_state(&letter.task, TaskState::Dead))
+        }
+        Some((record, None)) => response::ok(&EndedTask::of(&record)),
+        None => Err(Problem::task_not_found(task)),
+    }
+}
+
+/// Cancel a task
+///
+/// Ends a task before its next fire.
+#[utoipa::path(
+    delete, path = "/v1/{namespace}/tasks/{key}", tag = "tasks",
+    responses((
+        status = 200, description = "Whether the task was cancelled in time.",
+        body = CancelAnswer,
+    ))
+)]
+pub(crate) async fn cancel(
+    State(broker): State<Arc<Broker>>,
+    PathName(namespace, name): PathName,
+) -> ApiResult {
+    let task = TaskRef { namespace: &namespace, name: &name };
+    for (owner, subject) in candidates(&broker.owners, task)? {
+        match owner.cancel(subject).await {
+            Err(EngineError::NotFound) => {}
+            Ok(cancelled) => return response::ok(&CancelAnswer::of(cancelled)),
+            Err(error) => return Err(Problem::of_task(error, task)),
+        }
+    }
+    Err(Problem::task_not_found(task))
+}
+
+/// Touch a task
+///
+/// Postpones a watch by its `within`, or moves the next fire of a watch or of a task that fires
+/// once. Tasks with `cron` or `every` cannot be touched.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/touch", tag = "tasks", request_body = TouchBody,
+    responses((status = 200, description = "The task.", body = TaskAnswer))
+)]
+pub(crate) async fn touch(
+    State(broker): State<Arc<Broker>>,
+    PathName(namespace, name): PathName,
+    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+) -> ApiResult {
+    let body: TouchBody = request::json_or_default(&body, "the new due time")?;
+    let push = push(body.r#in.as_deref(), body.at.as_ref(), body.within.as_deref())?;
+    let task = TaskRef { namespace: &namespace, name: &name };
+    for (owner, subject) in candidates(&broker.owners, task)? {
+        let commands = vec![Command::Touch(subject.clone(), push), Command::Get(subject)];
+        let mut results = owner.call(commands).await?.into_iter();
+        match (next_result(&mut results), next_result(&mut results)) {
+            (Err(EngineError::NotFound), _) => {}
+            (Err(error), _) => return Err(Problem::of_task(error, task)),
+            (_, Ok(Reply::Task(found))) => return Ok(response::task(StatusCode::OK, &found)),
+            // A task that became due at once may have ended before it was read.
+            (Ok(Reply::Touched { fire_at, version }), _) => {
+                let (fire_at, version) = (fire_at.to_string(), version.get());
+                return response::ok(&TouchedAnswer { fire_at, version });
+            }
+            (Ok(reply), _) => return Err(unexpected_reply(&reply).into()),
+        }
+    }
+    Err(Problem::task_not_found(task))
+}
+
+/// Pause a task
+///
+/// A paused task does not fire until it is resumed.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/pause", tag = "tasks",
+    responses((status = 200, description = "The task.", body = TaskAnswer))
+)]
+pub(crate) async fn pause(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
+    change(&broker, name, Command::Pause).await
+}
+
+/// Resume a task
+///
+/// Lets a paused task fire again.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/resume", tag = "tasks",
+    responses((status = 200, description = "The task.", body = TaskAnswer))
+)]
+pub(crate) async fn resume(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
+    change(&broker, name, Command::Resume).await
+}
+
+/// Fire a task now
+///
+/// Fires a task once, at once, in addition to its schedule.
+#[utoipa::path(
+    post, path = "/v1/{namespace}/tasks/{key}/fire", tag = "tasks",
+    responses((status = 200, description = "The task.", body = TaskAnswer))
+)]
+pub(crate) async fn fire(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
+    change(&broker, name, Command::Fire).await
+}
+
+async fn change(
+    broker: &Broker,
+    PathName(namespace, name): PathName,
+    command: fn(Subject) -> Command,
+) -> ApiResult {
+    let task = TaskRef { namespace: &namespace, name: &name };
+    for (owner, subject) in candidates(&broker.owners, task)? {
+        match owner.task(command(subject)).await {
+            Err(EngineError::NotFound) => {}
+            Ok(found) => return Ok(response::task(StatusCode::OK, &found)),
+            Err(error) => return Err(Problem::of_task(error, task)),
+        }
+    }
+    Err(Problem::task_not_found(task))
+}
+
+/// Parses a task; nothing is checked yet.
+fn parse_task(body: &[u8]) -> Result<TaskBody<'_>, Problem> {
+    request::json(body, "one task")
+}
+
+/// Checks a task: its fields, that it fires, and that its target is allowed. Every task that is
+/// scheduled over HTTP passes here.
+fn checked(
+    broker: &Broker,
+    body: TaskBody<'_>,
+    namespace: &Namespace,
+    key: Option<TaskKey>,
+) -> Result<NewTask, Problem> {
+    let new_task = body.into_new_task(namespace.clone(), key)?;
+    check_fires(&new_task.schedule, broker.clock.now())?;
+    broker.guard.check_target(&new_task.target)?;
+    Ok(new_task)
+}
+
+/// The new due time of a touch.
+fn push(r#in: Option<&str>, at: Option<&TimeValue>, within: Option<&str>) -> Result<Push, Problem> {
+    let due = match (r#in, at, within) {
+        (None, None, None) => return Ok(Push::Within),
+        (Some(delay), None, None) => {
+            let delay = parse_duration_field("in", delay)?;
+            Schedule::Once(Due::In(delay)).check()?;
+            Due::In(delay)
+        }
+        (None, Some(at), None) => Due::At(at.to_timestamp("at")?),
+        (None, None, Some(within)) => {
+            let within = parse_duration_field("within", within)?;
+            Schedule::watch(within).check()?;
+            Due::In(within)
+        }
+        _ => {
+            let problem = "at most one of `in`, `at` and `within` must be given";
+            return Err(Invalid::new("in", problem).into());
+        }
+    };
+    Ok(Push::To(due))
+}
+
+/// The tasks that a name in a path may mean: first the one with this key, because callers choose
+/// keys and a key may look like an id, then the one with this id.
+fn candidates<'a>(
+    owners: &'a Arc<Owners>,
+    TaskRef { namespace, name }: TaskRef<'_>,
+) -> Result<Vec<(PartitionHandle<'a>, Subject)>, Problem> {
+    let key = TaskKey::new(name)?;
+    let by_key = owners.of_key(namespace, &key);
+    let mut candidates = vec![(by_key, Subject::Key(namespace.clone(), key))];
+    if let Ok(id) = name.parse::<TaskId>()
+        && let Some(by_id) = owners.of(id.partition())
+    {
+        candidates.push((by_id, Subject::Id(namespace.clone(), id)));
+    }
+    Ok(candidates)
+}
+
+/// Finds a task that has not ended.
+async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<Task>, Problem> {
+    for (owner, subject) in candidates(&broker.owners, task)? {
+        match owner.get(subject).await {
+            Err(EngineError::NotFound) => {}
+            Ok(found) => return Ok(Some(found)),
+            Err(error) => return Err(Problem::of_task(error, task)),
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the last fire of a task that has ended, by its id, and the dead letter if it became one.
+async fn last_fire(
+    broker: &Broker,
+    TaskRef { namespace, name }: TaskRef<'_>,
+) -> Result<Option<(FireRecord, Option<DeadLetter>)>, Problem> {
+    let Ok(id) = name.parse::<TaskId>() else {
+        return Ok(None);
+    };
+    if broker.owners.of(id.partition()).is_none() {
+        return Ok(None);
+    }
+    let records = broker.store.history(id.partition(), id, 1).await?;
+    let Some(record) = records.into_iter().find(|record| record.namespace == *namespace) else {
+        return Ok(None);
+    };
+    let letter = match record.end {
+        FireEnd::Dead(_) => broker.store.dead_letter(id.partition(), record.fire_id).await?,
+        _ => None,
+    };
+    Ok(Some((record, letter)))
+}
+
+impl CancelAnswer {
+    fn of(cancelled: Cancelled) -> Self {
+        match cancelled {
+            Cancelled::Cancelled => Self::Cancelled,
+            Cancelled::Firing(attempt) => Self::Firing { attempt: attempt.get() },
+            Cancelled::AlreadyFired(at) => Self::AlreadyFired { fired_at: at.to_string() },
+        }
+    }
+}
+
+/// The condition of a PUT: `If-None-Match: *` only creates, `If-Match: "VERSION"` only replaces
+/// that version.
+fn condition(headers: &HeaderMap) -> Result<Condition, Problem> {
+    let none_match = request::header(headers, &IF_NONE_MATCH)?;
+    let matches = request::header(headers, &IF_MATCH)?;
+    match (none_match, matches) {
+        (None, None) => Ok(Condition::Always),
+        (Some("*"), None) => Ok(Condition::Absent),
+        (None, Some(version)) => {
+            let number = version.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+            let number = number.and_then(|number| number.parse().ok()).ok_or_else(|| {
+                let detail = "If-Match must be one version in quotes, like \"3\"";
+                Problem::invalid_request(detail, Some("if-match".to_owned()))
+            })?;
+            Ok(Condition::Version(Version::new(number)))
+        }
+        (Some(_), None) => {
+            let detail = "If-None-Match must be *";
+            Err(Problem::invalid_request(detail, Some("if-none-match".to_owned())))
+        }
+        (Some(_), Some(_)) => {
+            let detail = "If-Match and If-None-Match must not be given together";
+            Err(Problem::invalid_request(detail, Some("if-match".to_owned())))
+        }
+    }
+}
+
+fn scheduled_response(scheduled: &Scheduled) -> Response {
+    match scheduled {
+        Scheduled::Created(task) => response::task(StatusCode::CREATED, task),
+        Scheduled::Replaced(task) => response::task(StatusCode::OK, task),
+    }
+}

@@ -1,0 +1,579 @@
+//! Problems: every response that is not a success (RFC 9457).
+//!
+//! [`ProblemType`] is the one table of problem types with their titles and statuses. A [`Problem`]
+//! adds a detail that names the object and says what to do. HTTP sends it as
+//! `application/problem+json`, gRPC as a status with the same detail. Secrets and payloads never
+//! appear in a problem.
+
+use std::fmt;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use punctual_core::{FireId, Invalid, Namespace};
+use punctual_engine::EngineError;
+use punctual_store::{Resource, StoreError};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tonic::Code;
+use utoipa::ToSchema;
+
+use crate::task_form::TaskAnswer;
+
+/// `Retry-After` of every 503, in seconds.
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+
+/// `WWW-Authenticate` of every 401.
+const SCHEME: HeaderValue = HeaderValue::from_static("Bearer realm=\"punctual\"");
+
+/// What clients distinguish problems by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProblemType {
+    NotFound,
+    TaskNotFound,
+    DeadLetterNotFound,
+    Unauthenticated,
+    Forbidden,
+    CrossOrigin,
+    HostNotAllowed,
+    MethodNotAllowed,
+    InvalidRequest,
+    InvalidBody,
+    InvalidField,
+    UnsupportedMediaType,
+    TooLarge,
+    TooMany,
+    Exists,
+    VersionMismatch,
+    IdempotencyConflict,
+    Firing,
+    Paused,
+    NotAWatch,
+    NotTouchable,
+    NeverFires,
+    Busy,
+    DiskFull,
+    MemoryFull,
+    StoreUnavailable,
+    StoreBroken,
+    NoOwner,
+    Lost,
+    Stopping,
+    NotReady,
+}
+
+impl ProblemType {
+    /// The type, the title and the status.
+    const fn row(self) -> (&'static str, &'static str, StatusCode) {
+        use StatusCode as S;
+        match self {
+            Self::NotFound => ("urn:punctual:not-found", "Not found", S::NOT_FOUND),
+            Self::TaskNotFound => ("urn:punctual:task-not-found", "Task not found", S::NOT_FOUND),
+            Self::DeadLetterNotFound => {
+                ("urn:punctual:dead-letter-not-found", "Dead letter not found", S::NOT_FOUND)
+            }
+            Self::Unauthenticated => {
+                ("urn:punctual:unauthenticated", "Unauthenticated", S::UNAUTHORIZED)
+            }
+            Self::Forbidden => ("urn:punctual:forbidden", "Forbidden", S::FORBIDDEN),
+            Self::CrossOrigin => ("urn:punctual:cross-origin", "Cross-origin call", S::FORBIDDEN),
+            Self::HostNotAllowed => {
+                ("urn:punctual:host-not-allowed", "Host not allowed", S::FORBIDDEN)
+            }
+            Self::MethodNotAllowed => {
+                ("urn:punctual:method-not-allowed", "Method not allowed", S::METHOD_NOT_ALLOWED)
+            }
+            Self::InvalidRequest => {
+                ("urn:punctual:invalid-request", "Invalid request", S::BAD_REQUEST)
+            }
+            Self::InvalidBody => ("urn:punctual:invalid-body", "Invalid body", S::BAD_REQUEST),
+            Self::InvalidField => {
+                ("urn:punctual:invalid-field", "Invalid field", S::UNPROCESSABLE_ENTITY)
+            }
+            Self::UnsupportedMediaType => (
+                "urn:punctual:unsupported-media-type",
+                "Unsupported media type",
+                S::UNSUPPORTED_MEDIA_TYPE,
+            ),
+            Self::TooLarge => ("urn:punctual:too-large", "Body too large", S::PAYLOAD_TOO_LARGE),
+            Self::TooMany => ("urn:punctual:too-many", "Too many entries", S::PAYLOAD_TOO_LARGE),
+            Self::Exists => ("urn:punctual:exists", "Task exists", S::CONFLICT),
+            Self::VersionMismatch => {
+                ("urn:punctual:version-mismatch", "Version mismatch", S::PRECONDITION_FAILED)
+            }
+            Self::IdempotencyConflict => {
+                ("urn:punctual:idempotency-conflict", "Idempotency key reused", S::CONFLICT)
+            }
+            Self::Firing => ("urn:punctual:firing", "Task is firing", S::CONFLICT),
+            Self::Paused => ("urn:punctual:paused", "Task is paused", S::CONFLICT),
+            Self::NotAWatch => {
+                ("urn:punctual:not-a-watch", "Task is not a watch", S::UNPROCESSABLE_ENTITY)
+            }
+            Self::NotTouchable => {
+                ("urn:punctual:not-touchable", "Task is not touchable", S::UNPROCESSABLE_ENTITY)
+            }
+            Self::NeverFires => {
+                ("urn:punctual:never-fires", "Task never fires", S::UNPROCESSABLE_ENTITY)
+            }
+            Self::Busy => ("urn:punctual:busy", "Busy", S::SERVICE_UNAVAILABLE),
+            // A full disk needs an operator, so no client is asked to retry soon.
+            Self::DiskFull => ("urn:punctual:full", "Store full", S::INSUFFICIENT_STORAGE),
+            // The memory of a Redis server may be free again a moment later.
+            Self::MemoryFull => ("urn:punctual:full", "Store full", S::SERVICE_UNAVAILABLE),
+            Self::StoreUnavailable => {
+                ("urn:punctual:store", "Store unavailable", S::SERVICE_UNAVAILABLE)
+            }
+            Self::StoreBroken => {
+                ("urn:punctual:store", "Store unavailable", S::INTERNAL_SERVER_ERROR)
+            }
+            Self::NoOwner => ("urn:punctual:no-owner", "No owner", S::SERVICE_UNAVAILABLE),
+            Self::Lost => ("urn:punctual:lost", "Outcome unknown", S::SERVICE_UNAVAILABLE),
+            Self::Stopping => ("urn:punctual:stopping", "Stopping", S::SERVICE_UNAVAILABLE),
+            Self::NotReady => ("urn:punctual:not-ready", "Not ready", S::SERVICE_UNAVAILABLE),
+        }
+    }
+
+    const fn full(resource: Resource) -> Self {
+        match resource {
+            Resource::Disk => Self::DiskFull,
+            Resource::Memory => Self::MemoryFull,
+        }
+    }
+
+    /// The gRPC code. Two types have a code of their own that their status does not give.
+    fn code(self) -> Code {
+        match (self, self.row().2) {
+            (Self::Lost, _) => Code::Unknown,
+            (Self::DiskFull | Self::MemoryFull, _) => Code::ResourceExhausted,
+            (_, StatusCode::UNAUTHORIZED) => Code::Unauthenticated,
+            (_, StatusCode::FORBIDDEN) => Code::PermissionDenied,
+            (_, StatusCode::NOT_FOUND) => Code::NotFound,
+            (_, StatusCode::CONFLICT) => Code::AlreadyExists,
+            (_, StatusCode::PRECONDITION_FAILED) => Code::FailedPrecondition,
+            (_, StatusCode::PAYLOAD_TOO_LARGE) => Code::OutOfRange,
+            (_, StatusCode::SERVICE_UNAVAILABLE) => Code::Unavailable,
+            (_, status) if status.is_client_error() => Code::InvalidArgument,
+            _ => Code::Internal,
+        }
+    }
+}
+
+/// Why a call was refused or failed, as RFC 9457 defines it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Problem {
+    /// The problem type, `urn:punctual:…`. Programs compare this; titles and details may change.
+    #[serde(rename = "type", serialize_with = "as_urn")]
+    #[schema(value_type = String)]
+    kind: ProblemType,
+    /// The problem type in a few words, for people.
+    title: &'static str,
+    /// The HTTP status.
+    #[serde(serialize_with = "as_number")]
+    #[schema(value_type = u16)]
+    status: StatusCode,
+    /// What is wrong with this call and what to do about it, for people.
+    detail: Box<str>,
+    /// The field, query parameter or header that is wrong. Absent if no single one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<Box<str>>,
+    /// The task that has the key already. Only with `urn:punctual:exists`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TaskAnswer>)]
+    existing: Option<Box<RawValue>>,
+    /// The `Allow` header of a 405.
+    #[serde(skip)]
+    allow: Option<Box<str>>,
+    /// Why the broker is not ready, one sentence each. Only with `urn:punctual:not-ready`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasons: Option<Box<[String]>>,
+}
+
+/// The task that a call names by its key or its id.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskRef<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) name: &'a str,
+}
+
+impl fmt::Display for TaskRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {:?} in namespace {:?}", self.name, self.namespace.as_str())
+    }
+}
+
+impl Problem {
+    fn new(kind: ProblemType, detail: impl Into<Box<str>>) -> Self {
+        let (_, title, status) = kind.row();
+        let (detail, field, existing) = (detail.into(), None, None);
+        Self { kind, title, status, detail, field, existing, allow: None, reasons: None }
+    }
+
+    fn with_field(self, field: Option<String>) -> Self {
+        Self { field: field.map(Into::into), ..self }
+    }
+
+    /// No route matches the path.
+    pub(crate) fn not_found() -> Self {
+        let detail = "no route has this path; /openapi.json lists all of them";
+        Self::new(ProblemType::NotFound, detail)
+    }
+
+    pub(crate) fn task_not_found(task: TaskRef<'_>) -> Self {
+        let (name, namespace) = (task.name, task.namespace.as_str());
+        let detail = format!("task {name:?} not found in namespace {namespace:?}");
+        Self::new(ProblemType::TaskNotFound, detail)
+    }
+
+    pub(crate) fn dead_letter_not_found(namespace: &Namespace, fire_id: FireId) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!("dead letter \"{fire_id}\" not found in namespace {namespace:?}");
+        Self::new(ProblemType::DeadLetterNotFound, detail)
+    }
+
+    /// The call has no token, or a wrong one.
+    pub(crate) fn unauthenticated() -> Self {
+        let detail = "a valid token is required: send it as `Authorization: Bearer TOKEN`";
+        Self::new(ProblemType::Unauthenticated, detail)
+    }
+
+    /// The token is valid, but not for this namespace or route.
+    pub(crate) fn forbidden() -> Self {
+        let detail = "the token does not grant this call; \
+                      use a token of this namespace, or an admin token";
+        Self::new(ProblemType::Forbidden, detail)
+    }
+
+    /// The token is valid, but for another namespace.
+    pub(crate) fn namespace_forbidden(namespace: &Namespace) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!(
+            "the token does not grant access to namespace {namespace:?}; \
+             use a token of this namespace, or an admin token"
+        );
+        Self::new(ProblemType::Forbidden, detail)
+    }
+
+    /// The route is missing in the table of rights.
+    pub(crate) fn no_right_declared() -> Self {
+        let detail = "this path cannot be called: the broker declares no right for it";
+        Self::new(ProblemType::Forbidden, detail)
+    }
+
+    /// A web page of another origin calls a broker without tokens.
+    pub(crate) fn cross_origin() -> Self {
+        let detail = "a web page of another origin cannot call a broker without tokens; \
+                      configure tokens, or call the broker from a program";
+        Self::new(ProblemType::CrossOrigin, detail)
+    }
+
+    /// The `Host` of a call to a loopback address is not a loopback name.
+    pub(crate) fn host_not_allowed() -> Self {
+        let detail = "a broker without tokens that listens on loopback can be called as localhost \
+                      or by a loopback address only; use one of these, or configure tokens";
+        Self::new(ProblemType::HostNotAllowed, detail)
+    }
+
+    /// The path has other methods; `allow` lists them, if they are known.
+    pub(crate) fn method_not_allowed(allow: Option<&str>) -> Self {
+        let detail = "this path does not support this method; the Allow header lists those it does";
+        let problem = Self::new(ProblemType::MethodNotAllowed, detail);
+        Self { allow: allow.map(Into::into), ..problem }
+    }
+
+    /// A part of the path, the query or a header is wrong.
+    pub(crate) fn invalid_request(detail: impl Into<Box<str>>, field: Option<String>) -> Self {
+        Self::new(ProblemType::InvalidRequest, detail).with_field(field)
+    }
+
+    /// The body is not JSON, or not of the form that the route takes.
+    pub(crate) fn invalid_body(detail: impl Into<Box<str>>, field: Option<String>) -> Self {
+        Self::new(ProblemType::InvalidBody, detail).with_field(field)
+    }
+
+    /// The client stopped sending before the body was complete, or took too long.
+    pub(crate) fn incomplete_body() -> Self {
+        Self::invalid_body("the body is incomplete, or took too long to arrive", None)
+    }
+
+    /// The body is larger than the route takes.
+    pub(crate) fn too_large(bytes_max: usize) -> Self {
+        let detail = format!("the body must have at most {bytes_max} bytes");
+        Self::new(ProblemType::TooLarge, detail)
+    }
+
+    /// One call has more tasks, keys or ids than it may have.
+    pub(crate) fn too_many(what: &str, count_max: usize) -> Self {
+        let detail = format!("one call must have at most {count_max} {what}; split it");
+        Self::new(ProblemType::TooMany, detail)
+    }
+
+    /// The `Content-Type` is none of those that the route takes.
+    pub(crate) fn unsupported_media_type(supported: &str) -> Self {
+        let detail = format!("the content type of the body must be {supported}");
+        let problem = Self::new(ProblemType::UnsupportedMediaType, detail);
+        problem.with_field(Some("content-type".to_owned()))
+    }
+
+    /// The broker drains.
+    pub(crate) fn stopping() -> Self {
+        Self::new(ProblemType::Stopping, "the broker is stopping; retry at another broker")
+    }
+
+    pub(crate) fn not_ready(reasons: &[String]) -> Self {
+        let problem = Self::new(ProblemType::NotReady, reasons.join("; "));
+        Self { reasons: Some(reasons.into()), ..problem }
+    }
+
+    /// What the engine answers about a task that the call names.
+    pub(crate) fn of_task(error: EngineError, task: TaskRef<'_>) -> Self {
+        Self::of_engine(error, Some(task))
+    }
+
+    /// `If-Match` or `if_version` for a task that does not exist.
+    pub(crate) fn no_version(task: TaskRef<'_>) -> Self {
+        let detail = format!("{}, so no version matches", Self::task_not_found(task).detail);
+        Self::new(ProblemType::VersionMismatch, detail)
+    }
+
+    fn of_engine(error: EngineError, task: Option<TaskRef<'_>>) -> Self {
+        use ProblemType as T;
+        let named = task.map_or_else(|| "the task".to_owned(), |task| task.to_string());
+        match error {
+            EngineError::NotFound => task
+                .map_or_else(|| Self::new(T::TaskNotFound, "task not found"), Self::task_not_found),
+            EngineError::NoLetter => Self::new(T::DeadLetterNotFound, "dead letter not found"),
+            EngineError::Exists(existing) => {
+                let existing = serde_json::value::to_raw_value(&TaskAnswer::of(&existing)).ok();
+                Self { existing, ..Self::new(T::Exists, format!("{named} already exists")) }
+            }
+            EngineError::OtherVersion(version) => {
+                let version = version.get();
+                let detail = format!("{named} is at version {version}; read it again and retry");
+                Self::new(T::VersionMismatch, detail)
+            }
+            EngineError::OtherOrder => Self::new(
+                T::IdempotencyConflict,
+                "the idempotency key was used for another task; use a new idempotency key",
+            ),
+            EngineError::Firing(attempt) => {
+                let attempt = attempt.get();
+                let detail =
+                    format!("attempt {attempt} of {named} is in flight; retry when it has ended");
+                Self::new(T::Firing, detail)
+            }
+            EngineError::Paused => {
+                Self::new(T::Paused, format!("{named} is paused; resume it first"))
+            }
+            EngineError::NoWatch => Self::new(
+                T::NotAWatch,
+                format!("{named} is not a watch; give the new time as `in` or `at`"),
+            ),
+            EngineError::NoTouch => Self::new(
+                T::NotTouchable,
+                "cron and interval tasks cannot be touched; \
+                 PUT a new schedule, or POST …/fire to run it now",
+            ),
+            EngineError::Never => {
+                Self::new(T::NeverFires, "the schedule has no fire time after now")
+            }
+            EngineError::Busy => Self::new(T::Busy, "too many calls are pending; retry later"),
+            EngineError::Full(resource) => {
+                let detail = match resource {
+                    Resource::Disk => {
+                        "the disk of the store is full: tasks still fire, but none can be added; \
+                         free disk space"
+                    }
+                    Resource::Memory => {
+                        "the memory of the store is full: tasks still fire, but none can be added; \
+                         retry later, or give Redis more memory"
+                    }
+                };
+                Self::new(T::full(resource), detail)
+            }
+            EngineError::Away => Self::new(
+                T::StoreUnavailable,
+                "the store does not answer; nothing was changed; retry later",
+            ),
+            EngineError::Stopped => {
+                Self::new(T::NoOwner, "no broker owns this partition right now; retry")
+            }
+            EngineError::Lost => Self::new(
+                T::Lost,
+                "the broker that decides did not answer, so it is not known whether the call was \
+                 carried out; with an Idempotency-Key it is safe to retry",
+            ),
+        }
+    }
+
+    /// The type, status, detail and field, for the gRPC message.
+    pub(crate) fn parts(&self) -> (&'static str, StatusCode, &str, Option<&str>) {
+        (self.kind.row().0, self.status, &self.detail, self.field.as_deref())
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.kind.code()
+    }
+
+    /// Puts the field of this problem under another one: `key` becomes `create.key`.
+    pub(crate) fn within(mut self, outer: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{outer}.{field}").into(),
+            None => outer.into(),
+        });
+        self
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(ProblemType::InvalidField, invalid.to_string()).with_field(Some(invalid.field))
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Self {
+        Self::of_engine(error, None)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let kind = match error {
+            StoreError::Full { room, .. } => ProblemType::full(room),
+            StoreError::Broken(_) => ProblemType::StoreBroken,
+            _ => ProblemType::StoreUnavailable,
+        };
+        // The cause is for the operator, not for the client.
+        tracing::warn!(%error, "store read failed");
+        Self::new(kind, "the store could not be read; retry later")
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let json = serde_json::to_vec(&self).unwrap_or_default();
+        let mut response = Response::new(Body::from(json));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, SCHEME);
+        }
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+            headers.insert(ALLOW, allow);
+        }
+        response
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn as_urn<S: serde::Serializer>(kind: &ProblemType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.row().0)
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{AttemptNo, TaskId, Timestamp, Version};
+
+    use super::*;
+
+    fn shop() -> Namespace {
+        Namespace::new("shop").unwrap()
+    }
+
+    #[test]
+    fn a_problem_names_its_task_and_says_what_to_do() {
+        let namespace = shop();
+        let task = TaskRef { namespace: &namespace, name: "order-42" };
+        let named = "task \"order-42\" in namespace \"shop\"";
+        for (error, kind, status, code, detail) in [
+            (
+                EngineError::NotFound,
+                "task-not-found",
+                404,
+                Code::NotFound,
+                "task \"order-42\" not found in namespace \"shop\"".to_owned(),
+            ),
+            (
+                EngineError::OtherVersion(Version::new(3)),
+                "version-mismatch",
+                412,
+                Code::FailedPrecondition,
+                format!("{named} is at version 3; read it again and retry"),
+            ),
+            (
+                EngineError::Firing(AttemptNo::new(2)),
+                "firing",
+                409,
+                Code::AlreadyExists,
+                format!("attempt 2 of {named} is in flight; retry when it has ended"),
+            ),
+            (
+                EngineError::Paused,
+                "paused",
+                409,
+                Code::AlreadyExists,
+                format!("{named} is paused; resume it first"),
+            ),
+            (
+                EngineError::NoWatch,
+                "not-a-watch",
+                422,
+                Code::InvalidArgument,
+                format!("{named} is not a watch; give the new time as `in` or `at`"),
+            ),
+            (
+                EngineError::Stopped,
+                "no-owner",
+                503,
+                Code::Unavailable,
+                "no broker owns this partition right now; retry".to_owned(),
+            ),
+        ] {
+            let problem = Problem::of_task(error, task);
+            let kind = format!("urn:punctual:{kind}");
+            assert_eq!(
+                problem.parts(),
+                (kind.as_str(), status.try_into().unwrap(), &*detail, None)
+            );
+            assert_eq!(problem.code(), code);
+        }
+    }
+
+    #[test]
+    fn a_missing_dead_letter_is_named() {
+        let nominal_at = Timestamp::EPOCH;
+        let fire_id = FireId { task: TaskId::floor(nominal_at), nominal_at };
+        let problem = Problem::dead_letter_not_found(&shop(), fire_id);
+        let detail = format!("dead letter \"{fire_id}\" not found in namespace \"shop\"");
+        let (kind, status, found, _) = problem.parts();
+        assert_eq!((kind, status.as_u16()), ("urn:punctual:dead-letter-not-found", 404));
+        assert_eq!(found, detail);
+    }
+
+    #[test]
+    fn an_unknown_outcome_and_a_full_store_have_grpc_codes_of_their_own() {
+        for (error, status, code) in [
+            (EngineError::Lost, 503, Code::Unknown),
+            (EngineError::Full(Resource::Memory), 503, Code::ResourceExhausted),
+            (EngineError::Full(Resource::Disk), 507, Code::ResourceExhausted),
+            (EngineError::Busy, 503, Code::Unavailable),
+        ] {
+            let problem = Problem::from(error);
+            assert_eq!((problem.parts().1.as_u16(), problem.code()), (status, code));
+        }
+    }
+}
