@@ -1,6 +1,6 @@
-//! In: `proto/punctual/v1`. Out: Rust, and the descriptors that reflection answers with.
+//! Generates Rust code and the descriptors for reflection from `proto/punctual/v1`.
 //!
-//! The files are compiled by protox, so that no `protoc` has to be on the machine.
+//! protox compiles the files, so that the machine needs no `protoc`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use prost::Message;
 
 const FILES: [&str; 3] =
     ["punctual/v1/task.proto", "punctual/v1/tasks.proto", "punctual/v1/workers.proto"];
-/// What brokers ask of each other is nobody else's business, so reflection does not tell of it.
+/// Calls between brokers are internal, so they are not in the descriptors for reflection.
 const INTERNAL: &str = "punctual/v1/peers.proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), public.encode_to_vec())?;
 
-    // A payload is a slice of what came off the wire, not a copy of it.
+    // `Bytes`, so that a payload is a slice of the received message and not a copy.
     let all = protox::compile(FILES.into_iter().chain([INTERNAL]), [&root])?;
     tonic_prost_build::configure().build_transport(false).bytes(".").compile_fds(all)?;
     Ok(())

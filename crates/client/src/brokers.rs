@@ -197,7 +197,7 @@ impl BrokerConnections {
     /// failed, also for other calls.
     async fn refresh(&self) {
         let (address, mut channel) = self.channel();
-        let asked = async {
+        let response = async {
             let request = http::Request::get("/v1/topology").body(Body::empty());
             let request = request.map_err(|error| Status::internal(error.to_string()))?;
             std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(status)?;
@@ -208,7 +208,7 @@ impl BrokerConnections {
             let body = Limited::new(answer.into_body(), TOPOLOGY_BYTES_MAX).collect().await;
             Ok(body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok()))
         };
-        match timeout(TOPOLOGY_TIMEOUT, asked).await {
+        match timeout(TOPOLOGY_TIMEOUT, response).await {
             Ok(Ok(Some(topology))) => self.learn(topology),
             // The broker answers, but without a topology.
             Ok(Ok(None)) => {}

@@ -149,7 +149,7 @@ fn unknown(name: &str) -> String {
     let rule = "must be a name of the IANA time zone database, like Europe/Berlin or UTC";
     let is = if name.len() <= NAME_BYTES_MAX { format!("{name:?}") } else { "too long".to_owned() };
     match near(name) {
-        Some(near) => format!("{rule}, is {is}: is {near} meant?"),
+        Some(near) => format!("{rule}, is {is}; did you mean {near}?"),
         None => format!("{rule}, is {is}"),
     }
 }
@@ -215,9 +215,9 @@ mod tests {
         let rule =
             "timezone: must be a name of the IANA time zone database, like Europe/Berlin or UTC";
         for (name, rest) in [
-            ("Europe/Berln", ", is \"Europe/Berln\": is Europe/Berlin meant?"),
-            ("berlin", ", is \"berlin\": is Europe/Berlin meant?"),
-            ("New York", ", is \"New York\": is America/New_York meant?"),
+            ("Europe/Berln", ", is \"Europe/Berln\"; did you mean Europe/Berlin?"),
+            ("berlin", ", is \"berlin\"; did you mean Europe/Berlin?"),
+            ("New York", ", is \"New York\"; did you mean America/New_York?"),
             ("PST", ", is \"PST\""),
             ("+02:00", ", is \"+02:00\""),
             ("Mars/Olympus_Mons", ", is \"Mars/Olympus_Mons\""),

@@ -1,9 +1,10 @@
-//! What travels over gRPC, generated from `proto/punctual/v1`; the comments there are the documentation.
+//! The messages and services of the gRPC API, generated from `proto/punctual/v1`.
 //!
-//! In: bytes. Out: messages, and the client and server sides of `Tasks`, `Workers` and, between brokers, `Peers`.
-//! Not here: what a message means (`punctual-server`'s conversion, `punctual-client`'s builder).
+//! `Tasks` and `Workers` are public; brokers use `Peers` among themselves. The comments of the
+//! files are the documentation. `punctual-server` and `punctual-client` convert messages to their
+//! own types.
 
-/// Version 1, the only one so far.
+/// Version 1 of the API.
 pub mod v1 {
     tonic::include_proto!("punctual.v1");
 }
@@ -16,9 +17,9 @@ mod tests {
     use super::DESCRIPTORS;
 
     #[test]
-    fn reflection_tells_nothing_of_what_brokers_ask_of_each_other() {
-        let holds = |name: &[u8]| DESCRIPTORS.windows(name.len()).any(|window| window == name);
-        assert!(holds(b"ScheduleRequest"));
-        assert!(!holds(b"AskRequest"));
+    fn reflection_has_only_the_public_services() {
+        let contains = |name: &[u8]| DESCRIPTORS.windows(name.len()).any(|window| window == name);
+        assert!(contains(b"ScheduleRequest"));
+        assert!(!contains(b"AskRequest"));
     }
 }

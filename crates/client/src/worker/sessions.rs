@@ -46,7 +46,7 @@ pub(super) async fn run(
                 }
             }
             ended = sessions.ended() => match ended {
-                // Its address may be back since the session was told to end.
+                // Its address may be back since the session was asked to end.
                 Some(Ok(())) if !stopping => sessions.set_addresses(&wanted),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
