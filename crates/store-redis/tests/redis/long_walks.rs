@@ -4,9 +4,10 @@
 //! PUNCTUAL_SEED=7 cargo test -p punctual-store-redis --test redis -- --ignored long_walks::
 //! ```
 
-use crate::subject::RedisSubject;
 use punctual_store::conformance::model::{Walk, same_as_memory};
 use punctual_store::conformance::run;
+
+use crate::subject::RedisSubject;
 
 #[test]
 #[ignore = "takes a minute"]

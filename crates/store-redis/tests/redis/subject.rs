@@ -8,7 +8,6 @@ use punctual_core::{Partitions, Seat, Timestamp};
 use punctual_store::conformance::fixtures::NOW;
 use punctual_store::conformance::{PARTITIONS, Subject};
 use punctual_store_redis::{Options, RedisStore, keys};
-
 use punctual_test_support::redis::cli;
 use punctual_test_support::redis::shared::{self, RedisLayout};
 

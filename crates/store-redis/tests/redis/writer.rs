@@ -7,7 +7,6 @@ use punctual_core::{Epoch, FireEnd, PartitionId, Seat, Task, TaskId};
 use punctual_store::conformance::fixtures::{NOW, TTL, at, broker, id, settle, shop, task};
 use punctual_store::{Batch, BatchNo, Change, Counts, LeaseStore, Position, StoreError, TaskStore};
 use punctual_store_redis::{Options, RedisStore};
-
 use punctual_test_support::pause;
 use punctual_test_support::redis::RedisServer;
 
@@ -46,7 +45,7 @@ impl TestWriter {
     pub(crate) async fn open(options: Options, partition: PartitionId) -> Self {
         let (store, _) = RedisStore::open(options).await.expect("the store opens");
         let (seat, broker) = (Seat::Partition(partition), broker("a:1"));
-        let taken = async {
+        let acquired = async {
             loop {
                 match store.acquire(seat, &broker, TTL, NOW).await {
                     Err(StoreError::Unavailable(_)) => wait_briefly().await,
@@ -54,9 +53,10 @@ impl TestWriter {
                 }
             }
         };
-        let taken =
-            tokio::time::timeout(UNAVAILABLE_MAX, taken).await.expect("Redis is available again");
-        let epoch = taken.expect("the seat is free").epoch;
+        let acquired = tokio::time::timeout(UNAVAILABLE_MAX, acquired)
+            .await
+            .expect("Redis is available again");
+        let epoch = acquired.expect("the seat is free").epoch;
         let (number, open) = (BatchNo::FIRST, Vec::new());
         Self { store, partition, epoch, number, open, made: 0, repeated: 0 }
     }
