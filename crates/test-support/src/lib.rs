@@ -2,7 +2,7 @@
 //! workers that record what they got, Redis servers, and faults of disks, networks and clocks.
 //!
 //! Everything that a value of this crate starts ends when the value is dropped, also when the test
-//! fails. A helper that cannot do its work panics and says which package or right is missing.
+//! fails. A helper that cannot do its work panics with the package or right that is missing.
 
 #![allow(
     clippy::unwrap_used,

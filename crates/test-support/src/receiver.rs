@@ -1,6 +1,6 @@
 //! Receivers of webhooks.
 //!
-//! [`WebhookReceiver`] hands whole requests to the test, one by one. [`RecordingReceiver`] writes
+//! [`WebhookReceiver`] gives whole requests to the test, one by one. [`RecordingReceiver`] writes
 //! into a [`DeliveryLog`] what came when for which task; workers write into the same log
 //! ([`crate::workers`]).
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use punctual_client::{CancelResult, Client, Error, Failure};
+use tokio::sync::Semaphore;
+
 use crate::fake_broker::{
     BrokerRecord, FakeBroker, delivery, delivery_with_short_lease, set_topology, start_cluster,
 };
-use punctual_client::{CancelResult, Client, Error, Failure};
-use tokio::sync::Semaphore;
 
 #[tokio::test]
 async fn the_next_given_address_is_called_when_one_is_unreachable_or_draining() {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::fake_broker::{BrokerRecord, FakeBroker};
 use punctual_client::{CancelResult, Client, Error, Namespace, NewTask};
 use tokio::io::AsyncReadExt as _;
 use tokio::task::JoinSet;
+
+use crate::fake_broker::{BrokerRecord, FakeBroker};
 
 fn task(namespace: &Namespace) -> NewTask<Namespace> {
     namespace.task().delay(Duration::from_secs(1)).queue("q")

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::fake_broker::{FakeBroker, delivery};
 use punctual_client::{Dedup, Failure};
 use punctual_proto::v1;
 use tokio::sync::Semaphore;
+
+use crate::fake_broker::{FakeBroker, delivery};
 
 fn sorted(mut tokens: Vec<u64>) -> Vec<u64> {
     tokens.sort_unstable();

@@ -4,15 +4,15 @@
 //! The same under load is a round of `cluster`; the tests of the store alone are in
 //! `store-redis/tests/redis/memory.rs`.
 
-use punctual_test_support::{
-    BrokerClient, RecordingReceiver, TestCluster, WAIT_MAX, eventually, now_millis,
-};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use punctual_client::{Client, Error};
 use punctual_proto::v1;
 use punctual_proto::v1::tasks_client::TasksClient;
+use punctual_test_support::{
+    BrokerClient, RecordingReceiver, TestCluster, WAIT_MAX, eventually, now_millis,
+};
 use serde_json::{Value, json};
 use tonic::Code;
 use tonic::transport::Endpoint;

@@ -4,16 +4,17 @@
 //! Longer: `PUNCTUAL_KILL_ROUNDS=50 cargo test --release -p punctual --test faults -- --nocapture
 //! recurring::`.
 
-use crate::recurring_checks::{
-    Findings, TestSeries, TestWatch, TouchCall, check_series, check_watch,
-};
+use std::time::Duration;
+
 use punctual_test_support::ports::free_address;
 use punctual_test_support::{
     BrokerClient, BrokerProcess, ReceivedDelivery, RecordingReceiver, millis, now_millis, pause,
 };
-use std::time::Duration;
-
 use serde_json::{Value, json};
+
+use crate::recurring_checks::{
+    Findings, TestSeries, TestWatch, TouchCall, check_series, check_watch,
+};
 
 /// Longer than a broker takes to start on a busy machine.
 const WITHIN_MS: u64 = 8000;

@@ -5,9 +5,9 @@
 //! violation as a line, and how often each outcome happened. The same checks serve one broker and a
 //! cluster.
 
-use punctual_test_support::{ReceivedDelivery, millis};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use punctual_test_support::{ReceivedDelivery, millis};
 use serde_json::Value;
 
 /// A fire that is this late counts as missed, and the misfire policy applies.

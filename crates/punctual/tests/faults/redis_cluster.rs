@@ -4,17 +4,17 @@
 //! Longer: `PUNCTUAL_REDIS_CLUSTER_ROUNDS=20 cargo test --release -p punctual --test faults --
 //! --nocapture redis_cluster::`, and `tools/cluster`. The results are in `docs/faults.md`.
 
-use crate::cluster::faulted_load::FaultedLoad;
-use crate::cluster::load::LoadReceivers;
-use punctual_test_support::redis::RedisCluster;
-use punctual_test_support::{RandomNumbers, TestCluster, pause, wait_for};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use punctual_core::{PartitionId, Partitions};
 use punctual_store_redis::keys;
+use punctual_test_support::redis::RedisCluster;
+use punctual_test_support::{RandomNumbers, TestCluster, pause, wait_for};
 
+use crate::cluster::faulted_load::FaultedLoad;
+use crate::cluster::load::LoadReceivers;
 use crate::cluster::number_of;
 
 const BROKERS: u8 = 3;

@@ -3,12 +3,6 @@
 //! Longer: `PUNCTUAL_KILL_ROUNDS=50 cargo test --release -p punctual --test faults -- --nocapture
 //! workers::a_broker_killed`. The results are in `docs/faults.md`.
 
-use punctual_test_support::ports::free_address;
-use punctual_test_support::workers::{POLLED, STREAMED};
-use punctual_test_support::{
-    BrokerClient, BrokerProcess, DeliveryLog, ReceivedDelivery, Workers, eventually, now_millis,
-    pause,
-};
 use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -16,6 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use punctual_client::Client;
+use punctual_test_support::ports::free_address;
+use punctual_test_support::workers::{POLLED, STREAMED};
+use punctual_test_support::{
+    BrokerClient, BrokerProcess, DeliveryLog, ReceivedDelivery, Workers, eventually, now_millis,
+    pause,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

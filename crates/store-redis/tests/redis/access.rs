@@ -1,11 +1,12 @@
 //! Access to Redis: TLS with a private authority, and a user with only the rights that the store
 //! needs.
 
-use crate::writer::{TestWriter, options};
 use punctual_core::PartitionId;
 use punctual_store_redis::{RedisOpenError, RedisStore};
 use punctual_test_support::ports::free_port;
 use punctual_test_support::redis::RedisServer;
+
+use crate::writer::{TestWriter, options};
 
 /// The rights of a broker as in the documentation; `NAME` is the name of the cluster.
 const RIGHTS: &str = "on >secret ~{NAME}:* ~{NAME.* +@read +@write +eval +evalsha +info \

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::subject::{RedisSubject, partitions};
 use punctual_cluster::{Directive, MemberConfig, MemberHandle, spawn};
 use punctual_core::{BrokerId, Clock, Epoch, PartitionId, Timestamp};
 use punctual_store::conformance::StoreUnderTest;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
+
+use crate::subject::{RedisSubject, partitions};
 
 const LEASE: Duration = Duration::from_secs(2);
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::writer::{TestWriter, options};
 use punctual_core::PartitionId;
 use punctual_store_redis::{Durability, keys::PartitionKeys};
 use punctual_test_support::redis::RedisCluster;
 use punctual_test_support::wait_for;
+
+use crate::writer::{TestWriter, options};
 
 /// Writes until `stop` is set.
 async fn write_until(mut writer: TestWriter, stop: Arc<AtomicBool>) -> TestWriter {

@@ -1,11 +1,12 @@
 //! What the membership of the Redis store does beyond the contract of all stores.
 
-use crate::subject::RedisSubject;
 use punctual_core::{BrokerId, Epoch, Heartbeat, PartitionId, Seat};
 use punctual_store::conformance::fixtures::{NOW, TTL};
 use punctual_store::conformance::{StoreUnderTest, run};
 use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use punctual_store_redis::keys;
+
+use crate::subject::RedisSubject;
 
 #[test]
 fn all_brokers_of_a_cluster_have_the_same_secret_and_other_clusters_another() {

@@ -54,10 +54,10 @@ async fn without_memory_a_broker_starts_and_takes_partitions_without_owner() {
     gone.store.release(&lease).await.expect("releasing needs no memory");
     let store = RedisStore::open(settings).await.expect("the secret exists").0;
     assert_eq!(store.secret().await.expect("the secret exists"), secret);
-    let taken = store.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("the lease is free");
-    assert!(taken.epoch > lease.epoch);
+    let acquired = store.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("the lease is free");
+    assert!(acquired.epoch > lease.epoch);
     let mut successor = gone;
-    (successor.store, successor.epoch, successor.number) = (store, taken.epoch, BatchNo::FIRST);
+    (successor.store, successor.epoch, successor.number) = (store, acquired.epoch, BatchNo::FIRST);
     let ended = successor.open[..2].to_vec();
     successor.send(done(&ended)).await.expect("settling needs no memory");
     successor.open.drain(..2);

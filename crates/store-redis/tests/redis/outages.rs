@@ -181,11 +181,11 @@ async fn a_late_owner_is_fenced_and_its_lease_has_ended() {
     old.epoch = lease.epoch;
     old.number = BatchNo::FIRST;
     wait_briefly().await;
-    let taken = new.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("the lease has ended");
-    assert!(taken.epoch > lease.epoch);
+    let acquired = new.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("the lease has ended");
+    assert!(acquired.epoch > lease.epoch);
     let tasks = old.tasks(1);
     let fenced = old.send(put(&tasks)).await;
-    assert!(matches!(fenced, Err(StoreError::Fenced { current, .. }) if current == taken.epoch));
+    assert!(matches!(fenced, Err(StoreError::Fenced { current, .. }) if current == acquired.epoch));
     assert_eq!(old.store.rewinds(), 0, "another broker owns it, nothing is lost");
     let renewed = old.store.renew(&lease, TTL, at(1)).await;
     assert!(matches!(renewed, Err(StoreError::Held { .. })), "{renewed:?}");

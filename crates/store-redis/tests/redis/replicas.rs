@@ -113,8 +113,8 @@ async fn a_store_that_lost_acknowledged_batches_is_detected() {
         "the error has the last batch: {gap:?}"
     );
     assert_eq!(writer.store.rewinds(), 1);
-    let taken = writer.store.acquire(Seat::Partition(P), &broker("a:1"), TTL, NOW).await;
-    assert!(taken.expect("the lease is its own").epoch > epoch);
+    let acquired = writer.store.acquire(Seat::Partition(P), &broker("a:1"), TTL, NOW).await;
+    assert!(acquired.expect("the lease is its own").epoch > epoch);
 }
 
 #[tokio::test]
@@ -133,8 +133,9 @@ async fn a_lost_epoch_that_is_given_again_is_fenced_by_its_token() {
     let other = RedisStore::open(options_of(&settings, &second)).await.expect("the store opens").0;
     let own = keys::own(&settings.cluster, seat);
     second.cli(&["HSET", &own, "expires", "0"]);
-    let taken = other.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("the lease has ended");
-    assert_eq!(taken.epoch, lost.epoch);
+    let acquired =
+        other.acquire(seat, &broker("b:1"), TTL, NOW).await.expect("the lease has ended");
+    assert_eq!(acquired.epoch, lost.epoch);
     writer.epoch = lost.epoch;
     writer.number = BatchNo::FIRST;
     let tasks = writer.tasks(1);

@@ -3,16 +3,16 @@
 //! A load is a function: it schedules tasks until the end of the run, and returns what must have
 //! been received by then. The jumps and the checks are the same for all loads.
 
+use std::collections::HashMap;
+use std::thread;
+use std::time::Duration;
+
 use punctual_test_support::receiver::receive;
 use punctual_test_support::workers::{POLLED, STREAMED};
 use punctual_test_support::{
     BrokerClient, ClockedBroker, DeliveryLog, ReceivedDelivery, Workers, eventually, millis,
     now_millis, pause,
 };
-use std::collections::HashMap;
-use std::thread;
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 /// How late a delivery may be, in milliseconds. Most of this is for a busy machine.

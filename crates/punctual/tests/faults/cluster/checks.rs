@@ -1,12 +1,13 @@
 //! Checks of a round: the answers to callers against what receivers got. Every violation is a line.
 
-use crate::cluster::load::{CallOutcome, LoadReceivers, LoadTask};
-use crate::recurring_checks::{Findings, was_not_sent};
-use punctual_test_support::{BrokerClient, ReceivedDelivery, eventually, pause};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
+use punctual_test_support::{BrokerClient, ReceivedDelivery, eventually, pause};
 use serde_json::Value;
+
+use crate::cluster::load::{CallOutcome, LoadReceivers, LoadTask};
+use crate::recurring_checks::{Findings, was_not_sent};
 
 /// The result of the checks of a round.
 #[derive(Debug, Default)]

@@ -1,11 +1,13 @@
 //! The faults of a round, injected into brokers, Redis and the links between them.
 
-use crate::cluster::rounds::{BROKERS, FaultKind, FaultReport, TAKE_OVER_MAX_MS};
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use punctual_test_support::cluster::ClusterBroker;
 use punctual_test_support::network::LinkCut;
 use punctual_test_support::{FakeClock, RandomNumbers, TestCluster, eventually, now_millis, pause};
-use std::net::SocketAddr;
-use std::time::Duration;
+
+use crate::cluster::rounds::{BROKERS, FaultKind, FaultReport, TAKE_OVER_MAX_MS};
 
 /// Longer than the lease, so that other brokers take over.
 const BEYOND_LEASE: Duration = Duration::from_millis(3_200);

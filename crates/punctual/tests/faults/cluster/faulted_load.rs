@@ -1,12 +1,14 @@
 //! A fault under load: starts the load, injects the fault, waits until the cluster has recovered
 //! and everything has ended, and checks the records. The same for all kinds of Redis.
 
+use std::time::Duration;
+
+use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::{RandomNumbers, TestCluster, eventually, now_millis, pause};
+
 use crate::cluster::checks::{RoundFindings, all_ended, stats};
 use crate::cluster::load::{CallOutcome, ClusterLoad, LoadReceivers, LoadTask};
 use crate::cluster::recurring::RecurringLoad;
-use punctual_test_support::cluster::SharedRedis;
-use punctual_test_support::{RandomNumbers, TestCluster, eventually, now_millis, pause};
-use std::time::Duration;
 
 const OWNED_METRIC: &str = "punctual_partitions_held";
 

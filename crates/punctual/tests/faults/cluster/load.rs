@@ -1,12 +1,6 @@
 //! The load of a round: callers that schedule, touch and cancel tasks at random brokers, and record
 //! their calls and the answers.
 
-use punctual_test_support::cluster::SharedRedis;
-use punctual_test_support::receiver::receive_at;
-use punctual_test_support::workers::{POLLED, STREAMED};
-use punctual_test_support::{
-    BrokerClient, DeliveryLog, RandomNumbers, TestCluster, Workers, millis, now_millis, pause,
-};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
+use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::receiver::receive_at;
+use punctual_test_support::workers::{POLLED, STREAMED};
+use punctual_test_support::{
+    BrokerClient, DeliveryLog, RandomNumbers, TestCluster, Workers, millis, now_millis, pause,
+};
 use serde_json::{Value, json};
 
 /// How many callers there are at the same time.

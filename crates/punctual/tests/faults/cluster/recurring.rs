@@ -4,21 +4,22 @@
 //! All tasks are scheduled before the fault, so all of them exist. Each watch has a thread of its
 //! own, because a call to a suspended broker waits for its timeout.
 
-use crate::cluster::load::{CALL_TIMEOUT, CallOutcome, LoadReceivers, outcome_of};
-use crate::recurring_checks::{
-    Findings, TestSeries, TestWatch, TouchCall, check_series, check_watch,
-};
-use punctual_test_support::cluster::SharedRedis;
-use punctual_test_support::workers::STREAMED;
-use punctual_test_support::{
-    BrokerClient, RandomNumbers, TestCluster, eventually, millis, now_millis, pause,
-};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use punctual_test_support::cluster::SharedRedis;
+use punctual_test_support::workers::STREAMED;
+use punctual_test_support::{
+    BrokerClient, RandomNumbers, TestCluster, eventually, millis, now_millis, pause,
+};
 use serde_json::{Value, json};
+
+use crate::cluster::load::{CALL_TIMEOUT, CallOutcome, LoadReceivers, outcome_of};
+use crate::recurring_checks::{
+    Findings, TestSeries, TestWatch, TouchCall, check_series, check_watch,
+};
 
 const WATCHES: u64 = 8;
 /// The time between two touches of a watch.

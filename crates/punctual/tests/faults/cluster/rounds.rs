@@ -1,11 +1,13 @@
 //! The rounds of a run: one fault each under load, with its result, and a summary of all.
 
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+use punctual_test_support::{RandomNumbers, TestCluster};
+
 use crate::cluster::fault::FaultInjector;
 use crate::cluster::faulted_load::FaultedLoad;
 use crate::cluster::load::{LoadReceivers, LoadTask};
-use punctual_test_support::{RandomNumbers, TestCluster};
-use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 
 pub(crate) const BROKERS: u8 = 3;
 const PARTITIONS: u16 = 12;
