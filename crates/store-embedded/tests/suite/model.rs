@@ -1,7 +1,7 @@
 //! Random calls compared with the memory store, with tiny limits, so that checkpoints, splits and
 //! merges happen all the time, and with crashes in between.
 //!
-//! More seeds: `PUNCTUAL_SEEDS=1000 cargo test -p punctual-store-embedded --test suite model`.
+//! More seeds: `PUNCTUAL_SEEDS=1000 cargo test -p punctual-store-embedded --test suite model::`.
 
 use punctual_store::conformance::model::{ModelRun, same_as_memory};
 use punctual_store::conformance::run;

@@ -85,7 +85,9 @@ fn opening_syncs_what_it_read_before_it_returns() {
 fn a_full_queue_returns_busy_and_an_oversized_commit_is_refused() {
     let dir = temp_dir();
     let (hold, held) = mpsc::channel::<()>();
-    let options = JournalOptions { queue_commits_max: 2, ..options() };
+    // The largest commit is too large for the writer to complete it itself, which would leave
+    // nothing to the other thread and only three commits accepted.
+    let options = JournalOptions { queue_commits_max: 2, file_bytes: 256 << 10, ..options() };
     let bytes_max = options.commit_bytes_max();
     let (journal, _) =
         Journal::open(dir.path(), options, CommitNo(0), &mut |_, _| Ok(()), move |_, ()| {
