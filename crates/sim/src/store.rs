@@ -113,8 +113,8 @@ impl SimStore {
         let at = self.clock.at(now);
         self.memory.set_time(at).expect("the memory store works");
         match request {
-            StoreRequest::Member(asked, then) => {
-                StoreAnswer::Member(self.handle_member(broker, asked, then, at))
+            StoreRequest::Member(action, sent_at) => {
+                StoreAnswer::Member(self.handle_member(broker, action, sent_at, at))
             }
             StoreRequest::Owner(partition, epoch, action) => StoreAnswer::Owner(
                 partition,
@@ -127,27 +127,27 @@ impl SimStore {
     fn handle_member(
         &mut self,
         broker: &BrokerId,
-        asked: MemberAction,
-        then: Timestamp,
+        action: MemberAction,
+        sent_at: Timestamp,
         at: Timestamp,
     ) -> MemberEvent {
         let lease = self.lease;
-        match asked {
+        match action {
             MemberAction::Heartbeat(presence) => {
                 MemberEvent::HeartbeatAnswered(ready(self.memory.heartbeat(&presence, lease)))
             }
             MemberAction::Acquire(seat) => {
-                let answer = ready(self.memory.acquire(seat, broker, lease, then));
+                let answer = ready(self.memory.acquire(seat, broker, lease, sent_at));
                 if answer.is_ok() {
-                    self.writes.push((at, StoredWrite::Acquired(seat, broker.clone(), then)));
+                    self.writes.push((at, StoredWrite::Acquired(seat, broker.clone(), sent_at)));
                     self.on_acquired(seat);
                 }
                 MemberEvent::Acquired(seat, answer)
             }
             MemberAction::Renew(held) => {
-                let answer = ready(self.memory.renew(&held, lease, then));
+                let answer = ready(self.memory.renew(&held, lease, sent_at));
                 if answer.is_ok() {
-                    self.writes.push((at, StoredWrite::Renewed(held.clone(), then)));
+                    self.writes.push((at, StoredWrite::Renewed(held.clone(), sent_at)));
                 }
                 MemberEvent::Renewed(held.seat, answer)
             }
@@ -316,11 +316,11 @@ impl SimStore {
         for (at, writes) in &self.writes {
             self.memory.set_time(*at).expect("the memory store works");
             let done = match writes {
-                StoredWrite::Acquired(seat, broker, then) => {
-                    ready(self.memory.acquire(*seat, broker, lease, *then)).map(drop)
+                StoredWrite::Acquired(seat, broker, sent_at) => {
+                    ready(self.memory.acquire(*seat, broker, lease, *sent_at)).map(drop)
                 }
-                StoredWrite::Renewed(held, then) => {
-                    ready(self.memory.renew(held, lease, *then)).map(drop)
+                StoredWrite::Renewed(held, sent_at) => {
+                    ready(self.memory.renew(held, lease, *sent_at)).map(drop)
                 }
                 StoredWrite::Released(held) => ready(self.memory.release(held)),
                 StoredWrite::Applied(partition, epoch, batch) => {

@@ -30,7 +30,7 @@ pub enum Variant {
     OwnersAreEarly,
     /// Couriers report failures as acked.
     CouriersLie,
-    /// A broker does not start some owners that it is told to start.
+    /// A broker ignores some directives to start an owner.
     OwnersDoNotStart,
     /// No broker gives up its partitions because its clock is wrong.
     SkewIsIgnored,

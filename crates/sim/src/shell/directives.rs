@@ -1,6 +1,6 @@
 //! Directives of the member: starts, extends, hands over and ends owners.
 //!
-//! The counterpart of `server/src/membership.rs`, with events in the place of tasks and calls.
+//! The counterpart of `server/src/membership.rs`, with events instead of tasks and calls.
 
 use super::*;
 

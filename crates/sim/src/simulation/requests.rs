@@ -14,7 +14,7 @@ pub(super) struct PendingRequest {
 
 /// The kind of answer that a request expects, to build an error if none arrives.
 pub(super) enum MissingAnswer {
-    Heard,
+    Heartbeat,
     Acquired(Seat),
     Renewed(Seat),
     Released(Seat),
@@ -37,7 +37,7 @@ pub(crate) enum LinkState {
 }
 
 impl Simulation {
-    /// Sends a request to the store. If the broker lives, exactly one answer arrives.
+    /// Sends a request to the store. If the broker stays alive, exactly one answer arrives.
     pub(crate) fn ask(&mut self, broker: usize, request: StoreRequest) {
         let (missing, owner, timeout_ms) = match &request {
             StoreRequest::Member(action, _) => {
@@ -183,7 +183,7 @@ fn batch_of(request: &StoreRequest) -> Option<((PartitionId, Epoch), BatchNo)> {
 fn missing_answer_of(action: &punctual_cluster::MemberAction) -> MissingAnswer {
     use punctual_cluster::MemberAction;
     match action {
-        MemberAction::Heartbeat(_) => MissingAnswer::Heard,
+        MemberAction::Heartbeat(_) => MissingAnswer::Heartbeat,
         MemberAction::Acquire(seat) => MissingAnswer::Acquired(*seat),
         MemberAction::Renew(lease) => MissingAnswer::Renewed(lease.seat),
         MemberAction::Release(lease) => MissingAnswer::Released(lease.seat),
@@ -196,7 +196,7 @@ fn missing_answer_of_owner(action: &punctual_engine::Action) -> MissingAnswer {
     use punctual_engine::Action;
     match action {
         Action::Load { .. } => MissingAnswer::Loaded,
-        Action::Lookup(looks) => MissingAnswer::LookupResult(looks.clone()),
+        Action::Lookup(lookups) => MissingAnswer::LookupResult(lookups.clone()),
         Action::Sweep(_) => MissingAnswer::Swept,
         _ => MissingAnswer::Applied,
     }
@@ -208,7 +208,7 @@ fn unavailable() -> StoreError {
 
 fn unanswered_member(missing: MissingAnswer) -> MemberEvent {
     match missing {
-        MissingAnswer::Heard => MemberEvent::HeartbeatAnswered(Err(unavailable())),
+        MissingAnswer::Heartbeat => MemberEvent::HeartbeatAnswered(Err(unavailable())),
         MissingAnswer::Acquired(seat) => MemberEvent::Acquired(seat, Err(unavailable())),
         MissingAnswer::Renewed(seat) => MemberEvent::Renewed(seat, Err(unavailable())),
         MissingAnswer::Released(seat) => MemberEvent::Released(seat, Err(unavailable())),
@@ -220,10 +220,10 @@ fn unanswered_member(missing: MissingAnswer) -> MemberEvent {
 fn unanswered_owner(missing: MissingAnswer) -> OwnerEvent {
     match missing {
         MissingAnswer::Loaded => OwnerEvent::Loaded(Err(unavailable())),
-        MissingAnswer::LookupResult(looks) => {
-            let looked =
-                looks.into_iter().map(|look| LookupResult { look, result: Err(unavailable()) });
-            OwnerEvent::LookupResult(looked.collect())
+        MissingAnswer::LookupResult(lookups) => {
+            let results =
+                lookups.into_iter().map(|look| LookupResult { look, result: Err(unavailable()) });
+            OwnerEvent::LookupResult(results.collect())
         }
         MissingAnswer::Swept => OwnerEvent::Swept(Err(unavailable())),
         _ => OwnerEvent::Applied(Err(unavailable())),
