@@ -116,8 +116,8 @@ impl ObservedCluster {
 
     /// Returns whether it has also sent a heartbeat since an instant.
     pub(crate) fn is_present_since(&self, broker: &BrokerId, since: Timestamp) -> bool {
-        let heard = self.others.get(broker).is_some_and(|view| view.heard_at >= since);
-        heard && self.is_present(broker)
+        let recent = self.others.get(broker).is_some_and(|view| view.heard_at >= since);
+        recent && self.is_present(broker)
     }
 
     /// Returns whether any other broker could take a partition.

@@ -133,12 +133,11 @@ mod tests {
 
     /// Simulates one heartbeat with a round trip of `trip` ms, by a clock that is `ahead`.
     fn beat(skew: &mut ClockSkew, ahead: i64, trip: u64, others: &[i64]) -> Option<Option<i64>> {
-        let asked = STORE.checked_add_signed(ahead).unwrap() - trip / 2;
-        let (asked, answered) =
-            (Timestamp::from_millis(asked), Timestamp::from_millis(asked + trip));
+        let sent = STORE.checked_add_signed(ahead).unwrap() - trip / 2;
+        let (sent, answered) = (Timestamp::from_millis(sent), Timestamp::from_millis(sent + trip));
         let vote = |ahead_ms: &i64| ClockVote { ahead_ms: *ahead_ms, willing: true };
         let others: Vec<_> = others.iter().map(vote).collect();
-        skew.measure(asked, answered, Timestamp::from_millis(STORE), &others)
+        skew.measure(sent, answered, Timestamp::from_millis(STORE), &others)
     }
 
     fn skew() -> ClockSkew {

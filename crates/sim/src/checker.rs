@@ -235,15 +235,15 @@ impl PromiseChecker {
     pub(crate) fn receive(&mut self, sent: &SentDelivery<'_>, disturbed: &BTreeSet<TaskId>) {
         let SentDelivery { delivery, partition, epoch, .. } = *sent;
         let FireId { task: id, .. } = delivery.fire_id;
-        let reported = describe(delivery);
+        let what = describe(delivery);
         // A broker with a wrong clock may have sent it before, and a retry follows what was sent.
         let first = !self.received.contains_key(&delivery.fire_id);
         if first {
-            self.check_time(sent, &reported);
+            self.check_time(sent, &what);
         }
         let newest = self.acting.entry(partition).or_insert(epoch);
         if epoch < *newest {
-            let observed = format!("{partition} {epoch} sends {reported} after {newest} has acted");
+            let observed = format!("{partition} {epoch} sends {what} after {newest} has acted");
             self.break_promise("G11 one owner acts", observed);
         } else {
             *newest = epoch;
@@ -259,34 +259,31 @@ impl PromiseChecker {
             return;
         }
         if self.orders[number].guarantee == Guarantee::AtMostOnce && times > 1 {
-            self.break_promise("G4 at most once", format!("received {times} times: {reported}"));
+            self.break_promise("G4 at most once", format!("received {times} times: {what}"));
         }
         if self.peaceful && twice {
-            self.break_promise(
-                "a graceful move doubles nothing",
-                format!("sent twice: {reported}"),
-            );
+            self.break_promise("a graceful move doubles nothing", format!("sent twice: {what}"));
         }
         if self.peaceful && self.acked_in_time.contains(&delivery.fire_id) {
             self.break_promise(
                 "a graceful move doubles nothing",
-                format!("acked, and sent: {reported}"),
+                format!("acked, and sent: {what}"),
             );
         }
-        self.check_promise(sent, first, &reported);
+        self.check_promise(sent, first, &what);
     }
 
-    fn check_promise(&mut self, sent: &SentDelivery<'_>, first: bool, reported: &str) {
+    fn check_promise(&mut self, sent: &SentDelivery<'_>, first: bool, what: &str) {
         let Some(promise) = self.promises.get(&sent.delivery.fire_id.task) else { return };
         let (over, version, due) = (promise.over, promise.version, promise.fire_at);
         if over {
             self.break_promise(
                 "G7 cancel and replace are true",
-                format!("sent afterwards: {reported}"),
+                format!("sent afterwards: {what}"),
             );
         }
         if sent.delivery.version < version {
-            let observed = format!("version {} was answered: {reported}", version.get());
+            let observed = format!("version {} was answered: {what}", version.get());
             self.break_promise("G8 postpone is true", observed);
         }
         if first
@@ -294,7 +291,7 @@ impl PromiseChecker {
             && !self.recurs_or_unknown(sent)
             && sent.local_time < due
         {
-            self.break_promise("G2 never early", format!("due at {}: {reported}", due.as_millis()));
+            self.break_promise("G2 never early", format!("due at {}: {what}", due.as_millis()));
         }
     }
 
@@ -304,18 +301,18 @@ impl PromiseChecker {
         number(target).is_none_or(|number| self.orders[number].recurs)
     }
 
-    fn check_time(&mut self, sent: &SentDelivery<'_>, reported: &str) {
+    fn check_time(&mut self, sent: &SentDelivery<'_>, what: &str) {
         let (due, local_time) = (sent.delivery.fire_at, sent.local_time);
         if local_time < due {
             let observed =
-                format!("at {} by the broker's own clock: {reported}", local_time.as_millis());
+                format!("at {} by the broker's own clock: {what}", local_time.as_millis());
             return self.break_promise("G2 never early", observed);
         }
         let early = due.as_millis().saturating_sub(sent.now);
         if i64::try_from(early).unwrap_or(i64::MAX) > sent.error_max {
             self.break_promise(
                 "G2 never early",
-                format!("{early} ms before the true time: {reported}"),
+                format!("{early} ms before the true time: {what}"),
             );
         }
         if sent.delivery.attempt == AttemptNo::FIRST {
@@ -345,12 +342,13 @@ impl PromiseChecker {
         let mut accepted = 0;
         let (mut letters, mut wrong) = (BTreeSet::new(), Vec::new());
         for partition in partitions.iter() {
-            let counts = ready(store.memory.counts(partition, namespace)).expect("is inside");
+            let counts =
+                ready(store.memory.counts(partition, namespace)).expect("the memory store answers");
             let filter = Filter::all(namespace.clone());
             let page = ready(store.memory.list(partition, &filter, Position::START, ALL));
-            let tasks = page.expect("is inside").items;
+            let tasks = page.expect("the memory store answers").items;
             let page = ready(store.memory.dead(partition, namespace, None, ALL));
-            let dead = page.expect("is inside").items;
+            let dead = page.expect("the memory store answers").items;
             let of = |state: TaskState| {
                 let count = tasks.iter().filter(|task| task.state == state).count();
                 i64::try_from(count).unwrap_or(i64::MAX)
@@ -388,13 +386,13 @@ impl PromiseChecker {
     fn check_answers(&mut self) {
         let mut broken = None;
         for (number, made) in &self.made {
-            let reported =
-                self.reported.get(number).map_or(0, |reported| made.intersection(reported).count());
-            let unreported = made.len() - reported;
+            let what = self.reported.get(number).map_or(0, |what| made.intersection(what).count());
+            let unreported = made.len() - what;
             let unknown = self.unknown_of.get(number).copied().unwrap_or_default();
             if unreported > unknown {
-                broken =
-                    Some(format!("order {number} made {unreported} tasks unknown to its caller"));
+                broken = Some(format!(
+                    "order {number} created {unreported} tasks unknown to its caller"
+                ));
             }
         }
         if let Some(observed) = broken {
@@ -406,7 +404,8 @@ impl PromiseChecker {
     /// the end: they count as replaced, although both were answered as created.
     fn superseded(&self, store: &SimStore) -> i64 {
         let count = self.created.iter().filter(|id| {
-            let records = ready(store.memory.history(id.partition(), **id, 1)).expect("is inside");
+            let records = ready(store.memory.history(id.partition(), **id, 1))
+                .expect("the memory store answers");
             let order = self.promises.get(id).map(|promise| &self.orders[promise.order]);
             let once = order.is_some_and(|order| order.guarantee == Guarantee::AtMostOnce);
             once && records.first().is_some_and(|record| record.end == FireEnd::Replaced)
@@ -442,10 +441,11 @@ impl PromiseChecker {
             if store.is_excused(*id) {
                 continue;
             }
-            let records = ready(store.memory.history(id.partition(), *id, ALL)).expect("is inside");
+            let records = ready(store.memory.history(id.partition(), *id, ALL))
+                .expect("the memory store answers");
             for record in &records {
                 if record.end == FireEnd::Done && !self.acked.contains(&record.fire_id) {
-                    let observed = format!("done, and nobody has acked {}", record.fire_id);
+                    let observed = format!("done without an ack: {}", record.fire_id);
                     broken.push(("G5 attempts go on until one succeeds", observed));
                 }
             }

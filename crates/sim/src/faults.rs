@@ -19,8 +19,8 @@ pub(crate) enum SimFault {
     MendStore(usize),
     CutPeers(usize, usize),
     MendPeers(usize, usize),
-    StoreAway,
-    StoreBack,
+    StoreUnavailable,
+    StoreAvailable,
     /// This many of a thousand messages are lost.
     Loss(u64),
     /// Messages take up to this many milliseconds.
@@ -129,7 +129,7 @@ impl FaultPlan {
                 until,
                 SimFault::MendPeers(broker, other),
             ),
-            9 => self.add_pair(from, SimFault::StoreAway, until, SimFault::StoreBack),
+            9 => self.add_pair(from, SimFault::StoreUnavailable, until, SimFault::StoreAvailable),
             10 => self.add_pair(
                 from,
                 SimFault::Loss(random.between(10, 300)),

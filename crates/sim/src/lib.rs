@@ -4,8 +4,8 @@
 //! The decisions are the real ones: [`Member`](punctual_cluster::Member),
 //! [`Owner`](punctual_engine::Owner) and the memory store are plain values, as in production. What
 //! `server` does with threads, connections and timers, a small shell does here with events that the
-//! seed delays, reorders and loses. A run ends with counts of what happened, or with the promise that
-//! was broken and the trace that led there.
+//! seed delays, reorders and loses. A run ends with counts of what happened, or with the promise
+//! that was broken and the trace that led there.
 //!
 //! `docs/sim.md` describes what is simulated, what is checked, and what is not.
 
@@ -31,7 +31,7 @@ mod variant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use simulation::Simulation;
-use trace::Trace;
+use trace::RunTrace;
 
 pub use checker::BrokenPromise;
 pub use figures::SimFigures;
@@ -61,11 +61,11 @@ impl std::fmt::Display for SimFailure {
 
 /// Runs one seed. A run that fails is repeated to record its trace.
 pub fn run(seed: u64, variant: Variant) -> Result<SimFigures, Box<SimFailure>> {
-    let broken = match once(seed, variant, Trace::default()) {
+    let broken = match once(seed, variant, RunTrace::default()) {
         Ok(figures) => return Ok(figures),
         Err(broken) => broken,
     };
-    let trace = Trace::recording();
+    let trace = RunTrace::recording();
     let again = once(seed, variant, trace.clone());
     let broken = match again {
         Err(again) if again == broken => broken,
@@ -80,10 +80,10 @@ pub fn run(seed: u64, variant: Variant) -> Result<SimFigures, Box<SimFailure>> {
 
 /// Runs one seed without recording a trace.
 pub fn check(seed: u64, variant: Variant) -> Result<SimFigures, BrokenPromise> {
-    once(seed, variant, Trace::default())
+    once(seed, variant, RunTrace::default())
 }
 
-fn once(seed: u64, variant: Variant, trace: Trace) -> Result<SimFigures, BrokenPromise> {
+fn once(seed: u64, variant: Variant, trace: RunTrace) -> Result<SimFigures, BrokenPromise> {
     let run = AssertUnwindSafe(|| Simulation::new(seed, variant, trace).run());
     catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sim SEED                         one run; prints the trace if it breaks a promise
-//! sim --seeds COUNT [--from SEED]  many runs, on all cores; stops at the first that breaks a promise
+//! sim --seeds COUNT [--from SEED]  many runs, on all cores; stops at the first broken promise
 //! ```
 
 #![allow(clippy::print_stdout, reason = "this is a command-line tool")]

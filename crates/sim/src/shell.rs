@@ -1,7 +1,8 @@
-//! The shell of a broker: does what its member and its owners want done.
+//! The shell of a broker: carries out what its member and its owners decide.
 //!
-//! In: mail for a broker. Out: questions to the store, deliveries, words to other brokers. The counterpart of
-//! `server/src/cluster.rs` and of the shells of `engine` and `cluster`.
+//! It turns their actions into requests to the store, deliveries and messages to other brokers. The
+//! counterpart of the shells of `engine` and `cluster`, and with `directives` and `couriers` of
+//! `server/src/membership.rs`.
 
 mod couriers;
 mod directives;
@@ -23,18 +24,18 @@ use crate::simulation::{LinkState, Simulation};
 use crate::store::{StoreAnswer, StoreRequest};
 use crate::variant::Variant;
 
-/// How long the successor of a partition may take to say that it has it.
+/// How long the successor of a partition may take to confirm a hand-over.
 const TAKE_MAX_MS: u64 = 1_000;
-/// How long, and how often, what came of a delivery is told to the owner of then.
+/// How long, and how often, an orphan report is tried.
 const FORWARD_MAX_MS: u64 = 10_000;
 pub(crate) const FORWARD_EVERY_MS: u64 = 100;
-/// Turns of a broker at one moment, at most.
+/// Turns of a broker at one moment before it counts as a busy loop.
 const TURNS_MAX: u32 = 1_000;
-/// How far ahead the clock of owners is that are early on purpose.
+/// How far ahead the owners' clock is in the variant in which they are early.
 const EARLY_MS: u64 = 3_000;
 
 impl Simulation {
-    /// Takes in what has come for a broker that runs.
+    /// Handles an event for a broker that runs.
     pub(crate) fn at_broker(&mut self, number: usize, event: SimEvent) {
         match event {
             SimEvent::Wake => {
@@ -89,7 +90,7 @@ impl Simulation {
             SimEvent::TakeTimedOut { partition, before, by } => {
                 self.handed_over(number, partition, before, by, None)
             }
-            event => unreachable!("is not for a broker: {event:?}"),
+            event => unreachable!("not an event of a broker: {event:?}"),
         }
     }
 
@@ -97,7 +98,7 @@ impl Simulation {
         self.brokers[number].clock.at(self.now)
     }
 
-    /// What owners take for the time.
+    /// Returns the time that owners use.
     fn owner_time(&self, number: usize) -> Timestamp {
         let local_time = self.local_time(number);
         match self.variant {
@@ -122,7 +123,7 @@ impl Simulation {
         let local_time = self.local_time(number);
         let broker = &mut self.brokers[number];
         if let Some(member) = &mut broker.member {
-            self.trace.record(self.now, || format!("  b{number} hears {}", short(&event)));
+            self.trace.record(self.now, || format!("  b{number} member gets {}", short(&event)));
             member.on(event, local_time);
             broker.member_ready = true;
         }
@@ -138,7 +139,7 @@ impl Simulation {
         let broker = &mut self.brokers[number];
         if let Some(held) = broker.owners.get_mut(&partition) {
             self.trace.record(self.now, || {
-                format!("  b{number} {partition} {} hears {}", held.epoch, short(&event))
+                format!("  b{number} {partition} {} gets {}", held.epoch, short(&event))
             });
             held.owner.on(event, local_time);
             broker.ready_owners.insert(partition);
@@ -170,14 +171,14 @@ impl Simulation {
             if !matches!(self.brokers[number].state, BrokerState::Runs | BrokerState::Left) {
                 return;
             }
-            // What was answered counts from before what is decided next.
-            let on_answer = self.collect(number);
+            // Replies are collected before the next decisions are made.
+            let collected = self.collect(number);
             let acted = self.act_member(number) | self.act_owners(number);
-            if !acted && !on_answer {
+            if !acted && !collected {
                 break;
             }
             if turn > TURNS_MAX {
-                let observed = format!("b{number} has always something to do");
+                let observed = format!("b{number} never comes to rest");
                 return self.checker.break_promise("no busy loop", observed);
             }
         }
@@ -205,15 +206,20 @@ impl Simulation {
         }
     }
 
-    /// Whether it is paused between deciding and doing.
-    fn freeze_ms(&mut self, number: usize, event: impl FnOnce() -> SimEvent) -> Option<SimEvent> {
+    /// Returns the event, unless the broker is to be paused between a decision and its execution:
+    /// then the event goes to the inbox.
+    fn pause_if_frozen(
+        &mut self,
+        number: usize,
+        event: impl FnOnce() -> SimEvent,
+    ) -> Option<SimEvent> {
         let event = event();
         if self.brokers[number].state != BrokerState::Runs {
             return Some(event);
         }
         let Some(millis) = self.brokers[number].freeze_ms.take() else { return Some(event) };
         self.trace
-            .record(self.now, || format!("b{number} is frozen before it does what it has decided"));
+            .record(self.now, || format!("b{number} is paused before it acts on its decision"));
         let broker = &mut self.brokers[number];
         broker.state = BrokerState::Paused;
         broker.inbox.push_front(event);
@@ -234,7 +240,7 @@ impl Simulation {
             return false;
         }
         if let Some(SimEvent::MemberActs(actions, then)) =
-            self.freeze_ms(number, || SimEvent::MemberActs(actions, local_time))
+            self.pause_if_frozen(number, || SimEvent::MemberActs(actions, local_time))
         {
             self.perform(number, actions, then);
         }
@@ -244,7 +250,7 @@ impl Simulation {
     fn perform(&mut self, number: usize, actions: Vec<MemberAction>, then: Timestamp) {
         for action in actions {
             match action {
-                MemberAction::Directive(order) => self.run_directive(number, order),
+                MemberAction::Directive(directive) => self.run_directive(number, directive),
                 sent => self.ask(number, StoreRequest::Member(sent, then)),
             }
         }
@@ -263,7 +269,8 @@ impl Simulation {
                 continue;
             }
             acted = true;
-            let event = self.freeze_ms(number, || SimEvent::OwnerActs(partition, epoch, actions));
+            let event =
+                self.pause_if_frozen(number, || SimEvent::OwnerActs(partition, epoch, actions));
             if let Some(SimEvent::OwnerActs(partition, epoch, actions)) = event {
                 self.perform_of_owner(number, partition, epoch, actions);
             }
@@ -284,7 +291,7 @@ impl Simulation {
         }
         for action in actions {
             self.trace.record(self.now, || {
-                format!("b{number} {partition} {epoch} wants {}", short(&action))
+                format!("b{number} {partition} {epoch} does {}", short(&action))
             });
             match action {
                 OwnerAction::Deliver(deliveries) => {
@@ -300,16 +307,16 @@ impl Simulation {
                     self.forget(number, partition, epoch);
                     self.notify_member(number, MemberEvent::Ended { partition, epoch });
                 }
-                // Whoever has ended it knows.
+                // The broker ended this owner itself.
                 OwnerAction::End => {}
                 sent => self.ask(number, StoreRequest::Owner(partition, epoch, sent)),
             }
         }
     }
 
-    /// Takes what has been answered since the last look. Out: whether anything was.
+    /// Collects the replies of owners. Returns whether there were any.
     fn collect(&mut self, number: usize) -> bool {
-        let mut on_answer = false;
+        let mut collected = false;
         for (partition, epoch, mut in_flight) in std::mem::take(&mut self.brokers[number].stopping)
         {
             match in_flight.try_recv() {
@@ -318,7 +325,7 @@ impl Simulation {
                     continue;
                 }
                 on_reply => {
-                    on_answer = true;
+                    collected = true;
                     let on_reply =
                         on_reply.unwrap_or(Err(EngineError::Stopped)).unwrap_or_default();
                     self.on_quiet(number, partition, epoch, on_reply);
@@ -334,10 +341,10 @@ impl Simulation {
                 Ok(answers) => answers.into_iter().next().unwrap_or(Err(EngineError::Lost)),
                 Err(TryRecvError::Closed) => Err(EngineError::Lost),
             };
-            on_answer = true;
+            collected = true;
             self.answer(number, open, answer);
         }
-        on_answer
+        collected
     }
 
     fn answer(&mut self, number: usize, open: OpenCall, answer: Result<Reply, EngineError>) {
@@ -355,7 +362,7 @@ impl Simulation {
     }
 }
 
-/// The beginning of what something looks like.
+/// Returns the beginning of the debug output of a value.
 fn short(event: &impl std::fmt::Debug) -> String {
     let text = format!("{event:?}");
     text.chars().take(220).collect()

@@ -1,8 +1,9 @@
-//! The world: brokers, a store and callers, true time, and the mail between them.
+//! The simulation: brokers, a store and callers, the true time, and the queue of events.
 //!
-//! In: a seed. Out: whether a promise was broken, and the story. Everything happens in one thread and in the order of the mail; chance
-//! is the seed's alone.
-//! Next door: `shell` does what members and owners want done, `forward` carries calls between brokers, `faults` says what goes wrong.
+//! Everything runs in one thread, in the order of the events, and all chance comes from the seed.
+//! `inject` applies faults, `requests` carries requests and messages, and `rest` checks the end of
+//! a run. `shell` carries out the decisions of members and owners, and `forward` carries calls
+//! between brokers.
 
 mod inject;
 mod requests;
@@ -26,32 +27,34 @@ use crate::figures::SimFigures;
 use crate::random::SimRandom;
 use crate::shell::FORWARD_EVERY_MS;
 use crate::store::{SimStore, StoreAnswer, StoreRequest, ready};
-use crate::trace::Trace;
+use crate::trace::RunTrace;
 use crate::variant::Variant;
 pub(crate) use requests::LinkState;
 use requests::PendingRequest;
 
-/// The true time at which every life begins.
+/// The true time at which every run begins.
 const BEGIN: u64 = 1_700_000_000_000;
-/// Steps of one life, at most: several times what a long one takes.
+/// The largest number of events of one run: several times that of a long one.
 const STEPS_MAX: u64 = 400_000;
-/// How long after the last fault everything must have come to rest.
+/// How long after the last fault the cluster may take to come to rest.
 const REST_MAX_MS: u64 = 90_000;
-/// How far clocks are off where nothing is wrong with them.
+/// How far correct clocks differ from the true time.
 const CLOCK_ERROR_MS: u64 = 50;
-/// How far a clock may be off without anybody noticing: what is allowed, from a median that is off itself.
+/// How far a clock may differ before the other brokers notice: the limit, measured from a median
+/// that may differ too.
 const UNNOTICED_MS: i64 = 250 + 2 * CLOCK_ERROR_MS.cast_signed() + 20;
-/// How far a clock may be off from the others', as the product has it.
+/// How far a clock may differ from the other brokers', as in production.
 const SKEW_MAX: Duration = Duration::from_millis(250);
 /// How much too fast or slow clocks run, in millionths.
-const FAST_BY_MAX: u64 = 500;
-/// How long an owner's question to the store may take.
+const DRIFT_PPM_MAX: u64 = 500;
+/// The timeout of an owner's request to the store.
 const OWNER_TIMEOUT_MS: u64 = 1_000;
 
-/// Tells the dice of late batches from those of everything else, so that a seed without them lives as it always did; this one
-/// because no seed that was kept before has them.
+/// Late batches have random numbers of their own, derived from the seed with this value, so that
+/// runs without them are the same as before late batches were added. With this value, no seed that
+/// was kept before has them.
 const LATE: u64 = 0x01b8_0000_0000;
-/// From how long before a failover until how long after it batches may be late.
+/// Batches may be late from this long before a failover until this long after it.
 const LATE_BEFORE_MS: u64 = 500;
 const LATE_AFTER_MS: u64 = 3_000;
 
@@ -70,30 +73,30 @@ pub(crate) struct Simulation {
     request_number: u64,
     pub(crate) checker: PromiseChecker,
     pub(crate) figures: SimFigures,
-    pub(crate) trace: Trace,
+    pub(crate) trace: RunTrace,
     pub(crate) healed: Option<u64>,
-    /// When something last was wrong.
+    /// When the last fault began or ended.
     last_fault_at: u64,
-    /// When a broker was last told to leave.
+    /// When a broker last began to leave.
     last_leave_at: u64,
-    store_away: bool,
+    store_unavailable: bool,
     cut_store: BTreeMap<usize, CutDirection>,
     cut_peers: BTreeSet<(usize, usize)>,
     loss: u64,
     slow_ms: u64,
-    /// Around failovers, batches are on their way for longer than their owners wait.
+    /// If set, batches around failovers may reach the store after their owner's timeout.
     late: Option<SimRandom>,
-    /// Questions that come to the store after their owner has given them up.
+    /// Requests that reach the store after their owner has given them up.
     given_up: BTreeSet<u64>,
-    /// The last batch that each owner was answered.
+    /// The last batch of each owner that the store has acknowledged to it.
     answered: BTreeMap<(PartitionId, Epoch), BatchNo>,
-    /// The last wishes are said.
+    /// The calls that cancel all recurring tasks were made.
     series_cancelled: bool,
     is_over: bool,
 }
 
 impl Simulation {
-    pub(crate) fn new(seed: u64, variant: Variant, trace: Trace) -> Self {
+    pub(crate) fn new(seed: u64, variant: Variant, trace: RunTrace) -> Self {
         let mut random = SimRandom::new(seed);
         let mut plan = FaultPlan::new(&mut random);
         let mut late = SimRandom::new(seed ^ LATE);
@@ -104,7 +107,7 @@ impl Simulation {
         let partitions = Partitions::new(plan.partitions).expect("a few");
         let mut clock = || {
             let ahead = random.plus_minus(CLOCK_ERROR_MS);
-            SimClock::new(BEGIN, ahead, random.plus_minus(FAST_BY_MAX))
+            SimClock::new(BEGIN, ahead, random.plus_minus(DRIFT_PPM_MAX))
         };
         let store =
             SimStore::new(partitions, clock(), Duration::from_millis(plan.lease_ms), variant);
@@ -132,7 +135,7 @@ impl Simulation {
             healed: None,
             last_fault_at: BEGIN,
             last_leave_at: 0,
-            store_away: false,
+            store_unavailable: false,
             cut_store: BTreeMap::new(),
             cut_peers: BTreeSet::new(),
             loss: 0,
@@ -152,7 +155,10 @@ impl Simulation {
         let plan = self.plan.clone();
         let FaultPlan { brokers, partitions, lease_ms, peaceful, .. } = plan;
         self.trace.record_fault(self.now, || {
-            format!("{brokers} brokers, {partitions} partitions, leases of {lease_ms} ms, peaceful: {peaceful}")
+            format!(
+                "{brokers} brokers, {partitions} partitions, leases of {lease_ms} ms, \
+                 peaceful: {peaceful}"
+            )
         });
         for broker in 0..plan.initially_running {
             let at = BEGIN + self.random.below(300);
@@ -168,14 +174,15 @@ impl Simulation {
         }
     }
 
-    /// Lives until everything has come to rest, or a promise is broken.
+    /// Runs until the cluster has come to rest or a promise is broken.
     pub(crate) fn run(&mut self) -> Result<SimFigures, BrokenPromise> {
         while let Some((at, to, event)) = self.events.next() {
             self.now = self.now.max(at);
             self.figures.steps += 1;
             self.deliver(to, event);
             if let Some((partition, newer, older)) = self.store.epoch_decreased {
-                let observed = format!("{partition} took a write of {older} after one of {newer}");
+                let observed =
+                    format!("{partition} accepted a write of {older} after one of {newer}");
                 self.checker.break_promise("G11 epochs never go down", observed);
             }
             if let Some(broken) = self.checker.broken.take() {
@@ -187,7 +194,7 @@ impl Simulation {
             if self.figures.steps > STEPS_MAX {
                 return Err(BrokenPromise {
                     promise: "no busy loop",
-                    observed: "far too many steps".to_owned(),
+                    observed: "too many events".to_owned(),
                 });
             }
         }
@@ -198,7 +205,7 @@ impl Simulation {
         Ok(self.figures)
     }
 
-    /// Whoever passes a report on notices that nobody took it, and tries again.
+    /// A broker whose forwarded reports were not accepted tries again.
     fn undelivered(&mut self, event: SimEvent) {
         if let SimEvent::ReportsForwarded { from, partition, reports, until } = event {
             let at = self.now + FORWARD_EVERY_MS;
@@ -206,27 +213,27 @@ impl Simulation {
         }
     }
 
-    /// Brings one letter to its addressee.
+    /// Passes one event to its recipient.
     fn deliver(&mut self, to: Option<(usize, u32)>, event: SimEvent) {
         let Some((broker, incarnation)) = to else {
-            return self.happen(event);
+            return self.handle(event);
         };
-        let addressee = &mut self.brokers[broker];
-        if addressee.incarnation != incarnation || !addressee.is_alive() {
+        let recipient = &mut self.brokers[broker];
+        if recipient.incarnation != incarnation || !recipient.is_alive() {
             return self.undelivered(event);
         }
-        if addressee.state == BrokerState::Paused {
-            return addressee.inbox.push_back(event);
+        if recipient.state == BrokerState::Paused {
+            return recipient.inbox.push_back(event);
         }
-        // An alarm that was set before an earlier one is none any more.
-        if matches!(event, SimEvent::Wake) && addressee.wakes_at != Some(self.now) {
+        // The broker has been given an earlier wake-up since.
+        if matches!(event, SimEvent::Wake) && recipient.wakes_at != Some(self.now) {
             return;
         }
         self.at_broker(broker, event);
         self.drive(broker);
     }
 
-    fn happen(&mut self, event: SimEvent) {
+    fn handle(&mut self, event: SimEvent) {
         match event {
             SimEvent::StoreReceives(number, broker, request) => {
                 self.at_store(number, broker, request)
@@ -237,8 +244,8 @@ impl Simulation {
             SimEvent::CallTimedOut(call) => self.on_call_timeout(call),
             SimEvent::Fault(fault) => self.fault(fault),
             SimEvent::Heal => self.heal(),
-            SimEvent::CheckRest => self.look(),
-            event => unreachable!("is for a broker: {event:?}"),
+            SimEvent::CheckRest => self.check_rest(),
+            event => unreachable!("an event of a broker: {event:?}"),
         }
     }
 
@@ -255,9 +262,9 @@ impl Simulation {
         }
     }
 
-    /// Who held a partition last, if the store says.
+    /// Reads the last holder of the lease of a partition from the store, if the store is available.
     pub(crate) fn holder(&self, partition: PartitionId) -> Option<Lease> {
         let sent = self.store.memory.holder(Seat::Partition(partition));
-        if self.store_away { None } else { ready(sent).ok().flatten() }
+        if self.store_unavailable { None } else { ready(sent).ok().flatten() }
     }
 }

@@ -1,8 +1,9 @@
-//! The store that all brokers share: a memory store with a clock of its own, that can fail over.
+//! The store that all brokers share: a memory store with a clock of its own, which can fail over.
 //!
-//! In: questions of members and owners. Out: answers, and what the store itself can witness: under which epochs it has
-//! accepted writes. All that it has made is kept in order, so that it can be made again without its last batches: a failover.
-//! A failover loses batches, never acquisitions (a Redis that loses one is told apart by a token, which is tested there).
+//! It answers requests of members and owners and records under which epochs it has accepted writes.
+//! All writes are kept in order, so that a failover can replay them without the last batches. A
+//! failover loses batches and never acquisitions: a Redis that loses one is detected by a token,
+//! which is tested there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -23,16 +24,16 @@ use punctual_store::{
 use crate::clock::SimClock;
 use crate::variant::Variant;
 
-/// A question to the store.
+/// A request to the store.
 #[derive(Debug)]
 pub(crate) enum StoreRequest {
-    /// Of a member, and the time before it was asked.
+    /// A request of a member, and the time before it was sent.
     Member(MemberAction, Timestamp),
-    /// Of an owner.
+    /// A request of an owner.
     Owner(PartitionId, Epoch, Action),
 }
 
-/// Its answer.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum StoreAnswer {
     Member(MemberEvent),
@@ -45,21 +46,22 @@ pub(crate) struct SimStore {
     pub(crate) clock: SimClock,
     lease: Duration,
     variant: Variant,
-    /// All that was made, and when, by the store's clock.
-    made: Vec<(Timestamp, StoredWrite)>,
-    /// The batch of each partition that was made last.
+    /// All writes, with their time by the store's clock.
+    writes: Vec<(Timestamp, StoredWrite)>,
+    /// The last batch of each partition.
     last: BTreeMap<PartitionId, (Epoch, BatchNo)>,
     /// The last epoch under which a batch was accepted.
     accepted: BTreeMap<PartitionId, Epoch>,
-    /// A write under an older epoch was accepted after one under a newer.
+    /// A write of an older epoch that was accepted after one of a newer epoch.
     pub(crate) epoch_decreased: Option<(PartitionId, Epoch, Epoch)>,
-    /// What a failover has lost and no owner has sent again yet.
+    /// Batches that a failover lost and that no owner has written again yet.
     lost: BTreeMap<PartitionId, LostBatches>,
-    /// No failover has lost anything.
+    /// Whether no failover has lost anything.
     pub(crate) nothing_lost: bool,
-    /// Tasks of which something was lost, be it for a moment: until its owner notices, whoever reads sees the past.
+    /// Tasks in lost batches, even if they were written again: until their owner notices the
+    /// failover, reads return an old state.
     pub(crate) disturbed: BTreeSet<TaskId>,
-    /// Tasks of which something was lost, with the owner that knew: nothing is promised of them.
+    /// Tasks in lost batches whose owner is gone too: nothing is promised about them.
     excused: BTreeSet<TaskId>,
 }
 
@@ -90,7 +92,7 @@ impl SimStore {
             clock,
             lease,
             variant,
-            made: Vec::new(),
+            writes: Vec::new(),
             last: BTreeMap::new(),
             accepted: BTreeMap::new(),
             epoch_decreased: None,
@@ -101,7 +103,7 @@ impl SimStore {
         }
     }
 
-    /// Answers a question of a broker at a true time.
+    /// Answers a request of a broker at a true time.
     pub(crate) fn answer(
         &mut self,
         broker: &BrokerId,
@@ -109,10 +111,10 @@ impl SimStore {
         now: u64,
     ) -> StoreAnswer {
         let at = self.clock.at(now);
-        self.memory.set_time(at).expect("nothing panics in it");
+        self.memory.set_time(at).expect("the memory store works");
         match request {
-            StoreRequest::Member(asked, then) => {
-                StoreAnswer::Member(self.handle_member(broker, asked, then, at))
+            StoreRequest::Member(action, sent_at) => {
+                StoreAnswer::Member(self.handle_member(broker, action, sent_at, at))
             }
             StoreRequest::Owner(partition, epoch, action) => StoreAnswer::Owner(
                 partition,
@@ -125,33 +127,33 @@ impl SimStore {
     fn handle_member(
         &mut self,
         broker: &BrokerId,
-        asked: MemberAction,
-        then: Timestamp,
+        action: MemberAction,
+        sent_at: Timestamp,
         at: Timestamp,
     ) -> MemberEvent {
         let lease = self.lease;
-        match asked {
+        match action {
             MemberAction::Heartbeat(presence) => {
                 MemberEvent::HeartbeatAnswered(ready(self.memory.heartbeat(&presence, lease)))
             }
             MemberAction::Acquire(seat) => {
-                let answer = ready(self.memory.acquire(seat, broker, lease, then));
+                let answer = ready(self.memory.acquire(seat, broker, lease, sent_at));
                 if answer.is_ok() {
-                    self.made.push((at, StoredWrite::Acquired(seat, broker.clone(), then)));
-                    self.taken(seat);
+                    self.writes.push((at, StoredWrite::Acquired(seat, broker.clone(), sent_at)));
+                    self.on_acquired(seat);
                 }
                 MemberEvent::Acquired(seat, answer)
             }
             MemberAction::Renew(held) => {
-                let answer = ready(self.memory.renew(&held, lease, then));
+                let answer = ready(self.memory.renew(&held, lease, sent_at));
                 if answer.is_ok() {
-                    self.made.push((at, StoredWrite::Renewed(held.clone(), then)));
+                    self.writes.push((at, StoredWrite::Renewed(held.clone(), sent_at)));
                 }
                 MemberEvent::Renewed(held.seat, answer)
             }
             MemberAction::Release(held) => {
                 let answer = ready(self.memory.release(&held));
-                self.made.push((at, StoredWrite::Released(held.clone())));
+                self.writes.push((at, StoredWrite::Released(held.clone())));
                 MemberEvent::Released(held.seat, answer)
             }
             MemberAction::Propose(held, assignment) => {
@@ -174,8 +176,8 @@ impl SimStore {
             Action::Load { after, until, limit } => {
                 Event::Loaded(ready(self.memory.load(partition, after, until, limit)))
             }
-            Action::Lookup(looks) => {
-                Event::LookupResult(ready(LookupResult::read(&self.memory, partition, looks)))
+            Action::Lookup(lookups) => {
+                Event::LookupResult(ready(LookupResult::read(&self.memory, partition, lookups)))
             }
             Action::Sweep(now) => {
                 let retention = Retention::default();
@@ -183,7 +185,7 @@ impl SimStore {
             }
             Action::Apply(batch) => Event::Applied(self.apply(partition, epoch, batch, at)),
             Action::Deliver(_) | Action::OrphanReport(_) | Action::Stop(_) | Action::End => {
-                unreachable!("is not for the store")
+                unreachable!("not a request to the store")
             }
         }
     }
@@ -196,25 +198,25 @@ impl SimStore {
         at: Timestamp,
     ) -> Result<(), StoreError> {
         let batch = self.corrupted(batch);
-        let made = ready(self.memory.apply(partition, epoch, batch.clone()));
-        match made {
+        let writes = ready(self.memory.apply(partition, epoch, batch.clone()));
+        match writes {
             Ok(()) => {
                 self.accept(partition, epoch);
                 if let Some(lost) = self.lost.get_mut(&partition) {
                     lost.batches.remove(&batch.number);
                 }
                 self.lost.retain(|_, lost| !lost.batches.is_empty());
-                // The same one again is made once.
+                // A batch that is sent again is applied once.
                 let last = (epoch, batch.number);
                 if self.last.insert(partition, last) != Some(last) {
-                    let lies = self.variant == Variant::StoreMakesWhatItRefuses
+                    let lies = self.variant == Variant::StoreAppliesWhatItRefuses
                         && batch.changes.iter().any(|change| change.grows())
                         && batch.number.get() % 5 == 4;
-                    self.made.push((at, StoredWrite::Applied(partition, epoch, batch)));
+                    self.writes.push((at, StoredWrite::Applied(partition, epoch, batch)));
                     if lies {
                         return Err(StoreError::Full {
                             room: Resource::Disk,
-                            why: "no room".to_owned(),
+                            why: "simulated".to_owned(),
                         });
                     }
                 }
@@ -228,7 +230,7 @@ impl SimStore {
         }
     }
 
-    /// A broken store makes something else of a batch.
+    /// Changes a batch in the variants in which the store is broken.
     fn corrupted(&self, mut batch: Batch) -> Batch {
         batch.changes.retain(|change| match (self.variant, &**change) {
             (Variant::StoreForgetsTasks, Change::Put(task)) => task.id.sequence().get() % 5 != 4,
@@ -241,7 +243,7 @@ impl SimStore {
             }
             _ => true,
         });
-        if self.variant == Variant::StoreMakesTwice {
+        if self.variant == Variant::StoreAppliesTwice {
             let settled = batch.changes.iter().filter(|it| matches!(***it, Change::Settle { .. }));
             let again: Vec<_> = settled.cloned().collect();
             batch.changes.extend(again);
@@ -257,8 +259,8 @@ impl SimStore {
         *last = epoch.max(*last);
     }
 
-    /// Somebody else decides from now on. What a failover has lost is lost.
-    fn taken(&mut self, seat: Seat) {
+    /// Another owner takes the partition: what a failover lost is lost for good.
+    fn on_acquired(&mut self, seat: Seat) {
         if let Seat::Partition(partition) = seat
             && let Some(lost) = self.lost.remove(&partition)
         {
@@ -266,24 +268,25 @@ impl SimStore {
         }
     }
 
-    /// Whether nothing is promised of a task: what was lost of it nobody has sent again. An owner that has nothing to write does
-    /// not notice.
+    /// Returns whether nothing is promised about a task: it was in a lost batch that was not
+    /// written again. An owner that has nothing to write does not notice the failover.
     pub(crate) fn is_excused(&self, id: TaskId) -> bool {
         self.excused.contains(&id) || self.lost.values().any(|lost| lost.tasks.contains(&id))
     }
 
-    /// Fails over to a replica that lacks all batches since then, and all heartbeats. Out: how many batches are lost.
+    /// Fails over to a replica that lacks all batches since an instant, and all heartbeats. Returns
+    /// how many batches are lost.
     pub(crate) fn fail_over(&mut self, since: Timestamp) -> usize {
         let mut owned_since = BTreeMap::new();
-        for (index, (_, made)) in self.made.iter().enumerate() {
-            if let StoredWrite::Acquired(Seat::Partition(partition), ..) = made {
+        for (index, (_, writes)) in self.writes.iter().enumerate() {
+            if let StoredWrite::Acquired(Seat::Partition(partition), ..) = writes {
                 owned_since.insert(*partition, index);
             }
         }
         let mut count = 0;
-        let mut kept = Vec::with_capacity(self.made.len());
-        for (index, (at, made)) in std::mem::take(&mut self.made).into_iter().enumerate() {
-            match made {
+        let mut kept = Vec::with_capacity(self.writes.len());
+        for (index, (at, writes)) in std::mem::take(&mut self.writes).into_iter().enumerate() {
+            match writes {
                 StoredWrite::Applied(partition, _, batch)
                     if at > since && owned_since.get(&partition).is_some_and(|it| index > *it) =>
                 {
@@ -293,13 +296,13 @@ impl SimStore {
                     self.disturbed.extend(&lost.tasks);
                     self.nothing_lost = false;
                 }
-                made => kept.push((at, made)),
+                writes => kept.push((at, writes)),
             }
         }
-        self.made = kept;
+        self.writes = kept;
         self.last.clear();
-        for (_, made) in &self.made {
-            if let StoredWrite::Applied(partition, epoch, batch) = made {
+        for (_, writes) in &self.writes {
+            if let StoredWrite::Applied(partition, epoch, batch) = writes {
                 self.last.insert(*partition, (*epoch, batch.number));
             }
         }
@@ -310,21 +313,21 @@ impl SimStore {
     fn replay(&mut self) {
         self.memory = MemoryStore::new(self.partitions);
         let lease = self.lease;
-        for (at, made) in &self.made {
-            self.memory.set_time(*at).expect("nothing panics in it");
-            let done = match made {
-                StoredWrite::Acquired(seat, broker, then) => {
-                    ready(self.memory.acquire(*seat, broker, lease, *then)).map(drop)
+        for (at, writes) in &self.writes {
+            self.memory.set_time(*at).expect("the memory store works");
+            let done = match writes {
+                StoredWrite::Acquired(seat, broker, sent_at) => {
+                    ready(self.memory.acquire(*seat, broker, lease, *sent_at)).map(drop)
                 }
-                StoredWrite::Renewed(held, then) => {
-                    ready(self.memory.renew(held, lease, *then)).map(drop)
+                StoredWrite::Renewed(held, sent_at) => {
+                    ready(self.memory.renew(held, lease, *sent_at)).map(drop)
                 }
                 StoredWrite::Released(held) => ready(self.memory.release(held)),
                 StoredWrite::Applied(partition, epoch, batch) => {
                     ready(self.memory.apply(*partition, *epoch, batch.clone()))
                 }
             };
-            done.expect("it was made once, in this order");
+            done.expect("the same writes succeeded in the same order");
         }
     }
 }

@@ -1,37 +1,37 @@
-//! Variants: a world that is broken on purpose, to see that the watch over the promises can fail.
+//! Variants that are broken on purpose, to test that the checker detects each kind of error.
 
 /// What is broken, if anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Variant {
-    /// Nothing: the product as it is.
+    /// Nothing: the code as it is in production.
     #[default]
     Sound,
-    /// Owners act without looking at their lease.
+    /// Owners act without checking their lease.
     OwnersIgnoreTheirLease,
-    /// The store takes writes of any epoch.
+    /// The store accepts writes of any epoch.
     StoreDoesNotFence,
-    /// The store answers for tasks that it does not keep.
+    /// The store acknowledges tasks that it does not keep.
     StoreForgetsTasks,
-    /// The store answers for cancellations that it does not make.
+    /// The store acknowledges cancellations that it does not make.
     StoreForgetsCancels,
-    /// The store answers for postponements that it does not make.
+    /// The store acknowledges postponements that it does not make.
     StoreForgetsPostponements,
-    /// The store makes some changes twice.
-    StoreMakesTwice,
-    /// The store makes some batches that it refuses.
-    StoreMakesWhatItRefuses,
-    /// The store does not keep what makes a creation repeatable.
+    /// The store applies some changes twice.
+    StoreAppliesTwice,
+    /// The store applies some batches that it refuses.
+    StoreAppliesWhatItRefuses,
+    /// The store does not keep receipts of idempotency keys.
     StoreForgetsReceipts,
-    /// A hand-over does not say what is under way.
-    HandOverForgetsFlights,
-    /// What may be received at most once is sent without a claim.
+    /// A hand-over does not include the deliveries in flight.
+    HandOverForgetsInFlight,
+    /// At-most-once deliveries are sent without a claim.
     NothingIsClaimed,
-    /// Owners go by a clock that is seconds ahead.
+    /// Owners use a clock that is seconds ahead.
     OwnersAreEarly,
-    /// Couriers say that what failed was acked.
+    /// Couriers report failures as acked.
     CouriersLie,
-    /// A broker that is to start an owner does not.
+    /// A broker ignores some directives to start an owner.
     OwnersDoNotStart,
-    /// Nobody gives up its partitions because its clock is wrong.
+    /// No broker gives up its partitions because its clock is wrong.
     SkewIsIgnored,
 }

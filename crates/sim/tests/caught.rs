@@ -1,13 +1,14 @@
-//! The watch over the promises can fail: what is broken on purpose is caught, by the promise that it breaks.
+//! Every variant that is broken on purpose is caught, by the promise that it breaks.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
 
 use punctual_sim::{Variant, check};
 
-/// Lives until something that is broken must have been caught.
+/// Seeds to try until the error must have been caught.
 const SEEDS: u64 = 150;
 
-/// Asserts that some life breaks one of these promises. What is broken may break others as well, in other lives.
+/// Asserts that some run breaks one of these promises. The error may also break other promises in
+/// other runs.
 fn is_caught(variant: Variant, promises: &[&str]) {
     let mut others = Vec::new();
     for seed in 1..=SEEDS {
@@ -17,7 +18,7 @@ fn is_caught(variant: Variant, promises: &[&str]) {
         }
         others.push((seed, broken));
     }
-    panic!("{variant:?} is not caught in {SEEDS} lives; others: {others:?}");
+    panic!("{variant:?} is not caught in {SEEDS} runs; others: {others:?}");
 }
 
 #[test]
@@ -26,12 +27,12 @@ fn a_task_that_the_store_forgets_is_caught() {
 }
 
 #[test]
-fn an_owner_with_a_clock_of_its_own_is_caught() {
+fn an_owner_with_a_clock_that_is_ahead_is_caught() {
     is_caught(Variant::OwnersAreEarly, &["G2 "]);
 }
 
 #[test]
-fn a_broker_that_goes_by_a_wrong_clock_is_caught() {
+fn a_broker_that_ignores_its_clock_skew_is_caught() {
     is_caught(Variant::SkewIsIgnored, &["G2 "]);
 }
 
@@ -41,7 +42,7 @@ fn a_send_without_a_claim_is_caught() {
 }
 
 #[test]
-fn a_courier_that_lies_is_caught() {
+fn a_courier_that_reports_failures_as_acked_is_caught() {
     is_caught(Variant::CouriersLie, &["G5 "]);
 }
 
@@ -71,18 +72,18 @@ fn a_receipt_that_the_store_forgets_is_caught() {
 }
 
 #[test]
-fn a_task_that_is_made_although_it_was_refused_is_caught() {
-    is_caught(Variant::StoreMakesWhatItRefuses, &["not done is not done"]);
+fn a_batch_that_is_applied_although_it_was_refused_is_caught() {
+    is_caught(Variant::StoreAppliesWhatItRefuses, &["not done is not done"]);
 }
 
 #[test]
 fn counts_that_do_not_add_up_are_caught() {
-    is_caught(Variant::StoreMakesTwice, &["G15 "]);
+    is_caught(Variant::StoreAppliesTwice, &["G15 "]);
 }
 
 #[test]
-fn a_hand_over_that_forgets_what_is_under_way_is_caught() {
-    is_caught(Variant::HandOverForgetsFlights, &["a graceful move"]);
+fn a_hand_over_that_forgets_deliveries_in_flight_is_caught() {
+    is_caught(Variant::HandOverForgetsInFlight, &["a graceful move"]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The promises hold over five hundred lives, and over all that once broke one. More: `tools/sim --seeds 100000`.
+//! The promises hold in five hundred runs, and in all that once broke one. `tools/sim --seeds
+//! 100000` runs more.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that is surprised should stop")]
 
@@ -7,11 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use punctual_sim::{SimFigures, Variant, run};
 
-/// Each broke a promise once. 333 and 387: a failover that an owner with nothing to write did not notice. 557, 4822, 5994 and 7524: decisions by
-/// what a store said between a failover and its repair. 11193: a store that forgot the same a second time. 105455: an edit to at most once
-/// of what was sent already. 508883: an successor that had just left. 5881, like 227 of the five hundred, would break one: a batch that was sent without an answer comes after the
-/// repair. The others showed where the simulation promised more than the product does (12014 and 40564: clocks that are wrong together;
-/// 5816: a batch that comes back unseen), did less (3417, 111395, 275655), or took a late answer for a newer one (34021).
+/// Each of these broke a promise once. 333 and 387: a failover that an owner with nothing to write
+/// did not notice. 557, 4822, 5994 and 7524: decisions based on reads between a failover and its
+/// repair. 11193: a store that lost the same batches a second time. 105455: an edit to at-most-once
+/// of a fire that was already sent. 508883: a successor that had just left. 5881, like 227 of the
+/// five hundred, would break one: a batch that was sent without an answer arrives after the repair.
+/// The others showed where the simulation promised more than the product does (12014 and 40564:
+/// clocks that are wrong together; 5816: a batch that comes back without its owner's knowledge),
+/// did less (3417, 111395, 275655), or took a late answer for a newer one (34021).
 const SEEDS_KEPT: [u64; 29] = [
     333, 387, 557, 4822, 5994, 7524, 11_193, 105_455, 508_883, 5881, 12_014, 40_564, 5816, 3417,
     111_395, 275_655, 34_021, 28, 67, 72, 147, 357, 364, 422, 450, 462, 468, 476, 480,
@@ -19,7 +23,7 @@ const SEEDS_KEPT: [u64; 29] = [
 const SEEDS: u64 = 500;
 
 #[test]
-fn the_promises_hold_over_five_hundred_lives() {
+fn the_promises_hold_in_five_hundred_runs() {
     for seed in SEEDS_KEPT {
         if let Err(failure) = run(seed, Variant::Sound) {
             panic!("{failure}");
@@ -43,7 +47,7 @@ fn the_promises_hold_over_five_hundred_lives() {
             });
         }
     });
-    // Lives in which nothing happens prove nothing.
+    // Runs in which nothing happens prove nothing.
     let all = all.into_inner().unwrap();
     let floor = [
         ("faults", all.faults, 5),
@@ -53,7 +57,7 @@ fn the_promises_hold_over_five_hundred_lives() {
         ("hand-overs", all.hand_overs, 2),
     ];
     for (what, count, least) in floor {
-        assert!(count >= least * SEEDS, "{what}: {count} in {SEEDS} lives");
+        assert!(count >= least * SEEDS, "{what}: {count} in {SEEDS} runs");
     }
     assert!(all.inherited > 100 && all.lost_batches > 100 && all.late_batches > 100, "{all:?}");
 }

@@ -1,4 +1,7 @@
-//! Couriers.
+//! Couriers and receivers, and reports of deliveries.
+//!
+//! A report whose owner has moved is forwarded to the present owner, as
+//! `server/src/membership/orphans.rs` does.
 
 use super::*;
 
@@ -29,7 +32,7 @@ impl Simulation {
         self.checker.receiver_answered(delivery.fire_id, &outcome, after <= timeout);
         let outcome = match outcome {
             Outcome::Failed { .. } if self.variant == Variant::CouriersLie => Outcome::Acked,
-            // The answer comes too late for the courier, though not for the receiver.
+            // The answer is too late for the courier, though the receiver has sent it.
             _ if after > timeout => Outcome::Expired,
             outcome => outcome,
         };
@@ -37,7 +40,7 @@ impl Simulation {
         self.events.send(self.now + after.min(timeout), to, back);
     }
 
-    /// What a receiver says, and after how long.
+    /// Returns the answer of a receiver, and after how long it comes.
     pub(super) fn receiver(&mut self, delivery: &Delivery, timeout: u64) -> (u64, Outcome) {
         let quick = self.random.between(1, 40);
         let failed = Outcome::Failed { reason: Reason::new("HTTP 500"), retry_in: None };
@@ -69,7 +72,7 @@ impl Simulation {
         self.pass_on(number, partition, vec![report], self.now + FORWARD_MAX_MS);
     }
 
-    /// Tells whoever owns a partition now what came of deliveries, or tries again a little later.
+    /// Forwards reports to the present owner of a partition, or tries again a little later.
     pub(super) fn pass_on(
         &mut self,
         number: usize,
@@ -103,14 +106,14 @@ impl Simulation {
         self.events.send(at, Some(from), SimEvent::ForwardReports(partition, reports, until));
     }
 
-    /// A broker that has left is told no more who owns what: it asks the store.
+    /// A broker that has left gets no new topology, so it reads the lease from the store.
     pub(super) fn read_owner(&mut self, number: usize, partition: PartitionId) {
         if let Some(lease) = self.holder(partition) {
             self.brokers[number].topology.note(partition, lease.broker, lease.epoch);
         }
     }
 
-    /// The other broker that has a partition, as far as this one knows.
+    /// Returns the other broker that owns a partition, as far as this one knows.
     pub(crate) fn remote_owner(&self, number: usize, partition: PartitionId) -> Option<usize> {
         let owner = self.brokers[number].topology.owner(partition)?;
         let other = self.brokers.iter().position(|broker| broker.id == owner.broker)?;

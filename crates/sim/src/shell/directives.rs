@@ -1,13 +1,15 @@
-//! Directives.
+//! Directives of the member: starts, extends, hands over and ends owners.
+//!
+//! The counterpart of `server/src/membership.rs`, with events instead of tasks and calls.
 
 use super::*;
 
 impl Simulation {
-    pub(super) fn run_directive(&mut self, number: usize, order: Directive) {
-        if !matches!(order, Directive::Publish(_) | Directive::Extend { .. }) {
-            self.trace.record(self.now, || format!("b{number} is to {order:?}"));
+    pub(super) fn run_directive(&mut self, number: usize, directive: Directive) {
+        if !matches!(directive, Directive::Publish(_) | Directive::Extend { .. }) {
+            self.trace.record(self.now, || format!("b{number} directive {directive:?}"));
         }
-        match order {
+        match directive {
             Directive::Start { partition, epoch, until } => {
                 self.start_owner(number, partition, epoch, until)
             }
@@ -73,7 +75,8 @@ impl Simulation {
         let mut owner = Owner::new(Ownership { partition, epoch, until }, terms, local_time);
         let broker = &mut self.brokers[number];
         let departing = broker.departing.remove(&partition);
-        // What could not be told to an successor is still ours, if nobody had the partition in between.
+        // After a failed hand-over the deliveries in flight are still ours, unless another broker
+        // has owned the partition since.
         let kept = departing.filter(|departing| departing.epoch.next() == Some(epoch));
         let kept = kept.map(|departing| departing.in_flight);
         let in_flight = broker.offered.remove(&partition).or(kept).unwrap_or_default();
@@ -88,7 +91,7 @@ impl Simulation {
         if self.brokers[number].epoch(partition) != Some(epoch) {
             return;
         }
-        // It ends, answers whom it can, and passes on what it has.
+        // The owner answers open calls and passes on the reports that it has.
         self.notify_owner(number, partition, OwnerEvent::End);
         let local_time = self.owner_time(number);
         let Some(mut held) = self.brokers[number].owners.remove(&partition) else { return };
@@ -129,7 +132,7 @@ impl Simulation {
             return self.notify_member(number, MemberEvent::HandedOver { partition, epoch });
         };
         departing.successor = Some(successor);
-        let forgets = self.variant == Variant::HandOverForgetsFlights;
+        let forgets = self.variant == Variant::HandOverForgetsInFlight;
         let in_flight = if forgets { Vec::new() } else { departing.in_flight.clone() };
         let from = (number, self.brokers[number].incarnation);
         let after = match self.link_to(number, successor) {
@@ -150,7 +153,7 @@ impl Simulation {
         self.events.send(self.now + after, Some(from), late);
     }
 
-    /// Another broker has let go of a partition for this one.
+    /// Handles the offer of a partition that another broker has released.
     pub(super) fn offered(
         &mut self,
         number: usize,
@@ -205,9 +208,9 @@ impl Simulation {
         taken: Option<Epoch>,
     ) {
         let broker = &mut self.brokers[number];
-        // One that was asked before another says nothing any more.
-        let asked = broker.departing.get(&partition);
-        if asked
+        // An answer to an earlier hand-over is ignored.
+        let current = broker.departing.get(&partition);
+        if current
             .is_none_or(|departing| (departing.epoch, departing.successor) != (before, Some(by)))
         {
             return;

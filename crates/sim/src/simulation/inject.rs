@@ -1,4 +1,4 @@
-//! Faults: what they do to brokers, network, store and clocks.
+//! Applies faults to brokers, network, store and clocks, and ends them all when the cluster heals.
 
 use super::*;
 
@@ -23,8 +23,8 @@ impl Simulation {
                 self.cut_peers.remove(&(a, b));
                 self.cut_peers.remove(&(b, a));
             }
-            SimFault::StoreAway => self.store_away = true,
-            SimFault::StoreBack => self.store_away = false,
+            SimFault::StoreUnavailable => self.store_unavailable = true,
+            SimFault::StoreAvailable => self.store_unavailable = false,
             SimFault::Loss(share) => self.loss = share,
             SimFault::Slow(millis) => self.slow_ms = millis,
             SimFault::FailOver(millis) => {
@@ -88,8 +88,9 @@ impl Simulation {
         }
     }
 
-    /// Where all is to be peaceful, one leaves at a time, and only if another has run for a while: an successor that is not known yet, or
-    /// leaves at the same moment, is not told what is under way.
+    /// Lets a broker leave. In a peaceful run, only one broker leaves at a time, and only if
+    /// another has run for a while: a successor that is not known yet, or that leaves at the same
+    /// moment, is not notified of the deliveries in flight.
     pub(super) fn leave(&mut self, number: usize) {
         let known_since = self.now - 2 * self.plan.lease_ms;
         let mut others = self.brokers.iter().enumerate().filter(|(other, _)| *other != number);
@@ -120,13 +121,14 @@ impl Simulation {
         self.brokers[number].state = BrokerState::Runs;
         self.brokers[number].wakes_at = None;
         while let Some(event) = self.brokers[number].inbox.pop_front() {
-            // It may be paused again on the way.
+            // One of the events may pause it again.
             if self.brokers[number].state == BrokerState::Paused {
                 self.brokers[number].inbox.push_front(event);
                 return;
             }
             self.at_broker(number, event);
-            // What has come meanwhile is taken in before anything is decided, or one after the other.
+            // Either all events in the inbox are handled before anything is decided, or one after
+            // the other.
             if self.random.below(2) == 0 {
                 self.drive(number);
             }
@@ -136,9 +138,9 @@ impl Simulation {
     }
 
     pub(super) fn heal(&mut self) {
-        self.trace.record_fault(self.now, || "all is well from here on".to_owned());
+        self.trace.record_fault(self.now, || "all faults end".to_owned());
         self.last_fault_at = self.now;
-        self.store_away = false;
+        self.store_unavailable = false;
         self.cut_store.clear();
         self.cut_peers.clear();
         (self.loss, self.slow_ms) = (0, 0);
@@ -148,7 +150,8 @@ impl Simulation {
             self.wake(number);
             let ahead = self.brokers[number].clock.ahead_ms(self.now);
             if ahead.unsigned_abs() > 2 * CLOCK_ERROR_MS {
-                // Its clock is set right while it is down: clocks of a running broker never go back.
+                // The clock is corrected while the broker is down: the clock of a running broker
+                // never goes back.
                 self.kill(number);
                 let ahead = self.random.plus_minus(CLOCK_ERROR_MS);
                 self.brokers[number].clock = SimClock::new(self.now, ahead, 0);

@@ -1,20 +1,20 @@
-//! Requests to the store and messages between brokers.
+//! Requests to the store and messages between brokers: their latency, loss and timeouts.
 
 use super::*;
 
-/// A question under way.
+/// A request in flight.
 pub(super) struct PendingRequest {
     pub(super) incarnation: u32,
-    /// The owner that asks, if it is one.
+    /// The owner that sent it; `None` if the member did.
     pub(super) owner: Option<(PartitionId, Epoch)>,
-    /// The batch that it sends, if it does.
+    /// The number of its batch, if it is one.
     pub(super) batch: Option<BatchNo>,
     pub(super) missing: MissingAnswer,
 }
 
-/// What an answer that does not come looks like.
+/// The kind of answer that a request expects, to build an error if none arrives.
 pub(super) enum MissingAnswer {
-    Heard,
+    Heartbeat,
     Acquired(Seat),
     Renewed(Seat),
     Released(Seat),
@@ -26,22 +26,22 @@ pub(super) enum MissingAnswer {
     Swept,
 }
 
-/// What becomes of a message between brokers.
+/// What happens to a message between brokers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     Open,
-    /// Nobody knows.
+    /// It is not known whether it arrives.
     Lost,
-    /// It was certainly not sent.
+    /// It is certainly not sent.
     None,
 }
 
 impl Simulation {
-    /// Asks the store. Exactly one answer comes, if the broker lives.
+    /// Sends a request to the store. If the broker stays alive, exactly one answer arrives.
     pub(crate) fn ask(&mut self, broker: usize, request: StoreRequest) {
         let (missing, owner, timeout_ms) = match &request {
-            StoreRequest::Member(asked, _) => {
-                (missing_answer_of(asked), None, (self.plan.lease_ms / 3).max(50))
+            StoreRequest::Member(action, _) => {
+                (missing_answer_of(action), None, (self.plan.lease_ms / 3).max(50))
             }
             StoreRequest::Owner(partition, epoch, action) => {
                 (missing_answer_of_owner(action), Some((*partition, *epoch)), OWNER_TIMEOUT_MS)
@@ -56,19 +56,20 @@ impl Simulation {
             .cut_store
             .get(&broker)
             .is_some_and(|direction| *direction != CutDirection::Answers);
-        let gone = self.store_away || cut || self.random.permille(self.loss);
+        let gone = self.store_unavailable || cut || self.random.permille(self.loss);
         if gone {
-            // Either the connection breaks at once, or nothing is heard any more.
-            let soon = self.random.below(2) == 0;
-            let after = if soon { self.random.between(1, 10) } else { timeout_ms };
+            // Either the connection breaks at once, or no answer arrives before the timeout.
+            let breaks = self.random.below(2) == 0;
+            let after = if breaks { self.random.between(1, 10) } else { timeout_ms };
             let to = Some((broker, incarnation));
             return self.events.send(self.now + after, to, SimEvent::StoreTimedOut(number));
         }
-        if let Some((given_up, comes)) = self.late(&request) {
+        if let Some((given_up, arrives)) = self.late(&request) {
             self.figures.late_batches += 1;
             self.given_up.insert(number);
-            self.trace.record(self.now, || format!("what b{broker} sends comes at {comes}"));
-            self.events.send(comes, None, SimEvent::StoreReceives(number, broker, request));
+            self.trace
+                .record(self.now, || format!("the batch of b{broker} arrives late, at {arrives}"));
+            self.events.send(arrives, None, SimEvent::StoreReceives(number, broker, request));
             return self.events.send(
                 given_up,
                 Some((broker, incarnation)),
@@ -84,8 +85,8 @@ impl Simulation {
         );
     }
 
-    /// When a batch is given up by its owner and when it comes to the store after that, if it is late: often just when the owner has sent
-    /// again what a failover has lost.
+    /// If a batch is to be late, returns when its owner gives it up, and when it reaches the store:
+    /// often just after the owner has written again what a failover lost.
     pub(super) fn late(&mut self, request: &StoreRequest) -> Option<(u64, u64)> {
         let StoreRequest::Owner(_, _, OwnerAction::Apply(_)) = request else { return None };
         let since = self.now - BEGIN;
@@ -103,9 +104,9 @@ impl Simulation {
         Some((given_up, self.now + after))
     }
 
-    /// A question that is waited for no longer is made all the same.
+    /// Handles a request at the store, even if its sender has given it up.
     pub(super) fn at_store(&mut self, number: u64, broker: usize, request: StoreRequest) {
-        if self.store_away || self.is_answered(number, &request) {
+        if self.store_unavailable || self.is_answered(number, &request) {
             return;
         }
         let id = self.brokers[broker].id.clone();
@@ -123,15 +124,16 @@ impl Simulation {
         self.events.send(at, Some((broker, incarnation)), SimEvent::StoreAnswered(number, answer));
     }
 
-    /// Whether a batch comes late that its owner was answered already, by another sending. It changes nothing, unless a failover has lost
-    /// it: then it would bring back, unseen by its owner, what a look has missed meanwhile. That is not promised.
+    /// Returns whether a late batch was already acknowledged to its owner, by another sending. It
+    /// changes nothing, unless a failover has lost the batch: then it would come back without the
+    /// owner's knowledge, after a lookup has missed it. That is not promised to work.
     pub(super) fn is_answered(&self, number: u64, request: &StoreRequest) -> bool {
         let answered =
             |(owner, batch)| self.answered.get(&owner).is_some_and(|last| batch <= *last);
         self.given_up.contains(&number) && batch_of(request).is_some_and(answered)
     }
 
-    /// The answer to a question, if it is still waited for; nothing comes as an answer as well.
+    /// Returns the answer to a request that is still pending. A timeout becomes an error.
     pub(crate) fn take_answer(
         &mut self,
         number: u64,
@@ -153,13 +155,14 @@ impl Simulation {
         }))
     }
 
-    /// How long a message takes.
+    /// Returns how long a message takes.
     pub(crate) fn latency(&mut self) -> u64 {
         let most = if self.slow_ms > 0 { self.slow_ms } else { 3 };
         self.random.below(most + 1)
     }
 
-    /// Whether a message from one broker to another is lost; it is known at once if there is no way at all.
+    /// Returns what happens to a message between two brokers; without a connection, the sender
+    /// knows it at once.
     pub(crate) fn link_to(&mut self, from: usize, to: usize) -> LinkState {
         if self.cut_peers.contains(&(from, to)) || !self.brokers[to].is_alive() {
             return LinkState::None;
@@ -177,10 +180,10 @@ fn batch_of(request: &StoreRequest) -> Option<((PartitionId, Epoch), BatchNo)> {
     }
 }
 
-fn missing_answer_of(asked: &punctual_cluster::MemberAction) -> MissingAnswer {
+fn missing_answer_of(action: &punctual_cluster::MemberAction) -> MissingAnswer {
     use punctual_cluster::MemberAction;
-    match asked {
-        MemberAction::Heartbeat(_) => MissingAnswer::Heard,
+    match action {
+        MemberAction::Heartbeat(_) => MissingAnswer::Heartbeat,
         MemberAction::Acquire(seat) => MissingAnswer::Acquired(*seat),
         MemberAction::Renew(lease) => MissingAnswer::Renewed(lease.seat),
         MemberAction::Release(lease) => MissingAnswer::Released(lease.seat),
@@ -193,35 +196,36 @@ fn missing_answer_of_owner(action: &punctual_engine::Action) -> MissingAnswer {
     use punctual_engine::Action;
     match action {
         Action::Load { .. } => MissingAnswer::Loaded,
-        Action::Lookup(looks) => MissingAnswer::LookupResult(looks.clone()),
+        Action::Lookup(lookups) => MissingAnswer::LookupResult(lookups.clone()),
         Action::Sweep(_) => MissingAnswer::Swept,
         _ => MissingAnswer::Applied,
     }
 }
 
-fn away() -> StoreError {
+fn unavailable() -> StoreError {
     StoreError::Unavailable("no answer in time".into())
 }
 
 fn unanswered_member(missing: MissingAnswer) -> MemberEvent {
     match missing {
-        MissingAnswer::Heard => MemberEvent::HeartbeatAnswered(Err(away())),
-        MissingAnswer::Acquired(seat) => MemberEvent::Acquired(seat, Err(away())),
-        MissingAnswer::Renewed(seat) => MemberEvent::Renewed(seat, Err(away())),
-        MissingAnswer::Released(seat) => MemberEvent::Released(seat, Err(away())),
-        MissingAnswer::Proposed => MemberEvent::Proposed(Err(away())),
-        _ => MemberEvent::Deregistered(Err(away())),
+        MissingAnswer::Heartbeat => MemberEvent::HeartbeatAnswered(Err(unavailable())),
+        MissingAnswer::Acquired(seat) => MemberEvent::Acquired(seat, Err(unavailable())),
+        MissingAnswer::Renewed(seat) => MemberEvent::Renewed(seat, Err(unavailable())),
+        MissingAnswer::Released(seat) => MemberEvent::Released(seat, Err(unavailable())),
+        MissingAnswer::Proposed => MemberEvent::Proposed(Err(unavailable())),
+        _ => MemberEvent::Deregistered(Err(unavailable())),
     }
 }
 
 fn unanswered_owner(missing: MissingAnswer) -> OwnerEvent {
     match missing {
-        MissingAnswer::Loaded => OwnerEvent::Loaded(Err(away())),
-        MissingAnswer::LookupResult(looks) => {
-            let looked = looks.into_iter().map(|look| LookupResult { look, result: Err(away()) });
-            OwnerEvent::LookupResult(looked.collect())
+        MissingAnswer::Loaded => OwnerEvent::Loaded(Err(unavailable())),
+        MissingAnswer::LookupResult(lookups) => {
+            let results =
+                lookups.into_iter().map(|look| LookupResult { look, result: Err(unavailable()) });
+            OwnerEvent::LookupResult(results.collect())
         }
-        MissingAnswer::Swept => OwnerEvent::Swept(Err(away())),
-        _ => OwnerEvent::Applied(Err(away())),
+        MissingAnswer::Swept => OwnerEvent::Swept(Err(unavailable())),
+        _ => OwnerEvent::Applied(Err(unavailable())),
     }
 }

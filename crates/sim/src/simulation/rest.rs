@@ -1,9 +1,10 @@
-//! The end of a run.
+//! The end of a run: waits until the cluster has come to rest, and checks owners, clocks and the
+//! final state of the store.
 
 use super::*;
 
 impl Simulation {
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_rest(&mut self) {
         let healed = self.healed.unwrap_or(self.now);
         if self.calls.is_empty() && !self.series_cancelled {
             self.series_cancelled = true;
@@ -33,13 +34,13 @@ impl Simulation {
         !busy && !moving && self.calls.is_empty() && self.scheduled() == 0
     }
 
-    /// Tasks that still wait for their time.
+    /// Counts tasks that are still scheduled.
     pub(super) fn scheduled(&self) -> usize {
         let waiting = self.partitions.iter().map(|partition| {
             let filter =
                 Filter { state: Some(TaskState::Scheduled), ..Filter::all(callers::shop()) };
             let page = ready(self.store.memory.list(partition, &filter, Position::START, 1_000));
-            page.expect("is inside").items.len()
+            page.expect("the memory store answers").items.len()
         });
         waiting.sum()
     }
@@ -55,7 +56,7 @@ impl Simulation {
         observed
     }
 
-    /// Every partition has one owner, and nobody has many more than another.
+    /// Checks that every partition has one owner, and that partitions are balanced.
     pub(super) fn check_owners(&mut self) {
         let mut counts = BTreeMap::new();
         let mut vacant: BTreeSet<_> = self.partitions.iter().collect();
@@ -66,7 +67,7 @@ impl Simulation {
             counts.insert(number, acting.len());
             for partition in acting {
                 if !vacant.remove(&partition) {
-                    let observed = format!("{partition} has two");
+                    let observed = format!("{partition} has two owners");
                     self.checker.break_promise("every partition has one owner", observed);
                 }
             }
@@ -81,14 +82,15 @@ impl Simulation {
         }
     }
 
-    /// By how much a delivery of a broker may be early: by whatever its clock is off, unless the others must have noticed.
+    /// Returns how early a delivery of a broker may be: as much as its clock is ahead, unless the
+    /// other brokers must have noticed.
     pub(crate) fn error_max(&self, number: usize) -> i64 {
         let since = match self.brokers[number].skewed_since {
             Some(since) => since,
             None if self.brokers[number].clock.ahead_ms(self.now) <= UNNOTICED_MS => {
                 return UNNOTICED_MS;
             }
-            // It has run past the edge by itself.
+            // Its drift has moved the clock beyond the limit.
             None => return i64::MAX,
         };
         let others = self.brokers.iter().enumerate();
@@ -98,13 +100,15 @@ impl Simulation {
         let noticed = others > 1
             && self.is_outvoted()
             && self.now - calm_since > 3 * self.plan.lease_ms + 1_000;
-        let wrong =
-            !self.cut_store.is_empty() || self.store_away || self.loss > 0 || self.slow_ms > 0;
+        let wrong = !self.cut_store.is_empty()
+            || self.store_unavailable
+            || self.loss > 0
+            || self.slow_ms > 0;
         if noticed && !wrong { UNNOTICED_MS } else { i64::MAX }
     }
 
-    /// Whether wrong clocks are not the most. Clocks that are wrong together are right, as far as anybody can know. The store has a vote,
-    /// and it decides between two halves.
+    /// Returns whether the wrong clocks are in the minority. If most clocks are wrong in the same
+    /// way, no broker can know. The store has a vote, which decides between two halves.
     pub(super) fn is_outvoted(&self) -> bool {
         let running = self.brokers.iter().filter(|broker| broker.state == BrokerState::Runs);
         let clocks = running.map(|broker| &broker.clock).chain([&self.store.clock]);

@@ -57,7 +57,7 @@ pub(super) struct HubState {
     pub(super) workers: HashMap<WorkerNo, WorkerState, RandomState>,
     last_worker: WorkerNo,
     pub(super) leases: Leases,
-    /// The owners that are told how many deliveries the workers want.
+    /// The owners to which the capacity of each line is announced.
     owners: Vec<(PartitionId, OwnerHandle)>,
     pub(super) closed: bool,
 }
@@ -108,7 +108,7 @@ impl Hub {
         Arc::new(Self { state: Mutex::default(), clock, telemetry })
     }
 
-    /// Adds the owner of a partition: it is told about capacity from now on.
+    /// Adds the owner of a partition: capacity is announced to it from now on.
     pub(crate) fn serve(&self, partition: PartitionId, owner: OwnerHandle) {
         let mut state = self.lock();
         for (namespace, queue) in state.lines.keys() {

@@ -181,16 +181,16 @@ mod tests {
     async fn names_and_all_spellings_of_an_address_are_checked_after_they_are_resolved() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let elsewhere = "192.0.2.1:1".parse().unwrap();
+        let other = "192.0.2.1:1".parse().unwrap();
         for host in
             ["localhost", "127.0.0.1", "127.1", "2130706433", "0x7f.0.0.1", "[::ffff:127.0.0.1]"]
         {
             let uri: Uri = format!("http://{host}:{port}/").parse().unwrap();
-            let refused = dial(Reach::Public, elsewhere).call(uri.clone()).await;
+            let refused = dial(Reach::Public, other).call(uri.clone()).await;
             assert!(matches!(refused, Err(DialError::Forbidden(_))), "{host}: {refused:?}");
             let own = dial(Reach::Private, listener.local_addr().unwrap()).call(uri.clone()).await;
             assert!(matches!(own, Err(DialError::Forbidden(Forbidden::Own(_)))), "{host}: {own:?}");
-            let connected = dial(Reach::Loopback, elsewhere).call(uri).await;
+            let connected = dial(Reach::Loopback, other).call(uri).await;
             assert!(connected.is_ok(), "{host}: {connected:?}");
         }
     }
