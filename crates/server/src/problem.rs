@@ -317,7 +317,10 @@ impl Problem {
 
     /// The broker drains.
     pub(crate) fn stopping() -> Self {
-        Self::new(ProblemType::Stopping, "the broker is stopping; retry at another broker")
+        Self::new(
+            ProblemType::Stopping,
+            "the broker is stopping; retry later, or at another broker",
+        )
     }
 
     pub(crate) fn not_ready(reasons: &[String]) -> Self {
