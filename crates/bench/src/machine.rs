@@ -1,5 +1,5 @@
-//! Watches the machine during a measurement: the lag of a broker says little if the machine did not
-//! run the broker.
+//! Watches the machine during a measurement: the lag of a broker means little if the machine did
+//! not run the broker.
 //!
 //! A thread sleeps a millisecond at a time and records how late it wakes: the scheduling delay. CPU
 //! steal is the share of time that the host gave to others (`steal` in `/proc/stat`; zero without a

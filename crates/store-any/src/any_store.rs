@@ -49,8 +49,8 @@ impl AnyStore {
         }
     }
 
-    /// Makes the next epoch of a partition larger than this one, if the store can be told. Only
-    /// Redis can; the others count up one epoch per [`LeaseStore::acquire`].
+    /// Makes the next epoch of a partition larger than this one, if the store can skip epochs.
+    /// Only Redis can; the others count up one epoch per [`LeaseStore::acquire`].
     pub fn remember_epoch(&self, partition: PartitionId, epoch: Epoch) {
         if let Self::Redis(store) = self {
             store.remember_epoch(Seat::Partition(partition), epoch);

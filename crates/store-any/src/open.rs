@@ -1,7 +1,7 @@
 //! Opens a store of any kind, or creates it.
 //!
-//! The caller says where the store is and how many partitions it expects. The number of partitions
-//! of a store never changes: a store that exists keeps its own, or is refused.
+//! The caller gives the location of the store and the number of partitions that it expects. The
+//! number of partitions of a store never changes: a store that exists keeps its own, or is refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ async fn open_redis(
 fn read_partitions(made: &str) -> Result<Partitions, punctual_store_redis::RedisOpenError> {
     let count = made.parse().ok().and_then(|count| Partitions::new(count).ok());
     count.ok_or_else(|| {
-        let broken = format!("the store says that it has {made:?} partitions");
+        let broken = format!("the store has an unreadable number of partitions: {made:?}");
         punctual_store_redis::RedisOpenError::Store(StoreError::Broken(broken))
     })
 }

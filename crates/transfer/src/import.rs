@@ -83,7 +83,8 @@ pub struct ImportSummary {
     pub receipts: u64,
 }
 
-/// Imports a file. The summary is returned also if the import failed: it says what was written.
+/// Imports a file. The summary is returned also if the import failed: it counts what was
+/// written.
 pub async fn import(
     options: ImportOptions,
     on_event: OnEvent<'_>,

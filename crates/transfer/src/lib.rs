@@ -2,7 +2,7 @@
 //!
 //! [`export`] and [`import`] both stream, so a store of any size needs little memory. `format`
 //! defines the lines of the file, `file` notices a truncated or changed file, `leases` holds all
-//! partitions while an import writes. `docs/export-import.md` says what is transferred.
+//! partitions while an import writes. `docs/export-import.md` lists what is transferred.
 //!
 //! The crate prints nothing: it reports to the caller by [`TransferEvent`]s.
 

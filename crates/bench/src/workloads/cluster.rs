@@ -84,7 +84,7 @@ async fn flow(cluster: &BenchCluster, report: &mut BenchReport, count: u64) -> a
     report.row(what, reached, "≥ 50,000/s", figures);
     let reached = format!("{redis_us:.1} µs of Redis, {broker_us:.1} µs of brokers");
     let figures = json!({"redis_cpu_us": redis_us, "broker_cpu_us": broker_us});
-    report.row("CPU for the life of one of them", reached, "≤ 12 µs of Redis", figures);
+    report.row("CPU per task, from schedule to settle", reached, "≤ 12 µs of Redis", figures);
     Ok(())
 }
 
@@ -137,7 +137,7 @@ async fn wrong_broker(
     log.wait_for_all(&bar, workers).await?;
     let summary = log.summarize(0..count);
     let what = format!(
-        "lag of {count} tasks, a thousand a second, {AHEAD_MS} ms ahead, all to the wrong broker"
+        "lag of {count} tasks, a thousand per second, {AHEAD_MS} ms ahead, all to the wrong broker"
     );
     report.row(what, summary.words(), "p99 ≤ 5 ms, early 0", summary.figures());
     Ok(())
@@ -158,7 +158,8 @@ async fn hand_over(
     let bar = report.bar("a broker leaves", count);
     log.wait_for_all(&bar, workers).await?;
     let summary = log.summarize(0..count);
-    let what = format!("{count} tasks, a thousand a second, while a broker hands over and leaves");
+    let what =
+        format!("{count} tasks, a thousand per second, while a broker hands over and leaves");
     report.row(what, summary.words(), "0 lost, 0 doubled, max ≤ 100 ms", summary.figures());
     Ok(())
 }
@@ -226,7 +227,7 @@ async fn fill(cluster: &BenchCluster, prefix: &'static str, count: u64) -> anyho
     let done = AtomicU64::new(0);
     send_batches(&address, next, &done).await?;
     ensure!(done.load(Ordering::Relaxed) == count, "not all tasks were answered");
-    ensure!(millis() < begin, "filling took too long");
+    ensure!(millis() < begin, "creating the tasks took too long");
     Ok(begin)
 }
 

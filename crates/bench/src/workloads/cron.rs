@@ -24,7 +24,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     // Far enough ahead to create all tasks and to start the other namespace.
     let due = (millis() / 1000 + 20) * 1000;
     crowd(bench, tasks, due).await?;
-    ensure!(millis() + 7000 < due, "filling took too long");
+    ensure!(millis() + 7000 < due, "creating the tasks took too long");
     let received = Arc::new(AtomicU64::new(0));
     let crowd = tokio::spawn(receive(bench.broker.address.clone(), tasks, received));
     let beside = lag_of_others(bench, Some(due - 4000)).await?;
@@ -45,7 +45,7 @@ async fn crowd(bench: &BenchContext, tasks: u64, due: u64) -> anyhow::Result<()>
     let seconds = due / 1000;
     let (second, minute, hour) = (seconds % 60, seconds / 60 % 60, seconds / 3600 % 24);
     let expression = format!("{second} {minute} {hour} * * *");
-    let bar = bench.report.bar("filling", tasks);
+    let bar = bench.report.bar("creating tasks", tasks);
     let mut first = 0;
     let next = move || {
         (first < tasks).then(|| {
@@ -97,6 +97,6 @@ async fn lag_of_others(bench: &BenchContext, begin: Option<u64>) -> anyhow::Resu
     let worker = worker::start(bench.broker.address.clone(), count, received);
     let begin = begin.unwrap_or_else(|| millis() + 2000);
     fill(bench, count, move |number| begin + number).await?;
-    ensure!(millis() < begin, "filling took too long");
+    ensure!(millis() < begin, "creating the tasks took too long");
     Ok(worker.await.context("the worker panicked")??.lags)
 }

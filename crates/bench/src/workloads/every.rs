@@ -62,7 +62,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         lags.early
     );
     if !filled {
-        reached.push_str(" (filling took too long: not a fair figure)");
+        reached.push_str(" (creating the tasks took too long; this result is not valid)");
     }
     let mut figures = lags.figures();
     for (name, figure) in [("missing", missing), ("doubled", doubled), ("off_beat", off_beat)] {

@@ -17,7 +17,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         bench,
         count,
         |number| number,
-        "a thousand a second",
+        "a thousand per second",
         "p99 ≤ 2 ms, p99.9 ≤ 10 ms, early 0",
     )
     .await?;
@@ -46,7 +46,7 @@ async fn measure(
     let mut reached =
         format!("{words}; lost {lost}, doubled {doubled}, early {}", tally.lags.early);
     if late {
-        reached.push_str(" (filling took too long: not a fair figure)");
+        reached.push_str(" (creating the tasks took too long; this result is not valid)");
     }
     let mut figures = tally.lags.figures();
     figures["lost"] = lost.into();

@@ -59,6 +59,6 @@ async fn measure_lag(bench: &BenchContext) -> anyhow::Result<LagHistogram> {
     let worker = worker::start(bench.broker.address.clone(), count, received);
     let begin = millis() + 2000;
     fill(bench, count, move |number| begin + number).await?;
-    ensure!(millis() < begin, "filling took too long");
+    ensure!(millis() < begin, "creating the tasks took too long");
     Ok(worker.await.context("the worker panicked")??.lags)
 }

@@ -233,7 +233,7 @@ pub(crate) async fn fill(
     due: impl Fn(u64) -> u64 + Send + Sync + Copy + 'static,
 ) -> anyhow::Result<()> {
     const SENDERS: u64 = 4;
-    let bar = bench.report.bar("filling", count);
+    let bar = bench.report.bar("creating tasks", count);
     let done = Arc::new(AtomicU64::new(0));
     let mut senders = Vec::new();
     for sender in 0..SENDERS {

@@ -43,7 +43,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
             connection.request("POST", &path, "application/x-ndjson", body.as_bytes()).await?;
         ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(answer));
     }
-    ensure!(millis() < begin, "filling took too long");
+    ensure!(millis() < begin, "creating the tasks took too long");
     crate::clock::pause(begin.saturating_sub(millis())).await;
     let before = bench.broker.usage();
     let timer = BenchTimer::start();

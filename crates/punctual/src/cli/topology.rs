@@ -15,7 +15,7 @@ use super::output::{self, Style, clean};
 use super::time::{distance, now};
 use crate::error;
 
-/// Cells of a bar. With more partitions, a cell stands for several.
+/// Cells of a bar. With more partitions, a cell represents several.
 const BAR_CELLS_MAX: usize = 32;
 /// Ranges that are printed; further ones are counted.
 const RANGES_MAX: usize = 6;
