@@ -356,7 +356,7 @@ fn a_task_fired_manually_fires_now_and_again_at_its_time() {
     assert!(matches!(fixture.task(Command::Fire(key("order"))), Err(EngineError::Firing(_))));
     fixture.crash();
     fixture.run();
-    assert_eq!(fixture.in_flight.len(), 1, "both are sent after a crash");
+    assert_eq!(fixture.in_flight.len(), 1, "it is sent again after a crash");
     fixture.report(Outcome::Acked);
     fixture.advance(millis(599_999));
     assert!(fixture.in_flight.is_empty());
