@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends the test")]
 
 use punctual_core::Partitions;
-use punctual_store::conformance::{PARTITIONS, Subject};
+use punctual_store::conformance::{PARTITIONS, StoreUnderTest};
 use punctual_store_any::{AnyStore, PartitionCount, StoreLocation, open};
 use tempfile::TempDir;
 
@@ -15,7 +15,7 @@ async fn open_any(location: StoreLocation) -> AnyStore {
 
 struct AnyInMemory;
 
-impl Subject for AnyInMemory {
+impl StoreUnderTest for AnyInMemory {
     type Store = AnyStore;
     const DURABLE: bool = false;
 
@@ -32,7 +32,7 @@ impl AnyInDirectory {
     }
 }
 
-impl Subject for AnyInDirectory {
+impl StoreUnderTest for AnyInDirectory {
     type Store = AnyStore;
     const DURABLE: bool = true;
 
