@@ -16,7 +16,7 @@ pub(super) struct RetryArgs {
     /// How many attempts a fire has in total
     #[arg(long, alias = "attempts", value_name = "COUNT")]
     attempts_max: Option<u16>,
-    /// Pause before each retry: fixed:3s, exponential:FIRST[,FACTOR[,MAX]] or list:2m,10m,1h
+    /// Pause before retries: fixed:3s, exponential:1s,2,5m (first, factor, max) or list:2m,10m,1h
     #[arg(long, value_name = "KIND:…", value_parser = parse_backoff)]
     backoff: Option<Backoff>,
     /// Shorten or lengthen each pause by a random share up to this, 0 to 1
