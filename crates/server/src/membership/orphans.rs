@@ -2,7 +2,8 @@
 //!
 //! An owner that ends while deliveries are in flight leaves their reports without a receiver. This
 //! file passes each report to the present owner of the partition, and tries for at most
-//! [`FORWARD_MAX`]. After that the delivery counts as expired at the present owner.
+//! [`FORWARD_MAX`]. Without a report, the present owner settles the delivery as expired when its
+//! time is over.
 
 use std::sync::Arc;
 use std::time::Duration;
