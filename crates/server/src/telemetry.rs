@@ -186,10 +186,11 @@ impl Telemetry {
     }
 
     /// An attempt has ended. Only first attempts of fires that the schedule or a touch made due
-    /// count for the lag: a retry is late on purpose, and a manual fire has no due time of its own.
+    /// count for the lag: a retry or a redrive is late on purpose, and a manual fire has no due
+    /// time of its own.
     pub(crate) fn attempt(&self, delivery: &Delivery, outcome: &Outcome) {
-        let Delivery { attempt, fire_at, fired_at, occasion, .. } = *delivery;
-        let is_scheduled = matches!(occasion, Occasion::Due | Occasion::Return);
+        let Delivery { attempt, fire_at, fired_at, occasion, redriven, .. } = *delivery;
+        let is_scheduled = matches!(occasion, Occasion::Due | Occasion::Return) && !redriven;
         if attempt == AttemptNo::FIRST && is_scheduled {
             self.0.lag.observe(fired_at.since(fire_at).as_secs_f64());
         }

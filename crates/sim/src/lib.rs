@@ -7,7 +7,7 @@
 //! seed delays, reorders and loses. A run ends with counts of what happened, or with the promise
 //! that was broken and the trace that led there.
 //!
-//! `docs/sim.md` describes what is simulated, what is checked, and what is not.
+//! `docs/lab/sim.md` describes what is simulated, what is checked, and what is not.
 
 mod clock;
 mod random;

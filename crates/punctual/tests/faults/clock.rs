@@ -1,7 +1,7 @@
 //! Machine clocks that jump while a broker runs. The clock of the receivers is right.
 //!
 //! Longer, and back to the right time after each jump: `tools/clock`. Needs libfaketime. The
-//! results are in `docs/faults.md`, the reasons in `docs/adr/0010`.
+//! results are in `docs/lab/faults.md`, the reasons in `docs/adr/0010`.
 
 mod jumps;
 

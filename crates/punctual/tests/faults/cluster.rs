@@ -2,7 +2,7 @@
 //! and workers record what they get.
 //!
 //! Each round injects one fault into the same cluster, waits until it has recovered, and checks the
-//! records. Longer: `tools/cluster`. The results are in `docs/faults.md`.
+//! records. Longer: `tools/cluster`. The results are in `docs/lab/faults.md`.
 
 mod checks;
 mod fault;

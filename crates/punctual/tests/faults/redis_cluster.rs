@@ -2,7 +2,7 @@
 //! suspended, and slots move. The load and the checks are those of `cluster`.
 //!
 //! Longer: `PUNCTUAL_REDIS_CLUSTER_ROUNDS=20 cargo test --release -p punctual --test faults --
-//! --nocapture redis_cluster::`, and `tools/cluster`. The results are in `docs/faults.md`.
+//! --nocapture redis_cluster::`, and `tools/cluster`. The results are in `docs/lab/faults.md`.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -1,7 +1,7 @@
 //! A broker that is killed or stopped while workers, on streams and by long poll, hold leases.
 //!
 //! Longer: `PUNCTUAL_KILL_ROUNDS=50 cargo test --release -p punctual --test faults -- --nocapture
-//! workers::a_broker_killed`. The results are in `docs/faults.md`.
+//! workers::a_broker_killed`. The results are in `docs/lab/faults.md`.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, TcpListener};

@@ -8,7 +8,7 @@
 //!
 //! Longer: `tools/crash`, or
 //! `PUNCTUAL_CRASH_CYCLES=1000 cargo test -r -p punctual-store-embedded --test suite crash::`.
-//! Data that the kernel had not written is not lost here (`docs/faults.md` says what killing a
+//! Data that the kernel had not written is not lost here (`docs/lab/faults.md` says what killing a
 //! process does not show).
 
 mod cycles;

@@ -3,7 +3,7 @@
 //! A request is refused if a web page of another origin sent it, if its caller has no right to the
 //! route, or if the broker drains. Every request is counted with its route and status. This is one
 //! middleware and not one per check: six layers took a third of the time of a request for one task
-//! (`docs/bench.md`).
+//! (`docs/lab/bench.md`).
 
 use std::sync::Arc;
 
