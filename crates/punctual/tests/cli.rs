@@ -374,7 +374,7 @@ fn schedule_takes_everything_that_the_api_takes() {
     let (success, _, errors) = punctual(&broker, &[&task[..], &["--if-match", &version]].concat());
     assert!(!success && errors.contains("version"), "{errors}");
     let (success, _, errors) = punctual(&broker, &[&task[..], &["--create-only"]].concat());
-    assert!(!success && errors.contains("the key names a task already"), "{errors}");
+    assert!(!success && errors.contains("already exists"), "{errors}");
     for (key, idempotency_key) in [(&[][..], "x1"), (&["keyed"], "x2")] {
         let repeatable = [&["schedule", "shop"], key, &["--at", "2051222400000", "--queue", "q"]];
         let repeatable =

@@ -21,7 +21,7 @@ fn the_first_broker_fixes_the_number_of_partitions_and_each_name_is_a_cluster() 
     let status = cluster.brokers[second].end();
     let log = cluster.brokers[second].logged();
     assert!(!status.success(), "{log}");
-    let reason = "the cluster punctual was made with 7 partitions, not with 8";
+    let reason = "cluster \"punctual\" was created with 7 partitions, not 8";
     assert!(log.contains(reason), "{log}");
     // A broker without the flag takes the existing number.
     cluster.start_again(second);
