@@ -3,9 +3,14 @@
 //! Every broker serves every call, so calls use one broker that answers; workers connect to all.
 //! The client requests the topology with the first call, then every two seconds, and at once after
 //! a failure. If there is none (an older broker, or a token without the right), the client uses the
-//! addresses that the caller gave. `address_list` chooses the next address.
+//! addresses that the caller gave.
+//!
+//! `address_list` chooses the next address, `channel` adds the token to calls, and `send_state`
+//! tracks whether a request was sent.
 
 pub(crate) mod address_list;
+pub(crate) mod channel;
+pub(crate) mod send_state;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +29,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Status, body::Body};
 
 use crate::brokers::address_list::{AddressList, AfterFailure, BrokerAddress, LEARNED_MAX};
-use crate::client::send_state::{SendState, TrackSend};
-use crate::client::{AuthorizedChannel, Bearer, TasksStub};
+use crate::brokers::channel::{AuthorizedChannel, Bearer, TasksStub};
+use crate::brokers::send_state::{SendState, TrackSend};
 use crate::clock;
 use crate::error::{CallFailure, Error};
 

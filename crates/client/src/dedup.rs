@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::BoxFuture;
-use crate::worker::{Failure, FireId};
+use crate::delivery::FireId;
+use crate::failure::Failure;
 
 type Table = dyn Fn(FireId) -> BoxFuture<Result<FireSeen, Failure>> + Send + Sync;
 

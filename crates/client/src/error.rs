@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use tonic::{Code, Status};
 
-use crate::wire;
-
 /// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -63,16 +61,6 @@ impl Error {
     pub fn outcome_is_open(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::TimedOut | Self::Answer(_) | Self::Stopped)
     }
-
-    /// Makes an error of the gRPC status of a call.
-    pub(crate) fn from_status(status: &Status) -> Self {
-        match CallFailure::of(status) {
-            CallFailure::Unreachable => Self::Unreachable(innermost(status)),
-            CallFailure::Lost => Self::Lost(status.message().to_owned()),
-            CallFailure::Busy => Self::Busy(status.message().to_owned()),
-            CallFailure::Refused => Self::Problem(wire::problem_of_status(status)),
-        }
-    }
 }
 
 /// What the gRPC status of a failed call means for the request.
@@ -114,7 +102,7 @@ fn chain(status: &Status) -> impl Iterator<Item = &(dyn StdError + 'static)> {
 }
 
 /// The text of the root cause, which names the address and the error of the operating system.
-fn innermost(status: &Status) -> String {
+pub(crate) fn innermost(status: &Status) -> String {
     chain(status).last().map_or_else(|| status.message().to_owned(), ToString::to_string)
 }
 

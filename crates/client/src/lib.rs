@@ -45,12 +45,15 @@
 
 use std::pin::Pin;
 
+mod answer;
 mod batch;
 mod brokers;
 mod client;
 mod clock;
 mod dedup;
+mod delivery;
 mod error;
+mod failure;
 mod namespace;
 mod task;
 mod time;
@@ -60,14 +63,15 @@ mod worker;
 /// A future of a handler or of a dedup table.
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+pub use crate::answer::{CancelResult, Page, Touched};
 pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, FireSeen as Seen};
+pub use crate::delivery::{Delivery, FireId, Occasion};
 pub use crate::error::{Error, Problem};
-pub use crate::namespace::{CancelResult, List, Namespace, Page, Touch, Touched};
+pub use crate::failure::Failure;
+pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::task::{
     Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Task, TaskId, TaskState, Twice,
 };
 pub use crate::time::Timestamp;
-pub use crate::worker::{
-    Delivery, Failure, FireId, Occasion, RunningWorker, Worked, Worker, WorkerBuilder,
-};
+pub use crate::worker::{RunningWorker, Worked, Worker, WorkerBuilder};

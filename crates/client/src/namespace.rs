@@ -10,22 +10,24 @@ use std::time::Duration;
 use punctual_proto::v1;
 use tokio::sync::oneshot;
 
+use crate::answer::{CancelResult, Page, Touched};
 use crate::batch::{ScheduleCall, TASKS_MAX, split};
-use crate::client::{RetryWhen, TasksStub};
+use crate::brokers::channel::TasksStub;
+use crate::client::state::{ClientState, RetryWhen};
 use crate::task::{NewTask, Scheduled, Task, TaskId, TaskState};
 use crate::time::millis_up;
 use crate::worker::WorkerBuilder;
-use crate::{Client, Error, Timestamp, wire};
+use crate::{Error, Timestamp, wire};
 
 /// The tasks and workers of one namespace. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Namespace {
-    client: Client,
+    client: Arc<ClientState>,
     name: Arc<str>,
 }
 
 impl Namespace {
-    pub(crate) fn new(client: Client, name: Arc<str>) -> Self {
+    pub(crate) fn new(client: Arc<ClientState>, name: Arc<str>) -> Self {
         Self { client, name }
     }
 
@@ -35,10 +37,6 @@ impl Namespace {
         &self.name
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
-
     /// Starts a new task: choose time, target and payload, then `schedule().await`.
     pub fn task(&self) -> NewTask<Self> {
         NewTask::to(self.clone())
@@ -46,7 +44,7 @@ impl Namespace {
 
     /// Starts a worker of a queue: choose its options, then give it a handler.
     pub fn worker(&self, queue: impl Into<String>) -> WorkerBuilder {
-        WorkerBuilder::new(self.clone(), queue.into())
+        WorkerBuilder::new(Arc::clone(&self.client), Arc::clone(&self.name), queue.into())
     }
 
     /// Schedules many tasks. Returns one result for each, in order.
@@ -305,26 +303,6 @@ impl NewTask<Namespace> {
     }
 }
 
-/// The result of a cancel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CancelResult {
-    /// The task never fires again.
-    Cancelled,
-    /// Too late: an attempt is in flight.
-    Firing {
-        /// The number of the attempt, from 1.
-        attempt: u32,
-    },
-    /// Too late: the task has fired.
-    AlreadyFired {
-        /// When it fired.
-        fired_at: Timestamp,
-    },
-    /// There is no such task.
-    NotFound,
-}
-
 /// Until when tasks are postponed by a touch. By default each watch by its own `within`.
 #[derive(Debug, Default)]
 #[must_use = "options do nothing until they are passed to `touch_many`"]
@@ -357,20 +335,6 @@ impl Touch {
         self.create = Some(task);
         self
     }
-}
-
-/// The result of a touch of many tasks.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Touched {
-    /// How many tasks were touched.
-    pub touched: u64,
-    /// How many tasks were missing and created.
-    pub created: u64,
-    /// Keys without a task.
-    pub missing: Vec<String>,
-    /// Keys of tasks that could not be touched, each with the reason.
-    pub problems: Vec<(String, Error)>,
 }
 
 /// A filter for listing tasks. By default all tasks.
@@ -420,16 +384,6 @@ impl List {
         self.0.cursor = cursor.into();
         self
     }
-}
-
-/// A page of a list of tasks.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Page {
-    /// Ordered by due time.
-    pub tasks: Vec<Task>,
-    /// The cursor of the next page; `None` if this is the last one.
-    pub next: Option<String>,
 }
 
 fn one<T>(results: Vec<Result<T, Error>>) -> Result<T, Error> {

@@ -1,4 +1,4 @@
-//! Converts messages of `punctual_proto` to the types of this crate.
+//! Converts messages of `punctual_proto` and gRPC statuses to the types of this crate.
 //!
 //! An answer that does not make sense becomes [`Error::Answer`]. The builder in `task` writes new
 //! tasks directly into their message.
@@ -11,10 +11,10 @@ use punctual_proto::v1;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
-use crate::error::Problem;
-use crate::namespace::{CancelResult, Touched};
+use crate::answer::{CancelResult, Touched};
+use crate::delivery::{Delivery, DeliveryToken, FireId, Occasion};
+use crate::error::{CallFailure, Problem, innermost};
 use crate::task::{Scheduled, Task, TaskId, TaskState};
-use crate::worker::{Delivery, DeliveryToken, FireId, Occasion};
 use crate::{Error, Timestamp};
 
 /// The metadata of a status with which a broker sends the whole [`Problem`].
@@ -62,8 +62,18 @@ impl Decoder for SharedBatchCodec {
     }
 }
 
+/// Makes an error of the gRPC status of a call.
+pub(crate) fn error_of_status(status: &Status) -> Error {
+    match CallFailure::of(status) {
+        CallFailure::Unreachable => Error::Unreachable(innermost(status)),
+        CallFailure::Lost => Error::Lost(status.message().to_owned()),
+        CallFailure::Busy => Error::Busy(status.message().to_owned()),
+        CallFailure::Refused => Error::Problem(problem_of_status(status)),
+    }
+}
+
 /// The problem of a refused call. Without metadata it is made of the code of the status.
-pub(crate) fn problem_of_status(status: &Status) -> Problem {
+fn problem_of_status(status: &Status) -> Problem {
     let problem = status
         .metadata()
         .get_bin(PROBLEM_METADATA)

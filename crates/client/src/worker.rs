@@ -14,19 +14,16 @@ mod outbox;
 mod session;
 mod sessions;
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-pub(crate) use self::attempt::DeliveryToken;
 use self::attempt::WorkFunction;
-use crate::{Dedup, Error, Namespace, TaskId, Timestamp};
+use crate::client::state::ClientState;
+use crate::{Dedup, Delivery, Error, Failure};
 
 /// The default concurrency: enough to hide a round trip, few enough for a handler that uses a
 /// database.
@@ -37,146 +34,12 @@ const CONCURRENCY_MAX: u32 = 65_536;
 /// How long a handler may run by default while its lease is extended.
 const EXTEND_FOR_DEFAULT: Duration = Duration::from_secs(15 * 60);
 
-/// The id of a fire: the same for all attempts, brokers and restarts. Deduplicate by it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FireId(String);
-
-impl FireId {
-    pub(crate) fn new(id: String) -> Self {
-        Self(id)
-    }
-
-    /// The id as text, as webhooks carry it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for FireId {
-    fn from(id: &str) -> Self {
-        Self(id.to_owned())
-    }
-}
-
-impl fmt::Display for FireId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// Why there is a fire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Occasion {
-    /// The schedule is due.
-    #[default]
-    Due,
-    /// A caller asked for a fire in addition to the schedule.
-    Manual,
-    /// A watch was touched after it had fired.
-    Return,
-}
-
-/// One attempt of a fire, as a worker receives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Delivery {
-    pub(crate) token: DeliveryToken,
-    /// The same for every attempt of one fire.
-    pub fire_id: FireId,
-    /// The id of the task.
-    pub task: TaskId,
-    /// The key of the task.
-    pub key: Option<String>,
-    /// The queue that it was delivered to.
-    pub queue: String,
-    /// Why there is this fire.
-    pub occasion: Occasion,
-    /// The number of the attempt, from 1.
-    pub attempt: u32,
-    /// The bytes of the task.
-    pub payload: Bytes,
-    /// The media type of the payload.
-    pub content_type: String,
-    /// When the attempt was due.
-    pub fire_at: Timestamp,
-    /// When the attempt was sent.
-    pub fired_at: Timestamp,
-    /// The version of the task that fired.
-    pub version: u64,
-    /// How long the worker may take to settle it. Extended while a handler runs.
-    pub lease: Duration,
-}
-
-impl Delivery {
-    /// Reads the payload as JSON.
-    ///
-    /// # Errors
-    /// If the payload is no JSON of this type.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(&self.payload)
-    }
-
-    /// How much later than its due time the attempt was sent.
-    #[must_use]
-    pub fn lag(&self) -> Duration {
-        self.fired_at.since(self.fire_at)
-    }
-}
-
-/// Why a handler failed, and whether to retry.
-///
-/// `?` turns any error into a failure that is retried.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub(crate) reason: String,
-    pub(crate) then: FailureAction,
-}
-
-/// What follows a failed attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FailureAction {
-    /// A further attempt, after the pause of the task's retry policy.
-    Retry,
-    /// A further attempt, after this pause.
-    RetryIn(Duration),
-    /// No further attempt.
-    Refuse,
-}
-
-impl Failure {
-    /// Fails the attempt; it is retried according to the retry policy of the task.
-    pub fn fail(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), then: FailureAction::Retry }
-    }
-
-    /// Refuses the fire; it is not retried and becomes a dead letter.
-    pub fn refuse(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), then: FailureAction::Refuse }
-    }
-
-    /// Fails the attempt; it is retried after this pause instead of that of the policy.
-    #[must_use]
-    pub fn retry_in(mut self, pause: Duration) -> Self {
-        self.then = FailureAction::RetryIn(pause);
-        self
-    }
-}
-
-/// `Failure` itself is no error, because then this conversion of all errors would not be possible.
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Self {
-        let sources = std::iter::successors(error.source(), |error| error.source());
-        Self::fail(sources.fold(error.to_string(), |reason, source| format!("{reason}: {source}")))
-    }
-}
-
 /// Options of a worker.
 #[derive(Debug, Clone)]
 #[must_use = "a worker does nothing until it is given a handler and runs"]
 pub struct WorkerBuilder {
-    namespace: Namespace,
+    client: Arc<ClientState>,
+    namespace: Arc<str>,
     queues: Vec<String>,
     name: String,
     concurrency: u32,
@@ -185,8 +48,9 @@ pub struct WorkerBuilder {
 }
 
 impl WorkerBuilder {
-    pub(crate) fn new(namespace: Namespace, queue: String) -> Self {
+    pub(crate) fn new(client: Arc<ClientState>, namespace: Arc<str>, queue: String) -> Self {
         Self {
+            client,
             namespace,
             queues: vec![queue],
             name: String::new(),

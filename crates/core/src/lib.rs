@@ -11,6 +11,7 @@
 //!
 //! The crate `wheel` waits for due times, `store` keeps tasks, and `engine` acts on the decisions.
 
+mod attempt;
 mod cron;
 mod dead;
 mod duration;
@@ -30,15 +31,14 @@ mod time;
 mod topology;
 mod zone;
 
+pub use attempt::{AttemptNo, AttemptRecord, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
 #[doc(hidden)]
 pub use cron::oracle as cron_oracle;
 pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, every_of};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use fire::{
-    AttemptNo, AttemptRecord, Fire, FireEnd, FireRecord, Outcome, Reason, SkipReason, Skipped,
-};
+pub use fire::{Fire, FireEnd, FireRecord, SkipReason, Skipped};
 pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::fire::AttemptNo;
+use crate::attempt::AttemptNo;
 use crate::limits::{
     ATTEMPTS_DEFAULT, ATTEMPTS_MAX, BACKOFF_FACTOR_MAX, BACKOFF_LIST_MAX, BACKOFF_MAX,
 };

@@ -4,8 +4,8 @@
 //! writes to the store. The same arguments give the same verdict on every broker, before and after
 //! a crash.
 
+use crate::attempt::{AttemptNo, Outcome};
 use crate::dead::DeadReason;
-use crate::fire::{AttemptNo, Outcome};
 use crate::limits::BACKOFF_MAX;
 use crate::{FireId, Guarantee, RetryPolicy, Timestamp};
 
@@ -71,7 +71,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::fire::Reason;
+    use crate::attempt::Reason;
     use crate::{Backoff, Jitter, TaskId};
 
     const NOW: Timestamp = Timestamp::from_millis(100_000);

@@ -23,13 +23,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::fire::{AttemptNo, AttemptRecord, Fire};
+use crate::attempt::{AttemptNo, AttemptRecord};
 use crate::limits::{
     ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, PAYLOAD_BYTES_MAX, TIMEOUT_DEFAULT,
     TIMEOUT_MAX, TIMEOUT_MIN,
 };
 use crate::{
-    FireId, Invalid, Labels, Namespace, RetryPolicy, Schedule, Target, TaskId, TaskKey, Timestamp,
+    Invalid, Labels, Namespace, RetryPolicy, Schedule, Target, TaskId, TaskKey, Timestamp,
     format_duration,
 };
 
@@ -279,13 +279,6 @@ impl Task {
     #[must_use]
     pub const fn position(&self) -> (Timestamp, TaskId) {
         (self.fire_at, self.id)
-    }
-
-    /// The current fire.
-    #[must_use]
-    pub const fn fire(&self) -> Fire {
-        let id = FireId { task: self.id, nominal_at: self.nominal_at };
-        Fire { id, fire_at: self.fire_at }
     }
 
     /// The number of the next attempt of the current fire.

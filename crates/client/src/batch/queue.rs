@@ -328,7 +328,7 @@ impl BatchQueue {
                 CallFailure::Unreachable => Some(batch),
                 CallFailure::Lost | CallFailure::Busy => batch.without_unrepeatable(status),
                 CallFailure::Refused => {
-                    batch.fail(|| Error::from_status(status));
+                    batch.fail(|| wire::error_of_status(status));
                     None
                 }
             };
@@ -345,11 +345,11 @@ impl BatchQueue {
             let maybe_received = batch.maybe_received;
             batch.fail(|| match maybe_received {
                 true => Error::Lost(status.message().to_owned()),
-                false => Error::from_status(status),
+                false => wire::error_of_status(status),
             });
         }
         while let Some(batch) = self.pop_open() {
-            batch.fail(|| Error::from_status(status));
+            batch.fail(|| wire::error_of_status(status));
         }
     }
 

@@ -14,16 +14,13 @@ use punctual_proto::v1;
 use tokio::sync::mpsc;
 
 use super::concurrency::ConcurrencyShares;
-use super::{Delivery, Failure, FailureAction};
 use crate::BoxFuture;
+use crate::delivery::{Delivery, DeliveryToken};
+use crate::failure::{Failure, FailureAction};
 use crate::time::millis_up;
 
 /// How much of a reason brokers keep. More is not sent.
 const REASON_BYTES_MAX: usize = 512;
-
-/// Identifies one attempt in settlements. Valid only for the run of the broker that issued it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeliveryToken(pub(crate) u64);
 
 type HandlerResult = Result<(), Failure>;
 

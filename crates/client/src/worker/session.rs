@@ -23,7 +23,7 @@ use super::attempt::{AttemptDone, AttemptReport, DeliveryOrigin};
 use super::concurrency::{ConcurrencyShares, SessionNumber};
 use super::outbox::Outbox;
 use super::{Worked, Worker};
-use crate::client::AuthorizedChannel;
+use crate::brokers::channel::AuthorizedChannel;
 use crate::{clock, wire};
 
 /// Messages queued for the transport: one that is being written and one that is ready.
@@ -296,7 +296,7 @@ impl BrokerSession {
     fn hello(&self) -> v1::Hello {
         let options = &self.worker.options;
         v1::Hello {
-            namespace: options.namespace.name().to_owned(),
+            namespace: options.namespace.to_string(),
             queues: options.queues.clone(),
             // Only its welcome tells whether this broker has another session.
             credit: if self.shares.is_alone(self.number) { self.credit() } else { 0 },

@@ -17,6 +17,7 @@ use super::{Worked, Worker};
 use crate::brokers::address_list::BrokerAddress;
 use crate::clock::Backoff;
 use crate::error::{CallFailure, Error};
+use crate::wire;
 
 /// How many streams a session that is ending opens to send its last settlements: about three
 /// seconds with the pauses.
@@ -28,7 +29,7 @@ pub(super) async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<Worked, Error> {
     let mut stop = pin!(stop);
-    let mut addresses = worker.options.namespace.client().brokers().watch();
+    let mut addresses = worker.options.client.brokers().watch();
     let mut sessions = SessionSet::new(worker);
     let mut wanted = addresses.borrow_and_update().clone();
     let mut stopping = false;
@@ -138,7 +139,7 @@ impl SessionLoop {
             // An error means that the worker was dropped: the session ends as well.
             _ = leave.await;
         });
-        let brokers = Arc::clone(self.worker.options.namespace.client().brokers());
+        let brokers = Arc::clone(self.worker.options.client.brokers());
         let mut workers = brokers.workers(&address);
         let mut session =
             BrokerSession::new(Arc::clone(&self.worker), Arc::clone(&self.shares), self.number);
@@ -159,7 +160,7 @@ impl SessionLoop {
                 StreamEnd::Broken(status) if CallFailure::of(&status) == CallFailure::Refused => {
                     if brokers.is_given(&address) {
                         let worked = session.finish().await;
-                        return (address, worked, Some(Error::from_status(&status)));
+                        return (address, worked, Some(wire::error_of_status(&status)));
                     }
                     tracing::warn!(%address, %status, "broker of the topology refused the worker");
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::fire::{AttemptRecord, Outcome, Reason};
+use crate::attempt::{AttemptRecord, Outcome, Reason};
 use crate::{
     Due, Namespace, NewTask, Queue, Schedule, Series, Target, Task, TaskId, Timestamp, Version,
 };

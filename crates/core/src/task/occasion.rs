@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::fire::AttemptNo;
+use crate::attempt::AttemptNo;
 use crate::{FireId, Schedule, Task, TaskState, Timestamp};
 
 /// Why there is a fire.

@@ -4,7 +4,7 @@
 //! the current one, described by the fields of the task itself; the others are in
 //! [`Task::overlapping`]. Each is settled on its own. At most [`OVERLAPS_MAX`] are open at once.
 
-use crate::fire::AttemptRecord;
+use crate::attempt::AttemptRecord;
 use crate::limits::OVERLAPS_MAX;
 use crate::{Guarantee, Occasion, Overlap, Task, Timestamp};
 
