@@ -73,7 +73,7 @@ pub(super) enum Unanswered {
     /// Nothing was sent: the lease of the owner was over.
     LeaseOver,
     /// Nothing was sent: the connection had been closed.
-    Unsent(Request<Full<Bytes>>, hyper::Error),
+    Unsent(Box<Request<Full<Bytes>>>, hyper::Error),
     /// The receiver may have received the request.
     Broken(hyper::Error),
 }
@@ -149,7 +149,7 @@ impl RequestSender {
             Ok(response) => Ok(response),
             Err(_) if self.gate.has_refused() => Err(Unanswered::LeaseOver),
             Err(mut error) => Err(match error.take_message() {
-                Some(unsent) => Unanswered::Unsent(unsent, error.into_error()),
+                Some(unsent) => Unanswered::Unsent(Box::new(unsent), error.into_error()),
                 None => Unanswered::Broken(error.into_error()),
             }),
         }

@@ -167,7 +167,7 @@ impl HttpCourier {
             match connection.sender.send(request, lease_end.clone()).await {
                 Ok(response) => return Ok((connection, response)),
                 // The receiver had closed the idle connection, and nothing was sent.
-                Err(Unanswered::Unsent(unsent, _)) if !is_new => request = unsent,
+                Err(Unanswered::Unsent(unsent, _)) if !is_new => request = *unsent,
                 Err(Unanswered::Unsent(_, error) | Unanswered::Broken(error)) => {
                     return Err(error.into());
                 }
