@@ -105,7 +105,7 @@ pub(crate) async fn launch(
     let mut child = Command::new(exe)
         .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
         .args(flags)
-        .env("RUST_LOG", "warn,punctual_server::broker=info")
+        .env("RUST_LOG", "warn,punctual_server::startup=info")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -3,11 +3,12 @@
 //! [`run`] serves a [`Config`] and a [`Store`] on a listener until it is asked to stop.
 //! HTTP, JSON, the machine's clock and logging are only in this crate.
 //!
-//! Read in this order: `broker` builds and runs everything; `listen` and `tls` accept connections;
-//! `auth` and `browser` check callers; `api` turns requests into commands and replies into
-//! responses, with `task_form` (tasks as JSON) and `problem` (errors); `owners` finds the owner of
-//! a partition, `peer` talks to other brokers, `cluster` makes this broker a member of a cluster;
-//! `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
+//! Read in this order: `startup` builds and runs everything; `broker` is the state that requests
+//! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
+//! requests into commands and replies into responses, with `task_form` (tasks as JSON) and
+//! `problem` (errors); `routing` finds the owner of a partition, `peer` talks to other brokers,
+//! `membership` makes this broker a member of a cluster; `courier` carries deliveries; `telemetry`
+//! has metrics and logs; `clock` is the machine's time.
 
 mod api;
 mod auth;
@@ -21,6 +22,7 @@ mod membership;
 mod peer;
 mod problem;
 mod routing;
+mod startup;
 mod store;
 mod task_form;
 mod telemetry;
@@ -28,10 +30,10 @@ mod tls;
 
 pub use api::http::preview;
 pub use auth::{ApiToken, Grant, TokenError};
-pub use broker::{BrokerError, run};
 pub use config::{Config, ConfigError, Sharing};
 pub use courier::{Reach, SecretError, SigningSecret, Signs};
 pub use listen::raise_file_limit;
+pub use startup::{BrokerError, run};
 pub use store::MeteredStore;
 pub use telemetry::{LogFormat, start_log};
 pub use tls::{Authorities, Tls, TlsError};

@@ -30,6 +30,7 @@
 //! The caller locks the directory, and keeps the number of the last checkpointed commit, which it
 //! passes to `open`.
 
+mod commit;
 mod completion;
 mod disk;
 mod error;
@@ -42,8 +43,6 @@ mod stats;
 mod tests;
 mod writer;
 
-use std::error::Error;
-use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
@@ -51,8 +50,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-use bytes::Bytes;
-
+pub use commit::CommitNo;
+pub(crate) use commit::{Class, JournalEntry, Replay, ReplayError};
 pub use error::{Dropped, DroppedWhy, JournalError};
 pub(crate) use frame::StoreId;
 pub(crate) use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
@@ -61,39 +60,9 @@ pub(crate) use stats::StoreStopwatch;
 
 use disk::Disk;
 use file_pool::{FilePool, LiveFile, PoolStart, SealedFile};
-use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, ClosingMark, END, spare_name};
+use frame::{CLOSED_NAME, CLOSED_UNFINISHED_NAME, ClosingMark, spare_name};
 use scan::Scan;
 use writer::{JournalShared, JournalWriter, QueuedEntry};
-
-/// The number of a commit. The first is 1; 0 is before all of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct CommitNo(pub u64);
-
-impl fmt::Display for CommitNo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "commit {}", self.0)
-    }
-}
-
-/// What a commit does to the space on disk in the long run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// Adds tasks. Refused as `Full` as soon as no further file can be created.
-    Grow,
-    /// Settles, cancels, touches: may use the reserve when the disk is full.
-    Shrink,
-}
-
-/// One commit, and what the store wants back when it is durable.
-#[derive(Debug)]
-pub(crate) struct JournalEntry<T> {
-    /// The bytes of the commit, which `open` reads back. May be empty.
-    pub(crate) bytes: Bytes,
-    /// Whether it is refused early on a full disk.
-    pub(crate) class: Class,
-    /// Passed to `on_durable`.
-    pub(crate) item: T,
-}
 
 /// What `open` found.
 #[derive(Debug)]
@@ -117,11 +86,6 @@ pub(crate) struct SpaceLeft {
     /// refusal and each checkpoint starts another attempt.
     pub(crate) preallocation_failed: bool,
 }
-
-/// The error of a `replay` callback.
-pub(crate) type ReplayError = Arc<dyn Error + Send + Sync>;
-/// Gets one commit at opening.
-pub(crate) type Replay<'a> = dyn FnMut(CommitNo, Bytes) -> Result<(), ReplayError> + 'a;
 
 /// An open journal. Dropping it without [`close`](Self::close) writes what was accepted, but leaves
 /// no closing mark, as after a crash.
@@ -461,17 +425,4 @@ fn rewrite_end(
         live.erase_head(disk, at)?;
     }
     disk.sync_data(&live.file)
-}
-
-impl LiveFile {
-    /// Overwrites the head of a frame, or of what might be one.
-    fn erase_head(&self, disk: &Disk, at: u64) -> io::Result<()> {
-        disk.write_at(&self.file, &mut [IoSlice::new(self.end_at(at))], at)
-    }
-
-    /// The end marker, as far as it fits in the file at `at`.
-    fn end_at(&self, at: u64) -> &'static [u8] {
-        let left = self.header.file_bytes.saturating_sub(at);
-        &END[..usize::try_from(left).map_or(END.len(), |left| left.min(END.len()))]
-    }
 }

@@ -2,17 +2,21 @@
 //!
 //! The `hub` keeps one `line` per queue and a `lease` per delivery that a worker has. A worker
 //! reports a `settlement` under the token of the lease; the hub passes the outcome to the owner.
-//! `worker` handles workers and polls that go away. In a cluster, `poll` also polls at the other
-//! brokers and sends each settlement to the broker that gave the lease.
+//! `worker` connects workers and polls with the hub until they go away. In a cluster, `poll` also
+//! polls at the other brokers and sends each settlement to the broker that gave the lease.
 
 mod hub;
+mod ids;
 mod lease;
 mod line;
 pub(crate) mod poll;
+mod queued_delivery;
+mod report_batch;
 mod settlement;
+mod token;
 mod worker;
 
 pub(crate) use hub::Hub;
-pub(crate) use lease::LeaseToken;
 pub(crate) use settlement::{Leased, SettleResult, SettleScope, Settlement};
+pub(crate) use token::LeaseToken;
 pub(crate) use worker::StreamWorker;

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{CommitNo, JournalError};
+use super::commit::CommitNo;
+use super::error::JournalError;
 
 /// Groups that may wait while another is completed: more would only hide a slow store.
 const GROUPS_WAITING_MAX: usize = 1;

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::CommitNo;
+use super::commit::CommitNo;
 use super::options::{FILE_BYTES_MAX, FILE_BYTES_MIN};
 
 /// Why a call of the journal failed.

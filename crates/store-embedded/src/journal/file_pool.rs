@@ -15,9 +15,11 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::commit::CommitNo;
 use super::disk::{Disk, means_full};
-use super::frame::{FRAMES_AT, FileHeader, UNFINISHED_NAME, file_name, spare_name};
-use super::{CommitNo, JournalOptions, JournalStats};
+use super::frame::{END, FRAMES_AT, FileHeader, UNFINISHED_NAME, file_name, spare_name};
+use super::options::JournalOptions;
+use super::stats::JournalStats;
 
 /// Checkpoints for which the number of files between them is remembered: an early checkpoint must
 /// not remove the files that the next one needs.
@@ -35,6 +37,17 @@ pub(super) struct LiveFile {
 impl LiveFile {
     pub(super) fn left(&self) -> u64 {
         self.header.file_bytes - self.at
+    }
+
+    /// Overwrites the head of a frame, or of what might be one.
+    pub(super) fn erase_head(&self, disk: &Disk, at: u64) -> io::Result<()> {
+        disk.write_at(&self.file, &mut [IoSlice::new(self.end_at(at))], at)
+    }
+
+    /// The end marker, as far as it fits in the file at `at`.
+    pub(super) fn end_at(&self, at: u64) -> &'static [u8] {
+        let left = self.header.file_bytes.saturating_sub(at);
+        &END[..usize::try_from(left).map_or(END.len(), |left| left.min(END.len()))]
     }
 }
 

@@ -19,7 +19,7 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::CommitNo;
+use super::commit::CommitNo;
 
 /// The store that the journal belongs to: a file of another store is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

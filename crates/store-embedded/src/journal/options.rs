@@ -1,7 +1,6 @@
 //! Options of a journal: sizes and limits, each with its reason.
 
-use super::StoreId;
-use super::frame::{FRAMES_AT, frame_bytes};
+use super::frame::{FRAMES_AT, StoreId, frame_bytes};
 
 /// Smallest file: a header and a few frames. For tests.
 pub(crate) const FILE_BYTES_MIN: u64 = 8 * 1024;

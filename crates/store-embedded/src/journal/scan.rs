@@ -20,12 +20,13 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use super::commit::{CommitNo, Replay};
 use super::disk::Disk;
+use super::error::{Dropped, DroppedWhy, JournalError};
 use super::frame::{
     ALIGN, CLOSED_NAME, ClosingMark, FORMAT_VERSION, FRAMES_AT, FileHeader, FileName, FrameHead,
     HEAD_BYTES, HeaderFault, StoreId, file_name, is_end, payload_sum, read_name,
 };
-use super::{CommitNo, Dropped, DroppedWhy, JournalError, Replay};
 
 /// A file of the chain.
 #[derive(Debug)]

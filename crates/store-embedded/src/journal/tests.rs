@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use bytes::Bytes;
 use tempfile::TempDir;
 
 use super::frame::{FRAMES_AT, FileHeader, FrameHead, HEAD_BYTES, file_name, frame_bytes};

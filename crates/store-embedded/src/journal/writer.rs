@@ -13,12 +13,14 @@ use std::thread;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use super::commit::{Class, CommitNo, JournalEntry};
 use super::completion::{Completion, CompletionReceiver, CompletionSender, ReceiverGone};
 use super::disk::{Disk, means_full};
+use super::error::JournalError;
 use super::file_pool::{FilePool, LiveFile, NextFile};
 use super::frame::{FrameHead, frame_bytes, padding, payload_sum};
-use super::stats::StoreStopwatch;
-use super::{Class, CommitNo, JournalEntry, JournalError, JournalOptions, JournalStats};
+use super::options::JournalOptions;
+use super::stats::{JournalStats, StoreStopwatch};
 
 /// Payloads up to this length are copied next to their heads; longer ones are written without a
 /// copy.

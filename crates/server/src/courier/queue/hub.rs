@@ -8,21 +8,26 @@
 //! or as unsent. A token settles one lease, only while it lasts, and only for the namespace and
 //! queue of its delivery.
 //!
+//! `worker` has the workers and polls that take deliveries from the hub.
+//!
 //! The lock is never held across an await, and only short work is done under it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_core::{Clock, Namespace, Outcome, PartitionId, Queue, Target, Timestamp};
-use punctual_engine::{Delivery, OwnerHandle, Report, Reports};
+use punctual_core::{Clock, Outcome, PartitionId, Timestamp};
+use punctual_engine::{Delivery, OwnerHandle, Reports};
 use rapidhash::fast::RandomState;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use super::lease::{LeaseToken, Leases, OpenLease};
-use super::line::{QueueLine, QueuePoll, QueuedDelivery};
+use super::ids::{LineId, WorkerNo, is_of, line_of};
+use super::lease::{Leases, OpenLease};
+use super::line::QueueLine;
+use super::queued_delivery::QueuedDelivery;
+use super::report_batch::ReportBatch;
 use super::settlement::{Leased, SettleResult, SettleScope, Settlement};
-use super::worker::{PollGuard, StreamWorker};
+use super::token::LeaseToken;
 use crate::clock::SystemClock;
 use crate::courier::given_up;
 use crate::telemetry::Telemetry;
@@ -31,17 +36,10 @@ use crate::telemetry::Telemetry;
 const HOLD_MAX: Duration = Duration::from_secs(2);
 /// How often the hub checks for leases that are over.
 const TICK: Duration = Duration::from_millis(20);
-/// Unsettled deliveries that one worker may have.
-pub(crate) const CREDIT_MAX: usize = 65_536;
 /// Deliveries in one message to a worker: a few hundred kilobytes if they are small.
-pub(crate) const MESSAGE_MAX: usize = 1024;
+const MESSAGE_MAX: usize = 1024;
 /// Deliveries that one of several workers gets before the load is compared again.
 const PIECE_MAX: usize = 16;
-
-/// Names the line of a queue.
-pub(super) type LineId = (Namespace, Queue);
-/// Names a worker on a stream. Never reused: a lease may outlast the stream of its worker.
-pub(super) type WorkerNo = u64;
 
 /// Holds deliveries to queues and the workers that take them.
 #[derive(Debug)]
@@ -68,39 +66,6 @@ pub(super) struct WorkerState {
     pub(super) credit: usize,
     unsettled: usize,
     sender: mpsc::UnboundedSender<Vec<Leased>>,
-}
-
-/// Returns the line of a delivery; `None` if its target is not a queue.
-pub(super) fn line_of(delivery: &Delivery) -> Option<LineId> {
-    match &delivery.definition.target {
-        Target::Queue(queue) => Some((delivery.definition.namespace.clone(), queue.clone())),
-        Target::Http(_) => None,
-    }
-}
-
-fn is_of(delivery: &Delivery, (namespace, line): &LineId) -> bool {
-    let definition = &delivery.definition;
-    matches!(&definition.target, Target::Queue(queue) if queue == line)
-        && definition.namespace == *namespace
-}
-
-/// Reports to owners, gathered under the lock and sent after it is released.
-#[derive(Debug, Default)]
-pub(super) struct ReportBatch(Vec<(Reports, Vec<Report>)>);
-
-impl ReportBatch {
-    fn push(&mut self, reports: &Reports, report: Report) {
-        match self.0.iter_mut().find(|(to, _)| to.same_as(reports)) {
-            Some((_, gathered)) => gathered.push(report),
-            None => self.0.push((reports.clone(), vec![report])),
-        }
-    }
-
-    pub(super) fn send(self) {
-        for (reports, gathered) in self.0 {
-            reports.send(gathered);
-        }
-    }
 }
 
 impl Hub {
@@ -147,63 +112,6 @@ impl Hub {
                 line.waiting.push_back(queued);
             }
             state.dispatch(&line_id, now);
-        }
-    }
-
-    /// Adds a worker on a stream. It stays until the returned value is dropped.
-    pub(crate) fn join(
-        self: &Arc<Self>,
-        namespace: &Namespace,
-        queues: &[Queue],
-        credit: usize,
-    ) -> StreamWorker {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let lines: Vec<_> = queues.iter().map(|queue| (namespace.clone(), queue.clone())).collect();
-        let number = {
-            let mut state = self.lock();
-            let credit = credit.min(CREDIT_MAX);
-            let worker = WorkerState { lines: lines.clone(), credit, unsettled: 0, sender };
-            state.last_worker += 1;
-            let number = state.last_worker;
-            state.workers.insert(number, worker);
-            for line_id in &lines {
-                state.lines.entry(line_id.clone()).or_default().workers.push(number);
-            }
-            number
-        };
-        self.announce_capacity(&lines);
-        self.dispatch_all(&lines);
-        StreamWorker { hub: Arc::clone(self), number, receiver }
-    }
-
-    /// Waits up to `wait` for at most `max` deliveries of a queue.
-    pub(crate) async fn poll(
-        &self,
-        line_id: LineId,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> Vec<Leased> {
-        let (sender, receiver) = oneshot::channel();
-        let mut guard = PollGuard { hub: self, line_id, receiver };
-        let poll = QueuePoll { max, lease, sender };
-        {
-            let mut state = self.lock();
-            if state.closed {
-                return Vec::new();
-            }
-            state.lines.entry(guard.line_id.clone()).or_default().polls.push(poll);
-        }
-        let lines = std::slice::from_ref(&guard.line_id);
-        self.announce_capacity(lines);
-        self.dispatch_all(lines);
-        match tokio::time::timeout(wait, &mut guard.receiver).await {
-            Ok(leased) => leased.unwrap_or_default(),
-            // It may have been served at the last moment: leased deliveries must not be dropped.
-            Err(_) => {
-                guard.receiver.close();
-                guard.receiver.try_recv().unwrap_or_default()
-            }
         }
     }
 
@@ -369,6 +277,23 @@ impl Hub {
 }
 
 impl HubState {
+    /// Adds a worker to these lines.
+    pub(super) fn add_worker(
+        &mut self,
+        lines: &[LineId],
+        credit: usize,
+        sender: mpsc::UnboundedSender<Vec<Leased>>,
+    ) -> WorkerNo {
+        let worker = WorkerState { lines: lines.to_vec(), credit, unsettled: 0, sender };
+        self.last_worker += 1;
+        let number = self.last_worker;
+        self.workers.insert(number, worker);
+        for line_id in lines {
+            self.lines.entry(line_id.clone()).or_default().workers.push(number);
+        }
+        number
+    }
+
     /// Returns how many deliveries of a line may be in flight: those that workers and polls want,
     /// and those that polls have.
     fn capacity(&self, line_id: &LineId) -> usize {
@@ -465,7 +390,7 @@ impl HubState {
             // The worker is just leaving: it has not received these.
             if let Err(unsent) = workers[&number].sender.send(batch) {
                 for leased in unsent.0 {
-                    leases.give_back(leased, line);
+                    line.take_back(leased, leases);
                 }
             }
         }

@@ -4,9 +4,7 @@
 //! its token or its time is over. A token is valid once. It cannot be guessed: thirty-six of its
 //! bits are a keyed hash of a counter.
 
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::str::FromStr;
 use std::time::Duration;
 
 use punctual_core::Timestamp;
@@ -14,31 +12,14 @@ use punctual_engine::{Delivery, Reports};
 use punctual_wheel::{TimerId, Wheel};
 use slab::Slab;
 
-use super::hub::{LineId, WorkerNo, line_of};
-use super::line::{QueueLine, QueuedDelivery};
+use super::ids::{LineId, WorkerNo, line_of};
+use super::queued_delivery::QueuedDelivery;
 use super::settlement::{Leased, SettleResult, SettleScope};
+use super::token::LeaseToken;
 
 /// Twenty-eight bits of a token are the slot of the lease; the others are the secret.
 const SLOT_BITS: u32 = 28;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
-
-/// Settles a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LeaseToken(pub(crate) u64);
-
-impl fmt::Display for LeaseToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl FromStr for LeaseToken {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        u64::from_str_radix(text, 16).map(Self)
-    }
-}
 
 /// A lease that has not ended.
 #[derive(Debug)]
@@ -152,15 +133,6 @@ impl Leases {
             self.wheel.cancel(timer);
         }
         taken
-    }
-
-    /// Ends the lease of a delivery that never reached its worker, and puts the delivery back at
-    /// the front of its line.
-    pub(super) fn give_back(&mut self, leased: Leased, line: &mut QueueLine) {
-        let namespace = &leased.delivery.definition.namespace;
-        if let Some(lease) = self.end(leased.token, SettleScope::of_namespace(namespace)) {
-            line.waiting.push_front(lease.into_queued());
-        }
     }
 
     fn find(&self, token: LeaseToken, scope: SettleScope<'_>) -> Option<usize> {

@@ -5,20 +5,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use punctual_core::Timestamp;
-use punctual_engine::{Delivery, Reports};
 use tokio::sync::oneshot;
 
-use super::hub::WorkerNo;
+use super::ids::WorkerNo;
 use super::lease::Leases;
-use super::settlement::Leased;
-
-/// A delivery that waits for a worker.
-#[derive(Debug)]
-pub(super) struct QueuedDelivery {
-    pub(super) delivery: Delivery,
-    pub(super) reports: Reports,
-    pub(super) since: Timestamp,
-}
+use super::queued_delivery::QueuedDelivery;
+use super::settlement::{Leased, SettleScope};
 
 /// A long poll that waits for up to `max` deliveries.
 #[derive(Debug)]
@@ -67,7 +59,7 @@ impl QueueLine {
             if let Err(unsent) = poll.sender.send(leased.collect()) {
                 self.polled -= unsent.len();
                 for leased in unsent {
-                    leases.give_back(leased, self);
+                    self.take_back(leased, leases);
                 }
             }
         }
@@ -85,6 +77,15 @@ impl QueueLine {
             }
         }
         taken
+    }
+
+    /// Ends the lease of a delivery that never reached its worker, and puts the delivery back at
+    /// the front of the line.
+    pub(super) fn take_back(&mut self, leased: Leased, leases: &mut Leases) {
+        let namespace = &leased.delivery.definition.namespace;
+        if let Some(lease) = leases.end(leased.token, SettleScope::of_namespace(namespace)) {
+            self.waiting.push_front(lease.into_queued());
+        }
     }
 
     /// Returns whether the line can be dropped.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual_core::{Namespace, Queue, Reason, Target};
 use punctual_engine::Delivery;
 
-use super::lease::LeaseToken;
+use super::token::LeaseToken;
 
 /// A delivery that is leased to a worker.
 #[derive(Debug)]

@@ -1,21 +1,78 @@
-//! Workers on a stream and long polls: what happens to their deliveries when they go away.
+//! Workers on a stream and long polls: how they take deliveries from the hub, and what happens to
+//! their deliveries when they go away.
 //!
 //! Deliveries that a worker has received stay leased until their time is over. Deliveries that were
 //! leased to it and not yet received go back to the front of their line.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use punctual_core::{Namespace, Queue};
 use tokio::sync::{mpsc, oneshot};
 
-use super::hub::{CREDIT_MAX, Hub, HubState, LineId, ReportBatch, WorkerNo, line_of};
+use super::hub::{Hub, HubState};
+use super::ids::{LineId, WorkerNo, line_of};
+use super::line::QueuePoll;
+use super::report_batch::ReportBatch;
 use super::settlement::Leased;
+
+/// Unsettled deliveries that one worker may have.
+const CREDIT_MAX: usize = 65_536;
+
+impl Hub {
+    /// Adds a worker on a stream. It stays until the returned value is dropped.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        namespace: &Namespace,
+        queues: &[Queue],
+        credit: usize,
+    ) -> StreamWorker {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let lines: Vec<_> = queues.iter().map(|queue| (namespace.clone(), queue.clone())).collect();
+        let number = self.lock().add_worker(&lines, credit.min(CREDIT_MAX), sender);
+        self.announce_capacity(&lines);
+        self.dispatch_all(&lines);
+        StreamWorker { hub: Arc::clone(self), number, receiver }
+    }
+
+    /// Waits up to `wait` for at most `max` deliveries of a queue.
+    pub(crate) async fn poll(
+        &self,
+        line_id: LineId,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> Vec<Leased> {
+        let (sender, receiver) = oneshot::channel();
+        let mut guard = PollGuard { hub: self, line_id, receiver };
+        let poll = QueuePoll { max, lease, sender };
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return Vec::new();
+            }
+            state.lines.entry(guard.line_id.clone()).or_default().polls.push(poll);
+        }
+        let lines = std::slice::from_ref(&guard.line_id);
+        self.announce_capacity(lines);
+        self.dispatch_all(lines);
+        match tokio::time::timeout(wait, &mut guard.receiver).await {
+            Ok(leased) => leased.unwrap_or_default(),
+            // It may have been served at the last moment: leased deliveries must not be dropped.
+            Err(_) => {
+                guard.receiver.close();
+                guard.receiver.try_recv().unwrap_or_default()
+            }
+        }
+    }
+}
 
 /// A worker on a stream, from [`Hub::join`] until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamWorker {
-    pub(super) hub: Arc<Hub>,
-    pub(super) number: WorkerNo,
-    pub(super) receiver: mpsc::UnboundedReceiver<Vec<Leased>>,
+    hub: Arc<Hub>,
+    number: WorkerNo,
+    receiver: mpsc::UnboundedReceiver<Vec<Leased>>,
 }
 
 impl StreamWorker {
@@ -59,7 +116,7 @@ impl Drop for StreamWorker {
                 let HubState { lines, leases, .. } = &mut *state;
                 for leased in batch {
                     let Some(line_id) = line_of(&leased.delivery) else { continue };
-                    leases.give_back(leased, lines.entry(line_id).or_default());
+                    lines.entry(line_id).or_default().take_back(leased, leases);
                 }
             }
             if state.closed {
@@ -75,10 +132,10 @@ impl Drop for StreamWorker {
 }
 
 /// A long poll, until it is answered, times out or its caller goes away.
-pub(super) struct PollGuard<'a> {
-    pub(super) hub: &'a Hub,
-    pub(super) line_id: LineId,
-    pub(super) receiver: oneshot::Receiver<Vec<Leased>>,
+struct PollGuard<'a> {
+    hub: &'a Hub,
+    line_id: LineId,
+    receiver: oneshot::Receiver<Vec<Leased>>,
 }
 
 impl Drop for PollGuard<'_> {
@@ -93,7 +150,7 @@ impl Drop for PollGuard<'_> {
                 let HubState { lines, leases, .. } = &mut *state;
                 let line = lines.entry(self.line_id.clone()).or_default();
                 line.polled = line.polled.saturating_sub(unseen.len());
-                unseen.into_iter().rev().for_each(|leased| leases.give_back(leased, line));
+                unseen.into_iter().rev().for_each(|leased| line.take_back(leased, leases));
             }
             self.hub.dispatch_all(lines);
         }

@@ -1,0 +1,12 @@
+//! A delivery in a line, before it is leased to a worker.
+
+use punctual_core::Timestamp;
+use punctual_engine::{Delivery, Reports};
+
+/// A delivery that waits for a worker.
+#[derive(Debug)]
+pub(super) struct QueuedDelivery {
+    pub(super) delivery: Delivery,
+    pub(super) reports: Reports,
+    pub(super) since: Timestamp,
+}

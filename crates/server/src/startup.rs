@@ -1,0 +1,384 @@
+//! Starts, runs and stops a broker.
+//!
+//! [`run`] takes the partitions, or joins the cluster, and then listens. To stop, it hands its
+//! partitions over, accepts no new work, waits for the outcomes of deliveries in flight, gives up
+//! the rest, and closes the listener, all within the grace time. When it returns, nothing is in
+//! flight and the store is no longer in use.
+//!
+//! `broker` has the state that the API shares, `api` the routes, and `membership` the broker's part
+//! in a cluster.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper_util::server::graceful::GracefulShutdown;
+use punctual_core::{BrokerId, Clock, Partitions, Seat, Timestamp};
+use punctual_engine::{Budget, OrphanReports, OwnerConfig, spawn, take};
+use punctual_store::{LeaseStore as _, StoreError};
+use punctual_store_redis::RedisStore;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+
+use crate::api;
+use crate::auth::ApiTokens;
+use crate::broker::{Broker, ClusterParts};
+use crate::browser::BrowserPolicy;
+use crate::clock::SystemClock;
+use crate::config::{Config, ConfigError, Sharing};
+use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
+use crate::listen;
+use crate::membership::{self, Membership, OwnerDeps};
+use crate::peer::{Peers, Secret, Transport};
+use crate::routing::Owners;
+use crate::store::Store;
+use crate::telemetry::Telemetry;
+
+/// The lease of a broker that shares its store with no other: only its epoch matters.
+const SOLE_LEASE: Duration = Duration::from_secs(5);
+/// The id of a broker that shares its store with no other. It does not depend on the port, so that
+/// the broker need not wait for its own lease to end after a restart.
+const SOLE_BROKER: &str = "sole";
+/// How far the clock of a broker may differ from the other brokers' clocks.
+const SKEW_MAX: Duration = Duration::from_millis(250);
+/// How often a stopping broker checks whether its couriers are idle.
+const IDLE_EVERY: Duration = Duration::from_millis(10);
+
+/// Why a broker could not start, or stopped on its own.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store failed.
+    #[error("the store stopped the broker")]
+    Store(#[from] StoreError),
+    /// The operating system refused something, such as the listener.
+    #[error("cannot start")]
+    Io(#[from] std::io::Error),
+}
+
+/// Runs a broker until `stop` completes or a part of the broker fails.
+pub async fn run(
+    listener: TcpListener,
+    config: Config,
+    store: Arc<Store>,
+    partitions: Partitions,
+    stop: impl Future<Output = ()>,
+) -> Result<(), BrokerError> {
+    config.check()?;
+    let (alive, mut dropped) = mpsc::channel(1);
+    let (drain, draining) = watch::channel(false);
+    let address = listener.local_addr()?;
+    let parts = compose(address, &config, store, partitions, draining, alive).await?;
+    let BrokerParts { broker, couriers, mut mode } = parts;
+    let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
+    tracing::info!(listen = %address, partitions = partitions.count(), "ready");
+
+    let connections = GracefulShutdown::new();
+    let router = api::router(Arc::clone(&broker));
+    let (end, ended) = watch::channel(false);
+    let mut serving = Box::pin(async {
+        let tls = config.tls.as_ref();
+        let accepting = listen::accept(&listener, tls, router, &connections, ended, &telemetry);
+        let renewing = async {
+            if let Some(tls) = tls {
+                tls.watch(&telemetry).await;
+            }
+        };
+        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry), renewing);
+    });
+    let failed = tokio::select! {
+        () = stop => None,
+        error = mode.failed() => Some(error),
+        () = &mut serving => None,
+    };
+    let budget = GraceBudget::of(config.grace, config.sharing.is_some());
+    // The broker keeps serving while it hands over, so that its partitions are never unavailable.
+    let leaving = timeout(budget.leave, mode.leave());
+    tokio::select! {
+        _ = leaving => {}
+        () = &mut serving => {}
+    }
+    tracing::info!("broker draining");
+    drain.send_replace(true);
+    hub.close();
+    let mut settling = Box::pin(async {
+        tokio::select! {
+            () = mode.finish(&broker, &couriers) => {}
+            // Workers still settle, on old and new connections, and leases still expire.
+            () = &mut serving => {}
+        }
+    });
+    // A broken store accepts no outcome, so there is nothing to wait for.
+    let settle_max = if failed.is_none() { budget.settle } else { Duration::ZERO };
+    if timeout(settle_max, &mut settling).await.is_err() {
+        let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
+        if leases + webhooks > 0 {
+            tracing::warn!(
+                leases,
+                webhooks,
+                "in-flight deliveries abandoned; they will be sent again"
+            );
+        }
+        let _ = timeout(budget.close, &mut settling).await;
+    }
+    drop(settling);
+    drop(serving);
+    drop(listener);
+    let _ = timeout(budget.close, connections.shutdown()).await;
+    end.send_replace(true);
+    drop((broker, couriers, mode));
+    // Nothing is ever sent: `recv` returns when the last sender is dropped.
+    let _ = timeout(budget.close, dropped.recv()).await;
+    failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// A broker that is ready to serve.
+struct BrokerParts {
+    broker: Arc<Broker>,
+    couriers: Arc<Couriers>,
+    mode: RunMode,
+}
+
+/// How a broker gets its partitions and gives them up.
+enum RunMode {
+    /// It owns all partitions from start to end.
+    Sole(OwnerEnds),
+    /// It shares the partitions with other brokers.
+    Member(Arc<Membership>, JoinSet<()>),
+}
+
+impl RunMode {
+    /// Completes when a part of the broker fails.
+    async fn failed(&mut self) -> StoreError {
+        match self {
+            Self::Sole(ends) => owner_failed(ends).await,
+            // An owner that fails only loses its partition to another broker.
+            Self::Member(_, parts) => {
+                parts.join_next().await;
+                StoreError::Broken("a part of the broker ended unexpectedly".to_owned())
+            }
+        }
+    }
+
+    /// Hands the partitions over to other brokers, if there are any.
+    async fn leave(&mut self) {
+        if let Self::Member(membership, _) = self {
+            tracing::info!("broker leaving");
+            membership.leave().await;
+        }
+    }
+
+    /// Gives up all partitions and waits for deliveries in flight.
+    async fn finish(&mut self, broker: &Broker, couriers: &Couriers) {
+        match self {
+            Self::Sole(ends) => {
+                broker.owners.handles().iter().for_each(|(_, handle)| handle.drain());
+                while ends.join_next().await.is_some() {}
+            }
+            Self::Member(membership, parts) => {
+                membership.leave().await;
+                // Outcomes that arrive now are forwarded to the new owners.
+                let mut ticks = interval(IDLE_EVERY);
+                while !couriers.is_idle() {
+                    ticks.tick().await;
+                }
+                // Wait for that too: an owner that does not get an outcome sends again.
+                while parts.join_next().await.is_some() {}
+            }
+        }
+    }
+}
+
+/// Creates all parts of a broker.
+async fn compose(
+    address: SocketAddr,
+    config: &Config,
+    store: Arc<Store>,
+    partitions: Partitions,
+    draining: watch::Receiver<bool>,
+    alive: mpsc::Sender<()>,
+) -> Result<BrokerParts, BrokerError> {
+    let clock = Arc::new(SystemClock::start());
+    let telemetry = Telemetry::new();
+    let guard = Guard::new(config.reach(), address);
+    let signer = Signer::new(config.signing_secrets.clone());
+    let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
+    let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
+    let connections_max = config.webhook_connections_max;
+    let http =
+        HttpCourier::new(dialler, connections_max, signer, Arc::clone(&clock), telemetry.clone());
+    let http = Arc::new(http);
+    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
+    store.tell(telemetry.clone(), Arc::clone(&clock));
+    let budget = Budget::shared_by(partitions.count());
+    let owner_config = OwnerConfig { retention: config.retention, budget, keeps_batches: false };
+    let (owners, cluster, mode) = match (&config.sharing, store.shared()) {
+        (Some(sharing), Some(shared)) => {
+            let join = ClusterJoin { address, config, sharing, shared, partitions };
+            let parts = (Arc::clone(&hub), Arc::clone(&store), Arc::clone(&couriers));
+            join.run(parts, &clock, &telemetry, &guard, owner_config).await?
+        }
+        _ => {
+            if let Some(opened) = last_opened(partitions, &store).await? {
+                clock.saw_store_time(opened);
+            }
+            let owners = Arc::new(Owners::sole(partitions));
+            let ends = take_all(&owners, &store, &couriers, &clock, owner_config).await?;
+            owners.handles().into_iter().for_each(|(partition, owner)| hub.serve(partition, owner));
+            (owners, None, RunMode::Sole(ends))
+        }
+    };
+    let broker = Arc::new(Broker {
+        owners,
+        store,
+        hub,
+        clock,
+        tokens: ApiTokens::new(config.tokens.clone()),
+        browser_policy: BrowserPolicy::of(config),
+        guard,
+        tls: config.tls.clone(),
+        telemetry,
+        address,
+        cluster,
+        draining,
+        _alive: alive,
+    });
+    Ok(BrokerParts { broker, couriers, mode })
+}
+
+/// What a broker needs to join a cluster.
+struct ClusterJoin<'a> {
+    address: SocketAddr,
+    config: &'a Config,
+    sharing: &'a Sharing,
+    shared: Arc<RedisStore>,
+    partitions: Partitions,
+}
+
+type Joined = (Arc<Owners>, Option<ClusterParts>, RunMode);
+
+impl ClusterJoin<'_> {
+    /// Starts the member. Its directives bring the partitions later.
+    async fn run(
+        self,
+        (hub, store, couriers): (Arc<Hub>, Arc<Store>, Arc<Couriers>),
+        clock: &Arc<SystemClock>,
+        telemetry: &Telemetry,
+        guard: &Guard,
+        owner_config: OwnerConfig,
+    ) -> Result<Joined, BrokerError> {
+        let Self { address, config, sharing, shared, partitions } = self;
+        let me = sharing.broker(address)?;
+        guard.bar_stores(membership::resolve(&sharing.stores).await);
+        let secret = Secret::new(&shared.secret().await?).map_err(|_| {
+            StoreError::Broken("the cluster secret in the store is invalid".to_owned())
+        })?;
+        let transport = match &config.tls {
+            Some(_) => Transport::Tls { authority: sharing.authority.clone() },
+            None => Transport::Plain,
+        };
+        let peers = Peers::new(me.clone(), secret.clone(), transport);
+        let peers = Arc::new(peers.map_err(std::io::Error::other)?);
+        let owners = Owners::shared(partitions, me.clone(), Arc::clone(&peers), telemetry.clone());
+        let owners = Arc::new(owners);
+        let (lease, skew_max) = (sharing.lease, SKEW_MAX);
+        let member = punctual_cluster::MemberConfig { me: me.clone(), partitions, lease, skew_max };
+        let (member, directives) = punctual_cluster::spawn(member, shared, Arc::clone(clock));
+        let (orphans, received) = mpsc::unbounded_channel();
+        let forwarding =
+            membership::forward_orphan_reports(Arc::clone(&owners), Arc::clone(&store), received);
+        let deps = OwnerDeps {
+            owners: Arc::clone(&owners),
+            hub,
+            store,
+            couriers,
+            clock: Arc::clone(clock),
+            telemetry: telemetry.clone(),
+            guard: guard.clone(),
+            // After a failover, Redis may lack batches that it had acknowledged.
+            config: OwnerConfig { keeps_batches: true, ..owner_config },
+            orphans: Mutex::new(OrphanReports::to(orphans)),
+        };
+        let membership = Membership::new(me, member, deps, Arc::clone(&peers), lease);
+        let mut parts = JoinSet::new();
+        parts.spawn(forwarding);
+        let running = Arc::clone(&membership);
+        parts.spawn(async move { running.run_directives(directives).await });
+        let mode = RunMode::Member(Arc::clone(&membership), parts);
+        Ok((owners, Some(ClusterParts { membership, peers, secret }), mode))
+    }
+}
+
+/// How the grace time is divided.
+#[derive(Debug, Clone, Copy)]
+struct GraceBudget {
+    /// For handing over, in a cluster.
+    leave: Duration,
+    /// For deliveries in flight.
+    settle: Duration,
+    /// For each later step: writing what was given up, closing connections, releasing the store,
+    /// closing the store.
+    close: Duration,
+}
+
+impl GraceBudget {
+    fn of(grace: Duration, is_shared: bool) -> Self {
+        let close = grace / 10;
+        let leave = if is_shared { 3 * close } else { Duration::ZERO };
+        Self { leave, settle: grace - 4 * close - leave, close }
+    }
+}
+
+type OwnerEnds = JoinSet<Result<StoreError, oneshot::error::RecvError>>;
+
+/// Takes all partitions and starts their owners.
+async fn take_all(
+    owners: &Owners,
+    store: &Arc<Store>,
+    couriers: &Arc<Couriers>,
+    clock: &Arc<SystemClock>,
+    config: OwnerConfig,
+) -> Result<OwnerEnds, BrokerError> {
+    let broker = BrokerId::new(SOLE_BROKER);
+    let mut ends = JoinSet::new();
+    for partition in owners.partitions().iter() {
+        let ownership = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
+        let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
+        let (handle, end) =
+            spawn(ownership, Vec::new(), store, couriers, clock, config, OrphanReports::none())?;
+        owners.insert(partition, ownership.epoch, handle);
+        ends.spawn(end);
+    }
+    Ok(ends)
+}
+
+/// Returns when the store was last opened, according to its leases. If the machine's clock is
+/// before that time, the clock was or is wrong.
+async fn last_opened(
+    partitions: Partitions,
+    store: &Store,
+) -> Result<Option<Timestamp>, StoreError> {
+    let mut opened = None;
+    for partition in partitions.iter() {
+        let lease = store.holder(Seat::Partition(partition)).await?;
+        let taken =
+            lease.map(|lease| lease.until.since(Timestamp::EPOCH).saturating_sub(SOLE_LEASE));
+        opened = opened.max(taken);
+    }
+    Ok(opened.map(|opened| Timestamp::EPOCH.after(opened)))
+}
+
+/// Completes when an owner has stopped on its own.
+async fn owner_failed(ends: &mut OwnerEnds) -> StoreError {
+    loop {
+        match ends.join_next().await {
+            Some(Ok(Ok(error))) => return error,
+            Some(_) => return StoreError::Broken("an owner ended unexpectedly".to_owned()),
+            None => std::future::pending().await,
+        }
+    }
+}
