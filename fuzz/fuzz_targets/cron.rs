@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use libfuzzer_sys::fuzz_target;
 use punctual_core::cron_oracle::{NaiveExpression, WallClock, fires, walk};
-use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone, every_of};
+use punctual_core::{Cron, Dst, Gap, Timestamp, Twice, Zone, parse_every};
 
 const HOUR: i64 = 3600;
 /// How many fires of a window are compared, so that one that fires every second does not take all
@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         0 => String::from_utf8_lossy(text).into_owned(),
         _ => expression_of(text),
     };
-    let _ = every_of(&text);
+    let _ = parse_every(&text);
     let (name, data) = zone_of(u16::from_le_bytes([*zone_low, *zone_high]));
     let dst = Dst {
         gap: [None, Some(Gap::After), Some(Gap::Skip)][usize::from(choice % 3)],

@@ -74,4 +74,4 @@ pub use crate::task::{
     Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Task, TaskId, TaskState, Twice,
 };
 pub use crate::time::Timestamp;
-pub use crate::worker::{RunningWorker, Worked, Worker, WorkerBuilder};
+pub use crate::worker::{RunningWorker, Worker, WorkerBuilder, WorkerCounts};

@@ -139,7 +139,7 @@ pub struct Worker {
 /// The counts of a worker that has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Worked {
+pub struct WorkerCounts {
     /// Deliveries that were acked.
     pub acked: u64,
     /// Deliveries that failed and are retried.
@@ -150,16 +150,16 @@ pub struct Worked {
     pub stale: u64,
     /// Deliveries whose settlement could not be sent to the broker that delivered them. They are
     /// delivered again.
-    pub untold: u64,
+    pub unsettled: u64,
 }
 
-impl Worked {
+impl WorkerCounts {
     fn add(&mut self, other: Self) {
         self.acked += other.acked;
         self.failed += other.failed;
         self.refused += other.refused;
         self.stale += other.stale;
-        self.untold += other.untold;
+        self.unsettled += other.unsettled;
     }
 }
 
@@ -173,7 +173,7 @@ impl Worker {
     /// # Errors
     /// [`Error::Problem`] if the broker refuses the worker because of its namespace, a queue or its
     /// token.
-    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<Worked, Error> {
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<WorkerCounts, Error> {
         sessions::run(Arc::new(self), stop).await
     }
 
@@ -194,7 +194,7 @@ impl Worker {
 #[derive(Debug)]
 pub struct RunningWorker {
     stop: oneshot::Sender<()>,
-    running: JoinHandle<Result<Worked, Error>>,
+    running: JoinHandle<Result<WorkerCounts, Error>>,
 }
 
 impl RunningWorker {
@@ -203,7 +203,7 @@ impl RunningWorker {
     ///
     /// # Errors
     /// Those of [`Worker::run_until`].
-    pub async fn stop(self) -> Result<Worked, Error> {
+    pub async fn stop(self) -> Result<WorkerCounts, Error> {
         _ = self.stop.send(());
         self.running.await.unwrap_or(Err(Error::Stopped))
     }

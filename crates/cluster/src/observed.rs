@@ -57,25 +57,25 @@ impl ObservedCluster {
             // proposal.
             self.assignment = members.assignment.or_else(|| self.assignment.take());
         }
-        self.listed = members.present.iter().map(|each| each.presence.broker.clone()).collect();
+        self.listed = members.present.iter().map(|each| each.heartbeat.broker.clone()).collect();
         self.claims = Topology::vacant(config.partitions);
         self.others.retain(|_, view| !view.leaving && read_at.since(view.heard_at) < config.lease);
         for info in members.present {
-            let presence = info.presence;
-            if presence.broker == config.me {
+            let heartbeat = info.heartbeat;
+            if heartbeat.broker == config.me {
                 continue;
             }
-            for (partition, epoch) in presence.holds {
-                self.claims.note(partition, presence.broker.clone(), epoch);
+            for (partition, epoch) in heartbeat.holds {
+                self.claims.note(partition, heartbeat.broker.clone(), epoch);
             }
             let age = u64::try_from(info.age.as_millis()).unwrap_or(u64::MAX);
             let view = BrokerView {
-                broker: presence.broker.clone(),
+                broker: heartbeat.broker.clone(),
                 heard_at: read_at.millis_before(age),
-                leaving: presence.leaving,
-                ahead_ms: presence.ahead_ms,
+                leaving: heartbeat.leaving,
+                ahead_ms: heartbeat.ahead_ms,
             };
-            self.others.insert(presence.broker, view);
+            self.others.insert(heartbeat.broker, view);
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
 
     fn members(names: &[&str], assignment: Option<Assignment>) -> Members {
         let info = |name: &&str| MemberInfo {
-            presence: Heartbeat {
+            heartbeat: Heartbeat {
                 broker: BrokerId::new(name),
                 holds: Vec::new(),
                 leaving: false,

@@ -129,9 +129,9 @@ impl<S: LeaseStore + MembershipStore> StoreExecutor<S> {
         let (me, ttl) = (self.config.me.clone(), self.config.lease);
         let store_timeout = self.config.store_timeout();
         match action {
-            MemberAction::Heartbeat(presence) => self.start(async move {
+            MemberAction::Heartbeat(heartbeat) => self.start(async move {
                 MemberEvent::HeartbeatAnswered(
-                    within(store_timeout, store.heartbeat(&presence, ttl)).await,
+                    within(store_timeout, store.heartbeat(&heartbeat, ttl)).await,
                 )
             }),
             MemberAction::Acquire(seat) => self.start(async move {

@@ -1,7 +1,7 @@
 //! Cron expressions: reads an expression, and finds its next fire time in a time zone.
 //!
 //! Fire times are strictly increasing. An expression that never fires is refused. Every search is
-//! bounded, by years and by clock changes. `@every` is an interval, which [`every_of`] reads.
+//! bounded, by years and by clock changes. `@every` is an interval, which [`parse_every`] reads.
 //! Missed fires are decided in `task/next`.
 //!
 //! Five fields are `minute hour day month weekday`; six have the second first; seven also have the
@@ -92,7 +92,7 @@ impl Cron {
         if !expression.is_ascii() {
             return Err(invalid("must be plain ASCII".to_owned()));
         }
-        if every_of(expression).is_some() {
+        if parse_every(expression).is_some() {
             return Err(invalid("@every is an interval, and has no time zone".to_owned()));
         }
         let words: Vec<&str> = expression.split_ascii_whitespace().collect();
@@ -148,7 +148,7 @@ impl Cron {
 
 /// Reads the interval of `@every 5m`; `None` if the text does not begin with `@every`.
 #[must_use]
-pub fn every_of(expression: &str) -> Option<Result<Duration, Invalid>> {
+pub fn parse_every(expression: &str) -> Option<Result<Duration, Invalid>> {
     let mut words = expression.split_ascii_whitespace();
     words.next().filter(|word| word.eq_ignore_ascii_case("@every"))?;
     let interval = match (words.next(), words.next()) {

@@ -195,9 +195,9 @@ impl DeliveryState {
     /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and
     /// not with the number of tasks.
     pub(crate) fn gauges(&self, namespace: Option<&Namespace>, tasks: &LoadedTasks) -> Gauges {
-        let (claimed, claimed_aside) = self.claims.count(namespace);
+        let (claimed, claimed_overlapping) = self.claims.count(namespace);
         let skips = self.skips;
-        let mut gauges = Gauges { claimed, claimed_aside, skips, ..Gauges::default() };
+        let mut gauges = Gauges { claimed, claimed_overlapping, skips, ..Gauges::default() };
         let mut oldest = None;
         for (_, lane) in self.lanes.iter() {
             if namespace.is_some_and(|namespace| lane.namespace() != namespace) {
@@ -205,7 +205,7 @@ impl DeliveryState {
             }
             gauges.lanes += 1;
             gauges.queued += lane.waiting();
-            gauges.inflight += lane.in_flight();
+            gauges.in_flight += lane.in_flight();
             let waits = lane.waiting() > 0 || lane.spilled().is_some();
             gauges.parked_lanes += usize::from(waits && lane.is_starved());
             let first = lane.first().and_then(|id| tasks.get(id));
@@ -213,8 +213,8 @@ impl DeliveryState {
             let spilled = lane.spilled().map(|spilled| spilled.fire_at);
             oldest = [oldest, first, spilled].into_iter().flatten().min();
         }
-        let not_firing = claimed + claimed_aside + tasks.overlaps(namespace);
-        gauges.firing = gauges.inflight.saturating_sub(not_firing);
+        let not_firing = claimed + claimed_overlapping + tasks.overlaps(namespace);
+        gauges.firing = gauges.in_flight.saturating_sub(not_firing);
         gauges.oldest_overdue = oldest;
         gauges
     }

@@ -10,14 +10,14 @@ pub struct Gauges {
     /// Due tasks that wait in their lanes.
     pub queued: usize,
     /// Deliveries in flight.
-    pub inflight: usize,
+    pub in_flight: usize,
     /// Tasks with a delivery in flight, except at-most-once tasks.
     pub firing: usize,
     /// At-most-once tasks in flight. The store has them as dead letters until the outcome is known.
     pub claimed: usize,
     /// At-most-once fires in flight whose tasks have a next fire. The store has a dead letter for
     /// each of them until the outcome is known.
-    pub claimed_aside: usize,
+    pub claimed_overlapping: usize,
     /// Lanes with waiting tasks or deliveries in flight.
     pub lanes: usize,
     /// Lanes with waiting tasks and no capacity.
@@ -66,10 +66,10 @@ impl Gauges {
         Self {
             loaded: self.loaded + other.loaded,
             queued: self.queued + other.queued,
-            inflight: self.inflight + other.inflight,
+            in_flight: self.in_flight + other.in_flight,
             firing: self.firing + other.firing,
             claimed: self.claimed + other.claimed,
-            claimed_aside: self.claimed_aside + other.claimed_aside,
+            claimed_overlapping: self.claimed_overlapping + other.claimed_overlapping,
             lanes: self.lanes + other.lanes,
             parked_lanes: self.parked_lanes + other.parked_lanes,
             oldest_overdue: oldest,

@@ -45,7 +45,7 @@ pub use delivery::courier::Courier;
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
 pub use handle::call::{Call, Replies};
-pub use handle::command::{Command, Condition, Push, Receipt, ScheduleCommand, Subject};
+pub use handle::command::{Command, Condition, Receipt, ScheduleCommand, Subject, TouchTo};
 pub use handle::error::EngineError;
 pub use handle::owner_handle::{COMMANDS_MAX, OwnerHandle};
 pub use handle::reply::{Cancelled, Reply, Scheduled};

@@ -30,7 +30,7 @@ pub struct OwnerConfig {
     pub budget: Budget,
     /// Whether batches are retained for a while after the store has acknowledged them: for a store
     /// that may lose them when it fails over (Redis).
-    pub keeps_batches: bool,
+    pub retains_batches: bool,
 }
 
 /// Decides everything about one partition.
@@ -65,7 +65,7 @@ impl Owner {
             tenure: Tenure::new(ownership, now),
             commands: Commands::default(),
             reads: ReadTracker::default(),
-            writer: BatchWriter::new(config.keeps_batches),
+            writer: BatchWriter::new(config.retains_batches),
             tasks: LoadedTasks::new(config.budget, now),
             loader: Loader::new(),
             deliveries: DeliveryState::new(now),

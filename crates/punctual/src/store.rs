@@ -81,8 +81,8 @@ fn run_stats(args: &StoreDirArgs) -> anyhow::Result<()> {
             "journal_bytes": stats.journal_bytes,
             "buffer_bytes": stats.buffer_bytes,
             "index_bytes": stats.index_bytes,
-            "journal_room_bytes": stats.journal_room_bytes,
-            "journal_room_refused": stats.journal_room_refused,
+            "journal_preallocated_bytes": stats.journal_preallocated_bytes,
+            "journal_disk_full": stats.journal_disk_full,
         }),
     );
     Ok(())

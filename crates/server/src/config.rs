@@ -127,7 +127,7 @@ pub enum ConfigError {
     },
     /// The certificate or its key is missing.
     #[error("tls_cert and tls_key must be given together")]
-    HalfTls,
+    IncompleteTls,
     /// The certificate or the key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -199,7 +199,7 @@ pub fn tls(cert: Option<&Path>, key: Option<&Path>) -> Result<Option<Tls>, Confi
     match (cert, key) {
         (None, None) => Ok(None),
         (Some(cert), Some(key)) => Ok(Some(Tls::load(cert, key)?)),
-        _ => Err(ConfigError::HalfTls),
+        _ => Err(ConfigError::IncompleteTls),
     }
 }
 

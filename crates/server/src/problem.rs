@@ -345,17 +345,19 @@ impl Problem {
         match error {
             EngineError::NotFound => task
                 .map_or_else(|| Self::new(T::TaskNotFound, "task not found"), Self::task_not_found),
-            EngineError::NoLetter => Self::new(T::DeadLetterNotFound, "dead letter not found"),
+            EngineError::DeadLetterNotFound => {
+                Self::new(T::DeadLetterNotFound, "dead letter not found")
+            }
             EngineError::Exists(existing) => {
                 let existing = serde_json::value::to_raw_value(&TaskAnswer::of(&existing)).ok();
                 Self { existing, ..Self::new(T::Exists, format!("{named} already exists")) }
             }
-            EngineError::OtherVersion(version) => {
+            EngineError::VersionMismatch(version) => {
                 let version = version.get();
                 let detail = format!("{named} is at version {version}; read it again and retry");
                 Self::new(T::VersionMismatch, detail)
             }
-            EngineError::OtherOrder => Self::new(
+            EngineError::IdempotencyConflict => Self::new(
                 T::IdempotencyConflict,
                 "the idempotency key was used for another task; use a new idempotency key",
             ),
@@ -368,16 +370,16 @@ impl Problem {
             EngineError::Paused => {
                 Self::new(T::Paused, format!("{named} is paused; resume it first"))
             }
-            EngineError::NoWatch => Self::new(
+            EngineError::NotAWatch => Self::new(
                 T::NotAWatch,
                 format!("{named} is not a watch; give the new time as `in` or `at`"),
             ),
-            EngineError::NoTouch => Self::new(
+            EngineError::NotTouchable => Self::new(
                 T::NotTouchable,
                 "cron and interval tasks cannot be touched; \
                  PUT a new schedule, or POST …/fire to run it now",
             ),
-            EngineError::Never => {
+            EngineError::NeverFires => {
                 Self::new(T::NeverFires, "the schedule has no fire time after now")
             }
             EngineError::Busy => Self::new(T::Busy, "too many calls are pending; retry later"),
@@ -394,7 +396,7 @@ impl Problem {
                 };
                 Self::new(T::full(resource), detail)
             }
-            EngineError::Away => Self::new(
+            EngineError::StoreUnavailable => Self::new(
                 T::StoreUnavailable,
                 "the store does not answer; nothing was changed; retry later",
             ),
@@ -447,7 +449,7 @@ impl From<EngineError> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let kind = match error {
-            StoreError::Full { room, .. } => ProblemType::full(room),
+            StoreError::Full { resource, .. } => ProblemType::full(resource),
             StoreError::Broken(_) => ProblemType::StoreBroken,
             _ => ProblemType::StoreUnavailable,
         };
@@ -511,7 +513,7 @@ mod tests {
                 "task \"order-42\" not found in namespace \"shop\"".to_owned(),
             ),
             (
-                EngineError::OtherVersion(Version::new(3)),
+                EngineError::VersionMismatch(Version::new(3)),
                 "version-mismatch",
                 412,
                 Code::FailedPrecondition,
@@ -532,7 +534,7 @@ mod tests {
                 format!("{named} is paused; resume it first"),
             ),
             (
-                EngineError::NoWatch,
+                EngineError::NotAWatch,
                 "not-a-watch",
                 422,
                 Code::InvalidArgument,

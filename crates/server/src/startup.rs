@@ -215,7 +215,7 @@ async fn compose(
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
-    let owner_config = OwnerConfig { retention: config.retention, budget, keeps_batches: false };
+    let owner_config = OwnerConfig { retention: config.retention, budget, retains_batches: false };
     let (owners, cluster, mode) = match (&config.sharing, store.shared()) {
         (Some(sharing), Some(shared)) => {
             let join = ClusterJoin { address, config, sharing, shared, partitions };
@@ -300,7 +300,7 @@ impl ClusterJoin<'_> {
             telemetry: telemetry.clone(),
             guard: guard.clone(),
             // After a failover, Redis may lack batches that it had acknowledged.
-            config: OwnerConfig { keeps_batches: true, ..owner_config },
+            config: OwnerConfig { retains_batches: true, ..owner_config },
             orphans: Mutex::new(OrphanReports::to(orphans)),
         };
         let membership = Membership::new(me, member, deps, Arc::clone(&peers), lease);

@@ -355,7 +355,7 @@ impl Collector for LatestGauges {
         for (name, help, value) in [
             ("loaded_tasks", "Tasks that are loaded into memory.", gauges.loaded),
             ("backlog", "Fires that are due and wait to be sent.", gauges.queued),
-            ("inflight", "Deliveries that were sent and have no outcome yet.", gauges.inflight),
+            ("inflight", "Deliveries that were sent and have no outcome yet.", gauges.in_flight),
             ("parked_lanes", "Lanes with due tasks that no worker takes.", gauges.parked_lanes),
         ] {
             gauge(name, help, value as f64)?;
@@ -444,9 +444,9 @@ mod tests {
         let gauges = Gauges {
             loaded: 5,
             queued: 4,
-            inflight: 3,
+            in_flight: 3,
             claimed: 0,
-            claimed_aside: 0,
+            claimed_overlapping: 0,
             firing: 0,
             lanes: 9,
             parked_lanes: 2,

@@ -9,7 +9,7 @@ use punctual_core::{
     Backoff, Due, Guarantee, HttpTarget, Jitter, Method, Namespace, NewTask, PartitionId,
     Partitions, RetryPolicy, Schedule, Target, TaskKey, Timestamp, partition_of,
 };
-use punctual_engine::{Command, Condition, Push, Receipt, ScheduleCommand, Subject};
+use punctual_engine::{Command, Condition, Receipt, ScheduleCommand, Subject, TouchTo};
 
 use crate::checker::{OrderedTask, PromiseChecker, recurs};
 use crate::random::SimRandom;
@@ -60,8 +60,8 @@ pub(crate) fn next_call(
         _ => {
             let subject = subject(random, checker)?;
             let push = match random.below(3) {
-                0 => Push::Within,
-                _ => Push::To(Due::In(Duration::from_millis(random.below(20_000)))),
+                0 => TouchTo::Within,
+                _ => TouchTo::To(Due::In(Duration::from_millis(random.below(20_000)))),
             };
             Some(about(Command::Touch(subject.clone(), push), &subject, partitions))
         }

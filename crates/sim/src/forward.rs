@@ -162,8 +162,10 @@ impl Simulation {
     /// Handles an answer at a caller.
     pub(crate) fn on_answer(&mut self, number: u64, answer: Result<Reply, EngineError>) {
         let Some(call) = self.calls.get_mut(&number) else { return };
-        let not_executed =
-            matches!(answer, Err(EngineError::Stopped | EngineError::Away | EngineError::Busy));
+        let not_executed = matches!(
+            answer,
+            Err(EngineError::Stopped | EngineError::StoreUnavailable | EngineError::Busy)
+        );
         let unknown = answer == Err(EngineError::Lost) && call.repeatable;
         if (not_executed || unknown) && call.tries < TRIES_MAX {
             call.at = None;

@@ -133,8 +133,8 @@ impl SimStore {
     ) -> MemberEvent {
         let lease = self.lease;
         match action {
-            MemberAction::Heartbeat(presence) => {
-                MemberEvent::HeartbeatAnswered(ready(self.memory.heartbeat(&presence, lease)))
+            MemberAction::Heartbeat(heartbeat) => {
+                MemberEvent::HeartbeatAnswered(ready(self.memory.heartbeat(&heartbeat, lease)))
             }
             MemberAction::Acquire(seat) => {
                 let answer = ready(self.memory.acquire(seat, broker, lease, sent_at));
@@ -215,7 +215,7 @@ impl SimStore {
                     self.writes.push((at, StoredWrite::Applied(partition, epoch, batch)));
                     if lies {
                         return Err(StoreError::Full {
-                            room: Resource::Disk,
+                            resource: Resource::Disk,
                             why: "simulated".to_owned(),
                         });
                     }

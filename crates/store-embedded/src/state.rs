@@ -186,7 +186,7 @@ impl StoreState {
                 self.dead.set(fire_id, Some(letter));
                 Ok(())
             }
-            CommitStep::Forget { fire_id } => {
+            CommitStep::DeleteLetter { fire_id } => {
                 self.dead.set(fire_id, None);
                 Ok(())
             }

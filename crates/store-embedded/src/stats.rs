@@ -46,9 +46,9 @@ pub struct StoreStats {
     /// Checkpoints since opening.
     pub checkpoints: u64,
     /// Bytes that the journal can write into files that already exist.
-    pub journal_room_bytes: u64,
+    pub journal_preallocated_bytes: u64,
     /// Whether the last attempt to create a journal file failed because the disk was full.
-    pub journal_room_refused: bool,
+    pub journal_disk_full: bool,
     /// Statistics of the journal.
     pub journal: JournalStats,
 }
@@ -92,8 +92,8 @@ impl EmbeddedStore {
             index_bytes: 0,
             looked_at: self.core.examined.load(Ordering::Relaxed),
             checkpoints: state.checkpoints,
-            journal_room_bytes: space.bytes_preallocated_left,
-            journal_room_refused: space.preallocation_failed,
+            journal_preallocated_bytes: space.bytes_preallocated_left,
+            journal_disk_full: space.preallocation_failed,
             journal,
         };
         for run in state.timeline.runs() {

@@ -203,7 +203,7 @@ impl EmbeddedStore {
         if class == Class::Grow
             && let Some(why) = self.core.full()
         {
-            return Err(StoreError::Full { room: Resource::Disk, why });
+            return Err(StoreError::Full { resource: Resource::Disk, why });
         }
         let (reply, result) = oneshot::channel();
         let item = PendingCommit { bytes: commit.clone(), reply };
@@ -453,7 +453,7 @@ impl TaskStore for EmbeddedStore {
 fn refusal(core: &StoreCore, error: &JournalError) -> StoreError {
     match error {
         JournalError::Full { .. } => {
-            StoreError::Full { room: Resource::Disk, why: error.to_string() }
+            StoreError::Full { resource: Resource::Disk, why: error.to_string() }
         }
         // No store accepts such a batch, now or later, so the caller has a bug and must stop. This
         // store is not affected.

@@ -147,7 +147,7 @@ impl FoldedBatch {
                 self.restored.push(task.id);
                 self.file(task, false);
             }
-            Change::Forget { fire_id, namespace } => {
+            Change::DeleteLetter { fire_id, namespace } => {
                 self.letters.set(fire_id, FoldedLetter::Removed(namespace));
             }
         }
@@ -423,7 +423,7 @@ mod tests {
     fn settling_a_letter_of_unknown_outcome_does_not_change_the_task() {
         let task = task(number(1)).key("a").build();
         let fire_id = task.fire().id;
-        let forget = Change::Forget { fire_id, namespace: shop() };
+        let forget = Change::DeleteLetter { fire_id, namespace: shop() };
         let record = FireRecord::of(&task, FireEnd::Done, NOW);
         let settled = Change::Settle { record, next: None, was: TaskState::Firing };
         let Change::Dead { letter, .. } = die(&task, NOW, None) else { unreachable!() };

@@ -63,7 +63,7 @@ pub(crate) fn store_error(error: RedisError) -> StoreError {
 }
 
 fn full(error: &RedisError) -> StoreError {
-    StoreError::Full { room: Resource::Memory, why: error.to_string() }
+    StoreError::Full { resource: Resource::Memory, why: error.to_string() }
 }
 
 fn broken(error: &RedisError) -> StoreError {

@@ -46,7 +46,7 @@ impl RedisStore {
             self.epochs.observe(Seat::Leader, leader.epoch);
         }
         for member in &members.present {
-            for (partition, epoch) in &member.presence.holds {
+            for (partition, epoch) in &member.heartbeat.holds {
                 if self.keys(*partition).is_ok() {
                     self.epochs.observe(Seat::Partition(*partition), *epoch);
                 }
@@ -56,14 +56,14 @@ impl RedisStore {
 }
 
 impl MembershipStore for RedisStore {
-    async fn heartbeat(&self, presence: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
+    async fn heartbeat(&self, heartbeat: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
         let roll = keys::roll(&self.cluster);
         let leader = keys::own(&self.cluster, Seat::Leader);
         let assignment = keys::assignment(&self.cluster);
         let mut encoded = Vec::new();
-        codec::put_heartbeat(&mut encoded, presence);
+        codec::put_heartbeat(&mut encoded, heartbeat);
         let call = ScriptCall::new(&script::HEARTBEAT, [roll.as_str(), &leader, &assignment])
-            .arg(presence.broker.as_str())
+            .arg(heartbeat.broker.as_str())
             .number(millis(ttl))
             .arg(encoded);
         // Not on a connection for writes, which may wait for replicas.
@@ -113,13 +113,15 @@ fn read_members(value: Value) -> Result<Members, StoreError> {
         let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unexpected("an age"))?;
         let broker = BrokerId::new(reply::text(&broker)?);
         match codec::read_heartbeat(broker.clone(), &reply::bytes(heartbeat)?) {
-            Ok(presence) => present.push(MemberInfo { presence, age: Duration::from_millis(age) }),
+            Ok(heartbeat) => {
+                present.push(MemberInfo { heartbeat, age: Duration::from_millis(age) })
+            }
             Err(error) => {
                 tracing::warn!(%broker, %error, "heartbeat cannot be decoded, member ignored")
             }
         }
     }
-    present.sort_by(|a, b| a.presence.broker.cmp(&b.presence.broker));
+    present.sort_by(|a, b| a.heartbeat.broker.cmp(&b.heartbeat.broker));
     let (leader, led) = read_leader(leader, at)?;
     let assignment = reply::optional_bytes(assignment)?.and_then(|bytes| {
         let read = codec::read_assignment(&bytes);
@@ -168,14 +170,14 @@ mod tests {
 
     #[test]
     fn members_that_cannot_be_decoded_are_left_out() {
-        let presence = Heartbeat {
+        let heartbeat = Heartbeat {
             broker: BrokerId::new("a:1"),
             holds: vec![(PartitionId::FIRST, Epoch::MAX)],
             leaving: true,
             ahead_ms: Some(-3),
         };
         let mut encoded = Vec::new();
-        codec::put_heartbeat(&mut encoded, &presence);
+        codec::put_heartbeat(&mut encoded, &heartbeat);
         let present = vec![
             bulk("b:1"),
             Value::Int(7),
@@ -185,7 +187,7 @@ mod tests {
             Value::BulkString(encoded),
         ];
         let members = read_members(reply_with(present, NO_LEADER, bulk("?"))).unwrap();
-        assert_eq!(members.present, [MemberInfo { presence, age: Duration::from_millis(8) }]);
+        assert_eq!(members.present, [MemberInfo { heartbeat, age: Duration::from_millis(8) }]);
         assert_eq!((members.leader, members.led, members.assignment), (None, false, None));
     }
 

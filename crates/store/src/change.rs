@@ -82,7 +82,7 @@ pub enum Change {
 
     /// Deletes a dead letter: the caller asked for it, or its task had continued and the letter is
     /// redriven as a new task.
-    Forget {
+    DeleteLetter {
         /// The fire of the letter.
         fire_id: FireId,
         /// The namespace of the letter, for the counts.
@@ -99,7 +99,7 @@ impl Change {
             Self::Postpone { id, .. } => *id,
             Self::Settle { record, .. } => record.fire_id.task,
             Self::Dead { letter, .. } => letter.task.id,
-            Self::Redrive { fire_id, .. } | Self::Forget { fire_id, .. } => fire_id.task,
+            Self::Redrive { fire_id, .. } | Self::DeleteLetter { fire_id, .. } => fire_id.task,
         }
     }
 
@@ -117,7 +117,7 @@ impl Change {
         let weight_of = |next: &Option<Task>| next.as_ref().map_or(0, weigh);
         match self {
             Self::Put(task) | Self::Refile { task, .. } | Self::Redrive { task, .. } => weigh(task),
-            Self::Postpone { .. } | Self::Forget { .. } => WEIGHT_MIN,
+            Self::Postpone { .. } | Self::DeleteLetter { .. } => WEIGHT_MIN,
             Self::Settle { record, next, .. } => {
                 WEIGHT_MIN + weigh_attempts(&record.attempts) + weight_of(next)
             }
@@ -238,7 +238,7 @@ mod tests {
             settle(&task, FireEnd::Done, NOW),
             die(&task, NOW, None),
             Change::Redrive { fire_id, task: task.clone() },
-            Change::Forget { fire_id, namespace },
+            Change::DeleteLetter { fire_id, namespace },
         ] {
             assert_eq!(change.task_id(), task.id, "{change:?}");
         }

@@ -91,7 +91,7 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
             let counts = Counts { dead_letters: -1, ..moved(TaskState::Dead, Some(task.state)) };
             (&task.definition.namespace, counts)
         }
-        Change::Forget { namespace, .. } => {
+        Change::DeleteLetter { namespace, .. } => {
             (namespace, Counts { dead_letters: -1, ..Counts::ZERO })
         }
     };
@@ -138,7 +138,8 @@ mod tests {
         let next = next_fire(&waits, at(2));
         let redrive =
             |task: &Task| Change::Redrive { fire_id: waits.fire().id, task: task.clone() };
-        let forget = Change::Forget { fire_id: waits.fire().id, namespace: namespace("other") };
+        let forget =
+            Change::DeleteLetter { fire_id: waits.fire().id, namespace: namespace("other") };
         let continued_paused = settle_with_next(&waits, NOW, &in_state(&next, Paused));
         let dead = FireEnd::Dead(DeadReason::Refused);
         for (change, want) in [

@@ -58,10 +58,10 @@ pub enum StoreError {
     },
 
     /// Refuse new tasks until there is space again. Changes of existing tasks are still accepted.
-    #[error("the store accepts no new tasks: no space left {room}: {why}")]
+    #[error("the store accepts no new tasks: no space left {resource}: {why}")]
     Full {
         /// The resource that is used up.
-        room: Resource,
+        resource: Resource,
         /// The message of the store, for the operator.
         why: String,
     },

@@ -29,7 +29,7 @@ pub trait MembershipStore: Send + Sync + 'static {
     /// Records a heartbeat and returns all members, the sender included.
     fn heartbeat(
         &self,
-        presence: &Heartbeat,
+        heartbeat: &Heartbeat,
         ttl: Duration,
     ) -> impl Future<Output = Result<Members, StoreError>> + Send;
 
@@ -64,7 +64,7 @@ pub struct Members {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberInfo {
     /// Its latest heartbeat.
-    pub presence: Heartbeat,
+    pub heartbeat: Heartbeat,
     /// How long ago the store received that heartbeat.
     pub age: Duration,
 }

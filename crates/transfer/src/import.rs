@@ -492,7 +492,7 @@ impl Importer<'_, '_> {
 
 /// Whether the task of a letter did not end with it. A redrive uses the same rule.
 fn task_continues(letter: &DeadLetter) -> bool {
-    letter.task.goes_on() || letter.task.resumes_at.is_some()
+    letter.task.recurs() || letter.task.resumes_at.is_some()
 }
 
 /// What a partition of the target has already.

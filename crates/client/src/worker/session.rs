@@ -22,7 +22,7 @@ use tonic::{Status, Streaming};
 use super::attempt::{AttemptDone, AttemptReport, DeliveryOrigin};
 use super::concurrency::{ConcurrencyShares, SessionNumber};
 use super::outbox::Outbox;
-use super::{Worked, Worker};
+use super::{Worker, WorkerCounts};
 use crate::brokers::channel::AuthorizedChannel;
 use crate::{clock, wire};
 
@@ -75,7 +75,7 @@ pub(super) struct BrokerSession {
     stopping: bool,
     /// Whether this run of the broker has another session of this worker.
     surplus: bool,
-    worked: Worked,
+    worked: WorkerCounts,
 }
 
 impl BrokerSession {
@@ -102,11 +102,11 @@ impl BrokerSession {
             welcomed: false,
             stopping: false,
             surplus: false,
-            worked: Worked::default(),
+            worked: WorkerCounts::default(),
         }
     }
 
-    pub(super) fn worked(&self) -> Worked {
+    pub(super) fn worked(&self) -> WorkerCounts {
         self.worked
     }
 
@@ -154,13 +154,13 @@ impl BrokerSession {
     }
 
     /// Waits for the handlers after the last stream, and counts the settlements that were not sent.
-    pub(super) async fn finish(&mut self) -> Worked {
+    pub(super) async fn finish(&mut self) -> WorkerCounts {
         while self.in_flight > 0 {
             let Some(done) = self.finished.recv().await else { break };
             self.shares.give_back(done.count);
             self.take_done(done);
         }
-        self.worked.untold += self.outbox.unsent() as u64;
+        self.worked.unsettled += self.outbox.unsent() as u64;
         self.worked
     }
 
@@ -280,7 +280,7 @@ impl BrokerSession {
                 Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
                 // Too late; they are delivered again.
                 Some(FromBroker::Deliveries(late)) => {
-                    self.worked.untold += late.deliveries.len() as u64;
+                    self.worked.unsettled += late.deliveries.len() as u64;
                 }
                 _ => {}
             }
@@ -327,7 +327,7 @@ impl BrokerSession {
         }
         self.run += 1;
         self.run_name = Some(welcome.run);
-        self.worked.untold += self.outbox.reset() as u64;
+        self.worked.unsettled += self.outbox.reset() as u64;
     }
 
     fn start(&mut self, deliveries: v1::Deliveries) {
@@ -360,7 +360,7 @@ impl BrokerSession {
         if done.origin.run == self.run {
             self.outbox.add(done.settle);
         } else {
-            self.worked.untold += done.count as u64;
+            self.worked.unsettled += done.count as u64;
         }
     }
 }

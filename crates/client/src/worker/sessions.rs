@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::concurrency::{ConcurrencyShares, SessionNumber};
 use super::session::{BrokerSession, StreamEnd};
-use super::{Worked, Worker};
+use super::{Worker, WorkerCounts};
 use crate::brokers::address_list::BrokerAddress;
 use crate::clock::Backoff;
 use crate::error::{CallFailure, Error};
@@ -27,7 +27,7 @@ const LAST_STREAMS_MAX: u32 = 6;
 pub(super) async fn run(
     worker: Arc<Worker>,
     stop: impl Future<Output = ()>,
-) -> Result<Worked, Error> {
+) -> Result<WorkerCounts, Error> {
     let mut stop = pin!(stop);
     let mut addresses = worker.options.client.brokers().watch();
     let mut sessions = SessionSet::new(worker);
@@ -65,11 +65,11 @@ pub(super) async fn run(
 struct SessionSet {
     worker: Arc<Worker>,
     shares: Arc<ConcurrencyShares>,
-    running: JoinSet<(BrokerAddress, Worked, Option<Error>)>,
+    running: JoinSet<(BrokerAddress, WorkerCounts, Option<Error>)>,
     /// Running sessions, each with the sender that ends it; `None` once it was used.
     sessions: HashMap<BrokerAddress, Option<oneshot::Sender<()>>>,
     numbers: SessionNumber,
-    worked: Worked,
+    worked: WorkerCounts,
     refused: Option<Error>,
 }
 
@@ -82,7 +82,7 @@ impl SessionSet {
             running: JoinSet::new(),
             sessions: HashMap::new(),
             numbers: 0,
-            worked: Worked::default(),
+            worked: WorkerCounts::default(),
             refused: None,
         }
     }
@@ -134,7 +134,7 @@ impl SessionLoop {
         self,
         address: BrokerAddress,
         leave: oneshot::Receiver<()>,
-    ) -> (BrokerAddress, Worked, Option<Error>) {
+    ) -> (BrokerAddress, WorkerCounts, Option<Error>) {
         let mut leave = pin!(async {
             // An error means that the worker was dropped: the session ends as well.
             _ = leave.await;

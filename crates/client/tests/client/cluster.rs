@@ -57,7 +57,7 @@ async fn unreachable_addresses_in_the_topology_do_not_stop_a_client() {
     broker.cut();
     assert_eq!(shop.get("a").await.unwrap(), None);
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (2, 0));
+    assert_eq!((worked.acked, worked.unsettled), (2, 0));
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn a_worker_works_for_all_brokers_and_settles_with_the_one_that_delivered(
         assert!(broker.record().acked.iter().all(is_its_own));
     }
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.stale, worked.untold), (300, 0, 0));
+    assert_eq!((worked.acked, worked.stale, worked.unsettled), (300, 0, 0));
     assert!(most.load(Ordering::SeqCst) <= 5, "{most:?} at once");
     for broker in &brokers {
         assert_eq!(broker.record().hellos.len(), 1, "one session each");
@@ -231,7 +231,7 @@ async fn sessions_follow_the_topology() {
     brokers[2].until(|record| record.acked == [2]).await;
     brokers[1].until(|record| record.sessions == 0).await;
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (2, 0));
+    assert_eq!((worked.acked, worked.unsettled), (2, 0));
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn a_broker_with_two_addresses_has_one_session_and_is_found_at_the_other_i
     brokers[1].deliver(delivery(7));
     brokers[1].until(|record| record.acked == [7]).await;
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (1, 0));
+    assert_eq!((worked.acked, worked.unsettled), (1, 0));
 }
 
 #[tokio::test]
@@ -286,7 +286,7 @@ async fn a_broken_session_does_not_delay_other_brokers_and_is_opened_again() {
     brokers[0].deliver(delivery(2));
     brokers[0].until(|record| record.acked.contains(&2)).await;
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (12, 0));
+    assert_eq!((worked.acked, worked.unsettled), (12, 0));
     let acked: BTreeSet<u64> = brokers[1].record().acked.iter().copied().collect();
     assert_eq!(acked, (10..20).collect());
 }

@@ -77,7 +77,7 @@ async fn a_handler_that_outlives_its_stream_is_settled_on_the_next_stream() {
     gate.add_permits(1);
     broker.until(|record| record.acked.contains(&1)).await;
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (2, 0));
+    assert_eq!((worked.acked, worked.unsettled), (2, 0));
     // The ack was sent again: the client cannot know that it arrived before the stream broke.
     assert_eq!(broker.record().acked.iter().filter(|token| **token == 2).count(), 2);
 }
@@ -106,7 +106,7 @@ async fn tokens_of_an_earlier_run_are_not_sent_to_a_restarted_broker() {
     broker.deliver(delivery(2));
     broker.until(|record| !record.acked.is_empty()).await;
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (2, 1));
+    assert_eq!((worked.acked, worked.unsettled), (2, 1));
     assert_eq!(broker.record().acked, [2]);
 }
 
@@ -134,7 +134,7 @@ async fn a_worker_that_stops_settles_everything_it_was_sent() {
         let worked = worker.stop().await.unwrap();
         let record = broker.record();
         assert_eq!(sorted(record.acked.clone()), sorted(record.delivered.clone()));
-        assert_eq!((worked.acked, worked.untold), (record.delivered.len() as u64, 0));
+        assert_eq!((worked.acked, worked.unsettled), (record.delivered.len() as u64, 0));
         assert!(!record.due.is_empty(), "the worker stopped before all deliveries were sent");
     }
 }

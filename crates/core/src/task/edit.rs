@@ -14,7 +14,7 @@ pub enum Edited {
     /// definition.
     SameTimes(Task),
     /// The schedule starts again under the same id: open fires are dropped.
-    Anew(Task),
+    Restarted(Task),
 }
 
 impl Task {
@@ -39,21 +39,21 @@ impl Task {
             let paused = self.state == TaskState::Paused;
             let state = if paused { self.state } else { TaskState::Scheduled };
             let armed = Self { armed_at: Some(now), state, ..task.at_nominal(now.after(*within)) };
-            return Some(Edited::Anew(armed));
+            return Some(Edited::Restarted(armed));
         }
         let series = new.schedule.series()?;
         // The current fire may be one of the new schedule, and not sent yet.
         let next_is = |at: Timestamp| new.schedule.next_at(at.millis_before(1)) == Some(at);
         let cron = matches!(new.schedule, Schedule::Cron { .. });
         if cron && !fired && self.is_fresh() && next_is(self.nominal_at) {
-            return Some(Edited::Anew(task.at_nominal(self.nominal_at)));
+            return Some(Edited::Restarted(task.at_nominal(self.nominal_at)));
         }
         let fires = task.fires.saturating_add(u32::from(begun));
         if series.count.is_some_and(|count| fires > count) {
             return None;
         }
         let first_at = new.schedule.first_at(now)?;
-        Some(Edited::Anew(Self { fires, ..task.at_nominal(first_at) }))
+        Some(Edited::Restarted(Self { fires, ..task.at_nominal(first_at) }))
     }
 
     /// Whether a new definition under the same key edits this task, which then keeps its id,
@@ -86,7 +86,7 @@ mod tests {
 
     fn edited(task: &Task, schedule: Schedule, fired: bool, now: u64) -> Option<u64> {
         let definition = NewTask { schedule, ..NewTask::clone(&task.definition) };
-        let (Edited::SameTimes(edited) | Edited::Anew(edited)) =
+        let (Edited::SameTimes(edited) | Edited::Restarted(edited)) =
             task.edited(definition.into(), fired, at(now))?;
         assert_eq!((edited.id, edited.version), (task.id, task.version.next()));
         Some(edited.nominal_at.as_millis() / 1000)

@@ -36,7 +36,7 @@ impl Task {
 
     /// Whether the task stays after a fire: it is due again, or will be when it is touched.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
+    pub fn recurs(&self) -> bool {
         !matches!(self.definition.schedule, Schedule::Once(_))
     }
 

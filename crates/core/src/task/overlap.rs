@@ -49,7 +49,7 @@ impl Task {
             }
             (_, Some(next)) => {
                 let mut overlapping = self.overlapping.clone();
-                overlapping.push(self.as_aside());
+                overlapping.push(self.as_overlapping());
                 Some(Self { overlapping, ..next })
             }
             (_, None) => None,
@@ -86,14 +86,14 @@ impl Task {
     /// Returns the task after an overlapping fire was settled: without it, or with `again` in its
     /// stead if it is retried.
     #[must_use]
-    pub fn with_aside(&self, nominal_at: Timestamp, again: Option<OverlappingFire>) -> Self {
+    pub fn with_overlapping(&self, nominal_at: Timestamp, again: Option<OverlappingFire>) -> Self {
         let overlapping = self.overlapping_except(nominal_at).chain(again).collect();
         Self { overlapping, ..self.clone() }
     }
 
     /// The current fire as an overlapping one.
     #[must_use]
-    pub fn as_aside(&self) -> OverlappingFire {
+    pub fn as_overlapping(&self) -> OverlappingFire {
         let Self { nominal_at, fire_at, occasion, .. } = *self;
         OverlappingFire { nominal_at, fire_at, attempts: self.attempts.clone(), occasion }
     }
@@ -112,7 +112,7 @@ impl Task {
     /// of its schedule, which `resumes_at` then remembers.
     fn with_current(&self, chosen: OverlappingFire, upcoming: Option<&Self>) -> Self {
         let others = self.overlapping_except(chosen.nominal_at);
-        let overlapping = others.chain([self.as_aside()]).collect();
+        let overlapping = others.chain([self.as_overlapping()]).collect();
         let OverlappingFire { nominal_at, fire_at, attempts, occasion } = chosen;
         let resumes_at = upcoming.map(|next| next.nominal_at).or(self.resumes_at);
         let fires = upcoming.map_or(self.fires, |next| next.fires);
@@ -147,8 +147,8 @@ mod tests {
         let before = three.before_overlapping(at(1)).unwrap();
         assert_eq!((before.fire().id, before.nominal_at), (task.fire().id, at(1)));
         let failed = with_attempt(before, at(1));
-        let again = Task { fire_at: at(3).after(SECOND / 2), ..failed }.as_aside();
-        let three = three.with_aside(at(1), Some(again));
+        let again = Task { fire_at: at(3).after(SECOND / 2), ..failed }.as_overlapping();
+        let three = three.with_overlapping(at(1), Some(again));
         let retry = three.with_next_fire(&[at(2)]).unwrap();
         assert_eq!((retry.nominal_at, retry.resumes_at), (at(1), Some(at(4))));
         assert_eq!((retry.attempts.len(), retry.fires), (1, 4));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use punctual_core::{CRON_BYTES_MAX, Cron, Dst, Timestamp, Zone, every_of};
+use punctual_core::{CRON_BYTES_MAX, Cron, Dst, Timestamp, Zone, parse_every};
 
 fn cron(expression: &str) -> Cron {
     Cron::new(expression, Zone::utc(), Dst::default())
@@ -309,7 +309,7 @@ fn at_every_is_read_as_an_interval() {
         ("* * * * *", None),
         ("", None),
     ] {
-        let got = every_of(text).map(|every| every.map_err(|error| error.to_string()));
+        let got = parse_every(text).map(|every| every.map_err(|error| error.to_string()));
         assert_eq!(got, want.map(|want| want.map_err(str::to_owned)), "{text:?}");
     }
 }

@@ -26,7 +26,7 @@ impl Owner {
         let firing = in_flight.map(Cancelled::Firing).or(claimed);
         // An attempt in flight cannot be called back. A `once` task has nothing else to cancel; any
         // other task gets no further fires and no retry.
-        if let Some(firing) = firing.filter(|_| !task.goes_on()) {
+        if let Some(firing) = firing.filter(|_| !task.recurs()) {
             return self.answer(requester, Ok(Reply::Cancelled(firing)));
         }
         let mut decision = Decision::answering(requester);

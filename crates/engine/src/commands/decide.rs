@@ -27,7 +27,7 @@ impl Owner {
         }
         // The commands that wait for the store already are enough.
         if self.is_store_away() {
-            return call.refuse(&EngineError::Away);
+            return call.refuse(&EngineError::StoreUnavailable);
         }
         for (command, reply) in self.commands.calls.open(call) {
             match command.subject() {
@@ -163,7 +163,7 @@ impl Owner {
             Command::Resume(_) => self.resume(requester, found.task, now),
             Command::Fire(_) => self.fire_manually(requester, found.task, now),
             Command::Redrive { .. } => self.redrive(requester, found, now),
-            Command::Forget { .. } => self.forget(requester, found),
+            Command::DeleteLetter { .. } => self.forget(requester, found),
         }
     }
 

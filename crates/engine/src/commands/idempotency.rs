@@ -71,7 +71,7 @@ impl Owner {
     ) {
         if let Some(bound) = bound {
             let same = bound.definition.labels.get(DIGEST) == Some(&given.digest);
-            let reply = if same { Ok(Reply::Bound) } else { Err(EngineError::OtherOrder) };
+            let reply = if same { Ok(Reply::Bound) } else { Err(EngineError::IdempotencyConflict) };
             return self.answer(requester, reply);
         }
         let Some(id) = self.tenure.next_id(now.after(IDEMPOTENCY_KEPT)) else {
@@ -95,12 +95,12 @@ pub(super) fn recall(
 ) -> Result<Scheduled, EngineError> {
     let label = |name| stored.definition.labels.get(name);
     if label(DIGEST) != Some(&given.digest) {
-        return Err(EngineError::OtherOrder);
+        return Err(EngineError::IdempotencyConflict);
     }
     let id: Option<TaskId> = label(TASK).and_then(|id| id.parse().ok());
     let version = label(VERSION).and_then(|version| version.parse().ok()).map(Version::new);
     let (Some(id), Some(version)) = (id, version) else {
-        return Err(EngineError::OtherOrder);
+        return Err(EngineError::IdempotencyConflict);
     };
     Ok(Scheduled::Created(Task::new(id, Arc::clone(new_task), stored.created_at, version)))
 }

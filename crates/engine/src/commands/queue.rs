@@ -65,9 +65,9 @@ impl QueuedCommand {
                 (LookupDepth::Head, None)
             }
             QueuedWork::Caller(
-                Command::Redrive { fire_id, .. } | Command::Forget { fire_id, .. },
+                Command::Redrive { fire_id, .. } | Command::DeleteLetter { fire_id, .. },
             ) => (LookupDepth::Task, Some(*fire_id)),
-            QueuedWork::Adopt(delivery) => match delivery.stands {
+            QueuedWork::Adopt(delivery) => match delivery.stored_as {
                 StoredAs::Filed => (LookupDepth::Task, None),
                 StoredAs::Claimed { .. } => (LookupDepth::Head, Some(delivery.fire_id)),
             },

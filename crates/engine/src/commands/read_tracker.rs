@@ -33,7 +33,7 @@ impl Scope {
             Change::Settle { was, .. } | Change::Dead { was, .. } => {
                 matches!(was, TaskState::Firing)
             }
-            Change::Forget { .. } => true,
+            Change::DeleteLetter { .. } => true,
             Change::Put(_)
             | Change::Refile { .. }
             | Change::Postpone { .. }

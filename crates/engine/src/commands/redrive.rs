@@ -16,9 +16,9 @@ use crate::owner::Owner;
 impl Owner {
     pub(crate) fn redrive(&mut self, requester: Requester, found: FoundTask, now: Timestamp) {
         let Some(letter) = self.settled_letter(found.letter) else {
-            return self.answer(requester, Err(EngineError::NoLetter));
+            return self.answer(requester, Err(EngineError::DeadLetterNotFound));
         };
-        if letter.task.goes_on() || letter.task.resumes_at.is_some() {
+        if letter.task.recurs() || letter.task.resumes_at.is_some() {
             return self.redrive_as_new_task(letter, requester, now);
         }
         if let Some(task) = found.task {
@@ -50,7 +50,7 @@ impl Owner {
         let definition = NewTask { key: None, schedule, ..NewTask::clone(&letter.task.definition) };
         let task = Task::new(id, definition.into(), now, Version::FIRST);
         let mut decision = Decision::answering(requester);
-        decision.change(Change::Forget { fire_id, namespace });
+        decision.change(Change::DeleteLetter { fire_id, namespace });
         decision.change(Change::Put(task.clone()));
         decision.effects.push(Effect::file(task.clone()));
         decision.replies(Reply::Task(task));
@@ -60,13 +60,13 @@ impl Owner {
     /// Deletes a dead letter.
     pub(crate) fn forget(&mut self, requester: Requester, found: FoundTask) {
         let Some(letter) = self.settled_letter(found.letter) else {
-            return self.answer(requester, Err(EngineError::NoLetter));
+            return self.answer(requester, Err(EngineError::DeadLetterNotFound));
         };
         let fire_id = letter.fire_id();
         let namespace = letter.task.definition.namespace.clone();
         let mut decision = Decision::answering(requester);
-        decision.change(Change::Forget { fire_id, namespace });
-        decision.replies(Reply::Forgotten);
+        decision.change(Change::DeleteLetter { fire_id, namespace });
+        decision.replies(Reply::LetterDeleted);
         self.write(decision);
     }
 

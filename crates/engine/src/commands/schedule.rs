@@ -41,7 +41,7 @@ impl Owner {
             return self.edit(old.clone(), &command, requester, now);
         }
         let Some(fire_at) = command.new_task.schedule.first_at(now) else {
-            return self.answer(requester, Err(EngineError::Never));
+            return self.answer(requester, Err(EngineError::NeverFires));
         };
         let Some(id) = self.tenure.next_id(fire_at) else {
             return self.stop_out_of_ids();
@@ -95,7 +95,7 @@ impl Owner {
         let firing = self.tasks.is_firing(old.id);
         let was = old.state;
         let Some(edited) = old.edited(Arc::clone(&command.new_task), firing, now) else {
-            return self.answer(requester, Err(EngineError::Never));
+            return self.answer(requester, Err(EngineError::NeverFires));
         };
         let mut decision = Decision::answering(requester);
         let task = match edited {
@@ -107,7 +107,7 @@ impl Owner {
                 decision.effects.push(effect);
                 task
             }
-            Edited::Anew(task) => {
+            Edited::Restarted(task) => {
                 let ended = matches!(was, TaskState::Done | TaskState::Dead);
                 let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
                 let begun =
@@ -141,7 +141,7 @@ impl Owner {
             }
             (Condition::Version(_), None) => Some(EngineError::NotFound),
             (Condition::Version(wanted), Some(task)) if task.version != wanted => {
-                Some(EngineError::OtherVersion(task.version))
+                Some(EngineError::VersionMismatch(task.version))
             }
             _ => None,
         }

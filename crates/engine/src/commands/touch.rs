@@ -9,7 +9,7 @@ use punctual_store::{Change, Head};
 use crate::commands::lookup::FoundTask;
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::call::Requester;
-use crate::handle::command::{Command, Push};
+use crate::handle::command::{Command, TouchTo};
 use crate::handle::error::EngineError;
 use crate::handle::reply::Reply;
 use crate::owner::Owner;
@@ -17,7 +17,7 @@ use crate::owner::Owner;
 impl Owner {
     pub(crate) fn touch(
         &mut self,
-        push: Push,
+        push: TouchTo,
         requester: Requester,
         found: FoundTask,
         now: Timestamp,
@@ -54,7 +54,7 @@ impl Owner {
     }
 
     /// Returns the new due time, or why the task cannot be touched.
-    fn touched_due(&self, head: &Head, push: Push) -> Result<Due, EngineError> {
+    fn touched_due(&self, head: &Head, push: TouchTo) -> Result<Due, EngineError> {
         let watch = matches!(head.schedule, Schedule::Watch { .. });
         if self.tasks.is_firing(head.id) && !watch {
             let attempt = self.tasks.get(head.id).map(|loaded| loaded.task().attempt_next());
@@ -64,10 +64,10 @@ impl Owner {
             return Err(EngineError::Paused);
         }
         match (push, &head.schedule) {
-            (_, Schedule::Every { .. } | Schedule::Cron { .. }) => Err(EngineError::NoTouch),
-            (Push::To(due), _) => Ok(due),
-            (Push::Within, Schedule::Watch { within, .. }) => Ok(Due::In(*within)),
-            (Push::Within, Schedule::Once(_)) => Err(EngineError::NoWatch),
+            (_, Schedule::Every { .. } | Schedule::Cron { .. }) => Err(EngineError::NotTouchable),
+            (TouchTo::To(due), _) => Ok(due),
+            (TouchTo::Within, Schedule::Watch { within, .. }) => Ok(Due::In(*within)),
+            (TouchTo::Within, Schedule::Once(_)) => Err(EngineError::NotAWatch),
         }
     }
 

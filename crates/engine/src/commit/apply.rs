@@ -66,7 +66,7 @@ impl Owner {
             (Err(error @ StoreError::Full { .. }), None) if self.writer.may_grow_late() => {
                 self.stop(error);
             }
-            (Err(StoreError::Full { room, .. }), None) => self.refuse_growth(room, now),
+            (Err(StoreError::Full { resource, .. }), None) => self.refuse_growth(resource, now),
             (Err(StoreError::Unavailable(_)), _) => {
                 self.writer.unavailable();
                 self.send_again(now);

@@ -86,7 +86,7 @@ impl ChangeSubjects {
             }
             Change::Settle { next, .. } => (next.as_ref(), None),
             Change::Dead { letter, next, .. } => (Some(&letter.task), next.as_ref()),
-            Change::Postpone { .. } | Change::Forget { .. } => (None, None),
+            Change::Postpone { .. } | Change::DeleteLetter { .. } => (None, None),
         };
         for task in one.into_iter().chain(other) {
             self.tasks.insert(task.id);

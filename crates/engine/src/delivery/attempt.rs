@@ -69,7 +69,7 @@ impl Delivery {
 /// else moves a `once` task without attempts behind its nominal time. A redrive within the
 /// millisecond of the nominal time counts as a first attempt, which it may: it is not late.
 fn is_redriven(task: &Task) -> bool {
-    !task.goes_on() && task.attempts.is_empty() && task.fire_at > task.due_at()
+    !task.recurs() && task.attempts.is_empty() && task.fire_at > task.due_at()
 }
 
 /// What a courier reports about a delivery.

@@ -104,7 +104,7 @@ impl Owner {
             return self.tasks.overlapping_returned(id, nominal_at);
         };
         let was = task.state;
-        let without = task.with_aside(nominal_at, None);
+        let without = task.with_overlapping(nominal_at, None);
         let (change, updated) = match end_attempt(before, report.fired_at, outcome, now) {
             AttemptEnd::Done(before) => {
                 let record = FireRecord::of(&before, FireEnd::Done, now);
@@ -112,8 +112,8 @@ impl Owner {
                 (Change::Settle { record, next, was }, without)
             }
             AttemptEnd::Retry(before, fire_at) => {
-                let retry = Task { fire_at, ..before }.as_aside();
-                let task = task.with_aside(nominal_at, Some(retry));
+                let retry = Task { fire_at, ..before }.as_overlapping();
+                let task = task.with_overlapping(nominal_at, Some(retry));
                 (Change::Refile { task: task.clone().earliest(), was }, task)
             }
             AttemptEnd::Dead(letter) => {
@@ -155,7 +155,7 @@ impl Owner {
             AttemptEnd::Dead(letter) => Change::Dead { letter, next: None, was },
         };
         let mut decision = Decision::own(change, Effect::ReleaseClaim(fire_id));
-        decision.changes.insert(0, Change::Forget { fire_id, namespace }.into());
+        decision.changes.insert(0, Change::DeleteLetter { fire_id, namespace }.into());
         self.write(decision);
     }
 
@@ -177,7 +177,7 @@ impl Owner {
         if successor.is_some() || self.deliveries.claims.is_key_reused(fire_id) {
             let namespace = task.definition.namespace.clone();
             let record = FireRecord::of(&task, FireEnd::Replaced, now);
-            decision.change(Change::Forget { fire_id, namespace });
+            decision.change(Change::DeleteLetter { fire_id, namespace });
             decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
         } else {
             decision.change(Change::Redrive { fire_id, task: task.clone() });

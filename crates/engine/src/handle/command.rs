@@ -37,7 +37,7 @@ pub enum Command {
     /// Read a task.
     Get(Subject),
     /// Move the next fire of a task.
-    Touch(Subject, Push),
+    Touch(Subject, TouchTo),
     /// Stop firing a task until it is resumed.
     Pause(Subject),
     /// Fire a paused task again.
@@ -52,7 +52,7 @@ pub enum Command {
         fire_id: FireId,
     },
     /// Delete a dead letter.
-    Forget {
+    DeleteLetter {
         /// The letter must belong to this namespace.
         namespace: Namespace,
         /// The fire that the letter is about.
@@ -83,7 +83,7 @@ impl Command {
             | Self::Resume(subject)
             | Self::Fire(subject)
             | Self::Redrive { subject, .. } => Some(subject.clone()),
-            Self::Forget { namespace, fire_id } => {
+            Self::DeleteLetter { namespace, fire_id } => {
                 Some(Subject::Id(namespace.clone(), fire_id.task))
             }
         }
@@ -136,7 +136,7 @@ pub enum Condition {
 
 /// Where a touch moves the next fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Push {
+pub enum TouchTo {
     /// By the duration of the watch's schedule.
     Within,
     /// To a time that the caller gives.

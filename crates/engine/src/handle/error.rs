@@ -11,16 +11,16 @@ pub enum EngineError {
     NotFound,
     /// The dead letter does not exist, or the outcome of its fire is not known yet.
     #[error("no such dead letter")]
-    NoLetter,
+    DeadLetterNotFound,
     /// The command was to create a task only, and there is one.
     #[error("the key names a task already")]
     Exists(Box<Task>),
     /// The command was for another version of the task.
     #[error("the task is at version {}", .0.get())]
-    OtherVersion(Version),
+    VersionMismatch(Version),
     /// The idempotency key was used for a task with another definition.
     #[error("the idempotency key was used for another task")]
-    OtherOrder,
+    IdempotencyConflict,
     /// The task cannot be changed while this attempt is in flight.
     #[error("attempt {} of the task is in flight; retry when it has ended", .0.get())]
     Firing(AttemptNo),
@@ -29,13 +29,13 @@ pub enum EngineError {
     Paused,
     /// A `once` task can only be touched with a time.
     #[error("the task is not a watch: give `in` or `at`")]
-    NoWatch,
+    NotAWatch,
     /// A cron or interval task cannot be touched.
     #[error("cron and interval tasks cannot be touched; replace the schedule, or fire it now")]
-    NoTouch,
+    NotTouchable,
     /// The schedule has no fire time left.
     #[error("the schedule has no fire time after now")]
-    Never,
+    NeverFires,
     /// Too many commands are pending.
     #[error("too many commands are pending; retry later")]
     Busy,
@@ -48,7 +48,7 @@ pub enum EngineError {
     Stopped,
     /// Nothing was done: the store is unavailable.
     #[error("the store is unavailable; nothing was done")]
-    Away,
+    StoreUnavailable,
     /// The owner ended while the command was pending.
     #[error("it is not known whether the command was carried out")]
     Lost,

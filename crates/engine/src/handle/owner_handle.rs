@@ -71,7 +71,7 @@ impl OwnerHandle {
     }
 
     /// Sets how many deliveries the workers of a queue take at once, those in flight included.
-    pub fn give_room(&self, namespace: Namespace, queue: Queue, capacity: usize) {
+    pub fn set_capacity(&self, namespace: Namespace, queue: Queue, capacity: usize) {
         let _ = self.send(Event::Capacity { namespace, queue, capacity });
     }
 

@@ -22,8 +22,8 @@ pub enum Reply {
         /// The new version.
         version: Version,
     },
-    /// To [`Command::Forget`](crate::Command::Forget).
-    Forgotten,
+    /// To [`Command::DeleteLetter`](crate::Command::DeleteLetter).
+    LetterDeleted,
 }
 
 /// The reply to [`Command::Schedule`](crate::Command::Schedule).

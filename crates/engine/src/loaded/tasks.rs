@@ -256,7 +256,7 @@ impl LoadedTasks {
 
     /// Counts a fire of a task as in flight at another broker. Returns the definition; `None` if
     /// the task has no such attempt.
-    pub(crate) fn adopt(&mut self, task: Task, delivery: &InFlight) -> Option<Arc<NewTask>> {
+    pub(crate) fn inherit(&mut self, task: Task, delivery: &InFlight) -> Option<Arc<NewTask>> {
         let (id, at) = (task.id, delivery.fire_id.nominal_at);
         let held = self.get(id).map(|loaded| loaded.task.clone());
         let task = with_open_fire(held.unwrap_or(task), at)?;

@@ -75,8 +75,8 @@ impl Owner {
         let filed = filed
             .map(|(task, fired_at)| self.describe_in_flight(&task, fired_at, StoredAs::Filed, now));
         let claimed = self.deliveries.claims().map(|(claim, key_reused)| {
-            let stands = StoredAs::Claimed { task_continues: claim.task_continues, key_reused };
-            self.describe_in_flight(&claim.task, claim.fired_at, stands, now)
+            let stored_as = StoredAs::Claimed { task_continues: claim.task_continues, key_reused };
+            self.describe_in_flight(&claim.task, claim.fired_at, stored_as, now)
         });
         // Deliveries whose lookup has not been answered are passed on as they were received.
         filed.chain(claimed).chain(self.commands.adoptions().cloned()).collect()
@@ -86,7 +86,7 @@ impl Owner {
         &self,
         task: &Task,
         fired_at: Timestamp,
-        stands: StoredAs,
+        stored_as: StoredAs,
         now: Timestamp,
     ) -> InFlight {
         let (fire_id, namespace) = (task.fire().id, task.definition.namespace.clone());
@@ -95,6 +95,6 @@ impl Owner {
         let inherited = self.deliveries.inherited_times(fire_id);
         let (fired_at, until) = inherited.unwrap_or_else(|| (fired_at, own_end()));
         let attempt = task.attempt_next();
-        InFlight { fire_id, namespace, attempt, fired_at, until, stands }
+        InFlight { fire_id, namespace, attempt, fired_at, until, stored_as }
     }
 }

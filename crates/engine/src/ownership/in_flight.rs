@@ -32,7 +32,7 @@ pub struct InFlight {
     /// a courier that gave a worker more time has a later value.
     pub until: Timestamp,
     /// How the store has the fire.
-    pub stands: StoredAs,
+    pub stored_as: StoredAs,
 }
 
 /// How the store has a fire that is in flight.

@@ -16,7 +16,7 @@ use crate::ownership::in_flight::{InFlight, StoredAs};
 
 impl Owner {
     /// Takes over deliveries that are in flight at another broker. Must come before any event.
-    pub fn adopt(&mut self, in_flight: Vec<InFlight>) {
+    pub fn inherit(&mut self, in_flight: Vec<InFlight>) {
         self.deliveries.expect_inherited(in_flight.len());
         in_flight.into_iter().for_each(|delivery| self.queue_adoption(delivery));
     }
@@ -34,10 +34,10 @@ impl Owner {
     /// Counts a delivery as in flight, now that the store was asked about its fire. A fire that the
     /// store does not have any more is dropped.
     pub(crate) fn adopt_one(&mut self, delivery: &InFlight, found: FoundTask, now: Timestamp) {
-        let definition = match delivery.stands {
+        let definition = match delivery.stored_as {
             // The same delivery was handed over twice.
             _ if self.deliveries.is_inherited(delivery.fire_id) => None,
-            StoredAs::Filed => found.task.and_then(|task| self.tasks.adopt(task, delivery)),
+            StoredAs::Filed => found.task.and_then(|task| self.tasks.inherit(task, delivery)),
             StoredAs::Claimed { task_continues, key_reused } => {
                 let letter = found.letter.filter(|letter| letter.reason == DeadReason::Unknown);
                 letter.map(|letter| {

@@ -66,7 +66,7 @@ where
     );
     thread::Builder::new().name(ownership.partition.to_string()).spawn(move || {
         let mut owner = Owner::new(ownership, config, clock.now());
-        owner.adopt(in_flight);
+        owner.inherit(in_flight);
         let end = run(owner, &received, &executor, clock.as_ref());
         let (partition, orphans) = (ownership.partition, executor.orphans().clone());
         // The end is announced only after the store is released and the executor's sender is gone.

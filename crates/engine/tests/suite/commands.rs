@@ -7,13 +7,13 @@ use punctual_core::{
     AttemptNo, Due, FireEnd, Guarantee, NewTask, Outcome, RetryPolicy, TaskState, Version,
 };
 use punctual_engine::{
-    Call, Cancelled, Command, Condition, EngineError, Event, Push, Reply, ScheduleCommand,
-    Scheduled,
+    Call, Cancelled, Command, Condition, EngineError, Event, Reply, ScheduleCommand, Scheduled,
+    TouchTo,
 };
 use punctual_store::TaskStore;
 
-fn to(duration: std::time::Duration) -> Push {
-    Push::To(Due::In(duration))
+fn to(duration: std::time::Duration) -> TouchTo {
+    TouchTo::To(Due::In(duration))
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_task_that_cannot_be_touched_says_why() {
     let mut fixture = OwnerFixture::new();
     assert_eq!(fixture.touch(key("order"), to(secs(1))), Err(EngineError::NotFound));
     fixture.schedule(keyed("order", secs(5)));
-    assert_eq!(fixture.touch(key("order"), Push::Within), Err(EngineError::NoWatch));
+    assert_eq!(fixture.touch(key("order"), TouchTo::Within), Err(EngineError::NotAWatch));
     fixture.task(Command::Pause(key("order"))).unwrap();
     assert_eq!(fixture.touch(key("order"), to(secs(1))), Err(EngineError::Paused));
     fixture.task(Command::Resume(key("order"))).unwrap();
@@ -178,7 +178,7 @@ fn a_redriven_letter_fires_again_under_its_fire_id() {
     assert_eq!(fixture.in_flight.len(), 1);
     assert_eq!((fixture.in_flight[0].fire_id, fixture.in_flight[0].attempt.get()), (fire_id, 1));
     let again = fixture.task(Command::Redrive { subject, fire_id });
-    assert_eq!(again, Err(EngineError::NoLetter), "once");
+    assert_eq!(again, Err(EngineError::DeadLetterNotFound), "once");
     fixture.report(Outcome::Acked);
     fixture.run();
     let counts = fixture.counts();
@@ -229,13 +229,13 @@ fn a_letter_whose_key_names_another_task_now_is_not_redriven() {
 fn a_letter_is_deleted_once() {
     let mut fixture = OwnerFixture::new();
     let letter = dead_letter(&mut fixture, once(secs(1)));
-    let forget = || Command::Forget { namespace: shop(), fire_id: letter.fire_id() };
-    let forgotten = |reply| matches!(reply, Reply::Forgotten).then_some(());
+    let forget = || Command::DeleteLetter { namespace: shop(), fire_id: letter.fire_id() };
+    let forgotten = |reply| matches!(reply, Reply::LetterDeleted).then_some(());
     let mut first = fixture.send(forget(), forgotten);
     let mut second = fixture.send(forget(), forgotten);
     fixture.run();
     assert_eq!(first.try_recv().unwrap(), Ok(()));
-    assert_eq!(second.try_recv().unwrap(), Err(EngineError::NoLetter));
+    assert_eq!(second.try_recv().unwrap(), Err(EngineError::DeadLetterNotFound));
     assert_eq!(fixture.counts().dead_letters, 0);
 }
 
@@ -247,7 +247,7 @@ fn the_claim_of_a_fire_in_flight_is_not_a_letter() {
     fixture.advance(secs(1));
     assert_eq!(fixture.in_flight.len(), 1);
     let redrive = Command::Redrive { subject: key("order"), fire_id: task.fire().id };
-    assert_eq!(fixture.task(redrive), Err(EngineError::NoLetter), "it may still arrive");
+    assert_eq!(fixture.task(redrive), Err(EngineError::DeadLetterNotFound), "it may still arrive");
     let pause = fixture.task(Command::Pause(id(&task)));
     assert!(matches!(pause, Err(EngineError::Firing(_))), "{pause:?}");
 }

@@ -13,7 +13,7 @@ use punctual_core::{
     Backoff, DeadReason, Due, FireEnd, Guarantee, Jitter, NewTask, Outcome, RetryPolicy, Task,
     TaskId, Timestamp,
 };
-use punctual_engine::{Cancelled, Command, Condition, Delivery, Push, Scheduled, Subject};
+use punctual_engine::{Cancelled, Command, Condition, Delivery, Scheduled, Subject, TouchTo};
 use punctual_store::TaskStore;
 use tokio::sync::oneshot::error::TryRecvError;
 
@@ -179,7 +179,7 @@ impl GuaranteeScenario {
 
     fn touch(&mut self) {
         let Some(id) = self.any_expected() else { return };
-        let push = Push::To(Due::In(secs(self.rng.below(90))));
+        let push = TouchTo::To(Due::In(secs(self.rng.below(90))));
         let answer = self.fixture.send_touch(Subject::Id(shop(), id), push);
         self.touching.push((id, answer));
     }

@@ -46,7 +46,7 @@ fn the_next_owner_does_not_send_a_delivery_in_flight_again() {
     fixture.report(Outcome::Acked);
     fixture.run();
     assert_eq!(end_of(&fixture, &task), FireEnd::Done);
-    assert_eq!((fixture.gauges().inflight, fixture.counts().done), (0, 1));
+    assert_eq!((fixture.gauges().in_flight, fixture.counts().done), (0, 1));
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn a_delivery_that_is_never_reported_expires_at_the_next_owner() {
     // A report of the first attempt changes nothing now.
     fixture.report_at(0, Outcome::Acked);
     fixture.run();
-    assert_eq!(fixture.gauges().inflight, 1);
+    assert_eq!(fixture.gauges().in_flight, 1);
     fixture.report(Outcome::Acked);
     fixture.run();
-    assert_eq!((fixture.gauges().inflight, fixture.counts().done), (0, 1));
+    assert_eq!((fixture.gauges().in_flight, fixture.counts().done), (0, 1));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_report_that_arrives_during_the_last_write_is_passed_on() {
     for task in &tasks {
         assert_eq!(end_of(&fixture, task), FireEnd::Done);
     }
-    assert_eq!((fixture.sent.len(), fixture.gauges().inflight), (2, 0));
+    assert_eq!((fixture.sent.len(), fixture.gauges().in_flight), (2, 0));
 }
 
 #[test]
@@ -189,11 +189,15 @@ fn an_at_most_once_fire_gets_its_true_outcome_after_a_hand_over() {
         assert_eq!(end_of(&fixture, &task), FireEnd::Dead(DeadReason::Unknown));
         assert_eq!((fixture.gauges().claimed, fixture.gauges().firing), (1, 0));
         let redrive = Command::Redrive { subject: key("order"), fire_id };
-        assert_eq!(fixture.task(redrive), Err(EngineError::NoLetter), "it may still arrive");
+        assert_eq!(
+            fixture.task(redrive),
+            Err(EngineError::DeadLetterNotFound),
+            "it may still arrive"
+        );
         fixture.report(outcome);
         fixture.advance(secs(60));
         assert_eq!((end_of(&fixture, &task), fixture.sent.len()), (end, 1));
-        assert_eq!((fixture.gauges().claimed, fixture.gauges().inflight), (0, 0));
+        assert_eq!((fixture.gauges().claimed, fixture.gauges().in_flight), (0, 0));
         assert_eq!(fixture.counts().accepted(), 1);
     }
 }
@@ -227,7 +231,7 @@ fn an_at_most_once_series_continues_at_the_next_owner() {
     fixture.advance(secs(10));
     assert_eq!(fixture.in_flight.len(), 1);
     fixture.hand_over();
-    assert_eq!(fixture.gauges().claimed_aside, 1);
+    assert_eq!(fixture.gauges().claimed_overlapping, 1);
     fixture.report(Outcome::Acked);
     fixture.advance(secs(10));
     fixture.report(Outcome::Acked);
@@ -245,7 +249,7 @@ fn overlapping_fires_are_all_in_flight_at_the_next_owner() {
     fixture.advance(secs(6));
     assert_eq!(fixture.in_flight.len(), 3, "the store has the first only");
     fixture.hand_over();
-    assert_eq!((fixture.gauges().inflight, fixture.gauges().firing), (3, 1));
+    assert_eq!((fixture.gauges().in_flight, fixture.gauges().firing), (3, 1));
     fixture.report_at(1, Outcome::Acked);
     fixture.hand_over();
     fixture.advance(secs(3));
@@ -277,13 +281,13 @@ fn inherited_deliveries_of_unknown_fires_are_dropped_and_so_are_their_reports() 
     let (attempt, fired_at) = (AttemptNo::new(2), fixture.now);
     let until = fired_at.after(secs(60));
     let delivery =
-        |stands| InFlight { fire_id, namespace: shop(), attempt, fired_at, until, stands };
+        |stored_as| InFlight { fire_id, namespace: shop(), attempt, fired_at, until, stored_as };
     let claimed = StoredAs::Claimed { task_continues: false, key_reused: false };
     fixture.crash();
-    fixture.owner.adopt(vec![delivery(StoredAs::Filed), delivery(claimed), delivery(claimed)]);
+    fixture.owner.inherit(vec![delivery(StoredAs::Filed), delivery(claimed), delivery(claimed)]);
     fixture.run();
     assert_eq!(
-        fixture.gauges().inflight,
+        fixture.gauges().in_flight,
         0,
         "the task is at another attempt, and there is no letter"
     );

@@ -22,10 +22,10 @@ fn a_bound_idempotency_key_allows_no_other_task_for_a_day() {
     let mut fixture = OwnerFixture::new();
     assert_eq!(bind(&mut fixture, "keyed"), Ok(()));
     assert_eq!(bind(&mut fixture, "keyed"), Ok(()), "again");
-    assert_eq!(bind(&mut fixture, "other"), Err(EngineError::OtherOrder));
+    assert_eq!(bind(&mut fixture, "other"), Err(EngineError::IdempotencyConflict));
     fixture.crash();
     assert_eq!(bind(&mut fixture, "keyed"), Ok(()), "after a crash");
-    assert_eq!(bind(&mut fixture, "other"), Err(EngineError::OtherOrder));
+    assert_eq!(bind(&mut fixture, "other"), Err(EngineError::IdempotencyConflict));
     // A task without a key has its receipt under the same key.
     let (new_task, condition) = (once(secs(1)).into(), Condition::Always);
     let command = ScheduleCommand { new_task, condition, receipt: Some(receipt("keyless")) };
@@ -35,7 +35,7 @@ fn a_bound_idempotency_key_allows_no_other_task_for_a_day() {
     });
     fixture.run();
     let refused: Result<Scheduled, _> = pending.try_recv().unwrap();
-    assert_eq!(refused, Err(EngineError::OtherOrder));
+    assert_eq!(refused, Err(EngineError::IdempotencyConflict));
     assert_eq!(fixture.counts().accepted(), 0, "a binding is not counted as a task");
     fixture.advance(secs(86_400));
     assert!(fixture.in_flight.is_empty(), "nor is it sent");
@@ -64,7 +64,7 @@ fn a_task_is_created_once_under_an_idempotency_key_even_after_it_has_fired() {
         };
         let Ok(Scheduled::Created(first)) = ask(&mut fixture, "same") else { panic!() };
         assert_eq!(ask(&mut fixture, "same"), Ok(Scheduled::Created(first.clone())));
-        assert_eq!(ask(&mut fixture, "other"), Err(EngineError::OtherOrder));
+        assert_eq!(ask(&mut fixture, "other"), Err(EngineError::IdempotencyConflict));
         fixture.advance(secs(1));
         assert_eq!(fixture.in_flight.len(), 1, "created once");
         fixture.report(Outcome::Acked);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual_core::{Due, Guarantee, NewTask};
-use punctual_engine::{Command, Condition, EngineError, Push};
+use punctual_engine::{Command, Condition, EngineError, TouchTo};
 use punctual_store::TaskStore;
 
 use crate::fixture::{OwnerFixture, PARTITION, StoreFault, key, keyed, millis, once, ready, secs};
@@ -40,7 +40,7 @@ fn a_refused_command_takes_the_later_ones_about_its_task_with_it() {
     let mut fixture = OwnerFixture::new();
     fixture.set_lease(LEASE);
     fixture.schedule(keyed("order", secs(60)));
-    let mut touched = fixture.send_touch(key("order"), Push::To(Due::In(secs(90))));
+    let mut touched = fixture.send_touch(key("order"), TouchTo::To(Due::In(secs(90))));
     let mut shown = fixture.send_for_task(Command::Get(key("order")));
     fixture.act();
     // The lookup is answered when the lease is over.

@@ -229,10 +229,10 @@ fn a_schedule_command_checks_its_condition() {
     assert_eq!(schedule(other), Err(EngineError::NotFound));
     assert!(matches!(schedule(Condition::Absent), Ok(Scheduled::Created(_))));
     assert!(matches!(schedule(Condition::Absent), Err(EngineError::Exists(_))));
-    assert_eq!(schedule(other), Err(EngineError::OtherVersion(Version::FIRST)));
+    assert_eq!(schedule(other), Err(EngineError::VersionMismatch(Version::FIRST)));
     let same = Condition::Version(Version::FIRST);
     assert!(matches!(schedule(same), Ok(Scheduled::Replaced(_))));
-    assert_eq!(schedule(same), Err(EngineError::OtherVersion(Version::new(2))));
+    assert_eq!(schedule(same), Err(EngineError::VersionMismatch(Version::new(2))));
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn while_the_store_is_unavailable_calls_are_refused_at_once() {
     fixture.run();
     assert!(first.try_recv().is_err(), "its batch may have reached the store");
     let mut second = fixture.send_schedule(once(secs(5)), Condition::Always);
-    assert_eq!(second.try_recv().unwrap(), Err(EngineError::Away));
+    assert_eq!(second.try_recv().unwrap(), Err(EngineError::StoreUnavailable));
     fixture.fault = StoreFault::None;
     fixture.advance(secs(1));
     assert!(matches!(first.try_recv(), Ok(Ok(Scheduled::Created(_)))));

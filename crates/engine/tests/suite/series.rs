@@ -9,8 +9,8 @@ use punctual_core::{
     Payload, RetryPolicy, Schedule, Series, SkipReason, Task, TaskKey, TaskState, Timestamp,
 };
 use punctual_engine::{
-    Cancelled, Command, Condition, Delivery, EngineError, Event, Push, Receipt, Reply,
-    ScheduleCommand, Scheduled,
+    Cancelled, Command, Condition, Delivery, EngineError, Event, Receipt, Reply, ScheduleCommand,
+    Scheduled, TouchTo,
 };
 use punctual_store::TaskStore;
 
@@ -75,7 +75,7 @@ fn fires_may_overlap_and_a_failed_one_is_retried_among_the_others() {
     fixture.advance(secs(3));
     assert_eq!(nominal(&fixture.in_flight), [1, 2, 3], "nothing waits for the first");
     let gauges = fixture.gauges();
-    assert_eq!((gauges.inflight, gauges.firing), (3, 1), "three deliveries of one task");
+    assert_eq!((gauges.in_flight, gauges.firing), (3, 1), "three deliveries of one task");
     fixture.report_at(0, failed());
     fixture.run();
     fixture.report_at(0, Outcome::Acked);
@@ -193,7 +193,7 @@ fn an_edit_takes_effect_at_once_under_the_same_id() {
     let over = Series { ends_at: Some(START), ..Series::default() };
     let mut answer = fixture.send_schedule(every(secs(3), over), Condition::Always);
     fixture.run();
-    assert_eq!(answer.try_recv().unwrap().unwrap_err(), EngineError::Never);
+    assert_eq!(answer.try_recv().unwrap().unwrap_err(), EngineError::NeverFires);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn an_at_most_once_series_continues_while_a_fire_is_in_flight() {
     fixture.advance(secs(3));
     assert_eq!(nominal(&fixture.in_flight), [1, 2, 3]);
     let gauges = fixture.gauges();
-    assert_eq!((gauges.firing, gauges.claimed, gauges.claimed_aside), (0, 0, 3));
+    assert_eq!((gauges.firing, gauges.claimed, gauges.claimed_overlapping), (0, 0, 3));
     fixture.report_at(1, Outcome::Acked);
     fixture.run();
     // The third was not sent; the task is at a later fire.
@@ -309,7 +309,7 @@ fn a_watch_fires_once_when_it_is_silent_and_again_after_a_touch() {
     let task = fixture.schedule(watch(false));
     for _ in 0..5 {
         fixture.advance(secs(9));
-        fixture.touch(key("w"), Push::Within).unwrap();
+        fixture.touch(key("w"), TouchTo::Within).unwrap();
     }
     assert!(fixture.sent.is_empty());
     fixture.advance(secs(100));
@@ -318,7 +318,7 @@ fn a_watch_fires_once_when_it_is_silent_and_again_after_a_touch() {
     assert_eq!(fixture.get(key("w")).unwrap().state, TaskState::Done);
     assert_eq!(fixture.owner.loaded(), 0);
     fixture.advance(secs(1000));
-    let until = fixture.touch(key("w"), Push::Within).unwrap();
+    let until = fixture.touch(key("w"), TouchTo::Within).unwrap();
     assert_eq!(fixture.get(key("w")).unwrap().state, TaskState::Scheduled);
     fixture.advance(secs(11));
     assert_eq!((fixture.sent.len(), fixture.sent[1].fire_at), (2, until));
@@ -334,7 +334,7 @@ fn a_watch_touched_in_flight_is_armed_and_fires_on_return() {
     let mut fixture = OwnerFixture::new();
     fixture.schedule(watch(true));
     fixture.advance(secs(10));
-    let until = fixture.touch(key("w"), Push::Within).unwrap();
+    let until = fixture.touch(key("w"), TouchTo::Within).unwrap();
     assert_eq!(seconds(until), 20);
     // The attempt fails, and no retry is needed any more.
     fixture.report(failed());
@@ -343,13 +343,13 @@ fn a_watch_touched_in_flight_is_armed_and_fires_on_return() {
     assert_eq!(occasions, [Occasion::Due, Occasion::Return]);
     // Touches continue while the return is delivered.
     fixture.advance(secs(5));
-    fixture.touch(key("w"), Push::Within).unwrap();
+    fixture.touch(key("w"), TouchTo::Within).unwrap();
     ack_all(&mut fixture);
     assert_eq!(seconds(fixture.get(key("w")).unwrap().fire_at), 25);
     fixture.advance(secs(11));
     assert_eq!(fixture.sent.len(), 3);
     // After a crash, the fire for silence is not sent again.
-    fixture.touch(key("w"), Push::To(Due::In(secs(30)))).unwrap();
+    fixture.touch(key("w"), TouchTo::To(Due::In(secs(30)))).unwrap();
     fixture.crash();
     fixture.advance(millis(1));
     assert_eq!(fixture.sent.last().unwrap().occasion, Occasion::Return);
@@ -359,7 +359,7 @@ fn a_watch_touched_in_flight_is_armed_and_fires_on_return() {
 fn a_series_cannot_be_touched() {
     let mut fixture = OwnerFixture::new();
     fixture.schedule(every(secs(1), Series::default()));
-    for push in [Push::Within, Push::To(Due::In(secs(5)))] {
-        assert_eq!(fixture.touch(key("s"), push).unwrap_err(), EngineError::NoTouch);
+    for push in [TouchTo::Within, TouchTo::To(Due::In(secs(5)))] {
+        assert_eq!(fixture.touch(key("s"), push).unwrap_err(), EngineError::NotTouchable);
     }
 }

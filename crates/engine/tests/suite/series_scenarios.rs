@@ -16,7 +16,7 @@ use punctual_core::{
     Occasion, Outcome, Overlap, Payload, RetryPolicy, Schedule, Series, Task, TaskId, TaskState,
     Timestamp,
 };
-use punctual_engine::{Command, Condition, Push};
+use punctual_engine::{Command, Condition, TouchTo};
 use punctual_store::TaskStore;
 
 const SEEDS_DEFAULT: u64 = 200;
@@ -197,7 +197,7 @@ impl SeriesScenario {
     fn touch(&mut self) {
         self.take_replies();
         self.in_doubt = true;
-        let answer = self.fixture.send_touch(key("w"), Push::Within);
+        let answer = self.fixture.send_touch(key("w"), TouchTo::Within);
         self.touching = Some(answer);
     }
 

@@ -80,12 +80,12 @@ async fn start_with(
     let (sender, deliveries) = mpsc::unbounded_channel();
     let courier = Arc::new(ChannelCourier(sender));
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, keeps_batches: false };
+    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: false };
     let (ownership, orphans) = (acquired.unwrap(), OrphanReports::to(orphans));
     let clocked = Arc::clone(&clock);
     let (owner, stopped) =
         spawn(ownership, in_flight, store, courier, clocked, config, orphans).unwrap();
-    owner.give_room(shop(), Queue::new("orders").unwrap(), 8);
+    owner.set_capacity(shop(), Queue::new("orders").unwrap(), 8);
     RunningOwner { clock, owner, stopped, orphans: orphans_received, deliveries }
 }
 
@@ -219,7 +219,7 @@ async fn past_its_lease_an_owner_refuses_calls_until_the_lease_is_extended() {
     let ownership = Ownership { until: clock.now().after(HOUR), ..acquired.unwrap() };
     let (sender, _deliveries) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, keeps_batches: true };
+    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
     let (courier, orphans) = (Arc::new(ChannelCourier(sender)), OrphanReports::none());
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::fixture::{OwnerFixture, id, keyed, once, secs};
 use punctual_core::{Due, HttpTarget, Method, NewTask, Target, Task};
 use punctual_engine::{
-    Action, Call, Cancelled, Command, Condition, EngineError, Event, Push, Reply, ScheduleCommand,
+    Action, Call, Cancelled, Command, Condition, EngineError, Event, Reply, ScheduleCommand,
+    TouchTo,
 };
 
 const DUE: usize = 5000;
@@ -61,7 +62,7 @@ fn a_due_task_that_is_cancelled_or_moved_before_its_turn_does_not_fire() {
         fixture.in_flight.iter().map(|delivery| delivery.fire_id.task).collect();
     let mut left = due.iter().filter(|task| !fired.contains(&task.id)).rev();
     let (cancelled, moved) = (left.next().unwrap(), left.next().unwrap());
-    let push = Push::To(Due::In(secs(60)));
+    let push = TouchTo::To(Due::In(secs(60)));
     let commands = vec![Command::Cancel(id(cancelled)), Command::Touch(id(moved), push)];
     let (call, mut replies) = Call::new(commands);
     fixture.owner.on(Event::Call(call), fixture.now);

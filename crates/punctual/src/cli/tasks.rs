@@ -109,7 +109,7 @@ pub(crate) struct TouchArgs {
     /// New due time of a task that fires once: RFC 3339, or milliseconds since 1970
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// Push the due time of a watch out by this much, this time only
+    /// TouchTo the due time of a watch out by this much, this time only
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["in", "at"])]
     within: Option<String>,
     #[command(flatten)]

@@ -484,7 +484,7 @@ async fn a_draining_broker_waits_for_a_running_handler() {
     assert!(ended.success());
     assert_eq!(done.load(Ordering::Relaxed), 1, "the broker waited for the handler");
     let worked = worker.stop().await.unwrap();
-    assert_eq!((worked.acked, worked.untold), (1, 0));
+    assert_eq!((worked.acked, worked.unsettled), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

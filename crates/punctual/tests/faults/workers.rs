@@ -269,7 +269,7 @@ fn a_stopping_broker_lets_workers_settle_their_deliveries() {
     let took = assert_stops(process, signalled_at, Duration::from_secs(6));
     println!("stopped {took} ms after SIGTERM, of which a handler ran about 1500");
     let worked = runtime.block_on(worker.stop()).unwrap();
-    assert_eq!((worked.acked, worked.stale, worked.untold), (1, 0, 0), "{worked:?}");
+    assert_eq!((worked.acked, worked.stale, worked.unsettled), (1, 0, 0), "{worked:?}");
 
     let (process, client) = start_clean(dir.path(), address);
     let (_, stats) = client.request("GET", "/v1/shop/stats", "").unwrap();

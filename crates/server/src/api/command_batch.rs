@@ -89,7 +89,7 @@ pub(crate) fn unexpected_reply(reply: &Reply) -> EngineError {
         Reply::Cancelled(_) => "cancelled",
         Reply::Task(_) => "task",
         Reply::Touched { .. } => "touched",
-        Reply::Forgotten => "forgotten",
+        Reply::LetterDeleted => "forgotten",
     };
     tracing::error!(reply = kind, "reply does not match the command; do broker versions differ?");
     EngineError::Lost
@@ -125,7 +125,7 @@ pub(crate) fn expect_bound(reply: &Reply) -> Result<(), EngineError> {
 
 pub(crate) fn expect_forgotten(reply: &Reply) -> Result<(), EngineError> {
     match reply {
-        Reply::Forgotten => Ok(()),
+        Reply::LetterDeleted => Ok(()),
         other => Err(unexpected_reply(other)),
     }
 }
@@ -145,7 +145,7 @@ mod tests {
             expect_scheduled(touched.clone()).unwrap_err(),
             expect_cancelled(touched.clone()).unwrap_err(),
             expect_task(Reply::Bound).unwrap_err(),
-            expect_bound(&Reply::Forgotten).unwrap_err(),
+            expect_bound(&Reply::LetterDeleted).unwrap_err(),
             expect_forgotten(&touched).unwrap_err(),
         ] {
             assert_eq!(error, EngineError::Lost);
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!((kind, status), ("urn:punctual:lost", StatusCode::SERVICE_UNAVAILABLE));
         }
         assert_eq!(expect_bound(&Reply::Bound), Ok(()));
-        assert_eq!(expect_forgotten(&Reply::Forgotten), Ok(()));
+        assert_eq!(expect_forgotten(&Reply::LetterDeleted), Ok(()));
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use punctual_core::{
     Cron, Dst, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Timestamp, Twice, Zone,
-    every_of,
+    parse_every,
 };
 
 const EXACTLY_ONE: &str = "exactly one of `in`, `at`, `cron`, `every` and `within` must be given";
@@ -42,7 +42,7 @@ impl ScheduleFields<'_> {
     pub(crate) fn schedule(mut self) -> Result<Schedule, Invalid> {
         self.check_kind()?;
         // `@every` in `cron` is an interval.
-        let by_cron = match self.cron.and_then(every_of) {
+        let by_cron = match self.cron.and_then(parse_every) {
             Some(interval) => {
                 self.every = Some(interval?);
                 self.cron.take()

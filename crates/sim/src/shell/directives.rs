@@ -71,7 +71,7 @@ impl Simulation {
             if self.variant == Variant::OwnersIgnoreTheirLease { Timestamp::MAX } else { until };
         let local_time = self.owner_time(number);
         let budget = Budget { tasks: 1_000_000, payload_bytes: 1 << 30 };
-        let terms = OwnerConfig { retention: Retention::default(), budget, keeps_batches: true };
+        let terms = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
         let mut owner = Owner::new(Ownership { partition, epoch, until }, terms, local_time);
         let broker = &mut self.brokers[number];
         let departing = broker.departing.remove(&partition);
@@ -82,7 +82,7 @@ impl Simulation {
         let in_flight = broker.offered.remove(&partition).or(kept).unwrap_or_default();
         self.figures.inherited += in_flight.len() as u64;
         self.figures.owners += 1;
-        owner.adopt(in_flight);
+        owner.inherit(in_flight);
         broker.owners.insert(partition, RunningOwner { epoch, owner, until });
         broker.ready_owners.insert(partition);
     }

@@ -250,7 +250,7 @@ impl FilePool {
             + others as u64 * self.options.file_bytes;
         stats.files_begun = state.begun;
         stats.files_filled = state.filled;
-        stats.files_promised = state.preallocated;
+        stats.files_preallocated = state.preallocated;
         stats.files_recycled = state.recycled;
     }
 

@@ -38,7 +38,7 @@ pub struct JournalStats {
     /// Files created by writing zeros since opening.
     pub files_filled: u64,
     /// Files created by preallocation since opening, because one was needed at once.
-    pub files_promised: u64,
+    pub files_preallocated: u64,
     /// Files recycled since opening.
     pub files_recycled: u64,
     /// Files on disk now, spares included.

@@ -58,7 +58,7 @@ pub(crate) enum CommitStep {
         fire_id: FireId,
         letter: Bytes,
     },
-    Forget {
+    DeleteLetter {
         fire_id: FireId,
     },
 }
@@ -266,7 +266,7 @@ fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>,
                 fire_id: reader.fire_id()?,
                 letter: read_sized(bytes, reader)?,
             },
-            FORGET => CommitStep::Forget { fire_id: reader.fire_id()? },
+            FORGET => CommitStep::DeleteLetter { fire_id: reader.fire_id()? },
             _ => return Err(CodecError::Invalid("step")),
         });
     }
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(read_record(bytes, &interner), Ok(record));
         let CommitStep::Letter { fire_id: of, letter: bytes } = dead else { panic!("{dead:?}") };
         assert_eq!((*of, read_letter(bytes, &interner)), (fire_id, Ok(letter)));
-        assert_eq!(*forget, CommitStep::Forget { fire_id });
+        assert_eq!(*forget, CommitStep::DeleteLetter { fire_id });
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) fn tasks_to_look_up(batch: &Batch, paused: bool) -> Vec<TaskId> {
         Change::Refile { .. } => true,
         Change::Settle { next, .. } | Change::Dead { next, .. } => next.is_some(),
         Change::Postpone { .. } => paused,
-        Change::Put(_) | Change::Redrive { .. } | Change::Forget { .. } => false,
+        Change::Put(_) | Change::Redrive { .. } | Change::DeleteLetter { .. } => false,
     };
     batch.changes.iter().filter(unknown).map(|change| change.task_id()).collect()
 }
@@ -60,14 +60,14 @@ impl StoreCore {
         let mut known = KnownTasks::default();
         let found = self.fetch(partition, unknown, FetchPart::Presence)?;
         for (id, found) in unknown.iter().zip(found) {
-            let presence = match found {
+            let heartbeat = match found {
                 None => TaskPresence::Absent,
                 Some(LiveTask::Scheduled { .. }) => TaskPresence::Scheduled,
                 Some(LiveTask::Paused(paused)) => {
                     TaskPresence::Paused(self.paused_task(*id, &paused)?)
                 }
             };
-            known.insert(*id, presence);
+            known.insert(*id, heartbeat);
         }
         let counts = counts_of(batch);
         let bytes = batch.changes.iter().map(|change| bytes_of(change)).sum();
@@ -110,7 +110,7 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Cha
             commit.file(task);
             note(known, task.id, Some(task));
         }
-        Change::Forget { fire_id, .. } => commit.forget(*fire_id),
+        Change::DeleteLetter { fire_id, .. } => commit.forget(*fire_id),
     }
 }
 
@@ -155,14 +155,14 @@ fn postpone(
 
 /// Lets later changes of the same batch see this one.
 fn note(known: &mut KnownTasks, id: TaskId, now: Option<&Task>) {
-    let presence = match now {
+    let heartbeat = match now {
         None => TaskPresence::Absent,
         Some(task) if task.state != TaskState::Scheduled => TaskPresence::Paused(task.clone()),
         Some(_) => TaskPresence::Scheduled,
     };
     // Tasks that were not looked up are not asked for again, but a paused one must be found.
-    if known.contains_key(&id) || matches!(presence, TaskPresence::Paused(_)) {
-        known.insert(id, presence);
+    if known.contains_key(&id) || matches!(heartbeat, TaskPresence::Paused(_)) {
+        known.insert(id, heartbeat);
     }
 }
 
@@ -189,6 +189,6 @@ fn bytes_of(change: &Change) -> usize {
             Change::Dead { letter, next, .. } => {
                 payload(&letter.task) + next.as_ref().map_or(0, payload)
             }
-            Change::Postpone { .. } | Change::Forget { .. } => 0,
+            Change::Postpone { .. } | Change::DeleteLetter { .. } => 0,
         }
 }

@@ -88,7 +88,7 @@ fn a_checkpoint_waits_for_a_full_disk_and_leaves_no_unfinished_run() {
         assert_eq!(runs.count(), 0, "an unfinished run is left");
         let refused = apply(&store, &lease, 2, puts(&lease, 256, 1)).await;
         assert!(
-            matches!(refused, Err(StoreError::Full { room: Resource::Disk, .. })),
+            matches!(refused, Err(StoreError::Full { resource: Resource::Disk, .. })),
             "{refused:?}"
         );
         disk.empty();
@@ -112,7 +112,7 @@ fn dead_letters_can_be_redriven_on_a_full_disk() {
         store.checkpoint().await.unwrap();
         let refused = apply(&store, &lease, 3, puts(&lease, 8, 1)).await;
         assert!(
-            matches!(refused, Err(StoreError::Full { room: Resource::Disk, .. })),
+            matches!(refused, Err(StoreError::Full { resource: Resource::Disk, .. })),
             "{refused:?}"
         );
         let back = |task: &Task| Change::Redrive { fire_id: task.fire().id, task: task.clone() };
@@ -140,7 +140,7 @@ fn a_checkpoint_on_a_full_disk_is_retried_after_other_background_work() {
         // No call asks for a checkpoint: the background thread tries again by itself.
         while let Err(refused) = apply(&store, &lease, 4, puts(&lease, 128, 1)).await {
             assert!(
-                matches!(refused, StoreError::Full { room: Resource::Disk, .. }),
+                matches!(refused, StoreError::Full { resource: Resource::Disk, .. }),
                 "{refused:?}"
             );
             tokio::task::yield_now().await;

@@ -249,7 +249,7 @@ fn batches() {
     let second = task(id(at(61), partition(3), epoch(2), 8)).key("order/42").build();
     let put = Change::Put(first.clone());
     let (later, postponed) = postpone(&first, at(90));
-    let forget = Change::Forget { fire_id, namespace: shop() };
+    let forget = Change::DeleteLetter { fire_id, namespace: shop() };
     let redrive = Change::Redrive { fire_id, task: first.clone() };
     let overlapping = Change::Settle {
         record: FireRecord::of(&first, FireEnd::Done, NOW),

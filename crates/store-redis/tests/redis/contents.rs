@@ -20,7 +20,7 @@ async fn settling_a_claim_later_does_not_change_the_next_fire_of_the_task() {
     let fire_id = task.fire().id;
     let record = FireRecord::of(&task, FireEnd::Done, at(2));
     let known = Change::Settle { record: record.clone(), next: None, was: TaskState::Firing };
-    writer.apply(vec![Change::Forget { fire_id, namespace: shop() }, known]).await;
+    writer.apply(vec![Change::DeleteLetter { fire_id, namespace: shop() }, known]).await;
     assert_eq!(writer.store.get(P, &[task.id]).await.expect("Redis answers"), [Some(next.clone())]);
     let key = task.definition.key.clone().expect("has a key");
     let found = writer.store.find(P, &shop(), &[key]).await.expect("Redis answers");

@@ -35,8 +35,8 @@ fn a_lease_gets_an_epoch_above_those_in_heartbeats() {
         let store = RedisSubject::single().open().await;
         let holds = vec![(PartitionId::FIRST, Epoch::new(41).expect("a valid epoch"))];
         let broker = BrokerId::new("a:1");
-        let presence = Heartbeat { broker, holds, leaving: false, ahead_ms: None };
-        store.heartbeat(&presence, TTL).await.expect("Redis answers");
+        let heartbeat = Heartbeat { broker, holds, leaving: false, ahead_ms: None };
+        store.heartbeat(&heartbeat, TTL).await.expect("Redis answers");
         let seat = Seat::Partition(PartitionId::FIRST);
         let lease = store.acquire(seat, &BrokerId::new("b:1"), TTL, NOW).await;
         assert_eq!(lease.expect("the lease is free").epoch.get(), 42);
@@ -52,11 +52,11 @@ fn unreadable_heartbeats_are_ignored() {
         subject.set(&roll, "b:1", "nonsense").await;
         subject.set(&roll, "c:1", "1 99999999999999 \u{2}of a later version").await;
         let broker = BrokerId::new("a:1");
-        let presence = Heartbeat { broker, holds: Vec::new(), leaving: false, ahead_ms: None };
+        let heartbeat = Heartbeat { broker, holds: Vec::new(), leaving: false, ahead_ms: None };
         for _ in 0..2 {
-            let roll = store.heartbeat(&presence, TTL).await.expect("Redis answers");
+            let roll = store.heartbeat(&heartbeat, TTL).await.expect("Redis answers");
             assert_eq!(roll.present.len(), 1, "{roll:?}");
-            assert_eq!(roll.present[0].presence, presence);
+            assert_eq!(roll.present[0].heartbeat, heartbeat);
         }
     });
 }

@@ -17,7 +17,10 @@ async fn without_memory_new_tasks_are_refused_and_existing_ones_are_settled_and_
     let tasks = writer.tasks(3);
     for _ in 0..2 {
         let full = writer.send(put(&tasks)).await;
-        assert!(matches!(full, Err(StoreError::Full { room: Resource::Memory, .. })), "{full:?}");
+        assert!(
+            matches!(full, Err(StoreError::Full { resource: Resource::Memory, .. })),
+            "{full:?}"
+        );
     }
     let ended = writer.open[..4].to_vec();
     writer.send(done(&ended)).await.expect("settling needs no memory");

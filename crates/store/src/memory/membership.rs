@@ -18,22 +18,25 @@ pub(super) struct MemberTable {
 
 #[derive(Debug)]
 struct MemberEntry {
-    presence: Heartbeat,
+    heartbeat: Heartbeat,
     received_at: Timestamp,
     expires_at: Timestamp,
 }
 
 impl MembershipStore for MemoryStore {
-    async fn heartbeat(&self, presence: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
+    async fn heartbeat(&self, heartbeat: &Heartbeat, ttl: Duration) -> Result<Members, StoreError> {
         let mut state = self.state()?;
         let at = state.time.latest();
-        let entry =
-            MemberEntry { presence: presence.clone(), received_at: at, expires_at: at.after(ttl) };
+        let entry = MemberEntry {
+            heartbeat: heartbeat.clone(),
+            received_at: at,
+            expires_at: at.after(ttl),
+        };
         let MemberTable { brokers, assignment } = &mut state.members;
-        brokers.insert(presence.broker.clone(), entry);
+        brokers.insert(heartbeat.broker.clone(), entry);
         brokers.retain(|_, entry| at < entry.expires_at);
         let present = brokers.values().map(|entry| MemberInfo {
-            presence: entry.presence.clone(),
+            heartbeat: entry.heartbeat.clone(),
             age: at.since(entry.received_at),
         });
         let (present, assignment) = (present.collect(), assignment.clone());

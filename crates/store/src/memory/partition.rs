@@ -59,7 +59,7 @@ impl MemoryPartition {
                 self.letters.remove(&fire_id);
                 self.file(task);
             }
-            Change::Forget { fire_id, .. } => {
+            Change::DeleteLetter { fire_id, .. } => {
                 self.letters.remove(&fire_id);
             }
         }

@@ -4,7 +4,7 @@
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use proptest::prelude::*;
 
-use crate::{Cron, Dst, Gap, Timestamp, Twice, Zone, every_of};
+use crate::{Cron, Dst, Gap, Timestamp, Twice, Zone, parse_every};
 
 use super::{CalendarDay, NaiveExpression, WallClock, fires, walk};
 
@@ -197,7 +197,7 @@ proptest! {
     fn no_text_makes_the_parsers_panic(text in ".{0,60}", near in "[0-9*/,LW#?A-Z -]{5,30}") {
         for text in [text, near] {
             let _ = Cron::new(&text, Zone::utc(), Dst::default());
-            let _ = every_of(&text);
+            let _ = parse_every(&text);
             let _ = Zone::new(&text);
         }
     }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use punctual_core::{
     Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Labels, Method, Misfire, Namespace,
-    NewTask, Overlap, Queue, Schedule, Series, Target, TaskKey, Timestamp, Twice, Zone, every_of,
-    parse_duration,
+    NewTask, Overlap, Queue, Schedule, Series, Target, TaskKey, Timestamp, Twice, Zone,
+    parse_duration, parse_every,
 };
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ impl ScheduleArgs {
     }
 
     fn schedule(&self) -> anyhow::Result<Schedule> {
-        let interval = match (&self.every, self.cron.as_deref().and_then(every_of)) {
+        let interval = match (&self.every, self.cron.as_deref().and_then(parse_every)) {
             (Some(text), _) => Some(duration("every", text)?),
             (None, Some(interval)) => Some(interval?),
             (None, None) => None,

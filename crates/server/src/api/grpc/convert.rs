@@ -15,7 +15,7 @@ use punctual_core::{
     Namespace, NewTask, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series,
     TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
 };
-use punctual_engine::{Cancelled, Condition, EngineError, Push, Scheduled};
+use punctual_engine::{Cancelled, Condition, EngineError, Scheduled, TouchTo};
 use punctual_proto::v1;
 use serde::de::IgnoredAny;
 use tonic::Status;
@@ -180,17 +180,17 @@ pub(super) fn condition(sent: Option<v1::schedule_request::Condition>) -> Condit
     }
 }
 
-pub(super) fn push(to: Option<v1::touch_request::To>) -> Result<Push, Invalid> {
+pub(super) fn push(to: Option<v1::touch_request::To>) -> Result<TouchTo, Invalid> {
     match to {
-        None => Ok(Push::Within),
+        None => Ok(TouchTo::Within),
         Some(v1::touch_request::To::InMs(delay)) => {
             Schedule::Once(Due::In(millis(delay))).check()?;
-            Ok(Push::To(Due::In(millis(delay))))
+            Ok(TouchTo::To(Due::In(millis(delay))))
         }
-        Some(v1::touch_request::To::AtMs(at)) => Ok(Push::To(Due::At(timestamp("at", at)?))),
+        Some(v1::touch_request::To::AtMs(at)) => Ok(TouchTo::To(Due::At(timestamp("at", at)?))),
         Some(v1::touch_request::To::WithinMs(within)) => {
             Schedule::watch(millis(within)).check()?;
-            Ok(Push::To(Due::In(millis(within))))
+            Ok(TouchTo::To(Due::In(millis(within))))
         }
     }
 }

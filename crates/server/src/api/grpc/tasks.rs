@@ -10,7 +10,8 @@ use std::sync::Arc;
 use prost::Message;
 use punctual_core::{Clock as _, Invalid, Namespace, NewTask, TaskId, TaskKey, partition_of};
 use punctual_engine::{
-    COMMANDS_MAX, Command, Condition, EngineError, Push, Reply, ScheduleCommand, Scheduled, Subject,
+    COMMANDS_MAX, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject,
+    TouchTo,
 };
 use punctual_proto::v1;
 use tokio::sync::{Semaphore, mpsc};
@@ -338,7 +339,7 @@ fn task_ref<'a>(namespace: &'a Namespace, key: &'a TaskKey) -> TaskRef<'a> {
     TaskRef { namespace, name: key.as_str() }
 }
 
-fn touch(namespace: &Namespace, key: &TaskKey, push: Push) -> Command {
+fn touch(namespace: &Namespace, key: &TaskKey, push: TouchTo) -> Command {
     Command::Touch(Subject::Key(namespace.clone(), key.clone()), push)
 }
 

@@ -239,7 +239,7 @@ async fn redrive_batch(
 
 /// The problem names the dead letter if it is gone, else its task.
 fn redrive_problem(error: EngineError, namespace: &Namespace, letter: &DeadLetter) -> Problem {
-    if error == EngineError::NoLetter {
+    if error == EngineError::DeadLetterNotFound {
         return Problem::dead_letter_not_found(namespace, letter.fire_id());
     }
     let id = letter.task.id.to_string();
@@ -268,12 +268,12 @@ pub(crate) async fn delete(
 ) -> ApiResult {
     let fire_id = parse_fire_id("fire_id", &id)?;
     let mut batch = CommandBatch::default();
-    let forget = Command::Forget { namespace: namespace.clone(), fire_id };
+    let forget = Command::DeleteLetter { namespace: namespace.clone(), fire_id };
     batch.push(fire_id.task.partition(), forget);
     let mut results = batch.run(&broker.owners).await.into_iter();
     match next_result(&mut results).and_then(|reply| expect_forgotten(&reply)) {
         Ok(()) => response::ok(&Deleted { result: "deleted" }),
-        Err(EngineError::NotFound | EngineError::NoLetter) => {
+        Err(EngineError::NotFound | EngineError::DeadLetterNotFound) => {
             Err(Problem::dead_letter_not_found(&namespace, fire_id))
         }
         Err(error) => Err(error.into()),

@@ -75,13 +75,13 @@ pub(crate) async fn preview(State(broker): State<Arc<Broker>>, params: QueryPara
 /// Why the preview was refused, in one sentence.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct NoPreview(String);
+pub struct PreviewError(String);
 
 /// Returns the same JSON without a broker; `query` has the parameters of the route.
-pub fn offline(query: Vec<(String, String)>) -> Result<serde_json::Value, NoPreview> {
+pub fn offline(query: Vec<(String, String)>) -> Result<serde_json::Value, PreviewError> {
     let preview = PreviewAnswer::of(QueryParams::new(query), &SystemClock::start());
-    let preview = preview.map_err(|problem| NoPreview(problem.detail().to_owned()))?;
-    serde_json::to_value(preview).map_err(|error| NoPreview(error.to_string()))
+    let preview = preview.map_err(|problem| PreviewError(problem.detail().to_owned()))?;
+    serde_json::to_value(preview).map_err(|error| PreviewError(error.to_string()))
 }
 
 impl PreviewAnswer {

@@ -72,7 +72,7 @@ pub(crate) async fn stats(
     let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
     let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
     let firing = count(gauges.firing).min(counts.scheduled).max(0);
-    let letters = (claimed + count(gauges.claimed_aside)).min(counts.dead_letters);
+    let letters = (claimed + count(gauges.claimed_overlapping)).min(counts.dead_letters);
     let oldest = gauges.oldest_overdue.filter(|oldest| *oldest <= now);
     response::ok(&StatsAnswer {
         namespace: namespace.as_str().to_owned(),

@@ -18,7 +18,7 @@ use punctual_core::{
     TaskId, TaskKey, TaskState, Version,
 };
 use punctual_engine::{
-    Cancelled, Command, Condition, EngineError, Push, Reply, ScheduleCommand, Scheduled, Subject,
+    Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject, TouchTo,
 };
 use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
@@ -265,9 +265,13 @@ fn checked(
 }
 
 /// The new due time of a touch.
-fn push(r#in: Option<&str>, at: Option<&TimeValue>, within: Option<&str>) -> Result<Push, Problem> {
+fn push(
+    r#in: Option<&str>,
+    at: Option<&TimeValue>,
+    within: Option<&str>,
+) -> Result<TouchTo, Problem> {
     let due = match (r#in, at, within) {
-        (None, None, None) => return Ok(Push::Within),
+        (None, None, None) => return Ok(TouchTo::Within),
         (Some(delay), None, None) => {
             let delay = parse_duration_field("in", delay)?;
             Schedule::Once(Due::In(delay)).check()?;
@@ -284,7 +288,7 @@ fn push(r#in: Option<&str>, at: Option<&TimeValue>, within: Option<&str>) -> Res
             return Err(Invalid::new("in", problem).into());
         }
     };
-    Ok(Push::To(due))
+    Ok(TouchTo::To(due))
 }
 
 /// The tasks that a name in a path may mean: first the one with this key, because callers choose

@@ -78,7 +78,7 @@ impl Hub {
         let mut state = self.lock();
         for (namespace, queue) in state.lines.keys() {
             let capacity = state.capacity(&(namespace.clone(), queue.clone()));
-            owner.give_room(namespace.clone(), queue.clone(), capacity);
+            owner.set_capacity(namespace.clone(), queue.clone(), capacity);
         }
         state.owners.retain(|(at, _)| *at != partition);
         state.owners.push((partition, owner));
@@ -265,7 +265,7 @@ impl Hub {
             // Sent under the lock, so that no older number overtakes a newer one. It is a push into
             // a channel.
             for (_, owner) in &state.owners {
-                owner.give_room(namespace.clone(), queue.clone(), capacity);
+                owner.set_capacity(namespace.clone(), queue.clone(), capacity);
             }
         }
     }

@@ -12,7 +12,7 @@ async fn a_partition_is_taken_even_if_the_caller_hangs_up() {
         attempt: AttemptNo::FIRST,
         fired_at: Timestamp::EPOCH,
         until: Timestamp::MAX,
-        stands: StoredAs::Filed,
+        stored_as: StoredAs::Filed,
     };
     let (broker, epoch) = (peer.broker.clone(), Epoch::new(3).unwrap());
     let taking = tokio::spawn({

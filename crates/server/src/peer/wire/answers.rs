@@ -69,7 +69,7 @@ fn put_answer(out: &mut Vec<u8>, answer: &Answered) {
             put_timestamp(out, *fire_at);
             put_varint(out, version.get());
         }
-        Ok(Reply::Forgotten) => out.push(FORGOTTEN),
+        Ok(Reply::LetterDeleted) => out.push(FORGOTTEN),
         Ok(Reply::Bound) => out.push(BOUND),
         Err(error) => put_error(out, error),
     }
@@ -78,24 +78,24 @@ fn put_answer(out: &mut Vec<u8>, answer: &Answered) {
 fn put_error(out: &mut Vec<u8>, error: &EngineError) {
     match error {
         EngineError::NotFound => out.push(NOT_FOUND),
-        EngineError::NoLetter => out.push(NO_LETTER),
+        EngineError::DeadLetterNotFound => out.push(NO_LETTER),
         EngineError::Exists(task) => put_one(out, EXISTS, task),
-        EngineError::OtherVersion(version) => {
+        EngineError::VersionMismatch(version) => {
             out.push(OTHER_VERSION);
             put_varint(out, version.get());
         }
-        EngineError::OtherOrder => out.push(OTHER_ORDER),
+        EngineError::IdempotencyConflict => out.push(OTHER_ORDER),
         EngineError::Firing(attempt) => put_attempt(out, FIRING, *attempt),
         EngineError::Paused => out.push(PAUSED),
-        EngineError::NoWatch => out.push(NO_WATCH),
-        EngineError::NoTouch => out.push(NO_TOUCH),
-        EngineError::Never => out.push(NEVER),
+        EngineError::NotAWatch => out.push(NO_WATCH),
+        EngineError::NotTouchable => out.push(NO_TOUCH),
+        EngineError::NeverFires => out.push(NEVER),
         EngineError::Busy => out.push(BUSY),
         EngineError::Full(Resource::Disk) => out.push(FULL_DISK),
         EngineError::Full(Resource::Memory) => out.push(FULL_MEMORY),
         EngineError::Stopped => out.push(STOPPED),
         EngineError::Lost => out.push(LOST),
-        EngineError::Away => out.push(AWAY),
+        EngineError::StoreUnavailable => out.push(AWAY),
     }
 }
 
@@ -110,7 +110,7 @@ fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Answered
         TOUCHED => {
             Reply::Touched { fire_at: reader.timestamp()?, version: Version::new(reader.varint()?) }
         }
-        FORGOTTEN => Reply::Forgotten,
+        FORGOTTEN => Reply::LetterDeleted,
         BOUND => Reply::Bound,
         error => return read_error(error, reader, interner).map(Err),
     };
@@ -120,20 +120,20 @@ fn read_answer(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Answered
 fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Decoded<EngineError> {
     Ok(match code {
         NOT_FOUND => EngineError::NotFound,
-        NO_LETTER => EngineError::NoLetter,
+        NO_LETTER => EngineError::DeadLetterNotFound,
         EXISTS => EngineError::Exists(Box::new(read_one(reader, interner)?)),
-        OTHER_VERSION => EngineError::OtherVersion(Version::new(reader.varint()?)),
-        OTHER_ORDER => EngineError::OtherOrder,
+        OTHER_VERSION => EngineError::VersionMismatch(Version::new(reader.varint()?)),
+        OTHER_ORDER => EngineError::IdempotencyConflict,
         FIRING => EngineError::Firing(read_attempt(reader)?),
         PAUSED => EngineError::Paused,
-        NO_WATCH => EngineError::NoWatch,
-        NO_TOUCH => EngineError::NoTouch,
-        NEVER => EngineError::Never,
+        NO_WATCH => EngineError::NotAWatch,
+        NO_TOUCH => EngineError::NotTouchable,
+        NEVER => EngineError::NeverFires,
         BUSY => EngineError::Busy,
         FULL_DISK => EngineError::Full(Resource::Disk),
         FULL_MEMORY => EngineError::Full(Resource::Memory),
         STOPPED => EngineError::Stopped,
-        AWAY => EngineError::Away,
+        AWAY => EngineError::StoreUnavailable,
         LOST => EngineError::Lost,
         _ => return Err(CodecError::Invalid("answer")),
     })

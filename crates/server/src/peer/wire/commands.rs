@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use punctual_core::{DELAY_MAX, Due, NewTask, TaskKey, Version};
-use punctual_engine::{COMMANDS_MAX, Command, Condition, Push, Receipt, ScheduleCommand, Subject};
+use punctual_engine::{
+    COMMANDS_MAX, Command, Condition, Receipt, ScheduleCommand, Subject, TouchTo,
+};
 use punctual_store::codec::{
     CodecError, Interner, Reader, put_bytes, put_duration, put_fire_id, put_new_task, put_task_id,
     put_timestamp, put_varint, read_new_task,
@@ -45,7 +47,7 @@ pub(crate) fn put_command(out: &mut Vec<u8>, command: &Command) {
             put_about(out, REDRIVE, subject);
             put_fire_id(out, *fire_id);
         }
-        Command::Forget { namespace, fire_id } => {
+        Command::DeleteLetter { namespace, fire_id } => {
             out.push(FORGET);
             put_bytes(out, namespace.as_str().as_bytes());
             put_fire_id(out, *fire_id);
@@ -74,7 +76,7 @@ fn read_command(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Command
         FIRE => Command::Fire(read_subject(reader)?),
         REDRIVE => Command::Redrive { subject: read_subject(reader)?, fire_id: reader.fire_id()? },
         FORGET => {
-            Command::Forget { namespace: read_namespace(reader)?, fire_id: reader.fire_id()? }
+            Command::DeleteLetter { namespace: read_namespace(reader)?, fire_id: reader.fire_id()? }
         }
         BIND => Command::Bind(read_namespace(reader)?, read_receipt(reader)?),
         _ => return Err(CodecError::Invalid("command")),
@@ -109,26 +111,26 @@ fn read_key(reader: &mut Reader<'_>) -> Decoded<TaskKey> {
     TaskKey::new(reader.text()?).map_err(|_| CodecError::Invalid("key"))
 }
 
-fn put_push(out: &mut Vec<u8>, push: Push) {
+fn put_push(out: &mut Vec<u8>, push: TouchTo) {
     match push {
-        Push::Within => out.push(0),
-        Push::To(Due::At(at)) => {
+        TouchTo::Within => out.push(0),
+        TouchTo::To(Due::At(at)) => {
             out.push(1);
             put_timestamp(out, at);
         }
-        Push::To(Due::In(delay)) => {
+        TouchTo::To(Due::In(delay)) => {
             out.push(2);
             put_duration(out, delay);
         }
     }
 }
 
-fn read_push(reader: &mut Reader<'_>) -> Decoded<Push> {
+fn read_push(reader: &mut Reader<'_>) -> Decoded<TouchTo> {
     Ok(match reader.byte()? {
-        0 => Push::Within,
-        1 => Push::To(Due::At(reader.timestamp()?)),
+        0 => TouchTo::Within,
+        1 => TouchTo::To(Due::At(reader.timestamp()?)),
         2 => match reader.duration()? {
-            delay if delay <= DELAY_MAX => Push::To(Due::In(delay)),
+            delay if delay <= DELAY_MAX => TouchTo::To(Due::In(delay)),
             _ => return Err(CodecError::Invalid("delay")),
         },
         _ => return Err(CodecError::Invalid("push")),

@@ -13,17 +13,19 @@ pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
     let Gauges {
         loaded,
         queued,
-        inflight,
+        in_flight,
         firing,
         claimed,
-        claimed_aside,
+        claimed_overlapping,
         lanes,
         parked_lanes,
         oldest_overdue,
         skips: Skips { misfire, overlap, paused },
     } = *gauges;
     let mut out = vec![VERSION];
-    for count in [loaded, queued, inflight, firing, claimed, claimed_aside, lanes, parked_lanes] {
+    for count in
+        [loaded, queued, in_flight, firing, claimed, claimed_overlapping, lanes, parked_lanes]
+    {
         put_varint(&mut out, count as u64);
     }
     for count in [misfire, overlap, paused] {
@@ -44,10 +46,10 @@ pub(crate) fn read_gauges(bytes: &[u8]) -> WireResult<Gauges> {
     let mut gauges = Gauges {
         loaded: count()?,
         queued: count()?,
-        inflight: count()?,
+        in_flight: count()?,
         firing: count()?,
         claimed: count()?,
-        claimed_aside: count()?,
+        claimed_overlapping: count()?,
         lanes: count()?,
         parked_lanes: count()?,
         oldest_overdue: None,

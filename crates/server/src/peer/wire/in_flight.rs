@@ -36,7 +36,7 @@ fn put_one_in_flight(out: &mut Vec<u8>, delivery: &InFlight) {
     put_varint(out, u64::from(delivery.attempt.get()));
     put_timestamp(out, delivery.fired_at);
     put_timestamp(out, delivery.until);
-    out.push(match delivery.stands {
+    out.push(match delivery.stored_as {
         StoredAs::Filed => FILED,
         StoredAs::Claimed { task_continues, key_reused } => {
             let bit = |bit: u8, set: bool| if set { bit } else { 0 };
@@ -56,7 +56,7 @@ fn read_one_in_flight(reader: &mut Reader<'_>) -> Decoded<InFlight> {
         attempt: AttemptNo::new(reader.small("attempt")?),
         fired_at: reader.timestamp()?,
         until: reader.timestamp()?,
-        stands: match reader.byte()? {
+        stored_as: match reader.byte()? {
             FILED => StoredAs::Filed,
             code @ CLAIMED..=0b111 => StoredAs::Claimed {
                 task_continues: code & CLAIMED_TASK_CONTINUES != 0,

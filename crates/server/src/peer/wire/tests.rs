@@ -11,8 +11,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp, Version,
 };
 use punctual_engine::{
-    Cancelled, Command, Condition, EngineError, Gauges, InFlight, Push, Receipt, Reply, Report,
-    ScheduleCommand, Scheduled, Skips, StoredAs, Subject,
+    Cancelled, Command, Condition, EngineError, Gauges, InFlight, Receipt, Reply, Report,
+    ScheduleCommand, Scheduled, Skips, StoredAs, Subject, TouchTo,
 };
 use punctual_store::Resource;
 use punctual_store::codec::Interner;
@@ -95,21 +95,21 @@ fn schedule_commands() -> Vec<ScheduleCommand> {
 fn commands() -> Vec<Command> {
     let by_key = || Subject::Key(shop(), key());
     let by_id = || Subject::Id(shop(), id());
-    let to = |due| Command::Touch(by_key(), Push::To(due));
+    let to = |due| Command::Touch(by_key(), TouchTo::To(due));
     let mut commands: Vec<Command> =
         schedule_commands().into_iter().map(Command::Schedule).collect();
     commands.extend([
         Command::Cancel(by_key()),
         Command::Cancel(by_id()),
         Command::Get(by_id()),
-        Command::Touch(by_id(), Push::Within),
+        Command::Touch(by_id(), TouchTo::Within),
         to(Due::At(at(12_345))),
         to(Due::In(Duration::from_millis(250))),
         Command::Pause(by_key()),
         Command::Resume(by_key()),
         Command::Fire(by_key()),
         Command::Redrive { subject: by_key(), fire_id: fire_id() },
-        Command::Forget { namespace: shop(), fire_id: fire_id() },
+        Command::DeleteLetter { namespace: shop(), fire_id: fire_id() },
         Command::Bind(shop(), receipt()),
     ]);
     for command in &commands {
@@ -117,7 +117,7 @@ fn commands() -> Vec<Command> {
         match command {
             Command::Schedule(_) | Command::Cancel(_) | Command::Get(_) | Command::Touch(..) => {}
             Command::Pause(_) | Command::Resume(_) | Command::Fire(_) => {}
-            Command::Redrive { .. } | Command::Forget { .. } | Command::Bind(..) => {}
+            Command::Redrive { .. } | Command::DeleteLetter { .. } | Command::Bind(..) => {}
         }
     }
     commands
@@ -133,25 +133,25 @@ fn answers() -> punctual_engine::Replies {
         Reply::Cancelled(Cancelled::AlreadyFired(at(99))),
         Reply::Task(task()),
         Reply::Touched { fire_at: at(77), version: Version::new(12) },
-        Reply::Forgotten,
+        Reply::LetterDeleted,
         Reply::Bound,
     ];
     let errors = [
         EngineError::NotFound,
-        EngineError::NoLetter,
+        EngineError::DeadLetterNotFound,
         EngineError::Exists(Box::new(task())),
-        EngineError::OtherVersion(Version::new(8)),
-        EngineError::OtherOrder,
+        EngineError::VersionMismatch(Version::new(8)),
+        EngineError::IdempotencyConflict,
         EngineError::Firing(attempt),
         EngineError::Paused,
-        EngineError::NoWatch,
-        EngineError::NoTouch,
-        EngineError::Never,
+        EngineError::NotAWatch,
+        EngineError::NotTouchable,
+        EngineError::NeverFires,
         EngineError::Busy,
         EngineError::Full(Resource::Disk),
         EngineError::Full(Resource::Memory),
         EngineError::Stopped,
-        EngineError::Away,
+        EngineError::StoreUnavailable,
         EngineError::Lost,
     ];
     done.into_iter().map(Ok).chain(errors.into_iter().map(Err)).collect()
@@ -199,14 +199,14 @@ fn in_flight() -> Vec<InFlight> {
     let claimed = claimed
         .map(|(task_continues, key_reused)| StoredAs::Claimed { task_continues, key_reused })
         .into_iter();
-    let stands = [StoredAs::Filed].into_iter().chain(claimed);
-    let in_flight = stands.map(|stands| InFlight {
+    let stored = [StoredAs::Filed].into_iter().chain(claimed);
+    let in_flight = stored.map(|stored_as| InFlight {
         fire_id: fire_id(),
         namespace: shop(),
         attempt: AttemptNo::new(100),
         fired_at: at(7001),
         until: at(17_001),
-        stands,
+        stored_as,
     });
     in_flight.collect()
 }
@@ -229,10 +229,10 @@ fn gauges() -> Gauges {
     Gauges {
         loaded: 1,
         queued: 2,
-        inflight: 300,
+        in_flight: 300,
         firing: 4,
         claimed: 5,
-        claimed_aside: 6,
+        claimed_overlapping: 6,
         lanes: 7,
         parked_lanes: 8,
         oldest_overdue: Some(at(9)),
@@ -385,8 +385,8 @@ fn values_beyond_our_limits_are_refused() {
             receipt: Some(receipt),
         }),
         Command::Cancel(Subject::Key(receipts.clone(), key())),
-        Command::Forget { namespace: receipts, fire_id: fire_id() },
-        Command::Touch(Subject::Id(shop(), id()), Push::To(Due::In(Duration::MAX))),
+        Command::DeleteLetter { namespace: receipts, fire_id: fire_id() },
+        Command::Touch(Subject::Id(shop(), id()), TouchTo::To(Due::In(Duration::MAX))),
     ] {
         let bytes = written(std::slice::from_ref(&command));
         assert!(read_commands(&bytes, &Interner::default()).is_err(), "{command:?}");

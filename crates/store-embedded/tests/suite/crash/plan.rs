@@ -252,7 +252,7 @@ impl WriterPlan {
         let taken = name_of(&letter.task).is_some_and(|name| self.named.contains_key(&name));
         if continues || taken || self.random.below(4) == 0 {
             let namespace = letter.task.definition.namespace.clone();
-            return Some(Change::Forget { fire_id, namespace });
+            return Some(Change::DeleteLetter { fire_id, namespace });
         }
         let fire_at = self.soon();
         let redriven = in_state(&letter.task, TaskState::Scheduled);

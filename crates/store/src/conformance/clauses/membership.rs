@@ -21,7 +21,7 @@ async fn beat<S: MembershipStore>(store: &S, heartbeat: &Heartbeat) -> Members {
 }
 
 fn names(members: &Members) -> Vec<&str> {
-    members.present.iter().map(|member| member.presence.broker.as_str()).collect()
+    members.present.iter().map(|member| member.heartbeat.broker.as_str()).collect()
 }
 
 fn all_to(name: &str) -> Assignment {
@@ -51,7 +51,7 @@ pub async fn only_brokers_that_sent_a_heartbeat_are_members<
     };
     let members = beat(&store, &heartbeat).await;
     assert_eq!(members.present.len(), 1);
-    assert_eq!(members.present[0].presence, heartbeat);
+    assert_eq!(members.present[0].heartbeat, heartbeat);
     assert!(members.present[0].age < Duration::from_secs(5), "the heartbeat is new");
     assert_eq!((members.leader, members.led, members.assignment), (None, false, None));
 }
@@ -85,7 +85,7 @@ pub async fn the_latest_heartbeat_of_a_broker_replaces_the_earlier_one<
     let second = Heartbeat { leaving: true, ..idle("a:1") };
     beat(&store, &second).await;
     let members = beat(&store, &idle("b:1")).await;
-    assert_eq!(members.present[0].presence, second);
+    assert_eq!(members.present[0].heartbeat, second);
 }
 
 pub async fn a_member_ages_and_expires_after_its_ttl<S: StoreUnderTest<Store: MembershipStore>>(
@@ -194,7 +194,7 @@ pub async fn the_largest_heartbeat_and_assignment_are_read_back_unchanged<
         leaving: false,
         ahead_ms: Some(i64::MAX),
     };
-    assert_eq!(beat(&store, &heartbeat).await.present[0].presence, heartbeat);
+    assert_eq!(beat(&store, &heartbeat).await.present[0].heartbeat, heartbeat);
     let owner = |partition: PartitionId| {
         let name = format!("broker-{}.example:7000", partition.get() % 100);
         (!partition.get().is_multiple_of(7)).then(|| BrokerId::new(&name))

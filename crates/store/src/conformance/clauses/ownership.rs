@@ -76,7 +76,7 @@ pub async fn a_fenced_batch_changes_no_task_no_letter_and_no_count<S: StoreUnder
     let late = vec![
         postpone(&living, at(50)).1,
         settle(&living, FireEnd::Done, NOW),
-        Change::Forget { fire_id: dead.fire().id, namespace: shop() },
+        Change::DeleteLetter { fire_id: dead.fire().id, namespace: shop() },
     ];
     let answer = old.send(BatchNo::new(3), late).await;
     assert!(matches!(answer, Err(StoreError::Fenced { .. })));

@@ -40,7 +40,7 @@ pub async fn counts_add_up_after_a_mixture_of_changes<S: StoreUnderTest>(under_t
     let new = owner.task(at(60)).key("new").build();
     let back = next_fire(&tasks[2], at(70));
     let redriven = Change::Redrive { fire_id: tasks[2].fire().id, task: back };
-    let forgotten = Change::Forget { fire_id: tasks[3].fire().id, namespace: shop() };
+    let forgotten = Change::DeleteLetter { fire_id: tasks[3].fire().id, namespace: shop() };
     let changes = vec![
         refile(&tasks[0], &paused),
         settle_with_next(&tasks[1], NOW, &next),

@@ -111,7 +111,7 @@ pub async fn settling_a_fire_that_left_its_task_does_not_change_the_task<S: Stor
     let counts = owner.counts().await;
     assert_eq!((counts.scheduled, counts.dead, counts.dead_letters), (1, 0, 2));
     let (was, next) = (TaskState::Firing, None);
-    let forget = |task: &Task| Change::Forget { fire_id: task.fire().id, namespace: shop() };
+    let forget = |task: &Task| Change::DeleteLetter { fire_id: task.fire().id, namespace: shop() };
     let record = FireRecord::of(&first, FireEnd::Done, at(40));
     let done = Change::Settle { record: record.clone(), next: next.clone(), was };
     owner.apply(vec![forget(&first), done]).await;
@@ -366,7 +366,7 @@ pub async fn forgetting_a_letter_removes_nothing_else<S: StoreUnderTest>(under_t
     owner.put([&task]).await;
     owner.apply(vec![die(&task, at(11), Some(&next))]).await;
     owner.apply(vec![die(&next, at(21), None)]).await;
-    let forget = Change::Forget { fire_id: task.fire().id, namespace: shop() };
+    let forget = Change::DeleteLetter { fire_id: task.fire().id, namespace: shop() };
     owner.apply(vec![forget]).await;
     assert_eq!(owner.dead().await, [letter(&next, at(21))]);
     assert_eq!(owner.dead_letter(task.fire().id).await, None);

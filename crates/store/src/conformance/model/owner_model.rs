@@ -229,7 +229,7 @@ impl OwnerModel {
         let fire_id = letter.fire_id();
         if task_continues || self.named(&letter.task).is_some() || random.below(4) == 0 {
             let namespace = letter.task.definition.namespace.clone();
-            return Some(Change::Forget { fire_id, namespace });
+            return Some(Change::DeleteLetter { fire_id, namespace });
         }
         let task = Task {
             fire_at: soon(random, now),

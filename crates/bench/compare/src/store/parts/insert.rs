@@ -70,7 +70,8 @@ pub fn insert(dir: &Path, tasks: u64, owners: u64, then_more: bool) -> BenchResu
     let stats = bench.store.stats()?;
     figures.set("fsync_max_ms", stats.journal.fsync_micros_max as f64 / 1e3);
     figures.set("file_waits", stats.journal.file_waits as f64);
-    figures.set("files_made", (stats.journal.files_filled + stats.journal.files_promised) as f64);
+    figures
+        .set("files_made", (stats.journal.files_filled + stats.journal.files_preallocated) as f64);
     figures.set("files_begun", stats.journal.files_begun as f64);
     figures.set("checkpoints", stats.checkpoints as f64);
     figures.set("runs", stats.runs as f64);
