@@ -11,6 +11,7 @@
 mod broker;
 mod clock;
 mod connection;
+mod context;
 mod machine;
 mod report;
 mod worker;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use broker::BenchBroker;
+use context::{BenchContext, Workload};
 use report::BenchReport;
 
 /// The flags of `punctual bench`.
@@ -65,48 +67,6 @@ pub struct BenchArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Workload {
-    /// Tasks for the next days, one at a time and in batches, over HTTP and gRPC
-    Schedule,
-    /// Lag to a worker: a thousand tasks per second for 20 s, and 20,000 in one millisecond
-    Lag,
-    /// 200,000 tasks that are due already, to workers, until acked
-    Drain,
-    /// 100,000 tasks that are due at once, to a webhook
-    Webhook,
-    /// Lag to a worker while another target hangs
-    Neighbour,
-    /// Watches touched by key, in batches
-    Touch,
-    /// Tasks cancelled by id, in batches
-    Cancel,
-    /// Time until a broker that was killed answers again
-    Restart,
-    /// Memory and disk of many pending tasks
-    Pending,
-    /// Ten thousand tasks that fire each second for a minute, to a worker
-    Every,
-    /// A hundred thousand cron tasks at the same second, and the lag of another namespace
-    Cron,
-    /// A hundred thousand watches touched every ten seconds, of which a thousand fall silent
-    Watch,
-    /// Three brokers that share a Redis; needs redis-server
-    Cluster,
-}
-
-/// What a workload works with.
-#[derive(Debug)]
-struct BenchContext {
-    broker: BenchBroker,
-    report: BenchReport,
-    /// All sizes are divided by this: 10 with `--quick`, else 1.
-    divisor: u64,
-    seconds: u64,
-    pending: u64,
-    keys: u64,
 }
 
 /// Runs the workloads and returns the report: a table, or one JSON object.

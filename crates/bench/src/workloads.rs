@@ -14,7 +14,7 @@ mod touch;
 mod watch;
 mod webhook;
 
-use crate::{BenchContext, Workload};
+use crate::context::{BenchContext, Workload};
 
 /// Runs a workload on one broker. The workload `cluster` starts its own brokers and is not run
 /// here.

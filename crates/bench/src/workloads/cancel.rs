@@ -6,9 +6,9 @@ use serde_json::json;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::schedule::{batch, cpu_each};
-use crate::BenchContext;
 use crate::clock::{BenchTimer, millis};
 use crate::connection::{NAMESPACE, channel, tasks};
+use crate::context::BenchContext;
 use crate::report::{grouped, rate};
 
 const BATCH: u64 = 1000;

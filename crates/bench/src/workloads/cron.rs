@@ -9,8 +9,8 @@ use punctual_proto::v1::{Cron, Series, new_task};
 use serde_json::json;
 
 use super::schedule::{batch, fill, send_batches};
-use crate::BenchContext;
 use crate::clock::{BenchTimer, millis};
+use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped};
 use crate::worker::{self, listen};
 

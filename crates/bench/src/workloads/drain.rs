@@ -7,9 +7,9 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
 use super::schedule::{cpu_each, fill};
-use crate::BenchContext;
 use crate::clock::{BenchTimer, millis, pause};
 use crate::connection::{HttpConnection, NAMESPACE};
+use crate::context::BenchContext;
 use crate::report::{grouped, rate};
 use crate::worker;
 

@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use punctual_proto::v1::{Series, new_task};
 
 use super::schedule::{batch, send_batches};
-use crate::BenchContext;
 use crate::clock::{BenchTimer, millis};
 use crate::connection::NAMESPACE;
+use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped};
 use crate::worker::listen;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use anyhow::Context as _;
 
 use super::schedule::fill;
-use crate::BenchContext;
 use crate::clock::{millis, pause};
+use crate::context::BenchContext;
 use crate::worker;
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {

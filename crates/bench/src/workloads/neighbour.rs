@@ -10,9 +10,9 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::schedule::fill;
-use crate::BenchContext;
 use crate::clock::millis;
 use crate::connection::{HttpConnection, NAMESPACE};
+use crate::context::BenchContext;
 use crate::report::LagHistogram;
 use crate::worker;
 

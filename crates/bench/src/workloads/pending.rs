@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::schedule::fill;
-use crate::BenchContext;
 use crate::clock::millis;
+use crate::context::BenchContext;
 use crate::report::grouped;
 
 const DAY_MS: u64 = 86_400_000;

@@ -5,9 +5,9 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 
 use super::schedule::fill;
-use crate::BenchContext;
 use crate::clock::millis;
 use crate::connection::{HttpConnection, NAMESPACE};
+use crate::context::BenchContext;
 use crate::report::grouped;
 
 const DAY_MS: u64 = 86_400_000;

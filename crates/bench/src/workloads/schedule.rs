@@ -10,10 +10,10 @@ use punctual_proto::v1::{ScheduleBatch, ScheduleRequest, schedule_result};
 use serde_json::json;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::BenchContext;
 use crate::broker::{BenchBroker, ProcessUsage};
 use crate::clock::{BenchTimer, millis};
 use crate::connection::{HttpConnection, NAMESPACE, channel, task, task_json, tasks};
+use crate::context::BenchContext;
 use crate::report::{grouped, rate};
 
 const DAY_MS: u64 = 86_400_000;

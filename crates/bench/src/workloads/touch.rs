@@ -9,9 +9,9 @@ use punctual_proto::v1::{TouchRequest, new_task};
 use serde_json::json;
 
 use super::schedule::{batch, cpu_each, send_batches};
-use crate::BenchContext;
 use crate::clock::BenchTimer;
 use crate::connection::{HttpConnection, NAMESPACE, channel, tasks};
+use crate::context::BenchContext;
 use crate::report::{grouped, rate};
 
 const BATCH: u64 = 1000;

@@ -9,9 +9,9 @@ use anyhow::{Context as _, ensure};
 use punctual_proto::v1::{TouchRequest, new_task};
 
 use super::schedule::{batch, send_batches};
-use crate::BenchContext;
 use crate::clock::{BenchTimer, millis, pause};
 use crate::connection::{NAMESPACE, channel, tasks};
+use crate::context::BenchContext;
 use crate::report::{LagHistogram, grouped};
 use crate::worker::listen;
 

@@ -11,9 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::drain::wait_until_done;
 use super::schedule::cpu_each;
-use crate::BenchContext;
 use crate::clock::{BenchTimer, millis};
 use crate::connection::{HttpConnection, NAMESPACE};
+use crate::context::BenchContext;
 use crate::report::{grouped, rate};
 
 /// Tasks in a request.
