@@ -2,9 +2,9 @@
 //!
 //! A small call that only adds tasks cannot be answered before the next batch, so it waits here
 //! without waking the owner's thread: waking it for each of 64 callers between two writes costs
-//! more than all of their tasks (`docs/adr/0014-fewer-thread-wakeups.md`). When the batch in flight is
-//! answered, all waiting calls become events in arrival order. `COMMANDS_MAX` of the handle bounds
-//! how many wait.
+//! more than all of their tasks (`docs/adr/0014-fewer-thread-wakeups.md`). When the batch in
+//! flight is answered, all waiting calls become events in arrival order. `COMMANDS_MAX` of the
+//! handle bounds how many wait.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,6 +1,7 @@
 //! Faults of the real binary and of what it depends on: disks, clocks, workers, Redis, links.
 //!
-//! `docs/lab/faults.md` has the results. Longer runs: `tools/crash`, `tools/clock`, `tools/cluster`.
+//! `docs/lab/faults.md` has the results. Longer runs: `tools/crash`, `tools/clock` and
+//! `tools/cluster`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 #![allow(clippy::print_stdout, reason = "a long run prints what it did")]
