@@ -1,6 +1,6 @@
 //! The broker: it connects the engine, the store and the cluster with the outside world.
 //!
-//! [`run`] serves a [`Config`] and a [`Store`] on a listener until it is asked to stop.
+//! [`run`] serves a [`Config`] and a [`MeteredStore`] on a listener until it is asked to stop.
 //! HTTP, JSON, the machine's clock and logging are only in this crate.
 //!
 //! Read in this order: `startup` builds and runs everything; `broker` is the state that requests
