@@ -191,13 +191,13 @@ impl Peers {
         let peer = self.peer(to)?;
         let in_flight = wire::put_in_flight(in_flight);
         let _bytes = peer.reserve(in_flight.len())?;
-        let message = v1::TakeRequest {
+        let message = v1::HandOverRequest {
             partition: u32::from(partition.get()),
             epoch: epoch.get(),
-            flights: in_flight.into(),
+            in_flight: in_flight.into(),
         };
         let request = peer.request(message);
-        let taken = peer.call(ANSWER_MAX, async |mut client| client.take(request).await).await?;
+        let taken = peer.call(ANSWER_MAX, async |mut client| client.hand_over(request).await).await?;
         let epoch = taken.into_inner().epoch;
         Epoch::new(epoch).ok_or_else(|| PeerError::Lost("invalid epoch".to_owned()))
     }
@@ -281,11 +281,11 @@ impl Peers {
         let _bytes = peer.reserve(encoded.len())?;
         let request = peer.request(v1::SettleRequest {
             namespace: scope.namespace.as_str().to_owned(),
-            words: encoded.into(),
+            settlements: encoded.into(),
             queue: scope.queue.map_or_else(String::new, |queue| queue.as_str().to_owned()),
         });
         let answer = peer.call(ANSWER_MAX, async |mut client| client.settle(request).await).await?;
-        let results = wire::read_settle_results(&answer.into_inner().heard).map_err(undecodable)?;
+        let results = wire::read_settle_results(&answer.into_inner().results).map_err(undecodable)?;
         if results.len() != settlements.len() {
             return Err(PeerError::Lost("wrong number of answers".to_owned()));
         }
@@ -348,14 +348,14 @@ impl Peer {
         commands: Vec<u8>,
     ) -> Result<Replies, PeerError> {
         let partition = u32::from(partition.get());
-        let request = self.request(v1::AskRequest { partition, commands: commands.into() });
+        let request = self.request(v1::ForwardRequest { partition, commands: commands.into() });
         let mut client = self.fast.clone();
         let _permit = self.call_permit().await?;
         let calling = async {
-            let mut pieces = client.ask(request).await.map_err(from_status)?.into_inner();
+            let mut pieces = client.forward(request).await.map_err(from_status)?.into_inner();
             let mut replies = Replies::new();
             while let Some(piece) = pieces.message().await.map_err(from_status)? {
-                let piece = wire::read_answers(&piece.answers, &self.interner);
+                let piece = wire::read_answers(&piece.replies, &self.interner);
                 replies.extend(piece.map_err(undecodable)?);
                 if replies.len() > count {
                     break;

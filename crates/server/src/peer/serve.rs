@@ -109,59 +109,59 @@ type Pieces<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl<H: LocalBroker> Peers for PeerApi<H> {
-    type AskStream = Pieces<v1::AskAnswers>;
+    type ForwardStream = Pieces<v1::ForwardReplies>;
 
-    async fn ask(
+    async fn forward(
         &self,
-        request: Request<v1::AskRequest>,
-    ) -> Result<Response<Self::AskStream>, Status> {
-        let v1::AskRequest { partition, commands } = request.into_inner();
+        request: Request<v1::ForwardRequest>,
+    ) -> Result<Response<Self::ForwardStream>, Status> {
+        let v1::ForwardRequest { partition, commands } = request.into_inner();
         let partition = partition_of(partition)?;
         let commands = wire::read_commands(&commands, &self.interner).map_err(not_understood)?;
         let answers = self.local.call(partition, commands).await.map_err(PeerError::into_status)?;
         let pieces = tokio_stream::iter(wire::answer_pieces(answers));
-        let pieces = pieces.map(|piece| Ok(v1::AskAnswers { answers: piece.into() }));
+        let pieces = pieces.map(|piece| Ok(v1::ForwardReplies { replies: piece.into() }));
         Ok(Response::new(Box::pin(pieces)))
     }
 
-    async fn take(
+    async fn hand_over(
         &self,
-        request: Request<v1::TakeRequest>,
-    ) -> Result<Response<v1::TakeAnswer>, Status> {
-        let v1::TakeRequest { partition, epoch, flights } = request.into_inner();
+        request: Request<v1::HandOverRequest>,
+    ) -> Result<Response<v1::HandOverReply>, Status> {
+        let v1::HandOverRequest { partition, epoch, in_flight } = request.into_inner();
         let partition = partition_of(partition)?;
         let epoch = Epoch::new(epoch).ok_or_else(|| Status::invalid_argument("invalid epoch"))?;
-        let in_flight = wire::read_in_flight(&flights).map_err(not_understood)?;
+        let in_flight = wire::read_in_flight(&in_flight).map_err(not_understood)?;
         let local = Arc::clone(&self.local);
         // The take-over must complete even if the peer hangs up.
         let taking = tokio::spawn(async move { local.take(partition, epoch, in_flight).await });
         let taken = taking.await.map_err(|_| Status::unknown("the take-over did not finish"))?;
         let epoch = taken.map_err(PeerError::into_status)?;
-        Ok(Response::new(v1::TakeAnswer { epoch: epoch.get() }))
+        Ok(Response::new(v1::HandOverReply { epoch: epoch.get() }))
     }
 
     async fn report(
         &self,
         request: Request<v1::ReportRequest>,
-    ) -> Result<Response<v1::ReportAnswer>, Status> {
+    ) -> Result<Response<v1::ReportReply>, Status> {
         let v1::ReportRequest { partition, reports } = request.into_inner();
         let partition = partition_of(partition)?;
         let reports = wire::read_reports(&reports).map_err(not_understood)?;
         self.local.report(partition, reports).map_err(PeerError::into_status)?;
-        Ok(Response::new(v1::ReportAnswer {}))
+        Ok(Response::new(v1::ReportReply {}))
     }
 
     async fn gauge(
         &self,
         request: Request<v1::GaugeRequest>,
-    ) -> Result<Response<v1::GaugeAnswer>, Status> {
+    ) -> Result<Response<v1::GaugeReply>, Status> {
         let v1::GaugeRequest { namespace } = request.into_inner();
         let namespace = namespace.as_deref().map(namespace_of).transpose()?;
         let gauges = self.local.gauges(namespace).await.map_err(PeerError::into_status)?;
-        Ok(Response::new(v1::GaugeAnswer { gauges: wire::put_gauges(&gauges).into() }))
+        Ok(Response::new(v1::GaugeReply { gauges: wire::put_gauges(&gauges).into() }))
     }
 
-    type PollStream = Pieces<v1::PollAnswer>;
+    type PollStream = Pieces<v1::PollReply>;
 
     async fn poll(
         &self,
@@ -176,22 +176,22 @@ impl<H: LocalBroker> Peers for PeerApi<H> {
         let polled = self.local.poll(namespace, queue, max, wait, lease).await;
         let pieces = wire::delivery_pieces(polled.map_err(PeerError::into_status)?);
         let pieces =
-            tokio_stream::iter(pieces).map(|piece| Ok(v1::PollAnswer { deliveries: piece.into() }));
+            tokio_stream::iter(pieces).map(|piece| Ok(v1::PollReply { deliveries: piece.into() }));
         Ok(Response::new(Box::pin(pieces)))
     }
 
     async fn settle(
         &self,
         request: Request<v1::SettleRequest>,
-    ) -> Result<Response<v1::SettleAnswer>, Status> {
-        let v1::SettleRequest { namespace, words, queue } = request.into_inner();
+    ) -> Result<Response<v1::SettleReply>, Status> {
+        let v1::SettleRequest { namespace, settlements, queue } = request.into_inner();
         let namespace = namespace_of(&namespace)?;
         // A peer of an older version does not send the queue.
         let queue = (!queue.is_empty()).then(|| Queue::new(&queue)).transpose().map_err(invalid)?;
         let scope = SettleScope { namespace: &namespace, queue: queue.as_ref() };
-        let settlements = wire::read_settlements(&words).map_err(not_understood)?;
+        let settlements = wire::read_settlements(&settlements).map_err(not_understood)?;
         let results = self.local.settle(scope, settlements).map_err(PeerError::into_status)?;
-        Ok(Response::new(v1::SettleAnswer { heard: wire::put_settle_results(&results).into() }))
+        Ok(Response::new(v1::SettleReply { results: wire::put_settle_results(&results).into() }))
     }
 }
 

@@ -29,14 +29,14 @@ async fn a_caller_without_the_secret_is_refused_every_call() {
     // No secret, two secrets, and a message that is too large to be read.
     let mut raw = raw(broker).await;
     let forward = |commands: Vec<u8>| {
-        Request::new(v1::AskRequest { partition: 0, commands: commands.into() })
+        Request::new(v1::ForwardRequest { partition: 0, commands: commands.into() })
     };
     let mut twice = forward(Vec::new());
     for secret in [SECRET, "of-another-cluster"] {
         twice.metadata_mut().append("authorization", Secret::new(secret).unwrap().header);
     }
     for request in [forward(Vec::new()), twice, forward(vec![0; MESSAGE_BYTES_MAX + 1])] {
-        let status = raw.ask(request).await.unwrap_err();
+        let status = raw.forward(request).await.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     }
 }
@@ -50,10 +50,10 @@ async fn raw(broker: &BrokerId) -> PeersClient<tonic::transport::Channel> {
 async fn a_message_of_another_version_is_refused_before_anything_is_done() {
     let mut peer = TestPeer::start(Payload::Empty, None);
     let mut client = raw(&peer.broker).await;
-    let message = v1::AskRequest { partition: 0, commands: vec![9, 0].into() };
+    let message = v1::ForwardRequest { partition: 0, commands: vec![9, 0].into() };
     let mut request = Request::new(message);
     request.metadata_mut().insert("authorization", Secret::new(SECRET).unwrap().header);
-    let status = client.ask(request).await.unwrap_err();
+    let status = client.forward(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "the peer speaks version 9, this broker version 1");
     assert!(matches!(PeerError::of(&status), PeerError::Refused(_)));
