@@ -197,7 +197,8 @@ impl Peers {
             in_flight: in_flight.into(),
         };
         let request = peer.request(message);
-        let taken = peer.call(ANSWER_MAX, async |mut client| client.hand_over(request).await).await?;
+        let taken =
+            peer.call(ANSWER_MAX, async |mut client| client.hand_over(request).await).await?;
         let epoch = taken.into_inner().epoch;
         Epoch::new(epoch).ok_or_else(|| PeerError::Lost("invalid epoch".to_owned()))
     }
@@ -285,7 +286,8 @@ impl Peers {
             queue: scope.queue.map_or_else(String::new, |queue| queue.as_str().to_owned()),
         });
         let answer = peer.call(ANSWER_MAX, async |mut client| client.settle(request).await).await?;
-        let results = wire::read_settle_results(&answer.into_inner().results).map_err(undecodable)?;
+        let results =
+            wire::read_settle_results(&answer.into_inner().results).map_err(undecodable)?;
         if results.len() != settlements.len() {
             return Err(PeerError::Lost("wrong number of answers".to_owned()));
         }
