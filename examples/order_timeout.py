@@ -14,7 +14,7 @@ def call(method, path, body):
         return json.load(answer)
 
 
-# In 15 minutes (here: one second) somebody should look whether order 43 was paid.
+# In 15 minutes (here: one second) a worker checks whether order 43 was paid.
 call("PUT", "/v1/shop/tasks/order-43", {"in": "1s", "target": {"queue": "unpaid"}, "payload": {"order": 43}})
 
 # A worker: wait for deliveries, do the work, ack. Whoever does not ack in time gets it again.
@@ -24,4 +24,4 @@ while True:
         print(f"cancelling order {delivery['payload']['order']}, {delivery['lag_ms']} ms late")
         call("POST", "/v1/shop/queues/unpaid/ack", {"tokens": [delivery["token"]]})
     if leased["deliveries"]:
-        break  # A real one goes on.
+        break  # A real worker continues.
