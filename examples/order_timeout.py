@@ -17,7 +17,7 @@ def call(method, path, body):
 # In 15 minutes (here: one second) a worker checks whether order 43 was paid.
 call("PUT", "/v1/shop/tasks/order-43", {"in": "1s", "target": {"queue": "unpaid"}, "payload": {"order": 43}})
 
-# A worker: wait for deliveries, do the work, ack. Whoever does not ack in time gets it again.
+# A worker: wait for deliveries, do the work, ack. What is not acknowledged in time is delivered again.
 while True:
     leased = call("POST", "/v1/shop/queues/unpaid/lease", {"max": 10, "wait": "20s"})
     for delivery in leased["deliveries"]:
