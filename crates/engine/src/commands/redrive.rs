@@ -1,7 +1,8 @@
 //! Redriving: a dead letter is scheduled again, or deleted.
 //!
 //! The task gets its old id back and is due now, with the same fire id, so that a receiver that
-//! deduplicates still has one effect. A letter is redriven once: a second command finds none.
+//! deduplicates still has one effect. A letter is redriven once: a second command finds none. A
+//! task that was paused during its last attempt is scheduled again like any other.
 
 use punctual_core::{DeadLetter, Due, NewTask, Schedule, Task, TaskState, Timestamp, Version};
 use punctual_store::Change;

@@ -21,7 +21,7 @@ const SEEDS_DEFAULT: u64 = 300;
 /// Each failed once.
 const SEEDS_KEPT: [u64; 4] = [30, 36, 2730, 8942];
 /// The same with hand-overs.
-const SEEDS_KEPT_HAND_OVER: [u64; 1] = [6967];
+const SEEDS_KEPT_HAND_OVER: [u64; 2] = [6967, 16470];
 const STEPS: u32 = 400;
 
 #[test]
@@ -216,6 +216,11 @@ impl GuaranteeScenario {
             None => Subject::Id(shop(), id),
         };
         self.redriven.insert(id);
+        // The task may have been paused during its last attempt. A redrive schedules it again.
+        if let Some(expected_task) = self.expected.get_mut(&id) {
+            expected_task.paused = false;
+        }
+        self.pausing.retain(|(paused, _)| *paused != id);
         drop(self.fixture.send_for_task(Command::Redrive { subject, fire_id }));
     }
 
