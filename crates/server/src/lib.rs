@@ -22,6 +22,7 @@ mod membership;
 mod peer;
 mod problem;
 mod routing;
+mod shares;
 mod startup;
 mod store;
 mod task_form;
