@@ -10,17 +10,20 @@ pub(crate) mod courier;
 pub(crate) mod deliver;
 pub(crate) mod inherited;
 pub(crate) mod lane;
+pub(crate) mod permit;
+pub(crate) mod recall;
 pub(crate) mod settle;
 
 use punctual_core::{AttemptNo, FireId, Namespace, NewTask, Task, Timestamp};
 
 use crate::delivery::attempt::{Delivery, Report};
-use crate::delivery::claim::{Claim, Claims};
+use crate::delivery::claim::{Claim, Claims, RecalledClaim};
 use crate::delivery::inherited::Inherited;
 use crate::delivery::lane::{LaneId, LaneNo, Lanes};
 use crate::event::Event;
 use crate::gauges::{Gauges, Skips};
 use crate::handle::command::Subject;
+use crate::loaded::budget::Budget;
 use crate::loaded::tasks::LoadedTasks;
 use crate::ownership::in_flight::InFlight;
 
@@ -40,9 +43,9 @@ pub(crate) struct DeliveryState {
 }
 
 impl DeliveryState {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(budget: Budget, now: Timestamp) -> Self {
         Self {
-            lanes: Lanes::default(),
+            lanes: Lanes::new(budget),
             claims: Claims::default(),
             inherited: Inherited::default(),
             outbox: Vec::new(),
@@ -66,9 +69,11 @@ impl DeliveryState {
         !self.outbox.is_empty()
     }
 
-    /// Returns when starved lanes are parked next, if there may be any.
+    /// Returns when lanes without capacity or without a share are looked at next, if there may be
+    /// any.
     pub(crate) fn next_park(&self) -> Option<Timestamp> {
-        self.lanes.may_be_starved().then_some(self.parks_at)
+        let any = self.lanes.may_be_starved() || self.lanes.lacks_share();
+        any.then_some(self.parks_at)
     }
 
     /// Sets how many deliveries the workers of a queue take at once.
@@ -83,8 +88,8 @@ impl DeliveryState {
     }
 
     /// Whether a spilled task may be loaded again now.
-    pub(crate) fn accepts_spilled(&mut self, task: &Task) -> bool {
-        self.lanes.accepts_spilled(task)
+    pub(crate) fn accepts_spilled(&mut self, task: &Task, tasks: &LoadedTasks) -> bool {
+        self.lanes.accepts_spilled(task, tasks)
     }
 
     /// Whether spilled tasks are being loaded again.
@@ -108,6 +113,20 @@ impl DeliveryState {
     /// Returns the attempt in flight of the claimed task that a subject names.
     pub(crate) fn claimed_attempt(&self, subject: &Subject) -> Option<AttemptNo> {
         self.claims.attempt(subject)
+    }
+
+    /// Recalls the delivery of the claimed task that a subject names.
+    pub(crate) fn recall_claim(&mut self, subject: &Subject) -> RecalledClaim {
+        self.claims.recall(subject)
+    }
+
+    /// Recalls the deliveries of all claims, because no owner is left that would settle them.
+    pub(crate) fn recall_claims(&mut self) {
+        self.claims.recall_all();
+    }
+
+    pub(crate) fn claim(&self, fire_id: FireId) -> Option<&Claim> {
+        self.claims.get(fire_id)
     }
 
     pub(crate) fn is_claimed(&self, fire_id: FireId) -> bool {
@@ -168,7 +187,7 @@ impl DeliveryState {
         fired_at: Timestamp,
     ) {
         let fire_id = task.fire().id;
-        self.claims.insert(task, task_continues, fired_at);
+        self.claims.insert(task, task_continues, fired_at, None);
         if key_reused {
             self.claims.set_key_reused(fire_id);
         }
@@ -177,8 +196,8 @@ impl DeliveryState {
     /// Counts a delivery of another broker as in flight in its lane.
     pub(crate) fn inherit(&mut self, delivery: &InFlight, definition: &NewTask, now: Timestamp) {
         let lane = self.lanes.open(definition, now);
-        self.lanes.sent(lane);
-        self.inherited.insert(delivery, lane);
+        let share = self.lanes.sent(lane, definition);
+        self.inherited.insert(delivery, share);
     }
 
     pub(crate) fn next_inherited_end(&self) -> Option<Timestamp> {
@@ -211,7 +230,8 @@ impl DeliveryState {
             let first = lane.first().and_then(|id| tasks.get(id));
             let first = first.map(|loaded| loaded.task().fire_at);
             let spilled = lane.spilled().map(|spilled| spilled.fire_at);
-            oldest = [oldest, first, spilled].into_iter().flatten().min();
+            let unsent = lane.first_unsent();
+            oldest = [oldest, first, spilled, unsent].into_iter().flatten().min();
         }
         let not_firing = claimed + claimed_overlapping + tasks.overlaps(namespace);
         gauges.firing = gauges.in_flight.saturating_sub(not_firing);

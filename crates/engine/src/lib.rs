@@ -37,11 +37,13 @@ mod handle;
 mod loaded;
 mod owner;
 mod ownership;
+mod shares;
 mod shell;
 
 pub use commands::lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
 pub use delivery::attempt::{Delivery, Report};
 pub use delivery::courier::Courier;
+pub use delivery::permit::{NotSendable, SendPermit};
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
 pub use handle::call::{Call, Replies};

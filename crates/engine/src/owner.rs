@@ -68,7 +68,7 @@ impl Owner {
             writer: BatchWriter::new(config.retains_batches),
             tasks: LoadedTasks::new(config.budget, now),
             loader: Loader::new(),
-            deliveries: DeliveryState::new(now),
+            deliveries: DeliveryState::new(config.budget, now),
             actions: ActionQueue::default(),
             store_away: false,
             stopped: false,
@@ -218,6 +218,7 @@ impl Owner {
     /// Stops because the store does not let the owner continue.
     pub(crate) fn stop(&mut self, error: StoreError) {
         tracing::error!(partition = %self.tenure.partition(), %error, "owner stopped");
+        self.deliveries.recall_claims();
         self.close();
         self.actions.push(Action::Stop(error));
     }
@@ -238,6 +239,8 @@ impl Owner {
     /// to the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
     fn close(&mut self) {
         self.stopped = true;
+        // The next owner sends these itself, or answers that they are cancelled.
+        self.tasks.recall_all();
         self.answer_durable();
         let unsent = self.writer.take_unsent();
         let unsent = unsent.into_iter().filter_map(|decision| decision.requester?.reply);

@@ -7,6 +7,7 @@ use punctual_store::Change;
 
 use crate::commands::lookup::FoundTask;
 use crate::commit::decision::{Decision, Effect};
+use crate::delivery::claim::RecalledClaim;
 use crate::handle::call::Requester;
 use crate::handle::error::EngineError;
 use crate::handle::reply::{Cancelled, Reply};
@@ -15,15 +16,28 @@ use crate::owner::Owner;
 impl Owner {
     pub(crate) fn cancel(&mut self, requester: Requester, found: FoundTask, now: Timestamp) {
         let subject = requester.subject.as_ref();
-        let claimed = subject.and_then(|subject| self.deliveries.claimed_attempt(subject));
-        let claimed = claimed.map(Cancelled::Firing);
         let Some(task) = found.task else {
+            let recalled = subject.map(|subject| self.deliveries.recall_claim(subject));
+            match recalled.unwrap_or(RecalledClaim::No) {
+                RecalledClaim::Recalled(fire_id) => {
+                    let mut decision = Decision::answering(requester);
+                    self.end_recalled_claim(&mut decision, fire_id, FireEnd::Cancelled, now);
+                    decision.replies(Reply::Cancelled(Cancelled::Cancelled));
+                    return self.write(decision);
+                }
+                RecalledClaim::Ending => return self.answer(requester, Err(EngineError::Stopped)),
+                RecalledClaim::No => {}
+            }
+            let subject = requester.subject.as_ref();
+            let claimed = subject.and_then(|subject| self.deliveries.claimed_attempt(subject));
+            let claimed = claimed.map(Cancelled::Firing);
             // The store has a claimed task as a dead letter while it fires.
             let reply = claimed.map_or_else(|| too_late(found.last), Ok);
             return self.answer(requester, reply.map(Reply::Cancelled));
         };
+        let claimed = subject.and_then(|subject| self.deliveries.claimed_attempt(subject));
         let in_flight = self.tasks.is_firing(task.id).then(|| task.attempt_next());
-        let firing = in_flight.map(Cancelled::Firing).or(claimed);
+        let firing = in_flight.or(claimed).map(Cancelled::Firing);
         // An attempt in flight cannot be called back. A `once` task has nothing else to cancel; any
         // other task gets no further fires and no retry.
         if let Some(firing) = firing.filter(|_| !task.recurs()) {

@@ -142,6 +142,16 @@ impl Owner {
         if !self.tenure.may_act(now) {
             return self.answer(requester, Err(EngineError::Stopped));
         }
+        if let Some(head) = found.head.as_ref().filter(|_| command.recalls()) {
+            if found.task.is_none()
+                && self.tasks.is_firing(head.id)
+                && let Some(subject) = requester.subject
+            {
+                // To decide about a task whose delivery is recalled takes the whole task.
+                return self.look_up_whole(command, requester.reply, subject);
+            }
+            self.tasks.recall(head.id);
+        }
         let found = self.with_overlapping(found);
         match command {
             Command::Schedule(schedule) => match (&schedule.new_task.key, &schedule.receipt) {

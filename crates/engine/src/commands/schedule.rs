@@ -13,8 +13,9 @@ use punctual_store::Change;
 
 use crate::commands::idempotency;
 use crate::commit::decision::{Decision, Effect};
+use crate::delivery::claim::RecalledClaim;
 use crate::handle::call::Requester;
-use crate::handle::command::{Condition, ScheduleCommand};
+use crate::handle::command::{Condition, ScheduleCommand, Subject};
 use crate::handle::error::EngineError;
 use crate::handle::reply::{Reply, Scheduled};
 use crate::owner::Owner;
@@ -48,7 +49,14 @@ impl Owner {
         };
         let version = existing.as_ref().map_or(Version::FIRST, |task| task.version.next());
         let task = Task::new(id, Arc::clone(&command.new_task), now, version);
+        let claim = self.claim_replaced_by(&task, existing.as_ref());
+        if matches!(claim, RecalledClaim::Ending) {
+            return self.answer(requester, Err(EngineError::Stopped));
+        }
         let mut decision = Decision::answering(requester);
+        if let RecalledClaim::Recalled(fire_id) = claim {
+            self.end_recalled_claim(&mut decision, fire_id, FireEnd::Replaced, now);
+        }
         let scheduled = match existing {
             None => Scheduled::Created(task.clone()),
             Some(old) => {
@@ -66,6 +74,18 @@ impl Owner {
         decision.effects.push(Effect::file(task));
         decision.replies(Reply::Scheduled(scheduled));
         self.write(decision);
+    }
+
+    /// Recalls the delivery of the claimed task that had the key of a new one.
+    fn claim_replaced_by(&mut self, task: &Task, existing: Option<&Task>) -> RecalledClaim {
+        let definition = &task.definition;
+        match (definition.key.clone(), existing) {
+            (Some(key), None) => {
+                let subject = Subject::Key(definition.namespace.clone(), key);
+                self.deliveries.recall_claim(&subject)
+            }
+            _ => RecalledClaim::No,
+        }
     }
 
     /// Adds the receipt to a decision, if the command has an idempotency key. Returns `false` if

@@ -186,6 +186,7 @@ impl Owner {
             }
             self.wake_watchers(id);
         }
+        self.undo_recalled_claims(&decision, now);
         if let Some(requester) = decision.requester {
             self.answer(requester, Err(error));
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use punctual_core::{AttemptNo, FireId, NewTask, Occasion, Outcome, Task, Timestamp, Version};
 
-use crate::delivery::lane::LaneNo;
+use crate::delivery::lane::LaneShare;
+use crate::delivery::permit::SendPermit;
 use crate::ownership::lease::LeaseEnd;
 
 /// What is sent for one attempt.
@@ -23,19 +24,20 @@ pub struct Delivery {
     pub redriven: bool,
     /// When the attempt was sent. A courier that waits before it sends sets the later time.
     pub fired_at: Timestamp,
-    /// From this time on the delivery must not be sent and is reported as not sent: another broker
-    /// may own the partition and may have answered that the task is cancelled.
-    pub lease_end: LeaseEnd,
+    /// Decides, at the first byte, whether the delivery may be sent. If not, it is reported as not
+    /// sent.
+    pub permit: SendPermit,
     /// The version of the task.
     pub version: Version,
     /// Target, payload and timeout.
     pub definition: Arc<NewTask>,
-    lane: LaneNo,
+    share: LaneShare,
 }
 
 impl Delivery {
     /// The next attempt of a task's present fire.
-    pub(crate) fn new(task: &Task, lane: LaneNo, now: Timestamp, lease_end: LeaseEnd) -> Self {
+    pub(crate) fn new(task: &Task, share: LaneShare, now: Timestamp, lease_end: LeaseEnd) -> Self {
+        let permit = SendPermit::new(lease_end, task.expires_at());
         Self {
             fire_id: task.fire().id,
             attempt: task.attempt_next(),
@@ -43,10 +45,10 @@ impl Delivery {
             occasion: task.occasion,
             redriven: is_redriven(task),
             fired_at: now,
-            lease_end,
+            permit,
             version: task.version,
             definition: Arc::clone(&task.definition),
-            lane,
+            share,
         }
     }
 
@@ -54,14 +56,15 @@ impl Delivery {
     #[doc(hidden)]
     #[must_use]
     pub fn of(task: &Task, now: Timestamp) -> Self {
-        Self::new(task, LaneNo::NONE, now, LeaseEnd::new(Timestamp::MAX))
+        Self::new(task, LaneShare::NONE, now, LeaseEnd::new(Timestamp::MAX))
     }
 
     /// Creates the report of this delivery. `None` means that it was certainly not sent.
     #[must_use]
     pub fn report(&self, outcome: Option<Outcome>) -> Report {
-        let Self { fire_id, attempt, fired_at, lane, .. } = *self;
-        Report { fire_id, attempt, fired_at, outcome, lane: Some(lane) }
+        let Self { fire_id, attempt, fired_at, share, ref permit, .. } = *self;
+        let origin = Some(ReportOrigin { share, permit: permit.clone() });
+        Report { fire_id, attempt, fired_at, outcome, origin }
     }
 }
 
@@ -83,8 +86,15 @@ pub struct Report {
     pub fired_at: Timestamp,
     /// The outcome; `None` if the delivery was certainly not sent.
     pub outcome: Option<Outcome>,
-    /// The lane that the delivery was sent from. Another owner has other lanes.
-    lane: Option<LaneNo>,
+    /// `None` if another owner sent the delivery.
+    origin: Option<ReportOrigin>,
+}
+
+/// Where a delivery came from, as its own owner has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ReportOrigin {
+    share: LaneShare,
+    permit: SendPermit,
 }
 
 impl Report {
@@ -96,16 +106,22 @@ impl Report {
         fired_at: Timestamp,
         outcome: Option<Outcome>,
     ) -> Self {
-        Self { fire_id, attempt, fired_at, outcome, lane: None }
+        Self { fire_id, attempt, fired_at, outcome, origin: None }
     }
 
     /// Returns the report as another owner can read it.
     pub(crate) fn passed_on(self) -> Self {
-        Self { lane: None, ..self }
+        Self { origin: None, ..self }
     }
 
     /// Returns the lane of the delivery, unless another owner sent it.
-    pub(crate) const fn lane(&self) -> Option<LaneNo> {
-        self.lane
+    pub(crate) fn lane_share(&self) -> Option<LaneShare> {
+        self.origin.as_ref().map(|origin| origin.share)
+    }
+
+    /// Whether the owner has recalled the delivery. Then the report only ends its place in the
+    /// lane: what becomes of the fire was decided when it was recalled.
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.origin.as_ref().is_some_and(|origin| origin.permit.is_recalled())
     }
 }

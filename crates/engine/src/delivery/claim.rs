@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState, Timestamp};
 use rapidhash::fast::RandomState;
 
+use crate::delivery::permit::SendPermit;
 use crate::handle::command::Subject;
 
 #[derive(Debug, Default)]
@@ -28,15 +29,37 @@ pub(crate) struct Claim {
     pub(crate) task_continues: bool,
     /// When the attempt was sent.
     pub(crate) fired_at: Timestamp,
+    /// Of the delivery; `None` if another broker sent it.
+    permit: Option<SendPermit>,
+    /// The delivery was recalled, and a decision about the fire is not durable yet.
+    recalled: bool,
+}
+
+/// What became of the attempt to recall the delivery of a claim.
+#[derive(Debug)]
+pub(crate) enum RecalledClaim {
+    /// It was not sent and will not be. The caller ends the claim.
+    Recalled(FireId),
+    /// It was recalled before; the claim is being ended.
+    Ending,
+    /// It was sent, or the subject names no claim.
+    No,
 }
 
 impl Claims {
-    pub(crate) fn insert(&mut self, task: Task, task_continues: bool, fired_at: Timestamp) {
+    pub(crate) fn insert(
+        &mut self,
+        task: Task,
+        task_continues: bool,
+        fired_at: Timestamp,
+        permit: Option<SendPermit>,
+    ) {
         let fire_id = task.fire().id;
         for subject in subjects(&task) {
             self.by_subject.insert(subject, fire_id);
         }
-        self.fires.insert(fire_id, Claim { task, task_continues, fired_at });
+        let claim = Claim { task, task_continues, fired_at, permit, recalled: false };
+        self.fires.insert(fire_id, claim);
     }
 
     pub(crate) fn get(&self, fire_id: FireId) -> Option<&Claim> {
@@ -45,6 +68,32 @@ impl Claims {
 
     pub(crate) fn contains(&self, fire_id: FireId) -> bool {
         self.fires.contains_key(&fire_id)
+    }
+
+    /// Recalls the delivery of the claimed task that a subject names. A task that continues keeps
+    /// its claim.
+    pub(crate) fn recall(&mut self, subject: &Subject) -> RecalledClaim {
+        let fire_id = self.by_subject.get(subject).copied();
+        let Some((fire_id, claim)) = fire_id.and_then(|id| Some((id, self.fires.get_mut(&id)?)))
+        else {
+            return RecalledClaim::No;
+        };
+        if claim.recalled {
+            return RecalledClaim::Ending;
+        }
+        let may_recall = !claim.task_continues;
+        if may_recall && claim.permit.as_ref().is_some_and(SendPermit::recall) {
+            claim.recalled = true;
+            return RecalledClaim::Recalled(fire_id);
+        }
+        RecalledClaim::No
+    }
+
+    /// Recalls all deliveries that were not sent.
+    pub(crate) fn recall_all(&mut self) {
+        for claim in self.fires.values_mut() {
+            claim.recalled |= claim.permit.as_ref().is_some_and(SendPermit::recall);
+        }
     }
 
     /// Removes a claim whose outcome is durable.

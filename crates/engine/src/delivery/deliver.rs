@@ -40,7 +40,9 @@ impl Owner {
         let position = loaded.position();
         let late = !task.attempts.is_empty() || now.since(task.fire_at) > LATE;
         let lane = self.deliveries.lanes.open(&task.definition, now);
-        if self.deliveries.lanes.get_mut(lane).is_full() && !loaded.has_overlapping_in_flight() {
+        let has_room = !self.deliveries.lanes.get_mut(lane).is_full()
+            && self.tasks.may_queue(&task.definition.namespace);
+        if !has_room && !loaded.has_overlapping_in_flight() {
             self.deliveries.lanes.spill(lane, position, self.loader.refill_position());
             return self.tasks.remove(id);
         }
@@ -53,7 +55,7 @@ impl Owner {
     pub(crate) fn deliver(&mut self, now: Timestamp) {
         for lane in self.deliveries.lanes.take_ready() {
             let mut started = 0;
-            while let Some(id) = self.deliveries.lanes.get_mut(lane).take() {
+            while let Some(id) = self.deliveries.lanes.take(lane) {
                 self.start(id, lane, now);
                 started += 1;
                 if started == STARTS_MAX {
@@ -61,7 +63,7 @@ impl Owner {
                     break;
                 }
             }
-            if let Some(spilled) = self.deliveries.lanes.start_refill(lane) {
+            if let Some(spilled) = self.deliveries.lanes.start_refill(lane, &self.tasks) {
                 self.loader.refill_from(spilled);
             }
             self.deliveries.lanes.close_if_idle(lane);
@@ -110,9 +112,10 @@ impl Owner {
             let task = task.clone();
             return self.claim(task, lane, now);
         }
-        let delivery = Delivery::new(task, lane, now, self.tenure.lease_end());
-        self.tasks.set_sent(id, now);
-        self.deliveries.lanes.sent(lane);
+        let share = self.deliveries.lanes.sent(lane, &task.definition);
+        let delivery = Delivery::new(task, share, now, self.tenure.lease_end());
+        self.deliveries.lanes.handed_out(share, task.fire_at, delivery.permit.clone());
+        self.tasks.set_sent(id, delivery.permit.clone(), now);
         self.deliveries.outbox.push(delivery);
     }
 
@@ -133,7 +136,8 @@ impl Owner {
             // The fire before is in flight: `release_claim` lets this one continue.
             Some(_) => return self.tasks.set_waiting_for_claim(id),
         }
-        self.tasks.set_lane(id, lane);
+        let share = self.deliveries.lanes.sent(lane, &task.definition);
+        self.tasks.set_lane_share(id, share);
         let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
         let task = without_overlapping(task);
         let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task };
@@ -144,7 +148,6 @@ impl Owner {
             _ => None,
         };
         decision.effects.push(Effect::SendClaimed { id, next });
-        self.deliveries.lanes.sent(lane);
         self.write(decision);
     }
 
@@ -171,12 +174,14 @@ impl Owner {
         let Some(loaded) = self.tasks.get(id) else {
             return;
         };
-        let lane = loaded.lane().expect("set when the fire was claimed");
+        let share = loaded.lane_share().expect("set when the fire was claimed");
         let task = loaded.task().clone();
-        let delivery = Delivery::new(&task, lane, now, self.tenure.lease_end());
+        let delivery = Delivery::new(&task, share, now, self.tenure.lease_end());
+        let permit = delivery.permit.clone();
+        self.deliveries.lanes.handed_out(share, task.fire_at, permit.clone());
         self.deliveries.outbox.push(delivery);
         self.tasks.remove(id);
-        self.deliveries.claims.insert(task, next.is_some(), now);
+        self.deliveries.claims.insert(task, next.is_some(), now, Some(permit));
         if let Some(next) = next {
             self.file(*next);
         }
@@ -197,12 +202,14 @@ impl Owner {
         }
     }
 
-    /// Parks lanes that have had no capacity for a while.
+    /// Parks lanes that have had no capacity for a while, and serves those again that had no share
+    /// of the budget.
     pub(crate) fn park(&mut self, now: Timestamp) {
         if self.deliveries.next_park().is_none_or(|parks_at| parks_at > now) {
             return;
         }
         self.deliveries.parks_at = now.after(PARK_EVERY);
+        self.deliveries.lanes.wake_without_share();
         for lane in self.deliveries.lanes.starved_for(PARK_AFTER, now) {
             self.shorten_lane(lane, 0);
         }

@@ -9,7 +9,7 @@ use punctual_core::{AttemptNo, FireId, Outcome, Timestamp};
 use rapidhash::fast::RandomState;
 
 use crate::delivery::attempt::Report;
-use crate::delivery::lane::LaneNo;
+use crate::delivery::lane::LaneShare;
 use crate::event::Event;
 use crate::ownership::in_flight::InFlight;
 
@@ -29,7 +29,7 @@ struct InheritedFire {
     attempt: AttemptNo,
     fired_at: Timestamp,
     until: Timestamp,
-    lane: LaneNo,
+    share: LaneShare,
 }
 
 impl Inherited {
@@ -54,19 +54,19 @@ impl Inherited {
         std::mem::take(&mut self.held_back)
     }
 
-    pub(crate) fn insert(&mut self, delivery: &InFlight, lane: LaneNo) {
+    pub(crate) fn insert(&mut self, delivery: &InFlight, share: LaneShare) {
         let InFlight { fire_id, attempt, fired_at, until, .. } = *delivery;
         self.ends.insert((until, fire_id));
-        self.fires.insert(fire_id, InheritedFire { attempt, fired_at, until, lane });
+        self.fires.insert(fire_id, InheritedFire { attempt, fired_at, until, share });
     }
 
     /// Removes the delivery that a report is about and returns its lane; `None` if there is none.
-    pub(crate) fn remove(&mut self, report: &Report) -> Option<LaneNo> {
+    pub(crate) fn remove(&mut self, report: &Report) -> Option<LaneShare> {
         let fire = self.fires.get(&report.fire_id).copied();
         let fire = fire.filter(|fire| fire.attempt == report.attempt)?;
         self.fires.remove(&report.fire_id);
         self.ends.remove(&(fire.until, report.fire_id));
-        Some(fire.lane)
+        Some(fire.share)
     }
 
     /// Returns when a delivery was sent and when it expires.

@@ -14,6 +14,11 @@ use punctual_store::Position;
 use rapidhash::fast::RandomState;
 use slab::Slab;
 
+use crate::delivery::permit::SendPermit;
+use crate::loaded::budget::Budget;
+use crate::loaded::tasks::LoadedTasks;
+use crate::shares::NamespaceShares;
+
 /// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few
 /// enough that they are still in a cache when their turn comes (twice as many drain 10 % slower).
 const QUEUED_MAX: usize = 32_768;
@@ -26,6 +31,9 @@ const INFLIGHT_MAX: usize = 256;
 const INFLIGHT_MIN: usize = 4;
 /// Every fourth delivery is a late one, if there is any.
 const LATE_SHARE: u32 = 4;
+/// Deliveries beyond twice those in flight that a lane remembers as handed out, so that they are
+/// not looked through each time.
+const HANDED_OUT_SLACK: usize = 64;
 
 /// The namespace and target of a lane.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -70,12 +78,21 @@ impl LaneId {
 pub(crate) struct LaneNo(u32);
 
 impl LaneNo {
-    /// Of no lane.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
     fn new(slot: usize) -> Self {
         Self(u32::try_from(slot).expect("memory is full long before"))
     }
+}
+
+/// The lane of a delivery in flight, and what its task takes of the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LaneShare {
+    lane: LaneNo,
+    weight: usize,
+}
+
+impl LaneShare {
+    /// Of a delivery without an owner.
+    pub(crate) const NONE: Self = Self { lane: LaneNo(u32::MAX), weight: 0 };
 }
 
 /// Whether a task goes before or behind others of its lane.
@@ -95,6 +112,9 @@ pub(crate) struct Lane {
     /// Counts the tasks that were taken, to give late ones their share.
     taken: u32,
     in_flight: usize,
+    /// Deliveries in flight in the order in which they were handed out, each with when it was due.
+    /// Those before the first that still waits in its courier are forgotten.
+    handed_out: VecDeque<(Timestamp, SendPermit)>,
     /// How many deliveries may be in flight.
     capacity: usize,
     /// Since when the capacity is zero.
@@ -123,6 +143,23 @@ impl Lane {
     /// Returns how many tasks wait.
     pub(crate) fn waiting(&self) -> usize {
         self.on_time.len() + self.late.len()
+    }
+
+    /// Returns when the delivery was due that has waited longest in its courier, or nearly so.
+    pub(crate) fn first_unsent(&self) -> Option<Timestamp> {
+        let unsent = self.handed_out.iter().find(|(_, permit)| permit.is_waiting());
+        unsent.map(|(fire_at, _)| *fire_at)
+    }
+
+    /// Forgets deliveries that do not wait in their courier any more: the first ones, and all others
+    /// if there are many.
+    fn forget_sent(&mut self) {
+        while self.handed_out.front().is_some_and(|(_, permit)| !permit.is_waiting()) {
+            self.handed_out.pop_front();
+        }
+        if self.handed_out.len() > 2 * self.in_flight + HANDED_OUT_SLACK {
+            self.handed_out.retain(|(_, permit)| permit.is_waiting());
+        }
     }
 
     /// Returns the task that has waited longest, or nearly so.
@@ -189,7 +226,7 @@ impl Lane {
 }
 
 /// All lanes with waiting, spilled or in-flight tasks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lanes {
     lanes: Slab<Lane>,
     by_id: HashMap<LaneId, LaneNo, RandomState>,
@@ -205,9 +242,30 @@ pub(crate) struct Lanes {
     may_be_starved: bool,
     /// Deliveries in flight, of all lanes.
     in_flight: usize,
+    /// What the tasks in flight take of the budget.
+    shares: NamespaceShares,
+    budget: Budget,
+    /// Lanes whose namespaces have as much in flight, or as much queued, as they may.
+    without_share: Vec<LaneNo>,
 }
 
 impl Lanes {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self {
+            lanes: Slab::new(),
+            by_id: HashMap::default(),
+            last: None,
+            capacities: HashMap::default(),
+            ready: Vec::new(),
+            refilling: 0,
+            may_be_starved: false,
+            in_flight: 0,
+            shares: NamespaceShares::new(budget.in_flight_weight()),
+            budget,
+            without_share: Vec::new(),
+        }
+    }
+
     /// Returns the lane of a task, opened if there is none.
     pub(crate) fn open(&mut self, definition: &NewTask, now: Timestamp) -> LaneNo {
         if let Some(number) = self.find(definition) {
@@ -224,6 +282,7 @@ impl Lanes {
             late: VecDeque::new(),
             taken: 0,
             in_flight: 0,
+            handed_out: VecDeque::new(),
             capacity,
             starved_since: (capacity == 0).then_some(now),
             spilled: None,
@@ -268,12 +327,18 @@ impl Lanes {
         };
         lane.spilled = Some(before.map_or(position, |before| before.min(position)));
         self.stop_refill(number);
+        self.wake(number);
     }
 
-    /// Starts to refill a lane if it can take spilled tasks. Returns the position of the first.
-    pub(crate) fn start_refill(&mut self, number: LaneNo) -> Option<Position> {
+    /// Starts to refill a lane if it can take spilled tasks, and if its namespace may have many more
+    /// due tasks in memory. Returns the position of the first.
+    pub(crate) fn start_refill(&mut self, number: LaneNo, tasks: &LoadedTasks) -> Option<Position> {
         let lane = &mut self.lanes[number.0 as usize];
         if !lane.wants_refill() {
+            return None;
+        }
+        if !tasks.may_queue_many(&lane.id.namespace) {
+            self.without_share.push(number);
             return None;
         }
         lane.refilling = true;
@@ -291,12 +356,12 @@ impl Lanes {
 
     /// Whether a task that was spilled may be loaded again now. If its lane is full again, the next
     /// refill starts with this task.
-    pub(crate) fn accepts_spilled(&mut self, task: &Task) -> bool {
+    pub(crate) fn accepts_spilled(&mut self, task: &Task, tasks: &LoadedTasks) -> bool {
         let Some(number) = self.find(&task.definition) else {
             return true;
         };
         let lane = self.get_mut(number);
-        if lane.refilling && lane.is_full() {
+        if lane.refilling && (lane.is_full() || !tasks.may_queue(&lane.id.namespace)) {
             lane.spilled = Some(Position::of(task));
             self.stop_refill(number);
             return false;
@@ -352,18 +417,56 @@ impl Lanes {
         ready
     }
 
-    pub(crate) fn sent(&mut self, number: LaneNo) {
-        self.get_mut(number).in_flight += 1;
-        self.in_flight += 1;
+    /// Takes the next task of a lane to send, if the lane has capacity and its namespace a share.
+    pub(crate) fn take(&mut self, number: LaneNo) -> Option<TaskId> {
+        let lane = &mut self.lanes[number.0 as usize];
+        if lane.waiting() > 0 && !self.shares.may_take(&lane.id.namespace) {
+            self.without_share.push(number);
+            return None;
+        }
+        lane.take()
     }
 
-    /// A delivery of the lane is over.
-    pub(crate) fn ended(&mut self, number: LaneNo, outcome: Option<&Outcome>) {
+    /// Counts a delivery of the lane as in flight.
+    pub(crate) fn sent(&mut self, lane: LaneNo, definition: &NewTask) -> LaneShare {
+        let weight = self.budget.weight(definition);
+        self.get_mut(lane).in_flight += 1;
+        self.in_flight += 1;
+        self.shares.add(&definition.namespace, weight);
+        LaneShare { lane, weight }
+    }
+
+    /// Notes that a delivery that was due at `fire_at` was handed to its courier.
+    pub(crate) fn handed_out(&mut self, share: LaneShare, fire_at: Timestamp, permit: SendPermit) {
+        let lane = self.get_mut(share.lane);
+        lane.forget_sent();
+        lane.handed_out.push_back((fire_at, permit));
+    }
+
+    /// A delivery of a lane is over.
+    pub(crate) fn ended(&mut self, share: LaneShare, outcome: Option<&Outcome>) {
         self.in_flight -= 1;
-        let lane = self.get_mut(number);
+        let lane = &mut self.lanes[share.lane.0 as usize];
         lane.in_flight -= 1;
+        lane.forget_sent();
         lane.adapt(outcome);
-        self.wake(number);
+        self.shares.subtract(&lane.id.namespace, share.weight);
+        self.wake(share.lane);
+        self.wake_without_share();
+    }
+
+    /// Serves lanes again that had no share of the budget.
+    pub(crate) fn wake_without_share(&mut self) {
+        for number in std::mem::take(&mut self.without_share) {
+            if self.lanes.contains(number.0 as usize) {
+                self.wake(number);
+            }
+        }
+    }
+
+    /// Whether lanes have no share of the budget.
+    pub(crate) const fn lacks_share(&self) -> bool {
+        !self.without_share.is_empty()
     }
 
     /// Sets how many deliveries the workers of a queue take at once.
@@ -418,6 +521,7 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::EPOCH;
+    const BUDGET: Budget = Budget { tasks: 1_000, payload_bytes: 1_000_000 };
 
     fn task(namespace: &str, url: &str) -> NewTask {
         let target = Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
@@ -441,7 +545,7 @@ mod tests {
 
     #[test]
     fn tasks_on_time_go_first_and_late_ones_are_not_starved() {
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes::new(BUDGET);
         let number = lanes.open(&task("a", "http://h"), NOW);
         for n in 0..4 {
             lanes.push(number, id(n), Urgency::Late);
@@ -455,7 +559,7 @@ mod tests {
 
     #[test]
     fn a_webhook_that_does_not_answer_gets_less_at_once_and_more_again_when_it_does() {
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes::new(BUDGET);
         let number = lanes.open(&task("a", "http://h"), NOW);
         let failed = Outcome::Failed { reason: Reason::new("no"), retry_in: None };
         for (outcome, want) in [
@@ -465,13 +569,13 @@ mod tests {
             (None, 130),
             (Some(Outcome::Expired), 65),
         ] {
-            lanes.sent(number);
-            lanes.ended(number, outcome.as_ref());
+            let share = lanes.sent(number, &task("a", "http://h"));
+            lanes.ended(share, outcome.as_ref());
             assert_eq!(lanes.get_mut(number).capacity, want, "{outcome:?}");
         }
         for _ in 0..9 {
-            lanes.sent(number);
-            lanes.ended(number, Some(&Outcome::Expired));
+            let share = lanes.sent(number, &task("a", "http://h"));
+            lanes.ended(share, Some(&Outcome::Expired));
         }
         assert_eq!(lanes.get_mut(number).capacity, INFLIGHT_MIN);
     }
@@ -481,7 +585,7 @@ mod tests {
         let queue = Queue::new("orders").unwrap();
         let new_task = NewTask { target: Target::Queue(queue.clone()), ..task("a", "http://h") };
         let lane_id = || LaneId::of_queue(Namespace::new("a").unwrap(), queue.clone());
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes::new(BUDGET);
         lanes.set_capacity(lane_id(), 7, NOW);
         let number = lanes.open(&new_task, NOW);
         assert_eq!(lanes.get_mut(number).capacity, 7);
@@ -495,7 +599,7 @@ mod tests {
 
     #[test]
     fn a_shortened_lane_keeps_its_first_tasks() {
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes::new(BUDGET);
         let number = lanes.open(&task("a", "http://h"), NOW);
         for n in 0..6 {
             lanes.push(number, id(n), if n < 2 { Urgency::Late } else { Urgency::OnTime });

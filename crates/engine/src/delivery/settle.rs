@@ -24,11 +24,13 @@ impl Owner {
         for report in self.tenure.keep_late(reports) {
             // A report that was passed on counts if its delivery was inherited.
             let inherited = || self.deliveries.inherited.remove(&report);
-            let Some(lane) = report.lane().or_else(inherited) else {
+            let Some(share) = report.lane_share().or_else(inherited) else {
                 continue;
             };
-            self.deliveries.lanes.ended(lane, report.outcome.as_ref());
-            self.settle(report, now);
+            self.deliveries.lanes.ended(share, report.outcome.as_ref());
+            if !report.is_recalled() {
+                self.settle(report, now);
+            }
         }
     }
 

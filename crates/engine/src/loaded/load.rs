@@ -133,7 +133,7 @@ impl Owner {
 
     fn on_refill(&mut self, tasks: Vec<Task>, end: Option<Position>, read: ReadToken) {
         for task in tasks {
-            if self.deliveries.accepts_spilled(&task) {
+            if self.deliveries.accepts_spilled(&task, &self.tasks) {
                 self.take_loaded(task, read);
             }
         }

@@ -15,9 +15,11 @@ use rapidhash::fast::RandomState;
 use slab::Slab;
 
 use crate::delivery::attempt::Report;
-use crate::delivery::lane::LaneNo;
+use crate::delivery::lane::LaneShare;
+use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
 use crate::ownership::in_flight::InFlight;
+use crate::shares::NamespaceShares;
 
 /// How far a task in memory has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub(crate) struct LoadedTask {
     /// The phase before a decision about it was made.
     before: LoadedPhase,
     /// The lane that counts it as in flight while its claim is being written.
-    lane: Option<LaneNo>,
+    lane_share: Option<LaneShare>,
     /// Reports that arrived while a decision was not durable. They count only for attempts that
     /// continue.
     held_reports: Vec<Report>,
@@ -51,6 +53,8 @@ pub(crate) struct LoadedTask {
     in_flight: Vec<Timestamp>,
     /// When an attempt of it was last sent.
     fired_at: Timestamp,
+    /// The permits of its fires in flight, by nominal time. Those of other brokers are not here.
+    permits: Vec<(Timestamp, SendPermit)>,
 }
 
 impl LoadedTask {
@@ -62,8 +66,8 @@ impl LoadedTask {
         self.phase
     }
 
-    pub(crate) const fn lane(&self) -> Option<LaneNo> {
-        self.lane
+    pub(crate) const fn lane_share(&self) -> Option<LaneShare> {
+        self.lane_share
     }
 
     /// Whether an attempt of any of its fires is in flight.
@@ -99,6 +103,13 @@ impl LoadedTask {
         task.with_next_fire(&self.in_flight).map(|next| next.fire_at)
     }
 
+    /// Forgets the permits of fires that are not in flight any more.
+    fn forget_permits(&mut self) {
+        let Self { task, phase, in_flight, permits, .. } = self;
+        let present = (*phase == LoadedPhase::Firing).then_some(task.nominal_at);
+        permits.retain(|(at, _)| Some(*at) == present || in_flight.contains(at));
+    }
+
     /// Returns the task before each of its fires that are in flight.
     fn before_each_in_flight(&self) -> impl Iterator<Item = Task> {
         let present = (self.phase == LoadedPhase::Firing).then(|| self.task.clone());
@@ -119,6 +130,8 @@ pub(crate) struct LoadedTasks {
     expired: VecDeque<u32>,
     payload_bytes: usize,
     budget: Budget,
+    /// Due tasks that wait in their lanes.
+    queued: NamespaceShares,
     /// Tasks that may have overlapping fires in flight.
     overlapping: HashSet<TaskId, RandomState>,
 }
@@ -133,6 +146,7 @@ impl LoadedTasks {
             expired: VecDeque::new(),
             payload_bytes: 0,
             budget,
+            queued: NamespaceShares::new(budget.queued_weight()),
             overlapping: HashSet::default(),
         }
     }
@@ -197,10 +211,11 @@ impl LoadedTasks {
             timer: None,
             expired: false,
             before: LoadedPhase::Waiting,
-            lane: None,
+            lane_share: None,
             held_reports: Vec::new(),
             in_flight: Vec::new(),
             fired_at: Timestamp::EPOCH,
+            permits: Vec::new(),
         });
         self.by_id.insert(id, slot);
         self.set_timer(slot, due);
@@ -213,6 +228,8 @@ impl LoadedTasks {
             self.insert(task);
             return Vec::new();
         };
+        // Not queued any more: its definition, and so its weight, may be another.
+        self.set_phase(slot, LoadedPhase::Waiting);
         let loaded = &mut self.tasks[slot];
         self.payload_bytes -= loaded.task.definition.payload.bytes().len();
         self.payload_bytes += task.definition.payload.bytes().len();
@@ -223,6 +240,7 @@ impl LoadedTasks {
     /// Sets the phase and the timer of a task whose fires have changed: it waits for its first fire
     /// that is not in flight, or is firing. Returns the reports that were held.
     fn rearm(&mut self, slot: usize) -> Vec<Report> {
+        self.set_phase(slot, LoadedPhase::Waiting);
         let loaded = &mut self.tasks[slot];
         let LoadedTask { task, in_flight, .. } = loaded;
         let open = |at: &Timestamp| {
@@ -230,7 +248,6 @@ impl LoadedTasks {
                 || task.overlapping.iter().any(|overlapping| overlapping.nominal_at == *at)
         };
         in_flight.retain(open);
-        loaded.phase = LoadedPhase::Waiting;
         let with_next_fire = task.with_next_fire(in_flight);
         match (in_flight.iter().position(|at| *at == task.nominal_at), with_next_fire) {
             (Some(_), Some(with_next_fire)) => loaded.task = with_next_fire,
@@ -243,6 +260,7 @@ impl LoadedTasks {
             }
             (None, _) => {}
         }
+        loaded.forget_permits();
         let held_reports = std::mem::take(&mut loaded.held_reports);
         let (id, due, state) = (loaded.task.id, loaded.task.fire_at, loaded.task.state);
         match (loaded.phase, loaded.in_flight.is_empty()) {
@@ -292,15 +310,17 @@ impl LoadedTasks {
     /// The task is due and waits in its lane.
     pub(crate) fn set_queued(&mut self, id: TaskId) {
         if let Some(slot) = self.slot(id) {
-            self.tasks[slot].phase = LoadedPhase::Queued;
+            self.set_phase(slot, LoadedPhase::Queued);
+            self.tasks[slot].forget_permits();
             self.stop_timer(slot);
         }
     }
 
-    /// An attempt of the present fire was sent.
-    pub(crate) fn set_sent(&mut self, id: TaskId, now: Timestamp) {
+    /// An attempt of the present fire was handed to its courier.
+    pub(crate) fn set_sent(&mut self, id: TaskId, permit: SendPermit, now: Timestamp) {
         if let Some(loaded) = self.get_mut(id) {
             loaded.fired_at = now;
+            loaded.permits.push((loaded.task.nominal_at, permit));
         }
         self.set_firing(id);
     }
@@ -310,25 +330,24 @@ impl LoadedTasks {
         let Some(slot) = self.slot(id) else {
             return;
         };
-        let loaded = &mut self.tasks[slot];
-        loaded.phase = LoadedPhase::Firing;
-        match loaded.overlaps_at() {
+        self.set_phase(slot, LoadedPhase::Firing);
+        match self.tasks[slot].overlaps_at() {
             Some(due) => self.set_timer(slot, due),
             None => self.stop_timer(slot),
         }
     }
 
     /// Keeps the lane of a fire while its claim is being written.
-    pub(crate) fn set_lane(&mut self, id: TaskId, lane: LaneNo) {
+    pub(crate) fn set_lane_share(&mut self, id: TaskId, share: LaneShare) {
         if let Some(loaded) = self.get_mut(id) {
-            loaded.lane = Some(lane);
+            loaded.lane_share = Some(share);
         }
     }
 
     /// The task waits, without a timer, until the claim of its fire before is released.
     pub(crate) fn set_waiting_for_claim(&mut self, id: TaskId) {
-        if let Some(loaded) = self.get_mut(id) {
-            loaded.phase = LoadedPhase::Waiting;
+        if let Some(slot) = self.slot(id) {
+            self.set_phase(slot, LoadedPhase::Waiting);
         }
     }
 
@@ -364,7 +383,42 @@ impl LoadedTasks {
     pub(crate) fn overlapping_ended(&mut self, id: TaskId, nominal_at: Timestamp) {
         if let Some(loaded) = self.get_mut(id) {
             loaded.in_flight.retain(|at| *at != nominal_at);
+            loaded.permits.retain(|(at, _)| *at != nominal_at);
         }
+    }
+
+    /// Recalls the deliveries of a task that were not sent. Their fires are due and wait again, so
+    /// that they are sent later unless the caller decides otherwise.
+    pub(crate) fn recall(&mut self, id: TaskId) {
+        let Some(slot) = self.slot(id) else {
+            return;
+        };
+        let loaded = &mut self.tasks[slot];
+        if loaded.phase == LoadedPhase::Deciding {
+            return;
+        }
+        let recalled: Vec<_> = loaded
+            .permits
+            .iter()
+            .filter_map(|(at, permit)| permit.recall().then_some(*at))
+            .collect();
+        if recalled.is_empty() {
+            return;
+        }
+        if loaded.phase == LoadedPhase::Firing {
+            loaded.in_flight.push(loaded.task.nominal_at);
+        }
+        loaded.in_flight.retain(|at| !recalled.contains(at));
+        self.rearm(slot);
+    }
+
+    /// Recalls the deliveries of all tasks that were not sent.
+    pub(crate) fn recall_all(&mut self) {
+        let waits =
+            |loaded: &LoadedTask| loaded.permits.iter().any(|(_, permit)| permit.is_waiting());
+        let ids = self.tasks.iter().filter(|(_, loaded)| waits(loaded));
+        let ids: Vec<_> = ids.map(|(_, loaded)| loaded.task.id).collect();
+        ids.into_iter().for_each(|id| self.recall(id));
     }
 
     /// An overlapping fire was not sent.
@@ -374,6 +428,7 @@ impl LoadedTasks {
         };
         let loaded = &mut self.tasks[slot];
         loaded.in_flight.retain(|at| *at != nominal_at);
+        loaded.permits.retain(|(at, _)| *at != nominal_at);
         match loaded.phase {
             LoadedPhase::Firing => self.set_firing(id),
             LoadedPhase::Waiting => {
@@ -390,6 +445,29 @@ impl LoadedTasks {
         if let Some(slot) = self.slot(id) {
             self.rearm(slot);
         }
+    }
+
+    /// Sets the phase of a task and counts it if it waits in its lane.
+    fn set_phase(&mut self, slot: usize, phase: LoadedPhase) {
+        let LoadedTask { task, phase: before, .. } = &mut self.tasks[slot];
+        let before = std::mem::replace(before, phase);
+        let (namespace, weight) =
+            (&task.definition.namespace, || self.budget.weight(&task.definition));
+        match (before == LoadedPhase::Queued, phase == LoadedPhase::Queued) {
+            (true, false) => self.queued.subtract(namespace, weight()),
+            (false, true) => self.queued.add(namespace, weight()),
+            _ => {}
+        }
+    }
+
+    /// Whether another due task of a namespace may wait in its lane.
+    pub(crate) fn may_queue(&self, namespace: &Namespace) -> bool {
+        self.queued.may_take(namespace)
+    }
+
+    /// Whether there is room for many more due tasks of a namespace.
+    pub(crate) fn may_queue_many(&self, namespace: &Namespace) -> bool {
+        self.queued.is_half_empty(namespace)
     }
 
     fn set_timer(&mut self, slot: usize, due: Timestamp) {
@@ -415,6 +493,10 @@ impl LoadedTasks {
         let loaded = self.tasks.remove(slot);
         self.overlapping.remove(&id);
         self.payload_bytes -= loaded.task.definition.payload.bytes().len();
+        if loaded.phase == LoadedPhase::Queued {
+            let definition = &loaded.task.definition;
+            self.queued.subtract(&definition.namespace, self.budget.weight(definition));
+        }
         if let Some(timer) = loaded.timer {
             self.wheel.cancel(timer);
         }
@@ -425,10 +507,10 @@ impl LoadedTasks {
         let Some(slot) = self.slot(id) else {
             return;
         };
-        let loaded = &mut self.tasks[slot];
-        if loaded.phase != LoadedPhase::Deciding {
-            loaded.before = loaded.phase;
-            loaded.phase = LoadedPhase::Deciding;
+        let phase = self.tasks[slot].phase;
+        if phase != LoadedPhase::Deciding {
+            self.tasks[slot].before = phase;
+            self.set_phase(slot, LoadedPhase::Deciding);
         }
         self.stop_timer(slot);
     }

@@ -29,6 +29,8 @@ impl Owner {
             return;
         }
         self.tenure.drain();
+        // The successor sends these itself.
+        self.tasks.recall_all();
         // The successor does not have the batches that the store may have lost.
         self.writer.confirm();
         self.tenure.handing_over = Some(PendingHandOver::new(reply, now));
@@ -64,9 +66,10 @@ impl Owner {
 
     /// Passes reports on to the next owner.
     pub(crate) fn pass_on(&mut self, reports: Vec<Report>) {
+        let sent = reports.into_iter().filter(|report| !report.is_recalled());
+        let reports: Vec<_> = sent.map(Report::passed_on).collect();
         if !reports.is_empty() {
-            let reports = reports.into_iter().map(Report::passed_on);
-            self.actions.push(Action::OrphanReport(reports.collect()));
+            self.actions.push(Action::OrphanReport(reports));
         }
     }
 

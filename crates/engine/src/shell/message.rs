@@ -76,7 +76,8 @@ impl OrphanReports {
         Self(None)
     }
 
-    pub(crate) fn send(&self, partition: PartitionId, reports: Vec<Report>) {
+    pub(crate) fn send(&self, partition: PartitionId, mut reports: Vec<Report>) {
+        reports.retain(|report| !report.is_recalled());
         if let Some(sender) = &self.0 {
             let reports = reports.into_iter().map(Report::passed_on);
             // A broker that is stopping no longer receives them.

@@ -31,6 +31,15 @@ fn the_guarantees_hold_in_random_scenarios() {
 }
 
 #[test]
+fn the_guarantees_hold_when_deliveries_wait_in_the_courier() {
+    let scenario = |seed, hand_overs| {
+        GuaranteeScenario::new(seed, hand_overs).with_waiting_deliveries(seed).run()
+    };
+    seeds::run(&[], SEEDS_DEFAULT, scenario);
+    seeds::run_with_hand_overs(&[], SEEDS_DEFAULT, scenario);
+}
+
+#[test]
 fn the_guarantees_hold_when_the_partition_is_handed_over() {
     let scenario = |seed, hand_overs| GuaranteeScenario::new(seed, hand_overs).run();
     seeds::run_with_hand_overs(&SEEDS_KEPT_HAND_OVER, SEEDS_DEFAULT, scenario);
@@ -86,9 +95,28 @@ impl GuaranteeScenario {
         }
     }
 
+    /// Has some deliveries wait in the courier. They have random numbers of their own, so that a
+    /// seed without them means what it always did.
+    fn with_waiting_deliveries(mut self, seed: u64) -> Self {
+        self.fixture.courier_rng = Some(SeededRng::new(seed ^ 0xc0_0000));
+        self
+    }
+
+    /// Sends a delivery that waits in the courier, or gives it up unsent.
+    fn step_courier(&mut self) {
+        let waiting = self.fixture.waiting.len();
+        let Some(rng) = self.fixture.courier_rng.as_mut().filter(|_| waiting > 0) else { return };
+        if rng.below(3) == 0 {
+            let index = rng.index(waiting);
+            self.fixture.send_waiting(index);
+        }
+    }
+
     /// Runs the scenario and returns how many hand-overs there were.
     fn run(mut self) -> u32 {
         for _ in 0..STEPS {
+            self.step_courier();
+            self.check_sent();
             self.step();
             self.check_sent();
             if self.fixture.stopped.take().is_some() {
@@ -96,6 +124,9 @@ impl GuaranteeScenario {
             }
         }
         self.fixture.fault = StoreFault::None;
+        self.fixture.courier_rng = None;
+        self.fixture.send_all_waiting();
+        self.check_sent();
         self.fixture.set_capacity(256);
         self.fixture.extend_lease_forever();
         while self.fixture.is_handing_over() {
@@ -324,6 +355,18 @@ impl GuaranteeScenario {
                         let crashed = self.fixture.crashes > 0;
                         assert!(in_flight.is_none() || crashed, "cancelled: {in_flight:?}");
                     }
+                }
+                Ok(Ok(Cancelled::Firing(_))) => {
+                    let id = match &subject {
+                        Subject::Id(_, id) => Some(*id),
+                        Subject::Key(..) => None,
+                    };
+                    let sent = id.is_none_or(|id| {
+                        let is_sent = |it: &Delivery| it.fire_id.task == id;
+                        self.received.contains_key(&id) || self.fixture.sent.iter().any(is_sent)
+                    });
+                    let elsewhere = self.fixture.crashes > 0 || self.fixture.hand_overs > 0;
+                    assert!(sent || elsewhere, "firing, and nothing was sent: {subject:?}");
                 }
                 Err(TryRecvError::Empty) => {
                     self.cancelling.push((subject, answer));

@@ -30,7 +30,7 @@ fn past_its_lease_an_owner_starts_nothing_until_the_lease_is_extended() {
     fixture.run();
     assert_eq!(fixture.sent.len(), 2);
     assert!(
-        fixture.sent.iter().all(|delivery| delivery.lease_end.get() == fixture.ownership.until)
+        fixture.sent.iter().all(|delivery| delivery.permit.lease_end() == fixture.ownership.until)
     );
     assert!(fixture.get(key("order")).is_ok());
 }

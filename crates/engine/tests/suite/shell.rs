@@ -46,6 +46,7 @@ impl Courier for ChannelCourier {
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
         for delivery in deliveries {
             let (answer, outcome) = oneshot::channel();
+            delivery.permit.send(delivery.fired_at).unwrap();
             self.0.send((delivery.clone(), answer)).unwrap();
             let reports = reports.clone();
             tokio::spawn(async move {

@@ -1,0 +1,61 @@
+//! Recalling deliveries that wait in their couriers.
+//!
+//! A command that changes a task recalls its deliveries first. Those that were not sent count as
+//! never handed out, so that a cancel answers `cancelled` and a replacement sends nothing of the old
+//! task; those that were sent are in flight as before. `permit` decides between the two.
+
+use punctual_core::{FireEnd, FireId, FireRecord, TaskState, Timestamp};
+use punctual_store::Change;
+
+use crate::commit::decision::{Decision, Effect};
+use crate::delivery::claim::Claim;
+use crate::handle::command::Command;
+use crate::owner::Owner;
+
+impl Command {
+    /// Whether the command changes a task, so that a delivery of the task must not be sent as it
+    /// was.
+    pub(crate) const fn recalls(&self) -> bool {
+        match self {
+            Self::Schedule(_) | Self::Cancel(_) | Self::Touch(..) | Self::Pause(_) => true,
+            Self::Bind(..)
+            | Self::Get(_)
+            | Self::Resume(_)
+            | Self::Fire(_)
+            | Self::Redrive { .. }
+            | Self::DeleteLetter { .. } => false,
+        }
+    }
+}
+
+impl Owner {
+    /// Ends the claim of a fire whose delivery was recalled, as part of a decision. If the decision
+    /// is undone, `put_back` stores the task again.
+    pub(crate) fn end_recalled_claim(
+        &self,
+        decision: &mut Decision,
+        fire_id: FireId,
+        end: FireEnd,
+        now: Timestamp,
+    ) {
+        let Some(Claim { task, .. }) = self.deliveries.claim(fire_id) else {
+            return;
+        };
+        let namespace = task.definition.namespace.clone();
+        let record = FireRecord::of(task, end, now);
+        decision.change(Change::DeleteLetter { fire_id, namespace });
+        decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
+        decision.effects.push(Effect::ReleaseClaim(fire_id));
+    }
+
+    /// Stores the tasks of recalled claims again whose end was decided and is undone.
+    pub(crate) fn undo_recalled_claims(&mut self, decision: &Decision, now: Timestamp) {
+        let released = decision.effects.iter().filter_map(|effect| match effect {
+            Effect::ReleaseClaim(fire_id) => Some(*fire_id),
+            _ => None,
+        });
+        for fire_id in released.collect::<Vec<_>>() {
+            self.put_back(fire_id, None, None, now);
+        }
+    }
+}
