@@ -48,10 +48,10 @@ impl Courier for Couriers {
         if !queued.is_empty() {
             self.hub.carry(queued, reports);
         }
-        for delivery in webhooks {
+        for mut delivery in webhooks {
             let (http, reports) = (Arc::clone(&self.http), reports.clone());
             tokio::spawn(async move {
-                let outcome = http.deliver(&delivery).await;
+                let outcome = http.deliver(&mut delivery).await;
                 reports.send(vec![delivery.report(outcome)]);
             });
         }

@@ -80,6 +80,7 @@ struct Metrics {
     connections: Gauge,
     webhook_connections: Gauge,
     webhook_connection_waits: Gauge,
+    webhook_lookup_waits: Gauge,
     certificates: Family<CertificateLabels, Counter>,
     commit_tasks: Histogram,
     commit_seconds: Histogram,
@@ -142,6 +143,7 @@ impl Telemetry {
             connections: Gauge::default(),
             webhook_connections: Gauge::default(),
             webhook_connection_waits: Gauge::default(),
+            webhook_lookup_waits: Gauge::default(),
             certificates: Family::default(),
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
@@ -170,6 +172,9 @@ impl Telemetry {
         m.registry.register("webhook_connections", open, m.webhook_connections.clone());
         let waits = "Webhook deliveries that wait for a connection because the limit is reached";
         m.registry.register("webhook_connection_waits", waits, m.webhook_connection_waits.clone());
+        let waits =
+            "Webhook deliveries that wait to look a host name up because the limit is reached";
+        m.registry.register("webhook_lookup_waits", waits, m.webhook_lookup_waits.clone());
         let certificates =
             "Changes of the TLS certificate files, by whether the new certificate is used";
         m.registry.register("tls_certificates", certificates, m.certificates.clone());
@@ -228,9 +233,13 @@ impl Telemetry {
     }
 
     /// A webhook delivery waits for a connection. It counts until the guard is dropped.
-    pub(crate) fn webhook_connection_waits(&self) -> ConnectionWait {
-        self.0.webhook_connection_waits.inc();
-        ConnectionWait(self.clone())
+    pub(crate) fn webhook_connection_waits(&self) -> CountedWait {
+        CountedWait::new(&self.0.webhook_connection_waits)
+    }
+
+    /// A webhook delivery waits to look a host name up. It counts until the guard is dropped.
+    pub(crate) fn webhook_lookup_waits(&self) -> CountedWait {
+        CountedWait::new(&self.0.webhook_lookup_waits)
     }
 
     /// The TLS certificate files have changed.
@@ -325,13 +334,20 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Counts a delivery that waits for a connection until it is dropped.
+/// Counts a delivery that waits, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ConnectionWait(Telemetry);
+pub(crate) struct CountedWait(Gauge);
 
-impl Drop for ConnectionWait {
+impl CountedWait {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for CountedWait {
     fn drop(&mut self) {
-        self.0.0.webhook_connection_waits.dec();
+        self.0.dec();
     }
 }
 

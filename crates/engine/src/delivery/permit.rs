@@ -30,8 +30,10 @@ struct PermitState {
 const WAITING: u8 = 0;
 /// The first byte may have left.
 const SENT: u8 = 1;
-/// Nothing was sent, and nothing will be.
-const RECALLED: u8 = 2;
+/// The courier has given up: nothing was sent, and nothing will be.
+const GIVEN_UP: u8 = 2;
+/// The owner has recalled it: nothing was sent, and nothing will be.
+const RECALLED: u8 = 3;
 
 /// Why a delivery must not be sent any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -80,7 +82,7 @@ impl SendPermit {
         self.check(now)?;
         let stage = &self.0.stage;
         match stage.compare_exchange(WAITING, SENT, Ordering::AcqRel, Ordering::Acquire) {
-            Err(RECALLED) => Err(NotSendable::Recalled),
+            Err(RECALLED | GIVEN_UP) => Err(NotSendable::Recalled),
             _ => Ok(()),
         }
     }
@@ -92,15 +94,24 @@ impl SendPermit {
         let _ = stage.compare_exchange(SENT, WAITING, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Called by a courier that stops before it has sent anything. Returns whether the delivery was
+    /// not sent and will not be.
+    pub fn give_up(&self) -> bool {
+        let stage = &self.0.stage;
+        let given_up =
+            stage.compare_exchange(WAITING, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
+        given_up != Err(SENT)
+    }
+
     /// Recalls the delivery. Returns whether it was not sent and will not be.
     pub(crate) fn recall(&self) -> bool {
-        let stage = &self.0.stage;
-        match stage.compare_exchange(WAITING, RECALLED, Ordering::AcqRel, Ordering::Acquire) {
+        let unless_sent = |stage| (stage != SENT).then_some(RECALLED);
+        match self.0.stage.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_sent) {
             Ok(_) => {
                 self.0.recalled.notify_one();
                 true
             }
-            Err(stage) => stage == RECALLED,
+            Err(_) => false,
         }
     }
 
@@ -156,6 +167,18 @@ mod tests {
         assert!(recalled.recall());
         assert_eq!(recalled.send(NOW), Err(NotSendable::Recalled));
         assert!(recalled.recall(), "as before");
+    }
+
+    #[test]
+    fn a_courier_that_gives_up_sends_nothing_afterwards() {
+        let waiting = permit();
+        assert!(waiting.give_up());
+        assert_eq!(waiting.send(NOW), Err(NotSendable::Recalled));
+        assert!(!waiting.is_recalled(), "the owner has not recalled it");
+        assert!(waiting.recall());
+        let sent = permit();
+        sent.send(NOW).unwrap();
+        assert!(!sent.give_up());
     }
 
     #[test]

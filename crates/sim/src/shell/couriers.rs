@@ -16,7 +16,7 @@ impl Simulation {
         let local_time = self.local_time(number);
         let to = Some((number, self.brokers[number].incarnation));
         self.brokers[number].in_flight_count += 1;
-        if delivery.lease_end.is_over(local_time) {
+        if delivery.permit.send(local_time).is_err() {
             let back = SimEvent::DeliveryEnded(partition, epoch, delivery.report(None));
             return self.events.send(self.now + 1, to, back);
         }

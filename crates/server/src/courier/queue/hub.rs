@@ -244,6 +244,37 @@ impl Hub {
         self.announce_capacity(&polled);
     }
 
+    /// Marks deliveries as sent at the moment at which their worker gets them. Returns those that
+    /// may still be sent; the others go back to their owners unsent.
+    pub(super) fn send_leased(&self, batch: Vec<Leased>) -> Vec<Leased> {
+        let now = self.clock.now();
+        let mut reports = ReportBatch::default();
+        let (mut lines, mut polled, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+        sent.reserve_exact(batch.len());
+        {
+            let mut state = self.lock();
+            for mut leased in batch {
+                if leased.delivery.permit.send(now).is_ok() {
+                    leased.delivery.fired_at = now;
+                    state.leases.sent(leased.token, now);
+                    sent.push(leased);
+                    continue;
+                }
+                let scope = SettleScope::of_namespace(&leased.delivery.definition.namespace);
+                if let Some(lease) = state.leases.end(leased.token, scope) {
+                    state.release(&lease, &mut lines, &mut polled);
+                    reports.push(&lease.reports, lease.delivery.report(None));
+                }
+            }
+            for line_id in &lines {
+                state.dispatch(line_id, now);
+            }
+        }
+        reports.send();
+        self.announce_capacity(&polled);
+        sent
+    }
+
     fn count(&self, delivery: &Delivery, outcome: &Outcome) {
         self.telemetry.attempt(delivery, outcome);
     }
@@ -317,6 +348,8 @@ impl HubState {
         };
         self.release(&lease, lines, polled);
         let line_id = lease.line();
+        // No worker has received it, so it can be recalled again.
+        lease.delivery.permit.unsend();
         self.lines.entry(line_id.clone()).or_default().waiting.push_front(lease.into_queued());
         if !lines.contains(&line_id) {
             lines.push(line_id);

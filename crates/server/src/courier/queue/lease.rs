@@ -87,6 +87,15 @@ impl Leases {
         Leased { token, delivery, lease }
     }
 
+    /// Notes that a leased delivery was sent to its worker.
+    pub(super) fn sent(&mut self, token: LeaseToken, now: Timestamp) {
+        let slot = usize::try_from(token.0 & SLOT_MASK).ok();
+        let lease = slot.and_then(|slot| self.open.get_mut(slot));
+        if let Some(lease) = lease.filter(|lease| lease.token == token) {
+            lease.delivery.fired_at = now;
+        }
+    }
+
     /// Ends a lease by its token.
     pub(super) fn end(&mut self, token: LeaseToken, scope: SettleScope<'_>) -> Option<OpenLease> {
         let slot = self.find(token, scope)?;

@@ -25,7 +25,7 @@ pub(super) struct QueuePoll {
 #[derive(Debug, Default)]
 pub(super) struct QueueLine {
     pub(super) waiting: VecDeque<QueuedDelivery>,
-    /// Deliveries whose owner has lost its lease: they go back to it unsent.
+    /// Deliveries that their owners do not allow to be sent any more: they go back unsent.
     pub(super) unsent: Vec<QueuedDelivery>,
     pub(super) workers: Vec<WorkerNo>,
     pub(super) polls: Vec<QueuePoll>,
@@ -71,9 +71,9 @@ impl QueueLine {
         while taken.len() < count
             && let Some(queued) = self.waiting.pop_front()
         {
-            match queued.delivery.lease_end.is_over(now) {
-                false => taken.push(queued),
-                true => self.unsent.push(queued),
+            match queued.delivery.permit.check(now) {
+                Ok(()) => taken.push(queued),
+                Err(_) => self.unsent.push(queued),
             }
         }
         taken

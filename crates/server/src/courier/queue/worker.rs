@@ -56,14 +56,16 @@ impl Hub {
         let lines = std::slice::from_ref(&guard.line_id);
         self.announce_capacity(lines);
         self.dispatch_all(lines);
-        match tokio::time::timeout(wait, &mut guard.receiver).await {
+        let leased = match tokio::time::timeout(wait, &mut guard.receiver).await {
             Ok(leased) => leased.unwrap_or_default(),
             // It may have been served at the last moment: leased deliveries must not be dropped.
             Err(_) => {
                 guard.receiver.close();
                 guard.receiver.try_recv().unwrap_or_default()
             }
-        }
+        };
+        drop(guard);
+        self.send_leased(leased)
     }
 }
 
@@ -78,12 +80,18 @@ pub(crate) struct StreamWorker {
 impl StreamWorker {
     /// Waits for the next deliveries.
     pub(crate) async fn next(&mut self) -> Option<Vec<Leased>> {
-        self.receiver.recv().await
+        loop {
+            let sent = self.hub.send_leased(self.receiver.recv().await?);
+            if !sent.is_empty() {
+                return Some(sent);
+            }
+        }
     }
 
     /// Returns the next deliveries if there are any already.
     pub(crate) fn next_now(&mut self) -> Option<Vec<Leased>> {
-        self.receiver.try_recv().ok()
+        let batch = self.receiver.try_recv().ok()?;
+        Some(self.hub.send_leased(batch)).filter(|sent| !sent.is_empty())
     }
 
     /// Sets how many deliveries may be unsettled at once.

@@ -1,17 +1,13 @@
 //! The pool of connections to receivers.
 //!
-//! A delivery checks out an idle connection of its [`ConnectionKey`], or a permit to open a new
-//! one. The number of connections is limited, whether they are being opened, in use, idle or
-//! closing. When the limit is reached, deliveries wait; the oldest idle connection of another key
-//! is closed for them.
-//!
-//! No key has more connections in use than are left for all other keys together. One receiver that
-//! hangs takes half of them, two take a third each, and so on, so that another receiver still finds
-//! one. Of the keys that wait, the one with the fewest connections in use is served first.
+//! A delivery checks out an idle connection of its key, or a permit to open a new one. The number of
+//! connections is limited, whether they are being opened, in use, idle or closing. When the limit is
+//! reached, deliveries wait; the oldest idle connection of another key is closed for them. Which of
+//! them is next, and how many a namespace and one receiver may use, is decided in `shares`.
 //!
 //! `dial` opens connections, and `send` uses them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,13 +16,14 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
-use punctual_core::{Clock as _, Namespace, Timestamp};
-use punctual_engine::LeaseEnd;
+use punctual_core::{Clock as _, Timestamp};
+use punctual_engine::{NotSendable, SendPermit};
 use tokio::sync::oneshot;
 use tokio::time::{interval, timeout};
 
-use super::gate::LeaseGate;
+use super::gate::SendGate;
 use crate::clock::SystemClock;
+use crate::shares::{FairQueue, ShareKey};
 use crate::telemetry::Telemetry;
 
 /// How long an idle connection is kept.
@@ -42,13 +39,8 @@ const IDLE_CONNECTIONS_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct RequestSender {
     requests: SendRequest<Full<Bytes>>,
-    gate: LeaseGate,
+    gate: SendGate,
 }
-
-/// Deliveries with the same key share connections: those of one namespace to one scheme, host and
-/// port.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ConnectionKey(pub(super) Namespace, pub(super) Arc<str>);
 
 /// All connections to receivers. Clones share one pool.
 #[derive(Debug, Clone)]
@@ -70,10 +62,10 @@ pub(super) enum Checkout {
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
-    /// Nothing was sent: the lease of the owner was over.
-    LeaseOver,
+    /// Nothing was sent: the owner does not allow it any more.
+    NotSendable(NotSendable),
     /// Nothing was sent: the connection had been closed.
-    Unsent(Box<Request<Full<Bytes>>>, hyper::Error),
+    Closed(hyper::Error),
     /// The receiver may have received the request.
     Broken(hyper::Error),
 }
@@ -95,7 +87,7 @@ pub(super) struct ConnectionPermit {
 #[derive(Debug)]
 pub(super) struct InUseGuard {
     pool: ConnectionPool,
-    key: ConnectionKey,
+    key: ShareKey,
 }
 
 #[derive(Debug)]
@@ -105,25 +97,14 @@ struct ConnectionPoolState {
     open: usize,
     /// Connections that the pool has dropped and that have not closed yet.
     closing: usize,
-    in_use: usize,
-    /// The keys that have a connection in use or idle, or a delivery that waits.
-    keys: HashMap<ConnectionKey, KeyState>,
-    /// All idle connections by number, the oldest first.
-    idle: BTreeMap<u64, ConnectionKey>,
-    /// All keys with a waiting delivery: the one with the fewest connections in use first, then the
-    /// one that has waited longest.
-    waiting: BTreeSet<(usize, u64, ConnectionKey)>,
-    /// The last number given to an idle connection or a waiting key; numbers define their order.
+    /// Deliveries that wait for a connection or use one.
+    queue: FairQueue<Checkout>,
+    /// The idle connections of each key, the oldest first.
+    idle_of: HashMap<ShareKey, VecDeque<IdleConnection>>,
+    /// The keys of all idle connections by number, the oldest first.
+    idle: BTreeMap<u64, ShareKey>,
+    /// The last number given to an idle connection.
     last_number: u64,
-}
-
-#[derive(Debug, Default)]
-struct KeyState {
-    in_use: usize,
-    idle: VecDeque<IdleConnection>,
-    waiting: VecDeque<oneshot::Sender<Checkout>>,
-    /// Its number in `ConnectionPoolState::waiting`, while it waits.
-    ticket: u64,
 }
 
 #[derive(Debug)]
@@ -134,24 +115,30 @@ struct IdleConnection {
 }
 
 impl RequestSender {
-    pub(super) const fn new(requests: SendRequest<Full<Bytes>>, gate: LeaseGate) -> Self {
+    pub(super) const fn new(requests: SendRequest<Full<Bytes>>, gate: SendGate) -> Self {
         Self { requests, gate }
     }
 
-    /// Sends a request, unless the lease is over when its first byte is to be written.
+    /// Sends a request, unless its permit forbids it when the first byte is to be written.
     pub(super) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
-        lease_end: LeaseEnd,
+        permit: &SendPermit,
     ) -> Result<Response<Incoming>, Unanswered> {
-        self.gate.close_after(lease_end);
-        match self.requests.try_send_request(request).await {
-            Ok(response) => Ok(response),
-            Err(_) if self.gate.has_refused() => Err(Unanswered::LeaseOver),
-            Err(mut error) => Err(match error.take_message() {
-                Some(unsent) => Unanswered::Unsent(Box::new(unsent), error.into_error()),
-                None => Unanswered::Broken(error.into_error()),
-            }),
+        self.gate.close(permit.clone());
+        let mut error = match self.requests.try_send_request(request).await {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
+        };
+        if let Some(why) = self.gate.refused() {
+            return Err(Unanswered::NotSendable(why));
+        }
+        match error.take_message() {
+            Some(_) => {
+                permit.unsend();
+                Err(Unanswered::Closed(error.into_error()))
+            }
+            None => Err(Unanswered::Broken(error.into_error())),
         }
     }
 }
@@ -162,15 +149,13 @@ impl ConnectionPool {
         clock: Arc<SystemClock>,
         telemetry: Telemetry,
     ) -> Self {
-        assert!(connections_max > 0, "checked with the configuration");
         let state = ConnectionPoolState {
             connections_max,
             open: 0,
             closing: 0,
-            in_use: 0,
-            keys: HashMap::new(),
+            queue: FairQueue::new(connections_max),
+            idle_of: HashMap::new(),
             idle: BTreeMap::new(),
-            waiting: BTreeSet::new(),
             last_number: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), clock, telemetry }
@@ -178,10 +163,10 @@ impl ConnectionPool {
 
     /// Waits for a connection of this key, or for a permit to open one. Nothing is lost if the
     /// future is dropped.
-    pub(super) async fn checkout(&self, key: &ConnectionKey) -> Checkout {
+    pub(super) async fn checkout(&self, key: &ShareKey) -> Checkout {
         loop {
             let (sender, mut receiver) = oneshot::channel();
-            self.lock().enqueue(key, sender);
+            self.lock().queue.enqueue(key, sender);
             self.serve_waiting();
             if let Ok(checkout) = receiver.try_recv() {
                 return checkout;
@@ -266,90 +251,59 @@ impl Drop for ConnectionPermit {
 
 impl Drop for InUseGuard {
     fn drop(&mut self) {
-        self.pool.lock().on_unused(&self.key);
+        self.pool.lock().queue.release(&self.key);
         self.pool.serve_waiting();
     }
 }
 
 impl ConnectionPoolState {
-    fn enqueue(&mut self, key: &ConnectionKey, waiter: oneshot::Sender<Checkout>) {
-        let number = self.next_number();
-        let state = self.keys.entry(key.clone()).or_default();
-        if state.waiting.is_empty() {
-            state.ticket = number;
-            self.waiting.insert((state.in_use, number, key.clone()));
-        }
-        state.waiting.push_back(waiter);
-    }
-
     /// Returns the next waiting delivery with an idle connection of its key, or with `None` if it
     /// may open one. Counts the connection as in use, and a new one as open.
-    fn next(
-        &mut self,
-    ) -> Option<(oneshot::Sender<Checkout>, ConnectionKey, Option<RequestSender>)> {
-        loop {
-            let (in_use, ticket, key) = self.waiting.first()?.clone();
-            let left = self.connections_max.saturating_sub(self.in_use);
-            let state = self.keys.get_mut(&key).expect("a waiting key has an entry");
-            while state.waiting.front().is_some_and(oneshot::Sender::is_closed) {
-                state.waiting.pop_front();
+    fn next(&mut self) -> Option<(oneshot::Sender<Checkout>, ShareKey, Option<RequestSender>)> {
+        let key = self.queue.next()?;
+        let sender = self.take_idle(&key);
+        if sender.is_none() && self.open >= self.connections_max {
+            if self.closing == 0 {
+                drop(self.close_oldest());
             }
-            if state.waiting.is_empty() {
-                self.waiting.remove(&(in_use, ticket, key.clone()));
-                self.forget(&key);
-                continue;
-            }
-            // The first key has the fewest in use: if it may not have one more, no key may.
-            if in_use >= left {
-                return None;
-            }
-            let sender = self.take_idle(&key);
-            if sender.is_none() && self.open >= self.connections_max {
-                if self.closing == 0 {
-                    drop(self.close_oldest());
-                }
-                return None;
-            }
-            self.open += usize::from(sender.is_none());
-            self.in_use += 1;
-            self.waiting.remove(&(in_use, ticket, key.clone()));
-            let number = self.next_number();
-            let state = self.keys.get_mut(&key).expect("a waiting key has an entry");
-            state.in_use += 1;
-            let waiter = state.waiting.pop_front().expect("checked above");
-            if !state.waiting.is_empty() {
-                state.ticket = number;
-                self.waiting.insert((state.in_use, number, key.clone()));
-            }
-            return Some((waiter, key, sender));
+            return None;
         }
+        let waiter = self.queue.take(&key)?;
+        self.open += usize::from(sender.is_none());
+        Some((waiter, key, sender))
     }
 
     /// Takes the idle connection that was used last, so that the others age and are closed.
-    fn take_idle(&mut self, key: &ConnectionKey) -> Option<RequestSender> {
-        let state = self.keys.get_mut(key)?;
-        while let Some(IdleConnection { number, sender, .. }) = state.idle.pop_back() {
+    fn take_idle(&mut self, key: &ShareKey) -> Option<RequestSender> {
+        let idle = self.idle_of.get_mut(key)?;
+        let mut taken = None;
+        while let Some(IdleConnection { number, sender, .. }) = idle.pop_back() {
             self.idle.remove(&number);
             // The receiver may have closed it.
             if sender.requests.is_ready() {
-                return Some(sender);
+                taken = Some(sender);
+                break;
             }
         }
-        None
+        if idle.is_empty() {
+            self.idle_of.remove(key);
+        }
+        taken
     }
 
-    fn keep_idle(&mut self, key: &ConnectionKey, sender: RequestSender, since: Timestamp) {
-        let number = self.next_number();
-        let Some(state) = self.keys.get_mut(key) else { return };
-        if state.idle.len() < IDLE_CONNECTIONS_MAX {
-            state.idle.push_back(IdleConnection { number, since, sender });
+    fn keep_idle(&mut self, key: &ShareKey, sender: RequestSender, since: Timestamp) {
+        self.last_number += 1;
+        let number = self.last_number;
+        let idle = self.idle_of.entry(key.clone()).or_default();
+        if idle.len() < IDLE_CONNECTIONS_MAX {
+            idle.push_back(IdleConnection { number, since, sender });
             self.idle.insert(number, key.clone());
         }
     }
 
     fn oldest_idle(&self) -> Option<Timestamp> {
         let (_, key) = self.idle.first_key_value()?;
-        self.keys.get(key)?.idle.front().map(|idle| idle.since)
+        self.idle_of.get(key)?.front().map(|idle| idle.since)
     }
 
     /// Removes the oldest idle connection. It closes when the returned sender is dropped, and its
@@ -357,8 +311,11 @@ impl ConnectionPoolState {
     fn close_oldest(&mut self) -> Option<RequestSender> {
         loop {
             let (_, key) = self.idle.pop_first()?;
-            let oldest = self.keys.get_mut(&key)?.idle.pop_front()?;
-            self.forget(&key);
+            let idle = self.idle_of.get_mut(&key)?;
+            let oldest = idle.pop_front()?;
+            if idle.is_empty() {
+                self.idle_of.remove(&key);
+            }
             // A connection that its receiver has closed has already released its permit.
             if !oldest.sender.requests.is_closed() {
                 self.closing += 1;
@@ -371,30 +328,5 @@ impl ConnectionPoolState {
         self.open -= 1;
         // Which connection it was does not matter: a permit is free again.
         self.closing = self.closing.saturating_sub(1);
-    }
-
-    fn on_unused(&mut self, key: &ConnectionKey) {
-        self.in_use -= 1;
-        let Some(state) = self.keys.get_mut(key) else { return };
-        if self.waiting.remove(&(state.in_use, state.ticket, key.clone())) {
-            self.waiting.insert((state.in_use - 1, state.ticket, key.clone()));
-        }
-        state.in_use -= 1;
-        self.forget(key);
-    }
-
-    /// Removes the entry of a key that has nothing left.
-    fn forget(&mut self, key: &ConnectionKey) {
-        let has_any = |state: &KeyState| {
-            state.in_use > 0 || !state.idle.is_empty() || !state.waiting.is_empty()
-        };
-        if !self.keys.get(key).is_some_and(has_any) {
-            self.keys.remove(key);
-        }
-    }
-
-    const fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The [`Guard`] checks every address of a host name, and the connection is made to one of the
 //! checked addresses: the name is not resolved a second time. Proxies of the environment are not
-//! used. Each step has a timeout of its own, which applies even if the caller no longer waits.
+//! used. Each step has a timeout of its own, which applies even if the caller no longer waits. To
+//! wait for the permit to look a name up is not a step: it takes as long as it takes.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -12,20 +13,22 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::rt::TokioIo;
+use punctual_core::Namespace;
+use rustls::ClientConfig;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower_service::Service;
 
 use super::guard::{Forbidden, Guard, host_and_port};
+use crate::shares::{ShareKey, SharePermit, Shares};
 use crate::tls::Authorities;
 
 /// How long resolving a name may take.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
-/// Names that are resolved at once. Each takes a thread until the system's resolver returns, and
-/// the store needs threads too.
+/// Names that are resolved at once, of all namespaces together. Each takes a thread until the
+/// system's resolver returns, and the store needs threads too.
 const LOOKUPS_MAX: usize = 64;
 /// Addresses of a name that are tried; they share the time to connect.
 const ADDRESSES_MAX: usize = 8;
@@ -60,42 +63,58 @@ pub(crate) enum DialError {
 
 /// Opens connections, including TLS, within [`READY_MAX`].
 #[derive(Debug, Clone)]
-pub(crate) struct Dialler(HttpsConnector<Dial>);
-
-/// Opens TCP connections.
-#[derive(Debug, Clone)]
-pub(crate) struct Dial {
+pub(crate) struct Dialler {
     guard: Guard,
-    lookups: Arc<Semaphore>,
+    lookups: Shares,
+    tls: Arc<ClientConfig>,
 }
+
+/// The permit to look up the host of a URL; without one if the URL has an address.
+#[derive(Debug)]
+pub(super) struct LookupPermit(
+    #[expect(dead_code, reason = "held until it is dropped")] Option<SharePermit>,
+);
 
 impl Dialler {
     /// Trusts these certificate authorities and the public ones.
     pub(crate) fn new(guard: Guard, authorities: &Authorities) -> Self {
-        let tls = HttpsConnectorBuilder::new().with_tls_config(authorities.client());
-        let dial = Dial { guard, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) };
-        Self(tls.https_or_http().enable_http1().wrap_connector(dial))
+        let lookups = Shares::new(LOOKUPS_MAX);
+        Self { guard, lookups, tls: Arc::new(authorities.client()) }
+    }
+
+    /// Waits until the host of a URL may be looked up.
+    pub(super) async fn lookup_permit(&self, namespace: &Namespace, uri: &Uri) -> LookupPermit {
+        let name = host_and_port(uri).map(|(host, _)| host);
+        match name.filter(|host| host.parse::<IpAddr>().is_err()) {
+            Some(name) => {
+                let key = ShareKey::part(namespace.clone(), name);
+                LookupPermit(Some(self.lookups.acquire(&key).await))
+            }
+            None => LookupPermit(None),
+        }
+    }
+
+    /// Opens a connection.
+    pub(super) async fn dial(
+        &self,
+        uri: &Uri,
+        permit: LookupPermit,
+    ) -> Result<MaybeHttpsStream<TokioIo<TcpStream>>, BoxError> {
+        let tcp = TcpDialler { guard: self.guard.clone(), permit: Some(permit) };
+        let dialling = HttpsConnector::from((tcp, Arc::clone(&self.tls))).call(uri.clone());
+        timeout(READY_MAX, dialling).await.unwrap_or_else(|_| Err(DialError::TlsSlow.into()))
     }
 }
 
-impl Service<Uri> for Dialler {
-    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
-    type Error = BoxError;
-    type Future = Dialling<Self::Response, BoxError>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let dialling = self.0.call(uri);
-        Box::pin(async move {
-            timeout(READY_MAX, dialling).await.unwrap_or_else(|_| Err(DialError::TlsSlow.into()))
-        })
-    }
+/// Opens one TCP connection.
+#[derive(Debug)]
+pub(crate) struct TcpDialler {
+    guard: Guard,
+    /// Taken by the first call.
+    permit: Option<LookupPermit>,
 }
 
-impl Service<Uri> for Dial {
+impl Service<Uri> for TcpDialler {
     type Response = TokioIo<TcpStream>;
     type Error = DialError;
     type Future = Dialling<Self::Response, DialError>;
@@ -105,12 +124,12 @@ impl Service<Uri> for Dial {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (guard, lookups) = (self.guard.clone(), Arc::clone(&self.lookups));
+        let (guard, permit) = (self.guard.clone(), self.permit.take());
         Box::pin(async move {
             let (host, port) = host_and_port(&uri).ok_or(DialError::NoHost)?;
             let addresses = match host.parse::<IpAddr>() {
                 Ok(ip) => vec![SocketAddr::new(ip, port)],
-                Err(_) => lookup(host.to_owned(), port, lookups).await?,
+                Err(_) => lookup(host.to_owned(), port, permit).await?,
             };
             // A name with both forbidden and allowed addresses is suspicious, so it is refused.
             for address in &addresses {
@@ -125,21 +144,17 @@ impl Service<Uri> for Dial {
 async fn lookup(
     host: String,
     port: u16,
-    lookups: Arc<Semaphore>,
+    permit: Option<LookupPermit>,
 ) -> Result<Vec<SocketAddr>, DialError> {
-    let resolving = async move {
-        let Ok(permit) = lookups.acquire_owned().await else {
-            return Err(DialError::LookupSlow);
-        };
-        let found = tokio::task::spawn_blocking(move || {
-            // Released when the thread is free again, which may be after the timeout.
-            let _permit = permit;
-            (host.as_str(), port).to_socket_addrs().map(|found| found.take(ADDRESSES_MAX).collect())
-        });
-        found.await.map_err(|_| DialError::LookupSlow)?.map_err(DialError::Lookup)
+    let resolving = tokio::task::spawn_blocking(move || {
+        // Released when the thread is free again, which may be after the timeout.
+        let _permit = permit;
+        (host.as_str(), port).to_socket_addrs().map(|found| found.take(ADDRESSES_MAX).collect())
+    });
+    let Ok(Ok(found)) = timeout(LOOKUP_MAX, resolving).await else {
+        return Err(DialError::LookupSlow);
     };
-    let addresses: Vec<SocketAddr> =
-        timeout(LOOKUP_MAX, resolving).await.unwrap_or(Err(DialError::LookupSlow))?;
+    let addresses: Vec<SocketAddr> = found.map_err(DialError::Lookup)?;
     if addresses.is_empty() { Err(DialError::NoAddress) } else { Ok(addresses) }
 }
 
@@ -163,18 +178,19 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, DialError> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use http::Request;
     use http_body_util::Full;
-    use hyper_util::client::legacy::Client;
-    use hyper_util::rt::TokioExecutor;
+    use hyper::client::conn::http1;
     use rustls::pki_types::PrivateKeyDer;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
+    use super::super::send::inner_error;
     use super::*;
     use crate::courier::Reach;
 
-    fn dial(reach: Reach, own: SocketAddr) -> Dial {
-        Dial { guard: Guard::new(reach, own), lookups: Arc::new(Semaphore::new(1)) }
+    fn dial(reach: Reach, own: SocketAddr) -> TcpDialler {
+        TcpDialler { guard: Guard::new(reach, own), permit: None }
     }
 
     #[tokio::test]
@@ -244,15 +260,21 @@ mod tests {
     async fn call(port: u16, authorities: Authorities) -> Result<u16, String> {
         let guard = Guard::new(Reach::Loopback, "192.0.2.1:1".parse().unwrap());
         let dialler = Dialler::new(guard, &authorities);
-        let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(dialler);
-        let answer = client.get(format!("https://localhost:{port}/").parse().unwrap()).await;
-        answer.map(|answer| answer.status().as_u16()).map_err(|error| {
-            let mut cause: &dyn std::error::Error = &error;
-            while let Some(source) = cause.source() {
+        let uri: Uri = format!("https://localhost:{port}/").parse().unwrap();
+        let permit = dialler.lookup_permit(&Namespace::new("a").unwrap(), &uri).await;
+        let innermost = |error: BoxError| {
+            let mut cause: &dyn std::error::Error = error.as_ref();
+            while let Some(source) = inner_error(cause) {
                 cause = source;
             }
             cause.to_string()
-        })
+        };
+        let stream = dialler.dial(&uri, permit).await.map_err(innermost)?;
+        let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::get("/").header("host", "localhost").body(Full::<Bytes>::default());
+        let answer = sender.send_request(request.unwrap()).await.unwrap();
+        Ok(answer.status().as_u16())
     }
 
     #[tokio::test]

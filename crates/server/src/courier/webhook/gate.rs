@@ -1,10 +1,11 @@
-//! The gate: no byte of a delivery leaves after the lease of its owner.
+//! The gate in front of the first byte of a delivery.
 //!
 //! [`GatedStream`] wraps the connection to a receiver. Before the first byte of each delivery is
-//! written, it compares the clock with the end of the lease; once the lease is over it refuses to
-//! write and the delivery counts as not sent. The check is part of the write because everything
-//! before it can take time: a lookup, connecting, TLS, a queue between two tasks, or a process that
-//! is stopped and continued. The clock counts the time in which the process was stopped.
+//! written, it asks the delivery's [`SendPermit`]: if the lease of the owner is over, or the owner
+//! has recalled the delivery, it refuses to write and the delivery counts as not sent. The check is
+//! part of the write because everything before it can take time: a lookup, connecting, TLS, a queue
+//! between two tasks, or a process that is stopped and continued. The clock counts the time in which
+//! the process was stopped.
 
 use std::io;
 use std::pin::Pin;
@@ -13,18 +14,13 @@ use std::task::{Context, Poll, ready};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use punctual_core::Clock as _;
-use punctual_engine::LeaseEnd;
+use punctual_engine::{NotSendable, SendPermit};
 
 use crate::clock::SystemClock;
 
-/// The lease of the owner was over before the first byte of a delivery left.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the lease of the partition is over")]
-pub(super) struct LeaseOver;
-
 /// Decides whether the delivery on a connection may still be sent. Clones share one state.
 #[derive(Debug, Clone)]
-pub(super) struct LeaseGate {
+pub(super) struct SendGate {
     state: Arc<Mutex<GateState>>,
     clock: Arc<SystemClock>,
 }
@@ -33,37 +29,40 @@ pub(super) struct LeaseGate {
 enum GateState {
     /// The first byte of the delivery has left, or there is no delivery.
     Open,
-    /// The next byte is the first of a delivery that may leave before this lease ends.
-    Until(LeaseEnd),
+    /// The next byte is the first of a delivery with this permit.
+    Closed(SendPermit),
     /// The delivery was refused; the connection can no longer be used.
-    Refused,
+    Refused(NotSendable),
 }
 
-impl LeaseGate {
+impl SendGate {
     pub(super) fn new(clock: Arc<SystemClock>) -> Self {
         Self { state: Arc::new(Mutex::new(GateState::Open)), clock }
     }
 
-    /// Requires the next byte to leave before the lease ends.
-    pub(super) fn close_after(&self, lease_end: LeaseEnd) {
-        *self.state() = GateState::Until(lease_end);
+    /// Lets the next byte pass only if the permit of its delivery allows it.
+    pub(super) fn close(&self, permit: SendPermit) {
+        *self.state() = GateState::Closed(permit);
     }
 
-    /// Whether the last delivery was refused, so that nothing of it has left.
-    pub(super) fn has_refused(&self) -> bool {
-        matches!(*self.state(), GateState::Refused)
+    /// Returns why the last delivery was refused, so that nothing of it has left.
+    pub(super) fn refused(&self) -> Option<NotSendable> {
+        match *self.state() {
+            GateState::Refused(why) => Some(why),
+            GateState::Open | GateState::Closed(_) => None,
+        }
     }
 
     fn check(&self) -> io::Result<()> {
         let mut state = self.state();
-        if let GateState::Until(lease_end) = &*state
-            && lease_end.is_over(self.clock.now())
+        if let GateState::Closed(permit) = &*state
+            && let Err(why) = permit.send(self.clock.now())
         {
-            *state = GateState::Refused;
+            *state = GateState::Refused(why);
         }
         match *state {
-            GateState::Refused => Err(io::Error::other(LeaseOver)),
-            GateState::Open | GateState::Until(_) => Ok(()),
+            GateState::Refused(why) => Err(io::Error::other(why)),
+            GateState::Open | GateState::Closed(_) => Ok(()),
         }
     }
 
@@ -76,15 +75,15 @@ impl LeaseGate {
     }
 }
 
-/// A connection whose writes pass a [`LeaseGate`].
+/// A connection whose writes pass a [`SendGate`].
 #[derive(Debug)]
 pub(super) struct GatedStream<S> {
     stream: S,
-    gate: LeaseGate,
+    gate: SendGate,
 }
 
 impl<S> GatedStream<S> {
-    pub(super) const fn new(stream: S, gate: LeaseGate) -> Self {
+    pub(super) const fn new(stream: S, gate: SendGate) -> Self {
         Self { stream, gate }
     }
 }
@@ -152,6 +151,7 @@ mod tests {
     use http_body_util::Full;
     use hyper::client::conn::http1;
     use hyper_util::rt::TokioIo;
+    use punctual_engine::LeaseEnd;
     use tokio::io::AsyncReadExt;
 
     use super::*;
@@ -166,12 +166,13 @@ mod tests {
         let clock = Arc::new(SystemClock::start());
         let now = clock.now().as_millis();
         let end = now.checked_add_signed(millis).unwrap();
-        let gate = LeaseGate::new(clock);
+        let gate = SendGate::new(clock);
         let (ours, mut theirs) = tokio::io::duplex(1 << 16);
         let stream = GatedStream::new(TokioIo::new(ours), gate.clone());
         let (mut sender, connection) = http1::handshake(stream).await.unwrap();
         let connection = tokio::spawn(connection);
-        gate.close_after(LeaseEnd::new(punctual_core::Timestamp::from_millis(end)));
+        let end = LeaseEnd::new(punctual_core::Timestamp::from_millis(end));
+        gate.close(SendPermit::until(end));
         let answer = tokio::spawn(async move { sender.try_send_request(request()).await.is_ok() });
         let mut got = Vec::new();
         let reading = theirs.read_buf(&mut got);
@@ -179,7 +180,7 @@ mod tests {
         drop(theirs);
         assert!(!answer.await.unwrap(), "nothing was answered");
         let _ = connection.await;
-        (got, gate.has_refused())
+        (got, gate.refused().is_some())
     }
 
     #[tokio::test]
@@ -194,9 +195,9 @@ mod tests {
     #[test]
     fn a_delivery_is_written_if_its_lease_is_extended_while_it_waits() {
         let clock = Arc::new(SystemClock::start());
-        let gate = LeaseGate::new(Arc::clone(&clock));
+        let gate = SendGate::new(Arc::clone(&clock));
         let end = LeaseEnd::new(clock.now());
-        gate.close_after(end.clone());
+        gate.close(SendPermit::until(end.clone()));
         end.extend(clock.now().after(Duration::from_secs(60)));
         assert!(gate.check().is_ok());
         gate.open();

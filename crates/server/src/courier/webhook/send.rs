@@ -4,6 +4,10 @@
 //! expired. With 429 and 503, `Retry-After` sets the time of the next attempt. An address that may
 //! not be called refuses too, because a retry would not help.
 //!
+//! A delivery may wait for a connection and for the lookup of a host name, which it shares with
+//! others. That is not part of its attempt, and ends if the owner recalls it. The request is built
+//! when its connection is open: what it says of time is the moment of sending.
+//!
 //! At most [`ANSWER_BYTES_MAX`] of an answer are read, for at most [`ANSWER_MAX`]. Redirects are
 //! not followed, and proxies of the environment are not used.
 
@@ -13,28 +17,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, USER_AGENT};
-use http::uri::PathAndQuery;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use punctual_core::{Clock, HttpTarget, Method, Outcome, Reason, Target};
-use punctual_engine::{Delivery, LeaseEnd};
+use punctual_engine::{Delivery, NotSendable};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tower_service::Service as _;
 
 use super::connections::{
-    Checkout, ConnectionKey, ConnectionPermit, ConnectionPool, InUseGuard, RequestSender,
-    Unanswered, WebhookConnection,
+    Checkout, ConnectionPermit, ConnectionPool, InUseGuard, RequestSender, Unanswered,
+    WebhookConnection,
 };
-use super::dial::{BoxError, DialError, Dialler};
-use super::gate::{GatedStream, LeaseGate, LeaseOver};
+use super::dial::{BoxError, DialError, Dialler, LookupPermit};
+use super::gate::{GatedStream, SendGate};
 use super::retry_after::retry_after;
 use super::sign::Signer;
 use crate::clock::SystemClock;
 use crate::courier::{given_up, occasion_name};
+use crate::shares::ShareKey;
 use crate::telemetry::Telemetry;
 
 /// How much of an answer is read, so that the connection can be used again.
@@ -81,18 +84,21 @@ impl HttpCourier {
         Self { dialler, pool, signer, clock, telemetry, stopped }
     }
 
-    /// Sends one delivery. Returns its outcome; `None` if it counts as not sent.
-    pub(crate) async fn deliver(&self, delivery: &Delivery) -> Option<Outcome> {
+    /// Sends one delivery and sets its `fired_at`. Returns its outcome; `None` if it counts as not
+    /// sent.
+    pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<Outcome> {
         let mut stopped = self.stopped.subscribe();
-        let key = key(delivery);
-        let checkout = tokio::select! {
-            checkout = self.pool.checkout(&key) => checkout,
-            // Nothing was sent.
-            _ = stopped.wait_for(|stopped| *stopped) => return None,
-        };
+        let permit = delivery.permit.clone();
         let outcome = tokio::select! {
-            outcome = self.send(delivery, &key, checkout) => outcome?,
-            _ = stopped.wait_for(|stopped| *stopped) => given_up(delivery)?,
+            outcome = self.send(delivery) => outcome?,
+            // Nothing was sent, and nothing will be.
+            () = permit.recalled() => return None,
+            _ = stopped.wait_for(|stopped| *stopped) => {
+                if permit.give_up() {
+                    return None;
+                }
+                given_up(delivery)?
+            }
         };
         if outcome != Outcome::Acked {
             let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
@@ -113,69 +119,78 @@ impl HttpCourier {
         self.stopped.receiver_count()
     }
 
-    /// Returns `None` if the owner's lease was over before anything was sent.
-    async fn send(
-        &self,
-        delivery: &Delivery,
-        key: &ConnectionKey,
-        checkout: Checkout,
-    ) -> Option<Outcome> {
-        let Target::Http(target) = &delivery.definition.target else {
+    /// Returns `None` if the owner does not allow it to be sent any more.
+    async fn send(&self, delivery: &mut Delivery) -> Option<Outcome> {
+        let definition = Arc::clone(&delivery.definition);
+        let Target::Http(target) = &definition.target else {
             return Some(Outcome::Refused { reason: Reason::new("not a webhook") });
         };
-        let request = match request(delivery, target, &self.signer) {
-            Ok(request) => request,
-            Err(error) => {
-                return Some(Outcome::Refused { reason: Reason::new(&error.to_string()) });
-            }
+        let uri: Uri = match target.url().parse() {
+            Ok(uri) => uri,
+            Err(error) => return Some(refused(&error)),
         };
-        if delivery.lease_end.is_over(self.clock.now()) {
-            return None;
-        }
-        let exchange = self.exchange(request, key, checkout, &delivery.lease_end);
-        let answer = timeout(delivery.definition.timeout, exchange).await;
-        Some(match answer {
-            Ok(Ok((connection, response))) => {
-                let (head, body) = response.into_parts();
-                if read_rest(body).await {
-                    connection.keep().await;
+        let key = ShareKey::part(definition.namespace.clone(), target.origin());
+        loop {
+            let connection = match self.pool.checkout(&key).await {
+                Checkout::Reused(connection) => OpenOrNew::Open(connection),
+                Checkout::New(permit, in_use) => {
+                    let _waits = self.telemetry.webhook_lookup_waits();
+                    let lookup = self.dialler.lookup_permit(&definition.namespace, &uri).await;
+                    OpenOrNew::New(permit, in_use, lookup)
                 }
-                outcome_of(head.status, &head.headers)
-            }
-            Ok(Err(error)) if error.is::<LeaseOver>() => return None,
-            Ok(Err(error)) => outcome_of_failure(error.as_ref()),
-            Err(_) => Outcome::Expired,
-        })
+            };
+            let was_open = matches!(connection, OpenOrNew::Open(_));
+            let attempt = self.attempt(delivery, target, &uri, connection);
+            let error = match timeout(definition.timeout, attempt).await {
+                Ok(Ok((connection, response))) => {
+                    let (head, body) = response.into_parts();
+                    if read_rest(body).await {
+                        connection.keep().await;
+                    }
+                    return Some(outcome_of(head.status, &head.headers));
+                }
+                Ok(Err(error)) => error,
+                Err(_) => return Some(Outcome::Expired),
+            };
+            return match error {
+                // The receiver had closed the idle connection, and nothing was sent.
+                AttemptError::Unanswered(Unanswered::Closed(_)) if was_open => continue,
+                AttemptError::Unanswered(Unanswered::NotSendable(why))
+                | AttemptError::NotSendable(why) => {
+                    tracing::debug!(fire_id = %delivery.fire_id, %why, "delivery not sent");
+                    None
+                }
+                AttemptError::Unanswered(Unanswered::Closed(error) | Unanswered::Broken(error)) => {
+                    Some(outcome_of_failure(&error))
+                }
+                AttemptError::Dial(error) => Some(outcome_of_failure(error.as_ref())),
+                AttemptError::Request(error) => Some(refused(&error)),
+            };
+        }
     }
 
-    /// Sends a request and waits for the head of its answer. Once the first byte has been written,
-    /// the request is not sent again: that is the owner's decision.
-    async fn exchange(
+    /// Opens a connection if need be, sends the request and waits for the head of its answer. Once
+    /// the first byte has been written, the request is not sent again: that is the owner's decision.
+    async fn attempt(
         &self,
-        request: Request<Full<Bytes>>,
-        key: &ConnectionKey,
-        mut checkout: Checkout,
-        lease_end: &LeaseEnd,
-    ) -> Result<(WebhookConnection, Response<Incoming>), BoxError> {
-        let uri = request.uri().clone();
-        let mut request = to_origin(request)?;
-        loop {
-            let (mut connection, is_new) = match checkout {
-                Checkout::Reused(connection) => (connection, false),
-                Checkout::New(permit, in_use) => (self.connect(&uri, permit, in_use).await?, true),
-            };
-            match connection.sender.send(request, lease_end.clone()).await {
-                Ok(response) => return Ok((connection, response)),
-                // The receiver had closed the idle connection, and nothing was sent.
-                Err(Unanswered::Unsent(unsent, _)) if !is_new => request = *unsent,
-                Err(Unanswered::Unsent(_, error) | Unanswered::Broken(error)) => {
-                    return Err(error.into());
-                }
-                Err(Unanswered::LeaseOver) => return Err(LeaseOver.into()),
+        delivery: &mut Delivery,
+        target: &HttpTarget,
+        uri: &Uri,
+        connection: OpenOrNew,
+    ) -> Result<(WebhookConnection, Response<Incoming>), AttemptError> {
+        delivery.fired_at = self.clock.now();
+        delivery.permit.check(delivery.fired_at).map_err(AttemptError::NotSendable)?;
+        let mut connection = match connection {
+            OpenOrNew::Open(connection) => connection,
+            OpenOrNew::New(permit, in_use, lookup) => {
+                let connecting = self.connect(uri, permit, in_use, lookup);
+                connecting.await.map_err(AttemptError::Dial)?
             }
-            drop(connection);
-            checkout = self.pool.checkout(key).await;
-        }
+        };
+        delivery.fired_at = self.clock.now();
+        let request = request(delivery, target, &self.signer).map_err(AttemptError::Request)?;
+        let answer = connection.sender.send(request, &delivery.permit).await;
+        Ok((connection, answer.map_err(AttemptError::Unanswered)?))
     }
 
     async fn connect(
@@ -183,9 +198,10 @@ impl HttpCourier {
         uri: &Uri,
         permit: ConnectionPermit,
         in_use: InUseGuard,
+        lookup: LookupPermit,
     ) -> Result<WebhookConnection, BoxError> {
-        let stream = self.dialler.clone().call(uri.clone()).await?;
-        let gate = LeaseGate::new(Arc::clone(&self.clock));
+        let stream = self.dialler.dial(uri, lookup).await?;
+        let gate = SendGate::new(Arc::clone(&self.clock));
         let stream = GatedStream::new(stream, gate.clone());
         let (requests, connection) =
             http1::Builder::new().max_buf_size(ANSWER_BYTES_MAX).handshake(stream).await?;
@@ -198,19 +214,25 @@ impl HttpCourier {
     }
 }
 
-/// Returns which connections a delivery may use.
-fn key(delivery: &Delivery) -> ConnectionKey {
-    let definition = &delivery.definition;
-    let origin = match &definition.target {
-        Target::Http(target) => target.origin(),
-        Target::Queue(_) => "",
-    };
-    ConnectionKey(definition.namespace.clone(), origin.into())
+/// What a delivery is sent on.
+enum OpenOrNew {
+    Open(WebhookConnection),
+    New(ConnectionPermit, InUseGuard, LookupPermit),
 }
 
-/// Puts the URI into the form that an origin server expects: the path alone, and the host in its
+/// Why an attempt has no answer.
+enum AttemptError {
+    /// Nothing was sent.
+    NotSendable(NotSendable),
+    Dial(BoxError),
+    /// The task has a URL or a header that cannot be sent.
+    Request(BoxError),
+    Unanswered(Unanswered),
+}
+
+/// Sets the URI that an origin server expects: the path and the query alone, and the host in its
 /// header.
-fn to_origin(mut request: Request<Full<Bytes>>) -> Result<Request<Full<Bytes>>, BoxError> {
+fn to_origin(request: &mut Request<Full<Bytes>>) -> Result<(), BoxError> {
     let uri = request.uri().clone();
     let authority = uri.authority().ok_or("the URL names no host")?;
     let is_default = matches!(
@@ -221,9 +243,12 @@ fn to_origin(mut request: Request<Full<Bytes>>) -> Result<Request<Full<Bytes>>, 
     if !request.headers().contains_key(HOST) {
         request.headers_mut().insert(HOST, host.try_into()?);
     }
-    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    *request.uri_mut() = path.parse()?;
-    Ok(request)
+    let path = if uri.path().is_empty() { "/" } else { uri.path() };
+    *request.uri_mut() = match uri.query() {
+        Some(query) => format!("{path}?{query}").parse()?,
+        None => path.parse()?,
+    };
+    Ok(())
 }
 
 /// Builds the request. Our headers are set last, so that a task cannot forge them.
@@ -231,7 +256,7 @@ fn request(
     delivery: &Delivery,
     target: &HttpTarget,
     signer: &Signer,
-) -> Result<Request<Full<Bytes>>, http::Error> {
+) -> Result<Request<Full<Bytes>>, BoxError> {
     let (task, payload) = (&delivery.definition, &delivery.definition.payload);
     let body = match target.method() {
         Method::Get => Bytes::new(),
@@ -268,6 +293,10 @@ fn request(
     {
         headers.insert(CONTENT_TYPE, content_type.try_into()?);
     }
+    if body.is_empty() && target.method() != Method::Get {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    to_origin(&mut request)?;
     Ok(request)
 }
 
@@ -323,9 +352,15 @@ fn outcome_of_failure(error: &(dyn Error + 'static)) -> Outcome {
 }
 
 /// Returns the cause of an error. An [`io::Error`] does not give the error it wraps as its source.
-fn inner_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+pub(super) fn inner_error<'a>(
+    error: &'a (dyn Error + 'static),
+) -> Option<&'a (dyn Error + 'static)> {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     inner.map_or_else(|| error.source(), |inner| Some(inner))
+}
+
+fn refused(error: &dyn std::fmt::Display) -> Outcome {
+    Outcome::Refused { reason: Reason::new(&error.to_string()) }
 }
 
 fn failed(reason: &str) -> Outcome {
