@@ -10,8 +10,8 @@ use crate::shell::message::Reports;
 /// [`Outcome::Expired`](punctual_core::Outcome::Expired). A delivery is sent at most once, after
 /// [`SendPermit::send`](crate::SendPermit::send) has allowed it, which is called at the first byte,
 /// after every wait; `fired_at` is that moment. One that was certainly not sent is reported without
-/// an outcome, and soon if it is recalled. To wait for something that deliveries share is neither an
-/// attempt nor a failure.
+/// an outcome, and soon if it is recalled. To wait for something that deliveries share is neither
+/// an attempt nor a failure.
 pub trait Courier: Send + Sync + 'static {
     /// Accepts deliveries without waiting for anything.
     fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports);

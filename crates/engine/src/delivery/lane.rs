@@ -151,8 +151,8 @@ impl Lane {
         unsent.map(|(fire_at, _)| *fire_at)
     }
 
-    /// Forgets deliveries that do not wait in their courier any more: the first ones, and all others
-    /// if there are many.
+    /// Forgets deliveries that do not wait in their courier any more: the first ones, and all
+    /// others if there are many.
     fn forget_sent(&mut self) {
         while self.handed_out.front().is_some_and(|(_, permit)| !permit.is_waiting()) {
             self.handed_out.pop_front();
@@ -330,8 +330,8 @@ impl Lanes {
         self.wake(number);
     }
 
-    /// Starts to refill a lane if it can take spilled tasks, and if its namespace may have many more
-    /// due tasks in memory. Returns the position of the first.
+    /// Starts to refill a lane if it can take spilled tasks, and if its namespace may have many
+    /// more due tasks in memory. Returns the position of the first.
     pub(crate) fn start_refill(&mut self, number: LaneNo, tasks: &LoadedTasks) -> Option<Position> {
         let lane = &mut self.lanes[number.0 as usize];
         if !lane.wants_refill() {

@@ -1,9 +1,9 @@
 //! The permit to send one delivery, shared by the owner that decides and the courier that sends.
 //!
 //! A delivery may wait in its courier for a lookup, a connection or a worker. Until its first byte
-//! leaves, the owner can recall it, because its task is cancelled, replaced, touched or paused; then
-//! it is never sent. One atomic step decides which of the two comes first. The lease of the owner
-//! is checked in the same place, so no byte leaves after its end.
+//! leaves, the owner can recall it, because its task is cancelled, replaced, touched or paused;
+//! then it is never sent. One atomic step decides which of the two comes first. The lease of the
+//! owner is checked in the same place, so no byte leaves after its end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

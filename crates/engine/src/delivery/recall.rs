@@ -1,8 +1,8 @@
 //! Recalling deliveries that wait in their couriers.
 //!
 //! A command that changes a task recalls its deliveries first. Those that were not sent count as
-//! never handed out, so that a cancel answers `cancelled` and a replacement sends nothing of the old
-//! task; those that were sent are in flight as before. `permit` decides between the two.
+//! never handed out, so that a cancel answers `cancelled` and a replacement sends nothing of the
+//! old task; those that were sent are in flight as before. `permit` decides between the two.
 
 use punctual_core::{FireEnd, FireId, FireRecord, TaskState, Timestamp};
 use punctual_store::Change;

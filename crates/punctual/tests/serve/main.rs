@@ -9,5 +9,6 @@ mod metrics;
 mod process;
 mod targets;
 mod tls;
+mod waiting_deliveries;
 mod webhook_connections;
 mod webhooks;

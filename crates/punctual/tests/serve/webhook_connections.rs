@@ -139,8 +139,8 @@ fn receivers_that_hang_leave_connections_for_others() {
         let body = json!(vec![one; 40]).to_string();
         assert_eq!(broker.call("POST", "/v1/shop/tasks", &[], body).0, 200);
     }
-    // Each gets a third of the connections; their other deliveries wait.
-    receive(&hung, 10);
+    // The first gets half of what the namespace may have, the other half of the rest.
+    receive(&hung, 6);
     eventually(|| (metric(&broker, "punctual_webhook_connection_waits") >= 1.0).then_some(()));
     let (send, got) = channel();
     let ports: Vec<u16> = (0..12).map(|_| receiver(ReceiverManner::Keeps, &send)).collect();

@@ -2,8 +2,9 @@
 //!
 //! No namespace has more than is left for all others together: one that hangs has a half, two have
 //! a third each, and so on, so that another namespace still finds one. Within a namespace, no part
-//! (such as one receiver) has more than its namespace may still take. Of the namespaces that wait,
-//! the one with the fewest in use is next; then, in the same way, of its parts.
+//! (such as one receiver) has more than are left for the other parts of what the namespace may
+//! take. Of the namespaces that wait, the one with the fewest in use is next; then, in the same
+//! way, of its parts.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -105,7 +106,8 @@ impl<T> FairQueue<T> {
             if *in_use >= left {
                 return None;
             }
-            let left_to_parts = left - in_use;
+            // With each one that the namespace takes, it has one more and one less is left.
+            let left_to_parts = (left - in_use).div_ceil(2);
             let share = self.namespaces.get_mut(namespace)?;
             let key = match share.next(left_to_parts) {
                 NextPart::Part(part) => Some(ShareKey { namespace: namespace.clone(), part }),
@@ -283,7 +285,9 @@ mod tests {
     fn one_part_of_a_namespace_leaves_some_to_its_other_parts() {
         let mut waiting = Waiting::new(64);
         waiting.enqueue(&key("a", "hangs"), 1_000);
-        assert_eq!(waiting.take_all().len(), 22);
+        assert_eq!(waiting.take_all().len(), 16);
+        waiting.enqueue(&key("a", "hangs too"), 1_000);
+        assert_eq!(waiting.take_all().len(), 8);
         waiting.enqueue(&key("a", "answers"), 3);
         assert_eq!(waiting.take_all(), vec![key("a", "answers"); 3]);
     }

@@ -1,9 +1,10 @@
 //! The pool of connections to receivers.
 //!
-//! A delivery checks out an idle connection of its key, or a permit to open a new one. The number of
-//! connections is limited, whether they are being opened, in use, idle or closing. When the limit is
-//! reached, deliveries wait; the oldest idle connection of another key is closed for them. Which of
-//! them is next, and how many a namespace and one receiver may use, is decided in `shares`.
+//! A delivery checks out an idle connection of its key, or a permit to open a new one. The number
+//! of connections is limited, whether they are being opened, in use, idle or closing. When the
+//! limit is reached, deliveries wait; the oldest idle connection of another key is closed for them.
+//! Which of them is next, and how many a namespace and one receiver may use, is decided in
+//! `shares`.
 //!
 //! `dial` opens connections, and `send` uses them.
 

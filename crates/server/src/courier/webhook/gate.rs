@@ -4,8 +4,8 @@
 //! written, it asks the delivery's [`SendPermit`]: if the lease of the owner is over, or the owner
 //! has recalled the delivery, it refuses to write and the delivery counts as not sent. The check is
 //! part of the write because everything before it can take time: a lookup, connecting, TLS, a queue
-//! between two tasks, or a process that is stopped and continued. The clock counts the time in which
-//! the process was stopped.
+//! between two tasks, or a process that is stopped and continued. The clock counts the time in
+//! which the process was stopped.
 
 use std::io;
 use std::pin::Pin;

@@ -170,7 +170,8 @@ impl HttpCourier {
     }
 
     /// Opens a connection if need be, sends the request and waits for the head of its answer. Once
-    /// the first byte has been written, the request is not sent again: that is the owner's decision.
+    /// the first byte has been written, the request is not sent again: that is the owner's
+    /// decision.
     async fn attempt(
         &self,
         delivery: &mut Delivery,
