@@ -223,15 +223,16 @@ impl DeliveryState {
                 continue;
             }
             gauges.lanes += 1;
-            gauges.queued += lane.waiting();
-            gauges.in_flight += lane.in_flight();
+            let unsent = lane.count_unsent();
+            gauges.queued += lane.waiting() + unsent;
+            gauges.in_flight += lane.in_flight() - unsent;
             let waits = lane.waiting() > 0 || lane.spilled().is_some();
             gauges.parked_lanes += usize::from(waits && lane.is_starved());
             let first = lane.first().and_then(|id| tasks.get(id));
             let first = first.map(|loaded| loaded.task().fire_at);
             let spilled = lane.spilled().map(|spilled| spilled.fire_at);
-            let unsent = lane.first_unsent();
-            oldest = [oldest, first, spilled, unsent].into_iter().flatten().min();
+            let waits = lane.first_unsent();
+            oldest = [oldest, first, spilled, waits].into_iter().flatten().min();
         }
         let not_firing = claimed + claimed_overlapping + tasks.overlaps(namespace);
         gauges.firing = gauges.in_flight.saturating_sub(not_firing);

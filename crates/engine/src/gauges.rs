@@ -7,7 +7,7 @@ use punctual_core::{SkipReason, Skipped, Timestamp};
 pub struct Gauges {
     /// Tasks in memory, of all namespaces.
     pub loaded: usize,
-    /// Due tasks that wait in their lanes.
+    /// Due tasks that wait in their lanes, or in couriers before anything was sent.
     pub queued: usize,
     /// Deliveries in flight.
     pub in_flight: usize,

@@ -203,9 +203,9 @@ impl Owner {
         }
     }
 
-    /// Sets the state of a stored task to firing if an attempt is in flight, which only memory has.
+    /// Sets the state of a stored task to firing if an attempt was sent, which only memory has.
     pub(crate) fn with_firing_state(&self, mut task: Task) -> Task {
-        if task.state == TaskState::Scheduled && self.tasks.is_firing(task.id) {
+        if task.state == TaskState::Scheduled && self.tasks.was_sent(task.id) {
             task.state = TaskState::Firing;
         }
         task

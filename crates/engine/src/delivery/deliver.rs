@@ -14,7 +14,7 @@ use punctual_store::Change;
 
 use crate::commit::decision::{Decision, Effect};
 use crate::delivery::attempt::Delivery;
-use crate::delivery::lane::{LaneNo, Urgency};
+use crate::delivery::lane::{HandedOut, LaneNo, Urgency};
 use crate::event::Action;
 use crate::handle::command::Subject;
 use crate::loaded::tasks::{LoadedPhase, LoadedTask};
@@ -114,7 +114,9 @@ impl Owner {
         }
         let share = self.deliveries.lanes.sent(lane, &task.definition);
         let delivery = Delivery::new(task, share, now, self.tenure.lease_end());
-        self.deliveries.lanes.handed_out(share, task.fire_at, delivery.permit.clone());
+        let (fire_at, permit) = (task.fire_at, delivery.permit.clone());
+        let handed_out = HandedOut { fire_at, permit, is_claim: false };
+        self.deliveries.lanes.handed_out(share, handed_out);
         self.tasks.set_sent(id, delivery.permit.clone(), now);
         self.deliveries.outbox.push(delivery);
     }
@@ -178,7 +180,9 @@ impl Owner {
         let task = loaded.task().clone();
         let delivery = Delivery::new(&task, share, now, self.tenure.lease_end());
         let permit = delivery.permit.clone();
-        self.deliveries.lanes.handed_out(share, task.fire_at, permit.clone());
+        let (fire_at, is_claim) = (task.fire_at, true);
+        let handed_out = HandedOut { fire_at, permit: permit.clone(), is_claim };
+        self.deliveries.lanes.handed_out(share, handed_out);
         self.deliveries.outbox.push(delivery);
         self.tasks.remove(id);
         self.deliveries.claims.insert(task, next.is_some(), now, Some(permit));

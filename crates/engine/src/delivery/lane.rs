@@ -112,9 +112,9 @@ pub(crate) struct Lane {
     /// Counts the tasks that were taken, to give late ones their share.
     taken: u32,
     in_flight: usize,
-    /// Deliveries in flight in the order in which they were handed out, each with when it was due.
-    /// Those before the first that still waits in its courier are forgotten.
-    handed_out: VecDeque<(Timestamp, SendPermit)>,
+    /// Deliveries in flight in the order in which they were handed out. Those before the first that
+    /// still waits in its courier are forgotten.
+    handed_out: VecDeque<HandedOut>,
     /// How many deliveries may be in flight.
     capacity: usize,
     /// Since when the capacity is zero.
@@ -125,6 +125,22 @@ pub(crate) struct Lane {
     refilling: bool,
     /// Is among the lanes to be served.
     ready: bool,
+}
+
+/// A delivery that was handed to its courier.
+#[derive(Debug)]
+pub(crate) struct HandedOut {
+    /// When its task was due.
+    pub(crate) fire_at: Timestamp,
+    pub(crate) permit: SendPermit,
+    /// Whether the store has the fire as a claim.
+    pub(crate) is_claim: bool,
+}
+
+impl HandedOut {
+    fn is_waiting(&self) -> bool {
+        self.permit.is_waiting()
+    }
 }
 
 impl Lane {
@@ -147,18 +163,24 @@ impl Lane {
 
     /// Returns when the delivery was due that has waited longest in its courier, or nearly so.
     pub(crate) fn first_unsent(&self) -> Option<Timestamp> {
-        let unsent = self.handed_out.iter().find(|(_, permit)| permit.is_waiting());
-        unsent.map(|(fire_at, _)| *fire_at)
+        let unsent = self.handed_out.iter().find(|delivery| delivery.is_waiting());
+        unsent.map(|delivery| delivery.fire_at)
+    }
+
+    /// Counts the deliveries that wait in their courier, without claims.
+    pub(crate) fn count_unsent(&self) -> usize {
+        let unsent = |delivery: &&HandedOut| !delivery.is_claim && delivery.is_waiting();
+        self.handed_out.iter().filter(unsent).count()
     }
 
     /// Forgets deliveries that do not wait in their courier any more: the first ones, and all
     /// others if there are many.
     fn forget_sent(&mut self) {
-        while self.handed_out.front().is_some_and(|(_, permit)| !permit.is_waiting()) {
+        while self.handed_out.front().is_some_and(|delivery| !delivery.is_waiting()) {
             self.handed_out.pop_front();
         }
         if self.handed_out.len() > 2 * self.in_flight + HANDED_OUT_SLACK {
-            self.handed_out.retain(|(_, permit)| permit.is_waiting());
+            self.handed_out.retain(HandedOut::is_waiting);
         }
     }
 
@@ -436,11 +458,11 @@ impl Lanes {
         LaneShare { lane, weight }
     }
 
-    /// Notes that a delivery that was due at `fire_at` was handed to its courier.
-    pub(crate) fn handed_out(&mut self, share: LaneShare, fire_at: Timestamp, permit: SendPermit) {
+    /// Notes that a delivery was handed to its courier.
+    pub(crate) fn handed_out(&mut self, share: LaneShare, delivery: HandedOut) {
         let lane = self.get_mut(share.lane);
         lane.forget_sent();
-        lane.handed_out.push_back((fire_at, permit));
+        lane.handed_out.push_back(delivery);
     }
 
     /// A delivery of a lane is over.

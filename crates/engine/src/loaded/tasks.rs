@@ -75,6 +75,15 @@ impl LoadedTask {
         self.phase == LoadedPhase::Firing || !self.in_flight.is_empty()
     }
 
+    /// Counts its fires of which an attempt was sent, and does not wait in its courier.
+    fn count_sent(&self) -> usize {
+        let waits = |at: Timestamp| {
+            self.permits.iter().any(|(of, permit)| *of == at && permit.is_waiting())
+        };
+        let present = (self.phase == LoadedPhase::Firing).then_some(self.task.nominal_at);
+        present.iter().chain(&self.in_flight).filter(|at| !waits(**at)).count()
+    }
+
     pub(crate) const fn has_overlapping_in_flight(&self) -> bool {
         !self.in_flight.is_empty()
     }
@@ -175,9 +184,14 @@ impl LoadedTasks {
         self.slot(id).is_some()
     }
 
-    /// Whether an attempt of a task is in flight.
+    /// Whether an attempt of a task is in flight, or waits in its courier.
     pub(crate) fn is_firing(&self, id: TaskId) -> bool {
         self.get(id).is_some_and(LoadedTask::is_firing)
+    }
+
+    /// Whether an attempt of a task was sent and has not ended.
+    pub(crate) fn was_sent(&self, id: TaskId) -> bool {
+        self.get(id).is_some_and(|loaded| loaded.count_sent() > 0)
     }
 
     pub(crate) fn get(&self, id: TaskId) -> Option<&LoadedTask> {
@@ -552,10 +566,7 @@ impl LoadedTasks {
         let of = |loaded: &&LoadedTask| {
             namespace.is_none_or(|it| loaded.task.definition.namespace == *it)
         };
-        let beyond = |loaded: &LoadedTask| {
-            let present = usize::from(loaded.phase == LoadedPhase::Firing);
-            (loaded.in_flight.len() + present).saturating_sub(1)
-        };
+        let beyond = |loaded: &LoadedTask| loaded.count_sent().saturating_sub(1);
         loaded.filter(of).map(beyond).sum()
     }
 
