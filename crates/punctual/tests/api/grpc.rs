@@ -91,6 +91,45 @@ impl RawWorker {
     }
 }
 
+/// Bytes of a payload, so that a few fill every buffer between a broker and a worker.
+const LARGE: usize = 200_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_that_its_worker_has_not_read_yet_can_be_cancelled() {
+    let broker = TestBroker::start(&[]);
+    let mut raw = RawWorker::new(&broker, "shop", 1_000).await;
+    let namespace = shop(&broker);
+    let payload = "x".repeat(LARGE);
+    const TASKS: usize = 100;
+    for n in 0..TASKS {
+        let new_task = namespace.task().key(format!("k{n}")).delay(Duration::ZERO).queue("q");
+        new_task.payload(payload.clone(), "text/plain").schedule().await.unwrap();
+    }
+    // The worker reads nothing: what does not fit into the buffers waits at the broker.
+    let mut cancelled = Vec::new();
+    for n in (TASKS / 2..TASKS).rev() {
+        let key = format!("k{n}");
+        match namespace.cancel(&key).await.unwrap() {
+            CancelResult::Cancelled => cancelled.push(key),
+            CancelResult::Firing { .. } => {}
+            other => panic!("{key}: {other:?}"),
+        }
+    }
+    assert!(!cancelled.is_empty(), "some were not sent yet");
+    let mut received = Vec::new();
+    while received.len() + cancelled.len() < TASKS {
+        if let FromBroker::Deliveries(deliveries) = raw.next().await {
+            for delivery in deliveries.deliveries {
+                received.push(delivery.key.clone());
+                raw.send(ack(delivery.token)).await;
+            }
+        }
+    }
+    for key in &cancelled {
+        assert!(!received.contains(key), "{key} was sent after its cancel");
+    }
+}
+
 fn ack(token: u64) -> ToBroker {
     ToBroker::Settle(v1::Settle { ack: vec![token], ..v1::Settle::default() })
 }

@@ -1,8 +1,13 @@
 //! Encodes deliveries for workers directly, without building messages first.
 //!
+//! The transport asks for the bytes of a message when it can write them. Until then a delivery may
+//! be recalled, so the hub marks deliveries as sent here.
+//!
 //! Most of what a broker sends are deliveries, and building a message for each costs six
 //! allocations. Everything else is encoded by the generated code. The bytes are those that the
 //! generated code would write; the test below fails if the message gets another field.
+
+use std::sync::Arc;
 
 use bytes::BufMut;
 use prost::Message as _;
@@ -14,6 +19,7 @@ use tonic::codec::{Codec, EncodeBuf, Encoder};
 use tonic_prost::ProstDecoder;
 
 use super::convert::as_millis;
+use crate::courier::Hub;
 use crate::courier::queue::Leased;
 
 /// A message to a worker.
@@ -24,8 +30,10 @@ pub(super) enum OutgoingMessage {
 }
 
 /// Encodes the messages of a worker's stream.
-#[derive(Debug, Default)]
-pub(super) struct WorkCodec;
+#[derive(Debug, Clone)]
+pub(super) struct WorkCodec {
+    pub(super) hub: Arc<Hub>,
+}
 
 impl Codec for WorkCodec {
     type Encode = OutgoingMessage;
@@ -34,7 +42,7 @@ impl Codec for WorkCodec {
     type Decoder = ProstDecoder<v1::WorkerMessage>;
 
     fn encoder(&mut self) -> Self {
-        Self
+        self.clone()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -52,6 +60,7 @@ impl Encoder for WorkCodec {
                 message.encode(out).map_err(|error| Status::internal(error.to_string()))?;
             }
             OutgoingMessage::Deliveries(leased) => {
+                let leased = self.hub.send_leased(leased);
                 let length = length_of(&leased);
                 out.reserve(length + LENGTH_BYTES_MAX);
                 put(out, length, &leased);

@@ -81,7 +81,8 @@ where
                 .into_http());
             }
             let max = Some(MESSAGE_BYTES_MAX);
-            let mut grpc = Grpc::new(WorkCodec).apply_max_message_size_config(max, None);
+            let codec = WorkCodec { hub: Arc::clone(&service.broker.hub) };
+            let mut grpc = Grpc::new(codec).apply_max_message_size_config(max, None);
             Ok(grpc.streaming(service, request).await)
         })
     }

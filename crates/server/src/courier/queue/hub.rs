@@ -220,8 +220,12 @@ impl Hub {
             let mut state = self.lock();
             for lease in state.leases.expired(now) {
                 state.release(&lease, &mut lines, &mut polled);
-                self.count(&lease.delivery, &Outcome::Expired);
-                reports.push(&lease.reports, lease.delivery.report(Some(Outcome::Expired)));
+                // A worker that reads nothing has not received it.
+                let outcome = (!lease.delivery.permit.give_up()).then_some(Outcome::Expired);
+                if let Some(outcome) = &outcome {
+                    self.count(&lease.delivery, outcome);
+                }
+                reports.push(&lease.reports, lease.delivery.report(outcome));
             }
             let closed = state.closed;
             for line in state.lines.values_mut() {
@@ -244,9 +248,9 @@ impl Hub {
         self.announce_capacity(&polled);
     }
 
-    /// Marks deliveries as sent at the moment at which their worker gets them. Returns those that
-    /// may still be sent; the others go back to their owners unsent.
-    pub(super) fn send_leased(&self, batch: Vec<Leased>) -> Vec<Leased> {
+    /// Marks deliveries as sent at the moment at which they are written for their worker. Returns
+    /// those that may still be sent; the others go back to their owners unsent.
+    pub(crate) fn send_leased(&self, batch: Vec<Leased>) -> Vec<Leased> {
         let now = self.clock.now();
         let mut reports = ReportBatch::default();
         let (mut lines, mut polled, mut sent) = (Vec::new(), Vec::new(), Vec::new());

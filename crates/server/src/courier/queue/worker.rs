@@ -80,18 +80,12 @@ pub(crate) struct StreamWorker {
 impl StreamWorker {
     /// Waits for the next deliveries.
     pub(crate) async fn next(&mut self) -> Option<Vec<Leased>> {
-        loop {
-            let sent = self.hub.send_leased(self.receiver.recv().await?);
-            if !sent.is_empty() {
-                return Some(sent);
-            }
-        }
+        self.receiver.recv().await
     }
 
     /// Returns the next deliveries if there are any already.
     pub(crate) fn next_now(&mut self) -> Option<Vec<Leased>> {
-        let batch = self.receiver.try_recv().ok()?;
-        Some(self.hub.send_leased(batch)).filter(|sent| !sent.is_empty())
+        self.receiver.try_recv().ok()
     }
 
     /// Sets how many deliveries may be unsettled at once.
