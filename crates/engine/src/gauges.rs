@@ -24,6 +24,9 @@ pub struct Gauges {
     pub parked_lanes: usize,
     /// The earliest `fire_at` that has passed without a first attempt.
     pub oldest_overdue: Option<Timestamp>,
+    /// How far the store was read, if that time has passed: tasks after it may be overdue and are
+    /// not in memory.
+    pub unread_since: Option<Timestamp>,
     /// Fires that policies have skipped since the owner started, of all namespaces.
     pub skips: Skips,
 }
@@ -62,7 +65,6 @@ impl Gauges {
     /// Adds the gauges of two owners.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let oldest = [self.oldest_overdue, other.oldest_overdue].into_iter().flatten().min();
         Self {
             loaded: self.loaded + other.loaded,
             queued: self.queued + other.queued,
@@ -72,8 +74,13 @@ impl Gauges {
             claimed_overlapping: self.claimed_overlapping + other.claimed_overlapping,
             lanes: self.lanes + other.lanes,
             parked_lanes: self.parked_lanes + other.parked_lanes,
-            oldest_overdue: oldest,
+            oldest_overdue: earliest(self.oldest_overdue, other.oldest_overdue),
+            unread_since: earliest(self.unread_since, other.unread_since),
             skips: self.skips.and(other.skips),
         }
     }
+}
+
+fn earliest(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    [one, other].into_iter().flatten().min()
 }

@@ -208,11 +208,11 @@ impl Owner {
 
     fn gauges(&self, namespace: Option<&Namespace>, now: Timestamp) -> Gauges {
         let gauges = self.deliveries.gauges(namespace, &self.tasks);
-        // Tasks that were not read yet may be overdue as well.
-        let unread = Some(self.loader.cursor().fire_at).filter(|unread| *unread < now);
-        let unread = unread.filter(|_| namespace.is_none());
+        // Tasks that were not read yet may be overdue as well. Of which namespace is not known.
+        let unread_since = Some(self.loader.cursor().fire_at).filter(|unread| *unread < now);
+        let unread = unread_since.filter(|_| namespace.is_none());
         let oldest_overdue = [unread, gauges.oldest_overdue].into_iter().flatten().min();
-        Gauges { loaded: self.tasks.len(), oldest_overdue, ..gauges }
+        Gauges { loaded: self.tasks.len(), oldest_overdue, unread_since, ..gauges }
     }
 
     /// Stops because the store does not let the owner continue.

@@ -467,6 +467,7 @@ mod tests {
             lanes: 9,
             parked_lanes: 2,
             oldest_overdue: Some(Timestamp::from_millis(8500)),
+            unread_since: None,
             skips: Skips { misfire: 7, overlap: 0, paused: 1 },
         };
         let page = telemetry.page(Some(gauges), Timestamp::from_millis(10_000));

@@ -6,15 +6,18 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::Clock as _;
-use punctual_store::{Counts, TaskStore as _};
+use punctual_core::{Clock as _, Namespace, Timestamp};
+use punctual_engine::Gauges;
+use punctual_store::{Counts, Filter, TaskStore as _};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use super::tasks::fires::lag_ms;
+use crate::api::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
+use crate::problem::Problem;
 
 /// The tasks of a namespace, by state.
 #[derive(Debug, Serialize, ToSchema)]
@@ -26,7 +29,7 @@ struct StatsAnswer {
     accepted: i64,
     /// Tasks that wait for their time, or for the next attempt.
     scheduled: i64,
-    /// Tasks with an attempt in flight or waiting for its turn.
+    /// Tasks with an attempt in flight.
     firing: i64,
     /// Tasks that wait to be resumed.
     paused: i64,
@@ -73,7 +76,7 @@ pub(crate) async fn stats(
     let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
     let firing = count(gauges.firing).min(counts.scheduled).max(0);
     let letters = (claimed + count(gauges.claimed_overlapping)).min(counts.dead_letters);
-    let oldest = gauges.oldest_overdue.filter(|oldest| *oldest <= now);
+    let oldest = oldest_overdue(&broker, &namespace, &gauges, now).await?;
     response::ok(&StatsAnswer {
         namespace: namespace.as_str().to_owned(),
         accepted: counts.accepted(),
@@ -89,4 +92,26 @@ pub(crate) async fn stats(
         oldest_overdue: oldest.map(|oldest| oldest.to_string()),
         oldest_overdue_ms: oldest.map_or(0, |oldest| lag_ms(now, oldest)),
     })
+}
+
+/// Tasks that are read to find the first one that is due and not firing.
+const OVERDUE_READ_MAX: usize = 64;
+
+/// Returns when the oldest task was due that was not sent yet. Owners know those that they have
+/// loaded; if they are behind, the store is read.
+async fn oldest_overdue(
+    broker: &Broker,
+    namespace: &Namespace,
+    gauges: &Gauges,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Problem> {
+    let mut oldest = gauges.oldest_overdue;
+    if gauges.unread_since.is_some() {
+        let filter = Filter { to: now, ..Filter::all(namespace.clone()) };
+        let page =
+            task_page(broker, StateFilter::Scheduled, filter, None, OVERDUE_READ_MAX).await?;
+        let unread = page.items.first().map(|task| task.fire_at);
+        oldest = [oldest, unread].into_iter().flatten().min();
+    }
+    Ok(oldest.filter(|oldest| *oldest <= now))
 }

@@ -20,6 +20,7 @@ pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
         lanes,
         parked_lanes,
         oldest_overdue,
+        unread_since,
         skips: Skips { misfire, overlap, paused },
     } = *gauges;
     let mut out = vec![VERSION];
@@ -31,9 +32,11 @@ pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
     for count in [misfire, overlap, paused] {
         put_varint(&mut out, count);
     }
-    out.push(u8::from(oldest_overdue.is_some()));
-    if let Some(oldest_overdue) = oldest_overdue {
-        put_timestamp(&mut out, oldest_overdue);
+    for time in [oldest_overdue, unread_since] {
+        out.push(u8::from(time.is_some()));
+        if let Some(time) = time {
+            put_timestamp(&mut out, time);
+        }
     }
     out
 }
@@ -53,6 +56,7 @@ pub(crate) fn read_gauges(bytes: &[u8]) -> WireResult<Gauges> {
         lanes: count()?,
         parked_lanes: count()?,
         oldest_overdue: None,
+        unread_since: None,
         skips: Skips::default(),
     };
     let mut skips = || match reader.varint()? {
@@ -60,11 +64,13 @@ pub(crate) fn read_gauges(bytes: &[u8]) -> WireResult<Gauges> {
         _ => Err(CodecError::Invalid("count")),
     };
     gauges.skips = Skips { misfire: skips()?, overlap: skips()?, paused: skips()? };
-    gauges.oldest_overdue = match reader.byte()? {
-        0 => None,
-        1 => Some(reader.timestamp()?),
-        _ => return Err(CodecError::Invalid("gauges").into()),
-    };
+    for time in [&mut gauges.oldest_overdue, &mut gauges.unread_since] {
+        *time = match reader.byte()? {
+            0 => None,
+            1 => Some(reader.timestamp()?),
+            _ => return Err(CodecError::Invalid("gauges").into()),
+        };
+    }
     reader.end()?;
     Ok(gauges)
 }

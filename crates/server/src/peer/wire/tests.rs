@@ -236,6 +236,7 @@ fn gauges() -> Gauges {
         lanes: 7,
         parked_lanes: 8,
         oldest_overdue: Some(at(9)),
+        unread_since: Some(at(12)),
         skips: Skips { misfire: 10, overlap: 11, paused: 1 << 40 },
     }
 }
