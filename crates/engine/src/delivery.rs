@@ -14,7 +14,7 @@ pub(crate) mod permit;
 pub(crate) mod recall;
 pub(crate) mod settle;
 
-use punctual_core::{AttemptNo, FireId, Namespace, NewTask, Task, Timestamp};
+use punctual_core::{AttemptNo, FireId, Namespace, NewTask, Task, TaskId, Timestamp};
 
 use crate::delivery::attempt::{Delivery, Report};
 use crate::delivery::claim::{Claim, Claims, RecalledClaim};
@@ -113,6 +113,11 @@ impl DeliveryState {
     /// Returns the attempt in flight of the claimed task that a subject names.
     pub(crate) fn claimed_attempt(&self, subject: &Subject) -> Option<AttemptNo> {
         self.claims.attempt(subject)
+    }
+
+    /// Recalls the deliveries of claimed fires of a task that continues. Returns their claims.
+    pub(crate) fn recall_claims_of(&mut self, id: TaskId) -> Vec<Claim> {
+        self.claims.recall_continuing(id)
     }
 
     /// Recalls the delivery of the claimed task that a subject names.

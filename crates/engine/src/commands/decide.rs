@@ -150,7 +150,7 @@ impl Owner {
                 // To decide about a task whose delivery is recalled takes the whole task.
                 return self.look_up_whole(command, requester.reply, subject);
             }
-            self.tasks.recall(head.id);
+            self.recall(head.id, now);
         }
         let found = self.with_overlapping(found);
         match command {

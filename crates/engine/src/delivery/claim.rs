@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskState, Timestamp};
+use punctual_core::{AttemptNo, FireId, Namespace, Task, TaskId, TaskState, Timestamp};
 use rapidhash::fast::RandomState;
 
 use crate::delivery::permit::SendPermit;
@@ -17,6 +17,8 @@ pub(crate) struct Claims {
     fires: HashMap<FireId, Claim, RandomState>,
     /// The same by the subjects that callers use.
     by_subject: HashMap<Subject, FireId, RandomState>,
+    /// Those whose tasks continue, by task.
+    of_continuing: HashMap<TaskId, Vec<FireId>, RandomState>,
     /// Those whose key was given to another task since.
     key_reused: HashSet<FireId, RandomState>,
 }
@@ -58,6 +60,9 @@ impl Claims {
         for subject in subjects(&task) {
             self.by_subject.insert(subject, fire_id);
         }
+        if task_continues {
+            self.of_continuing.entry(fire_id.task).or_default().push(fire_id);
+        }
         let claim = Claim { task, task_continues, fired_at, permit, recalled: false };
         self.fires.insert(fire_id, claim);
     }
@@ -70,8 +75,25 @@ impl Claims {
         self.fires.contains_key(&fire_id)
     }
 
-    /// Recalls the delivery of the claimed task that a subject names. A task that continues keeps
-    /// its claim.
+    /// Recalls the deliveries of a task that continues. Returns their claims.
+    pub(crate) fn recall_continuing(&mut self, id: TaskId) -> Vec<Claim> {
+        let Some(fire_ids) = self.of_continuing.get(&id) else {
+            return Vec::new();
+        };
+        let mut recalled = Vec::new();
+        for fire_id in fire_ids {
+            let Some(claim) = self.fires.get_mut(fire_id).filter(|claim| !claim.recalled) else {
+                continue;
+            };
+            if claim.permit.as_ref().is_some_and(SendPermit::recall) {
+                claim.recalled = true;
+                recalled.push(claim.clone());
+            }
+        }
+        recalled
+    }
+
+    /// Recalls the delivery of the claimed task that a subject names, if the task ended with it.
     pub(crate) fn recall(&mut self, subject: &Subject) -> RecalledClaim {
         let fire_id = self.by_subject.get(subject).copied();
         let Some((fire_id, claim)) = fire_id.and_then(|id| Some((id, self.fires.get_mut(&id)?)))
@@ -102,6 +124,12 @@ impl Claims {
             return;
         };
         self.key_reused.remove(&fire_id);
+        if let Some(fire_ids) = self.of_continuing.get_mut(&fire_id.task) {
+            fire_ids.retain(|of_task| *of_task != fire_id);
+            if fire_ids.is_empty() {
+                self.of_continuing.remove(&fire_id.task);
+            }
+        }
         for subject in subjects(&task) {
             // The key may have been given to another task since, and that task claimed.
             if self.by_subject.get(&subject) == Some(&fire_id) {
@@ -155,7 +183,8 @@ impl Claims {
     /// Returns the attempt in flight of the claimed task that a subject names.
     pub(crate) fn attempt(&self, subject: &Subject) -> Option<AttemptNo> {
         let fire_id = self.by_subject.get(subject)?;
-        self.fires.get(fire_id).map(|claim| claim.task.attempt_next())
+        let sent = self.fires.get(fire_id).filter(|claim| !claim.recalled);
+        sent.map(|claim| claim.task.attempt_next())
     }
 }
 

@@ -4,10 +4,11 @@
 //! never handed out, so that a cancel answers `cancelled` and a replacement sends nothing of the
 //! old task; those that were sent are in flight as before. `permit` decides between the two.
 
-use punctual_core::{FireEnd, FireId, FireRecord, TaskState, Timestamp};
+use punctual_core::{FireEnd, FireId, FireRecord, TaskId, TaskState, Timestamp};
 use punctual_store::Change;
 
 use crate::commit::decision::{Decision, Effect};
+use crate::delivery::attempt::Report;
 use crate::delivery::claim::Claim;
 use crate::handle::command::Command;
 use crate::owner::Owner;
@@ -29,6 +30,17 @@ impl Command {
 }
 
 impl Owner {
+    /// Recalls the deliveries of a task that were not sent. A claimed fire of a series is not sent
+    /// again, so it becomes a dead letter that says so.
+    pub(crate) fn recall(&mut self, id: TaskId, now: Timestamp) {
+        self.tasks.recall(id);
+        for claim in self.deliveries.recall_claims_of(id) {
+            let (fire_id, attempt) = (claim.task.fire().id, claim.task.attempt_next());
+            let report = Report::of(fire_id, attempt, claim.fired_at, None);
+            self.settle_claimed(claim, report, now);
+        }
+    }
+
     /// Ends the claim of a fire whose delivery was recalled, as part of a decision. If the decision
     /// is undone, `put_back` stores the task again.
     pub(crate) fn end_recalled_claim(

@@ -130,7 +130,7 @@ impl Owner {
 
     /// Settles an at-most-once fire. Its claim is a dead letter with an unknown outcome, which the
     /// outcome that is now known replaces.
-    fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
+    pub(crate) fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
         let Claim { task, task_continues, .. } = claim;
         let fire_id = report.fire_id;
         let namespace = task.definition.namespace.clone();

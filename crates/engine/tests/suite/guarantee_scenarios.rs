@@ -95,27 +95,15 @@ impl GuaranteeScenario {
         }
     }
 
-    /// Has some deliveries wait in the courier. They have random numbers of their own, so that a
-    /// seed without them means what it always did.
     fn with_waiting_deliveries(mut self, seed: u64) -> Self {
-        self.fixture.courier_rng = Some(SeededRng::new(seed ^ 0xc0_0000));
+        self.fixture.hold_some_deliveries(seed);
         self
-    }
-
-    /// Sends a delivery that waits in the courier, or gives it up unsent.
-    fn step_courier(&mut self) {
-        let waiting = self.fixture.waiting.len();
-        let Some(rng) = self.fixture.courier_rng.as_mut().filter(|_| waiting > 0) else { return };
-        if rng.below(3) == 0 {
-            let index = rng.index(waiting);
-            self.fixture.send_waiting(index);
-        }
     }
 
     /// Runs the scenario and returns how many hand-overs there were.
     fn run(mut self) -> u32 {
         for _ in 0..STEPS {
-            self.step_courier();
+            self.fixture.step_courier();
             self.check_sent();
             self.step();
             self.check_sent();

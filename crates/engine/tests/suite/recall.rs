@@ -171,6 +171,17 @@ fn an_edited_series_sends_its_waiting_fire_as_it_is_now() {
 }
 
 #[test]
+fn an_at_most_once_fire_of_a_series_that_waits_is_cancelled_with_it() {
+    let series = at_most_once(named("report", Schedule::every(secs(1))));
+    let mut fixture = waiting(series);
+    assert_eq!(fixture.cancel(key("report")), Ok(Cancelled::Cancelled));
+    assert!(!fixture.send_waiting(0));
+    fixture.run();
+    let counts = fixture.counts();
+    assert_eq!((counts.cancelled, counts.scheduled, counts.dead_letters), (1, 0, 1));
+}
+
+#[test]
 fn a_successor_sends_what_waited_in_the_courier_of_its_predecessor() {
     let mut fixture = waiting(keyed("order", secs(0)));
     fixture.hand_over();

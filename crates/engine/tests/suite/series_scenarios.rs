@@ -38,6 +38,17 @@ fn every_nominal_time_is_accounted_for_when_the_partition_is_handed_over() {
     seeds::run_with_hand_overs(&SEEDS_KEPT_HAND_OVER, SEEDS_DEFAULT, scenario);
 }
 
+#[test]
+fn every_nominal_time_is_accounted_for_when_deliveries_wait_in_the_courier() {
+    let scenario = |seed, hand_overs| {
+        let mut scenario = SeriesScenario::new(seed, hand_overs);
+        scenario.fixture.hold_some_deliveries(seed);
+        scenario.run()
+    };
+    seeds::run(&[], SEEDS_DEFAULT, scenario);
+    seeds::run_with_hand_overs(&[], SEEDS_DEFAULT, scenario);
+}
+
 /// A series as its caller expects it.
 struct ExpectedSeries {
     name: &'static str,
@@ -106,9 +117,14 @@ impl SeriesScenario {
     /// Runs the scenario and returns how many hand-overs there were.
     fn run(mut self) -> u32 {
         for _ in 0..STEPS {
+            self.fixture.step_courier();
+            self.check_sent();
             self.step();
             self.check_sent();
         }
+        self.fixture.courier_rng = None;
+        self.fixture.send_all_waiting();
+        self.check_sent();
         self.recover();
         for series in &self.series {
             self.check(series);
