@@ -1,8 +1,9 @@
 //! Carries out the actions of an owner: reads and writes of the store and deliveries.
 //!
-//! Everything that may take long runs as a task on the runtime and comes back as an event. A small
-//! batch is polled by the owner's thread itself, because two hops through the runtime take longer
-//! than the write does.
+//! Everything that may take long runs as a task on the runtime and comes back as an event. Small
+//! batches and lookups are polled by the owner's thread itself, because two hops through the
+//! runtime take longer than the store does. A store that has to wait for a disk or a network does
+//! not do so in the poll.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,6 +26,10 @@ use crate::shell::next_batch::NextBatch;
 
 /// Changes of a batch that the thread polls itself: some tens of microseconds of encoding.
 const POLLED_CHANGES_MAX: usize = 64;
+
+/// Subjects of a lookup that the thread polls itself: some microseconds if the store has the answer
+/// in memory.
+const POLLED_LOOKUPS_MAX: usize = 16;
 
 /// Carries out the actions of one owner.
 pub(crate) struct ActionExecutor<S, K> {
@@ -110,6 +115,15 @@ impl<S, K> ActionExecutor<S, K> {
         });
     }
 
+    /// Polls work once, and runs it on the runtime if it has not finished then.
+    fn poll_or_spawn(&self, work: impl Future<Output = Event> + Send + 'static) {
+        let mut work = Box::pin(work);
+        match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(event) => _ = self.messages.send(Message::Event(event)),
+            Poll::Pending => self.spawn(work),
+        }
+    }
+
     /// Starts a write that this thread polls. At most one batch is in flight.
     fn start_batch(&self, work: impl Future<Output = Event> + Send + 'static) {
         *self.batch.borrow_mut() = Some(Box::pin(work));
@@ -148,9 +162,14 @@ impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
             Action::Load { after, until, limit } => self.spawn(async move {
                 Event::Loaded(store.load(partition, after, until, limit).await)
             }),
-            Action::Lookup(lookups) => self.spawn(async move {
-                Event::LookupResult(LookupResult::read(store.as_ref(), partition, lookups).await)
-            }),
+            Action::Lookup(lookups) => {
+                let is_small = lookups.len() <= POLLED_LOOKUPS_MAX;
+                let work = async move {
+                    let results = LookupResult::read(store.as_ref(), partition, lookups);
+                    Event::LookupResult(results.await)
+                };
+                if is_small { self.poll_or_spawn(work) } else { self.spawn(work) }
+            }
             Action::Sweep(now) => {
                 let retention = self.retention;
                 self.spawn(async move {
