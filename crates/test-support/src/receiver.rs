@@ -99,6 +99,8 @@ pub struct ReceivedDelivery {
     pub fire_id: String,
     /// When it was due, as the delivery states.
     pub fire_at_millis: u64,
+    /// When it was sent, as the delivery states.
+    pub sent_at_millis: u64,
 }
 
 /// What was received, by task. Clones write into the same log.
@@ -116,9 +118,9 @@ impl DeliveryLog {
     }
 
     /// Records a delivery that came now.
-    pub fn record(&self, key: &str, fire_id: &str, fire_at_millis: u64) {
-        let fire_id = fire_id.to_owned();
-        let delivery = ReceivedDelivery { at_millis: now_millis(), fire_id, fire_at_millis };
+    pub fn record(&self, key: &str, fire_id: &str, fire_at_millis: u64, sent_at_millis: u64) {
+        let (at_millis, fire_id) = (now_millis(), fire_id.to_owned());
+        let delivery = ReceivedDelivery { at_millis, fire_id, fire_at_millis, sent_at_millis };
         self.by_key.lock().unwrap().entry(key.to_owned()).or_default().push(delivery);
         // The test may have dropped the channel.
         let _ = self.arrivals.send(key.to_owned());
@@ -184,7 +186,8 @@ pub fn receive_at(address: IpAddr, log: DeliveryLog) -> String {
                 // A delivery that did not come whole was not received.
                 while let Some(request) = read_request(&mut stream) {
                     let key = request.path.rsplit('/').next().unwrap_or_default();
-                    log.record(key, &request.fire_id, request.fire_at_millis);
+                    let sent_at_millis = request.fire_at_millis + request.lag_millis;
+                    log.record(key, &request.fire_id, request.fire_at_millis, sent_at_millis);
                     if request.path.starts_with("/slow/") {
                         pause(SLOW);
                     }
@@ -203,6 +206,7 @@ struct WebhookRequest {
     path: String,
     fire_id: String,
     fire_at_millis: u64,
+    lag_millis: u64,
 }
 
 /// Reads the next request, if it comes whole.
@@ -228,5 +232,6 @@ fn read_request(stream: &mut BufReader<TcpStream>) -> Option<WebhookRequest> {
     stream.read_exact(&mut body).ok()?;
     let fire_id = header("webhook-id").unwrap_or_default().to_owned();
     let fire_at_millis = header("punctual-fire-at").map_or(0, millis);
-    Some(WebhookRequest { path, fire_id, fire_at_millis })
+    let lag_millis = header("punctual-lag-ms").and_then(|text| text.parse().ok()).unwrap_or(0);
+    Some(WebhookRequest { path, fire_id, fire_at_millis, lag_millis })
 }

@@ -135,7 +135,8 @@ fn stream(addresses: &[SocketAddr], records: &WorkerRecords, stopped: oneshot::R
 
 async fn work(delivery: Delivery, records: WorkerRecords, dedup: Dedup) -> Result<(), Failure> {
     let (key, fire_id) = (delivery.key.clone().unwrap_or_default(), delivery.fire_id.clone());
-    records.log.record(&key, fire_id.as_str(), delivery.fire_at.as_millis());
+    let (fire_at, fired_at) = (delivery.fire_at.as_millis(), delivery.fired_at.as_millis());
+    records.log.record(&key, fire_id.as_str(), fire_at, fired_at);
     let effects = records.effects.clone();
     let effect = || async move {
         effects.add(fire_id.as_str());
@@ -174,7 +175,8 @@ fn poll(addresses: &[SocketAddr], mut turn: usize, records: &WorkerRecords, stop
         for delivery in answer["deliveries"].as_array().unwrap() {
             let text = |field: &str| delivery[field].as_str().unwrap_or_default().to_owned();
             let (key, fire_id) = (text("key"), text("fire_id"));
-            records.log.record(&key, &fire_id, millis(&text("fire_at")));
+            let (fire_at, fired_at) = (millis(&text("fire_at")), millis(&text("fired_at")));
+            records.log.record(&key, &fire_id, fire_at, fired_at);
             if records.polled.lock().unwrap().insert(fire_id.clone()) {
                 records.effects.add(&fire_id);
             }

@@ -6,7 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::thread;
 use std::time::Duration;
 
-use punctual_test_support::{BrokerClient, BrokerProcess, RecordingReceiver, now_millis, pause};
+use punctual_test_support::{
+    BrokerClient, BrokerProcess, ReceivedDelivery, RecordingReceiver, now_millis, pause,
+};
 use serde_json::json;
 
 use crate::load::{CALLERS, load};
@@ -23,7 +25,19 @@ struct KillTask {
     cancelled: bool,
     /// The cancel had no answer.
     maybe_cancelled: bool,
+    replaced: Option<Replacement>,
 }
+
+/// The same key with a later time.
+#[derive(Debug, Clone)]
+struct Replacement {
+    due_millis: u64,
+    /// When the PUT was answered; `None` if it was not.
+    answered_millis: Option<u128>,
+}
+
+/// How far the clock of a broker may differ from the machine's, which it follows slowly.
+const CLOCK_ERROR_MILLIS: u128 = 20;
 
 #[test]
 fn a_broker_killed_under_load_loses_nothing_and_delivers_nothing_early_or_cancelled() {
@@ -80,6 +94,7 @@ fn schedule_until_killed(
             acknowledged,
             cancelled: false,
             maybe_cancelled: false,
+            replaced: None,
         };
         if acknowledged == Some(true) && n % 7 == 2 {
             match client.request_task("DELETE", &task.key, "") {
@@ -88,7 +103,17 @@ fn schedule_until_killed(
                 None => task.maybe_cancelled = true,
             }
         }
-        let ended = acknowledged.is_none() || task.maybe_cancelled;
+        if acknowledged == Some(true) && n % 7 == 4 {
+            let mut body = body;
+            let due_millis = due_millis + 500;
+            body["at"] = due_millis.into();
+            let answered = client.try_put(&task.key, &body).map(|_| now_millis());
+            task.replaced = Some(Replacement { due_millis, answered_millis: answered });
+        }
+        let unanswered = |it: &Replacement| it.answered_millis.is_none();
+        let ended = acknowledged.is_none()
+            || task.maybe_cancelled
+            || task.replaced.as_ref().is_some_and(unanswered);
         all.push(task);
         if ended {
             break;
@@ -104,6 +129,11 @@ fn check(tasks: &[KillTask], kills: &[u128], receiver: &RecordingReceiver) {
         let got = deliveries.get(&task.key).map_or([].as_slice(), Vec::as_slice);
         for delivery in got {
             assert!(delivery.at_millis >= task.due_millis.into(), "early: {task:?} {delivery:?}");
+        }
+        if let Some(replacement) = &task.replaced {
+            check_replaced(task, replacement, got);
+            *counts.entry("replaced").or_default() += 1;
+            continue;
         }
         let ids: HashSet<&str> = got.iter().map(|delivery| delivery.fire_id.as_str()).collect();
         assert!(ids.len() <= 1, "several ids of one fire: {task:?} {got:?}");
@@ -136,6 +166,21 @@ fn check(tasks: &[KillTask], kills: &[u128], receiver: &RecordingReceiver) {
     println!("{} kills, {} tasks: {counts:?}", kills.len(), tasks.len());
     let deliveries = counts.iter().any(|(what, _)| *what == "at least once, once");
     assert!(deliveries, "nothing was delivered: {counts:?}");
+}
+
+/// The old version may be received later than the PUT was answered, but it left the broker before.
+fn check_replaced(task: &KillTask, replacement: &Replacement, got: &[ReceivedDelivery]) {
+    let (new, old): (Vec<_>, Vec<_>) =
+        got.iter().partition(|delivery| delivery.fire_at_millis == replacement.due_millis);
+    for versions in [&new, &old] {
+        assert!(!task.at_most_once || versions.len() <= 1, "at most once: {task:?} {got:?}");
+    }
+    let Some(answered_millis) = replacement.answered_millis else { return };
+    for delivery in old {
+        let left = u128::from(delivery.sent_at_millis);
+        assert!(left <= answered_millis + CLOCK_ERROR_MILLIS, "an old version: {task:?} {got:?}");
+    }
+    assert!(task.at_most_once || !new.is_empty(), "replaced and never received: {task:?} {got:?}");
 }
 
 #[test]

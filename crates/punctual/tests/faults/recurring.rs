@@ -134,7 +134,8 @@ fn touch_for(client: &BrokerClient, watches: &mut [TestWatch], time: Duration) {
 }
 
 fn delivery(fire_id: &str, fire_at_millis: u64, at: u64) -> ReceivedDelivery {
-    ReceivedDelivery { at_millis: at.into(), fire_id: fire_id.to_owned(), fire_at_millis }
+    let fire_id = fire_id.to_owned();
+    ReceivedDelivery { at_millis: at.into(), fire_id, fire_at_millis, sent_at_millis: at }
 }
 
 #[test]
