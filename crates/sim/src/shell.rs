@@ -54,6 +54,7 @@ impl Simulation {
             }
             SimEvent::ForwardReports(partition, reports, until) => {
                 self.brokers[number].in_flight_count -= 1;
+                self.read_owner(number, partition);
                 self.pass_on(number, partition, reports, until);
             }
             SimEvent::ReportsAccepted => self.brokers[number].in_flight_count -= 1,
@@ -63,7 +64,6 @@ impl Simulation {
                     let at = self.now + self.latency();
                     self.events.send(at, Some(from), SimEvent::ReportsAccepted);
                 } else {
-                    self.read_owner(from.0, partition);
                     self.forward_later(from, partition, reports, until);
                 }
             }

@@ -260,9 +260,10 @@ impl Simulation {
         }
     }
 
-    /// Reads the last holder of the lease of a partition from the store, if the store is available.
-    pub(crate) fn holder(&self, partition: PartitionId) -> Option<Lease> {
+    /// Reads the last holder of the lease of a partition, if the broker reaches the store.
+    pub(crate) fn holder(&self, broker: usize, partition: PartitionId) -> Option<Lease> {
         let sent = self.store.memory.holder(Seat::Partition(partition));
-        if self.store_unavailable { None } else { ready(sent).ok().flatten() }
+        let away = self.store_unavailable || self.cut_store.contains_key(&broker);
+        if away { None } else { ready(sent).ok().flatten() }
     }
 }

@@ -126,7 +126,7 @@ impl Simulation {
 
     /// A broker that has left gets no new topology, so it reads the lease from the store.
     pub(super) fn read_owner(&mut self, number: usize, partition: PartitionId) {
-        if let Some(lease) = self.holder(partition) {
+        if let Some(lease) = self.holder(number, partition) {
             self.brokers[number].topology.note(partition, lease.broker, lease.epoch);
         }
     }
