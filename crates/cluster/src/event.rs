@@ -56,12 +56,14 @@ pub enum MemberEvent {
         /// The epoch of the owner.
         epoch: Epoch,
     },
-    /// Another broker has released a partition for this one.
+    /// Another broker has released a partition for this one. A [`Directive::Start`] follows, unless
+    /// another broker was faster or this one wants no partitions.
     Offered {
         /// The partition.
         partition: PartitionId,
     },
-    /// Hand all partitions over and leave the cluster.
+    /// Hand all partitions over and leave the cluster. [`Directive::Left`] follows within two
+    /// leases.
     Leave,
 }
 

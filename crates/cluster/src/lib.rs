@@ -14,8 +14,11 @@
 //! [`Member`] is a plain value that tests drive directly: `on(event, now)` changes it, and
 //! `act(now)` returns what is to be done. [`spawn`] runs one over a store.
 //!
-//! `engine` runs a partition and does not depend on this crate; `server` connects the two and calls
-//! other brokers. The reasons are in `docs/adr/0012`.
+//! [`PartitionMoves`] is another plain value. It turns directives into actions on owners, decides
+//! which deliveries in flight the next owner inherits, and reports results to the member.
+//!
+//! `engine` runs a partition and does not depend on this crate; `server` connects the two, calls
+//! other brokers and carries the actions out. The reasons are in `docs/adr/0012`.
 
 mod event;
 mod member;
@@ -28,10 +31,15 @@ mod assign;
 mod observed;
 mod skew;
 
+mod partition_moves;
+
 mod config;
 mod run;
 
 pub use config::MemberConfig;
 pub use event::{BrokerView, ClusterView, Directive, MemberAction, MemberEvent};
 pub use member::Member;
+pub use partition_moves::{
+    MoveAction, MoveEvent, ORPHAN_FORWARD_MAX, ORPHAN_RETRY_EVERY, PartitionMoves,
+};
 pub use run::{MemberHandle, spawn};

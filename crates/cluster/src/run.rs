@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::{Clock, Epoch, PartitionId, Timestamp};
+use punctual_core::{Clock, Timestamp};
 use punctual_store::{LeaseStore, MembershipStore, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -33,35 +33,10 @@ pub struct MemberHandle {
 }
 
 impl MemberHandle {
-    /// Reports that no write of this owner is in flight. See [`Directive::HandOver`].
-    pub fn quiet(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(MemberEvent::Quiet { partition, epoch });
-    }
-
-    /// Reports that the successor could not be notified. See [`Directive::Released`].
-    pub fn hand_over_failed(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(MemberEvent::HandOverFailed { partition, epoch });
-    }
-
-    /// Reports that the successor has confirmed. See [`Directive::Released`].
-    pub fn handed_over(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(MemberEvent::HandedOver { partition, epoch });
-    }
-
-    /// Reports that an owner has stopped on its own.
-    pub fn ended(&self, partition: PartitionId, epoch: Epoch) {
-        let _ = self.events.send(MemberEvent::Ended { partition, epoch });
-    }
-
-    /// Reports that another broker has released a partition for this one. A [`Directive::Start`]
-    /// follows, unless another broker was faster or this one wants no partitions.
-    pub fn offered(&self, partition: PartitionId) {
-        let _ = self.events.send(MemberEvent::Offered { partition });
-    }
-
-    /// Hands all partitions over and leaves. [`Directive::Left`] follows within two leases.
-    pub fn leave(&self) {
-        let _ = self.events.send(MemberEvent::Leave);
+    /// Reports what has become of a directive, an offer of another broker, or that the member is
+    /// to leave.
+    pub fn report(&self, event: MemberEvent) {
+        let _ = self.events.send(event);
     }
 }
 

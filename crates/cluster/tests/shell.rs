@@ -7,7 +7,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_cluster::{Directive, MemberConfig, MemberHandle, spawn};
+use punctual_cluster::{Directive, MemberConfig, MemberEvent, MemberHandle, spawn};
 use punctual_core::{
     Assignment, BrokerId, Clock, Epoch, Heartbeat, Lease, PartitionId, Partitions, Seat, Timestamp,
 };
@@ -95,17 +95,17 @@ async fn two_brokers_share_and_one_hands_all_over_to_the_other() {
     let (b, mut of_b) = run("b:1");
     let had = started(&mut of_a, 4).await;
     let mut has = started(&mut of_b, 4).await;
-    a.leave();
+    a.report(MemberEvent::Leave);
     loop {
         match next(&mut of_a).await {
             Directive::HandOver { partition, epoch, successor } => {
                 assert_eq!(successor, Some(BrokerId::new("b:1")));
-                a.quiet(partition, epoch);
+                a.report(MemberEvent::Quiet { partition, epoch });
             }
             Directive::Released { partition, epoch, .. } => {
                 assert_eq!(had[&partition], epoch);
-                b.offered(partition);
-                a.handed_over(partition, epoch);
+                b.report(MemberEvent::Offered { partition });
+                a.report(MemberEvent::HandedOver { partition, epoch });
             }
             Directive::Left => break,
             directive => unreachable!("the broker only leaves: {directive:?}"),
@@ -168,7 +168,7 @@ async fn a_member_can_leave_even_if_the_store_never_answers() {
     let (a, mut of_a) = spawn(config("a:1"), Arc::new(SilentStore), Arc::clone(&clock));
     assert!(timeout(LEASE * 2, of_a.recv()).await.is_err(), "there is no directive");
     let asked_at = clock.now();
-    a.leave();
+    a.report(MemberEvent::Leave);
     assert_eq!(next(&mut of_a).await, Directive::Left);
     assert!(clock.now().since(asked_at) <= LEASE * 2);
 }

@@ -1,27 +1,28 @@
 //! Membership: what this broker does as a member of a cluster.
 //!
-//! `punctual-cluster` decides which broker owns which partition and sends [`Directive`]s. This file
-//! runs them: it starts owners, extends their leases, hands them over and ends them, and it
-//! publishes the topology for `routing`. Results go back to the member.
-//!
-//! At most one owner of a partition runs on this broker. Deliveries that an earlier owner has in
-//! flight are passed to the next owner, here or on another broker, before that owner fires.
-//! Reports of deliveries whose owner has moved are passed on by `orphans`.
+//! `punctual-cluster` decides. Its member sends [`Directive`]s, and [`PartitionMoves`] turns those
+//! about partitions into actions. This file carries the actions out in order: it starts, extends
+//! and ends owners, notifies successors and answers offers. It also publishes the topology for
+//! `routing`. Results go back as [`MoveEvent`]s. `orphans` passes on the reports of deliveries
+//! whose owner has moved.
 
 mod orphans;
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_cluster::{ClusterView, Directive, MemberHandle};
+use punctual_cluster::{
+    ClusterView, Directive, MemberHandle, MoveAction, MoveEvent, PartitionMoves,
+};
 use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Timestamp};
-use punctual_engine::{InFlight, OrphanReports, OwnerConfig, Ownership, spawn};
+use punctual_engine::{InFlight, OrphanReports, OwnerConfig, OwnerHandle, Ownership, spawn};
 use punctual_store::StoreError;
 use tokio::net::lookup_host;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::clock::SystemClock;
@@ -32,11 +33,17 @@ use crate::store::Store;
 use crate::telemetry::Telemetry;
 pub(crate) use orphans::forward_orphan_reports;
 
-/// How long the successor of a partition may take to confirm a hand-over. The lease is free by
-/// then, so the successor can take the partition even if its confirmation is late.
-const TAKE_MAX: Duration = Duration::from_secs(1);
+/// The longest wait when nothing is due. Directives and events end the wait earlier.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+/// Events that may wait. They are handled at once, so more than a few only wait while many
+/// partitions move at the same moment; then their senders wait too.
+const MOVE_EVENTS_MAX: usize = 256;
 /// How long a broker that has left is remembered: longer than a broker takes to stop.
 const REMEMBER_FOR: Duration = Duration::from_secs(60);
+
+/// Sends the answer to an offer: the epoch of the new owner, if this broker takes the partition.
+type AnswerSender = oneshot::Sender<Option<Epoch>>;
+type MembershipEvent = MoveEvent<InFlight, AnswerSender>;
 
 /// This broker as a member of the cluster.
 #[derive(Debug)]
@@ -45,11 +52,8 @@ pub(crate) struct Membership {
     member: MemberHandle,
     deps: OwnerDeps,
     peers: Arc<Peers>,
-    /// Deliveries in flight of partitions that other brokers have offered to this one. An offer
-    /// that is not taken within [`TAKE_MAX`] is dropped.
-    offered: Mutex<HashMap<PartitionId, Vec<InFlight>>>,
-    /// Partitions that this broker hands over.
-    departing: Mutex<HashMap<PartitionId, Departing>>,
+    /// What [`Membership::run`] handles.
+    events: mpsc::Sender<MembershipEvent>,
     lease: Duration,
     /// When each broker was last alive. A broker that leaves is no longer a member while workers
     /// still hold leases that it gave them.
@@ -75,14 +79,6 @@ pub(crate) struct OwnerDeps {
     pub(crate) orphans: Mutex<OrphanReports>,
 }
 
-/// A partition that this broker hands over.
-#[derive(Debug, Clone)]
-struct Departing {
-    epoch: Epoch,
-    in_flight: Vec<InFlight>,
-    since: Timestamp,
-}
-
 impl Membership {
     pub(crate) fn new(
         me: BrokerId,
@@ -90,21 +86,22 @@ impl Membership {
         deps: OwnerDeps,
         peers: Arc<Peers>,
         lease: Duration,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> (Arc<Self>, mpsc::Receiver<MembershipEvent>) {
+        let (events, received) = mpsc::channel(MOVE_EVENTS_MAX);
+        let membership = Self {
             me,
             member,
             deps,
             peers,
+            events,
             lease,
             last_alive: Mutex::default(),
             leaving: AtomicBool::new(false),
             skewed: watch::Sender::new(None),
-            offered: Mutex::default(),
-            departing: Mutex::default(),
             view: watch::Sender::new(None),
             left: watch::Sender::new(false),
-        })
+        };
+        (Arc::new(membership), received)
     }
 
     /// Returns the brokers and the topology as last read; `None` before the store first answers.
@@ -149,140 +146,151 @@ impl Membership {
     /// Hands all partitions over. Returns when that is done, or when it has timed out.
     pub(crate) async fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
-        self.member.leave();
+        // Fails if the member has left already.
+        let _ = self.events.send(MoveEvent::Leave).await;
         let _ = self.left.subscribe().wait_for(|left| *left).await;
     }
 
-    /// Runs directives until the member has left.
-    pub(crate) async fn run_directives(
-        self: &Arc<Self>,
+    /// Carries out directives and moves of partitions until the member has left.
+    pub(crate) async fn run(
+        &self,
         mut directives: mpsc::Receiver<Directive>,
+        mut events: mpsc::Receiver<MembershipEvent>,
     ) {
-        while let Some(directive) = directives.recv().await {
-            match directive {
-                Directive::Start { partition, epoch, until } => self.start(partition, epoch, until),
-                Directive::Extend { partition, epoch, until } => {
-                    self.extend(partition, epoch, until)
-                }
-                Directive::HandOver { partition, epoch, successor } => {
-                    let successor = successor.as_ref().map(BrokerId::as_str);
-                    tracing::info!(%partition, %epoch, successor, "hand-over started");
-                    tokio::spawn(Arc::clone(self).quiesce(partition, epoch));
-                }
-                Directive::Released { partition, epoch, successor } => {
-                    tokio::spawn(Arc::clone(self).hand_over(partition, epoch, successor));
-                }
-                Directive::Drop { partition, epoch } => self.drop_partition(partition, epoch),
-                Directive::Publish(view) => self.publish(view),
-                Directive::Skew(ahead_ms) => self.skew(ahead_ms),
-                Directive::Left => break,
+        let clock = &self.deps.clock;
+        let mut moves = PartitionMoves::default();
+        loop {
+            moves.act(clock.now()).into_iter().for_each(|action| self.perform(action));
+            let wait = moves.wakes_at().map_or(IDLE_MAX, |at| clock.until(at).min(IDLE_MAX));
+            let event = tokio::select! {
+                directive = directives.recv() => match directive {
+                    None | Some(Directive::Left) => break,
+                    Some(directive) => self.on_directive(directive),
+                },
+                event = events.recv() => event,
+                _ = timeout(wait, pending::<()>()) => None,
+            };
+            if let Some(event) = event {
+                moves.on(event, clock.now());
             }
         }
         *lock(&self.deps.orphans) = OrphanReports::none();
         self.left.send_replace(true);
     }
 
-    fn start(self: &Arc<Self>, partition: PartitionId, epoch: Epoch, until: Timestamp) {
+    /// Carries out a directive, unless it is about a partition: those are for [`PartitionMoves`].
+    fn on_directive(&self, directive: Directive) -> Option<MembershipEvent> {
+        match &directive {
+            Directive::Publish(view) => {
+                self.publish(Arc::clone(view));
+                return None;
+            }
+            Directive::Skew(ahead_ms) => {
+                self.skew(*ahead_ms);
+                return None;
+            }
+            Directive::HandOver { partition, epoch, successor } => {
+                let successor = successor.as_ref().map(BrokerId::as_str);
+                tracing::info!(%partition, %epoch, successor, "hand-over started");
+            }
+            Directive::Drop { partition, epoch } => {
+                tracing::warn!(%partition, %epoch, "lease lost");
+            }
+            _ => {}
+        }
+        Some(MoveEvent::Directive(directive))
+    }
+
+    fn perform(&self, action: MoveAction<InFlight, AnswerSender>) {
+        match action {
+            MoveAction::Start { partition, epoch, until, in_flight } => {
+                self.start(Ownership { partition, epoch, until }, in_flight);
+            }
+            MoveAction::Extend { partition, epoch, until } => {
+                self.handle(partition, epoch).inspect(|handle| handle.extend(until));
+            }
+            MoveAction::Stop { partition, epoch } => {
+                let stopping = self.handle(partition, epoch).map(|handle| handle.hand_over());
+                let stopping = async move { stopping?.await.ok() };
+                self.send_later(async move {
+                    let in_flight = stopping.await.unwrap_or_default();
+                    Some(MoveEvent::Stopped { partition, epoch, in_flight })
+                });
+            }
+            MoveAction::End { partition, epoch } => self.remove_owner(partition, epoch),
+            MoveAction::Notify { partition, epoch, successor, in_flight, within } => {
+                let peers = Arc::clone(&self.peers);
+                self.send_later(async move {
+                    let taking = peers.take(&successor, partition, epoch, &in_flight);
+                    let taken = match timeout(within, taking).await {
+                        Ok(taken) => taken.map_err(|error| error.to_string()),
+                        Err(_) => Err("no confirmation in time".to_owned()),
+                    };
+                    if let Err(error) = &taken {
+                        tracing::warn!(%partition, %successor, %error, "hand-over failed");
+                    }
+                    let taken = taken.ok();
+                    Some(MoveEvent::Notified { partition, epoch, successor, taken })
+                });
+            }
+            MoveAction::HandedOver { partition, successor, epoch, took } => {
+                tracing::info!(%partition, %successor, %epoch, ?took, "hand-over done");
+                self.deps.telemetry.handed_over(took);
+                self.deps.owners.learn_owner(partition, successor, epoch);
+            }
+            // The peer may no longer wait.
+            MoveAction::Answer { reply, taken } => _ = reply.send(taken),
+            MoveAction::Report(event) => self.member.report(event),
+        }
+    }
+
+    /// Sends the event that a future returns.
+    fn send_later(&self, event: impl Future<Output = Option<MembershipEvent>> + Send + 'static) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            if let Some(event) = event.await {
+                // Fails if the member has left.
+                let _ = events.send(event).await;
+            }
+        });
+    }
+
+    fn start(&self, ownership: Ownership, inherited: Vec<InFlight>) {
         let OwnerDeps { owners, hub, store, couriers, clock, telemetry, config, orphans, .. } =
             &self.deps;
-        // After a failed hand-over the deliveries in flight are still ours, unless another broker
-        // has owned the partition since.
-        let departing = lock(&self.departing).remove(&partition);
-        let kept = departing.filter(|departing| departing.epoch.next() == Some(epoch));
-        let kept = kept.map(|departing| departing.in_flight);
-        let inherited = lock(&self.offered).remove(&partition).or(kept).unwrap_or_default();
-        let ownership = Ownership { partition, epoch, until };
+        let Ownership { partition, epoch, .. } = ownership;
         let in_flight = inherited.len();
         let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
         let orphans = lock(orphans).clone();
+        let ended = MoveEvent::Ended { partition, epoch };
         match spawn(ownership, inherited, store, couriers, clock, *config, orphans) {
             Ok((handle, end)) => {
                 tracing::info!(%partition, %epoch, in_flight, "owner started");
                 owners.insert(partition, epoch, handle.clone());
                 hub.serve(partition, handle);
                 telemetry.holds(partition, Some(epoch));
-                let membership = Arc::clone(self);
-                tokio::spawn(async move {
-                    if let Ok(error) = end.await {
-                        membership.owner_ended(partition, epoch, &error);
+                let telemetry = telemetry.clone();
+                self.send_later(async move {
+                    // Closed without an error if the broker ended the owner.
+                    let error = end.await.ok()?;
+                    tracing::warn!(%partition, %epoch, %error, "owner ended");
+                    if matches!(error, StoreError::Fenced { .. }) {
+                        telemetry.stale_write();
                     }
+                    Some(ended)
                 });
             }
             Err(error) => {
                 tracing::error!(%partition, %epoch, %error, "owner not started");
-                self.member.ended(partition, epoch);
+                self.send_later(async { Some(ended) });
             }
         }
     }
 
-    fn extend(&self, partition: PartitionId, epoch: Epoch, until: Timestamp) {
-        if self.deps.owners.epoch(partition) == Some(epoch)
-            && let Some(handle) = self.deps.owners.handle(partition)
-        {
-            handle.extend(until);
-        }
-    }
-
-    /// Handles the end of an owner that stopped because of an error.
-    fn owner_ended(&self, partition: PartitionId, epoch: Epoch, error: &StoreError) {
-        tracing::warn!(%partition, %epoch, %error, "owner ended");
-        if matches!(error, StoreError::Fenced { .. }) {
-            self.deps.telemetry.stale_write();
-        }
-        self.remove_owner(partition, epoch);
-        self.member.ended(partition, epoch);
-    }
-
-    /// Stops an owner, so that its lease can be released, and keeps its deliveries in flight.
-    async fn quiesce(self: Arc<Self>, partition: PartitionId, epoch: Epoch) {
-        let since = self.deps.clock.now();
-        let handle = self.deps.owners.handle(partition);
-        let in_flight = match handle.filter(|_| self.deps.owners.epoch(partition) == Some(epoch)) {
-            // An owner that has ended in the meantime has nothing in flight.
-            Some(handle) => handle.hand_over().await.unwrap_or_default(),
-            None => Vec::new(),
-        };
-        self.remove_owner(partition, epoch);
-        lock(&self.departing).insert(partition, Departing { epoch, in_flight, since });
-        self.member.quiet(partition, epoch);
-    }
-
-    /// Notifies the successor of a partition and passes it the deliveries in flight.
-    async fn hand_over(
-        self: Arc<Self>,
-        partition: PartitionId,
-        epoch: Epoch,
-        successor: Option<BrokerId>,
-    ) {
-        // The entry stays until the successor has confirmed.
-        let departing = lock(&self.departing).get(&partition).cloned();
-        let (Some(successor), Some(departing)) =
-            (successor, departing.filter(|it| it.epoch == epoch))
-        else {
-            return self.member.handed_over(partition, epoch);
-        };
-        let taking = self.peers.take(&successor, partition, epoch, &departing.in_flight);
-        let error = match timeout(TAKE_MAX, taking).await {
-            Ok(Ok(taken)) => {
-                lock(&self.departing).retain(|of, it| (*of, it.epoch) != (partition, epoch));
-                self.deps.owners.learn_owner(partition, successor.clone(), taken);
-                let took = self.deps.clock.now().since(departing.since);
-                self.deps.telemetry.handed_over(took);
-                tracing::info!(%partition, %successor, epoch = %taken, ?took, "hand-over done");
-                return self.member.handed_over(partition, epoch);
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no confirmation in time".to_owned(),
-        };
-        tracing::warn!(%partition, %successor, %error, "hand-over failed");
-        self.member.hand_over_failed(partition, epoch);
-    }
-
-    /// Ends an owner whose lease is lost. Another broker may own the partition by now.
-    fn drop_partition(&self, partition: PartitionId, epoch: Epoch) {
-        tracing::warn!(%partition, %epoch, "lease lost");
-        lock(&self.departing).remove(&partition);
-        self.remove_owner(partition, epoch);
+    /// Returns the owner of a partition if it runs here with this epoch.
+    fn handle(&self, partition: PartitionId, epoch: Epoch) -> Option<OwnerHandle> {
+        let owners = &self.deps.owners;
+        owners.handle(partition).filter(|_| owners.epoch(partition) == Some(epoch))
     }
 
     fn remove_owner(&self, partition: PartitionId, epoch: Epoch) {
@@ -336,18 +344,10 @@ impl Membership {
         before: Epoch,
         in_flight: Vec<InFlight>,
     ) -> Result<Epoch, PeerError> {
-        if self.leaving.load(Ordering::Relaxed) {
-            return Err(PeerError::NotMine);
-        }
-        lock(&self.offered).insert(partition, in_flight);
-        self.member.offered(partition);
-        let owners = &self.deps.owners;
-        let mut changes = owners.changes().ok_or(PeerError::NotMine)?;
-        let taken = |_: &u64| owners.epoch(partition).is_some_and(|epoch| epoch > before);
-        let _ = timeout(TAKE_MAX, changes.wait_for(taken)).await;
-        // An owner that starts later must not inherit this: it would be out of date.
-        lock(&self.offered).remove(&partition);
-        owners.epoch(partition).filter(|epoch| *epoch > before).ok_or(PeerError::NotMine)
+        let (reply, taken) = oneshot::channel();
+        let offer = MoveEvent::Offered { partition, before, in_flight, reply };
+        self.events.send(offer).await.map_err(|_| PeerError::NotMine)?;
+        taken.await.ok().flatten().ok_or(PeerError::NotMine)
     }
 }
 

@@ -303,11 +303,11 @@ impl ClusterJoin<'_> {
             config: OwnerConfig { retains_batches: true, ..owner_config },
             orphans: Mutex::new(OrphanReports::to(orphans)),
         };
-        let membership = Membership::new(me, member, deps, Arc::clone(&peers), lease);
+        let (membership, events) = Membership::new(me, member, deps, Arc::clone(&peers), lease);
         let mut parts = JoinSet::new();
         parts.spawn(forwarding);
         let running = Arc::clone(&membership);
-        parts.spawn(async move { running.run_directives(directives).await });
+        parts.spawn(async move { running.run(directives, events).await });
         let mode = RunMode::Member(Arc::clone(&membership), parts);
         Ok((owners, Some(ClusterParts { membership, peers, secret }), mode))
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use punctual_cluster::Member;
+use punctual_cluster::{Member, PartitionMoves};
 use punctual_core::{BrokerId, Epoch, PartitionId, Timestamp, Topology};
 use punctual_engine::{Command, EngineError, InFlight, Owner, Replies};
 use tokio::sync::oneshot::Receiver;
@@ -33,14 +33,12 @@ pub(crate) struct SimBroker {
     pub(crate) ended: BTreeSet<(PartitionId, Epoch)>,
     /// The owners of all partitions, as far as it knows.
     pub(crate) topology: Topology,
-    /// Deliveries in flight of partitions that are offered to it.
-    pub(crate) offered: BTreeMap<PartitionId, Vec<InFlight>>,
-    /// Partitions that it hands over.
-    pub(crate) departing: BTreeMap<PartitionId, DepartingPartition>,
+    /// Partitions that come and go.
+    pub(crate) moves: PartitionMoves<InFlight, OfferReply>,
     /// Owners that are to stop for a hand-over.
     pub(crate) stopping: Vec<(PartitionId, Epoch, HandOverReply)>,
-    /// Partitions that other brokers have released for it and that wait for its confirmation.
-    pub(crate) taking: Vec<PendingTake>,
+    /// Answers to offers that are not sent yet.
+    pub(crate) answers: Vec<(OfferReply, Option<Epoch>)>,
     /// Calls that wait for the reply of a local owner.
     pub(crate) open: Vec<OpenCall>,
     /// Events that arrived while it is paused.
@@ -77,20 +75,14 @@ pub(crate) struct RunningOwner {
     pub(crate) until: Timestamp,
 }
 
-/// A partition that is handed over, with its deliveries in flight.
-pub(crate) struct DepartingPartition {
-    pub(crate) epoch: Epoch,
-    pub(crate) in_flight: Vec<InFlight>,
-    /// The broker that is being notified.
-    pub(crate) successor: Option<usize>,
-}
-
-pub(crate) struct PendingTake {
+/// Where the answer to an offer goes.
+#[derive(Debug)]
+pub(crate) struct OfferReply {
     pub(crate) partition: PartitionId,
     /// The epoch of the previous owner.
     pub(crate) before: Epoch,
-    /// The broker that released it, and its incarnation.
-    pub(crate) from: (usize, u32),
+    /// The broker that released the partition, and its incarnation.
+    pub(crate) to: (usize, u32),
 }
 
 /// A command that a local owner has received.
@@ -118,10 +110,9 @@ impl SimBroker {
             owners: BTreeMap::new(),
             ended: BTreeSet::new(),
             topology,
-            offered: BTreeMap::new(),
-            departing: BTreeMap::new(),
+            moves: PartitionMoves::default(),
             stopping: Vec::new(),
-            taking: Vec::new(),
+            answers: Vec::new(),
             open: Vec::new(),
             inbox: VecDeque::new(),
             ready_owners: BTreeSet::new(),

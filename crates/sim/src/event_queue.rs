@@ -54,22 +54,15 @@ pub(crate) enum SimEvent {
     /// Another broker has released a partition for this one.
     Take {
         from: (usize, u32),
-        partition: PartitionId,
-        before: Epoch,
-        in_flight: Vec<InFlight>,
+        take: PartitionTake,
     },
-    /// The successor has started an owner, or refused.
+    /// The successor has started an owner with this epoch. `None` if it has refused, or has not
+    /// answered in time.
     Taken {
         partition: PartitionId,
         before: Epoch,
         by: usize,
         epoch: Option<Epoch>,
-    },
-    /// The timeout of a hand-over.
-    TakeTimedOut {
-        partition: PartitionId,
-        before: Epoch,
-        by: usize,
     },
     /// A caller sends its next command.
     CallerActs,
@@ -84,6 +77,15 @@ pub(crate) enum SimEvent {
     Heal,
     /// Checks whether the cluster has come to rest.
     CheckRest,
+}
+
+/// A released partition, and what its previous owner has in flight.
+#[derive(Debug)]
+pub(crate) struct PartitionTake {
+    pub(crate) partition: PartitionId,
+    /// The epoch of the previous owner.
+    pub(crate) before: Epoch,
+    pub(crate) in_flight: Vec<InFlight>,
 }
 
 /// One incarnation of a broker; `None` for the simulation itself.

@@ -1,13 +1,15 @@
 //! The shell of a broker: carries out what its member and its owners decide.
 //!
 //! It turns their actions into requests to the store, deliveries and messages to other brokers. The
-//! counterpart of the shells of `engine` and `cluster`, and with `directives` and `couriers` of
-//! `server/src/membership.rs`.
+//! counterpart of the shells of `engine` and `cluster`. `directives` moves partitions, and
+//! `couriers` sends deliveries and passes reports on.
 
 mod couriers;
 mod directives;
 
-use punctual_cluster::{Directive, MemberAction, MemberEvent};
+use std::time::Duration;
+
+use punctual_cluster::{Directive, MemberAction, MemberEvent, MoveAction, MoveEvent};
 use punctual_core::{BrokerId, Epoch, Outcome, PartitionId, Reason, Target, Timestamp};
 use punctual_engine::{
     Action as OwnerAction, Budget, Delivery, EngineError, Event as OwnerEvent, InFlight, Owner,
@@ -17,18 +19,13 @@ use punctual_store::Retention;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::broker::{BrokerState, DepartingPartition, OpenCall, PendingTake, RunningOwner};
+use crate::broker::{BrokerState, OfferReply, OpenCall, RunningOwner};
 use crate::checker::{SentDelivery, describe};
-use crate::event_queue::SimEvent;
+use crate::event_queue::{PartitionTake, SimEvent};
 use crate::simulation::{LinkState, Simulation};
 use crate::store::{StoreAnswer, StoreRequest};
 use crate::variant::Variant;
 
-/// How long the successor of a partition may take to confirm a hand-over.
-const TAKE_MAX_MS: u64 = 1_000;
-/// How long, and how often, an orphan report is tried.
-const FORWARD_MAX_MS: u64 = 10_000;
-pub(crate) const FORWARD_EVERY_MS: u64 = 100;
 /// Turns of a broker at one moment before it counts as a busy loop.
 const TURNS_MAX: u32 = 1_000;
 /// How far ahead the owners' clock is in the variant in which they are early.
@@ -40,6 +37,7 @@ impl Simulation {
         match event {
             SimEvent::Wake => {
                 self.brokers[number].wakes_at = None;
+                self.act_on_moves(number);
                 self.mark_due_ready(number);
             }
             SimEvent::StoreAnswered(request, answer) => {
@@ -56,6 +54,7 @@ impl Simulation {
             }
             SimEvent::ForwardReports(partition, reports, until) => {
                 self.brokers[number].in_flight_count -= 1;
+                self.read_owner(number, partition);
                 self.pass_on(number, partition, reports, until);
             }
             SimEvent::ReportsAccepted => self.brokers[number].in_flight_count -= 1,
@@ -65,13 +64,7 @@ impl Simulation {
                     let at = self.now + self.latency();
                     self.events.send(at, Some(from), SimEvent::ReportsAccepted);
                 } else {
-                    self.read_owner(from.0, partition);
-                    let at = self.now + FORWARD_EVERY_MS;
-                    self.events.send(
-                        at,
-                        Some(from),
-                        SimEvent::ForwardReports(partition, reports, until),
-                    );
+                    self.forward_later(from, partition, reports, until);
                 }
             }
             SimEvent::CallArrived(call) | SimEvent::RetryCall(call) => {
@@ -81,14 +74,13 @@ impl Simulation {
                 self.on_peer_call(number, from, call, partition, *command);
             }
             SimEvent::PeerReply(call, answer) => self.on_reply(number, call, *answer),
-            SimEvent::Take { from, partition, before, in_flight } => {
-                self.offered(number, from, partition, before, in_flight);
+            SimEvent::Take { from, take: PartitionTake { partition, before, in_flight } } => {
+                let reply = OfferReply { partition, before, to: from };
+                self.on_move(number, MoveEvent::Offered { partition, before, in_flight, reply });
             }
-            SimEvent::Taken { partition, before, by, epoch } => {
-                self.handed_over(number, partition, before, by, epoch);
-            }
-            SimEvent::TakeTimedOut { partition, before, by } => {
-                self.handed_over(number, partition, before, by, None)
+            SimEvent::Taken { partition, before: epoch, by, epoch: taken } => {
+                let successor = self.brokers[by].id.clone();
+                self.on_move(number, MoveEvent::Notified { partition, epoch, successor, taken });
             }
             event => unreachable!("not an event of a broker: {event:?}"),
         }
@@ -182,7 +174,7 @@ impl Simulation {
                 return self.checker.break_promise("no busy loop", observed);
             }
         }
-        self.reply_taken(number);
+        self.send_answers(number);
         if self.brokers[number].state == BrokerState::Left
             && self.brokers[number].in_flight_count == 0
         {
@@ -196,9 +188,10 @@ impl Simulation {
         let ahead = if self.variant == Variant::OwnersAreEarly { EARLY_MS } else { 0 };
         let broker = &mut self.brokers[number];
         let member = broker.member.as_ref().and_then(|member| member.wakes_at());
+        let moves = broker.moves.wakes_at();
         let owners = broker.owners.values().filter_map(|held| held.owner.wakes_at());
         let owners = owners.map(|at| at.millis_before(ahead));
-        let Some(at) = owners.chain(member).min() else { return };
+        let Some(at) = owners.chain(member).chain(moves).min() else { return };
         let at = broker.clock.true_time_of(at, now).max(now + 1);
         if broker.wakes_at.is_none_or(|known| at < known) {
             broker.wakes_at = Some(at);
@@ -300,12 +293,10 @@ impl Simulation {
                     }
                 }
                 OwnerAction::OrphanReport(reports) => {
-                    let until = self.now + FORWARD_MAX_MS;
-                    self.pass_on(number, partition, reports, until);
+                    self.pass_on(number, partition, reports, self.forward_until());
                 }
                 OwnerAction::Stop(_) => {
-                    self.forget(number, partition, epoch);
-                    self.notify_member(number, MemberEvent::Ended { partition, epoch });
+                    self.on_move(number, MoveEvent::Ended { partition, epoch });
                 }
                 // The broker ended this owner itself.
                 OwnerAction::End => {}
@@ -326,9 +317,10 @@ impl Simulation {
                 }
                 on_reply => {
                     collected = true;
-                    let on_reply =
+                    // An owner that has ended in the meantime has nothing in flight.
+                    let in_flight =
                         on_reply.unwrap_or(Err(EngineError::Stopped)).unwrap_or_default();
-                    self.on_quiet(number, partition, epoch, on_reply);
+                    self.on_move(number, MoveEvent::Stopped { partition, epoch, in_flight });
                 }
             }
         }
@@ -360,6 +352,10 @@ impl Simulation {
             self.events.send(at, Some(from), SimEvent::PeerReply(call, Box::new(answer)));
         }
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the beginning of the debug output of a value.

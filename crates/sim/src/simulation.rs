@@ -12,7 +12,7 @@ mod rest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use punctual_cluster::{Member, MemberConfig, MemberEvent};
+use punctual_cluster::{Member, MemberConfig, MemberEvent, MoveEvent};
 use punctual_core::{BrokerId, Epoch, Lease, PartitionId, Partitions, Seat, TaskState, Topology};
 use punctual_engine::{Action as OwnerAction, Event as OwnerEvent, Lookup, LookupResult};
 use punctual_store::{BatchNo, Filter, LeaseStore as _, Position, StoreError, TaskStore};
@@ -25,7 +25,6 @@ use crate::event_queue::{EventQueue, SimEvent};
 use crate::faults::{CutDirection, FaultPlan, SimFault};
 use crate::figures::SimFigures;
 use crate::random::SimRandom;
-use crate::shell::FORWARD_EVERY_MS;
 use crate::store::{SimStore, StoreAnswer, StoreRequest, ready};
 use crate::trace::RunTrace;
 use crate::variant::Variant;
@@ -208,8 +207,7 @@ impl Simulation {
     /// A broker whose forwarded reports were not accepted tries again.
     fn undelivered(&mut self, event: SimEvent) {
         if let SimEvent::ReportsForwarded { from, partition, reports, until } = event {
-            let at = self.now + FORWARD_EVERY_MS;
-            self.events.send(at, Some(from), SimEvent::ForwardReports(partition, reports, until));
+            self.forward_later(from, partition, reports, until);
         }
     }
 
@@ -262,9 +260,10 @@ impl Simulation {
         }
     }
 
-    /// Reads the last holder of the lease of a partition from the store, if the store is available.
-    pub(crate) fn holder(&self, partition: PartitionId) -> Option<Lease> {
+    /// Reads the last holder of the lease of a partition, if the broker reaches the store.
+    pub(crate) fn holder(&self, broker: usize, partition: PartitionId) -> Option<Lease> {
         let sent = self.store.memory.holder(Seat::Partition(partition));
-        if self.store_unavailable { None } else { ready(sent).ok().flatten() }
+        let away = self.store_unavailable || self.cut_store.contains_key(&broker);
+        if away { None } else { ready(sent).ok().flatten() }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! An owner that ends while deliveries are in flight leaves their reports without a receiver. This
 //! file passes each report to the present owner of the partition, and tries for at most
-//! [`FORWARD_MAX`]. Without a report, the present owner settles the delivery as expired when its
-//! time is over.
+//! [`ORPHAN_FORWARD_MAX`]. Without a report, the present owner settles the delivery as expired when
+//! its time is over.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use punctual_cluster::{ORPHAN_FORWARD_MAX, ORPHAN_RETRY_EVERY};
 use punctual_core::Seat;
 use punctual_engine::OrphanReport;
 use punctual_store::LeaseStore as _;
@@ -17,11 +17,6 @@ use tokio::time::timeout;
 
 use crate::routing::Owners;
 use crate::store::Store;
-
-/// How long a report is tried.
-const FORWARD_MAX: Duration = Duration::from_secs(10);
-/// How often it is tried when no change of owners is signalled.
-const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 /// Forwards orphan reports until no sender of them is left and all have been forwarded.
 pub(crate) async fn forward_orphan_reports(
@@ -53,14 +48,14 @@ async fn forward(
     let Some(mut changes) = owners.changes() else { return };
     let forwarding = async {
         while !owners.report(partition, &reports).await {
-            let _ = timeout(RETRY_EVERY, changes.changed()).await;
+            let _ = timeout(ORPHAN_RETRY_EVERY, changes.changed()).await;
             // A broker that has left gets no new topology, so it reads the lease itself.
             if let Ok(Some(lease)) = store.holder(Seat::Partition(partition)).await {
                 owners.learn_owner(partition, lease.broker, lease.epoch);
             }
         }
     };
-    if timeout(FORWARD_MAX, forwarding).await.is_err() {
+    if timeout(ORPHAN_FORWARD_MAX, forwarding).await.is_err() {
         let count = reports.len();
         tracing::warn!(%partition, count, "orphan reports dropped: the partition has no owner");
     }

@@ -3,6 +3,8 @@
 //! A report whose owner has moved is forwarded to the present owner, as
 //! `server/src/membership/orphans.rs` does.
 
+use punctual_cluster::{ORPHAN_FORWARD_MAX, ORPHAN_RETRY_EVERY};
+
 use super::*;
 
 impl Simulation {
@@ -24,7 +26,7 @@ impl Simulation {
         let seen =
             SentDelivery { delivery, partition, epoch, now: self.now, local_time, error_max };
         self.checker.receive(&seen, &self.store.disturbed);
-        let timeout = u64::try_from(delivery.definition.timeout.as_millis()).unwrap_or(u64::MAX);
+        let timeout = millis(delivery.definition.timeout);
         let (after, outcome) = self.receiver(delivery, timeout);
         self.trace.record(self.now, || {
             format!("b{number} sends {}: {} in {after} ms", describe(delivery), short(&outcome))
@@ -69,7 +71,7 @@ impl Simulation {
         if self.brokers[number].epoch(partition) == Some(epoch) {
             return self.notify_owner(number, partition, OwnerEvent::Ended(vec![report]));
         }
-        self.pass_on(number, partition, vec![report], self.now + FORWARD_MAX_MS);
+        self.pass_on(number, partition, vec![report], self.forward_until());
     }
 
     /// Forwards reports to the present owner of a partition, or tries again a little later.
@@ -102,13 +104,29 @@ impl Simulation {
             );
         }
         self.brokers[number].in_flight_count += 1;
-        let at = self.now + FORWARD_EVERY_MS;
+        self.forward_later(from, partition, reports, until);
+    }
+
+    /// Lets a broker try again to forward reports.
+    pub(crate) fn forward_later(
+        &mut self,
+        from: (usize, u32),
+        partition: PartitionId,
+        reports: Vec<Report>,
+        until: u64,
+    ) {
+        let at = self.now + millis(ORPHAN_RETRY_EVERY);
         self.events.send(at, Some(from), SimEvent::ForwardReports(partition, reports, until));
+    }
+
+    /// Returns until when reports are forwarded that have become orphans now.
+    pub(super) fn forward_until(&self) -> u64 {
+        self.now + millis(ORPHAN_FORWARD_MAX)
     }
 
     /// A broker that has left gets no new topology, so it reads the lease from the store.
     pub(super) fn read_owner(&mut self, number: usize, partition: PartitionId) {
-        if let Some(lease) = self.holder(partition) {
+        if let Some(lease) = self.holder(number, partition) {
             self.brokers[number].topology.note(partition, lease.broker, lease.epoch);
         }
     }
@@ -116,7 +134,10 @@ impl Simulation {
     /// Returns the other broker that owns a partition, as far as this one knows.
     pub(crate) fn remote_owner(&self, number: usize, partition: PartitionId) -> Option<usize> {
         let owner = self.brokers[number].topology.owner(partition)?;
-        let other = self.brokers.iter().position(|broker| broker.id == owner.broker)?;
-        (other != number).then_some(other)
+        self.number_of(&owner.broker).filter(|other| *other != number)
+    }
+
+    pub(super) fn number_of(&self, id: &BrokerId) -> Option<usize> {
+        self.brokers.iter().position(|broker| broker.id == *id)
     }
 }

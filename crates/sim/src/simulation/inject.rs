@@ -104,12 +104,10 @@ impl Simulation {
             return;
         }
         self.last_leave_at = self.now;
-        let now = self.now;
         let broker = &mut self.brokers[number];
-        if let (BrokerState::Runs, Some(member)) = (broker.state, &mut broker.member) {
+        if broker.state == BrokerState::Runs {
             broker.is_leaving = true;
-            member.on(MemberEvent::Leave, broker.clock.at(now));
-            broker.member_ready = true;
+            self.on_move(number, MoveEvent::Leave);
             self.drive(number);
         }
     }
