@@ -29,6 +29,7 @@ mod membership;
 mod open;
 mod options;
 mod read;
+mod servers;
 mod store;
 mod transport;
 

@@ -50,6 +50,7 @@ impl RedisStore {
         let store = Self {
             partitions: options.partitions,
             keys,
+            address,
             reads,
             writes,
             wait,

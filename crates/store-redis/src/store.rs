@@ -5,7 +5,7 @@
 //! start and the check of the server in `open`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_core::{
@@ -23,7 +23,7 @@ use crate::batch::BatchArguments;
 use crate::epochs::{self, EpochTracker, Rewound};
 use crate::format::codec;
 use crate::format::keys::{self, PartitionKeys};
-use crate::transport::connection::{RedisConnection, Wait, WaitedReply};
+use crate::transport::connection::{RedisAddress, RedisConnection, Wait, WaitedReply};
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
@@ -45,6 +45,7 @@ pub struct RedisStore {
     pub(crate) cluster: String,
     pub(crate) partitions: Partitions,
     pub(crate) keys: Vec<PartitionKeys>,
+    pub(crate) address: Arc<RedisAddress>,
     pub(crate) reads: RedisConnection,
     /// Several connections only where a write blocks what follows on its connection.
     pub(crate) writes: Vec<RedisConnection>,
