@@ -4,20 +4,34 @@
 -- ARGV 1 broker  2 ttl in milliseconds  3 until, by the broker's clock  4 token
 --      5 the smallest epoch to grant  6 the largest epoch that exists
 -- Returns {0, epoch} acquired · {1, epoch} another broker holds it · {2, epoch} no epoch is left
+--         {3} the last epoch cannot be read, and the broker has seen none
 --
 -- The ttl counts by the clock of Redis. Epochs only grow: the new one is larger than the last, and
 -- at least ARGV 5, because the broker has seen larger ones if Redis has lost some.
 
+-- By how much an epoch exceeds the largest that the broker has seen if the last one cannot be read:
+-- more than other brokers can have acquired since.
+local UNSEEN_MAX = 1000
+
 local own = redis.call('HMGET', KEYS[1], 'epoch', 'broker', 'expires')
-local epoch = tonumber(own[1] or '0')
+local last = own[1] or '0'
+local epoch = string.match(last, '^%d+$') and tonumber(last)
+local readable = epoch and epoch <= tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if own[2] and own[2] ~= ARGV[1] and now < tonumber(own[3] or '0') then
-  return {1, tostring(epoch)}
+if own[2] and own[2] ~= ARGV[1] and now < (tonumber(own[3] or '0') or 0) then
+  return {1, readable and last or '0'}
 end
-local next = math.max(epoch + 1, tonumber(ARGV[5]))
+local next = tonumber(ARGV[5])
+if readable then
+  next = math.max(epoch + 1, next)
+elseif next > 1 then
+  next = next + UNSEEN_MAX
+else
+  return {3}
+end
 if next > tonumber(ARGV[6]) then
-  return {2, tostring(epoch)}
+  return {2, readable and last or '0'}
 end
 local granted = string.format('%d', next)
 -- Removes first: without free memory, Redis accepts removals, and lets a script that has written
