@@ -17,7 +17,7 @@ use crate::damage::DamageTracker;
 use crate::format::codec;
 use crate::format::keys;
 use crate::open::get_or_propose;
-use crate::store::{RedisStore, millis, read_epoch, read_time, script_result};
+use crate::store::{RedisStore, UNREADABLE, millis, read_lease, read_time, script_result};
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
@@ -160,14 +160,13 @@ impl MembersReader<'_> {
         if epoch == Value::Nil {
             return Ok(None);
         }
-        let read = || {
-            let (seat, broker) = (Seat::Leader, BrokerId::new(reply::text(&broker)?));
-            let (epoch, until) = (read_epoch(&epoch)?, read_time(&until)?);
-            Ok((Lease { seat, broker, epoch, until }, at < read_time(&expires)?))
-        };
+        let expires = read_time(&expires).map_err(|_| "expires");
+        let lease = read_lease(Seat::Leader, [&epoch, &broker, &until]);
+        let read = lease.and_then(|lease| Ok((lease, at < expires?)));
         let key = keys::own(self.cluster, Seat::Leader);
-        let read =
-            read().map_err(|error: StoreError| self.damage.found("the lease", &key, b"", error));
+        let damaged =
+            |field: &str| self.damage.found("the lease", &key, field.as_bytes(), UNREADABLE);
+        let read = read.map_err(damaged);
         Ok(read.ok())
     }
 }

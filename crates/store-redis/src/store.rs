@@ -222,6 +222,20 @@ pub(crate) fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
     Timestamp::try_from_millis(millis).map_err(|_| reply::unexpected("a time"))
 }
 
+/// Why a field of a lease is damaged.
+pub(crate) const UNREADABLE: &str = "it cannot be read";
+
+/// Reads a lease from its epoch, broker and end. The error is the field that is damaged.
+pub(crate) fn read_lease(
+    seat: Seat,
+    [epoch, broker, until]: [&Value; 3],
+) -> Result<Lease, &'static str> {
+    let epoch = read_epoch(epoch).map_err(|_| "epoch")?;
+    let broker = BrokerId::new(reply::text(broker).map_err(|_| "broker")?);
+    let until = read_time(until).map_err(|_| "until")?;
+    Ok(Lease { seat, broker, epoch, until })
+}
+
 /// Splits the reply of a script into its code and the values after it.
 pub(crate) fn script_result(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
     let mut values = reply::array(value)?;
@@ -432,7 +446,8 @@ impl LeaseStore for RedisStore {
             .number(until.as_millis())
             .arg(&token)
             .number(self.epochs.next_epoch(seat))
-            .number(Epoch::MAX.get());
+            .number(Epoch::MAX.get())
+            .number(u8::from(seat != Seat::Leader));
         // The wait is the same as for batches: an epoch that is lost would be granted twice.
         let WaitedReply { value, waited } =
             self.writes(seat).call_and_wait(&call, self.wait).await?;
@@ -441,6 +456,9 @@ impl LeaseStore for RedisStore {
         self.epochs.observe(seat, epoch);
         match code {
             0 => {
+                if !matches!(rest.get(1), Some(Value::Int(0))) {
+                    self.damaged("the lease", &own, b"epoch", NO_NUMBER);
+                }
                 self.epochs.acquire(seat, epoch, token);
                 waited?;
                 Ok(Lease { seat, broker: broker.clone(), epoch, until })
@@ -492,12 +510,9 @@ impl LeaseStore for RedisStore {
         if epoch == Value::Nil {
             return Ok(None);
         }
-        let read = || {
-            let broker = BrokerId::new(reply::text(&broker)?);
-            Ok(Lease { seat, broker, epoch: read_epoch(&epoch)?, until: read_time(&until)? })
-        };
+        let lease = read_lease(seat, [&epoch, &broker, &until]);
         let lease =
-            read().map_err(|error: StoreError| self.damaged("the lease", &own, b"", error))?;
+            lease.map_err(|field| self.damaged("the lease", &own, field.as_bytes(), UNREADABLE))?;
         self.epochs.observe(seat, lease.epoch);
         Ok(Some(lease))
     }

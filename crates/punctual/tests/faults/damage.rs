@@ -113,7 +113,7 @@ impl DamageTest {
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let is_it = |entry: &Value| {
             entry["fields"]["message"] == "damaged value in Redis"
-                && entry["fields"].to_string().contains(&place.replace('\\', "\\\\"))
+                && entry["fields"]["place"].as_str().is_some_and(|it| it.contains(place))
         };
         entries.filter(is_it).count()
     }
@@ -198,11 +198,13 @@ fn a_damaged_task_affects_no_other_task() {
             task
         })
         .to_vec();
-    let (status, results) = test.client().post("/tasks/batch", &json!(batch));
-    assert_eq!(status, 200, "{results}");
-    let statuses: Vec<_> =
-        results.as_array().unwrap().iter().map(|result| result["status"].clone()).collect();
-    assert_eq!(statuses, [201, 201, 500, 201, 500, 201], "{results}");
+    let (status, answer) = test.client().post("/tasks", &json!(batch));
+    assert_eq!(status, 200, "{answer}");
+    let problems: Vec<_> =
+        answer["results"].as_array().unwrap().iter().map(|result| result["type"].clone()).collect();
+    let (fine, damaged) = (Value::Null, json!(DAMAGED));
+    let want = [&fine, &fine, &damaged, &fine, &damaged, &fine].map(Value::clone);
+    assert_eq!(problems, want, "{answer}");
 
     test.assert_neighbours_fire();
     let (status, page) = test.client().get("/tasks?limit=100");
@@ -226,8 +228,10 @@ fn a_damaged_task_affects_no_other_task() {
     test.restart();
     wait_for("a task of before to fire", || test.receiver.deliveries().contains_key("later"));
     test.assert_neighbours_fire();
-    assert!(test.damaged_values() >= 5, "{} damaged values", test.damaged_values());
+    // What is not due soon is not read yet.
+    assert_eq!(test.damaged_values(), 4, "three members that are no ids, and one moved");
     test.assert_damaged("GET", "/tasks/victim", &Value::Null, &tasks);
+    assert_eq!(test.damaged_values(), 5);
 
     // An export is whole or refused.
     let export = Command::new(punctual_binary())
@@ -268,7 +272,12 @@ fn a_damaged_record_or_dead_letter_affects_no_other() {
     let field = field.concat();
     test.set(&letters, &field, b"\x01\x02\x03");
     let path = format!("/dead/{}", fire(&letter));
-    test.assert_damaged("POST", &format!("{path}/redrive"), &Value::Null, &letters);
+    let redrive = |letter: &Value| {
+        let (status, answer) = test.client().post("/dead/redrive", &json!({"ids": [fire(letter)]}));
+        assert_eq!(status, 200, "{answer}");
+        (answer["redriven"].clone(), answer["problems"][0]["problem"]["type"].clone())
+    };
+    assert_eq!(redrive(&letter), (json!(0), json!(DAMAGED)));
     test.assert_damaged("DELETE", &path, &Value::Null, &letters);
     // Its member in the order is whole, and one that is not is passed over.
     let add = "return redis.call('ZADD', KEYS[1], '0', bytes(ARGV[1]))";
@@ -292,8 +301,7 @@ fn a_damaged_record_or_dead_letter_affects_no_other() {
     test.set(&tasks, &id_bytes(id), b"\0\0");
     test.assert_damaged("GET", &format!("/tasks/{id}/fires"), &Value::Null, &tasks);
     test.assert_damaged("GET", &format!("/tasks/{id}"), &Value::Null, &tasks);
-    let redriven = test.client().post(&format!("/dead/{}/redrive", fire(&whole)), &Value::Null);
-    assert_eq!(redriven.0, 200, "{redriven:?}");
+    assert_eq!(redrive(&whole), (json!(1), Value::Null));
     test.assert_neighbours_fire();
     assert!(test.damaged_values() >= 3);
 }
@@ -348,11 +356,23 @@ fn a_damaged_lease_is_taken_again() {
         test.set(&leader, field.as_bytes(), value.as_bytes());
         test.assert_neighbours_fire();
     }
-    // Two brokers agree on who owns what afterwards.
-    let second = test.cluster.add();
-    test.cluster.start_again(second);
-    assert!(test.cluster.brokers[0].is_running());
     assert!(test.damaged_values() >= 2);
+    // A broker that starts knows no epoch. The leader's may begin anew.
+    test.cluster.brokers[0].kill();
+    test.set(&leader, b"epoch", b"x");
+    test.cluster.start_again(0);
+    test.cluster.wait_until_whole();
+    test.assert_neighbours_fire();
+    // That of a partition is part of task ids: an operator has to say which ones were used.
+    test.cluster.brokers[0].kill();
+    test.set(&own, b"epoch", b"x");
+    test.cluster.start_again(0);
+    wait_for("the damage to be found", || test.damaged_values() == 1);
+    assert_eq!(test.client().get("/tasks/any").0, 503);
+    let place = format!("{own}, field \"epoch\"");
+    assert_eq!(test.count_logged(&place), 2, "once by each process that found it");
+    test.set(&own, b"epoch", b"5000");
+    test.assert_neighbours_fire();
 }
 
 /// Lists all hash fields and members of sorted sets, as `KIND KEY FIELD` with a hexadecimal field.
@@ -396,16 +416,17 @@ fn damage_at_random(seed: u64) {
     println!("seed {seed}");
     let mut random = RandomNumbers::new(seed);
     let mut test = DamageTest::start();
-    let target = json!({"queue": "none"});
     let mut ids = Vec::new();
     for n in 0..60 {
-        let when = match n % 4 {
-            0 => json!({"in": "1h", "target": target}),
-            1 => json!({"every": "1h", "target": target}),
-            2 => json!({"within": "1h", "target": target}),
-            _ => json!({"in": "1h", "target": target, "guarantee": "at_most_once"}),
+        // Half of them fire during the test.
+        let soon = if n % 2 == 0 { "1h" } else { "3s" };
+        let when = match n % 8 / 2 {
+            0 => json!({"in": soon}),
+            1 => json!({"every": soon}),
+            2 => json!({"within": soon}),
+            _ => json!({"in": soon, "guarantee": "at_most_once"}),
         };
-        let (status, task) = test.client().put(&format!("k{n}"), &when);
+        let (status, task) = test.client().put(&format!("k{n}"), &test.body(&when, "/now/any"));
         assert_eq!(status, 201, "{task}");
         ids.push(task["id"].as_str().unwrap().to_owned());
         match n % 5 {

@@ -3,8 +3,10 @@
 -- KEYS 1 own
 -- ARGV 1 broker  2 ttl in milliseconds  3 until, by the broker's clock  4 token
 --      5 the smallest epoch to grant  6 the largest epoch that exists
--- Returns {0, epoch} acquired · {1, epoch} another broker holds it · {2, epoch} no epoch is left
---         {3} the last epoch cannot be read, and the broker has seen none
+--      7 '1' if epochs are part of task ids, so that none may be granted twice; else '0'
+-- Returns {0, epoch, 1 if the last epoch could not be read, else 0} acquired
+--         {1, epoch} another broker holds it · {2, epoch} no epoch is left
+--         {3} the last epoch cannot be read, the broker has seen none, and ARGV 7 is '1'
 --
 -- The ttl counts by the clock of Redis. Epochs only grow: the new one is larger than the last, and
 -- at least ARGV 5, because the broker has seen larger ones if Redis has lost some.
@@ -25,7 +27,7 @@ end
 local next = tonumber(ARGV[5])
 if readable then
   next = math.max(epoch + 1, next)
-elseif next > 1 then
+elseif next > 1 or ARGV[7] == '0' then
   next = next + UNSEEN_MAX
 else
   return {3}
@@ -40,4 +42,4 @@ local granted = string.format('%d', next)
 redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'epoch', granted, 'broker', ARGV[1], 'until', ARGV[3],
   'token', ARGV[4], 'batch', '0', 'expires', string.format('%d', now + tonumber(ARGV[2])))
-return {0, granted}
+return {0, granted, readable and 0 or 1}
