@@ -135,6 +135,8 @@ impl Owner {
         }
         self.tasks.set_lane(id, lane);
         let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
+        // A series may end with the fires that are skipped after this one.
+        let task_continues = next_step.skipped.is_some() || next_step.next.is_some();
         let task = without_overlapping(task);
         let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task };
         let dead = |next, was| Change::Dead { letter, next, was };
@@ -143,7 +145,7 @@ impl Owner {
             Some(Effect::File(next)) => Some(next),
             _ => None,
         };
-        decision.effects.push(Effect::SendClaimed { id, next });
+        decision.effects.push(Effect::SendClaimed { id, next, task_continues });
         self.deliveries.lanes.sent(lane);
         self.write(decision);
     }
@@ -167,7 +169,13 @@ impl Owner {
 
     /// Sends a fire whose claim is durable. The store has freed its task, or has it before its next
     /// fire.
-    pub(crate) fn send_claimed(&mut self, id: TaskId, next: Option<Box<Task>>, now: Timestamp) {
+    pub(crate) fn send_claimed(
+        &mut self,
+        id: TaskId,
+        next: Option<Box<Task>>,
+        task_continues: bool,
+        now: Timestamp,
+    ) {
         let Some(loaded) = self.tasks.get(id) else {
             return;
         };
@@ -176,7 +184,7 @@ impl Owner {
         let delivery = Delivery::new(&task, lane, now, self.tenure.lease_end());
         self.deliveries.outbox.push(delivery);
         self.tasks.remove(id);
-        self.deliveries.claims.insert(task, next.is_some(), now);
+        self.deliveries.claims.insert(task, task_continues, now);
         if let Some(next) = next {
             self.file(*next);
         }

@@ -158,7 +158,8 @@ impl Owner {
     }
 
     /// Stores the task of a claimed fire again, because it was not sent. If another task was given
-    /// its key since, it ends as if it had been replaced before it fired.
+    /// its key since, it ends as if it had been replaced before it fired. It still counts as dead:
+    /// the other task was answered and counted as a new one.
     pub(crate) fn put_back(
         &mut self,
         fire_id: FireId,
@@ -176,7 +177,7 @@ impl Owner {
             let namespace = task.definition.namespace.clone();
             let record = FireRecord::of(&task, FireEnd::Replaced, now);
             decision.change(Change::DeleteLetter { fire_id, namespace });
-            decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
+            decision.change(Change::Settle { record, next: None, was: TaskState::Firing });
         } else {
             decision.change(Change::Redrive { fire_id, task: task.clone() });
             decision.effects.push(Effect::file(task));
