@@ -189,7 +189,10 @@ impl PartitionLease {
                 None
             }
             Err(error) => {
-                tracing::warn!(partition = %self.partition, %error, "lease not acquired");
+                // The store logs what is damaged, once.
+                if !matches!(error, StoreError::Damaged(_)) {
+                    tracing::warn!(partition = %self.partition, %error, "lease not acquired");
+                }
                 vacant.try_at = Some(now.after(config.heartbeat_every()));
                 None
             }

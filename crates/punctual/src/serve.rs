@@ -163,16 +163,7 @@ fn sharing(settings: &Settings) -> anyhow::Result<Option<Sharing>> {
     }
     let (lease, advertise) = (settings.lease.unwrap_or(LEASE), settings.advertise.clone());
     let authority = settings.tls_ca.as_deref().map(read_pem).transpose()?;
-    let stores = settings.redis.iter().flatten().filter_map(|url| host_and_port(url.reveal()));
-    Ok(Some(Sharing { advertise, lease, stores: stores.collect(), authority }))
-}
-
-/// The host and port of a Redis URL.
-fn host_and_port(url: &str) -> Option<String> {
-    let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Some(if has_port { host.to_owned() } else { format!("{host}:6379") })
+    Ok(Some(Sharing { advertise, lease, authority }))
 }
 
 fn read_pem(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -61,8 +61,6 @@ pub struct Sharing {
     pub advertise: Option<String>,
     /// How long a partition stays with a broker that has stopped answering: 500ms to 1m.
     pub lease: Duration,
-    /// The addresses of the store, `HOST:PORT` each. Webhooks to them are refused.
-    pub stores: Vec<String>,
     /// The certificate authority of the other brokers, as PEM, if it is a private one.
     pub authority: Option<Vec<u8>>,
 }
@@ -322,13 +320,13 @@ mod tests {
         ] {
             let lease = Duration::from_secs(5);
             let advertise = advertise.map(str::to_owned);
-            let sharing = Sharing { advertise, lease, stores: vec![], authority: None };
+            let sharing = Sharing { advertise, lease, authority: None };
             let broker = sharing.broker(listen.parse().unwrap()).ok();
             assert_eq!(broker.as_ref().map(BrokerId::as_str), want, "{listen}");
         }
         for (lease_ms, fine) in [(499, false), (500, true), (60_000, true), (60_001, false)] {
             let lease = Duration::from_millis(lease_ms);
-            let sharing = Some(Sharing { advertise: None, lease, stores: vec![], authority: None });
+            let sharing = Some(Sharing { advertise: None, lease, authority: None });
             let config = Config { sharing, ..config("127.0.0.1:7400") };
             assert_eq!(config.check().is_ok(), fine, "{lease_ms}");
         }

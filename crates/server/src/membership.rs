@@ -4,13 +4,13 @@
 //! about partitions into actions. This file carries the actions out in order: it starts, extends
 //! and ends owners, notifies successors and answers offers. It also publishes the topology for
 //! `routing`. Results go back as [`MoveEvent`]s. `orphans` passes on the reports of deliveries
-//! whose owner has moved.
+//! whose owner has moved, and `addresses` keeps webhooks away from brokers and from the store.
 
+mod addresses;
 mod orphans;
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,16 +21,16 @@ use punctual_cluster::{
 use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Timestamp};
 use punctual_engine::{InFlight, OrphanReports, OwnerConfig, OwnerHandle, Ownership, spawn};
 use punctual_store::StoreError;
-use tokio::net::lookup_host;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::clock::SystemClock;
-use crate::courier::{Couriers, Guard, Hub};
+use crate::courier::{Couriers, Hub};
 use crate::peer::{PeerError, Peers};
 use crate::routing::Owners;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
+pub(crate) use addresses::BarredAddresses;
 pub(crate) use orphans::forward_orphan_reports;
 
 /// The longest wait when nothing is due. Directives and events end the wait earlier.
@@ -73,7 +73,6 @@ pub(crate) struct OwnerDeps {
     pub(crate) couriers: Arc<Couriers>,
     pub(crate) clock: Arc<SystemClock>,
     pub(crate) telemetry: Telemetry,
-    pub(crate) guard: Guard,
     pub(crate) config: OwnerConfig,
     /// [`OrphanReports::none`] once the broker has left, when no more owners start.
     pub(crate) orphans: Mutex<OrphanReports>,
@@ -307,7 +306,6 @@ impl Membership {
         self.peers.retain(&others.filter(|broker| *broker != self.me).collect::<Vec<_>>());
         self.deps.telemetry.leads(view.topology.leader.as_ref() == Some(&self.me));
         self.deps.telemetry.brokers(view.present.len());
-        let before = self.others();
         let now = self.deps.clock.now();
         {
             let mut last_alive = lock(&self.last_alive);
@@ -315,12 +313,6 @@ impl Membership {
             last_alive.retain(|_, last| now.since(*last) < REMEMBER_FOR);
         }
         self.view.send_replace(Some(view));
-        let others = self.others();
-        if others != before {
-            let guard = self.deps.guard.clone();
-            let others: Vec<_> = others.iter().map(|other| other.as_str().to_owned()).collect();
-            tokio::spawn(async move { guard.bar_brokers(resolve(&others).await) });
-        }
     }
 
     fn skew(&self, ahead_ms: Option<i64>) {
@@ -349,18 +341,6 @@ impl Membership {
         self.events.send(offer).await.map_err(|_| PeerError::NotMine)?;
         taken.await.ok().flatten().ok_or(PeerError::NotMine)
     }
-}
-
-/// Resolves host names to addresses. A name that cannot be resolved is logged and skipped.
-pub(crate) async fn resolve(names: &[String]) -> Vec<SocketAddr> {
-    let mut addresses = Vec::new();
-    for name in names {
-        match lookup_host(name).await {
-            Ok(found) => addresses.extend(found),
-            Err(error) => tracing::warn!(%name, %error, "address lookup failed"),
-        }
-    }
-    addresses
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -57,6 +57,7 @@ enum ProblemType {
     MemoryFull,
     StoreUnavailable,
     StoreBroken,
+    Damaged,
     NoOwner,
     Lost,
     Stopping,
@@ -127,6 +128,7 @@ impl ProblemType {
             Self::StoreBroken => {
                 ("urn:punctual:store", "Store unavailable", S::INTERNAL_SERVER_ERROR)
             }
+            Self::Damaged => ("urn:punctual:damaged", "Value damaged", S::INTERNAL_SERVER_ERROR),
             Self::NoOwner => ("urn:punctual:no-owner", "No owner", S::SERVICE_UNAVAILABLE),
             Self::Lost => ("urn:punctual:lost", "Outcome unknown", S::SERVICE_UNAVAILABLE),
             Self::Stopping => ("urn:punctual:stopping", "Stopping", S::SERVICE_UNAVAILABLE),
@@ -141,10 +143,11 @@ impl ProblemType {
         }
     }
 
-    /// The gRPC code. Two types have a code of their own that their status does not give.
+    /// The gRPC code. Some types have a code of their own that their status does not give.
     fn code(self) -> Code {
         match (self, self.row().2) {
             (Self::Lost, _) => Code::Unknown,
+            (Self::Damaged, _) => Code::DataLoss,
             (Self::DiskFull | Self::MemoryFull, _) => Code::ResourceExhausted,
             (_, StatusCode::UNAUTHORIZED) => Code::Unauthenticated,
             (_, StatusCode::FORBIDDEN) => Code::PermissionDenied,
@@ -400,6 +403,7 @@ impl Problem {
                 T::StoreUnavailable,
                 "the store does not answer; nothing was changed; retry later",
             ),
+            EngineError::Damaged(damage) => Self::new(T::Damaged, damage),
             EngineError::Stopped => {
                 Self::new(T::NoOwner, "no broker owns this partition right now; retry")
             }
@@ -448,6 +452,9 @@ impl From<EngineError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
+        if let StoreError::Damaged(damage) = error {
+            return Self::new(ProblemType::Damaged, damage.to_string());
+        }
         let kind = match error {
             StoreError::Full { resource, .. } => ProblemType::full(resource),
             StoreError::Broken(_) => ProblemType::StoreBroken,
@@ -570,12 +577,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_and_a_full_store_have_grpc_codes_of_their_own() {
+    fn some_problems_have_grpc_codes_that_their_status_does_not_give() {
         for (error, status, code) in [
             (EngineError::Lost, 503, Code::Unknown),
             (EngineError::Full(Resource::Memory), 503, Code::ResourceExhausted),
             (EngineError::Full(Resource::Disk), 507, Code::ResourceExhausted),
             (EngineError::Busy, 503, Code::Unavailable),
+            (EngineError::Damaged("the task is damaged".into()), 500, Code::DataLoss),
         ] {
             let problem = Problem::from(error);
             assert_eq!((problem.parts().1.as_u16(), problem.code()), (status, code));

@@ -30,7 +30,7 @@ use crate::clock::SystemClock;
 use crate::config::{Config, ConfigError, Sharing};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
 use crate::listen;
-use crate::membership::{self, Membership, OwnerDeps};
+use crate::membership::{self, BarredAddresses, Membership, OwnerDeps};
 use crate::peer::{Peers, Secret, Transport};
 use crate::routing::Owners;
 use crate::store::Store;
@@ -273,7 +273,8 @@ impl ClusterJoin<'_> {
     ) -> Result<Joined, BrokerError> {
         let Self { address, config, sharing, shared, partitions } = self;
         let me = sharing.broker(address)?;
-        guard.bar_stores(membership::resolve(&sharing.stores).await);
+        let mut addresses = BarredAddresses::new(guard.clone(), Arc::clone(&shared));
+        addresses.refresh().await;
         let secret = Secret::new(&shared.secret().await?).map_err(|_| {
             StoreError::Broken("the cluster secret in the store is invalid".to_owned())
         })?;
@@ -298,7 +299,6 @@ impl ClusterJoin<'_> {
             couriers,
             clock: Arc::clone(clock),
             telemetry: telemetry.clone(),
-            guard: guard.clone(),
             // After a failover, Redis may lack batches that it had acknowledged.
             config: OwnerConfig { retains_batches: true, ..owner_config },
             orphans: Mutex::new(OrphanReports::to(orphans)),
@@ -308,6 +308,7 @@ impl ClusterJoin<'_> {
         parts.spawn(forwarding);
         let running = Arc::clone(&membership);
         parts.spawn(async move { running.run(directives, events).await });
+        parts.spawn(addresses.watch(Arc::clone(&membership)));
         let mode = RunMode::Member(Arc::clone(&membership), parts);
         Ok((owners, Some(ClusterParts { membership, peers, secret }), mode))
     }

@@ -53,10 +53,12 @@ impl MeteredStore {
         let _ = self.meter.set(Meter { telemetry, clock });
     }
 
-    /// Reports how often Redis has lost batches that it had acknowledged.
-    pub(crate) fn tell_rewinds(&self) {
+    /// Reports how often Redis has lost batches that it had acknowledged, and how many of its
+    /// values are damaged.
+    pub(crate) fn tell_losses(&self) {
         if let (Some(store), Some(meter)) = (self.store.shared(), self.meter.get()) {
             meter.telemetry.rewound(store.rewinds());
+            meter.telemetry.damaged(store.damaged_values());
         }
     }
 

@@ -308,6 +308,12 @@ impl Telemetry {
         self.0.shared.rewound.inc_by(times.saturating_sub(counted));
     }
 
+    /// Sets how many values of a shared store were found damaged so far.
+    pub(crate) fn damaged(&self, values: u64) {
+        let counted = self.0.shared.damaged.get();
+        self.0.shared.damaged.inc_by(values.saturating_sub(counted));
+    }
+
     /// Returns the metrics page. Without `gauges` the metrics of owners are left out.
     pub(crate) fn page(&self, gauges: Option<Gauges>, now: Timestamp) -> String {
         let latest = gauges.map(|gauges| (gauges, now));
@@ -457,6 +463,8 @@ mod tests {
         telemetry.store_call(StoreCall::load, Duration::from_millis(1));
         telemetry.rewound(1);
         telemetry.rewound(2);
+        telemetry.damaged(1);
+        telemetry.damaged(3);
         let gauges = Gauges {
             loaded: 5,
             queued: 4,
@@ -508,6 +516,7 @@ mod tests {
             "punctual_forwarded_total{result=\"answered\"} 1",
             "punctual_store_call_seconds_count{call=\"load\"} 1",
             "punctual_store_rewound_total 2",
+            "punctual_store_damaged_values_total 3",
             "# EOF",
         ] {
             assert!(page.lines().any(|got| got == line), "{line}\n{page}");

@@ -23,16 +23,17 @@ impl RedisStore {
         command.arg(counts);
         let mut names = BTreeSet::new();
         for field in reply::array(self.reads.command(command, counts).await?)? {
-            let name = reply::text(&field)?.split('\0').next().unwrap_or_default();
+            let field = reply::bytes(field)?;
+            let name = field.split(|byte| *byte == 0).next().unwrap_or_default();
             // The size of history has no namespace.
             if !name.is_empty() {
-                names.insert(name.to_owned());
+                let name = std::str::from_utf8(name).ok();
+                let name = name.and_then(|name| Namespace::from_stored(name).ok());
+                let damaged = || self.damaged("a count", counts, &field, "it has no namespace");
+                names.insert(name.ok_or_else(damaged)?);
             }
         }
-        let read = |name: &String| {
-            Namespace::from_stored(name).map_err(|_| reply::unexpected("the name of a namespace"))
-        };
-        names.iter().map(read).collect()
+        Ok(names.into_iter().collect())
     }
 
     /// Returns the number of partitions that a cluster was created with, or `None` if it does not

@@ -11,7 +11,8 @@
 //!   the result is not known within [`RedisOptions::timeout`], it returns `Unavailable`; sent again
 //!   under its number, the batch is made once.
 //! - Scripts do not decode tasks, dead letters or records. The broker passes what they need.
-//! - Replies of Redis are parsed as untrusted input.
+//! - Replies of Redis are parsed as untrusted input. A value that cannot be read is named and
+//!   affects no other.
 //!
 //! Redis replicates after it has answered. So after a failover it can have less than it
 //! acknowledged, unless [`Durability::Replica`] is set. The store notices the loss ([`Rewound`]) as
@@ -21,6 +22,7 @@
 //! which broker owns which partition.
 
 mod batch;
+mod damage;
 mod epochs;
 mod error;
 mod format;
@@ -29,6 +31,7 @@ mod membership;
 mod open;
 mod options;
 mod read;
+mod servers;
 mod store;
 mod transport;
 

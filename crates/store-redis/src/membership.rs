@@ -2,20 +2,22 @@
 //! leader seat.
 //!
 //! Both keys share the hash tag of the leader seat, so that a heartbeat is one script. A value that
-//! cannot be decoded, because a later version or another program wrote it, is left out with a
-//! warning: the next heartbeat or proposal replaces it.
+//! cannot be decoded, because a later version or another program wrote it, is damaged and left out:
+//! the next heartbeat, proposal or acquisition replaces it.
 
 use std::time::Duration;
 
 use punctual_core::{Assignment, BrokerId, Heartbeat, Lease, Seat, Timestamp};
+use punctual_store::codec::CodecError;
 use punctual_store::{MemberInfo, Members, MembershipStore, StoreError};
 use redis::Value;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::damage::DamageTracker;
 use crate::format::codec;
 use crate::format::keys;
 use crate::open::get_or_propose;
-use crate::store::{RedisStore, millis, read_epoch, script_result};
+use crate::store::{RedisStore, UNREADABLE, millis, read_lease, read_time, script_result};
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
@@ -35,7 +37,7 @@ impl RedisStore {
         let secret = get_or_propose(&self.reads, &meta, "secret", &proposed).await?;
         let whole = secret.len() == 2 * SECRET_BYTES;
         if !whole || !secret.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(reply::unexpected("a secret"));
+            return Err(self.damaged("the secret", &meta, b"secret", "it is not 64 digits"));
         }
         Ok(secret)
     }
@@ -67,7 +69,8 @@ impl MembershipStore for RedisStore {
             .number(millis(ttl))
             .arg(encoded);
         // Not on a connection for writes, which may wait for replicas.
-        let members = read_members(self.reads.call(&call).await?)?;
+        let reader = MembersReader { cluster: &self.cluster, damage: &self.damage };
+        let members = reader.read_members(self.reads.call(&call).await?)?;
         self.observe_epochs(&members);
         Ok(members)
     }
@@ -101,54 +104,71 @@ impl MembershipStore for RedisStore {
     }
 }
 
-fn read_members(value: Value) -> Result<Members, StoreError> {
-    let [now, present, leader, assignment] = reply::tuple(value)?;
-    let at = read_time(&now)?;
-    let values = reply::array(present)?;
-    let mut present = Vec::with_capacity(values.len() / 3);
-    let mut values = values.into_iter();
-    while let (Some(broker), Some(age), Some(heartbeat)) =
-        (values.next(), values.next(), values.next())
-    {
-        let age = u64::try_from(reply::integer(&age)?).map_err(|_| reply::unexpected("an age"))?;
-        let broker = BrokerId::new(reply::text(&broker)?);
-        match codec::read_heartbeat(broker.clone(), &reply::bytes(heartbeat)?) {
-            Ok(heartbeat) => {
-                present.push(MemberInfo { heartbeat, age: Duration::from_millis(age) })
-            }
-            Err(error) => {
-                tracing::warn!(%broker, %error, "heartbeat cannot be decoded, member ignored")
+/// Reads the reply of the heartbeat script. What is damaged is logged and counted, and left out.
+struct MembersReader<'a> {
+    cluster: &'a str,
+    damage: &'a DamageTracker,
+}
+
+impl MembersReader<'_> {
+    fn read_members(&self, value: Value) -> Result<Members, StoreError> {
+        let [now, present, leader, assignment] = reply::tuple(value)?;
+        let at = read_time(&now)?;
+        let values = reply::array(present)?;
+        let mut present = Vec::with_capacity(values.len() / 3);
+        let mut values = values.into_iter();
+        while let (Some(broker), Some(age), Some(heartbeat)) =
+            (values.next(), values.next(), values.next())
+        {
+            let broker = reply::bytes(broker)?;
+            if let Ok(heartbeat) = self.read_heartbeat(&broker, reply::bytes(heartbeat)?) {
+                let age = u64::try_from(reply::integer(&age)?);
+                let age = age.map_err(|_| reply::unexpected("an age"))?;
+                present.push(MemberInfo { heartbeat, age: Duration::from_millis(age) });
             }
         }
+        present.sort_by(|a, b| a.heartbeat.broker.cmp(&b.heartbeat.broker));
+        let leader = self.read_leader(leader, at)?;
+        let led = leader.as_ref().is_some_and(|(_, led)| *led);
+        let leader = leader.map(|(lease, _)| lease);
+        let assignment = reply::optional_bytes(assignment)?;
+        let assignment = assignment.and_then(|bytes| self.read_assignment(&bytes).ok());
+        Ok(Members { at, present, leader, led, assignment })
     }
-    present.sort_by(|a, b| a.heartbeat.broker.cmp(&b.heartbeat.broker));
-    let (leader, led) = read_leader(leader, at)?;
-    let assignment = reply::optional_bytes(assignment)?.and_then(|bytes| {
-        let read = codec::read_assignment(&bytes);
-        read.inspect_err(|error| tracing::warn!(%error, "assignment cannot be decoded, ignored"))
-            .ok()
-    });
-    Ok(Members { at, present, leader, led, assignment })
-}
 
-/// Returns the last lease of the leader seat, and whether it is still valid.
-fn read_leader(value: Value, at: Timestamp) -> Result<(Option<Lease>, bool), StoreError> {
-    let [epoch, broker, until, expires] = reply::tuple(value)?;
-    if epoch == Value::Nil {
-        return Ok((None, false));
+    fn read_heartbeat(&self, broker: &[u8], heartbeat: Vec<u8>) -> Result<Heartbeat, StoreError> {
+        let id = std::str::from_utf8(broker).map_err(|_| CodecError::Invalid("broker"));
+        let read = id.and_then(|id| codec::read_heartbeat(BrokerId::new(id), &heartbeat));
+        let roll = keys::roll(self.cluster);
+        read.map_err(|error| self.damage.found("the heartbeat of a broker", &roll, broker, error))
     }
-    let lease = Lease {
-        seat: Seat::Leader,
-        broker: BrokerId::new(reply::text(&broker)?),
-        epoch: read_epoch(&epoch)?,
-        until: read_time(&until)?,
-    };
-    Ok((Some(lease), at < read_time(&expires)?))
-}
 
-fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
-    let millis = i128::from(reply::integer(value)?);
-    Timestamp::try_from_millis(millis).map_err(|_| reply::unexpected("a time"))
+    fn read_assignment(&self, bytes: &[u8]) -> Result<Assignment, StoreError> {
+        let key = keys::assignment(self.cluster);
+        codec::read_assignment(bytes)
+            .map_err(|error| self.damage.found("the assignment", &key, b"", error))
+    }
+
+    /// Returns the last lease of the leader seat, and whether it is still valid; `None` if there is
+    /// none, or if it is damaged. The next acquisition or renewal replaces it.
+    fn read_leader(
+        &self,
+        value: Value,
+        at: Timestamp,
+    ) -> Result<Option<(Lease, bool)>, StoreError> {
+        let [epoch, broker, until, expires] = reply::tuple(value)?;
+        if epoch == Value::Nil {
+            return Ok(None);
+        }
+        let expires = read_time(&expires).map_err(|_| "expires");
+        let lease = read_lease(Seat::Leader, [&epoch, &broker, &until]);
+        let read = lease.and_then(|lease| Ok((lease, at < expires?)));
+        let key = keys::own(self.cluster, Seat::Leader);
+        let damaged =
+            |field: &str| self.damage.found("the lease", &key, field.as_bytes(), UNREADABLE);
+        let read = read.map_err(damaged);
+        Ok(read.ok())
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +184,11 @@ mod tests {
     fn reply_with(present: Vec<Value>, leader: [Value; 4], assignment: Value) -> Value {
         let leader = Value::Array(leader.to_vec());
         Value::Array(vec![Value::Int(5_000), Value::Array(present), leader, assignment])
+    }
+
+    fn read_members(value: Value) -> Result<Members, StoreError> {
+        let damage = DamageTracker::default();
+        MembersReader { cluster: "shop", damage: &damage }.read_members(value)
     }
 
     const NO_LEADER: [Value; 4] = [const { Value::Nil }; 4];
@@ -202,13 +227,23 @@ mod tests {
     }
 
     #[test]
+    fn a_damaged_lease_of_the_leader_is_no_leader() {
+        let good = ["3", "a:1", "9", "5001"];
+        for damaged in 0..good.len() {
+            let mut leader = good.map(bulk);
+            leader[damaged] = Value::BulkString(vec![0xff]);
+            let members = read_members(reply_with(Vec::new(), leader, Value::Nil)).unwrap();
+            assert_eq!((members.leader, members.led), (None, false), "{damaged}");
+        }
+    }
+
+    #[test]
     fn a_reply_of_another_shape_is_an_error() {
         let no_leader = || Value::Array(NO_LEADER.to_vec());
         for value in [
             Value::Nil,
             Value::Array(vec![Value::Int(-1), Value::Array(Vec::new()), no_leader(), Value::Nil]),
-            reply_with(vec![bulk("a:1"), Value::Int(-1), bulk("")], NO_LEADER, Value::Nil),
-            reply_with(Vec::new(), [bulk("x"), bulk("a"), bulk("1"), bulk("1")], Value::Nil),
+            reply_with(vec![bulk("a:1"), Value::Nil, Value::Nil], NO_LEADER, Value::Nil),
             reply_with(Vec::new(), NO_LEADER, Value::Int(1)),
         ] {
             assert!(read_members(value.clone()).is_err(), "{value:?}");

@@ -12,6 +12,7 @@ use punctual_store::StoreError;
 use punctual_store::codec::Interner;
 use redis::Value;
 
+use crate::damage::DamageTracker;
 use crate::epochs::EpochTracker;
 use crate::error::RedisOpenError;
 use crate::format::keys::{self, PartitionKeys};
@@ -50,12 +51,14 @@ impl RedisStore {
         let store = Self {
             partitions: options.partitions,
             keys,
+            address,
             reads,
             writes,
             wait,
             epochs: EpochTracker::default(),
             interner: Interner::default(),
             rewinds: AtomicU64::new(0),
+            damage: DamageTracker::default(),
             sizes: Mutex::new(HistorySizes::new(options.partitions)),
             cluster: options.cluster,
         };

@@ -1,17 +1,23 @@
 //! Reads: tasks by time, key and id, dead letters, history, counts.
 //!
+//! A value that cannot be decoded, or that is not of the task or fire under which it is stored, is
+//! damaged (`damage`): pages leave it out, other reads return the error that names it.
+//!
 //! A result without a limit of its own is read in pages, each with one call of one script, so that
 //! no reply is large and no call blocks Redis for long. One page is one moment; several pages may
 //! see several batches.
 
+use std::fmt::Display;
+
 use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, Timestamp};
+use punctual_store::codec::{CodecError, Decoded};
 use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
-use crate::format::codec;
+use crate::format::codec::{self, Postponement};
 use crate::format::keys::PartitionKeys;
 use crate::store::RedisStore;
-use crate::transport::reply::{self, damaged};
+use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
 /// The largest number of tasks in one page of a load: some milliseconds of Redis.
@@ -31,11 +37,33 @@ const NAMES_MAX: usize = 1000;
 const LETTERS_MAX: usize = 1000;
 /// The largest number of records in one call.
 const RECORDS_MAX: usize = 1000;
+/// Why a count is damaged.
+pub(crate) const NO_NUMBER: &str = "it is not a whole number";
 
-/// Consecutive tasks of a sorted set, and whether there are more.
+/// Consecutive entries of a sorted set.
 struct TaskRange {
+    /// The tasks of the entries that can be read.
     tasks: Vec<Task>,
-    more: bool,
+    /// The number of entries.
+    entries: usize,
+    /// The position of the last entry, if there are more.
+    end: Option<Position>,
+}
+
+/// The sorted sets of tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TaskSet {
+    Due,
+    Paused,
+}
+
+impl TaskSet {
+    fn key(self, keys: &PartitionKeys) -> &str {
+        match self {
+            Self::Due => &keys.due,
+            Self::Paused => &keys.paused,
+        }
+    }
 }
 
 impl RedisStore {
@@ -50,13 +78,11 @@ impl RedisStore {
         while tasks.len() < limit {
             let wanted = (limit - tasks.len()).min(LOADED_MAX);
             let until = until.as_millis().to_string();
-            let sets = [keys.due.as_str()];
-            let [page] = self.read_after(keys, sets, after, &until, wanted).await?;
-            let more = page.more;
+            let [page] = self.read_after(keys, [TaskSet::Due], after, &until, wanted).await?;
             tasks.extend(page.tasks);
-            match tasks.last() {
-                Some(last) if more => after = Position::of(last),
-                _ => break,
+            match page.end {
+                Some(end) => after = end,
+                None => break,
             }
         }
         Ok(tasks)
@@ -65,60 +91,110 @@ impl RedisStore {
     async fn read_after<const N: usize>(
         &self,
         keys: &PartitionKeys,
-        sets: [&str; N],
+        sets: [TaskSet; N],
         after: Position,
         until: &str,
         limit: usize,
     ) -> Result<[TaskRange; N], StoreError> {
+        // No task is due before 1970, but a damaged entry may be.
+        let fire_at = match after {
+            Position::START => "-inf".to_owned(),
+            _ => after.fire_at.as_millis().to_string(),
+        };
         let call = ScriptCall::new(
             &script::LOAD,
-            [keys.tasks.as_str(), &keys.late].into_iter().chain(sets),
+            [keys.tasks.as_str(), &keys.late].into_iter().chain(sets.map(|set| set.key(keys))),
         )
-        .number(after.fire_at.as_millis())
+        .arg(fire_at)
         .arg(codec::id(after.id))
         .arg(until)
         .number(limit as u64)
         .number(PAGE_BYTES_MAX as u64);
         let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
         let mut read = Vec::with_capacity(N);
-        for page in pages {
-            read.push(self.read_page(page)?);
+        for (set, page) in sets.into_iter().zip(pages) {
+            read.push(self.read_page(keys, set, page)?);
         }
         read.try_into().map_err(|_| reply::unexpected("pages"))
     }
 
-    fn read_page(&self, page: Value) -> Result<TaskRange, StoreError> {
-        let [more, ids, values, postponements] = reply::tuple(page)?;
+    /// Reads a page. A task that is damaged is left out.
+    fn read_page(
+        &self,
+        keys: &PartitionKeys,
+        set: TaskSet,
+        page: Value,
+    ) -> Result<TaskRange, StoreError> {
+        let [more, members, scores, values, postponements] = reply::tuple(page)?;
         let more = reply::integer(&more)? != 0;
-        let ids = reply::array(ids)?;
+        let (members, scores) = (reply::array(members)?, reply::array(scores)?);
         let (values, postponements) =
             (reply::optional_bytes_list(values)?, reply::optional_bytes_list(postponements)?);
-        if ids.len() != values.len()
-            || (ids.len() != postponements.len() && !postponements.is_empty())
+        let entries = members.len();
+        if scores.len() != entries
+            || values.len() != entries
+            || (postponements.len() != entries && !postponements.is_empty())
         {
             return Err(reply::unexpected("as many values as ids"));
         }
-        let mut tasks = Vec::with_capacity(ids.len());
+        let mut tasks = Vec::with_capacity(entries);
+        let mut end = None;
         let postponements = postponements.into_iter().chain(std::iter::repeat(None));
-        for (id, (value, postponement)) in
-            ids.into_iter().zip(values.into_iter().zip(postponements))
+        let values = values.into_iter().zip(postponements);
+        for ((member, score), (value, postponement)) in members.into_iter().zip(&scores).zip(values)
         {
-            let id = codec::read_id(&reply::bytes(id)?).map_err(damaged("an id"))?;
-            let value = value.ok_or_else(|| {
-                StoreError::Broken(format!("task {id} is in the order of Redis, but has no body"))
-            })?;
-            tasks.push(self.read_task(id, &value, postponement.as_deref())?);
+            let (member, score) = (reply::bytes(member)?, reply::float(score)?);
+            end = codec::position(score, &member).filter(|_| more);
+            let entry = TaskEntry { set, member, score, value, postponement };
+            // What is damaged is logged and counted.
+            tasks.extend(self.read_entry(keys, entry).ok());
         }
-        Ok(TaskRange { tasks, more })
+        Ok(TaskRange { tasks, entries, end })
+    }
+
+    fn read_entry(&self, keys: &PartitionKeys, entry: TaskEntry) -> Result<Task, StoreError> {
+        let TaskEntry { set, member, score, value, postponement } = entry;
+        let key = set.key(keys);
+        let damaged = |why: &dyn Display| self.damaged("the entry of a task", key, &member, why);
+        let id = codec::read_id(&member).map_err(|error| damaged(&error))?;
+        let value = value.ok_or_else(|| damaged(&"the task has no value"))?;
+        let task = self.read_task(keys, id, &value, postponement.as_deref())?;
+        let set_of_task = if codec::is_paused(&task) { TaskSet::Paused } else { TaskSet::Due };
+        let fire_at = task.fire_at.as_millis();
+        #[expect(clippy::cast_precision_loss, reason = "times are exact as doubles")]
+        let is_at_its_time = score == fire_at as f64;
+        if set_of_task != set || !is_at_its_time {
+            let state = format!("{:?}", task.state);
+            return Err(damaged(&format_args!("the task is {state} and due at {fire_at}")));
+        }
+        Ok(task)
     }
 
     fn read_task(
         &self,
+        keys: &PartitionKeys,
         id: TaskId,
         value: &[u8],
         postponement: Option<&[u8]>,
     ) -> Result<Task, StoreError> {
-        codec::read_task(id, value, postponement, &self.interner).map_err(damaged("a task"))
+        let field = codec::id(id);
+        let task = codec::read_task(id, value, &self.interner)
+            .map_err(|error| self.damaged("the task", &keys.tasks, &field, error))?;
+        let postponement = self.read_postponement(keys, &field, postponement)?;
+        Ok(match postponement {
+            Some(postponement) => postponement.of_task(task),
+            None => task,
+        })
+    }
+
+    fn read_postponement(
+        &self,
+        keys: &PartitionKeys,
+        field: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<Option<Postponement>, StoreError> {
+        let read = value.map(codec::read_postponement).transpose();
+        read.map_err(|error| self.damaged("the postponement of a task", &keys.late, field, error))
     }
 
     pub(crate) async fn read_heads(
@@ -135,12 +211,34 @@ impl RedisStore {
                 codec::put_name(&mut name, namespace.as_str(), key.as_str());
                 call = call.arg(name);
             }
-            for (value, postponement) in self.read_pairs(&call, names.len()).await? {
-                let head = value.map(|value| codec::read_head(&value, postponement.as_deref()));
-                heads.push(head.transpose().map_err(damaged("the head of a task"))?);
+            let pairs = self.read_pairs(&call, names.len()).await?;
+            for (key, (value, postponement)) in names.iter().zip(pairs) {
+                let read = |value: Vec<u8>| {
+                    self.read_head(keys, (namespace, key), &value, postponement.as_deref())
+                };
+                heads.push(value.map(read).transpose()?);
             }
         }
         Ok(heads)
+    }
+
+    fn read_head(
+        &self,
+        keys: &PartitionKeys,
+        (namespace, key): (&Namespace, &TaskKey),
+        value: &[u8],
+        postponement: Option<&[u8]>,
+    ) -> Result<Head, StoreError> {
+        let head = codec::read_head(value).map_err(|error| {
+            let mut name = Vec::new();
+            codec::put_name(&mut name, namespace.as_str(), key.as_str());
+            self.damaged("the entry of a key", &keys.names, &name, error)
+        })?;
+        let postponement = self.read_postponement(keys, &codec::id(head.id), postponement)?;
+        Ok(match postponement {
+            Some(postponement) => postponement.of_head(head),
+            None => head,
+        })
     }
 
     pub(crate) async fn read_tasks(
@@ -157,7 +255,8 @@ impl RedisStore {
             for (id, (value, postponement)) in
                 ids.iter().zip(self.read_pairs(&call, ids.len()).await?)
             {
-                let read = |value: Vec<u8>| self.read_task(*id, &value, postponement.as_deref());
+                let read =
+                    |value: Vec<u8>| self.read_task(keys, *id, &value, postponement.as_deref());
                 let living = value.filter(|value| !codec::is_ended(value));
                 tasks.push(living.map(read).transpose()?);
             }
@@ -195,9 +294,11 @@ impl RedisStore {
         };
         let (mut items, mut read) = (Vec::new(), 0);
         loop {
-            let sets = [keys.due.as_str(), &keys.paused];
+            let sets = [TaskSet::Due, TaskSet::Paused];
             let [due, paused] = self.read_after(keys, sets, after, &until, LISTED_MAX).await?;
-            let (tasks, more) = merge(due, paused);
+            let damaged = [&due, &paused].map(|range| range.entries - range.tasks.len());
+            let (tasks, end) = merge(due, paused);
+            read += damaged.iter().sum::<usize>();
             for task in tasks {
                 after = Position::of(&task);
                 read += 1;
@@ -208,8 +309,9 @@ impl RedisStore {
                     return Ok(Page { items, next: Some(after) });
                 }
             }
-            if !more {
-                return Ok(Page { items, next: None });
+            match end {
+                Some(end) if read < LIST_READS_MAX => after = end,
+                next => return Ok(Page { items, next }),
             }
         }
     }
@@ -224,27 +326,52 @@ impl RedisStore {
         let bound = |prefix: &[u8], fire: &[u8]| {
             [prefix, namespace.as_str().as_bytes(), &[0], fire].concat()
         };
-        let from = after.map_or_else(|| bound(b"[", b""), |after| bound(b"(", &codec::fire(after)));
+        let mut from =
+            after.map_or_else(|| bound(b"[", b""), |after| bound(b"(", &codec::fire(after)));
         let to = bound(b"[", &[0xff; codec::FIRE_BYTES]);
-        let call = ScriptCall::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
-            .arg(from)
-            .arg(to)
-            .number(limit.clamp(1, LETTERS_MAX) as u64)
-            .number(PAGE_BYTES_MAX as u64);
-        let [more, fires, letters] = reply::tuple(self.reads.call(&call).await?)?;
-        let fires = reply::array(fires)?;
-        let mut items = Vec::with_capacity(fires.len());
-        for letter in reply::optional_bytes_list(letters)? {
-            let letter = letter.ok_or_else(|| {
-                StoreError::Broken(
-                    "a dead letter is in the order of Redis, but has no value".to_owned(),
-                )
-            })?;
-            items.push(self.decode_letter(&letter)?);
+        let limit = limit.clamp(1, LETTERS_MAX);
+        let mut items = Vec::new();
+        // One call is enough unless letters are damaged.
+        loop {
+            let call = ScriptCall::new(&script::DEAD, [keys.dead.as_str(), &keys.letters])
+                .arg(&from)
+                .arg(&to)
+                .number((limit - items.len()) as u64)
+                .number(PAGE_BYTES_MAX as u64);
+            let [more, members, letters] = reply::tuple(self.reads.call(&call).await?)?;
+            let more = reply::integer(&more)? != 0;
+            let before = items.len();
+            let mut read = 0;
+            let letters = reply::optional_bytes_list(letters)?;
+            for (member, letter) in reply::array(members)?.into_iter().zip(letters) {
+                let member = reply::bytes(member)?;
+                read += 1;
+                // What is damaged is logged and counted.
+                items.extend(self.read_letter_of(keys, &member, letter).ok());
+                from = [b"(", member.as_slice()].concat();
+            }
+            let damaged = read - (items.len() - before);
+            if !more || damaged == 0 || items.len() >= limit {
+                let next = items.last().filter(|_| more).map(DeadLetter::fire_id);
+                return Ok(Page { items, next });
+            }
         }
-        let more = reply::integer(&more)? != 0;
-        let next = items.last().filter(|_| more).map(DeadLetter::fire_id);
-        Ok(Page { items, next })
+    }
+
+    /// Reads the dead letter of a member, which is the namespace and the fire.
+    fn read_letter_of(
+        &self,
+        keys: &PartitionKeys,
+        member: &[u8],
+        letter: Option<Vec<u8>>,
+    ) -> Result<DeadLetter, StoreError> {
+        let damaged =
+            |why: &dyn Display| self.damaged("the entry of a dead letter", &keys.dead, member, why);
+        let fire = member.iter().position(|byte| *byte == 0).map(|at| &member[at + 1..]);
+        let fire_id =
+            codec::read_fire(fire.unwrap_or_default()).map_err(|error| damaged(&error))?;
+        let letter = letter.ok_or_else(|| damaged(&"the dead letter has no value"))?;
+        self.decode_letter(keys, fire_id, &letter)
     }
 
     pub(crate) async fn read_letter(
@@ -255,11 +382,19 @@ impl RedisStore {
         let mut command = redis::cmd("HGET");
         command.arg(&keys.letters).arg(&codec::fire(fire_id)[..]);
         let letter = reply::optional_bytes(self.reads.command(command, &keys.letters).await?)?;
-        letter.map(|letter| self.decode_letter(&letter)).transpose()
+        letter.map(|letter| self.decode_letter(keys, fire_id, &letter)).transpose()
     }
 
-    fn decode_letter(&self, bytes: &[u8]) -> Result<DeadLetter, StoreError> {
-        punctual_store::codec::read_letter(bytes, &self.interner).map_err(damaged("a dead letter"))
+    fn decode_letter(
+        &self,
+        keys: &PartitionKeys,
+        fire_id: FireId,
+        bytes: &[u8],
+    ) -> Result<DeadLetter, StoreError> {
+        let letter = punctual_store::codec::read_letter(bytes, &self.interner);
+        letter.and_then(|letter| same_fire(letter, DeadLetter::fire_id, fire_id)).map_err(|error| {
+            self.damaged("the dead letter", &keys.letters, &codec::fire(fire_id), error)
+        })
     }
 
     pub(crate) async fn read_history(
@@ -284,18 +419,27 @@ impl RedisStore {
             .arg(&newest)
             .arg(&oldest)
             .number(wanted as u64);
-            let [first, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
+            let [first, of_task, fires, others] = reply::tuple(self.reads.call(&call).await?)?;
             let fires = reply::array(fires)?;
-            for record in reply::optional_bytes_list(others)?.into_iter().flatten() {
-                records.push(self.decode_record(&record)?);
+            let mut last = None;
+            for (fire, record) in fires.into_iter().zip(reply::optional_bytes_list(others)?) {
+                let fire = reply::bytes(fire)?;
+                let read = record.map(|record| self.decode_record(&keys.history, &fire, &record));
+                records.extend(read.transpose()?);
+                last = Some(fire);
             }
-            match fires.into_iter().next_back() {
+            match last {
                 Some(last) if records.len() < limit => {
-                    newest = [b"(", reply::bytes(last)?.as_slice()].concat();
+                    newest = [b"(", last.as_slice()].concat();
                 }
                 _ => {
+                    let (key, field) = match reply::integer(&of_task)? {
+                        0 => (&keys.history, &plain[..]),
+                        _ => (&keys.tasks, &plain[..codec::ID_BYTES]),
+                    };
                     let first = reply::optional_bytes(first)?;
-                    records.extend(first.map(|first| self.decode_record(&first)).transpose()?);
+                    let read = first.map(|first| self.decode_record(key, field, &first));
+                    records.extend(read.transpose()?);
                     break;
                 }
             }
@@ -305,8 +449,18 @@ impl RedisStore {
         Ok(records)
     }
 
-    fn decode_record(&self, bytes: &[u8]) -> Result<FireRecord, StoreError> {
-        codec::read_record(bytes, &self.interner).map_err(damaged("a record"))
+    /// Reads the record of a fire, which is the field or begins with it.
+    fn decode_record(
+        &self,
+        key: &str,
+        field: &[u8],
+        bytes: &[u8],
+    ) -> Result<FireRecord, StoreError> {
+        let record = codec::read_record(bytes, &self.interner).and_then(|record| {
+            let is_its_own = codec::fire(record.fire_id).starts_with(field);
+            is_its_own.then_some(record).ok_or(CodecError::Invalid("fire of the record"))
+        });
+        record.map_err(|error| self.damaged("the record of a fire", key, field, error))
     }
 
     pub(crate) async fn read_counts(
@@ -323,24 +477,44 @@ impl RedisStore {
         }
         let values = reply::tuple::<6>(self.reads.command(command, &keys.counts).await?)?;
         let mut numbers = [0; 6];
-        for (number, value) in numbers.iter_mut().zip(&values) {
+        for ((number, value), (letter, _)) in
+            numbers.iter_mut().zip(&values).zip(codec::by_letter(&Counts::default()))
+        {
             if *value != Value::Nil {
-                *number = reply::integer(value)?;
+                *number = reply::integer(value).map_err(|_| {
+                    let mut field = Vec::new();
+                    codec::put_count_field(&mut field, namespace.as_str(), letter);
+                    self.damaged("the count of tasks", &keys.counts, &field, NO_NUMBER)
+                })?;
             }
         }
         Ok(codec::counts_of(numbers))
     }
 }
 
-/// Merges two ranges of tasks, in order. If one of them has more tasks, the merged range is
-/// complete only up to its last task; later tasks are left out.
-fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, bool) {
-    let last = |page: &TaskRange| page.tasks.last().filter(|_| page.more).map(Position::of);
-    let complete_until = [last(&due), last(&paused)].into_iter().flatten().min();
+/// An entry of a sorted set, and what the hashes have about its task.
+struct TaskEntry {
+    set: TaskSet,
+    member: Vec<u8>,
+    score: f64,
+    value: Option<Vec<u8>>,
+    postponement: Option<Vec<u8>>,
+}
+
+/// Returns a value if it is of the fire under which it is stored.
+fn same_fire<T>(value: T, fire_of: fn(&T) -> FireId, fire_id: FireId) -> Decoded<T> {
+    let is_its_own = fire_of(&value) == fire_id;
+    is_its_own.then_some(value).ok_or(CodecError::Invalid("fire"))
+}
+
+/// Merges two ranges of tasks, in order. If one of them has more entries, the merged range is
+/// complete only up to its end, which is returned; later tasks are left out.
+fn merge(due: TaskRange, paused: TaskRange) -> (Vec<Task>, Option<Position>) {
+    let complete_until = [due.end, paused.end].into_iter().flatten().min();
     let mut tasks = [due.tasks, paused.tasks].concat();
     tasks.sort_by_key(Position::of);
     if let Some(complete_until) = complete_until {
         tasks.retain(|task| Position::of(task) <= complete_until);
     }
-    (tasks, complete_until.is_some())
+    (tasks, complete_until)
 }

@@ -5,7 +5,7 @@
 //! start and the check of the server in `open`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use punctual_core::{
@@ -20,10 +20,12 @@ use punctual_store::{
 use redis::Value;
 
 use crate::batch::BatchArguments;
+use crate::damage::DamageTracker;
 use crate::epochs::{self, EpochTracker, Rewound};
 use crate::format::codec;
 use crate::format::keys::{self, PartitionKeys};
-use crate::transport::connection::{RedisConnection, Wait, WaitedReply};
+use crate::read::NO_NUMBER;
+use crate::transport::connection::{RedisAddress, RedisConnection, Wait, WaitedReply};
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
@@ -37,6 +39,8 @@ const SWEPT_LETTERS_MAX: u32 = 2000;
 /// The number of partitions whose size of history one sweep reads; of the others it uses the last
 /// known size.
 const SIZES_READ_MAX: usize = 64;
+/// Why a sweep passes over a count or a member.
+const NOT_SWEPT: &str = "it is not what the sweep expects there";
 /// The longest ttl, so that sums are exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -45,6 +49,7 @@ pub struct RedisStore {
     pub(crate) cluster: String,
     pub(crate) partitions: Partitions,
     pub(crate) keys: Vec<PartitionKeys>,
+    pub(crate) address: Arc<RedisAddress>,
     pub(crate) reads: RedisConnection,
     /// Several connections only where a write blocks what follows on its connection.
     pub(crate) writes: Vec<RedisConnection>,
@@ -52,6 +57,7 @@ pub struct RedisStore {
     pub(crate) epochs: EpochTracker,
     pub(crate) interner: Interner,
     pub(crate) rewinds: AtomicU64,
+    pub(crate) damage: DamageTracker,
     pub(crate) sizes: Mutex<HistorySizes>,
 }
 
@@ -107,17 +113,47 @@ impl RedisStore {
         }
     }
 
-    fn fenced(&self, partition: PartitionId, ours: Epoch, current: Epoch) -> StoreError {
+    /// Handles the reply to a write whose epoch is not that of the lease in Redis.
+    fn fenced(
+        &self,
+        partition: PartitionId,
+        ours: Epoch,
+        current: Option<&Value>,
+    ) -> Result<StoreError, StoreError> {
+        let Some(current) = self.readable(partition, "epoch", current, read_epoch)? else {
+            return Ok(StoreError::Fenced { partition, ours, current: Epoch::NONE });
+        };
         self.rewound(self.epochs.fenced(partition, ours, current));
         self.epochs.observe(Seat::Partition(partition), current);
-        StoreError::Fenced { partition, ours, current }
+        Ok(StoreError::Fenced { partition, ours, current })
+    }
+
+    /// Reads a field of the lease of a partition from the reply to a write. `None` if it is
+    /// damaged: then no owner can write until the partition is acquired again.
+    fn readable<T>(
+        &self,
+        partition: PartitionId,
+        field: &'static str,
+        value: Option<&Value>,
+        read: impl Fn(&Value) -> Result<T, StoreError>,
+    ) -> Result<Option<T>, StoreError> {
+        let value = value.ok_or_else(|| reply::unexpected("a field of the lease"))?;
+        let read = read(value).ok();
+        if read.is_none() {
+            self.damaged("the lease", &self.keys(partition)?.own, field.as_bytes(), NO_NUMBER);
+        }
+        Ok(read)
     }
 
     async fn history_bytes_of(&self, index: usize) -> Result<u64, StoreError> {
         let counts = &self.keys[index].counts;
         let mut command = redis::cmd("HGET");
         command.arg(counts).arg(codec::HISTORY_BYTES_FIELD);
-        size(&self.reads.command(command, counts).await?)
+        let value = self.reads.command(command, counts).await?;
+        Ok(size(&value).unwrap_or_else(|_| {
+            self.damaged("the size of history", counts, codec::HISTORY_BYTES_FIELD, NO_NUMBER);
+            0
+        }))
     }
 
     /// Returns how many bytes of history a partition has to delete: its share of the excess of all
@@ -181,6 +217,25 @@ pub(crate) fn read_epoch(value: &Value) -> Result<Epoch, StoreError> {
     number.ok_or_else(|| reply::unexpected("an epoch"))
 }
 
+pub(crate) fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
+    let millis = i128::from(reply::integer(value)?);
+    Timestamp::try_from_millis(millis).map_err(|_| reply::unexpected("a time"))
+}
+
+/// Why a field of a lease is damaged.
+pub(crate) const UNREADABLE: &str = "it cannot be read";
+
+/// Reads a lease from its epoch, broker and end. The error is the field that is damaged.
+pub(crate) fn read_lease(
+    seat: Seat,
+    [epoch, broker, until]: [&Value; 3],
+) -> Result<Lease, &'static str> {
+    let epoch = read_epoch(epoch).map_err(|_| "epoch")?;
+    let broker = BrokerId::new(reply::text(broker).map_err(|_| "broker")?);
+    let until = read_time(until).map_err(|_| "until")?;
+    Ok(Lease { seat, broker, epoch, until })
+}
+
 /// Splits the reply of a script into its code and the values after it.
 pub(crate) fn script_result(value: Value) -> Result<(i64, Vec<Value>), StoreError> {
     let mut values = reply::array(value)?;
@@ -226,22 +281,29 @@ impl TaskStore for RedisStore {
             .arg(before)
             .number(u8::from(arguments.grows))
             .batch(arguments);
-        let WaitedReply { value, waited } =
-            self.writes(seat).call_and_wait(&call, self.wait).await?;
-        match (script_result(value)?, waited) {
-            ((0 | 1, _), Ok(())) => {
+        let sent = self.writes(seat).call_and_wait(&call, self.wait).await;
+        let WaitedReply { value, waited } = self.explained(partition, sent).await?;
+        let (code, rest) = script_result(value)?;
+        match (code, waited) {
+            (0 | 1, waited) => {
+                for field in rest {
+                    let field = reply::bytes(field)?;
+                    self.damaged("the count of tasks", &keys.counts, &field, NO_NUMBER);
+                }
+                // Made, but perhaps not as durable as demanded. Sent again, the batch waits again.
+                waited?;
                 self.epochs.acknowledge(partition, epoch, number);
                 Ok(())
             }
-            // Made, but not as durable as demanded. Sent again, the batch waits again.
-            ((0 | 1, _), Err(unavailable)) => Err(unavailable.into()),
-            ((2, rest), _) => {
-                let current = rest.first().map_or(Ok(Epoch::NONE), read_epoch)?;
-                Err(self.fenced(partition, epoch, current))
-            }
-            ((3, rest), _) => {
-                let last = rest.first().map_or(Ok(0), reply::integer)?;
-                let last = BatchNo::new(u64::try_from(last).unwrap_or(0));
+            (2, _) => Err(self.fenced(partition, epoch, rest.first())?),
+            (3, _) => {
+                let read = |value: &Value| {
+                    let number = u64::try_from(reply::integer(value)?);
+                    number.map(BatchNo::new).map_err(|_| reply::unexpected("a number"))
+                };
+                let Some(last) = self.readable(partition, "batch", rest.first(), read)? else {
+                    return Err(StoreError::Fenced { partition, ours: epoch, current: epoch });
+                };
                 self.rewound(self.epochs.gap(partition, epoch, last));
                 Err(StoreError::Gap { partition, expected: last.next(), given: number })
             }
@@ -256,7 +318,8 @@ impl TaskStore for RedisStore {
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Task>, StoreError> {
-        self.read_due(self.keys(partition)?, after, until, limit).await
+        let read = self.read_due(self.keys(partition)?, after, until, limit).await;
+        self.explained(partition, read).await
     }
 
     async fn find(
@@ -265,7 +328,8 @@ impl TaskStore for RedisStore {
         namespace: &Namespace,
         keys: &[TaskKey],
     ) -> Result<Vec<Option<Head>>, StoreError> {
-        self.read_heads(self.keys(partition)?, namespace, keys).await
+        let read = self.read_heads(self.keys(partition)?, namespace, keys).await;
+        self.explained(partition, read).await
     }
 
     async fn get(
@@ -273,7 +337,8 @@ impl TaskStore for RedisStore {
         partition: PartitionId,
         ids: &[TaskId],
     ) -> Result<Vec<Option<Task>>, StoreError> {
-        self.read_tasks(self.keys(partition)?, ids).await
+        let read = self.read_tasks(self.keys(partition)?, ids).await;
+        self.explained(partition, read).await
     }
 
     async fn list(
@@ -283,7 +348,8 @@ impl TaskStore for RedisStore {
         after: Position,
         limit: usize,
     ) -> Result<Page<Task, Position>, StoreError> {
-        self.read_list(self.keys(partition)?, filter, after, limit).await
+        let read = self.read_list(self.keys(partition)?, filter, after, limit).await;
+        self.explained(partition, read).await
     }
 
     async fn dead(
@@ -293,7 +359,8 @@ impl TaskStore for RedisStore {
         after: Option<FireId>,
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StoreError> {
-        self.read_dead(self.keys(partition)?, namespace, after, limit).await
+        let read = self.read_dead(self.keys(partition)?, namespace, after, limit).await;
+        self.explained(partition, read).await
     }
 
     async fn dead_letter(
@@ -301,7 +368,8 @@ impl TaskStore for RedisStore {
         partition: PartitionId,
         fire_id: FireId,
     ) -> Result<Option<DeadLetter>, StoreError> {
-        self.read_letter(self.keys(partition)?, fire_id).await
+        let read = self.read_letter(self.keys(partition)?, fire_id).await;
+        self.explained(partition, read).await
     }
 
     async fn history(
@@ -310,7 +378,8 @@ impl TaskStore for RedisStore {
         id: TaskId,
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
-        self.read_history(self.keys(partition)?, id, limit).await
+        let read = self.read_history(self.keys(partition)?, id, limit).await;
+        self.explained(partition, read).await
     }
 
     async fn counts(
@@ -318,7 +387,8 @@ impl TaskStore for RedisStore {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
-        self.read_counts(self.keys(partition)?, namespace).await
+        let read = self.read_counts(self.keys(partition)?, namespace).await;
+        self.explained(partition, read).await
     }
 
     async fn sweep(
@@ -343,10 +413,17 @@ impl TaskStore for RedisStore {
             .number(SWEPT_PIECES_MAX)
             .number(SWEPT_LETTERS_MAX)
             .arg(codec::HISTORY_BYTES_FIELD);
-        let (code, rest) = script_result(self.writes(seat).call(&call).await?)?;
+        let swept = self.writes(seat).call(&call).await;
+        let (code, rest) = script_result(self.explained(partition, swept).await?)?;
         match (code, rest.as_slice()) {
-            (0, [history, dead]) => Ok(Swept { history: size(history)?, dead: size(dead)? }),
-            (2, [current]) => Err(self.fenced(partition, epoch, read_epoch(current)?)),
+            (0, [history, dead, Value::Array(damaged)]) => {
+                for pair in damaged.chunks_exact(2) {
+                    let field = reply::bytes(pair[0].clone())?;
+                    self.damaged("what the sweep needs", reply::text(&pair[1])?, &field, NOT_SWEPT);
+                }
+                Ok(Swept { history: size(history)?, dead: size(dead)? })
+            }
+            (2, [current]) => Err(self.fenced(partition, epoch, Some(current))?),
             _ => Err(reply::unexpected("a result of sweep")),
         }
     }
@@ -369,7 +446,8 @@ impl LeaseStore for RedisStore {
             .number(until.as_millis())
             .arg(&token)
             .number(self.epochs.next_epoch(seat))
-            .number(Epoch::MAX.get());
+            .number(Epoch::MAX.get())
+            .number(u8::from(seat != Seat::Leader));
         // The wait is the same as for batches: an epoch that is lost would be granted twice.
         let WaitedReply { value, waited } =
             self.writes(seat).call_and_wait(&call, self.wait).await?;
@@ -378,12 +456,16 @@ impl LeaseStore for RedisStore {
         self.epochs.observe(seat, epoch);
         match code {
             0 => {
+                if !matches!(rest.get(1), Some(Value::Int(0))) {
+                    self.damaged("the lease", &own, b"epoch", NO_NUMBER);
+                }
                 self.epochs.acquire(seat, epoch, token);
                 waited?;
                 Ok(Lease { seat, broker: broker.clone(), epoch, until })
             }
             1 => Err(StoreError::Held { seat }),
             2 => Err(StoreError::Broken(format!("no epoch is left for {seat}"))),
+            3 => Err(self.damaged("the lease", &own, b"epoch", NO_NUMBER)),
             _ => Err(reply::unexpected("a result of acquire")),
         }
     }
@@ -428,10 +510,10 @@ impl LeaseStore for RedisStore {
         if epoch == Value::Nil {
             return Ok(None);
         }
-        let epoch = read_epoch(&epoch)?;
-        let until = Timestamp::try_from_millis(i128::from(reply::integer(&until)?))
-            .map_err(|_| reply::unexpected("a time"))?;
-        self.epochs.observe(seat, epoch);
-        Ok(Some(Lease { seat, broker: BrokerId::new(reply::text(&broker)?), epoch, until }))
+        let lease = read_lease(seat, [&epoch, &broker, &until]);
+        let lease =
+            lease.map_err(|field| self.damaged("the lease", &own, field.as_bytes(), UNREADABLE))?;
+        self.epochs.observe(seat, lease.epoch);
+        Ok(Some(lease))
     }
 }

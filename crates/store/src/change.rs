@@ -50,8 +50,8 @@ pub enum Change {
         /// The state of the task before: `Scheduled` or `Paused`. `Dead` if the task had ended as a
         /// dead letter with an unknown outcome that is now known; the letter is forgotten earlier
         /// in the same batch. `Firing` if the fire is no longer a part of its task, as with such a
-        /// letter of a task that had continued: then there is no `next`, and the task, its key and
-        /// its counts do not change.
+        /// letter of a task that had continued, or whose key was given to another task: then there
+        /// is no `next`, and the task, its key and its counts do not change.
         was: TaskState,
     },
 

@@ -70,9 +70,25 @@ pub enum StoreError {
     #[error("the store is unavailable, retry: {0}")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 
+    /// Repair the value or remove it: it cannot be read. All other values are unaffected.
+    #[error(transparent)]
+    Damaged(Box<Damage>),
+
     /// Stop the process: the store found damage, or cannot tell any more what is durable.
     #[error("the store failed, and the broker must stop: {0}")]
     Broken(String),
+}
+
+/// A value of a store that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is damaged: {why}; repair or remove {place}")]
+pub struct Damage {
+    /// What the value is, such as `the task`.
+    pub what: &'static str,
+    /// Where the value is, for the operator.
+    pub place: String,
+    /// Why it cannot be read.
+    pub why: String,
 }
 
 /// What a store can run out of.

@@ -25,7 +25,7 @@ pub mod conformance;
 
 pub use change::{Batch, BatchNo, Change};
 pub use counts::{Counts, count};
-pub use error::{Resource, StoreError};
+pub use error::{Damage, Resource, StoreError};
 pub use lease_store::LeaseStore;
 pub use membership_store::{MemberInfo, Members, MembershipStore};
 pub use memory::MemoryStore;

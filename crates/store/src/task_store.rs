@@ -50,6 +50,11 @@ use crate::query::{Filter, Head, Page, Position, Retention, Swept};
 ///
 /// **One record per fire.** A later record of the same fire replaces the earlier one.
 ///
+/// **Damage.** A store whose values can be changed by other programs affects as little as it can if
+/// it cannot read one. `load`, `list` and `dead` leave the value out and return all others. Any
+/// other read that needs it returns [`StoreError::Damaged`], which names it; without it the same
+/// read succeeds. The value stays as it is until a change replaces or removes it.
+///
 /// **Partitions.** A partition that the store does not have returns [`StoreError::Outside`].
 pub trait TaskStore: Send + Sync + 'static {
     /// Makes the changes of a batch durable. Returns when they are.

@@ -18,7 +18,7 @@ use crate::client::BrokerClient;
 use crate::names::SlowNameServer;
 use crate::network::TestNetwork;
 use crate::ports::free_port;
-use crate::redis::{RedisCluster, RedisPair};
+use crate::redis::{RedisCluster, RedisPair, RedisServer};
 use crate::wait::eventually;
 
 /// The lease of the brokers: how long the partitions of a killed broker have no owner.
@@ -49,6 +49,12 @@ pub trait SharedRedis {
 impl SharedRedis for RedisPair {
     fn urls(&self) -> String {
         self.urls()
+    }
+}
+
+impl SharedRedis for RedisServer {
+    fn urls(&self) -> String {
+        self.url()
     }
 }
 

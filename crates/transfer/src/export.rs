@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use punctual_core::{DeadLetter, FireId, Namespace, PartitionId, Seat, TaskId};
 use punctual_store::{Filter, LeaseStore as _, Position, TaskStore as _};
 use punctual_store_any::{PartitionCount, StoreLocation};
@@ -135,6 +135,16 @@ async fn write<W: Write>(
         exporter.write_dead_letters(*partition, namespace).await?;
     }
     (exporter.on_event)(TransferEvent::Finished);
+    // Pages leave damaged values out; an export must not.
+    if let Some(store) = source.store.shared()
+        && let Some(place) = store.damaged_place()
+    {
+        let count = store.damaged_values();
+        bail!(
+            "{count} damaged values of the store cannot be exported; repair or remove them, then \
+             export again; one of them is {place}"
+        );
+    }
     let (out, counts) = exporter.writer.end()?;
     let out = out.into_inner().map_err(|error| error.into_error()).context("cannot write")?;
     Ok((out, counts))

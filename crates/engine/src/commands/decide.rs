@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use punctual_core::{FireId, Namespace, Task, TaskId, TaskState, Timestamp};
+use punctual_store::Damage;
 
 use crate::commands::lookup::{FoundTask, Lookup, LookupDepth};
 use crate::commands::queue::{QueuedCommand, QueuedWork};
@@ -87,6 +88,31 @@ impl Owner {
                 }
                 self.decide_next(subject);
             }
+        }
+    }
+
+    /// Refuses the first command about a subject, because a value that it needs is damaged in the
+    /// store. A command of the owner's own does without the value.
+    pub(crate) fn on_damaged(&mut self, subject: Subject, damage: &Damage, now: Timestamp) {
+        let queue = self.commands.queues.get_mut(&subject);
+        let Some(command) = queue.and_then(VecDeque::pop_front) else {
+            return;
+        };
+        match command.into_parts() {
+            (QueuedWork::Caller(_), Some(reply)) => {
+                let requester = Requester { reply: Some(reply), subject: Some(subject) };
+                let error = EngineError::Damaged(damage.to_string().into());
+                self.answer(requester, Err(error));
+            }
+            (QueuedWork::PutBack(fire_id), _) => {
+                self.decide_next(subject);
+                self.fail_unsent(fire_id, now);
+            }
+            (QueuedWork::Adopt(delivery), _) => {
+                self.decide_next(subject);
+                self.adopt_one(&delivery, FoundTask::default(), now);
+            }
+            (QueuedWork::Load | QueuedWork::Caller(_), _) => self.decide_next(subject),
         }
     }
 

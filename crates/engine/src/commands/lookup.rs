@@ -55,29 +55,41 @@ pub struct LookupResult {
 }
 
 impl LookupResult {
-    /// Reads what the store has about all subjects.
+    /// Reads what the store has about all subjects. A damaged value affects only the subject that
+    /// needs it: halves are read apart until it is alone.
     pub async fn read<S: TaskStore>(
         store: &S,
         partition: PartitionId,
         lookups: Vec<Lookup>,
     ) -> Vec<Self> {
-        match FoundTask::read(store, partition, &lookups).await {
-            Ok(found) => {
-                let pairs = lookups.into_iter().zip(found);
-                pairs.map(|(lookup, found)| Self { look: lookup, result: Ok(found) }).collect()
-            }
-            // If one read fails, all lookups of the batch fail.
-            Err(error) => {
-                let copy = |error: &StoreError| match error {
-                    StoreError::Unavailable(cause) => {
-                        StoreError::Unavailable(cause.to_string().into())
-                    }
-                    error => StoreError::Broken(error.to_string()),
-                };
-                let all = lookups.into_iter();
-                all.map(|lookup| Self { look: lookup, result: Err(copy(&error)) }).collect()
+        let mut results = Vec::with_capacity(lookups.len());
+        let mut parts = vec![lookups];
+        while let Some(mut lookups) = parts.pop() {
+            match FoundTask::read(store, partition, &lookups).await {
+                Ok(found) => {
+                    let pairs = lookups.into_iter().zip(found);
+                    results.extend(pairs.map(|(look, found)| Self { look, result: Ok(found) }));
+                }
+                Err(StoreError::Damaged(_)) if lookups.len() > 1 => {
+                    let rest = lookups.split_off(lookups.len() / 2);
+                    parts.extend([rest, lookups]);
+                }
+                // If a read fails otherwise, all lookups that it was for fail.
+                Err(error) => {
+                    let all = lookups.into_iter();
+                    results.extend(all.map(|look| Self { look, result: Err(copy_of(&error)) }));
+                }
             }
         }
+        results
+    }
+}
+
+fn copy_of(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(cause) => StoreError::Unavailable(cause.to_string().into()),
+        StoreError::Damaged(damage) => StoreError::Damaged(damage.clone()),
+        error => StoreError::Broken(error.to_string()),
     }
 }
 

@@ -47,7 +47,8 @@ impl Owner {
             };
             self.reads.close(read);
             let found = match result {
-                Ok(found) => found,
+                Ok(found) => Ok(found),
+                Err(StoreError::Damaged(damage)) => Err(damage),
                 Err(StoreError::Unavailable(_)) => {
                     let Some(lookup) = self.lookup_to_repeat(lookup, now) else {
                         continue;
@@ -66,6 +67,13 @@ impl Owner {
                 self.look_up_again(&lookup.subject);
                 continue;
             }
+            let found = match found {
+                Ok(found) => found,
+                Err(damage) => {
+                    self.on_damaged(lookup.subject, &damage, now);
+                    continue;
+                }
+            };
             let task = found.head.as_ref().map(|head| Scope::Task(head.id));
             let letter = lookup.letter.map(|id| [Scope::Task(id.task), Scope::Letters(id.task)]);
             let mut scopes = task.into_iter().chain(letter.into_iter().flatten());

@@ -47,26 +47,29 @@ impl Owner {
         let Some(id) = self.tenure.next_id(fire_at) else {
             return self.stop_out_of_ids();
         };
-        let version = existing.as_ref().map_or(Version::FIRST, |task| task.version.next());
+        let claim = match self.recall_claim_of_key(&command, existing.as_ref()) {
+            RecalledClaim::Recalled(fire_id) => Some(fire_id),
+            RecalledClaim::Ending => return self.answer(requester, Err(EngineError::Stopped)),
+            RecalledClaim::No => None,
+        };
+        let claimed = claim.and_then(|fire_id| Some(&self.deliveries.claim(fire_id)?.task));
+        let old = existing.as_ref().or(claimed);
+        let version = old.map_or(Version::FIRST, |task| task.version.next());
         let task = Task::new(id, Arc::clone(&command.new_task), now, version);
-        let claim = self.claim_replaced_by(&task, existing.as_ref());
-        if matches!(claim, RecalledClaim::Ending) {
-            return self.answer(requester, Err(EngineError::Stopped));
-        }
+        let scheduled = match old {
+            None => Scheduled::Created(task.clone()),
+            Some(_) => Scheduled::Replaced(task.clone()),
+        };
         let mut decision = Decision::answering(requester);
-        if let RecalledClaim::Recalled(fire_id) = claim {
+        if let Some(fire_id) = claim {
             self.end_recalled_claim(&mut decision, fire_id, FireEnd::Replaced, now);
         }
-        let scheduled = match existing {
-            None => Scheduled::Created(task.clone()),
-            Some(old) => {
-                let old = decision.end_overlapping(old, FireEnd::Replaced, now);
-                let record = FireRecord::of(&old, FireEnd::Replaced, now);
-                decision.change(Change::Settle { record, next: None, was: old.state });
-                decision.effects.push(Effect::Remove(old.id));
-                Scheduled::Replaced(task.clone())
-            }
-        };
+        if let Some(old) = existing {
+            let old = decision.end_overlapping(old, FireEnd::Replaced, now);
+            let record = FireRecord::of(&old, FireEnd::Replaced, now);
+            decision.change(Change::Settle { record, next: None, was: old.state });
+            decision.effects.push(Effect::Remove(old.id));
+        }
         if !self.store_receipt(&mut decision, &command, &task, now) {
             return self.stop_out_of_ids();
         }
@@ -76,11 +79,16 @@ impl Owner {
         self.write(decision);
     }
 
-    /// Recalls the delivery of the claimed task that had the key of a new one.
-    fn claim_replaced_by(&mut self, task: &Task, existing: Option<&Task>) -> RecalledClaim {
-        let definition = &task.definition;
-        match (definition.key.clone(), existing) {
-            (Some(key), None) => {
+    /// Recalls the delivery of the claimed task that has the key of a command, so that the new task
+    /// replaces it. The store has freed the key.
+    fn recall_claim_of_key(
+        &mut self,
+        command: &ScheduleCommand,
+        existing: Option<&Task>,
+    ) -> RecalledClaim {
+        let definition = &command.new_task;
+        match (definition.key.clone(), existing, command.condition) {
+            (Some(key), None, Condition::Always) => {
                 let subject = Subject::Key(definition.namespace.clone(), key);
                 self.deliveries.recall_claim(&subject)
             }

@@ -150,7 +150,9 @@ impl Owner {
                 self.file_postponed(namespace, id, fire_at, version);
             }
             Effect::Remove(id) => self.tasks.remove(id),
-            Effect::SendClaimed { id, next } => self.send_claimed(id, next, now),
+            Effect::SendClaimed { id, next, task_continues } => {
+                self.send_claimed(id, next, task_continues, now);
+            }
             Effect::ReleaseClaim(fire_id) => self.release_claim(fire_id, now),
         }
     }

@@ -145,8 +145,8 @@ pub(crate) enum Effect {
     /// Remove a task that has ended.
     Remove(TaskId),
     /// Send an at-most-once fire whose claim is durable, and file the task before its next fire, if
-    /// it has one.
-    SendClaimed { id: TaskId, next: Option<Box<Task>> },
+    /// it has one. The task may also have ended with fires that were skipped after this one.
+    SendClaimed { id: TaskId, next: Option<Box<Task>>, task_continues: bool },
     /// Remove the claim of a fire whose outcome is durable.
     ReleaseClaim(FireId),
 }

@@ -27,7 +27,8 @@ pub(crate) struct Claims {
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) task: Task,
-    /// The store has the task before its next fire; otherwise it ended with this one.
+    /// The store has the task before its next fire, or ended it with later fires that were skipped;
+    /// otherwise it ended with this one.
     pub(crate) task_continues: bool,
     /// When the attempt was sent.
     pub(crate) fired_at: Timestamp,

@@ -141,6 +141,8 @@ impl Owner {
         let share = self.deliveries.lanes.sent(lane, &task.definition);
         self.tasks.set_lane_share(id, share);
         let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
+        // A series may end with the fires that are skipped after this one.
+        let task_continues = next_step.skipped.is_some() || next_step.next.is_some();
         let task = without_overlapping(task);
         let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task };
         let dead = |next, was| Change::Dead { letter, next, was };
@@ -149,7 +151,7 @@ impl Owner {
             Some(Effect::File(next)) => Some(next),
             _ => None,
         };
-        decision.effects.push(Effect::SendClaimed { id, next });
+        decision.effects.push(Effect::SendClaimed { id, next, task_continues });
         self.write(decision);
     }
 
@@ -172,7 +174,13 @@ impl Owner {
 
     /// Sends a fire whose claim is durable. The store has freed its task, or has it before its next
     /// fire.
-    pub(crate) fn send_claimed(&mut self, id: TaskId, next: Option<Box<Task>>, now: Timestamp) {
+    pub(crate) fn send_claimed(
+        &mut self,
+        id: TaskId,
+        next: Option<Box<Task>>,
+        task_continues: bool,
+        now: Timestamp,
+    ) {
         let Some(loaded) = self.tasks.get(id) else {
             return;
         };
@@ -185,7 +193,7 @@ impl Owner {
         self.deliveries.lanes.handed_out(share, handed_out);
         self.deliveries.outbox.push(delivery);
         self.tasks.remove(id);
-        self.deliveries.claims.insert(task, next.is_some(), now, Some(permit));
+        self.deliveries.claims.insert(task, task_continues, now, Some(permit));
         if let Some(next) = next {
             self.file(*next);
         }

@@ -143,9 +143,7 @@ impl Owner {
                 };
             }
             // The task is before its next fire already, so this one is over.
-            (None, true) => {
-                Outcome::Failed { reason: Reason::new("it was not sent"), retry_in: None }
-            }
+            (None, true) => not_sent(),
         };
         let was = if task_continues { TaskState::Firing } else { TaskState::Dead };
         let change = match end_attempt(task, report.fired_at, outcome, now) {
@@ -162,7 +160,8 @@ impl Owner {
     }
 
     /// Stores the task of a claimed fire again, because it was not sent. If another task was given
-    /// its key since, it ends as if it had been replaced before it fired.
+    /// its key since, it ends as if it had been replaced before it fired. It still counts as dead:
+    /// the other task was answered and counted as a new one.
     pub(crate) fn put_back(
         &mut self,
         fire_id: FireId,
@@ -180,13 +179,27 @@ impl Owner {
             let namespace = task.definition.namespace.clone();
             let record = FireRecord::of(&task, FireEnd::Replaced, now);
             decision.change(Change::DeleteLetter { fire_id, namespace });
-            decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
+            decision.change(Change::Settle { record, next: None, was: TaskState::Firing });
         } else {
             decision.change(Change::Redrive { fire_id, task: task.clone() });
             decision.effects.push(Effect::file(task));
         }
         self.write(decision);
     }
+
+    /// Ends a claimed fire that was not sent as a dead letter, because it is not known whether its
+    /// key was given to another task.
+    pub(crate) fn fail_unsent(&mut self, fire_id: FireId, now: Timestamp) {
+        if let Some(claim) = self.deliveries.claims.get(fire_id).cloned() {
+            let (attempt, fired_at) = (claim.task.attempt_next(), claim.fired_at);
+            let report = Report::of(fire_id, attempt, fired_at, Some(not_sent()));
+            self.settle_claimed(claim, report, now);
+        }
+    }
+}
+
+fn not_sent() -> Outcome {
+    Outcome::Failed { reason: Reason::new("it was not sent"), retry_in: None }
 }
 
 /// What becomes of a fire after an attempt. The task has the attempt among its records.

@@ -42,6 +42,10 @@ pub enum EngineError {
     /// Nothing was done: the store has no space left.
     #[error("the store has no space left {0}")]
     Full(Resource),
+    /// Nothing was done: a value of the task in the store cannot be read. The text names it, for
+    /// the operator.
+    #[error("{0}")]
+    Damaged(Box<str>),
     /// Nothing was done: this owner has stopped, or the store must first get back batches that it
     /// lost. The next owner, or the next try, decides.
     #[error("no broker owns this partition right now; retry")]

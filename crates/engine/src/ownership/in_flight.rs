@@ -42,7 +42,7 @@ pub enum StoredAs {
     Filed,
     /// At most once: as a dead letter with an unknown outcome.
     Claimed {
-        /// The task has a next fire; otherwise it ended with this one.
+        /// The task did not end with this fire.
         task_continues: bool,
         /// The key was given to another task since.
         key_reused: bool,

@@ -24,7 +24,8 @@ impl Owner {
             Ok(Swept { history, dead }) => {
                 tracing::info!(partition = %self.tenure.partition, history, dead, "swept");
             }
-            Err(StoreError::Unavailable(_) | StoreError::Full { .. }) => {}
+            // The store logs what is damaged.
+            Err(StoreError::Unavailable(_) | StoreError::Full { .. } | StoreError::Damaged(_)) => {}
             Err(error) => self.stop(error),
         }
     }

@@ -341,7 +341,9 @@ fn an_unsent_at_most_once_task_whose_key_was_reused_is_not_sent_again() {
         let sent: Vec<_> = fixture.in_flight.iter().map(|delivery| delivery.fire_id.task).collect();
         let want = if successor_is_done { vec![] } else { vec![successor.id] };
         assert_eq!(sent, want);
-        assert_eq!(fixture.counts().dead_letters, 0);
+        let counts = fixture.counts();
+        assert_eq!(counts.dead_letters, 0);
+        assert_eq!(counts.accepted(), 2, "both were answered as created: {counts:?}");
     }
 }
 

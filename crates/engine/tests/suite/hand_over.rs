@@ -216,6 +216,7 @@ fn an_unsent_at_most_once_fire_is_sent_by_the_next_owner_unless_it_was_replaced(
         fixture.report_unsent();
         fixture.advance(secs(1));
         assert_eq!(fixture.in_flight.len(), usize::from(!replaced), "{replaced}");
+        assert_eq!(fixture.counts().accepted(), 1 + i64::from(replaced));
         if replaced {
             assert_eq!(end_of(&fixture, &task), FireEnd::Replaced);
         }

@@ -67,6 +67,30 @@ fn an_interval_task_fires_on_time_however_long_each_fire_takes() {
 }
 
 #[test]
+fn an_at_most_once_series_that_ends_with_skipped_fires_is_counted_once() {
+    for outcome in [Some(Outcome::Acked), Some(failed()), None] {
+        let mut fixture = OwnerFixture::new();
+        let ends_at = Some(START.after(secs(3)));
+        let series = Series { ends_at, ..overlap(Overlap::Skip) };
+        let guarantee = Guarantee::AtMostOnce;
+        fixture.schedule(NewTask { guarantee, ..every(secs(1), series) });
+        // The first fire is sent when the last one is due already: the others are skipped.
+        fixture.set_capacity(0);
+        fixture.advance(secs(4));
+        fixture.set_capacity(1);
+        fixture.advance(millis(10));
+        assert_eq!(nominal(&fixture.sent), [1]);
+        let is_acked = outcome == Some(Outcome::Acked);
+        fixture.report_delivery(0, outcome);
+        fixture.advance(secs(60));
+        assert_eq!(fixture.sent.len(), 1);
+        let counts = fixture.counts();
+        assert_eq!((counts.done, counts.accepted()), (1, 1), "{counts:?}");
+        assert_eq!((counts.dead, counts.dead_letters), (0, i64::from(!is_acked)), "{counts:?}");
+    }
+}
+
+#[test]
 fn fires_may_overlap_and_a_failed_one_is_retried_among_the_others() {
     let mut fixture = OwnerFixture::new();
     let backoff = Backoff::Fixed(millis(2500));

@@ -8,4 +8,5 @@ mod formation;
 mod hand_over;
 mod keys;
 mod same_answer;
+mod store_servers;
 mod timing;

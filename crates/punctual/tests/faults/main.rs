@@ -8,6 +8,7 @@
 
 mod clock;
 mod cluster;
+mod damage;
 mod disk;
 mod kill;
 mod load;

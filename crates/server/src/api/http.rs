@@ -56,7 +56,7 @@ pub(super) fn router(broker: Arc<Broker>) -> Router {
     ))
 )]
 async fn metrics(State(broker): State<Arc<Broker>>) -> impl IntoResponse {
-    broker.store.tell_rewinds();
+    broker.store.tell_losses();
     let gauges = broker.owners.gauges_here(None).await.ok();
     ([(CONTENT_TYPE, PAGE_TYPE)], broker.telemetry.page(gauges, broker.clock.now()))
 }

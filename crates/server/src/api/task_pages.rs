@@ -116,7 +116,8 @@ async fn with_current_states(
         match result.and_then(expect_task) {
             // Only the state changes: the page is ordered by what was read.
             Ok(current) => task.state = current.state,
-            Err(EngineError::NotFound) => ended.push(task.id),
+            // A task that was damaged since is left out like one that was damaged before.
+            Err(EngineError::NotFound | EngineError::Damaged(_)) => ended.push(task.id),
             Err(error) => return Err(error.into()),
         }
     }

@@ -71,6 +71,7 @@ pub(super) struct SharedMetrics {
     forwarded: Family<ForwardedLabels, Counter>,
     calls: Family<CallLabels, Histogram>,
     pub(super) rewound: Counter,
+    pub(super) damaged: Counter,
 }
 
 impl SharedMetrics {
@@ -87,6 +88,7 @@ impl SharedMetrics {
             forwarded: Family::default(),
             calls: Family::new_with_constructor(|| Histogram::new(CALL_BOUNDS)),
             rewound: Counter::default(),
+            damaged: Counter::default(),
         };
         let m = &metrics;
         let epoch = "Epoch under which this broker owns a partition";
@@ -111,6 +113,8 @@ impl SharedMetrics {
         registry.register("store_call_seconds", calls, m.calls.clone());
         let rewound = "How often the shared store has lost acknowledged writes";
         registry.register("store_rewound", rewound, m.rewound.clone());
+        let damaged = "Values of the shared store that cannot be read, each counted once";
+        registry.register("store_damaged_values", damaged, m.damaged.clone());
         metrics
     }
 

@@ -13,7 +13,7 @@ use punctual_core::{
     PartitionId, Task, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::codec::{self, CodecError, Decoded, Interner, Reader};
-use punctual_store::{BatchNo, Counts, Head};
+use punctual_store::{BatchNo, Counts, Head, Position};
 
 /// The size of a task id in bytes.
 pub(crate) const ID_BYTES: usize = 16;
@@ -38,9 +38,40 @@ pub(crate) fn read_id(bytes: &[u8]) -> Decoded<TaskId> {
     Ok(id)
 }
 
+/// Returns the position of an entry of a sorted set, whatever its member and its score are: a read
+/// that starts after it returns the entries behind it. `None` if no task can be behind it.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
+pub(crate) fn position(score: f64, member: &[u8]) -> Option<Position> {
+    // Doubles are exact in this range.
+    let fire_at = Timestamp::try_from_millis(score.max(0.0).ceil() as i128).ok()?;
+    let mut id = [0; ID_BYTES];
+    let known = member.len().min(ID_BYTES);
+    id[..known].copy_from_slice(&member[..known]);
+    match read_id(&id) {
+        // Not the start, from which a read returns this entry again.
+        _ if score < 0.0 => Some(Position { fire_at, id: TaskId::try_from_u128(1).ok()? }),
+        // All tasks that are due at this time are behind the entry.
+        _ if score.fract() != 0.0 => Some(Position::before(fire_at)),
+        Ok(id) => Some(Position { fire_at, id }),
+        // The member is above all ids, so the entry is behind all tasks of its time.
+        Err(_) => {
+            let next = i128::from(fire_at.as_millis()) + 1;
+            Timestamp::try_from_millis(next).ok().map(Position::before)
+        }
+    }
+}
+
 /// Encodes a fire. The bytes sort in the order of fire ids.
 pub(crate) fn fire(fire_id: FireId) -> [u8; FIRE_BYTES] {
     fire_at_time(fire_id.task, fire_id.nominal_at.as_millis())
+}
+
+pub(crate) fn read_fire(bytes: &[u8]) -> Decoded<FireId> {
+    let (task, nominal) = bytes.split_at_checked(ID_BYTES).ok_or(CodecError::Short("fire"))?;
+    let nominal = nominal.try_into().map_err(|_| CodecError::Short("fire"))?;
+    let nominal_at = Timestamp::try_from_millis(u64::from_be_bytes(nominal).into())
+        .map_err(|_| CodecError::Invalid("nominal time"))?;
+    Ok(FireId { task: read_id(task)?, nominal_at })
 }
 
 /// Returns bytes that sort after every fire of a task.
@@ -84,21 +115,13 @@ pub(crate) fn is_ended(value: &[u8]) -> bool {
     value.first() == Some(&ENDED)
 }
 
-pub(crate) fn read_task(
-    id: TaskId,
-    value: &[u8],
-    postponement: Option<&[u8]>,
-    interner: &Interner,
-) -> Decoded<Task> {
+pub(crate) fn read_task(id: TaskId, value: &[u8], interner: &Interner) -> Decoded<Task> {
     let mut reader = Reader::new(value);
     if reader.byte()? != LIVING {
         return Err(CodecError::Invalid("living task"));
     }
     let fire_at = reader.timestamp()?;
-    let task = codec::read_body(id, fire_at, reader.rest(), interner)?;
-    let Some(postponement) = postponement else { return Ok(task) };
-    let Postponement { fire_at, version } = read_postponement(postponement)?;
-    Ok(Task { fire_at, nominal_at: fire_at, version, ..task })
+    codec::read_body(id, fire_at, reader.rest(), interner)
 }
 
 /// A postponement of a task, stored apart from its body.
@@ -108,12 +131,24 @@ pub(crate) struct Postponement {
     pub(crate) version: Version,
 }
 
+impl Postponement {
+    pub(crate) fn of_task(self, task: Task) -> Task {
+        let Self { fire_at, version } = self;
+        Task { fire_at, nominal_at: fire_at, version, ..task }
+    }
+
+    pub(crate) fn of_head(self, head: Head) -> Head {
+        let Self { fire_at, version } = self;
+        Head { fire_at, nominal_at: fire_at, version, ..head }
+    }
+}
+
 pub(crate) fn put_postponement(out: &mut Vec<u8>, postponement: Postponement) {
     codec::put_timestamp(out, postponement.fire_at);
     codec::put_varint(out, postponement.version.get());
 }
 
-fn read_postponement(bytes: &[u8]) -> Decoded<Postponement> {
+pub(crate) fn read_postponement(bytes: &[u8]) -> Decoded<Postponement> {
     let mut reader = Reader::new(bytes);
     let postponement =
         Postponement { fire_at: reader.timestamp()?, version: Version::new(reader.varint()?) };
@@ -135,12 +170,13 @@ pub(crate) fn put_head(out: &mut Vec<u8>, head: &Head) {
     codec::put_head(out, head);
 }
 
-pub(crate) fn read_head(value: &[u8], postponement: Option<&[u8]>) -> Decoded<Head> {
-    let (_, bytes) = value.split_at_checked(ID_BYTES).ok_or(CodecError::Short("name"))?;
+pub(crate) fn read_head(value: &[u8]) -> Decoded<Head> {
+    let (id, bytes) = value.split_at_checked(ID_BYTES).ok_or(CodecError::Short("name"))?;
     let head = codec::read_head(bytes)?;
-    let Some(postponement) = postponement else { return Ok(head) };
-    let Postponement { fire_at, version } = read_postponement(postponement)?;
-    Ok(Head { fire_at, nominal_at: fire_at, version, ..head })
+    if read_id(id)? != head.id {
+        return Err(CodecError::Invalid("id of the name"));
+    }
+    Ok(head)
 }
 
 /// Writes the member of a dead letter in the sorted sets.
@@ -290,6 +326,28 @@ pub(crate) fn read_assignment(bytes: &[u8]) -> Decoded<Assignment> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_read_that_starts_after_any_entry_passes_it_and_no_task_behind_it() {
+        let at = |millis: u64| Timestamp::from_millis(millis);
+        let id = TaskId::floor(at(5));
+        let plain = Position { fire_at: at(7), id };
+        let short = Position { fire_at: at(7), id: TaskId::floor(Timestamp::EPOCH) };
+        let first = Position { fire_at: at(0), id: TaskId::try_from_u128(1).unwrap() };
+        for (score, member, want) in [
+            (7.0, &super::id(id)[..], Some(plain)),
+            (7.0, &[&super::id(id)[..], b"more"].concat(), Some(plain)),
+            (7.0, b"", Some(short)),
+            (7.0, &[0xff; ID_BYTES], Some(Position::before(at(8)))),
+            (6.5, &super::id(id), Some(Position::before(at(7)))),
+            (-3.0, &super::id(id), Some(first)),
+            (f64::NEG_INFINITY, b"", Some(first)),
+            (f64::INFINITY, &super::id(id), None),
+            (1e300, &super::id(id), None),
+        ] {
+            assert_eq!(position(score, member), want, "{score} {member:?}");
+        }
+    }
 
     #[test]
     fn damaged_heartbeats_and_assignments_are_refused_and_nothing_panics() {

@@ -3,21 +3,37 @@
 -- KEYS 1 own
 -- ARGV 1 broker  2 ttl in milliseconds  3 until, by the broker's clock  4 token
 --      5 the smallest epoch to grant  6 the largest epoch that exists
--- Returns {0, epoch} acquired · {1, epoch} another broker holds it · {2, epoch} no epoch is left
+--      7 '1' if epochs are part of task ids, so that none may be granted twice; else '0'
+-- Returns {0, epoch, 1 if the last epoch could not be read, else 0} acquired
+--         {1, epoch} another broker holds it · {2, epoch} no epoch is left
+--         {3} the last epoch cannot be read, the broker has seen none, and ARGV 7 is '1'
 --
 -- The ttl counts by the clock of Redis. Epochs only grow: the new one is larger than the last, and
 -- at least ARGV 5, because the broker has seen larger ones if Redis has lost some.
 
+-- By how much an epoch exceeds the largest that the broker has seen if the last one cannot be read:
+-- more than other brokers can have acquired since.
+local UNSEEN_MAX = 1000
+
 local own = redis.call('HMGET', KEYS[1], 'epoch', 'broker', 'expires')
-local epoch = tonumber(own[1] or '0')
+local last = own[1] or '0'
+local epoch = string.match(last, '^%d+$') and tonumber(last)
+local readable = epoch and epoch <= tonumber(ARGV[6])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if own[2] and own[2] ~= ARGV[1] and now < tonumber(own[3] or '0') then
-  return {1, tostring(epoch)}
+if own[2] and own[2] ~= ARGV[1] and now < (tonumber(own[3] or '0') or 0) then
+  return {1, readable and last or '0'}
 end
-local next = math.max(epoch + 1, tonumber(ARGV[5]))
+local next = tonumber(ARGV[5])
+if readable then
+  next = math.max(epoch + 1, next)
+elseif next > 1 or ARGV[7] == '0' then
+  next = next + UNSEEN_MAX
+else
+  return {3}
+end
 if next > tonumber(ARGV[6]) then
-  return {2, tostring(epoch)}
+  return {2, readable and last or '0'}
 end
 local granted = string.format('%d', next)
 -- Removes first: without free memory, Redis accepts removals, and lets a script that has written
@@ -26,4 +42,4 @@ local granted = string.format('%d', next)
 redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'epoch', granted, 'broker', ARGV[1], 'until', ARGV[3],
   'token', ARGV[4], 'batch', '0', 'expires', string.format('%d', now + tonumber(ARGV[2])))
-return {0, granted}
+return {0, granted, readable and 0 or 1}

@@ -29,7 +29,8 @@
 --        fires            (0, fire): those of them that the id of the task does not lead to
 --        ages             (ended_at, piece)
 --        counts           (field, by how much it moves)
--- Returns {0} made · {1} was made before · {2, epoch} another broker owns the partition
+-- Returns {0, fields ...} made, but these counts could not be moved
+--         {1} was made before · {2, epoch} another broker owns the partition
 --         {3, number} the last batch is this one, so ARGV 3 is not the next
 --
 -- The script does not decode values; it decides by numbers, ids and names. The value of a task
@@ -220,7 +221,12 @@ run('ZADD', KEYS[11], first, last)
 first, last = section()
 run('ZADD', KEYS[12], first, last)
 first, last = section()
+local made = {0}
 for i = first, last, 2 do
-  redis.call('HINCRBY', KEYS[13], ARGV[i], ARGV[i + 1])
+  -- A count that is no number, or too large, stays as it is: the batch must not end half-way.
+  local moved = redis.pcall('HINCRBY', KEYS[13], ARGV[i], ARGV[i + 1])
+  if type(moved) == 'table' then
+    made[#made + 1] = ARGV[i]
+  end
 end
-return {0}
+return made

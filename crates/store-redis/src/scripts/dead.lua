@@ -3,7 +3,7 @@
 -- KEYS 1 dead  2 letters
 -- ARGV 1 first and  2 last member, as ZRANGEBYLEX expects them
 --      3 the largest number of letters  4 the size in bytes at which to stop
--- Returns {1 if there are more, else 0; fires; letters}
+-- Returns {1 if there are more, else 0; members; letters}
 
 local limit = tonumber(ARGV[3])
 local members = redis.call('ZRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, limit + 1)
@@ -12,7 +12,7 @@ if #members > limit then
   more = 1
   members[#members] = nil
 end
-local fires, letters = {}, {}
+local given, letters = {}, {}
 local bytes = 0
 for i = 1, #members do
   if i > 1 and bytes >= tonumber(ARGV[4]) then
@@ -20,8 +20,8 @@ for i = 1, #members do
     break
   end
   -- The fire is the last 24 bytes of the member.
-  fires[i] = string.sub(members[i], -24)
-  letters[i] = redis.call('HGET', KEYS[2], fires[i])
+  given[i] = members[i]
+  letters[i] = redis.call('HGET', KEYS[2], string.sub(members[i], -24))
   bytes = bytes + #(letters[i] or '')
 end
-return {more, fires, letters}
+return {more, given, letters}

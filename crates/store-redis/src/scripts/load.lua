@@ -1,11 +1,12 @@
 -- load: returns living tasks after a position, in order, of one or of two sorted sets.
 --
 -- KEYS 1 tasks  2 late  3 due  4 paused, if its tasks are wanted too
--- ARGV 1 fire_at of the position  2 id of the position
+-- ARGV 1 fire_at of the position, or '-inf' for the start  2 id of the position
 --      3 the fire_at before which tasks are returned, or '+inf'
 --      4 the largest number of tasks of each set  5 the size in bytes at which to stop
--- Returns for each set {1 if there are more, else 0; ids; values; postponements}; values and
--- postponements are in the order of the ids; the list of postponements is empty if there are none
+-- Returns for each set {1 if there are more, else 0; ids; times; values; postponements}; times,
+-- values and postponements are in the order of the ids; the list of postponements is empty if there
+-- are none
 
 -- The number of tasks whose values are read at once: of the largest tasks, some megabytes.
 local STEP = 32
@@ -47,10 +48,13 @@ local any_late = redis.call('EXISTS', KEYS[2]) == 1
 for set = 3, #KEYS do
   local from = rank_after(KEYS[set])
   local stop = redis.call('ZCOUNT', KEYS[set], '-inf', until_score)
-  local ids, values, lates = {}, {}, {}
+  local ids, times, values, lates = {}, {}, {}, {}
   local count = math.min(stop - from, tonumber(ARGV[4]))
   if count > 0 then
-    ids = redis.call('ZRANGE', KEYS[set], from, from + count - 1)
+    local scored = redis.call('ZRANGE', KEYS[set], from, from + count - 1, 'WITHSCORES')
+    for i = 1, #scored / 2 do
+      ids[i], times[i] = scored[2 * i - 1], scored[2 * i]
+    end
   end
   local given = 0
   while given < #ids and (given == 0 or bytes < tonumber(ARGV[5])) do
@@ -69,12 +73,12 @@ for set = 3, #KEYS do
     given = last
   end
   for i = #ids, given + 1, -1 do
-    ids[i] = nil
+    ids[i], times[i] = nil, nil
   end
   local more = 0
   if stop - from > given then
     more = 1
   end
-  answer[#answer + 1] = {more, ids, values, lates}
+  answer[#answer + 1] = {more, ids, times, values, lates}
 end
 return answer

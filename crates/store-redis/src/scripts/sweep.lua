@@ -6,7 +6,8 @@
 --      5 bytes of history to delete whatever their age
 --      6 the largest number of pieces of history  7 the largest number of dead letters
 --      8 the field of the size of history
--- Returns {0, records deleted, letters deleted} · {2, epoch} another broker owns the partition
+-- Returns {0, records deleted, letters deleted, {damaged field or member of a key, key, ...}}
+--         {2, epoch} another broker owns the partition
 
 local own = redis.call('HMGET', KEYS[1], 'epoch', 'token')
 if own[1] ~= ARGV[1] or (ARGV[2] ~= '' and own[2] ~= ARGV[2]) then
@@ -19,6 +20,25 @@ local function number(text, first, last)
     sum = sum * 256 + string.byte(text, i)
   end
   return sum
+end
+
+local damaged = {}
+local function report(key, field)
+  damaged[#damaged + 1] = field
+  damaged[#damaged + 1] = key
+end
+
+-- Moves a count. One that is no number stays as it is.
+local function move(field, by)
+  if type(redis.pcall('HINCRBY', KEYS[8], field, by)) == 'table' then
+    report(KEYS[8], field)
+  end
+end
+
+-- Moves a member that cannot be read behind all others, where it is in the way of none.
+local function put_last(key, member)
+  redis.call('ZADD', key, '+inf', member)
+  report(key, member)
 end
 
 local function is_past(record, skip, ended_at)
@@ -60,7 +80,7 @@ local function delete(piece, ended_at)
   end
   redis.call('ZREM', KEYS[4], piece)
   local size = number(piece, 15, 18)
-  redis.call('HINCRBY', KEYS[8], ARGV[8], -size)
+  move(ARGV[8], -size)
   return count, size
 end
 
@@ -72,23 +92,35 @@ for i = 1, #oldest, 2 do
   if not past and freed >= tonumber(ARGV[5]) then
     break
   end
-  local deleted, size = delete(oldest[i], ended_at)
-  records = records + deleted
-  freed = freed + size
+  -- A header of 18 bytes, then fires of 24.
+  if #oldest[i] < 18 or (#oldest[i] - 18) % 24 ~= 0 then
+    put_last(KEYS[4], oldest[i])
+  else
+    local deleted, size = delete(oldest[i], ended_at)
+    records = records + deleted
+    freed = freed + size
+  end
 end
 
 local letters = 0
 if ARGV[4] ~= '-inf' then
   local limit = tonumber(ARGV[7])
   local members = redis.call('ZRANGEBYSCORE', KEYS[7], '-inf', ARGV[4], 'LIMIT', 0, limit)
+  local past = {}
   for _, member in ipairs(members) do
-    redis.call('HDEL', KEYS[5], string.sub(member, -24))
-    redis.call('HINCRBY', KEYS[8], string.sub(member, 1, -25) .. 'l', -1)
+    -- A namespace, a zero and a fire of 24 bytes.
+    if #member > 25 and string.byte(member, -25) == 0 then
+      past[#past + 1] = member
+      redis.call('HDEL', KEYS[5], string.sub(member, -24))
+      move(string.sub(member, 1, -25) .. 'l', -1)
+    else
+      put_last(KEYS[7], member)
+    end
   end
-  if #members > 0 then
-    redis.call('ZREM', KEYS[6], unpack(members))
-    redis.call('ZREM', KEYS[7], unpack(members))
+  if #past > 0 then
+    redis.call('ZREM', KEYS[6], unpack(past))
+    redis.call('ZREM', KEYS[7], unpack(past))
   end
-  letters = #members
+  letters = #past
 end
-return {0, records, letters}
+return {0, records, letters, damaged}

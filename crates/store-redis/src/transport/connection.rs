@@ -17,8 +17,8 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind,
-    TlsCertificates, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, Pipeline, RedisError,
+    ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::sync::Mutex;
 
@@ -111,6 +111,17 @@ impl RedisAddress {
         let RedisOptions { connect_timeout, timeout, .. } = *options;
         let first = AtomicUsize::new(0);
         Ok(Self { kind, clients, first, cluster, connect_timeout, timeout })
+    }
+
+    /// Returns host and port of the servers of the options.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (&str, u16)> {
+        let addresses = self.clients.iter().map(|client| client.get_connection_info().addr());
+        addresses.filter_map(|address| match address {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some((host.as_str(), *port))
+            }
+            _ => None,
+        })
     }
 
     async fn connect(&self) -> Result<OpenConnection, StoreError> {

@@ -3,13 +3,7 @@
 //! Each function returns the expected shape or [`StoreError::Broken`]. Nothing here panics.
 
 use punctual_store::StoreError;
-use punctual_store::codec::CodecError;
 use redis::Value;
-
-/// Returns the error for a value in Redis that cannot be decoded.
-pub(crate) fn damaged(what: &str) -> impl Fn(CodecError) -> StoreError + '_ {
-    move |error| StoreError::Broken(format!("{what} in Redis cannot be decoded: {error}"))
-}
 
 /// Returns the error for a reply of another shape.
 pub(crate) fn unexpected(what: &str) -> StoreError {
@@ -33,6 +27,10 @@ pub(crate) fn integer(value: &Value) -> Result<i64, StoreError> {
         Value::Int(number) => Ok(*number),
         other => text(other)?.parse().map_err(|_| unexpected("a number")),
     }
+}
+
+pub(crate) fn float(value: &Value) -> Result<f64, StoreError> {
+    text(value)?.parse().map_err(|_| unexpected("a number"))
 }
 
 pub(crate) fn text(value: &Value) -> Result<&str, StoreError> {
@@ -73,6 +71,8 @@ mod tests {
         assert!(integer(&bulk(b"12x")).is_err());
         assert!(integer(&Value::Nil).is_err());
         assert_eq!(integer(&bulk(b"-12")).unwrap(), -12);
+        assert!(float(&bulk(b"x")).is_err());
+        assert_eq!(float(&bulk(b"-inf")).unwrap(), f64::NEG_INFINITY);
         assert!(text(&bulk(&[0xff])).is_err());
         assert!(bytes(Value::Nil).is_err());
         assert_eq!(optional_bytes(Value::Nil).unwrap(), None);

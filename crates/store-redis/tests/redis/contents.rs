@@ -1,8 +1,12 @@
-//! Details of what the store keeps: history, settled claims, and foreign bytes.
+//! Details of what the store keeps: history, settled claims, and damaged values.
+
+use std::time::Duration;
 
 use punctual_core::{FireEnd, FireRecord, Seat, TaskState};
 use punctual_store::conformance::fixtures::{at, die, next_fire, settle, shop};
-use punctual_store::{Change, Head, LeaseStore, Retention, StoreError, TaskStore};
+use punctual_store::{
+    Change, Filter, Head, LeaseStore, Position, Retention, StoreError, Swept, TaskStore,
+};
 use punctual_store_redis::keys;
 use punctual_test_support::redis::RedisServer;
 
@@ -62,29 +66,98 @@ async fn the_sweep_deletes_the_oldest_history_beyond_the_limit() {
     assert_eq!(writer.counts().await.done, 1000);
 }
 
+/// Returns the place of the damage that a read found.
+fn damaged<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
+    match result {
+        Err(StoreError::Damaged(damage)) => damage.place,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test]
-async fn foreign_data_in_redis_is_an_error_and_not_a_panic() {
+async fn a_damaged_task_is_left_out_of_pages_and_named_by_other_reads() {
+    let server = RedisServer::start(&[]);
+    let settings = options(vec![server.url()]);
+    let mut writer = TestWriter::open(settings.clone(), P).await;
+    writer.put(5_000).await;
+    let keys = keys::PartitionKeys::new(&settings.cluster, P);
+    // More in a row than one page reads, at the beginning and in the middle.
+    let overwrite = "for _, rank in ipairs({0, 2600}) do \
+                     for _, id in ipairs(redis.call('ZRANGE', KEYS[2], rank, rank + 2199)) do \
+                     redis.call('HSET', KEYS[1], id, 'x') end end";
+    server.cli(&["EVAL", overwrite, "2", &keys.tasks, &keys.due]);
+    let whole: Vec<_> = (2200..2600).chain(4800..5000).map(|at| writer.open[at].id).collect();
+    assert_eq!(writer.loaded().await.expect("Redis answers"), whole);
+    let few = writer.store.load(P, Position::START, at(1_000_000), 450).await;
+    let few: Vec<_> = few.expect("Redis answers").iter().map(|task| task.id).collect();
+    assert_eq!(few, whole[..450], "a page is full unless there are no more");
+    assert_eq!(writer.store.damaged_values(), 4_400);
+    let (mut listed, mut after) = (Vec::new(), Position::START);
+    loop {
+        let page = writer.store.list(P, &Filter::all(shop()), after, 100).await;
+        let page = page.expect("Redis answers");
+        listed.extend(page.items.iter().map(|task| task.id));
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    assert_eq!(listed, whole);
+    let [damaged_id, whole_id] = [writer.open[0].id, whole[0]];
+    assert!(damaged(writer.store.get(P, &[whole_id, damaged_id]).await).contains(&keys.tasks));
+    assert!(writer.store.get(P, &[whole_id]).await.is_ok());
+    // A change replaces the value.
+    writer.settle(1).await;
+    assert_eq!(writer.store.get(P, &[damaged_id]).await.expect("it has ended"), [None]);
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_named() {
     let server = RedisServer::start(&[]);
     let settings = options(vec![server.url()]);
     let mut writer = TestWriter::open(settings.clone(), P).await;
     writer.put(3).await;
     let keys = keys::PartitionKeys::new(&settings.cluster, P);
-    let ids = server.cli(&["ZRANGE", &keys.due, "0", "0"]);
-    assert!(!ids.is_empty());
-    // Bodies that cannot be decoded, an index without bodies, and a key of another type.
-    let overwrite = "for _, id in ipairs(redis.call('HKEYS', KEYS[1])) do \
-                     redis.call('HSET', KEYS[1], id, 'x') end";
-    server.cli(&["EVAL", overwrite, "1", &keys.tasks]);
-    assert!(matches!(writer.loaded().await, Err(StoreError::Broken(_))));
-    let id = writer.open[0].id;
-    assert!(matches!(writer.store.get(P, &[id]).await, Err(StoreError::Broken(_))));
     server.cli(&["DEL", &keys.tasks]);
-    assert!(matches!(writer.loaded().await, Err(StoreError::Broken(_))));
+    assert_eq!(writer.loaded().await.expect("tasks without values are left out"), []);
     server.cli(&["SET", &keys.tasks, "x"]);
-    assert!(matches!(writer.loaded().await, Err(StoreError::Broken(_))));
+    let place = format!("key {}", keys.tasks);
+    assert_eq!(damaged(writer.loaded().await), place);
+    assert_eq!(damaged(writer.store.get(P, &[writer.open[0].id]).await), place);
     let tasks = writer.tasks(1);
-    assert!(matches!(writer.send(put(&tasks)).await, Err(StoreError::Broken(_))));
+    assert_eq!(damaged(writer.send(put(&tasks)).await), place);
     server.cli(&["HSET", &keys.own, "epoch", "many"]);
     let holder = writer.store.holder(Seat::Partition(P)).await;
-    assert!(matches!(holder, Err(StoreError::Broken(_))), "{holder:?}");
+    assert_eq!(damaged(holder), format!("key {}, field \"epoch\"", keys.own));
+}
+
+#[tokio::test]
+async fn a_sweep_passes_over_what_it_cannot_read() {
+    let server = RedisServer::start(&[]);
+    let settings = options(vec![server.url()]);
+    let mut writer = TestWriter::open(settings.clone(), P).await;
+    let tasks = writer.tasks(3);
+    writer.apply(put(&tasks)).await;
+    writer.apply(vec![settle(&tasks[0], FireEnd::Done, at(1)), die(&tasks[1], at(1), None)]).await;
+    let keys = keys::PartitionKeys::new(&settings.cluster, P);
+    // As many as a sweep reads at once.
+    for member in 0..10 {
+        server.cli(&["ZADD", &keys.ages, "0", &format!("piece {member}")]);
+    }
+    server.cli(&["ZADD", &keys.dead_ages, "0", "short"]);
+    server.cli(&["HSET", &keys.counts, "shop", "x"]);
+    let overwrite = "redis.call('HSET', KEYS[1], '\\0history', 'x') \
+                     redis.call('HSET', KEYS[1], 'shop\\0l', 'x')";
+    server.cli(&["EVAL", overwrite, "1", &keys.counts]);
+    let short = Duration::from_secs(1);
+    let retention = Retention { history_age: short, dead_age: short, ..Retention::default() };
+    let mut swept = Swept::default();
+    for _ in 0..2 {
+        let more = writer.store.sweep(P, writer.epoch, retention, at(100)).await;
+        let more = more.expect("the writer owns the partition");
+        swept = Swept { history: swept.history + more.history, dead: swept.dead + more.dead };
+    }
+    assert_eq!((swept.history, swept.dead), (2, 1));
+    assert_eq!(writer.store.damaged_values(), 10 + 1 + 2);
+    assert_eq!(server.cli(&["ZCARD", &keys.ages]).trim(), "10", "they stay for an operator");
 }

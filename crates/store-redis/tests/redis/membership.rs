@@ -25,7 +25,7 @@ fn a_malformed_secret_is_refused() {
         let subject = RedisSubject::cluster();
         let store = subject.open().await;
         subject.set(&keys::meta(subject.name()), "secret", "1234").await;
-        assert!(matches!(store.secret().await, Err(StoreError::Broken(_))));
+        assert!(matches!(store.secret().await, Err(StoreError::Damaged(_))));
     });
 }
 

@@ -71,6 +71,24 @@ impl RedisCluster {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
+    /// Starts a server that joins the Cluster, without slots.
+    pub fn join(&self) -> RedisServer {
+        let joined = RedisServer::start_at(Ipv4Addr::LOCALHOST.into(), free_port(), &SETTINGS);
+        let port = joined.port.to_string();
+        self.servers[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+        joined
+    }
+
+    /// Removes a server that has joined.
+    pub fn forget(&self, joined: &RedisServer) {
+        let id = joined.cli(&["CLUSTER", "MYID"]);
+        // It must not be introduced again by its own messages.
+        joined.cli(&["CLUSTER", "RESET", "HARD"]);
+        for server in &self.servers {
+            server.cli(&["CLUSTER", "FORGET", id.trim()]);
+        }
+    }
+
     /// Returns the server that takes the writes of a key now.
     pub fn serving(&self, key: &str) -> usize {
         self.find(|server| {

@@ -5,6 +5,7 @@
 //! brokers and stores are always forbidden: a task must not be able to reach the infrastructure
 //! that runs it. `dial` checks every address just before it connects to that address.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -43,14 +44,8 @@ pub(crate) enum Forbidden {
 pub(crate) struct Guard {
     reach: Reach,
     own: SocketAddr,
-    /// Addresses of the shared store and of the other brokers.
-    barred: Arc<RwLock<Barred>>,
-}
-
-#[derive(Debug, Default)]
-struct Barred {
-    stores: Vec<SocketAddr>,
-    brokers: Vec<SocketAddr>,
+    /// Effective addresses of the shared store and of the other brokers.
+    barred: Arc<RwLock<HashSet<SocketAddr>>>,
 }
 
 /// Services that give secrets to any caller on the right machine. Some are in ranges that are
@@ -120,14 +115,12 @@ impl Guard {
         Self { reach, own, barred: Arc::default() }
     }
 
-    /// Forbids the addresses of the store, which could be used to change everything.
-    pub(crate) fn bar_stores(&self, addresses: Vec<SocketAddr>) {
-        self.barred.write().unwrap_or_else(PoisonError::into_inner).stores = addresses;
-    }
-
-    /// Forbids the addresses of the other brokers, and allows those that were set before.
-    pub(crate) fn bar_brokers(&self, addresses: Vec<SocketAddr>) {
-        self.barred.write().unwrap_or_else(PoisonError::into_inner).brokers = addresses;
+    /// Forbids the addresses of the other brokers and of the store, which could be used to change
+    /// everything, and allows those that were forbidden by an earlier call.
+    pub(crate) fn bar(&self, addresses: impl Iterator<Item = SocketAddr>) {
+        let effective = |it: SocketAddr| SocketAddr::new(effective_ip(it.ip()), it.port());
+        let addresses = addresses.map(effective).collect();
+        *self.barred.write().unwrap_or_else(PoisonError::into_inner) = addresses;
     }
 
     /// Checks whether a webhook may connect to an address.
@@ -138,8 +131,7 @@ impl Guard {
             return Err(Forbidden::Own(ip));
         }
         let barred = self.barred.read().unwrap_or_else(PoisonError::into_inner);
-        let is_it = |at: &SocketAddr| at.port() == address.port() && effective_ip(at.ip()) == ip;
-        if barred.stores.iter().chain(&barred.brokers).any(is_it) {
+        if barred.contains(&SocketAddr::new(ip, address.port())) {
             return Err(Forbidden::Ours(ip));
         }
         Ok(())
@@ -239,9 +231,8 @@ mod tests {
     #[test]
     fn the_store_and_other_brokers_are_never_called() {
         let guard = Guard::new(Reach::Private, "127.0.0.1:7400".parse().unwrap());
-        guard
-            .bar_stores(vec!["127.0.0.1:6379".parse().unwrap(), "[fd00::1]:6379".parse().unwrap()]);
-        guard.bar_brokers(vec!["10.0.0.2:7400".parse().unwrap()]);
+        let barred = ["127.0.0.1:6379", "[fd00::1]:6379", "10.0.0.2:7400"];
+        guard.bar(barred.iter().map(|address| address.parse().unwrap()));
         for (address, fine) in [
             ("127.0.0.1:6379", false),
             ("[::ffff:127.0.0.1]:6379", false),
@@ -253,7 +244,7 @@ mod tests {
         ] {
             assert_eq!(guard.check(address.parse().unwrap()).is_ok(), fine, "{address}");
         }
-        guard.bar_brokers(vec![]);
+        guard.bar(std::iter::empty());
         assert!(guard.check("10.0.0.2:7400".parse().unwrap()).is_ok());
     }
 

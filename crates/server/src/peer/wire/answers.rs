@@ -38,6 +38,7 @@ const STOPPED: u8 = 45;
 const LOST: u8 = 46;
 const AWAY: u8 = 47;
 const FULL_MEMORY: u8 = 48;
+const DAMAGED: u8 = 49;
 
 type Answered = std::result::Result<Reply, EngineError>;
 
@@ -93,6 +94,10 @@ fn put_error(out: &mut Vec<u8>, error: &EngineError) {
         EngineError::Busy => out.push(BUSY),
         EngineError::Full(Resource::Disk) => out.push(FULL_DISK),
         EngineError::Full(Resource::Memory) => out.push(FULL_MEMORY),
+        EngineError::Damaged(damage) => {
+            out.push(DAMAGED);
+            put_bytes(out, damage.as_bytes());
+        }
         EngineError::Stopped => out.push(STOPPED),
         EngineError::Lost => out.push(LOST),
         EngineError::StoreUnavailable => out.push(AWAY),
@@ -132,6 +137,7 @@ fn read_error(code: u8, reader: &mut Reader<'_>, interner: &Interner) -> Decoded
         BUSY => EngineError::Busy,
         FULL_DISK => EngineError::Full(Resource::Disk),
         FULL_MEMORY => EngineError::Full(Resource::Memory),
+        DAMAGED => EngineError::Damaged(reader.text()?.into()),
         STOPPED => EngineError::Stopped,
         AWAY => EngineError::StoreUnavailable,
         LOST => EngineError::Lost,

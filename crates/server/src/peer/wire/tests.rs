@@ -146,6 +146,7 @@ fn answers() -> punctual_engine::Replies {
         EngineError::Paused,
         EngineError::NotAWatch,
         EngineError::NotTouchable,
+        EngineError::Damaged("the task is damaged".into()),
         EngineError::NeverFires,
         EngineError::Busy,
         EngineError::Full(Resource::Disk),
