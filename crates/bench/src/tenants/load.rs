@@ -1,0 +1,223 @@
+//! A hostile load at work: its threads, what it knows of the broker, and what it has done.
+//!
+//! A load runs on threads of its own with a low priority. In earnest it would come from other
+//! machines; here it must not take the processor from the broker and from the quiet namespace.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use punctual_proto::v1::{NewTask, ScheduleBatch, schedule_result};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::TenantScale;
+use super::loads::{LoadSetup, TenantLoad};
+use crate::clock::{BenchTimer, pause};
+use crate::connection::{channel, tasks};
+
+pub(crate) const NAMESPACE: &str = "hostile";
+/// The nice value of the threads of a load.
+const NICE: i32 = 10;
+/// Threads of a load.
+const THREADS: usize = 2;
+/// Tasks in a batch, connections that send batches, and how long they try.
+const BATCH: u64 = 1000;
+const SENDERS: u64 = 4;
+const FILL_MAX: Duration = Duration::from_secs(60);
+/// The pause before something that failed is tried again, in milliseconds.
+const REPEAT_MS: u64 = 50;
+/// How long an event may take that shows that a load does its harm.
+const EVENT_MAX: Duration = Duration::from_secs(30);
+
+/// A load that runs until it is stopped or dropped.
+#[derive(Debug)]
+pub(crate) struct RunningLoad {
+    runtime: Option<Runtime>,
+    work: JoinHandle<anyhow::Result<()>>,
+    context: LoadContext,
+}
+
+/// What a load works with. Clones share the counts.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadContext {
+    /// `HOST:PORT` of the broker.
+    pub(crate) address: String,
+    pub(crate) scale: TenantScale,
+    /// All tasks are in the first of so many partitions; in any if there is none.
+    pub(crate) partitions: Option<u16>,
+    /// Questions to the name server that were delayed, in the row that has one.
+    pub(crate) questions: Option<Arc<AtomicU64>>,
+    counts: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+    established: Arc<Notify>,
+}
+
+impl RunningLoad {
+    pub(crate) fn start(
+        load: TenantLoad,
+        setup: &LoadSetup,
+        scale: TenantScale,
+        address: &str,
+    ) -> anyhow::Result<Self> {
+        let mut runtime = Builder::new_multi_thread();
+        runtime.worker_threads(THREADS).enable_all().on_thread_start(lower_priority);
+        let runtime = runtime.build().context("cannot start the threads of the load")?;
+        let context = LoadContext {
+            address: address.to_owned(),
+            scale,
+            partitions: setup.quiet.partitions,
+            questions: setup.names.as_ref().map(|names| names.delayed()),
+            counts: Arc::default(),
+            established: Arc::default(),
+        };
+        let own = context.clone();
+        let work = runtime.spawn(async move { load.run(&own).await });
+        Ok(Self { runtime: Some(runtime), work, context })
+    }
+
+    /// Waits until the load does its harm.
+    pub(crate) async fn wait_until_established(&mut self, max: Duration) -> anyhow::Result<()> {
+        tokio::select! {
+            () = self.context.established.notified() => Ok(()),
+            ended = &mut self.work => {
+                ended.context("the load panicked")?.context("the load failed")?;
+                bail!("the load ended before it was measured");
+            }
+            () = pause_for(max) => bail!("the load was not established within {max:?}"),
+        }
+    }
+
+    /// Ends the load. Returns what it did.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<BTreeMap<&'static str, u64>> {
+        if self.work.is_finished() {
+            (&mut self.work).await.context("the load panicked")?.context("the load failed")?;
+            bail!("the load ended while it was measured");
+        }
+        Ok(self.context.counts())
+    }
+}
+
+impl Drop for RunningLoad {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl LoadContext {
+    /// Says that the load does its harm from now on.
+    pub(crate) fn establish(&self) {
+        self.established.notify_one();
+    }
+
+    pub(crate) fn add(&self, what: &'static str, count: u64) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(what).or_default() += count;
+    }
+
+    pub(crate) fn count(&self, what: &'static str) -> u64 {
+        self.counts().get(what).copied().unwrap_or_default()
+    }
+
+    fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until this has happened so often.
+    pub(crate) async fn wait_for(&self, what: &'static str, count: u64) -> anyhow::Result<()> {
+        let timer = BenchTimer::start();
+        while self.count(what) < count {
+            let so_far = self.count(what);
+            ensure!(timer.elapsed() < EVENT_MAX, "{so_far} of {count} {what} in {EVENT_MAX:?}");
+            pause(10).await;
+        }
+        Ok(())
+    }
+
+    /// Returns a size of this load, divided in a quick run.
+    pub(crate) const fn sized(&self, full: u64) -> u64 {
+        full / self.scale.divisor
+    }
+
+    /// Runs `count` copies of a loop. Each begins again after an end or an error.
+    pub(crate) fn repeat<F, Fut>(&self, loops: &mut JoinSet<()>, count: u64, body: F)
+    where
+        F: Fn(LoadContext, u64) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send,
+    {
+        for number in 0..count {
+            let (context, body) = (self.clone(), body.clone());
+            loops.spawn(async move {
+                loop {
+                    if let Err(error) = body(context.clone(), number).await {
+                        tracing::debug!(%error, "load failed");
+                        context.add("errors", 1);
+                    }
+                    pause(REPEAT_MS).await;
+                }
+            });
+        }
+    }
+
+    /// Schedules tasks, in batches over a few connections. Batches that are refused are repeated
+    /// for a while, because a broker may bound what a namespace has.
+    pub(crate) async fn schedule(
+        &self,
+        count: u64,
+        task: impl Fn(u64) -> NewTask + Clone + Send + 'static,
+    ) -> anyhow::Result<()> {
+        let timer = BenchTimer::start();
+        let mut senders = JoinSet::new();
+        for sender in 0..SENDERS {
+            let (context, task) = (self.clone(), task.clone());
+            senders.spawn(async move {
+                let mut first = sender * BATCH;
+                while first < count {
+                    let tasks = (first..(first + BATCH).min(count)).map(&task).collect::<Vec<_>>();
+                    while timer.elapsed() < FILL_MAX {
+                        match context.schedule_batch(tasks.clone()).await {
+                            Ok(accepted) if accepted > 0 => break,
+                            _ => pause(REPEAT_MS).await,
+                        }
+                    }
+                    first += SENDERS * BATCH;
+                }
+            });
+        }
+        senders.join_all().await;
+        ensure!(self.count("tasks") > 0, "no task was accepted");
+        Ok(())
+    }
+
+    /// Sends one batch. Returns how many tasks were accepted.
+    async fn schedule_batch(&self, tasks_of_batch: Vec<NewTask>) -> anyhow::Result<u64> {
+        let mut client = tasks(channel(&self.address).await?);
+        let namespace = NAMESPACE.to_owned();
+        let batch = ScheduleBatch { namespace, tasks: tasks_of_batch, ..ScheduleBatch::default() };
+        let calling = client.schedule_many(tokio_stream::once(batch));
+        let mut answers = timeout(FILL_MAX, calling).await??.into_inner();
+        let answer = answers.message().await?.context("no answer to a batch")?;
+        let is_accepted = |result: &&punctual_proto::v1::ScheduleResult| {
+            matches!(result.result, Some(schedule_result::Result::Scheduled(_)))
+        };
+        let accepted = answer.results.iter().filter(is_accepted).count() as u64;
+        self.add("tasks", accepted);
+        self.add("tasks refused", answer.results.len() as u64 - accepted);
+        Ok(accepted)
+    }
+}
+
+fn lower_priority() {
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::warn!(%error, "lowering the priority of the load failed");
+    }
+}
+
+async fn pause_for(time: Duration) {
+    pause(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).await;
+}
