@@ -33,6 +33,9 @@ const FILL_MAX: Duration = Duration::from_secs(60);
 const REPEAT_MS: u64 = 50;
 /// How long an event may take that shows that a load does its harm.
 const EVENT_MAX: Duration = Duration::from_secs(30);
+/// What has not happened for so long does not happen any more; and how long that may take.
+const STEADY: Duration = Duration::from_secs(1);
+const STEADY_MAX: Duration = Duration::from_secs(60);
 
 /// A load that runs until it is stopped or dropped.
 #[derive(Debug)]
@@ -116,8 +119,10 @@ impl LoadContext {
     }
 
     pub(crate) fn add(&self, what: &'static str, count: u64) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry(what).or_default() += count;
+        if count > 0 {
+            let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+            *counts.entry(what).or_default() += count;
+        }
     }
 
     pub(crate) fn count(&self, what: &'static str) -> u64 {
@@ -135,6 +140,20 @@ impl LoadContext {
             let so_far = self.count(what);
             ensure!(timer.elapsed() < EVENT_MAX, "{so_far} of {count} {what} in {EVENT_MAX:?}");
             pause(10).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until this has happened, and does not happen any more.
+    pub(crate) async fn wait_until_steady(&self, what: &'static str) -> anyhow::Result<()> {
+        self.wait_for(what, 1).await?;
+        let (timer, mut since, mut before) = (BenchTimer::start(), BenchTimer::start(), 0);
+        while since.elapsed() < STEADY && timer.elapsed() < STEADY_MAX {
+            let now = self.count(what);
+            if now > before {
+                (before, since) = (now, BenchTimer::start());
+            }
+            pause(50).await;
         }
         Ok(())
     }

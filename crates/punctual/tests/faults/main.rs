@@ -15,4 +15,5 @@ mod memory;
 mod recurring;
 mod recurring_checks;
 mod redis_cluster;
+mod tenants;
 mod workers;

@@ -18,7 +18,7 @@ pub(super) async fn run(context: &LoadContext, origins: u16) -> anyhow::Result<(
     let url = origins.in_turns();
     let due = move |number| NewTask { timeout_ms: TIMEOUT_MS, ..webhook(number, url(number)) };
     context.schedule(WEBHOOKS, due).await?;
-    context.wait_for(what, 1).await?;
+    context.wait_until_steady(what).await?;
     context.establish();
     forever().await
 }

@@ -3,15 +3,12 @@
 //! A broker holds at most 400,000 tasks in memory. In a quick run all tasks are in one of many
 //! partitions, whose owner has a share of 10,000.
 
-use std::time::Duration;
-
 use punctual_proto::v1::NewTask;
 use tokio::task::JoinSet;
 
 use super::super::load::{LoadContext, NAMESPACE};
 use super::super::quiet::keys_of_first;
 use super::{forever, queued};
-use crate::clock::{BenchTimer, pause};
 use crate::connection::{channel, workers};
 use crate::worker::WorkerStream;
 
@@ -23,10 +20,6 @@ const CREDIT: u32 = 65_536;
 /// The lease of a delivery: longer than the row.
 const LEASE_MS: u64 = 900_000;
 const QUEUE: &str = "held";
-/// The workers have what they get if nothing more comes for so long.
-const QUIET: Duration = Duration::from_secs(2);
-/// How long they may take for it.
-const LEASE_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     let mut streams = JoinSet::new();
@@ -42,7 +35,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
         }
         None => context.schedule(TASKS, held).await?,
     }
-    wait_until_leased(context).await?;
+    context.wait_until_steady("deliveries held").await?;
     context.establish();
     forever().await
 }
@@ -59,18 +52,4 @@ async fn hold(context: &LoadContext) -> anyhow::Result<()> {
         let deliveries = stream.deliveries().await?;
         context.add("deliveries held", deliveries.len() as u64);
     }
-}
-
-async fn wait_until_leased(context: &LoadContext) -> anyhow::Result<()> {
-    context.wait_for("deliveries held", 1).await?;
-    let (all, timer) = (context.count("tasks"), BenchTimer::start());
-    let (mut held, mut since) = (0, BenchTimer::start());
-    while held < all && since.elapsed() < QUIET && timer.elapsed() < LEASE_MAX {
-        pause(50).await;
-        let now = context.count("deliveries held");
-        if now > held {
-            (held, since) = (now, BenchTimer::start());
-        }
-    }
-    Ok(())
 }
