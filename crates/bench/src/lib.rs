@@ -4,8 +4,8 @@
 //! The broker is another process, so its memory, CPU time and disk are measured apart from those of
 //! the bench; both share the machine. Every workload counts lost, doubled and early deliveries.
 //! `broker` runs the broker, `connection` sends load, `worker` receives, `machine` watches the
-//! machine, `report` collects the rows, and `workloads` has one file per workload. `tenants` measures
-//! one namespace beside another that does harm.
+//! machine, `report` collects the rows, and `workloads` has one file per workload. `tenants`
+//! measures one namespace beside another that does harm.
 //!
 //! Comparisons of the store and the wheel with other systems are in `crates/bench/compare`.
 

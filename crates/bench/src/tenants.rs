@@ -6,10 +6,11 @@
 //! need rights or files that are missing are skipped and say so. `quiet` sends and receives,
 //! `loads` has the hostile loads, `row` judges.
 
-mod load;
+mod context;
 mod loads;
 mod quiet;
 mod row;
+mod running;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,10 +25,11 @@ use tokio::time::timeout;
 use crate::broker::{BenchBroker, program};
 use crate::clock::{BenchTimer, pause};
 use crate::report::{BenchReport, ReportColumns};
-use load::RunningLoad;
+use context::TenantScale;
 use loads::LoadSetup;
 use quiet::QuietRun;
 use row::TenantRow;
+use running::RunningLoad;
 
 pub use loads::TenantLoad;
 
@@ -81,16 +83,6 @@ pub(crate) struct TenantsArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// How much of everything there is in a run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TenantScale {
-    /// Sizes of loads are divided by this.
-    pub(crate) divisor: u64,
-    /// How long the quiet namespace is measured.
-    pub(crate) seconds: u64,
-    hold: Duration,
 }
 
 /// Runs the loads and returns the report: a table, or one JSON object.

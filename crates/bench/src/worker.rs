@@ -84,7 +84,7 @@ pub(crate) async fn listen(
     mut on: impl FnMut(u64, &Delivery, u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut workers = workers(channel(address).await?);
-    let mut stream = WorkerStream::open(&mut workers, namespace, QUEUE, CREDIT).await?;
+    let mut stream = BenchWorkerStream::open(&mut workers, namespace, QUEUE, CREDIT).await?;
     while !enough() {
         let wait = std::time::Duration::from_millis(200);
         // Another worker may have received the last delivery.
@@ -108,12 +108,12 @@ pub(crate) async fn listen(
 
 /// The stream of one worker.
 #[derive(Debug)]
-pub(crate) struct WorkerStream {
+pub(crate) struct BenchWorkerStream {
     sender: mpsc::Sender<WorkerMessage>,
     messages: Streaming<BrokerMessage>,
 }
 
-impl WorkerStream {
+impl BenchWorkerStream {
     /// Opens a stream for one queue.
     pub(crate) async fn open(
         workers: &mut WorkersClient<Channel>,

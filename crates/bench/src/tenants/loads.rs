@@ -1,8 +1,6 @@
-//! The hostile loads, and what each needs of the broker and of the quiet namespace.
+//! The hostile loads, one file each, and what each needs of the broker and of the quiet namespace.
 //!
-//! A load says when it does its harm ([`super::load::LoadContext::establish`]), and then never
-//! ends by itself. It bears refusals: a broker may bound what a namespace has. Each has bounds of
-//! its own, so that this machine survives a broker that has none.
+//! Each has bounds of its own, so that this machine survives a broker that has none.
 
 mod bodies;
 mod cron;
@@ -15,6 +13,7 @@ mod names;
 mod origins;
 mod overdue;
 mod reads;
+mod requests;
 mod strangers;
 mod uploads;
 
@@ -22,15 +21,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use punctual_proto::v1::{HttpTarget, NewTask, Target, target};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 
-use super::TenantScale;
-use super::load::{LoadContext, NAMESPACE};
+use super::context::{LoadContext, TenantScale};
 use super::quiet::{LargeBatches, QuietPlan};
-use crate::clock::millis;
-use crate::connection::task;
 use crate::names::{FAST_HOST, SlowNameServer};
 use crate::receiver::AnswerManner;
 
@@ -155,34 +148,4 @@ impl TenantLoad {
             Self::Strangers => strangers::run(context).await,
         }
     }
-}
-
-/// A task that is due now, to a webhook.
-fn webhook(number: u64, url: String) -> NewTask {
-    let http = HttpTarget { url, ..HttpTarget::default() };
-    let target = Some(Target { to: Some(target::To::Http(http)) });
-    NewTask { target, ..task(number, millis()) }
-}
-
-/// A task that is due now, in a queue.
-fn queued(number: u64, queue: String) -> NewTask {
-    let target = Some(Target { to: Some(target::To::Queue(queue)) });
-    NewTask { target, ..task(number, millis()) }
-}
-
-/// Begins to upload a batch. `framing` is the header that says how long the body is.
-async fn begin_upload(context: &LoadContext, framing: &str) -> anyhow::Result<TcpStream> {
-    let mut stream = TcpStream::connect(&context.address).await?;
-    let head = format!(
-        "POST /v1/{NAMESPACE}/tasks HTTP/1.1\r\nhost: localhost\r\n\
-         content-type: application/x-ndjson\r\n{framing}\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).await?;
-    context.add("uploads", 1);
-    Ok(stream)
-}
-
-/// Keeps everything that a load has until the load is stopped.
-async fn forever() -> anyhow::Result<()> {
-    std::future::pending().await
 }

@@ -293,9 +293,8 @@ async fn send_all(
     for keys in keys.chunks(usize::try_from(BATCH).unwrap_or(1)) {
         let tasks = keys.iter().zip(&mut numbers).map(|(key, number)| {
             let due = log.due(number);
-            format!(
-                r#"{{"key":"{key}","at":{due},"target":{{"http":{{"url":"{url}/{number}"}}}},"payload":{{"n":{number}}}}}"#
-            )
+            let target = format!(r#"{{"http":{{"url":"{url}/{number}"}}}}"#);
+            format!(r#"{{"key":"{key}","at":{due},"target":{target},"payload":{{"n":{number}}}}}"#)
         });
         let lines = tasks.collect::<Vec<_>>().join("\n");
         let first = log.due(numbers.start - keys.len() as u64);

@@ -164,3 +164,63 @@ fn three(lags: &LagHistogram) -> String {
     let at = |quantile| lags.millis(quantile);
     format!("{:.1} / {:.1} / {:.1} ms", at(0.5), at(0.99), at(1.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of 100 webhooks of which so many were received, each so late.
+    fn tally(received: u64, lag_ms: u64) -> QuietTally {
+        let mut lags = LagHistogram::new();
+        (0..received).for_each(|_| lags.note(0, lag_ms * 1000));
+        QuietTally {
+            planned: 100,
+            received,
+            doubled: 0,
+            shown: LagHistogram::new(),
+            calls: LagHistogram::new(),
+            large_sent: 0,
+            large_calls: LagHistogram::new(),
+            lags,
+        }
+    }
+
+    fn row(load: TenantLoad, alone: u64, beside: QuietTally) -> TenantRow {
+        let (alone, at_end, counts) = (tally(100, alone), tally(100, 1), BTreeMap::new());
+        TenantRow { load, alone, beside, at_end, dead: 0, memory_above: 0, counts }
+    }
+
+    #[test]
+    fn a_p99_is_over_the_limit_if_it_is_over_20_ms_and_twice_that_alone() {
+        let load = TenantLoad::SlowNames;
+        for (alone, beside, kept) in
+            [(1, 19, true), (1, 22, false), (30, 59, true), (30, 62, false)]
+        {
+            let row = row(load, alone, tally(100, beside));
+            assert_eq!(row.misses().is_empty(), kept, "{alone} {beside}: {:?}", row.misses());
+        }
+    }
+
+    #[test]
+    fn what_is_missing_late_dead_or_unanswered_and_memory_of_strangers_are_misses() {
+        let all = || tally(100, 1);
+        let load = TenantLoad::Strangers;
+        let lost = TenantRow { at_end: tally(90, 1), ..row(load, 1, tally(90, 1)) };
+        let late = TenantRow { at_end: tally(60, 1), ..row(load, 1, all()) };
+        let dead = TenantRow { dead: 2, ..row(load, 1, all()) };
+        let unanswered =
+            TenantRow { at_end: QuietTally { large_sent: 3, ..all() }, ..row(load, 1, all()) };
+        let large = TenantRow { memory_above: 65 << 20, ..row(load, 1, all()) };
+        for (row, miss) in [
+            (lost, "10 not received"),
+            (late, "40 received only after the load had ended"),
+            (dead, "2 dead letters"),
+            (unanswered, "3 large batches not answered during the load"),
+            (large, "more than 64 MiB above idle"),
+        ] {
+            assert_eq!(row.misses(), [miss]);
+        }
+        let anyone = TenantRow { memory_above: 65 << 20, ..row(TenantLoad::SlowNames, 1, all()) };
+        assert!(anyone.misses().is_empty());
+    }
+}

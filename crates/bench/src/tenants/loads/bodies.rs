@@ -4,11 +4,11 @@ use anyhow::Context as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
-use super::super::load::LoadContext;
 use super::origins::HostileOrigins;
-use super::{begin_upload, forever, webhook};
+use super::requests::{begin_upload, webhook};
 use crate::clock::pause;
 use crate::receiver::{AnswerManner, endless_piece};
+use crate::tenants::context::LoadContext;
 
 const UPLOADS: u64 = 16;
 /// The pause between two pieces of 16 KiB of an upload, in milliseconds: all uploads together send
@@ -26,8 +26,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     context.schedule(WEBHOOKS, move |number| webhook(number, url(number))).await?;
     context.wait_for("uploads", 1).await?;
     context.wait_for(what, 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 async fn upload(context: &LoadContext) -> anyhow::Result<()> {

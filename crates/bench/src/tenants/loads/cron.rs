@@ -4,18 +4,17 @@ use std::net::Ipv4Addr;
 
 use punctual_proto::v1::{Cron, Misfire, NewTask, Overlap, Series, new_task};
 
-use super::super::load::LoadContext;
-use super::{forever, queued, webhook};
+use super::requests::{queued, webhook};
 use crate::clock::millis;
 use crate::receiver::{AnswerManner, BenchReceiver};
+use crate::tenants::context::LoadContext;
 
 const TASKS: u64 = 100_000;
 const QUEUE: &str = "crowd";
 
 pub(super) async fn to_queue(context: &LoadContext) -> anyhow::Result<()> {
     schedule(context, |number| queued(number, QUEUE.to_owned())).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 pub(super) async fn to_webhooks(context: &LoadContext) -> anyhow::Result<()> {
@@ -25,8 +24,7 @@ pub(super) async fn to_webhooks(context: &LoadContext) -> anyhow::Result<()> {
     let url = format!("http://{}/", receiver.address);
     schedule(context, move |number| webhook(number, url.clone())).await?;
     context.wait_for("received", 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 /// Schedules cron and interval tasks in turns. All are due in the same second, at least once while

@@ -6,10 +6,10 @@ use punctual_proto::v1::{Refuse, Settle};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::super::load::{LoadContext, NAMESPACE};
-use super::{forever, queued};
+use super::requests::queued;
 use crate::connection::{HttpConnection, channel, workers};
-use crate::worker::WorkerStream;
+use crate::tenants::context::{LoadContext, NAMESPACE};
+use crate::worker::BenchWorkerStream;
 
 const TASKS: u64 = 100_000;
 const QUEUE: &str = "refused";
@@ -27,13 +27,12 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     context.repeat(&mut loops, LISTING, |context, _| async move { list(&context).await });
     context.repeat(&mut loops, REDRIVING, |context, _| async move { redrive(&context).await });
     context.wait_for("pages", 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 async fn refuse(context: &LoadContext) -> anyhow::Result<()> {
     let mut workers = workers(channel(&context.address).await?);
-    let mut stream = WorkerStream::open(&mut workers, NAMESPACE, QUEUE, CREDIT).await?;
+    let mut stream = BenchWorkerStream::open(&mut workers, NAMESPACE, QUEUE, CREDIT).await?;
     loop {
         let deliveries = stream.deliveries().await?;
         let reason = || "no such order".to_owned();

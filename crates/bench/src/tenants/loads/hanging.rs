@@ -2,10 +2,10 @@
 
 use punctual_proto::v1::NewTask;
 
-use super::super::load::LoadContext;
 use super::origins::HostileOrigins;
-use super::{forever, webhook};
+use super::requests::webhook;
 use crate::receiver::AnswerManner;
+use crate::tenants::context::LoadContext;
 
 /// Webhooks to all origins together. More than a broker has connections.
 const WEBHOOKS: u64 = 20_000;
@@ -19,6 +19,5 @@ pub(super) async fn run(context: &LoadContext, origins: u16) -> anyhow::Result<(
     let due = move |number| NewTask { timeout_ms: TIMEOUT_MS, ..webhook(number, url(number)) };
     context.schedule(WEBHOOKS, due).await?;
     context.wait_until_steady(what).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }

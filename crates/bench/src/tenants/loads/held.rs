@@ -6,11 +6,11 @@
 use punctual_proto::v1::NewTask;
 use tokio::task::JoinSet;
 
-use super::super::load::{LoadContext, NAMESPACE};
-use super::super::quiet::keys_of_first;
-use super::{forever, queued};
+use super::requests::queued;
 use crate::connection::{channel, workers};
-use crate::worker::WorkerStream;
+use crate::tenants::context::{LoadContext, NAMESPACE};
+use crate::tenants::quiet::keys_of_first;
+use crate::worker::BenchWorkerStream;
 
 const TASKS: u64 = 450_000;
 const TASKS_QUICK: u64 = 15_000;
@@ -36,8 +36,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
         None => context.schedule(TASKS, held).await?,
     }
     context.wait_until_steady("deliveries held").await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 fn held(number: u64) -> NewTask {
@@ -47,7 +46,7 @@ fn held(number: u64) -> NewTask {
 /// Leases deliveries for as long as the broker keeps the stream.
 async fn hold(context: &LoadContext) -> anyhow::Result<()> {
     let mut workers = workers(channel(&context.address).await?);
-    let mut stream = WorkerStream::open(&mut workers, NAMESPACE, QUEUE, CREDIT).await?;
+    let mut stream = BenchWorkerStream::open(&mut workers, NAMESPACE, QUEUE, CREDIT).await?;
     loop {
         let deliveries = stream.deliveries().await?;
         context.add("deliveries held", deliveries.len() as u64);

@@ -7,11 +7,10 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::super::load::{LoadContext, NAMESPACE};
-use super::forever;
 use crate::clock::{BenchTimer, pause};
 use crate::connection::{HttpConnection, channel, workers};
-use crate::worker::WorkerStream;
+use crate::tenants::context::{LoadContext, NAMESPACE};
+use crate::worker::BenchWorkerStream;
 
 const STREAMS: u64 = 10_000;
 /// Streams on one connection: a broker allows 256.
@@ -45,8 +44,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
         pause(50).await;
     }
     context.wait_for("streams", 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 /// Opens streams on one connection, and keeps them until one is closed.
@@ -56,7 +54,7 @@ async fn open_streams(context: &LoadContext) -> anyhow::Result<()> {
     for _ in 0..STREAMS_EACH.min(context.sized(STREAMS)) {
         let (context, mut workers) = (context.clone(), workers.clone());
         streams.spawn(async move {
-            let mut stream = WorkerStream::open(&mut workers, NAMESPACE, "idle", 1).await?;
+            let mut stream = BenchWorkerStream::open(&mut workers, NAMESPACE, "idle", 1).await?;
             context.add("streams", 1);
             loop {
                 stream.deliveries().await?;

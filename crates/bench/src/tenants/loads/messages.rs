@@ -5,9 +5,9 @@ use bytes::Bytes;
 use punctual_proto::v1::{NewTask, ScheduleRequest};
 use tokio::task::JoinSet;
 
-use super::super::load::{LoadContext, NAMESPACE};
-use super::{forever, queued};
+use super::requests::queued;
 use crate::connection::{channel, tasks};
+use crate::tenants::context::{LoadContext, NAMESPACE};
 
 const CALLERS: u64 = 8;
 pub(super) const MESSAGE_BYTES: usize = 7 << 20;
@@ -20,8 +20,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
         async move { call(&context, payload).await }
     });
     context.wait_for("messages", 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 async fn call(context: &LoadContext, payload: Bytes) -> anyhow::Result<()> {

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use super::super::load::LoadContext;
-use super::webhook;
+use super::requests::webhook;
 use crate::clock::{BenchTimer, pause};
 use crate::receiver::{AnswerManner, BenchReceiver};
+use crate::tenants::context::LoadContext;
 
 const NAMES: u64 = 200;
 const WEBHOOKS: u64 = 10_000;

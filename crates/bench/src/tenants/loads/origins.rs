@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use super::super::load::LoadContext;
 use crate::receiver::{AnswerManner, BenchReceiver};
+use crate::tenants::context::LoadContext;
 
 /// Receivers that answer in the same manner, until dropped.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use punctual_proto::v1::{NewTask, new_task};
 
-use super::super::load::LoadContext;
-use super::queued;
+use super::requests::queued;
 use crate::clock::{millis, pause};
+use crate::tenants::context::LoadContext;
 
 const TASKS: u64 = 1_000_000;
 /// How many are added per second.

@@ -4,10 +4,10 @@ use anyhow::ensure;
 use punctual_proto::v1::{Cron, NewTask, Series, new_task};
 use tokio::task::JoinSet;
 
-use super::super::load::{LoadContext, NAMESPACE};
-use super::{forever, queued};
+use super::requests::queued;
 use crate::clock::millis;
 use crate::connection::HttpConnection;
+use crate::tenants::context::{LoadContext, NAMESPACE};
 
 const TASKS: u64 = 100_000;
 /// Callers of each kind.
@@ -35,8 +35,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     }
     context.wait_for("lists", 1).await?;
     context.wait_for("forecasts", 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 async fn read(context: &LoadContext, what: &'static str, query: &str) -> anyhow::Result<()> {

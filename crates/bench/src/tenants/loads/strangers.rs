@@ -16,12 +16,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tonic::codegen::{Body, Service as _, http};
 
-use super::super::load::{LoadContext, NAMESPACE};
 use super::messages::MESSAGE_BYTES;
-use super::{begin_upload, forever};
+use super::requests::begin_upload;
 use crate::clock::pause;
 use crate::connection::{channel, workers};
-use crate::worker::WorkerStream;
+use crate::tenants::context::{LoadContext, NAMESPACE};
+use crate::worker::BenchWorkerStream;
 
 /// Connections without a request.
 const IDLE: u64 = 500;
@@ -53,8 +53,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     context.wait_for("idle connections", IDLE / 2).await?;
     context.wait_for("uploads", 1).await?;
     context.wait_for("messages that stop", 1).await?;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 async fn upload(context: &LoadContext) -> anyhow::Result<()> {
@@ -68,7 +67,7 @@ async fn upload(context: &LoadContext) -> anyhow::Result<()> {
 async fn work(context: &LoadContext) -> anyhow::Result<()> {
     let mut workers = workers(channel(&context.address).await?);
     context.add("streams", 1);
-    let mut stream = WorkerStream::open(&mut workers, NAMESPACE, "any", 1).await?;
+    let mut stream = BenchWorkerStream::open(&mut workers, NAMESPACE, "any", 1).await?;
     loop {
         stream.deliveries().await?;
     }

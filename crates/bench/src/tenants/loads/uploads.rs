@@ -5,9 +5,9 @@ use anyhow::Context as _;
 use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 
-use super::super::load::LoadContext;
-use super::{begin_upload, forever};
+use super::requests::begin_upload;
 use crate::clock::pause;
+use crate::tenants::context::LoadContext;
 
 const UPLOADS: u64 = 64;
 const BODY_BYTES: usize = 4 << 20;
@@ -21,8 +21,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     context.wait_for("uploads", UPLOADS / 2).await?;
     // Until the first parts are read.
     pause(500).await;
-    context.establish();
-    forever().await
+    context.establish_for_good().await
 }
 
 async fn upload(context: &LoadContext) -> anyhow::Result<()> {

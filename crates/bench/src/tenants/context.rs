@@ -1,30 +1,23 @@
-//! A hostile load at work: its threads, what it knows of the broker, and what it has done.
+//! What a hostile load works with: the broker, the size of the run, and what the load has done.
 //!
-//! A load runs on threads of its own with a low priority. In earnest it would come from other
-//! machines; here it must not take the processor from the broker and from the quiet namespace.
+//! A load says when it does its harm, and then runs until it is stopped (`running`). It bears
+//! refusals: a broker may bound what a namespace has.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use punctual_proto::v1::{NewTask, ScheduleBatch, schedule_result};
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::TenantScale;
-use super::loads::{LoadSetup, TenantLoad};
 use crate::clock::{BenchTimer, pause};
 use crate::connection::{channel, tasks};
 
 pub(crate) const NAMESPACE: &str = "hostile";
-/// The nice value of the threads of a load.
-const NICE: i32 = 10;
-/// Threads of a load.
-const THREADS: usize = 2;
 /// Tasks in a batch, connections that send batches, and how long they try.
 const BATCH: u64 = 1000;
 const SENDERS: u64 = 4;
@@ -37,12 +30,15 @@ const EVENT_MAX: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_secs(1);
 const STEADY_MAX: Duration = Duration::from_secs(60);
 
-/// A load that runs until it is stopped or dropped.
-#[derive(Debug)]
-pub(crate) struct RunningLoad {
-    runtime: Option<Runtime>,
-    work: JoinHandle<anyhow::Result<()>>,
-    context: LoadContext,
+/// How much of everything there is in a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TenantScale {
+    /// Sizes of loads are divided by this.
+    pub(crate) divisor: u64,
+    /// How long the quiet namespace is measured.
+    pub(crate) seconds: u64,
+    /// How long the load continues after the last quiet webhook was due, if some are missing.
+    pub(crate) hold: Duration,
 }
 
 /// What a load works with. Clones share the counts.
@@ -59,63 +55,32 @@ pub(crate) struct LoadContext {
     established: Arc<Notify>,
 }
 
-impl RunningLoad {
-    pub(crate) fn start(
-        load: TenantLoad,
-        setup: &LoadSetup,
-        scale: TenantScale,
-        address: &str,
-    ) -> anyhow::Result<Self> {
-        let mut runtime = Builder::new_multi_thread();
-        runtime.worker_threads(THREADS).enable_all().on_thread_start(lower_priority);
-        let runtime = runtime.build().context("cannot start the threads of the load")?;
-        let context = LoadContext {
-            address: address.to_owned(),
-            scale,
-            partitions: setup.quiet.partitions,
-            questions: setup.names.as_ref().map(|names| names.delayed()),
-            counts: Arc::default(),
-            established: Arc::default(),
-        };
-        let own = context.clone();
-        let work = runtime.spawn(async move { load.run(&own).await });
-        Ok(Self { runtime: Some(runtime), work, context })
-    }
-
-    /// Waits until the load does its harm.
-    pub(crate) async fn wait_until_established(&mut self, max: Duration) -> anyhow::Result<()> {
-        tokio::select! {
-            () = self.context.established.notified() => Ok(()),
-            ended = &mut self.work => {
-                ended.context("the load panicked")?.context("the load failed")?;
-                bail!("the load ended before it was measured");
-            }
-            () = pause_for(max) => bail!("the load was not established within {max:?}"),
-        }
-    }
-
-    /// Ends the load. Returns what it did.
-    pub(crate) async fn stop(mut self) -> anyhow::Result<BTreeMap<&'static str, u64>> {
-        if self.work.is_finished() {
-            (&mut self.work).await.context("the load panicked")?.context("the load failed")?;
-            bail!("the load ended while it was measured");
-        }
-        Ok(self.context.counts())
-    }
-}
-
-impl Drop for RunningLoad {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
 impl LoadContext {
+    pub(crate) fn new(
+        address: &str,
+        scale: TenantScale,
+        partitions: Option<u16>,
+        questions: Option<Arc<AtomicU64>>,
+    ) -> Self {
+        let (counts, established) = (Arc::default(), Arc::default());
+        Self { address: address.to_owned(), scale, partitions, questions, counts, established }
+    }
+
     /// Says that the load does its harm from now on.
     pub(crate) fn establish(&self) {
         self.established.notify_one();
+    }
+
+    /// Says that the load does its harm from now on, and keeps everything as it is until the load
+    /// is stopped.
+    pub(crate) async fn establish_for_good(&self) -> anyhow::Result<()> {
+        self.establish();
+        std::future::pending().await
+    }
+
+    /// Waits until the load does its harm.
+    pub(crate) async fn established(&self) {
+        self.established.notified().await;
     }
 
     pub(crate) fn add(&self, what: &'static str, count: u64) {
@@ -129,7 +94,8 @@ impl LoadContext {
         self.counts().get(what).copied().unwrap_or_default()
     }
 
-    fn counts(&self) -> BTreeMap<&'static str, u64> {
+    /// Returns what the load has done: how many of what.
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -229,14 +195,4 @@ impl LoadContext {
         self.add("tasks refused", answer.results.len() as u64 - accepted);
         Ok(accepted)
     }
-}
-
-fn lower_priority() {
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::warn!(%error, "lowering the priority of the load failed");
-    }
-}
-
-async fn pause_for(time: Duration) {
-    pause(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).await;
 }
