@@ -14,8 +14,8 @@ use super::context::{LoadContext, TenantScale};
 use super::loads::{LoadSetup, TenantLoad};
 use crate::clock::pause;
 
-/// The nice value of the threads of a load.
-const NICE: i32 = 10;
+/// How much nicer the threads of a load are than those of this process.
+const NICER: i32 = 10;
 /// Threads of a load.
 const THREADS: usize = 2;
 
@@ -75,7 +75,7 @@ impl Drop for RunningLoad {
 }
 
 fn lower_priority() {
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+    if let Err(error) = rustix::process::nice(NICER) {
         tracing::warn!(%error, "lowering the priority of the load failed");
     }
 }
