@@ -45,6 +45,8 @@ pub enum TenantLoad {
     HangingOrigins,
     /// Webhooks to 1,000 origins that accept connections and never answer
     HangingOriginsMany,
+    /// Webhooks to 5,000 origins that never answer: more than a broker has connections
+    HangingOriginsMost,
     /// Webhooks to 100 origins that never answer, and 64 connections in total
     HangingOriginsFewConnections,
     /// Webhooks to 200 host names whose lookup takes 4.5 s; needs root
@@ -133,6 +135,7 @@ impl TenantLoad {
                 hanging::run(context, 100).await
             }
             Self::HangingOriginsMany => hanging::run(context, 1000).await,
+            Self::HangingOriginsMost => hanging::run(context, 5000).await,
             Self::SlowNames => names::run(context).await,
             Self::StalledUploads => uploads::run(context).await,
             Self::EndlessBodies => bodies::run(context).await,

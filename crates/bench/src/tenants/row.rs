@@ -11,6 +11,8 @@ use crate::report::{LagHistogram, grouped};
 
 /// A p99 up to this is within the limit, however little it was alone.
 const LIMIT_MIN_MS: f64 = 20.0;
+/// The same for the answers to batches over 512 KiB, which take longer to send and to read.
+const LARGE_LIMIT_MIN_MS: f64 = 200.0;
 const MIB: u64 = 1 << 20;
 
 /// What was measured beside one load.
@@ -36,10 +38,15 @@ impl TenantRow {
         (2.0 * self.alone.lags.millis(0.99)).max(LIMIT_MIN_MS)
     }
 
-    /// Returns how many times the p99 alone the p99 beside the load is.
-    fn ratio(&self) -> f64 {
-        // Lags are recorded in microseconds, from one on.
-        self.beside.lags.millis(0.99) / self.alone.lags.millis(0.99).max(0.001)
+    /// Returns the limit of the p99 of answers to large batches, in milliseconds.
+    fn large_limit_ms(&self) -> f64 {
+        (2.0 * self.alone.large_calls.millis(0.99)).max(LARGE_LIMIT_MIN_MS)
+    }
+
+    /// Returns how many times the p99 alone the p99 beside the load is, if anything was received.
+    fn ratio(&self) -> Option<f64> {
+        let (alone, beside) = (&self.alone.lags, &self.beside.lags);
+        (beside.count() > 0).then(|| beside.millis(0.99) / alone.millis(0.99))
     }
 
     /// Counts webhooks that were received only when the load had ended.
@@ -72,6 +79,9 @@ impl TenantRow {
         if self.beside.lags.millis(0.99) > self.limit_ms() {
             misses.push("p99 over the limit".to_owned());
         }
+        if self.beside.large_calls.millis(0.99) > self.large_limit_ms() {
+            misses.push("p99 of large batches over the limit".to_owned());
+        }
         if let Some(limit) = self.load.memory_above_max().filter(|max| self.memory_above > *max) {
             misses.push(format!("more than {} MiB above idle", limit / MIB));
         }
@@ -93,7 +103,10 @@ impl TenantRow {
             let (alone, beside) = (&self.alone.large_calls, &self.beside.large_calls);
             let (answered, sent) = (self.at_end.large_calls.count(), self.at_end.large_sent);
             let answers = format!("alone {}, beside {}", three(alone), three(beside));
-            notes.push(format!("batches over 512 KiB: {answered} of {sent} accepted, {answers}"));
+            let limit = self.large_limit_ms();
+            notes.push(format!(
+                "batches over 512 KiB: {answered} of {sent} accepted, {answers} (limit {limit:.0} ms)"
+            ));
         }
         if self.beside.doubled > 0 {
             notes.push(format!("{} doubled", grouped(self.beside.doubled)));
@@ -115,7 +128,7 @@ impl TenantRow {
             grouped(self.dead),
             three(&self.alone.lags),
             three(&self.beside.lags),
-            format!("{:.1}", self.ratio()),
+            self.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.1}")),
             format!("{:.0} ms", self.limit_ms()),
             if misses.is_empty() { "kept".to_owned() } else { misses.join(", ") },
             self.notes(),
@@ -210,12 +223,17 @@ mod tests {
         let dead = TenantRow { dead: 2, ..row(load, 1, all()) };
         let unanswered =
             TenantRow { at_end: QuietTally { large_sent: 3, ..all() }, ..row(load, 1, all()) };
+        let mut answers = LagHistogram::new();
+        answers.note(0, 201_000);
+        let slow = QuietTally { large_calls: answers, ..all() };
+        let slow = row(load, 1, slow);
         let large = TenantRow { memory_above: 65 << 20, ..row(load, 1, all()) };
         for (row, miss) in [
             (lost, "10 not received"),
             (late, "40 received only after the load had ended"),
             (dead, "2 dead letters"),
             (unanswered, "3 large batches not answered during the load"),
+            (slow, "p99 of large batches over the limit"),
             (large, "more than 64 MiB above idle"),
         ] {
             assert_eq!(row.misses(), [miss]);

@@ -26,6 +26,8 @@ macro_rules! quiet_namespace {
 quiet_namespace! {
     hanging_origins_do_not_hold_up_another_namespace beside HangingOrigins;
     many_hanging_origins_do_not_hold_up_another_namespace beside HangingOriginsMany;
+    more_hanging_origins_than_connections_do_not_hold_up_another_namespace
+        beside HangingOriginsMost;
     hanging_origins_leave_one_of_few_connections beside HangingOriginsFewConnections;
     slow_lookups_do_not_hold_up_another_namespace beside SlowNames;
     stalled_uploads_do_not_hold_up_large_batches_of_another_namespace beside StalledUploads;

@@ -26,7 +26,7 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     context.wait_for("refused", context.count("tasks") / 2).await?;
     context.repeat(&mut loops, LISTING, |context, _| async move { list(&context).await });
     context.repeat(&mut loops, REDRIVING, |context, _| async move { redrive(&context).await });
-    context.wait_for("pages", 1).await?;
+    context.wait_for("calls to redrive", 1).await?;
     context.establish_for_good().await
 }
 
@@ -61,6 +61,7 @@ async fn redrive(context: &LoadContext) -> anyhow::Result<()> {
     let path = format!("/v1/{NAMESPACE}/dead/redrive");
     loop {
         let body = br#"{"all":true}"#;
+        context.add("calls to redrive", 1);
         let (status, body) = connection.request("POST", &path, "application/json", body).await?;
         ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(body));
         let answer: Value = serde_json::from_slice(body)?;
