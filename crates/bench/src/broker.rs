@@ -26,7 +26,7 @@ pub(crate) struct BenchBroker {
 struct OwnProcess {
     child: Child,
     dir: PathBuf,
-    partitions: u16,
+    flags: Vec<OsString>,
 }
 
 /// What a process has used since its start.
@@ -44,16 +44,27 @@ impl BenchBroker {
         Ok(Self { address: address.trim_end_matches('/').to_owned(), own: None })
     }
 
-    /// Starts a broker on a free port, with its data in a new directory.
-    pub(crate) async fn start(dir: &Path, partitions: u16) -> anyhow::Result<Self> {
+    /// Starts a broker on a free port, with its data in a new directory and further flags.
+    pub(crate) async fn start(dir: &Path, flags: &[&str]) -> anyhow::Result<Self> {
+        Self::start_by(Command::new(program()?), dir, flags).await
+    }
+
+    /// Runs a command whose last word is this program as a broker, as [`BenchBroker::start`] does.
+    pub(crate) async fn start_by(
+        command: Command,
+        dir: &Path,
+        flags: &[&str],
+    ) -> anyhow::Result<Self> {
         let dir = dir.join(format!("punctual-bench-{}", std::process::id()));
         if dir.exists() {
             std::fs::remove_dir_all(&dir)
                 .context("cannot remove the data of the previous workload")?;
         }
         std::fs::create_dir_all(&dir).context("cannot create a directory for the broker")?;
-        let (child, address) = launch(embedded_flags(&dir, partitions)).await?;
-        Ok(Self { address, own: Some(OwnProcess { child, dir, partitions }) })
+        let mut all = vec!["--data-dir".into(), dir.join("data").into()];
+        all.extend(flags.iter().map(OsString::from));
+        let (child, address) = launch(command, &all).await?;
+        Ok(Self { address, own: Some(OwnProcess { child, dir, flags: all }) })
     }
 
     /// Kills the broker with SIGKILL and starts it again. Returns how long it took to listen.
@@ -63,7 +74,7 @@ impl BenchBroker {
         };
         own.child.kill().await.context("cannot kill the broker")?;
         let timer = BenchTimer::start();
-        let (child, address) = launch(embedded_flags(&own.dir, own.partitions)).await?;
+        let (child, address) = launch(Command::new(program()?), &own.flags).await?;
         let took = timer.elapsed();
         own.child = child;
         self.address = address;
@@ -91,18 +102,18 @@ impl BenchBroker {
     }
 }
 
-/// The flags of a broker with an embedded store.
-fn embedded_flags(dir: &Path, partitions: u16) -> [OsString; 4] {
-    let (data, partitions) = (dir.join("data"), partitions.to_string());
-    ["--data-dir".into(), data.into(), "--partitions".into(), partitions.into()]
+/// The path of this program, which is also that of the broker.
+pub(crate) fn program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program")
 }
 
-/// Starts a broker on a free port with these flags. Returns the process and its address.
+/// Runs a command whose last word is this program as a broker on a free port with these flags.
+/// Returns the process and its address.
 pub(crate) async fn launch(
+    mut command: Command,
     flags: impl IntoIterator<Item = impl AsRef<OsStr>>,
 ) -> anyhow::Result<(Child, String)> {
-    let exe = std::env::current_exe().context("cannot find this program")?;
-    let mut child = Command::new(exe)
+    let mut child = command
         .args(["serve", "--listen", "127.0.0.1:0", "--log-format", "json"])
         .args(flags)
         .env("RUST_LOG", "warn,punctual_server::startup=info")

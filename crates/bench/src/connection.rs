@@ -22,6 +22,8 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct HttpConnection {
     stream: BufReader<TcpStream>,
+    /// The header line with the token; empty without one.
+    authorization: String,
     out: Vec<u8>,
     line: String,
     body: Vec<u8>,
@@ -32,7 +34,14 @@ impl HttpConnection {
         let stream = TcpStream::connect(address).await.context("cannot reach the broker")?;
         stream.set_nodelay(true)?;
         let (out, line, body) = (Vec::new(), String::new(), Vec::new());
-        Ok(Self { stream: BufReader::new(stream), out, line, body })
+        let authorization = String::new();
+        Ok(Self { stream: BufReader::new(stream), authorization, out, line, body })
+    }
+
+    /// Sends a token with every request.
+    pub(crate) fn with_token(mut self, secret: &str) -> Self {
+        self.authorization = format!("authorization: Bearer {secret}\r\n");
+        self
     }
 
     /// Sends a request and reads the response. Returns its status and body.
@@ -45,8 +54,9 @@ impl HttpConnection {
     ) -> anyhow::Result<(u16, &[u8])> {
         self.out.clear();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{}\
              content-type: {content_type}\r\ncontent-length: {}\r\n\r\n",
+            self.authorization,
             body.len()
         );
         self.out.extend_from_slice(head.as_bytes());
@@ -67,6 +77,11 @@ impl HttpConnection {
         self.body.resize(length, 0);
         self.stream.read_exact(&mut self.body).await?;
         Ok((status, &self.body))
+    }
+
+    /// Waits until the broker closes the connection.
+    pub(crate) async fn wait_until_closed(mut self) {
+        let _ = self.line().await;
     }
 
     async fn line(&mut self) -> anyhow::Result<&str> {

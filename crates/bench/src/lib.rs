@@ -4,7 +4,8 @@
 //! The broker is another process, so its memory, CPU time and disk are measured apart from those of
 //! the bench; both share the machine. Every workload counts lost, doubled and early deliveries.
 //! `broker` runs the broker, `connection` sends load, `worker` receives, `machine` watches the
-//! machine, `report` collects the rows, and `workloads` has one file per workload.
+//! machine, `report` collects the rows, and `workloads` has one file per workload. `tenants`
+//! measures one namespace beside another that does harm.
 //!
 //! Comparisons of the store and the wheel with other systems are in `crates/bench/compare`.
 
@@ -13,7 +14,10 @@ mod clock;
 mod connection;
 mod context;
 mod machine;
+mod names;
+mod receiver;
 mod report;
+mod tenants;
 mod worker;
 mod workloads;
 
@@ -23,15 +27,24 @@ use clap::ValueEnum;
 
 use broker::BenchBroker;
 use context::{BenchContext, Workload};
-use report::BenchReport;
+use report::{BenchReport, MEASUREMENTS};
+use tenants::TenantsArgs;
+
+pub use names::SlowNameServer;
+pub use tenants::TenantLoad;
 
 /// The flags of `punctual bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   punctual bench --quick
   punctual bench --only lag,drain
-  punctual bench --only schedule --broker http://127.0.0.1:7400")]
+  punctual bench --only schedule --broker http://127.0.0.1:7400
+  punctual bench tenants --quick")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+
     /// URL of a running broker; without it, each workload starts its own, with a new store
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
@@ -69,9 +82,18 @@ pub struct BenchArgs {
     json: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum BenchCommand {
+    /// Measure how much later a namespace becomes while another does harm
+    Tenants(TenantsArgs),
+}
+
 /// Runs the workloads and returns the report: a table, or one JSON object.
 pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
-    let mut report = BenchReport::new(args.json);
+    if let Some(BenchCommand::Tenants(args)) = args.command {
+        return tenants::run(args).await;
+    }
+    let mut report = BenchReport::new(MEASUREMENTS, args.json);
     let all = Workload::value_variants();
     let workloads = if args.only.is_empty() { all } else { &args.only };
     let divisor = if args.quick { 10 } else { 1 };
@@ -82,7 +104,10 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<String> {
         }
         let broker = match &args.broker {
             Some(url) => BenchBroker::running(url)?,
-            None => BenchBroker::start(&args.dir, args.partitions).await?,
+            None => {
+                let partitions = args.partitions.to_string();
+                BenchBroker::start(&args.dir, &["--partitions", &partitions]).await?
+            }
         };
         let seconds = if args.quick { 1 } else { args.seconds.max(1) };
         let (pending, keys) = (args.pending, args.keys);

@@ -6,12 +6,17 @@ use serde_json::{Value, json};
 
 use crate::machine::{MachineMonitor, MachineSample};
 
+/// The columns of a report: their names in JSON and their titles in the table.
+pub(crate) type ReportColumns = &'static [(&'static str, &'static str)];
+
+/// The columns of most reports.
+pub(crate) const MEASUREMENTS: ReportColumns =
+    &[("what", "measurement"), ("reached", "result"), ("wanted", "target")];
+
 /// One measurement.
 #[derive(Debug)]
 struct BenchRow {
-    what: String,
-    reached: String,
-    wanted: &'static str,
+    cells: Vec<String>,
     figures: Value,
     machine: MachineSample,
 }
@@ -19,14 +24,15 @@ struct BenchRow {
 /// All measurements.
 #[derive(Debug)]
 pub(crate) struct BenchReport {
+    columns: ReportColumns,
     rows: Vec<BenchRow>,
     json: bool,
     machine: MachineMonitor,
 }
 
 impl BenchReport {
-    pub(crate) fn new(json: bool) -> Self {
-        Self { rows: Vec::new(), json, machine: MachineMonitor::start() }
+    pub(crate) fn new(columns: ReportColumns, json: bool) -> Self {
+        Self { columns, rows: Vec::new(), json, machine: MachineMonitor::start() }
     }
 
     /// Starts a measurement: what the machine did before is not part of it.
@@ -34,7 +40,7 @@ impl BenchReport {
         self.machine.sample();
     }
 
-    /// Adds a row. `figures` are the numbers for `--json`.
+    /// Adds a row to a report of [`MEASUREMENTS`]. `figures` are the numbers for `--json`.
     pub(crate) fn row(
         &mut self,
         what: impl Into<String>,
@@ -42,9 +48,13 @@ impl BenchReport {
         wanted: &'static str,
         figures: Value,
     ) {
-        let (what, reached) = (what.into(), reached.into());
+        self.cells(vec![what.into(), reached.into(), wanted.to_owned()], figures);
+    }
+
+    /// Adds a row with one text for each column.
+    pub(crate) fn cells(&mut self, cells: Vec<String>, figures: Value) {
         let machine = self.machine.sample();
-        self.rows.push(BenchRow { what, reached, wanted, figures, machine });
+        self.rows.push(BenchRow { cells, figures, machine });
     }
 
     /// Returns the report as a table, or as JSON.
@@ -53,19 +63,21 @@ impl BenchReport {
             let rows: Vec<_> = self
                 .rows
                 .into_iter()
-                .map(|row| {
-                    let (what, reached, wanted) = (row.what, row.reached, row.wanted);
-                    json!({"what": what, "reached": reached, "wanted": wanted,
-                        "figures": row.figures, "machine": row.machine.figures()})
+                .map(|BenchRow { cells, figures, machine }| {
+                    let mut row = json!({"figures": figures, "machine": machine.figures()});
+                    for ((name, _), cell) in self.columns.iter().zip(cells) {
+                        row[*name] = cell.into();
+                    }
+                    row
                 })
                 .collect();
             return json!({ "rows": rows }).to_string();
         }
-        let mut table =
-            String::from("| measurement | result | target | machine |\n|---|---|---|---|\n");
-        for BenchRow { what, reached, wanted, machine, .. } in self.rows {
-            let machine = machine.words();
-            table.push_str(&format!("| {what} | {reached} | {wanted} | {machine} |\n"));
+        let titles = self.columns.iter().map(|(_, title)| format!(" {title} |"));
+        let mut table = format!("|{} machine |\n", titles.collect::<String>());
+        table.push_str(&format!("|{}---|\n", "---|".repeat(self.columns.len())));
+        for BenchRow { cells, machine, .. } in self.rows {
+            table.push_str(&format!("| {} | {} |\n", cells.join(" | "), machine.words()));
         }
         table
     }
@@ -104,7 +116,7 @@ pub(crate) fn rate(count: u64, took: std::time::Duration) -> u64 {
 }
 
 /// A histogram of lags, in microseconds.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct LagHistogram {
     histogram: Histogram<u64>,
     pub(crate) early: u64,

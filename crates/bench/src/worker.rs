@@ -1,13 +1,19 @@
-//! A worker that acks every delivery at once, and records what arrived, how late and how often.
+//! A worker that acks every delivery at once, and records what arrived, how late and how often; and
+//! the stream of a worker, for workers that do something else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use punctual_proto::v1::{Delivery, Hello, Settle, WorkerMessage, broker_message, worker_message};
+use punctual_proto::v1::workers_client::WorkersClient;
+use punctual_proto::v1::{
+    BrokerMessage, Delivery, Hello, Settle, WorkerMessage, broker_message, worker_message,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
 
 use crate::clock::micros;
 use crate::connection::{NAMESPACE, QUEUE, channel, number_of, workers};
@@ -78,41 +84,73 @@ pub(crate) async fn listen(
     mut on: impl FnMut(u64, &Delivery, u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut workers = workers(channel(address).await?);
-    let (sender, receiver) = mpsc::channel(64);
-    let hello = Hello {
-        namespace: namespace.to_owned(),
-        queues: vec![QUEUE.to_owned()],
-        credit: CREDIT,
-        name: "bench".to_owned(),
-    };
-    send(&sender, worker_message::Message::Hello(hello)).await?;
-    let mut stream = workers.work(ReceiverStream::new(receiver)).await?.into_inner();
+    let mut stream = BenchWorkerStream::open(&mut workers, namespace, QUEUE, CREDIT).await?;
     while !enough() {
         let wait = std::time::Duration::from_millis(200);
         // Another worker may have received the last delivery.
-        let Ok(message) = tokio::time::timeout(wait, stream.message()).await else {
-            continue;
-        };
-        let Some(message) = message?.and_then(|message| message.message) else {
-            continue;
-        };
-        let broker_message::Message::Deliveries(batch) = message else {
+        let Ok(deliveries) = tokio::time::timeout(wait, stream.deliveries()).await else {
             continue;
         };
         let now = micros();
-        let mut ack = Vec::with_capacity(batch.deliveries.len());
-        for delivery in &batch.deliveries {
+        let mut ack = Vec::new();
+        for delivery in &deliveries? {
             let number = number_of(&delivery.payload).context("an unknown payload")?;
             on(number, delivery, now)?;
             ack.push(delivery.token);
         }
-        let settle = Settle { ack, ..Settle::default() };
-        send(&sender, worker_message::Message::Settle(settle)).await?;
+        if !ack.is_empty() {
+            stream.settle(Settle { ack, ..Settle::default() }).await?;
+        }
     }
-    // Keep the stream open until the broker has read the last acks.
-    drop(sender);
-    while let Ok(Some(_)) = stream.message().await {}
+    stream.close().await;
     Ok(())
+}
+
+/// The stream of one worker.
+#[derive(Debug)]
+pub(crate) struct BenchWorkerStream {
+    sender: mpsc::Sender<WorkerMessage>,
+    messages: Streaming<BrokerMessage>,
+}
+
+impl BenchWorkerStream {
+    /// Opens a stream for one queue.
+    pub(crate) async fn open(
+        workers: &mut WorkersClient<Channel>,
+        namespace: &str,
+        queue: &str,
+        credit: u32,
+    ) -> anyhow::Result<Self> {
+        let (sender, receiver) = mpsc::channel(64);
+        let hello = Hello {
+            namespace: namespace.to_owned(),
+            queues: vec![queue.to_owned()],
+            credit,
+            name: "bench".to_owned(),
+        };
+        send(&sender, worker_message::Message::Hello(hello)).await?;
+        let messages = workers.work(ReceiverStream::new(receiver)).await?.into_inner();
+        Ok(Self { sender, messages })
+    }
+
+    /// Waits for the next message. Returns its deliveries; other messages have none.
+    pub(crate) async fn deliveries(&mut self) -> anyhow::Result<Vec<Delivery>> {
+        let message = self.messages.message().await?.context("the broker closed the stream")?;
+        Ok(match message.message {
+            Some(broker_message::Message::Deliveries(batch)) => batch.deliveries,
+            _ => Vec::new(),
+        })
+    }
+
+    pub(crate) async fn settle(&self, settle: Settle) -> anyhow::Result<()> {
+        send(&self.sender, worker_message::Message::Settle(settle)).await
+    }
+
+    /// Ends the stream when the broker has read everything that was sent.
+    async fn close(mut self) {
+        drop(self.sender);
+        while let Ok(Some(_)) = self.messages.message().await {}
+    }
 }
 
 async fn send(

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use punctual_bench::SlowNameServer;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::broker::{punctual_binary, send_signal};
 use crate::client::BrokerClient;
-use crate::names::SlowNameServer;
 use crate::network::TestNetwork;
 use crate::ports::free_port;
 use crate::redis::{RedisCluster, RedisPair, RedisServer};

@@ -16,7 +16,6 @@ pub mod client;
 pub mod clock;
 pub mod cluster;
 pub mod disk;
-pub mod names;
 pub mod network;
 pub mod ports;
 pub mod random;

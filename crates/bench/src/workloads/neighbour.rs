@@ -2,17 +2,18 @@
 //! a thousand tasks per second is measured alone, and again while thousands of webhooks wait for a
 //! receiver that accepts connections and never answers.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
-use tokio::net::TcpListener;
 
 use super::schedule::fill;
 use crate::clock::millis;
 use crate::connection::{HttpConnection, NAMESPACE};
 use crate::context::BenchContext;
+use crate::receiver::{AnswerManner, BenchReceiver};
 use crate::report::LagHistogram;
 use crate::worker;
 
@@ -21,17 +22,11 @@ const HANGING: u64 = 5000;
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let alone = measure_lag(bench).await?;
-    let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
-    let url = format!("http://{}/hang", listener.local_addr()?);
-    let hanging = tokio::spawn(async move {
-        let mut streams = Vec::new();
-        while let Ok((stream, _)) = listener.accept().await {
-            streams.push(stream);
-        }
-    });
+    let hanging = BenchReceiver::start(Ipv4Addr::LOCALHOST, AnswerManner::Hang, |_| ()).await?;
+    let url = format!("http://{}/hang", hanging.address);
     hang(bench, &url).await?;
     let beside = measure_lag(bench).await?;
-    hanging.abort();
+    drop(hanging);
     let reached = format!("alone {}; beside it {}", alone.words(), beside.words());
     let figures = json!({"alone": alone.figures(), "beside": beside.figures()});
     let what = format!("lag to a worker beside {HANGING} webhooks to a target that hangs");

@@ -1,19 +1,19 @@
 //! Workload `webhook`: tasks that are due at once, to a receiver in this process that answers as
 //! fast as it can.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::drain::wait_until_done;
 use super::schedule::cpu_each;
 use crate::clock::{BenchTimer, millis};
 use crate::connection::{HttpConnection, NAMESPACE};
 use crate::context::BenchContext;
+use crate::receiver::{AnswerManner, BenchReceiver, WebhookHead};
 use crate::report::{grouped, rate};
 
 /// Tasks in a request.
@@ -21,15 +21,13 @@ const BATCH: u64 = 1000;
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let count = 100_000 / bench.divisor;
-    let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen")?;
-    let url = format!("http://{}/hook", listener.local_addr()?);
     let received = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&received);
-    let serving = tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer(stream, Arc::clone(&counter)));
-        }
-    });
+    let count_one = move |_: &WebhookHead| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    };
+    let receiver = BenchReceiver::start(Ipv4Addr::LOCALHOST, AnswerManner::Keep, count_one).await?;
+    let url = format!("http://{}/hook", receiver.address);
     // Due a little later, so that scheduling is not measured.
     let begin = millis() + 3000;
     let mut connection = HttpConnection::connect(&bench.broker.address).await?;
@@ -50,7 +48,7 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     wait_until_done(bench, count).await?;
     let per_second = rate(count, timer.elapsed());
     let cpu = cpu_each(&bench.broker, before, count);
-    serving.abort();
+    drop(receiver);
     let extra = received.load(Ordering::Relaxed).saturating_sub(count);
     let cpu_words = cpu.map_or(String::new(), |cpu| format!("{cpu:.1} µs of broker CPU each; "));
     let reached = format!("{}/s ({cpu_words}doubled {extra})", grouped(per_second));
@@ -62,36 +60,4 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         figures,
     );
     Ok(())
-}
-
-/// Reads requests and answers 204, until the connection ends.
-async fn answer(stream: TcpStream, received: Arc<AtomicU64>) {
-    let _ = stream.set_nodelay(true);
-    let mut stream = BufReader::new(stream);
-    let mut line = String::new();
-    let mut body = Vec::new();
-    loop {
-        let mut length = 0;
-        loop {
-            line.clear();
-            match stream.read_line(&mut line).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
-            }
-            if line == "\r\n" {
-                break;
-            }
-            if let Some(text) = line.strip_prefix("content-length: ") {
-                length = text.trim().parse().unwrap_or(0);
-            }
-        }
-        body.resize(length, 0);
-        if stream.read_exact(&mut body).await.is_err() {
-            return;
-        }
-        received.fetch_add(1, Ordering::Relaxed);
-        if stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.is_err() {
-            return;
-        }
-    }
 }

@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use punctual_bench::SlowNameServer;
 use punctual_test_support::cluster::SharedRedis;
-use punctual_test_support::names::SlowNameServer;
 use punctual_test_support::redis::{RedisCluster, RedisPair, RedisServer};
 use punctual_test_support::{BrokerClient, TestCluster, eventually, wait_for};
 use serde_json::json;
@@ -95,7 +95,7 @@ fn a_name_of_the_store_is_resolved_again() {
     let port = servers.port;
     let named = format!("redis://store.test:{port}");
     let mut cluster = TestCluster::over(OneNamed { servers, named }, 0, &[], None);
-    let names = SlowNameServer::start();
+    let names = SlowNameServer::start().unwrap();
     let [first, second] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 9)];
     names.resolve_to(&[first]);
     cluster.names = Some(names);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use punctual_test_support::names::SlowNameServer;
+use punctual_bench::SlowNameServer;
 use punctual_test_support::receiver::receive;
 use punctual_test_support::{
     BrokerClient, DeliveryLog, FakeClock, TestCluster, WAIT_MAX, WebhookReceiver, eventually,
@@ -59,7 +59,7 @@ const LOOKUP: Duration = Duration::from_millis(3500);
 #[test]
 fn a_broker_suspended_beyond_its_lease_during_a_lookup_does_not_send() {
     let mut cluster = TestCluster::on_loopback(0, &[]);
-    cluster.names = Some(SlowNameServer::start());
+    cluster.names = Some(SlowNameServer::start().unwrap());
     for _ in 0..2 {
         let index = cluster.add();
         cluster.start_again(index);

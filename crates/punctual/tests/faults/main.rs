@@ -16,4 +16,5 @@ mod memory;
 mod recurring;
 mod recurring_checks;
 mod redis_cluster;
+mod tenants;
 mod workers;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver as Channel, channel};
 use std::thread;
 use std::time::Duration;
 
-use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, now_millis, task};
+use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, now_millis, pause, task};
 use serde_json::json;
 
 use crate::metrics::until_metric;
@@ -127,7 +127,7 @@ fn lag_and_time_of_a_delivery_that_waited_are_those_of_sending() {
     let receiver = WebhookReceiver::start();
     let (_, order) = broker.put("order", with_payload("0s", &receiver.url, "x"));
     until_waiting(&broker, 1.0);
-    thread::sleep(Duration::from_millis(WAIT_MILLIS));
+    pause(Duration::from_millis(WAIT_MILLIS));
     let (_, stats) = broker.call("GET", "/v1/shop/stats", &[], "");
     assert_eq!(stats["oldest_overdue"], order["fire_at"], "{stats}");
     let before = now_millis();

@@ -11,7 +11,7 @@ use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-use crate::broker::{ProcessUsage, launch, usage};
+use crate::broker::{ProcessUsage, launch, program, usage};
 use crate::clock::pause;
 use crate::connection::{HttpConnection, NAMESPACE};
 
@@ -74,7 +74,7 @@ impl BenchCluster {
         let (redis, partitions) =
             (format!("redis://127.0.0.1:{}", self.port), PARTITIONS.to_string());
         let flags = ["--redis", &redis, "--partitions", &partitions, "--lease", LEASE];
-        let (child, address) = launch(flags).await?;
+        let (child, address) = launch(Command::new(program()?), flags).await?;
         self.brokers.push(ClusterBroker { child, address });
         Ok(())
     }
