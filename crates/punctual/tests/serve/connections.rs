@@ -58,6 +58,29 @@ fn every_refusal_is_a_problem_document() {
     }
 }
 
+/// RFC 9112 wants exactly one `Host` in every request of HTTP/1.1.
+#[test]
+fn a_request_without_a_host_or_with_two_is_refused() {
+    let broker = TestBroker::start(&[]);
+    for (request, want) in [
+        ("GET /livez HTTP/1.1\r\n", "HTTP/1.1 400 "),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n", "HTTP/1.1 400 "),
+        ("POST /punctual.v1.Tasks/Get HTTP/1.1\r\n", "HTTP/1.1 400 "),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\n", "HTTP/1.1 200 "),
+        ("GET /livez HTTP/1.0\r\n", "HTTP/1.0 200 "),
+    ] {
+        let mut stream = TcpStream::connect(broker.address).unwrap();
+        write!(stream, "{request}connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(want), "{request}: {answer}");
+        if want.contains("400") {
+            assert!(answer.contains("application/problem+json"), "{answer}");
+            assert!(answer.contains("\"field\":\"host\""), "{answer}");
+        }
+    }
+}
+
 #[test]
 fn an_oversized_request_head_is_refused() {
     let broker = TestBroker::start(&[]);
@@ -121,10 +144,10 @@ fn an_unread_body_that_comes_late_does_not_close_its_connection() {
     }
 }
 
-/// Returns the resident memory of a process in bytes.
-fn resident_bytes(pid: u32) -> u64 {
+/// Returns a figure of the memory of a process in bytes: `VmRSS` now, `VmHWM` at most so far.
+pub(crate) fn memory_bytes(pid: u32, figure: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':')).unwrap();
     kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
@@ -136,7 +159,7 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
     let raised = Command::new("prlimit").args(["--pid", &own, "--nofile=12000:"]).status();
     assert!(raised.is_ok_and(|status| status.success()), "the limit of open files must be raised");
     let broker = TestBroker::start(&[]);
-    let before = resident_bytes(broker.pid());
+    let before = memory_bytes(broker.pid(), "VmRSS");
     let host = broker.address;
     let whole = format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n");
     let open = format!("POST /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\ncontent-length: 9\r\n\r\n");
@@ -158,7 +181,7 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
         })
         .collect();
     assert!(metric(&broker, "punctual_connections") >= f64::from(CONNECTIONS), "all are accepted");
-    let each = resident_bytes(broker.pid()).saturating_sub(before) / u64::from(CONNECTIONS);
+    let each = memory_bytes(broker.pid(), "VmRSS").saturating_sub(before) / u64::from(CONNECTIONS);
     assert!(each < BYTES_EACH_MAX, "{each} bytes per connection");
     // Other requests are answered, and due tasks are sent.
     let receiver = WebhookReceiver::start();
@@ -173,7 +196,7 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
 }
 
 /// Reads one answer, by its length, from a connection that stays open.
-fn answer_on(stream: &mut TcpStream) -> String {
+pub(crate) fn answer_on(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {

@@ -9,5 +9,6 @@ mod metrics;
 mod process;
 mod targets;
 mod tls;
+mod unauthenticated;
 mod webhook_connections;
 mod webhooks;

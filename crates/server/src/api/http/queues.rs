@@ -29,6 +29,8 @@ use crate::peer::PeerError;
 use crate::problem::Problem;
 use crate::task_form::parse_duration_field;
 
+/// Bytes of a lease request, which are kept while the worker waits.
+const LEASE_BYTES_MAX: usize = 4 * 1024;
 /// Deliveries in one response.
 const LEASE_MAX: usize = 1000;
 /// How long a poll may wait: proxies commonly close a silent connection soon after.
@@ -111,7 +113,7 @@ struct DeliveryAnswer {
 pub(crate) async fn lease(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, queue): PathName,
-    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+    JsonBody(body): JsonBody<LEASE_BYTES_MAX>,
 ) -> ApiResult {
     let queue = queue_of(&queue)?;
     let body: LeaseBody = request::json_or_default(&body, "a lease request")?;
@@ -122,6 +124,7 @@ pub(crate) async fn lease(
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let wait = wait.unwrap_or_default().max(WAIT_MIN);
+    let _stream = broker.limits.streams.try_acquire(&namespace)?;
     let leased = poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease }).await;
     let deliveries = leased.iter().map(|leased| DeliveryAnswer::of(&broker, leased)).collect();
     response::ok(&Deliveries { deliveries })
