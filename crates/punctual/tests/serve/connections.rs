@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 
-use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, now_millis, task};
+use punctual_test_support::{
+    TestBroker, WAIT_MAX, WebhookReceiver, memory_bytes, now_millis, read_answer, task,
+};
 use serde_json::{Value, json};
 
 use crate::metrics::{metric, until_metric};
@@ -112,7 +114,7 @@ fn a_refused_request_is_counted_and_its_connection_serves_the_next() {
         (format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n"), "200"),
     ] {
         stream.write_all(request.as_bytes()).unwrap();
-        let answer = answer_on(&mut stream);
+        let answer = read_answer(&mut stream);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
     }
     let line =
@@ -139,16 +141,9 @@ fn an_unread_body_that_comes_late_does_not_close_its_connection() {
             assert_eq!(broker.call("GET", "/livez", &[], "").0, 200);
         }
         stream.write_all(b"{\"a\": 1}\n").unwrap();
-        let answer = answer_on(&mut stream);
+        let answer = read_answer(&mut stream);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
     }
-}
-
-/// Returns a figure of the memory of a process in bytes: `VmRSS` now, `VmHWM` at most so far.
-pub(crate) fn memory_bytes(pid: u32, figure: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':')).unwrap();
-    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 #[test]
@@ -174,7 +169,7 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
                 _ => {
                     // Answered once, and idle since.
                     stream.write_all(whole.as_bytes()).unwrap();
-                    assert!(answer_on(&mut stream).starts_with("HTTP/1.1 200 "));
+                    assert!(read_answer(&mut stream).starts_with("HTTP/1.1 200 "));
                 }
             }
             stream
@@ -192,24 +187,5 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
     while metric(&broker, "punctual_connections") > 10.0 {
         assert!(now_millis() < begun + WAIT_MAX.as_millis(), "closed connections are not counted");
         thread::yield_now();
-    }
-}
-
-/// Reads one answer, by its length, from a connection that stays open.
-pub(crate) fn answer_on(stream: &mut TcpStream) -> String {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            length.and_then(|length| length.parse().ok()).unwrap_or(0) <= body.len()
-        });
-        if whole {
-            return text;
-        }
-        let read = stream.read(&mut buffer).unwrap();
-        assert_ne!(read, 0, "the connection was closed: {text}");
-        answer.extend_from_slice(&buffer[..read]);
     }
 }

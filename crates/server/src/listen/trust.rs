@@ -61,7 +61,7 @@ struct StrangerTable {
 }
 
 /// Where a connection is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConnectionPhase {
     /// No request has arrived.
     New,
@@ -166,6 +166,11 @@ impl ConnectionTrust {
         self.0.is_trusted.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the connection is closed after the requests in flight.
+    pub(crate) fn is_finishing(&self) -> bool {
+        !self.is_trusted() && *self.0.phase.borrow() >= ConnectionPhase::Finish
+    }
+
     /// The head of a request has arrived.
     pub(super) fn head_arrived(&self) {
         if self.is_trusted() {
@@ -214,20 +219,18 @@ impl ConnectionTrust {
 
     /// Moves on to a later phase.
     fn enter_phase(&self, next: ConnectionPhase) {
-        let is_later = |now: ConnectionPhase| now as u8 >= next as u8;
         self.0.phase.send_if_modified(|phase| {
-            let stays = is_later(*phase);
-            *phase = if stays { *phase } else { next };
-            !stays
+            let is_later = next > *phase;
+            *phase = next.max(*phase);
+            is_later
         });
     }
 
     /// Completes when the connection is to end after its requests in flight.
     pub(super) async fn to_finish(&self) {
         let mut phase = self.0.phase.subscribe();
-        let wanted = |phase: &ConnectionPhase| *phase as u8 >= ConnectionPhase::Finish as u8;
         // The sender is part of `self`, so there is no error.
-        let _ = phase.wait_for(wanted).await;
+        let _ = phase.wait_for(|phase| *phase >= ConnectionPhase::Finish).await;
     }
 
     /// Completes when the connection is to end at once: no request has arrived in time, it had too

@@ -11,9 +11,9 @@ use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use http::Version;
-use http::header::HOST;
+use http::header::{CONNECTION, HOST};
 use http::request::Parts;
+use http::{HeaderValue, Version};
 
 use crate::api::body::{self, BodyKind, BodyOwner, BodyProblem, BoundedBody};
 use crate::auth::Identity;
@@ -44,7 +44,8 @@ pub(super) async fn admit(
     let route = route.as_ref().map(MatchedPath::as_str);
     let (method, version) = (head.method.clone(), head.version);
     let telemetry = broker.telemetry.clone();
-    let response = match check(&broker, &mut head, route).await {
+    let trust = head.extensions.get::<ConnectionTrust>().cloned();
+    let mut response = match check(&broker, &mut head, route).await {
         Ok(()) if http_body::Body::is_end_stream(&body) => {
             drop(broker);
             next.run(Request::from_parts(head, body)).await
@@ -65,6 +66,9 @@ pub(super) async fn admit(
             problem.into_response()
         }
     };
+    if version < Version::HTTP_2 && trust.is_some_and(|trust| trust.is_finishing()) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     telemetry.request(&method, route, response.status());
     response
 }
