@@ -29,8 +29,6 @@ use crate::peer::PeerError;
 use crate::problem::Problem;
 use crate::task_form::parse_duration_field;
 
-/// Bytes of a lease request, which are kept while the worker waits.
-const LEASE_BYTES_MAX: usize = 4 * 1024;
 /// Deliveries in one response.
 const LEASE_MAX: usize = 1000;
 /// How long a poll may wait: proxies commonly close a silent connection soon after.
@@ -113,10 +111,12 @@ struct DeliveryAnswer {
 pub(crate) async fn lease(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, queue): PathName,
-    JsonBody(body): JsonBody<LEASE_BYTES_MAX>,
+    JsonBody(bytes): JsonBody<BODY_BYTES_MAX>,
 ) -> ApiResult {
     let queue = queue_of(&queue)?;
-    let body: LeaseBody = request::json_or_default(&body, "a lease request")?;
+    let body: LeaseBody = request::json_or_default(&bytes, "a lease request")?;
+    // Not kept while the worker waits.
+    drop(bytes);
     let max = body.max.map_or(Some(1), |max| usize::try_from(max).ok());
     let max = max
         .filter(|max| (1..=LEASE_MAX).contains(max))
