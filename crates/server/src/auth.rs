@@ -132,7 +132,7 @@ impl ApiTokens {
         Self(tokens.into())
     }
 
-    /// The caller that sends this `Authorization` header; `None` if its token is missing or unknown.
+    /// The caller that sends this `Authorization` header; `None` without a valid token.
     pub(crate) fn identify(&self, authorization: Option<&[u8]>) -> Option<Identity> {
         if self.0.is_empty() {
             return Some(Identity::Admin);
@@ -181,7 +181,7 @@ impl ApiTokens {
         Ok(identity)
     }
 
-    /// The caller that sends these headers; `None` if its token is missing or unknown.
+    /// The caller that sends these headers; `None` without a valid token.
     pub(crate) fn identify_headers(&self, headers: &HeaderMap) -> Option<Identity> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let first = values.next().map(http::HeaderValue::as_bytes);

@@ -26,7 +26,7 @@ const SMALL_BODIES_MAX: usize = 512;
 const LARGE_BODIES_MAX: usize = 8;
 /// Lists and forecasts that read the store at once: each may take a processor for a second.
 const READS_MAX: usize = 8;
-/// Long polls, worker streams and batch streams: some kilobytes each, for as long as a client wants.
+/// Long polls, worker streams and batch streams: some kilobytes each, as long as a client wants.
 const STREAMS_MAX: usize = 8_192;
 /// Health watches, which need no token.
 const WATCHES_MAX: usize = 1_024;
@@ -59,10 +59,12 @@ pub(crate) enum BodySize {
 
 impl BodySize {
     pub(crate) const fn of(bytes: usize) -> Self {
-        match bytes {
-            ..=TINY_BYTES_MAX => Self::Tiny,
-            ..=SMALL_BYTES_MAX => Self::Small,
-            _ => Self::Large,
+        if bytes <= TINY_BYTES_MAX {
+            Self::Tiny
+        } else if bytes <= SMALL_BYTES_MAX {
+            Self::Small
+        } else {
+            Self::Large
         }
     }
 }

@@ -162,7 +162,7 @@ impl Strangers {
 
 impl ConnectionTrust {
     /// Returns whether a valid token was shown on this connection.
-    pub(super) fn is_trusted(&self) -> bool {
+    pub(crate) fn is_trusted(&self) -> bool {
         self.0.is_trusted.load(Ordering::Relaxed)
     }
 
@@ -255,6 +255,7 @@ impl Drop for TrustState {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the time of these tests is paused")]
 mod tests {
     use punctual_core::Namespace;
 

@@ -2,8 +2,9 @@
 //!
 //! A request is refused if a web page of another origin sent it, if its caller has no right to the
 //! route, or if the broker drains; then nothing of its body is kept. Otherwise its body is bounded
-//! (`api/body.rs`). Every request is counted with its route and status. This is one middleware and not one per check: six layers took a third of the time of a request for one
-//! task (`docs/lab/bench.md`).
+//! (`api/body.rs`). Every request is counted with its route and status. This is one middleware and
+//! not one per check: six layers took a third of the time of a request for one task
+//! (`docs/lab/bench.md`).
 
 use std::sync::Arc;
 
@@ -44,7 +45,8 @@ pub(super) async fn admit(
     let route = route.as_ref().map(MatchedPath::as_str);
     let (method, version) = (head.method.clone(), head.version);
     let telemetry = broker.telemetry.clone();
-    let trust = head.extensions.get::<ConnectionTrust>().cloned();
+    let trust = head.extensions.get::<ConnectionTrust>();
+    let stranger = trust.filter(|trust| !trust.is_trusted()).cloned();
     let mut response = match check(&broker, &mut head, route).await {
         Ok(()) if http_body::Body::is_end_stream(&body) => {
             drop(broker);
@@ -66,7 +68,7 @@ pub(super) async fn admit(
             problem.into_response()
         }
     };
-    if version < Version::HTTP_2 && trust.is_some_and(|trust| trust.is_finishing()) {
+    if version < Version::HTTP_2 && stranger.is_some_and(|it| it.is_finishing()) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     telemetry.request(&method, route, response.status());
