@@ -4,9 +4,10 @@
 //! table is refused, with or without a token. Only hashes of tokens are kept, and all of them are
 //! compared in constant time.
 //!
-//! HTTP calls [`ApiTokens::check`] for every request. gRPC has the namespace in its messages: it
-//! calls [`ApiTokens::identify`] with the `authorization` metadata, then [`Identity::may_use`] for
-//! each message.
+//! Both are checked on the head of a request, before anything of its body is read: HTTP calls
+//! [`ApiTokens::check`]. gRPC has the namespace in its messages: it calls
+//! [`ApiTokens::check_call`] for the head, which requires a token of any namespace, then
+//! [`Identity::may_use`] for each message.
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,6 +64,15 @@ const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/v1/{}/queues/{}/fail", Right::Namespace),
     ("POST", "/v1/{}/queues/{}/refuse", Right::Namespace),
     ("POST", "/v1/{}/queues/{}/extend", Right::Namespace),
+];
+
+/// The right that each gRPC call requires, by the beginning of its path.
+const CALL_RIGHTS: &[(&str, Right)] = &[
+    ("/punctual.v1.Tasks/", Right::Any),
+    ("/punctual.v1.Workers/", Right::Any),
+    ("/grpc.reflection.v1.ServerReflection/", Right::Any),
+    ("/grpc.reflection.v1alpha.ServerReflection/", Right::Any),
+    ("/grpc.health.v1.Health/", Right::Public),
 ];
 
 /// What a token grants.
@@ -122,8 +132,7 @@ impl ApiTokens {
         Self(tokens.into())
     }
 
-    /// The caller that sends this `Authorization` header or gRPC metadata; `None` if its token is
-    /// missing or unknown.
+    /// The caller that sends this `Authorization` header; `None` without a valid token.
     pub(crate) fn identify(&self, authorization: Option<&[u8]>) -> Option<Identity> {
         if self.0.is_empty() {
             return Some(Identity::Admin);
@@ -138,20 +147,42 @@ impl ApiTokens {
         grants.fold(None, |identity, grant| Some(Identity::with(identity, grant)))
     }
 
-    /// Checks that the caller of a route has the right to it.
-    pub(crate) async fn check(&self, head: &mut Parts, route: &str) -> Result<(), Problem> {
+    /// Checks that the caller of a route has the right to it. Returns the caller, if it has shown a
+    /// token.
+    pub(crate) async fn check(
+        &self,
+        head: &mut Parts,
+        route: &str,
+    ) -> Result<Option<Identity>, Problem> {
         let right = right(&head.method, route)?;
         let identity = self.identify_headers(&head.headers);
         if right != Right::Namespace || identity == Some(Identity::Admin) {
-            return decide(right, identity.as_ref(), None);
+            decide(right, identity.as_ref(), None)?;
+            return Ok(identity);
         }
         let params = RawPathParams::from_request_parts(head, &()).await.ok();
         let namespace = params.as_ref().and_then(|params| params.iter().next());
         let namespace = namespace.filter(|(name, _)| *name == "namespace").map(|(_, text)| text);
-        decide(right, identity.as_ref(), namespace)
+        decide(right, identity.as_ref(), namespace)?;
+        Ok(identity)
     }
 
-    fn identify_headers(&self, headers: &HeaderMap) -> Option<Identity> {
+    /// Checks that the caller of a gRPC call has the right to it, as far as the head of the call
+    /// shows. Returns the caller, if it has shown a token.
+    pub(crate) fn check_call(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Option<Identity>, Problem> {
+        let right = CALL_RIGHTS.iter().find(|(beginning, _)| path.starts_with(beginning));
+        let (_, right) = right.ok_or_else(Problem::no_right_declared)?;
+        let identity = self.identify_headers(headers);
+        decide(*right, identity.as_ref(), None)?;
+        Ok(identity)
+    }
+
+    /// The caller that sends these headers; `None` without a valid token.
+    pub(crate) fn identify_headers(&self, headers: &HeaderMap) -> Option<Identity> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let first = values.next().map(http::HeaderValue::as_bytes);
         // Two headers are ambiguous.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
+use crate::api::limits::ApiLimits;
 use crate::auth::ApiTokens;
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
@@ -28,6 +29,8 @@ pub(crate) struct Broker {
     pub(crate) hub: Arc<Hub>,
     pub(crate) clock: Arc<SystemClock>,
     pub(crate) tokens: ApiTokens,
+    /// What namespaces share at the API.
+    pub(crate) limits: Arc<ApiLimits>,
     pub(crate) browser_policy: BrowserPolicy,
     /// Which addresses webhooks may call.
     pub(crate) guard: Guard,

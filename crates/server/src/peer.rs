@@ -15,6 +15,7 @@ mod wire;
 
 use std::fmt;
 
+use http::HeaderMap;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Status};
 
@@ -111,6 +112,11 @@ impl Secret {
             format!("Bearer {secret}").parse().map_err(|_| TokenError)?;
         header.set_sensitive(true);
         Ok(Self { header, verifier: ApiTokens::new(vec![token]) })
+    }
+
+    /// Returns whether a call has this secret.
+    pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
+        self.verifier.identify_headers(headers).is_some()
     }
 
     /// Returns whether an `authorization` header has this secret.

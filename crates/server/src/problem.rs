@@ -6,12 +6,13 @@
 //! appear in a problem.
 
 use std::fmt;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use punctual_core::{FireId, Invalid, Namespace};
+use punctual_core::{FireId, Invalid, Namespace, format_duration};
 use punctual_engine::EngineError;
 use punctual_store::{Resource, StoreError};
 use serde::Serialize;
@@ -21,7 +22,7 @@ use utoipa::ToSchema;
 
 use crate::task_form::TaskAnswer;
 
-/// `Retry-After` of every 503, in seconds.
+/// `Retry-After` of every 503 and 429, in seconds.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// `WWW-Authenticate` of every 401.
@@ -44,6 +45,8 @@ enum ProblemType {
     UnsupportedMediaType,
     TooLarge,
     TooMany,
+    TooSlow,
+    ShareUsedUp,
     Exists,
     VersionMismatch,
     IdempotencyConflict,
@@ -99,6 +102,10 @@ impl ProblemType {
             ),
             Self::TooLarge => ("urn:punctual:too-large", "Body too large", S::PAYLOAD_TOO_LARGE),
             Self::TooMany => ("urn:punctual:too-many", "Too many entries", S::PAYLOAD_TOO_LARGE),
+            Self::TooSlow => ("urn:punctual:too-slow", "Body too slow", S::REQUEST_TIMEOUT),
+            Self::ShareUsedUp => {
+                ("urn:punctual:share-used-up", "Share used up", S::TOO_MANY_REQUESTS)
+            }
             Self::Exists => ("urn:punctual:exists", "Task exists", S::CONFLICT),
             Self::VersionMismatch => {
                 ("urn:punctual:version-mismatch", "Version mismatch", S::PRECONDITION_FAILED)
@@ -155,6 +162,8 @@ impl ProblemType {
             (_, StatusCode::CONFLICT) => Code::AlreadyExists,
             (_, StatusCode::PRECONDITION_FAILED) => Code::FailedPrecondition,
             (_, StatusCode::PAYLOAD_TOO_LARGE) => Code::OutOfRange,
+            (_, StatusCode::REQUEST_TIMEOUT) => Code::DeadlineExceeded,
+            (_, StatusCode::TOO_MANY_REQUESTS) => Code::ResourceExhausted,
             (_, StatusCode::SERVICE_UNAVAILABLE) => Code::Unavailable,
             (_, status) if status.is_client_error() => Code::InvalidArgument,
             _ => Code::Internal,
@@ -294,9 +303,31 @@ impl Problem {
         Self::new(ProblemType::InvalidBody, detail).with_field(field)
     }
 
-    /// The client stopped sending before the body was complete, or took too long.
+    /// The client stopped sending before the body was complete.
     pub(crate) fn incomplete_body() -> Self {
-        Self::invalid_body("the body is incomplete, or took too long to arrive", None)
+        Self::invalid_body("the body is incomplete", None)
+    }
+
+    /// The body, or a message of it, did not arrive in time.
+    pub(crate) fn too_slow(what: &str, time_max: Duration) -> Self {
+        let detail = format!("{what} must arrive within {}", format_duration(time_max));
+        Self::new(ProblemType::TooSlow, detail)
+    }
+
+    /// A namespace has as much of a limited resource as it may have.
+    pub(crate) fn share_used_up(namespace: &Namespace, total: usize, what: &str) -> Self {
+        let namespace = namespace.as_str();
+        let detail = format!(
+            "namespace {namespace:?} has used up its share of the {total} {what} of this broker; \
+             retry when some of its calls have ended"
+        );
+        Self::new(ProblemType::ShareUsedUp, detail)
+    }
+
+    /// All of a resource that callers share is in use.
+    pub(crate) fn all_in_use(total: usize, what: &str) -> Self {
+        let detail = format!("all of the {total} {what} of this broker are in use; retry later");
+        Self::new(ProblemType::ShareUsedUp, detail)
     }
 
     /// The body is larger than the route takes.
@@ -473,7 +504,7 @@ impl IntoResponse for Problem {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
             headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
         }
         if self.status == StatusCode::UNAUTHORIZED {

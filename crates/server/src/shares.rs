@@ -3,15 +3,18 @@
 //! A namespace that uses up its share waits, and the others still find permits: `fair_queue` has
 //! the rule. [`Shares`] is for resources that are only counted, such as lookups of host names and
 //! large request bodies; the pool of connections (`courier/webhook/connections.rs`) uses the queue
-//! itself.
+//! itself. A [`ShareLimit`] also refuses: it bounds how many wait and for how long, and the answer
+//! names the limit.
 
 mod fair_queue;
+mod limit;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
 pub(crate) use fair_queue::{FairQueue, ShareKey};
+pub(crate) use limit::{ShareLimit, WaitBound};
 
 /// Permits that namespaces take in turns. Clones share them.
 #[derive(Debug, Clone)]
@@ -39,6 +42,19 @@ impl Shares {
                 return permit;
             }
         }
+    }
+
+    /// Returns a permit if there is one for this key now.
+    pub(crate) fn try_acquire(&self, key: &ShareKey) -> Option<SharePermit> {
+        let (sender, mut receiver) = oneshot::channel();
+        self.lock().enqueue(key, sender);
+        self.serve_waiting();
+        receiver.try_recv().ok()
+    }
+
+    /// Returns how many wait under a key.
+    pub(crate) fn count_waiting(&self, key: &ShareKey) -> usize {
+        self.lock().count_waiting(key)
     }
 
     /// Gives permits to those that wait, as far as there are any.
@@ -94,6 +110,17 @@ mod tests {
         drop(shares.acquire(&key("b")).await);
         drop(first);
         waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_permit_is_had_at_once_or_not_at_all() {
+        let shares = Shares::new(2);
+        let first = shares.try_acquire(&key("a")).unwrap();
+        assert!(shares.try_acquire(&key("a")).is_none(), "a has half of two");
+        assert!(shares.try_acquire(&key("b")).is_some());
+        assert_eq!(shares.count_waiting(&key("a")), 0, "one that was refused does not wait");
+        drop(first);
+        assert!(shares.try_acquire(&key("a")).is_some());
     }
 
     #[tokio::test]

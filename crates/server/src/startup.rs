@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hyper_util::server::graceful::GracefulShutdown;
 use punctual_core::{BrokerId, Clock, Partitions, Seat, Timestamp};
 use punctual_engine::{Budget, OrphanReports, OwnerConfig, spawn, take};
 use punctual_store::{LeaseStore as _, StoreError};
@@ -22,14 +21,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use crate::api;
+use crate::api::{self, limits::ApiLimits};
 use crate::auth::ApiTokens;
 use crate::broker::{Broker, ClusterParts};
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
 use crate::config::{Config, ConfigError, Sharing};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
-use crate::listen;
+use crate::listen::{self, Callers, ConnectionStage};
 use crate::membership::{self, BarredAddresses, Membership, OwnerDeps};
 use crate::peer::{Peers, Secret, Transport};
 use crate::routing::Owners;
@@ -77,12 +76,15 @@ pub async fn run(
     let (hub, telemetry) = (Arc::clone(&broker.hub), broker.telemetry.clone());
     tracing::info!(listen = %address, partitions = partitions.count(), "ready");
 
-    let connections = GracefulShutdown::new();
     let router = api::router(Arc::clone(&broker));
-    let (end, ended) = watch::channel(false);
+    let (stage, stages) = watch::channel(ConnectionStage::Serve);
     let mut serving = Box::pin(async {
         let tls = config.tls.as_ref();
-        let accepting = listen::accept(&listener, tls, router, &connections, ended, &telemetry);
+        let callers = match config.tokens.is_empty() {
+            true => Callers::Trusted,
+            false => Callers::WithToken,
+        };
+        let accepting = listen::accept(&listener, tls, router, callers, stages, &telemetry);
         let renewing = async {
             if let Some(tls) = tls {
                 tls.watch(&telemetry).await;
@@ -128,8 +130,9 @@ pub async fn run(
     drop(settling);
     drop(serving);
     drop(listener);
-    let _ = timeout(budget.close, connections.shutdown()).await;
-    end.send_replace(true);
+    stage.send_replace(ConnectionStage::Finish);
+    let _ = timeout(budget.close, stage.closed()).await;
+    stage.send_replace(ConnectionStage::End);
     drop((broker, couriers, mode));
     // Nothing is ever sent: `recv` returns when the last sender is dropped.
     let _ = timeout(budget.close, dropped.recv()).await;
@@ -238,6 +241,7 @@ async fn compose(
         hub,
         clock,
         tokens: ApiTokens::new(config.tokens.clone()),
+        limits: Arc::new(ApiLimits::new()),
         browser_policy: BrowserPolicy::of(config),
         guard,
         tls: config.tls.clone(),

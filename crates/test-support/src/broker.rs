@@ -259,6 +259,13 @@ pub(crate) fn send_signal(pid: u32, name: impl AsRef<OsStr>) {
     assert!(status.unwrap().success(), "no process {pid}");
 }
 
+/// Returns a figure of the memory of a process in bytes: `VmRSS` now, `VmHWM` at most so far.
+pub fn memory_bytes(pid: u32, figure: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':')).unwrap();
+    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
 fn any_port() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }

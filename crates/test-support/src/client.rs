@@ -2,7 +2,8 @@
 //!
 //! Most methods return `None` if there is no complete answer: then the outcome is not known.
 
-use std::net::SocketAddr;
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use http::Response;
@@ -99,5 +100,24 @@ impl BrokerClient {
 
     pub fn put(&self, key: &str, body: &Value) -> (u16, Value) {
         self.shop("PUT", &format!("/tasks/{key}"), body)
+    }
+}
+
+/// Reads one answer, by its length, from a connection that stays open.
+pub fn read_answer(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            length.and_then(|length| length.parse().ok()).unwrap_or(0) <= body.len()
+        });
+        if whole {
+            return text;
+        }
+        let read = stream.read(&mut buffer).unwrap();
+        assert_ne!(read, 0, "the connection was closed: {text}");
+        answer.extend_from_slice(&buffer[..read]);
     }
 }

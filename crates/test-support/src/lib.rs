@@ -25,8 +25,8 @@ pub mod strace;
 pub mod wait;
 pub mod workers;
 
-pub use broker::{BrokerProcess, TestBroker, punctual_binary, refused_start};
-pub use client::BrokerClient;
+pub use broker::{BrokerProcess, TestBroker, memory_bytes, punctual_binary, refused_start};
+pub use client::{BrokerClient, read_answer};
 pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};
 pub use disk::SmallDisk;

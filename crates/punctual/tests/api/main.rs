@@ -9,6 +9,7 @@ mod grpc;
 mod idempotency;
 mod input;
 mod lists;
+mod namespaces;
 mod openapi;
 mod queues;
 mod requests;

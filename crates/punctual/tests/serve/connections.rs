@@ -5,7 +5,9 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 
-use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, now_millis, task};
+use punctual_test_support::{
+    TestBroker, WAIT_MAX, WebhookReceiver, memory_bytes, now_millis, read_answer, task,
+};
 use serde_json::{Value, json};
 
 use crate::metrics::{metric, until_metric};
@@ -58,6 +60,29 @@ fn every_refusal_is_a_problem_document() {
     }
 }
 
+/// RFC 9112 wants exactly one `Host` in every request of HTTP/1.1.
+#[test]
+fn a_request_without_a_host_or_with_two_is_refused() {
+    let broker = TestBroker::start(&[]);
+    for (request, want) in [
+        ("GET /livez HTTP/1.1\r\n", "HTTP/1.1 400 "),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n", "HTTP/1.1 400 "),
+        ("POST /punctual.v1.Tasks/Get HTTP/1.1\r\n", "HTTP/1.1 400 "),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\n", "HTTP/1.1 200 "),
+        ("GET /livez HTTP/1.0\r\n", "HTTP/1.0 200 "),
+    ] {
+        let mut stream = TcpStream::connect(broker.address).unwrap();
+        write!(stream, "{request}connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(want), "{request}: {answer}");
+        if want.contains("400") {
+            assert!(answer.contains("application/problem+json"), "{answer}");
+            assert!(answer.contains("\"field\":\"host\""), "{answer}");
+        }
+    }
+}
+
 #[test]
 fn an_oversized_request_head_is_refused() {
     let broker = TestBroker::start(&[]);
@@ -89,7 +114,7 @@ fn a_refused_request_is_counted_and_its_connection_serves_the_next() {
         (format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n"), "200"),
     ] {
         stream.write_all(request.as_bytes()).unwrap();
-        let answer = answer_on(&mut stream);
+        let answer = read_answer(&mut stream);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
     }
     let line =
@@ -116,16 +141,9 @@ fn an_unread_body_that_comes_late_does_not_close_its_connection() {
             assert_eq!(broker.call("GET", "/livez", &[], "").0, 200);
         }
         stream.write_all(b"{\"a\": 1}\n").unwrap();
-        let answer = answer_on(&mut stream);
+        let answer = read_answer(&mut stream);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
     }
-}
-
-/// Returns the resident memory of a process in bytes.
-fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 #[test]
@@ -136,7 +154,7 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
     let raised = Command::new("prlimit").args(["--pid", &own, "--nofile=12000:"]).status();
     assert!(raised.is_ok_and(|status| status.success()), "the limit of open files must be raised");
     let broker = TestBroker::start(&[]);
-    let before = resident_bytes(broker.pid());
+    let before = memory_bytes(broker.pid(), "VmRSS");
     let host = broker.address;
     let whole = format!("GET /livez HTTP/1.1\r\nhost: {host}\r\n\r\n");
     let open = format!("POST /v1/shop/tasks HTTP/1.1\r\nhost: {host}\r\ncontent-length: 9\r\n\r\n");
@@ -151,14 +169,14 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
                 _ => {
                     // Answered once, and idle since.
                     stream.write_all(whole.as_bytes()).unwrap();
-                    assert!(answer_on(&mut stream).starts_with("HTTP/1.1 200 "));
+                    assert!(read_answer(&mut stream).starts_with("HTTP/1.1 200 "));
                 }
             }
             stream
         })
         .collect();
     assert!(metric(&broker, "punctual_connections") >= f64::from(CONNECTIONS), "all are accepted");
-    let each = resident_bytes(broker.pid()).saturating_sub(before) / u64::from(CONNECTIONS);
+    let each = memory_bytes(broker.pid(), "VmRSS").saturating_sub(before) / u64::from(CONNECTIONS);
     assert!(each < BYTES_EACH_MAX, "{each} bytes per connection");
     // Other requests are answered, and due tasks are sent.
     let receiver = WebhookReceiver::start();
@@ -169,24 +187,5 @@ fn ten_thousand_idle_connections_do_not_delay_other_requests() {
     while metric(&broker, "punctual_connections") > 10.0 {
         assert!(now_millis() < begun + WAIT_MAX.as_millis(), "closed connections are not counted");
         thread::yield_now();
-    }
-}
-
-/// Reads one answer, by its length, from a connection that stays open.
-fn answer_on(stream: &mut TcpStream) -> String {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            length.and_then(|length| length.parse().ok()).unwrap_or(0) <= body.len()
-        });
-        if whole {
-            return text;
-        }
-        let read = stream.read(&mut buffer).unwrap();
-        assert_ne!(read, 0, "the connection was closed: {text}");
-        answer.extend_from_slice(&buffer[..read]);
     }
 }

@@ -9,6 +9,7 @@ mod metrics;
 mod process;
 mod targets;
 mod tls;
+mod unauthenticated;
 mod waiting_deliveries;
 mod webhook_connections;
 mod webhooks;

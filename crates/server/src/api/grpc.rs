@@ -1,8 +1,9 @@
 //! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
 //! `tasks` and `workers` hold the calls. `convert` and `deliveries` are the only files that know
-//! both messages and the types of the core. Batches, messages and what a stream keeps pending are
-//! bounded, and streams end when the broker drains.
+//! both messages and the types of the core. The token of a call is checked before its messages are
+//! read. Batches, messages and what a stream keeps pending are bounded, and streams end when the
+//! broker drains.
 
 mod convert;
 mod deliveries;
@@ -14,22 +15,26 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use http::request::Parts;
+use http_body_util::BodyExt as _;
 use punctual_core::Namespace;
 use punctual_proto::DESCRIPTORS;
 use punctual_proto::v1::tasks_server::TasksServer;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use super::body::{BodyKind, BodyOwner, BoundedBody, discard_refused};
+use super::http::{check_host, note_caller};
+use super::limits::ApiLimits;
 use crate::auth::Identity;
 use crate::broker::Broker;
-use crate::listen;
 use crate::peer;
 use crate::problem::Problem;
 use tasks::TasksApi;
@@ -37,6 +42,12 @@ use workers::WorkersApi;
 
 /// Bytes of a message: 10000 tasks of 800 bytes, or 30 with the largest payload.
 const MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of a message to the health and reflection services: a name.
+const PUBLIC_BYTES_MAX: usize = 4 * 1024;
+
+/// The health service, which a draining broker still serves, and its one call that lasts.
+const HEALTH: &str = "/grpc.health.";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// Returns all gRPC services, with health and reflection, as routes.
 pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
@@ -46,6 +57,7 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let workers = WorkersApi::new(Arc::clone(broker), run);
     let (reporter, health) = tonic_health::server::health_reporter();
+    let health = health.max_decoding_message_size(PUBLIC_BYTES_MAX);
     tokio::spawn(report_health(reporter, broker.draining.clone()));
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -56,7 +68,11 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     routes.add_service(tasks).add_service(workers).add_service(health);
     // Some tools still use the older version of the protocol.
     match (reflection().build_v1(), reflection().build_v1alpha()) {
-        (Ok(v1), Ok(v1alpha)) => _ = routes.add_service(v1).add_service(v1alpha),
+        (Ok(v1), Ok(v1alpha)) => {
+            let v1 = v1.max_decoding_message_size(PUBLIC_BYTES_MAX);
+            let v1alpha = v1alpha.max_decoding_message_size(PUBLIC_BYTES_MAX);
+            routes.add_service(v1).add_service(v1alpha);
+        }
         (Err(error), _) | (_, Err(error)) => {
             tracing::error!(%error, "gRPC reflection not available")
         }
@@ -72,26 +88,90 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     let mut peers = Routes::builder();
     peers.add_service(peer_service);
     let peers = peers.routes().into_axum_router().reset_fallback();
-    routes.merge(peers.layer(from_fn_with_state(Arc::clone(broker), check_origin)))
+    routes.merge(peers.layer(from_fn_with_state(Arc::clone(broker), check_peer)))
 }
 
-/// Refuses new calls while the broker drains, except health checks. Calls in flight end by
-/// themselves.
+/// Checks a call by its head, before anything of its messages is read, and bounds its body. A
+/// draining broker refuses new calls except health checks; calls in flight end by themselves.
 async fn check_call(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
-    if broker.is_draining() && !request.uri().path().starts_with("/grpc.health.") {
-        return convert::to_status(&Problem::stopping()).into_http();
+    let (mut head, body) = request.into_parts();
+    let version = head.version;
+    if let Err(problem) = check_page(&broker, &head) {
+        discard_refused(version, body).await;
+        return problem.into_response();
     }
-    check_origin(State(broker), request, next).await
+    let (identity, watch) = match admit(&broker, &head) {
+        Ok(admitted) => admitted,
+        Err(problem) => {
+            discard_refused(version, body).await;
+            return convert::to_status(&problem).into_http();
+        }
+    };
+    let (owner, limits) = (BodyOwner::of_caller(identity.as_ref()), Arc::clone(&broker.limits));
+    drop(broker);
+    head.extensions.insert(identity);
+    let to_error = |problem| convert::to_status(&problem).into();
+    let body = BoundedBody::new(body, body_kind(head.uri.path()), owner, limits, to_error);
+    let in_use = body.large_permit();
+    let response = next.run(Request::from_parts(head, Body::new(body))).await;
+    drop(in_use);
+    match watch {
+        None => response,
+        // The permit lasts as long as the answer.
+        Some(permit) => response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _ = &permit;
+                frame
+            }))
+        }),
+    }
 }
 
-/// Refuses calls of web pages of other origins. Other brokers authenticate inside the call.
-async fn check_origin(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
-    if let Err(problem) = broker.browser_policy.check(request.uri(), request.headers()) {
-        listen::discard_body(request.version(), request.into_body()).await;
+/// Checks token and limits by the head of a call. Returns the caller, and a permit if the call is a
+/// health watch.
+fn admit(
+    broker: &Broker,
+    head: &Parts,
+) -> Result<(Option<Identity>, Option<OwnedSemaphorePermit>), Problem> {
+    let path = head.uri.path();
+    let identity = broker.tokens.check_call(path, &head.headers);
+    note_caller(head, identity.as_ref().ok().and_then(Option::as_ref))?;
+    let identity = identity?;
+    if broker.is_draining() && !path.starts_with(HEALTH) {
+        return Err(Problem::stopping());
+    }
+    let watch = (path == WATCH).then(|| Arc::clone(&broker.limits.watches).try_acquire_owned());
+    let watch = watch.transpose().map_err(|_| ApiLimits::too_many_watches())?;
+    Ok((identity, watch))
+}
+
+/// What a call reads. A call that is not listed reads one message.
+fn body_kind(path: &str) -> BodyKind {
+    match path {
+        "/punctual.v1.Tasks/ScheduleMany" | "/punctual.v1.Workers/Work" => BodyKind::LongStream,
+        _ if path.starts_with("/grpc.reflection.") => BodyKind::ShortStream,
+        _ => BodyKind::Message,
+    }
+}
+
+/// Refuses calls of web pages of other origins.
+fn check_page(broker: &Broker, head: &Parts) -> Result<(), Problem> {
+    check_host(head)?;
+    broker.browser_policy.check(&head.uri, &head.headers)
+}
+
+/// Checks a call of another broker. It is refused inside if it does not have the secret.
+async fn check_peer(State(broker): State<Arc<Broker>>, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let secret = broker.cluster.as_ref().map(|shared| &shared.secret);
+    let is_peer = secret.is_some_and(|secret| secret.is_in(&head.headers));
+    let caller = is_peer.then_some(&Identity::Admin);
+    if let Err(problem) = check_page(&broker, &head).and_then(|()| note_caller(&head, caller)) {
+        discard_refused(head.version, body).await;
         return problem.into_response();
     }
     drop(broker);
-    next.run(request).await
+    next.run(Request::from_parts(head, body)).await
 }
 
 /// Reports `SERVING` until the broker drains.
@@ -104,10 +184,9 @@ async fn report_health(reporter: HealthReporter, mut draining: watch::Receiver<b
     reporter.set_not_serving::<WorkersApi>().await;
 }
 
-/// The caller, by the `authorization` metadata of the call.
-fn identify(broker: &Broker, metadata: &MetadataMap) -> Result<Identity, Status> {
-    let authorization = metadata.get("authorization").map(|value| value.as_bytes());
-    let identity = broker.tokens.identify(authorization);
+/// The caller, as [`check_call`] has found it.
+fn identify<T>(request: &tonic::Request<T>) -> Result<Identity, Status> {
+    let identity = request.extensions().get::<Option<Identity>>().cloned().flatten();
     identity.ok_or_else(|| convert::to_status(&Problem::unauthenticated()))
 }
 
@@ -119,14 +198,10 @@ fn authorize(identity: &Identity, namespace: &Namespace) -> Result<(), Status> {
     Err(convert::to_status(&Problem::namespace_forbidden(namespace)))
 }
 
-/// The namespace of a call, if its caller may use it.
-fn authorized_namespace(
-    broker: &Broker,
-    metadata: &MetadataMap,
-    name: &str,
-) -> Result<Namespace, Status> {
+/// The namespace that a call names, if its caller may use it.
+fn authorized_namespace<T>(request: &tonic::Request<T>, name: &str) -> Result<Namespace, Status> {
     // The token is checked first, so that callers without one learn nothing about names.
-    let identity = identify(broker, metadata)?;
+    let identity = identify(request)?;
     let namespace = Namespace::new(name).map_err(convert::invalid)?;
     authorize(&identity, &namespace)?;
     Ok(namespace)

@@ -33,6 +33,7 @@ use utoipa_axum::routes;
 use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::telemetry::PAGE_TYPE;
+pub(super) use admission::{check_host, note_caller};
 use tasks::{batch, fires, list};
 
 /// Returns the routes, and the checks that every request passes before them.

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::server::graceful::GracefulShutdown;
 use punctual_core::{
     AttemptNo, BrokerId, Due, Epoch, FireId, Namespace, NewTask, Occasion, Outcome, PartitionId,
     Payload, Queue, Schedule, Target, Task, TaskId, TaskKey, Timestamp, Version,
@@ -32,7 +31,7 @@ use tonic::{Code, Request};
 
 use super::*;
 use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
-use crate::listen;
+use crate::listen::{self, Callers, ConnectionStage};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
 
@@ -201,10 +200,10 @@ impl TestPeer {
         let routes = Routes::new(server(Arc::clone(&fake), Secret::new(SECRET).unwrap()));
         runtime.spawn(async move {
             let listener = TcpListener::from_std(listener).unwrap();
-            let (connections, (_end, ended)) = (GracefulShutdown::new(), watch::channel(false));
-            let router = routes.into_axum_router();
+            let (_stage, stages) = watch::channel(ConnectionStage::Serve);
+            let (router, callers) = (routes.into_axum_router(), Callers::Trusted);
             let telemetry = Telemetry::new();
-            listen::accept(&listener, tls.as_ref(), router, &connections, ended, &telemetry).await;
+            listen::accept(&listener, tls.as_ref(), router, callers, stages, &telemetry).await;
         });
         Self { broker, fake, arrived, runtime: Some(runtime) }
     }

@@ -94,6 +94,14 @@ impl<T> FairQueue<T> {
         part.waiting.push_back(waiter);
     }
 
+    /// Returns how many wait under a key. Those whose receivers are dropped are removed.
+    pub(crate) fn count_waiting(&mut self, key: &ShareKey) -> usize {
+        let share = self.namespaces.get_mut(&key.namespace);
+        let Some(part) = share.and_then(|share| share.parts.get_mut(&key.part)) else { return 0 };
+        part.waiting.retain(|waiter| !waiter.is_closed());
+        part.waiting.len()
+    }
+
     /// Returns the key that is next, if it may have one more; the caller then takes its waiter, or
     /// leaves it waiting.
     pub(crate) fn next(&mut self) -> Option<ShareKey> {

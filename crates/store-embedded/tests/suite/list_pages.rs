@@ -2,9 +2,11 @@
 //!
 //! Counted in entries, rows and names, not in time: `StoreStats::looked_at`.
 
-use punctual_core::{Partitions, Task, TaskState};
+use std::sync::Arc;
+
+use punctual_core::{Partitions, Payload, Task, TaskState};
 use punctual_store::conformance::fixtures::{
-    at, broker, id, in_state, partition, postpone, refile, shop, task,
+    at, broker, die, id, in_state, partition, postpone, refile, shop, task,
 };
 use punctual_store::conformance::{fixtures::NOW, fixtures::TTL, run};
 use punctual_store::{Batch, BatchNo, Change, Filter, LeaseStore, Position, TaskStore};
@@ -154,4 +156,50 @@ impl PageFixture {
         assert!(found.iter().eq(expected.iter().filter(due).take(LIMIT)));
         this_page
     }
+}
+
+/// The letters of other namespaces are examined, and nothing beyond the page.
+#[test]
+fn a_page_of_dead_letters_examines_what_it_shows_and_ends_at_a_size() {
+    const LETTERS: u64 = 300;
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions::new(Partitions::ONE);
+        let (store, _) = EmbeddedStore::open(dir.path(), options).unwrap();
+        let seat = punctual_core::Seat::Partition(partition(0));
+        let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;
+        let mut owner = PageFixture { store, epoch, batch: BatchNo::FIRST };
+        let payload = Payload::Binary {
+            bytes: vec![7; 64 << 10].into(),
+            content_type: "application/octet-stream".into(),
+        };
+        let make = |n: u64| {
+            let mut task = task(id(at(10_000 + n), partition(0), epoch, n)).build();
+            Arc::make_mut(&mut task.definition).payload = payload.clone();
+            task
+        };
+        let tasks: Vec<Task> = (0..LETTERS).map(make).collect();
+        for tasks in tasks.chunks(50) {
+            owner.apply(tasks.iter().cloned().map(Change::Put).collect()).await;
+            owner.apply(tasks.iter().map(|task| die(task, NOW, None)).collect()).await;
+        }
+        owner.store.checkpoint().await.unwrap();
+        let before = owner.store.stats().unwrap().looked_at;
+        let page = owner.store.dead(partition(0), &shop(), None, LIMIT).await.unwrap();
+        assert_eq!(page.items.len(), LIMIT);
+        let examined = owner.store.stats().unwrap().looked_at - before;
+        assert!(examined <= 32, "{examined} letters examined for a page of {LIMIT}");
+        // 128 letters are 8 MiB.
+        let (mut after, mut seen) = (None, 0);
+        loop {
+            let page = owner.store.dead(partition(0), &shop(), after, 1000).await.unwrap();
+            assert!(page.items.len() <= 128, "{} letters on a page", page.items.len());
+            seen += page.items.len();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen as u64, LETTERS);
+    });
 }

@@ -34,6 +34,8 @@ pub(super) async fn list(
     let state = state_filter(request.state).map_err(convert::invalid)?;
     let filter = filter(namespace, request).map_err(convert::invalid)?;
     let after = after.unwrap_or(Position::before(filter.from));
+    let permit = broker.limits.reads.acquire(&filter.namespace).await;
+    let _permit = permit.map_err(|problem| convert::to_status(&problem))?;
     let page = task_page(broker, state, filter, Some(after), limit).await;
     let Page { items, next } = page.map_err(|problem| convert::to_status(&problem))?;
     let (mut tasks, mut bytes, mut end) = (Vec::new(), 0, next);

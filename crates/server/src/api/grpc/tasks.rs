@@ -27,6 +27,7 @@ use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
 use crate::auth::Identity;
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
+use crate::shares::SharePermit;
 use crate::task_form::check_fires;
 
 /// Tasks, keys or ids in one message.
@@ -60,8 +61,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         &self,
         request: Request<v1::ScheduleRequest>,
     ) -> Result<Response<v1::ScheduleResponse>, Status> {
-        let namespace =
-            authorized_namespace(&self.broker, request.metadata(), &request.get_ref().namespace)?;
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
         let idempotency = idempotency(&request.idempotency_key).map_err(convert::invalid)?;
         let sent = request.task.ok_or_else(|| missing("task"))?;
@@ -100,7 +100,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         &self,
         request: Request<Streaming<v1::ScheduleBatch>>,
     ) -> Result<Response<Self::ScheduleManyStream>, Status> {
-        let identity = identify(&self.broker, request.metadata())?;
+        let identity = identify(&request)?;
         let (scheduling, scheduled) = mpsc::channel(BATCHES_MAX);
         let (broker, in_flight) = (Arc::clone(&self.broker), Arc::clone(&self.in_flight));
         tokio::spawn(take_batches(broker, identity, in_flight, request.into_inner(), scheduling));
@@ -114,8 +114,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
-        let namespace =
-            authorized_namespace(&self.broker, request.metadata(), &request.get_ref().namespace)?;
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let v1::CancelRequest { keys, ids, .. } = request.into_inner();
         if !keys.is_empty() && !ids.is_empty() {
             let problem = "exactly one of `keys` and `ids` must be given";
@@ -158,8 +157,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         &self,
         request: Request<v1::TouchRequest>,
     ) -> Result<Response<v1::TouchResponse>, Status> {
-        let namespace =
-            authorized_namespace(&self.broker, request.metadata(), &request.get_ref().namespace)?;
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
         check_count("keys", request.keys.len())?;
         let push = convert::push(request.to).map_err(convert::invalid)?;
@@ -193,8 +191,7 @@ impl v1::tasks_server::Tasks for TasksApi {
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::Task>, Status> {
-        let namespace =
-            authorized_namespace(&self.broker, request.metadata(), &request.get_ref().namespace)?;
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let v1::GetRequest { key_or_id, .. } = request.into_inner();
         let owners = &self.broker.owners;
         let key = TaskKey::new(&key_or_id)
@@ -217,8 +214,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         &self,
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
-        let namespace =
-            authorized_namespace(&self.broker, request.metadata(), &request.get_ref().namespace)?;
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let request = request.into_inner();
         list::list(&self.broker, namespace, request).await.map(Response::new)
     }
@@ -268,12 +264,30 @@ async fn take_batches(
     scheduling: mpsc::Sender<Result<PendingBatch, Status>>,
 ) {
     let mut draining = broker.draining.clone();
+    let mut stream_permit = None;
     loop {
         let batch = tokio::select! {
             () = drained(&mut draining) => return,
             batch = batches.message() => batch,
         };
-        let Ok(Some(batch)) = batch else { return };
+        let batch = match batch {
+            Ok(Some(batch)) => batch,
+            Ok(None) => return,
+            // A batch that does not arrive in time, for example.
+            Err(status) => {
+                _ = scheduling.send(Err(status)).await;
+                return;
+            }
+        };
+        if stream_permit.is_none() {
+            match permit_stream(&broker, &identity, &batch.namespace) {
+                Ok(permit) => stream_permit = Some(permit),
+                Err(status) => {
+                    _ = scheduling.send(Err(status)).await;
+                    return;
+                }
+            }
+        }
         let weight = batch.tasks.len() + batch.encoded_len() / WEIGHT_BYTES;
         let weight = u32::try_from(weight.min(IN_FLIGHT_MAX)).unwrap_or(u32::MAX);
         let Ok(slot) = scheduling.reserve().await else { return };
@@ -287,6 +301,14 @@ async fn take_batches(
             Err(status) => return slot.send(Err(status)),
         }
     }
+}
+
+/// Takes a permit for a stream, in the share of the namespace that it begins with.
+fn permit_stream(broker: &Broker, identity: &Identity, name: &str) -> Result<SharePermit, Status> {
+    let namespace = namespace(name)?;
+    authorize(identity, &namespace)?;
+    let permit = broker.limits.streams.try_acquire(&namespace);
+    permit.map_err(|problem| convert::to_status(&problem))
 }
 
 /// Sends a batch to its owners, and returns a future of its response. A batch waits until its

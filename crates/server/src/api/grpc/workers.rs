@@ -10,14 +10,12 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use punctual_core::{Invalid, Namespace, Queue};
 use punctual_proto::v1;
 use punctual_proto::v1::broker_message::Message as ToWorker;
 use punctual_proto::v1::worker_message::Message as FromWorker;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
@@ -28,6 +26,7 @@ use super::tasks::namespace;
 use super::{MESSAGE_BYTES_MAX, authorize, convert, drained, identify};
 use crate::broker::Broker;
 use crate::courier::queue::{Leased, SettleResult, SettleScope, StreamWorker};
+use crate::shares::SharePermit;
 
 /// Messages in the channel to the transport.
 const OUTGOING_MAX: usize = 2;
@@ -40,8 +39,6 @@ const DELIVERIES_BYTES_MAX: usize = 2 * 1024 * 1024;
 const DELIVERY_BYTES: usize = 512;
 /// Queues of one worker.
 const QUEUES_MAX: usize = 64;
-/// How long a worker may take to send its hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The only method of the service.
 const WORK: &str = "/punctual.v1.Workers/Work";
@@ -108,17 +105,17 @@ impl WorkersApi {
         &self,
         request: Request<Streaming<v1::WorkerMessage>>,
     ) -> Result<Response<ReceiverStream<Result<OutgoingMessage, Status>>>, Status> {
-        let identity = identify(&self.broker, request.metadata())?;
+        let identity = identify(&request)?;
         let mut incoming = request.into_inner();
-        let hello = match timeout(HELLO_TIMEOUT, incoming.message()).await {
-            Ok(Ok(Some(v1::WorkerMessage { message: Some(FromWorker::Hello(hello)) }))) => hello,
-            Ok(Err(status)) => return Err(status),
-            Ok(Ok(_)) => return Err(convert::invalid(Invalid::new("hello", "must come first"))),
-            Err(_) => return Err(Status::deadline_exceeded("hello: must be sent within 10s")),
+        let hello = match incoming.message().await? {
+            Some(v1::WorkerMessage { message: Some(FromWorker::Hello(hello)) }) => hello,
+            _ => return Err(convert::invalid(Invalid::new("hello", "must come first"))),
         };
         let namespace = namespace(&hello.namespace)?;
         authorize(&identity, &namespace)?;
         let queues = queues(&hello.queues).map_err(convert::invalid)?;
+        let permit = self.broker.limits.streams.try_acquire(&namespace);
+        let permit = permit.map_err(|problem| convert::to_status(&problem))?;
         tracing::debug!(%namespace, queues = ?hello.queues, name = hello.name, "worker connected");
         let worker = self.broker.hub.join(&namespace, &queues, hello.credit as usize);
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
@@ -126,7 +123,7 @@ impl WorkersApi {
         let welcome = ToWorker::Welcome(v1::Welcome { version, run: self.run.to_string() });
         let broker = Arc::clone(&self.broker);
         let waiting = VecDeque::from([message(welcome)]);
-        let stream = WorkerStream { broker, namespace, worker, waiting };
+        let stream = WorkerStream { broker, namespace, worker, waiting, _permit: permit };
         tokio::spawn(stream.run(incoming, outgoing));
         Ok(Response::new(ReceiverStream::new(messages)))
     }
@@ -139,6 +136,7 @@ struct WorkerStream {
     worker: StreamWorker,
     /// Messages that wait for the channel.
     waiting: VecDeque<OutgoingMessage>,
+    _permit: SharePermit,
 }
 
 impl WorkerStream {
@@ -170,7 +168,11 @@ impl WorkerStream {
                         }
                     }
                     Ok(None) => break,
-                    Err(_) => return,
+                    // A message that does not arrive in time, for example.
+                    Err(status) => {
+                        _ = outgoing.send(Err(status)).await;
+                        return;
+                    }
                 },
                 () = drained(&mut draining), if !is_drained => {
                     is_drained = true;

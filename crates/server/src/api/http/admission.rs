@@ -1,19 +1,25 @@
 //! The checks that every HTTP request passes before its route.
 //!
 //! A request is refused if a web page of another origin sent it, if its caller has no right to the
-//! route, or if the broker drains. Every request is counted with its route and status. This is one
-//! middleware and not one per check: six layers took a third of the time of a request for one task
+//! route, or if the broker drains; then nothing of its body is kept. Otherwise its body is bounded
+//! (`api/body.rs`). Every request is counted with its route and status. This is one middleware and
+//! not one per check: six layers took a third of the time of a request for one task
 //! (`docs/lab/bench.md`).
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use http::header::{CONNECTION, HOST};
 use http::request::Parts;
+use http::{HeaderValue, Version};
 
+use crate::api::body::{self, BodyKind, BodyOwner, BodyProblem, BoundedBody};
+use crate::auth::Identity;
 use crate::broker::Broker;
-use crate::listen;
+use crate::listen::ConnectionTrust;
 use crate::problem::Problem;
 
 /// The routes that a draining broker still serves: health, metrics, and settling of deliveries
@@ -39,32 +45,69 @@ pub(super) async fn admit(
     let route = route.as_ref().map(MatchedPath::as_str);
     let (method, version) = (head.method.clone(), head.version);
     let telemetry = broker.telemetry.clone();
-    let response = match check(&broker, &mut head, route).await {
-        Ok(()) => {
+    let trust = head.extensions.get::<ConnectionTrust>();
+    let stranger = trust.filter(|trust| !trust.is_trusted()).cloned();
+    let mut response = match check(&broker, &mut head, route).await {
+        Ok(()) if http_body::Body::is_end_stream(&body) => {
             drop(broker);
-            let (body, unread) = listen::with_deadline(body);
-            let response = next.run(Request::from_parts(head, body)).await;
-            if let Some(unread) = unread.and_then(|unread| unread.take()) {
-                Box::pin(listen::discard_body(version, unread)).await;
-            }
+            next.run(Request::from_parts(head, body)).await
+        }
+        Ok(()) => {
+            let (owner, limits) = (BodyOwner::Path(head.uri.clone()), Arc::clone(&broker.limits));
+            drop(broker);
+            let to_error = |problem| BodyProblem(problem).into();
+            let body = BoundedBody::new(body, BodyKind::Whole, owner, limits, to_error);
+            let (in_use, unread) = (body.large_permit(), body.unread());
+            let response = next.run(Request::from_parts(head, Body::new(body))).await;
+            drop(in_use);
+            Box::pin(unread.discard(version, response.status())).await;
             response
         }
         Err(problem) => {
-            Box::pin(listen::discard_body(version, body)).await;
+            Box::pin(body::discard_refused(version, body)).await;
             problem.into_response()
         }
     };
+    if version < Version::HTTP_2 && stranger.is_some_and(|it| it.is_finishing()) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     telemetry.request(&method, route, response.status());
     response
 }
 
 async fn check(broker: &Broker, head: &mut Parts, route: Option<&str>) -> Result<(), Problem> {
+    check_host(head)?;
     broker.browser_policy.check(&head.uri, &head.headers)?;
-    if let Some(route) = route {
-        broker.tokens.check(head, route).await?;
-    }
+    let identity = match route {
+        Some(route) => broker.tokens.check(head, route).await,
+        None => Ok(None),
+    };
+    note_caller(head, identity.as_ref().ok().and_then(Option::as_ref))?;
+    identity?;
     if broker.is_draining() && !SERVED_WHILE_DRAINING.contains(&route.unwrap_or_default()) {
         return Err(Problem::stopping());
+    }
+    Ok(())
+}
+
+/// Notes on the connection of a request whether its caller has shown a valid token.
+pub(crate) fn note_caller(head: &Parts, identity: Option<&Identity>) -> Result<(), Problem> {
+    match (head.extensions.get::<ConnectionTrust>(), identity) {
+        (Some(trust), Some(identity)) => trust.identified(identity),
+        (Some(trust), None) => {
+            trust.not_identified();
+            Ok(())
+        }
+        (None, _) => Ok(()),
+    }
+}
+
+/// A request of HTTP/1.1 must have one `Host` (RFC 9112, 3.2).
+pub(crate) fn check_host(head: &Parts) -> Result<(), Problem> {
+    let hosts = head.headers.get_all(HOST).iter().count();
+    if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
+        let detail = "a request must have exactly one Host header";
+        return Err(Problem::invalid_request(detail, Some("host".to_owned())));
     }
     Ok(())
 }

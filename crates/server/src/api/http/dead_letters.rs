@@ -78,6 +78,7 @@ pub(crate) async fn list(
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let after = page_cursor::dead_letter(params.take("cursor")?.as_deref())?;
     params.end()?;
+    let _permit = broker.limits.reads.acquire(&namespace).await?;
     let Page { items, next } = dead_letter_page(&broker, &namespace, after, limit).await?;
     let dead = items.iter().map(DeadLetterAnswer::of).collect();
     response::ok(&DeadLetterPage { dead, next: next.map(page_cursor::after_dead_letter) })
@@ -162,6 +163,7 @@ async fn redrive_ids(
 ) -> Result<(), Problem> {
     check_count("ids", ids.len())?;
     for batch in ids.chunks(REDRIVE_BATCH) {
+        let _permit = broker.limits.reads.acquire(namespace).await?;
         let mut letters = Vec::new();
         for id in batch {
             match find_letter(broker, namespace, id).await {
@@ -184,9 +186,12 @@ async fn redrive_all(
 ) -> Result<(), Problem> {
     let (mut after, mut count) = (None, 0);
     loop {
+        // A permit for each step: other lists of the namespace have their turn between two.
+        let permit = broker.limits.reads.acquire(namespace).await?;
         let page = dead_letter_page(broker, namespace, after, REDRIVE_BATCH).await?;
         count += page.items.len();
         redrive_batch(broker, namespace, page.items, redriven).await;
+        drop(permit);
         after = page.next;
         redriven.more = after.is_some();
         if after.is_none() || count >= REDRIVE_MAX {

@@ -97,6 +97,7 @@ pub(crate) async fn forecast(
         let problem = format!("must be long enough for at most {STEPS_MAX} steps");
         return Err(Invalid::new("step", problem).into());
     }
+    let permit = broker.limits.reads.acquire(&namespace).await?;
     let from = broker.clock.now();
     let mut filter = Filter::all(namespace);
     filter.state = Some(TaskState::Scheduled);
@@ -105,6 +106,8 @@ pub(crate) async fn forecast(
     let counting = move || {
         let mut counts = FireCounts::new(from, filter.to, step);
         counts.count(due);
+        // Here, because counting does not end when the caller disconnects.
+        drop(permit);
         counts
     };
     // A million cron times would block the thread for other requests.

@@ -111,10 +111,12 @@ struct DeliveryAnswer {
 pub(crate) async fn lease(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, queue): PathName,
-    JsonBody(body): JsonBody<BODY_BYTES_MAX>,
+    JsonBody(bytes): JsonBody<BODY_BYTES_MAX>,
 ) -> ApiResult {
     let queue = queue_of(&queue)?;
-    let body: LeaseBody = request::json_or_default(&body, "a lease request")?;
+    let body: LeaseBody = request::json_or_default(&bytes, "a lease request")?;
+    // Not kept while the worker waits.
+    drop(bytes);
     let max = body.max.map_or(Some(1), |max| usize::try_from(max).ok());
     let max = max
         .filter(|max| (1..=LEASE_MAX).contains(max))
@@ -122,6 +124,7 @@ pub(crate) async fn lease(
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let wait = wait.unwrap_or_default().max(WAIT_MIN);
+    let _stream = broker.limits.streams.try_acquire(&namespace)?;
     let leased = poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease }).await;
     let deliveries = leased.iter().map(|leased| DeliveryAnswer::of(&broker, leased)).collect();
     response::ok(&Deliveries { deliveries })

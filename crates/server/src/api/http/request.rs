@@ -14,13 +14,14 @@ use http::{HeaderMap, HeaderName};
 use http_body_util::BodyExt as _;
 use punctual_core::{Invalid, Namespace};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
 
+use crate::api::body::BodyProblem;
 use crate::api::idempotency::{IDEMPOTENCY_HEADER, Idempotency};
+use crate::api::limits::SMALL_BYTES_MAX;
 use crate::problem::Problem;
 
 /// Bytes of a body about one task: the largest payload in base64, and the other fields.
-pub(crate) const BODY_BYTES_MAX: usize = 512 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = SMALL_BYTES_MAX;
 
 /// Bytes of a body with many tasks: it is read into memory, and takes seconds on a slow line.
 pub(crate) const BATCH_BYTES_MAX: usize = 64 << 20;
@@ -30,13 +31,6 @@ pub(crate) const NAMES_BYTES_MAX: usize = 8 << 20;
 
 /// Tasks, keys, ids or tokens in one call: owners decide as many in some tens of milliseconds.
 pub(crate) const BATCH_MAX: usize = 10_000;
-
-/// Bytes of a too large body that are read and discarded before the connection is given up.
-const DISCARDED_BYTES_MAX: usize = 256 << 20;
-
-/// Bodies larger than [`BODY_BYTES_MAX`] that are read at the same time: at most 512 MiB together.
-/// Others wait before the rest of them is read.
-static LARGE_BODIES: Semaphore = Semaphore::const_new(8);
 
 /// The namespace in a path.
 #[derive(Debug)]
@@ -233,37 +227,26 @@ fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Problem> {
 async fn read(headers: &HeaderMap, mut body: Body, max: usize) -> Result<Bytes, Problem> {
     let declared =
         headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let mut left = max;
     if declared.is_some_and(|length: usize| length > max) {
-        return Err(refuse(body, max).await);
+        return Err(Problem::too_large(max));
     }
     let mut bytes = Vec::new();
-    let mut permit = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Problem::incomplete_body())?;
-        let Ok(piece) = frame.into_data() else { continue };
-        let Some(rest) = left.checked_sub(piece.len()) else {
-            return Err(refuse(body, max).await);
-        };
-        left = rest;
-        if permit.is_none() && bytes.len() + piece.len() > BODY_BYTES_MAX {
-            permit = LARGE_BODIES.acquire().await.ok();
+        let Ok(piece) = frame.map_err(read_problem)?.into_data() else { continue };
+        if bytes.len() + piece.len() > max {
+            return Err(Problem::too_large(max));
         }
         bytes.extend_from_slice(&piece);
     }
     Ok(bytes.into())
 }
 
-/// Discards the rest of a too large body: a client that is still sending when the connection is
-/// closed never sees the response.
-async fn refuse(mut body: Body, max: usize) -> Problem {
-    let mut discarded = 0;
-    while discarded < DISCARDED_BYTES_MAX
-        && let Some(Ok(frame)) = body.frame().await
-    {
-        discarded += frame.data_ref().map_or(0, Bytes::len);
+/// Why a body could not be read.
+fn read_problem(error: axum::Error) -> Problem {
+    match error.into_inner().downcast::<BodyProblem>() {
+        Ok(problem) => problem.0,
+        Err(_) => Problem::incomplete_body(),
     }
-    Problem::too_large(max)
 }
 
 /// Parses a JSON object; the problem names the wrong field by its path. `what` names the object.

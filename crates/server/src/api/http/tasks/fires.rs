@@ -103,6 +103,7 @@ pub(crate) async fn list(
 ) -> ApiResult {
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     params.end()?;
+    let _permit = broker.limits.reads.acquire(&namespace).await?;
     let named = TaskRef { namespace: &namespace, name: &name };
     let task = living(&broker, named).await?;
     let id = task.as_ref().map(|task| task.id).or_else(|| name.parse::<TaskId>().ok());

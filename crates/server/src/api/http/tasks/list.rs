@@ -68,6 +68,7 @@ pub(crate) async fn list(
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let cursor = params.take("cursor")?;
     params.end()?;
+    let _permit = broker.limits.reads.acquire(&namespace).await?;
     if state == StateFilter::Dead {
         return list_dead(&broker, filter, limit, cursor.as_deref()).await;
     }
