@@ -9,24 +9,26 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    ATTEMPTS_MAX, Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace,
-    NewTask, Payload, Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
+    ATTEMPTS_MAX, BACKOFF_FACTOR_MAX, Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels,
+    Method, Namespace, NewTask, Payload, Queue, RetryPolicy, Target, TaskKey, Timestamp,
+    parse_duration,
 };
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::pairs::check_headers;
 use super::payload::check_json;
 use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
+use crate::schema::{self, documented};
 
 /// A time: RFC 3339 text like `2030-01-31T12:00:00Z`, or whole milliseconds since the Unix epoch.
-#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
-#[schema(as = Time)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a time must be RFC 3339 text or whole milliseconds since 1970")]
 pub(crate) enum TimeValue {
     Millis(i64),
     Text(String),
 }
+
+documented!(impl TimeValue, "Time", schema::time());
 
 impl TaskBody<'_> {
     /// Checks every field. `key` is the key in the path; a different one in the body is refused.
@@ -172,14 +174,14 @@ impl From<GuaranteeBody> for Guarantee {
     }
 }
 
-/// Converts a backoff factor to thousandths. The retry policy checks its range.
+/// Converts a backoff factor to thousandths. Its range is checked before it is rounded.
 pub(crate) fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
-    let thousandths = (factor * 1000.0).round();
-    if !(0.0..=f64::from(u32::MAX)).contains(&thousandths) {
-        return Err(Invalid::new("exponential.factor", "must be a number from 1 to 100"));
+    if !(1.0..=f64::from(BACKOFF_FACTOR_MAX)).contains(&factor) {
+        let problem = format!("must be from 1 to {BACKOFF_FACTOR_MAX}");
+        return Err(Invalid::new("exponential.factor", problem));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
-    Ok(thousandths as u32)
+    Ok((factor * 1000.0).round() as u32)
 }
 
 /// Parses a duration; the error names `field`.

@@ -1,7 +1,7 @@
 //! The schedule of a task in JSON: parsing and writing.
 
 use punctual_core::{
-    Cron, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Twice, format_duration,
+    Cron, Dst, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Twice, format_duration,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -42,7 +42,7 @@ pub(super) enum TwiceBody {
 }
 
 /// Fires that were missed, because the broker was down for example: `fire_once` fires the
-/// latest, `fire_all` each (at most 100), `skip` none.
+/// latest, `fire_all` the latest ones, `skip` none.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[schema(as = Misfire)]
 #[serde(rename_all = "snake_case")]
@@ -71,7 +71,10 @@ impl TaskBody<'_> {
         let time = |field, time: &Option<TimeValue>| {
             time.as_ref().map(|time| time.to_timestamp(field)).transpose()
         };
-        let dst = self.dst.as_ref();
+        let dst = self
+            .dst
+            .as_ref()
+            .map(|dst| Dst { gap: dst.gap.map(Gap::from), overlap: dst.overlap.map(Twice::from) });
         let when = ScheduleFields {
             delay: length("in", &self.r#in)?,
             at: time("at", &self.at)?,
@@ -79,8 +82,7 @@ impl TaskBody<'_> {
             every: length("every", &self.every)?,
             within: length("within", &self.within)?,
             timezone: self.timezone.as_deref(),
-            dst_gap: dst.and_then(|dst| dst.gap).map(Gap::from),
-            dst_overlap: dst.and_then(|dst| dst.overlap).map(Twice::from),
+            dst,
             starts_at: time("starts_at", &self.starts_at)?,
             ends_at: time("ends_at", &self.ends_at)?,
             count: self.count,
