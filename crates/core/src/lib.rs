@@ -35,7 +35,7 @@ pub use attempt::{AttemptNo, AttemptRecord, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
 #[doc(hidden)]
 pub use cron::oracle as cron_oracle;
-pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, parse_every};
+pub use cron::{CRON_BYTES_MAX, CRON_NICKNAMES, Cron, Dst, Gap, Twice, parse_every};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fire::{Fire, FireEnd, FireRecord, SkipReason, Skipped};

@@ -16,7 +16,7 @@ use utoipa::openapi::{RefOr, Schema};
 
 pub(crate) use names::{
     Base64Text, ContentTypeText, CronText, CursorText, FireIdText, HeaderMap, InstantText, KeyText,
-    LabelMap, QueueText, TaskIdText, UrlText, ZoneText, namespace,
+    LabelMap, QueueText, TaskIdText, UrlText, ZoneText, at_every, namespace,
 };
 
 /// Defines a type that stands for a schema of the document, or, after `impl`, gives a schema to a
@@ -60,8 +60,8 @@ macro_rules! documented {
 pub(crate) use documented;
 
 /// The grammar of durations; `core/duration` reads them. Only the empty text is not excluded.
-const DURATION: &str = "^(?:(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?\
-    |P(?:(?:[0-9]+W(?:[0-9]+D)?|[0-9]+D)(?:TCLOCK)?|TCLOCK))$";
+const DURATION: &str = "(?:(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?\
+    |P(?:(?:[0-9]+W(?:[0-9]+D)?|[0-9]+D)(?:TCLOCK)?|TCLOCK))";
 /// The part of an ISO 8601 duration after its `T`.
 const DURATION_CLOCK: &str = "(?:[0-9]+H(?:[0-9]+M)?(?:SECONDS)?|[0-9]+M(?:SECONDS)?|SECONDS)";
 const DURATION_SECONDS: &str = "[0-9]+(?:[.][0-9]+)?S";
@@ -95,13 +95,14 @@ pub(crate) fn duration(min: Duration, max: Duration) -> Value {
         "type": "string",
         "description": format!("A duration from {min} to {max}."),
         "minLength": 1,
-        "pattern": duration_pattern(),
+        "pattern": format!("^{}$", duration_grammar()),
         "x-minimum": min,
         "x-maximum": max,
     })
 }
 
-fn duration_pattern() -> String {
+/// The grammar of durations as a part of a pattern.
+fn duration_grammar() -> String {
     let clock = DURATION_CLOCK.replace("SECONDS", DURATION_SECONDS);
     DURATION.replace("CLOCK", &clock)
 }
@@ -208,19 +209,20 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Checks a text against the pattern and the lengths of a schema.
-    pub(crate) fn matches(schema: &Value, text: &str) -> bool {
-        let pattern = schema["pattern"].as_str().unwrap();
-        let length = |name: &str| schema[name].as_u64();
-        let chars = text.chars().count() as u64;
-        Regex::new(pattern).unwrap().is_match(text)
-            && length("minLength").is_none_or(|min| chars >= min)
-            && length("maxLength").is_none_or(|max| chars <= max)
+    /// Returns a check of a text against the pattern and the lengths of a schema.
+    pub(crate) fn check_of(schema: &Value) -> impl Fn(&str) -> bool + use<> {
+        let pattern = Regex::new(schema["pattern"].as_str().unwrap()).unwrap();
+        let [min, max] = ["minLength", "maxLength"].map(|name| schema[name].as_u64());
+        move |text| {
+            let chars = text.chars().count() as u64;
+            let fits = min.is_none_or(|min| chars >= min) && max.is_none_or(|max| chars <= max);
+            fits && pattern.is_match(text)
+        }
     }
 
     #[test]
     fn the_pattern_of_durations_is_their_grammar() {
-        let schema = duration(Duration::ZERO, Duration::MAX);
+        let is_documented = check_of(&duration(Duration::ZERO, Duration::MAX));
         let parts = ["", "P", "T", "1w", "2d", "3h", "4m", "5s", "6ms", "1W", "2D", "3H", "4M"];
         let more = ["5S", "0.5S", "1.S", "1Y", "-1s", " ", "0s", "s", "1"];
         let parts: Vec<&str> = parts.into_iter().chain(more).collect();
@@ -231,9 +233,9 @@ pub(crate) mod tests {
                 .flat_map(|text| parts.iter().skip(1).map(move |part| format!("{text}{part}")));
             texts = longer.collect();
             for text in &texts {
-                assert_eq!(matches(&schema, text), parse_duration(text).is_ok(), "{text:?}");
+                assert_eq!(is_documented(text), parse_duration(text).is_ok(), "{text:?}");
             }
         }
-        assert!(!matches(&schema, ""));
+        assert!(!is_documented(""));
     }
 }

@@ -1,8 +1,8 @@
 //! The JSON form of a task: the types that are parsed from requests and written to responses.
 //!
 //! `parse` turns a [`TaskBody`] into a checked `NewTask`, `render` writes a task back, `schedule`
-//! does both for the fields that say when it is due. `schedule_fields`, `payload` and `pairs` hold
-//! checks that gRPC shares. Doc comments of fields are the OpenAPI descriptions, `document` has
+//! does both for the fields that say when it is due. `whole_number` reads numbers;
+//! `schedule_fields`, `payload` and `pairs` hold checks that gRPC shares. Doc comments of fields are the OpenAPI descriptions, `document` has
 //! the limits that they state. No other part of the broker knows these types.
 
 mod document;
@@ -12,6 +12,7 @@ mod payload;
 mod render;
 mod schedule;
 mod schedule_fields;
+mod whole_number;
 
 use std::borrow::Cow;
 
@@ -22,12 +23,12 @@ use utoipa::ToSchema;
 use crate::schema::{
     Base64Text, ContentTypeText, CronText, HeaderMap, KeyText, LabelMap, UrlText, ZoneText,
 };
-pub(crate) use document::{
-    AT_EVERY, Delay, InstantText, Interval, KeylessTask, NewTaskBody, Pause, StateName,
-};
 use document::{
     AttemptsMax, Expiry, Factor, FireCount, MethodName, PayloadJson, SeriesJitter, Share,
     TaskFields, Timeout,
+};
+pub(crate) use document::{
+    Delay, InstantText, Interval, KeylessTask, NewTaskBody, Pause, StateName,
 };
 use pairs::Pairs;
 pub(crate) use pairs::check_headers;
@@ -36,6 +37,7 @@ pub(crate) use payload::check_json;
 pub(crate) use render::{EndName, EndedTask, TaskAnswer, end_name};
 use schedule::{DstBody, MisfireBody, OverlapBody};
 pub(crate) use schedule_fields::{ScheduleFields, check_fires, parse_cron};
+pub(crate) use whole_number::WholeNumber;
 
 /// A task to create. Exactly one of `in`, `at`, `cron`, `every` and `within` says when it fires.
 ///
@@ -81,7 +83,7 @@ pub(crate) struct TaskBody<'a> {
     /// no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<FireCount>)]
-    count: Option<u32>,
+    count: Option<WholeNumber>,
     /// With `cron` and `every`: what happens to fires that were missed. Default: `fire_once`.
     #[serde(skip_serializing_if = "Option::is_none")]
     misfire: Option<MisfireBody>,
@@ -109,6 +111,7 @@ pub(crate) struct TaskBody<'a> {
     on_return: Option<bool>,
     /// Where the task is delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = TargetBody)]
     target: Option<TargetBody>,
     /// Any JSON value, delivered as it was sent.
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -192,7 +195,7 @@ struct RetryBody {
     /// Attempts of one fire, the first included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<AttemptsMax>)]
-    attempts_max: Option<i64>,
+    attempts_max: Option<WholeNumber>,
     /// The pauses between attempts. Default: exponential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     backoff: Option<BackoffBody>,

@@ -3,14 +3,14 @@
 //! Where a pattern has a grammar of its own, a test compares it with the check in the core.
 
 use punctual_core::{
-    CONTENT_TYPE_BYTES_MAX, CRON_BYTES_MAX, FireId, HEADERS_BYTES_MAX, HEADERS_MAX,
+    CONTENT_TYPE_BYTES_MAX, CRON_BYTES_MAX, CRON_NICKNAMES, FireId, HEADERS_BYTES_MAX, HEADERS_MAX,
     HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX,
     LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BYTES_MAX,
     TaskId, Timestamp, URL_BYTES_MAX, ZONE_NAME_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
-use super::documented;
+use super::{documented, duration_grammar};
 
 /// A letter of an id.
 const LETTER: &str = "[0-9a-hjkmnp-tv-z]";
@@ -19,16 +19,18 @@ const HEADER_VALUE: &str = "^[\\t -~]*$";
 /// The name of a header.
 const HEADER_NAME: &str = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
 /// `http://` or `https://`, a host, perhaps a port, a path and a query; no user, no fragment.
-const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://HOST(?::0*PORT)?(?:/[^PATH?]*)?(?:[?][^PATH]*)?$";
-const URL_HOST: &str = "(?:[!$&'()*+,;=._~0-9A-Za-z-]+|\\[[!$&'()*+,;=._~0-9A-Za-z:-]*\\])";
+const URL: &str =
+    "^[Hh][Tt][Tt][Pp][Ss]?://HOST(?::0*PORT)?(?:/[^REFUSED?`]*)?(?:[?][^REFUSED\"]*)?$";
+const URL_HOST: &str = "(?:[CHARACTERS]+|\\[(?:[%CHARACTERS]*:){0,8}[%CHARACTERS]*\\])";
+const URL_HOST_CHARACTERS: &str = "!$&'()*+,;=._~0-9A-Za-z-";
 /// Numbers from 1 to 65535.
 const URL_PORT: &str = "(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}\
     |655[0-2][0-9]|6553[0-5])";
 /// What neither a path nor a query has.
 const URL_REFUSED: &str = "\\x00-\\x20\\x7f#<>";
 const BLANKS: &str = "[\\t\\n\\f\\r ]";
-/// Fields, a name like `@daily`, or an interval. The core reads the fields.
-const CRON: &str = "^BLANKS*(?:@[A-Za-z]+(?:BLANKS+[0-9A-Za-z.]+)?\
+/// A name like `@daily`, an interval, or fields, which the core reads.
+const CRON: &str = "^BLANKS*(?:NAME|AT_EVERYBLANKS+DURATION\
     |[0-9A-Za-z*?,/#-]+(?:BLANKS+[0-9A-Za-z*?,/#-]+){4,6})BLANKS*$";
 /// Padded, and without bits that the last letter does not need.
 const BASE64: &str = "^(?:[A-Za-z0-9+/]{4})*\
@@ -117,9 +119,9 @@ documented!(
                         decides which addresses may be called; others are refused.",
         "maxLength": URL_BYTES_MAX,
         "pattern": URL
-            .replace("HOST", URL_HOST)
+            .replace("HOST", &URL_HOST.replace("CHARACTERS", URL_HOST_CHARACTERS))
             .replace("PORT", URL_PORT)
-            .replace("PATH", URL_REFUSED),
+            .replace("REFUSED", URL_REFUSED),
         "x-max-bytes": URL_BYTES_MAX,
     })
 );
@@ -133,7 +135,7 @@ documented!(
         "description": "`minute hour day month weekday`, with a second before them or also a year \
                         after them, or `@daily` and the like.",
         "maxLength": CRON_BYTES_MAX,
-        "pattern": CRON.replace("BLANKS", BLANKS),
+        "pattern": cron(),
     })
 );
 documented!(
@@ -215,15 +217,30 @@ fn time_letters() -> String {
     smaller.chain([latest.to_owned()]).collect::<Vec<_>>().join("|")
 }
 
+fn cron() -> String {
+    let names: Vec<_> = CRON_NICKNAMES.iter().map(|(name, _)| any_case(name)).collect();
+    CRON.replace("NAME", &names.join("|"))
+        .replace("AT_EVERY", &any_case("@every"))
+        .replace("DURATION", &duration_grammar())
+        .replace("BLANKS", BLANKS)
+}
+
+/// How a cron expression begins that is an interval.
+pub(crate) fn at_every() -> String {
+    format!("^{BLANKS}*{}{BLANKS}", any_case("@every"))
+}
+
+/// A pattern of a text in upper or lower case.
+fn any_case(text: &str) -> String {
+    let letter = |letter: char| match letter.to_ascii_uppercase() {
+        upper if upper == letter => letter.to_string(),
+        upper => format!("[{upper}{letter}]"),
+    };
+    text.chars().map(letter).collect()
+}
+
 /// The names of headers that callers may not set, in any case.
 fn reserved_headers() -> String {
-    let any_case = |name: &str| -> String {
-        let letter = |letter: char| match letter.to_ascii_uppercase() {
-            upper if upper == letter => letter.to_string(),
-            upper => format!("[{upper}{letter}]"),
-        };
-        name.chars().map(letter).collect()
-    };
     let names: Vec<_> =
         HEADERS_RESERVED.iter().map(|name| format!("{}$", any_case(name))).collect();
     let prefixes: Vec<_> = HEADERS_RESERVED_PREFIXES.iter().map(|name| any_case(name)).collect();
@@ -238,35 +255,41 @@ mod tests {
     use regex::Regex;
     use utoipa::PartialSchema;
 
-    use super::super::tests::matches;
+    use super::super::tests::check_of;
     use super::*;
 
     fn schema<T: PartialSchema>() -> Value {
         serde_json::to_value(T::schema()).unwrap()
     }
 
+    /// All characters of a byte.
+    fn characters() -> impl Iterator<Item = char> {
+        (0..256).filter_map(char::from_u32)
+    }
+
     #[test]
     fn patterns_of_ids_accept_exactly_the_ids() {
         let latest = TaskId::floor(Timestamp::MAX);
         let fire = FireId { task: latest, nominal_at: Timestamp::MAX }.to_string();
-        let (ids, fires) = (schema::<TaskIdText>(), schema::<FireIdText>());
+        let [is_id, is_fire_id] =
+            [schema::<TaskIdText>(), schema::<FireIdText>()].map(|schema| check_of(&schema));
         for letter in "0123456789abcdefghijklmnopqrstuvwxyzA-".chars() {
             for index in 0..fire.len() {
                 let mut text: Vec<char> = fire.chars().collect();
                 text[index] = letter;
                 let text: String = text.into_iter().collect();
-                assert_eq!(matches(&fires, &text), text.parse::<FireId>().is_ok(), "{text}");
+                assert_eq!(is_fire_id(&text), text.parse::<FireId>().is_ok(), "{text}");
                 let id = &text[..TaskId::LETTERS];
-                assert_eq!(matches(&ids, id), id.parse::<TaskId>().is_ok(), "{id}");
+                assert_eq!(is_id(id), id.parse::<TaskId>().is_ok(), "{id}");
             }
         }
     }
 
     #[test]
     fn the_pattern_of_urls_accepts_what_the_check_of_urls_accepts() {
-        let url = schema::<UrlText>();
+        let is_url = check_of(&schema::<UrlText>());
         let mut texts: Vec<String> = Vec::new();
-        for character in (0..256).filter_map(char::from_u32) {
+        for character in characters() {
             for text in ["http://aXb", "http://a/X", "http://a?X", "https://[X]/", "http://a:8X"] {
                 texts.push(text.replace('X', &character.to_string()));
             }
@@ -290,6 +313,8 @@ mod tests {
             "http://[::1]:80/",
             "http://[::1/",
             "http://a]/",
+            "http://[::::::::]/",
+            "http://[:::::::::]/",
             "http://a%41/",
             "http://a/%",
             "http://a/b#c",
@@ -300,38 +325,39 @@ mod tests {
         }
         for text in &texts {
             let accepted = HttpTarget::new(text, Method::Post, vec![]).is_ok();
-            assert_eq!(matches(&url, text), accepted, "{text:?}");
+            assert_eq!(is_url(text), accepted, "{text:?}");
         }
     }
 
     #[test]
     fn patterns_of_header_names_accept_exactly_those_that_may_be_set() {
         let names = &schema::<HeaderMap>()["propertyNames"];
+        let is_name = check_of(names);
         let reserved = Regex::new(names["not"]["pattern"].as_str().unwrap()).unwrap();
-        let characters = (0..256).filter_map(char::from_u32).map(|c| format!("x{c}"));
+        let named = characters().map(|character| format!("x{character}"));
         let more = ["", "Host", "hosts", "TE", "webhook", "Webhook-Id", "punctual-x", "proxy-a"];
-        for name in characters.chain(more.map(str::to_owned)) {
+        for name in named.chain(more.map(str::to_owned)) {
             let headers = vec![(name.clone(), String::new())];
             let accepted = HttpTarget::new("http://a/", Method::Post, headers).is_ok();
-            let documented = matches(names, &name) && !reserved.is_match(&name);
+            let documented = is_name(&name) && !reserved.is_match(&name);
             assert_eq!(documented, accepted, "{name:?}");
         }
     }
 
     #[test]
     fn patterns_of_names_are_the_checks_of_names() {
-        let (words, key) = (namespace(), schema::<KeyText>());
+        let [is_word, is_key] = [namespace(), schema::<KeyText>()].map(|schema| check_of(&schema));
         for character in (0..0x250).filter_map(char::from_u32) {
             for name in [format!("{character}"), format!("a{character}"), String::new()] {
-                assert_eq!(matches(&words, &name), Namespace::new(&name).is_ok(), "{name:?}");
-                assert_eq!(matches(&key, &name), TaskKey::new(&name).is_ok(), "{name:?}");
+                assert_eq!(is_word(&name), Namespace::new(&name).is_ok(), "{name:?}");
+                assert_eq!(is_key(&name), TaskKey::new(&name).is_ok(), "{name:?}");
             }
         }
     }
 
     #[test]
     fn the_pattern_of_base64_accepts_what_the_decoder_accepts() {
-        let base64 = schema::<Base64Text>();
+        let is_base64 = check_of(&schema::<Base64Text>());
         let letters = ["", "A", "Q", "B", "w", "x", "8", "9", "+", "/", "-", "="];
         for a in letters {
             for b in letters {
@@ -339,7 +365,7 @@ mod tests {
                     for d in letters {
                         for text in [format!("{a}{b}{c}{d}"), format!("AAAA{a}{b}{c}{d}")] {
                             let accepted = STANDARD.decode(&text).is_ok();
-                            assert_eq!(matches(&base64, &text), accepted, "{text:?}");
+                            assert_eq!(is_base64(&text), accepted, "{text:?}");
                         }
                     }
                 }

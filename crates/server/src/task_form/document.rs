@@ -19,12 +19,9 @@ use super::schedule_fields::{CRON_FIELDS, SERIES_FIELDS, WATCH_FIELDS};
 use super::{BackoffBody, ExponentialBody, HttpBody, TargetBody, TaskBody};
 pub(crate) use crate::schema::InstantText;
 use crate::schema::{
-    QueueText, all_absent, array, chosen_with_absent, count, documented, duration, integer, number,
-    one_field, one_of, reference, with_keywords,
+    QueueText, all_absent, array, at_every, chosen_with_absent, count, documented, duration,
+    integer, number, one_field, one_of, reference, with_keywords,
 };
-
-/// How a cron expression begins that is an interval.
-pub(crate) const AT_EVERY: &str = "^[\\t\\n\\f\\r ]*@[Ee][Vv][Ee][Rr][Yy][\\t\\n\\f\\r ]";
 
 documented!(
     /// How long after it is accepted a task is due.
@@ -192,13 +189,13 @@ documented!(
 /// The kinds of schedules: in each, the fields that do not belong to it are absent.
 fn schedules() -> Value {
     let text = json!({"type": "string"});
-    let plain_cron = json!({"type": "string", "not": {"pattern": AT_EVERY}});
+    let plain_cron = json!({"type": "string", "not": {"pattern": at_every()}});
     let series: Vec<&str> = SERIES_FIELDS.into();
     let kinds = [
         ("in", text.clone(), vec![]),
         ("at", json!({"type": ["string", "integer"]}), vec![]),
         ("cron", plain_cron, [&CRON_FIELDS[..], &SERIES_FIELDS].concat()),
-        ("cron", json!({"type": "string", "pattern": AT_EVERY}), series.clone()),
+        ("cron", json!({"type": "string", "pattern": at_every()}), series.clone()),
         ("every", text.clone(), series),
         ("within", text, WATCH_FIELDS.into()),
     ];

@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use super::pairs::check_headers;
 use super::payload::check_json;
-use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
+use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody, WholeNumber};
 use crate::schema::{self, documented};
 
 /// A time: RFC 3339 text like `2030-01-31T12:00:00Z`, or whole milliseconds since the Unix epoch.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a time must be RFC 3339 text or whole milliseconds since 1970")]
 pub(crate) enum TimeValue {
-    Millis(i64),
+    Millis(WholeNumber),
     Text(String),
 }
 
@@ -92,7 +92,7 @@ impl TimeValue {
     /// The time, or an error that names `field`.
     pub(crate) fn to_timestamp(&self, field: &str) -> Result<Timestamp, Invalid> {
         let at = match self {
-            Self::Millis(millis) => Timestamp::try_from_millis(i128::from(*millis)),
+            Self::Millis(millis) => Timestamp::try_from_millis(i128::from(millis.0)),
             Self::Text(text) => Timestamp::parse_rfc3339(text),
         };
         at.map_err(|error| Invalid::new(field, error.to_string()))
@@ -102,7 +102,7 @@ impl TimeValue {
 /// Parses a time in a query: RFC 3339 text or milliseconds.
 pub(crate) fn parse_time_field(field: &str, text: &str) -> Result<Timestamp, Invalid> {
     let time = match text.parse() {
-        Ok(millis) => TimeValue::Millis(millis),
+        Ok(millis) => TimeValue::Millis(WholeNumber(millis)),
         Err(_) => TimeValue::Text(text.to_owned()),
     };
     time.to_timestamp(field)
@@ -133,7 +133,7 @@ impl RetryBody {
             None => default.backoff,
         };
         let attempts_max = match self.attempts_max {
-            Some(count) => u16::try_from(count).map_err(|_| {
+            Some(WholeNumber(count)) => u16::try_from(count).map_err(|_| {
                 let problem = format!("must be from 1 to {ATTEMPTS_MAX}, is {count}");
                 Invalid::new("attempts_max", problem)
             })?,

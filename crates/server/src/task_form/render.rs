@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::{
     BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, InstantText, RetryBody, StateName,
-    TargetBody, TaskBody, TaskFields,
+    TargetBody, TaskBody, TaskFields, WholeNumber,
 };
 use crate::schema::{KeyText, TaskIdText, documented, one_of};
 
@@ -230,7 +230,7 @@ impl RetryBody {
             }
         };
         Self {
-            attempts_max: Some(policy.attempts_max.into()),
+            attempts_max: Some(WholeNumber(policy.attempts_max.into())),
             backoff: Some(backoff),
             jitter: Some(f64::from(policy.jitter.thousandths()) / 1000.0),
         }

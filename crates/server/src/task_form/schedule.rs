@@ -6,9 +6,9 @@ use punctual_core::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::TaskBody;
 use super::parse::{TimeValue, parse_duration_field};
 use super::schedule_fields::ScheduleFields;
+use super::{TaskBody, WholeNumber};
 
 /// What happens to local times that a clock change skips or repeats.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
@@ -85,7 +85,7 @@ impl TaskBody<'_> {
             dst,
             starts_at: time("starts_at", &self.starts_at)?,
             ends_at: time("ends_at", &self.ends_at)?,
-            count: self.count,
+            count: self.count.map(fire_count).transpose()?,
             misfire: self.misfire.map(Misfire::from),
             overlap: self.overlap.map(Overlap::from),
             jitter: length("jitter", &self.jitter)?,
@@ -131,11 +131,19 @@ impl TaskBody<'_> {
         let text = |at: punctual_core::Timestamp| TimeValue::Text(at.to_string());
         self.starts_at = series.starts_at.map(text);
         self.ends_at = series.ends_at.map(text);
-        self.count = series.count;
+        self.count = series.count.map(|count| WholeNumber(count.into()));
         self.misfire = Some(series.misfire.into());
         self.overlap = Some(series.overlap.into());
         self.jitter = (!series.jitter.is_zero()).then(|| format_duration(series.jitter));
     }
+}
+
+/// Reads the number of fires; the core refuses 0.
+fn fire_count(WholeNumber(count): WholeNumber) -> Result<u32, Invalid> {
+    u32::try_from(count).map_err(|_| {
+        let problem = format!("must be from 1 to {}, is {count}", u32::MAX);
+        Invalid::new("count", problem)
+    })
 }
 
 /// Conversions between an enum of the wire and the one of the core with the same variants.

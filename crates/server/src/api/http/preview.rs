@@ -16,8 +16,8 @@ use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::clock::SystemClock;
 use crate::problem::Problem;
-use crate::schema::{self, CronText, ZoneText, count, documented, reference};
-use crate::task_form::{AT_EVERY, InstantText, TimeValue, parse_cron, parse_time_field};
+use crate::schema::{self, CronText, ZoneText, at_every, count, documented, reference};
+use crate::task_form::{InstantText, TimeValue, parse_cron, parse_time_field};
 
 /// Fires in one response: more than a year of weeks.
 const COUNT_MAX: usize = 100;
@@ -63,7 +63,7 @@ documented!(
     /// A cron expression that is not an interval.
     PreviewCron,
     "PreviewCron",
-    json!({"allOf": [reference::<CronText>(), {"not": {"pattern": AT_EVERY}}]})
+    json!({"allOf": [reference::<CronText>(), {"not": {"pattern": at_every()}}]})
 );
 documented!(
     /// When a local time fires that the clocks skip.

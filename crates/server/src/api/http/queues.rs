@@ -34,7 +34,7 @@ use crate::schema::{
     Base64Text, ContentTypeText, FireIdText, KeyText, TaskIdText, array, count, documented,
     duration, one_of,
 };
-use crate::task_form::{Delay, InstantText, Pause, parse_duration_field};
+use crate::task_form::{Delay, InstantText, Pause, WholeNumber, parse_duration_field};
 
 /// Deliveries in one response.
 const LEASE_MAX: usize = 1000;
@@ -62,7 +62,7 @@ const STALE: &str = "stale";
 struct LeaseBody {
     /// Deliveries at most.
     #[schema(value_type = Option<LeaseCount>)]
-    max: Option<u64>,
+    max: Option<WholeNumber>,
     /// How long to wait for the first delivery. Default: a fraction of a second.
     #[schema(value_type = Option<WaitTime>)]
     wait: Option<String>,
@@ -170,7 +170,7 @@ pub(crate) async fn lease(
 ) -> ApiResult {
     let queue = queue_of(&queue)?;
     let body: LeaseBody = request::json_or_default(&body, "a lease request")?;
-    let max = body.max.map_or(Some(LEASE_DEFAULT), |max| usize::try_from(max).ok());
+    let max = body.max.map_or(Some(LEASE_DEFAULT), |max| usize::try_from(max.0).ok());
     let max = max
         .filter(|max| (1..=LEASE_MAX).contains(max))
         .ok_or_else(|| Invalid::new("max", format!("must be from 1 to {LEASE_MAX}")))?;

@@ -29,6 +29,8 @@ fn of_parameter(name: &str) -> Option<Value> {
         "queue" => "emails",
         "fire_id" => "01q3dcbd0001r0000c0000001a-01q3dcbd00",
         "idempotency-key" => "7f3a",
+        "if-match" => "\"3\"",
+        "if-none-match" => "*",
         "state" => "scheduled",
         "key_prefix" => "order-",
         "label" => "campaign:7",
