@@ -39,6 +39,7 @@ use crate::zone::instant;
 use crate::{Invalid, Timestamp, Zone, parse_duration};
 
 use calendar::Fields;
+pub use parse::CRON_NICKNAMES;
 use parse::invalid;
 
 /// The longest expression. Long lists of minutes need less than half of it.

@@ -35,7 +35,7 @@ pub use attempt::{AttemptNo, AttemptRecord, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
 #[doc(hidden)]
 pub use cron::oracle as cron_oracle;
-pub use cron::{CRON_BYTES_MAX, Cron, Dst, Gap, Twice, parse_every};
+pub use cron::{CRON_BYTES_MAX, CRON_NICKNAMES, Cron, Dst, Gap, Twice, parse_every};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
 pub use fire::{Fire, FireEnd, FireRecord, SkipReason, Skipped};
@@ -48,14 +48,14 @@ pub use retry::{Backoff, Jitter, RetryPolicy};
 pub use schedule::{Due, Schedule};
 pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
-pub use target::{HttpTarget, Method, Target};
+pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
     Edited, Guarantee, NewTask, NextStep, Occasion, OverlappingFire, Payload, Task, TaskState,
     Version,
 };
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};
-pub use zone::{Zone, zones_version};
+pub use zone::{ZONE_NAME_BYTES_MAX, Zone, zones_version};
 
 /// A value of a caller that is not allowed: which field, and what is allowed.
 ///

@@ -66,6 +66,9 @@ pub const TIMEOUT_MAX: Duration = Duration::from_secs(15 * 60);
 /// [`crate::Timestamp`].
 pub const DELAY_MAX: Duration = Duration::from_secs(36_500 * 86_400);
 
+/// The shortest `expires_after`: durations are whole milliseconds, and none would expire at once.
+pub const EXPIRES_AFTER_MIN: Duration = Duration::from_millis(1);
+
 /// The shortest interval of `every` and of a watch. A shorter one would be a load generator.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 

@@ -10,7 +10,7 @@ use crate::limits::{HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX};
 use crate::{Invalid, Queue};
 
 /// Headers that callers may not set, because the connection or Punctual sets them.
-const HEADERS_RESERVED: [&str; 10] = [
+pub const HEADERS_RESERVED: [&str; 10] = [
     "connection",
     "content-length",
     "content-type",
@@ -23,7 +23,7 @@ const HEADERS_RESERVED: [&str; 10] = [
     "upgrade",
 ];
 /// Prefixes of headers that callers may not set.
-const HEADERS_RESERVED_PREFIXES: [&str; 3] = ["webhook-", "punctual-", "proxy-"];
+pub const HEADERS_RESERVED_PREFIXES: [&str; 3] = ["webhook-", "punctual-", "proxy-"];
 
 /// Where the deliveries of a task go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

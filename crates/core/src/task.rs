@@ -25,8 +25,8 @@ use http::HeaderValue;
 
 use crate::attempt::{AttemptNo, AttemptRecord};
 use crate::limits::{
-    ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, PAYLOAD_BYTES_MAX, TIMEOUT_DEFAULT,
-    TIMEOUT_MAX, TIMEOUT_MIN,
+    ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, EXPIRES_AFTER_MIN, PAYLOAD_BYTES_MAX,
+    TIMEOUT_DEFAULT, TIMEOUT_MAX, TIMEOUT_MIN,
 };
 use crate::{
     Invalid, Labels, Namespace, RetryPolicy, Schedule, Target, TaskId, TaskKey, Timestamp,
@@ -88,7 +88,7 @@ impl NewTask {
         self.retry.check().map_err(|invalid| invalid.within("retry"))?;
         check_between("timeout", self.timeout, TIMEOUT_MIN, TIMEOUT_MAX)?;
         let expires_after = self.expires_after.unwrap_or(DELAY_MAX);
-        check_between("expires_after", expires_after, Duration::from_millis(1), DELAY_MAX)
+        check_between("expires_after", expires_after, EXPIRES_AFTER_MIN, DELAY_MAX)
     }
 }
 

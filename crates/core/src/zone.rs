@@ -12,8 +12,9 @@ use jiff::tz::{Offset, TimeZone, TimeZoneDatabase};
 
 use crate::{Invalid, Timestamp};
 
-/// Longer than every name, and short enough to search for a similar one.
-const NAME_BYTES_MAX: usize = 64;
+/// Bytes of the name of a zone: longer than every name, and short enough to search for a similar
+/// one.
+pub const ZONE_NAME_BYTES_MAX: usize = 64;
 /// Names of the database that mean that no zone is set.
 const UNSET_ZONES: [&str; 2] = ["Factory", "Etc/Unknown"];
 
@@ -35,7 +36,7 @@ impl Zone {
     /// Finds a zone by its name, in upper or lower case. The error suggests a similar name.
     pub fn new(name: &str) -> Result<Self, Invalid> {
         let is_zone = !UNSET_ZONES.iter().any(|unset| unset.eq_ignore_ascii_case(name));
-        let found = (is_zone && name.len() <= NAME_BYTES_MAX)
+        let found = (is_zone && name.len() <= ZONE_NAME_BYTES_MAX)
             .then(|| TimeZoneDatabase::bundled().get(name).ok())
             .flatten();
         found.map(Self).ok_or_else(|| Invalid::new("timezone", unknown(name)))
@@ -147,7 +148,8 @@ pub(crate) fn instant(at: Timestamp) -> jiff::Timestamp {
 
 fn unknown(name: &str) -> String {
     let rule = "must be a name of the IANA time zone database, like Europe/Berlin or UTC";
-    let is = if name.len() <= NAME_BYTES_MAX { format!("{name:?}") } else { "too long".to_owned() };
+    let is =
+        if name.len() <= ZONE_NAME_BYTES_MAX { format!("{name:?}") } else { "too long".to_owned() };
     match near(name) {
         Some(near) => format!("{rule}, is {is}; did you mean {near}?"),
         None => format!("{rule}, is {is}"),
@@ -157,7 +159,7 @@ fn unknown(name: &str) -> String {
 /// A similar name: the same city, or at most two letters different.
 fn near(name: &str) -> Option<&'static str> {
     // Short names (PST, CET) are all similar, so a guess would be wrong.
-    if !(4..=NAME_BYTES_MAX).contains(&name.len()) {
+    if !(4..=ZONE_NAME_BYTES_MAX).contains(&name.len()) {
         return None;
     }
     let wanted = name.to_ascii_lowercase().replace(' ', "_");

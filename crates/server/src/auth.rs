@@ -19,7 +19,7 @@ use http::{HeaderMap, Method};
 use punctual_core::Namespace;
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::problem::Problem;
+use crate::problem::{Problem, ProblemType};
 
 /// The right that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,9 +230,14 @@ fn right(method: &Method, pattern: &str) -> Result<Right, Problem> {
     Err(Problem::method_not_allowed(Some(&methods.join(", "))))
 }
 
-/// Whether a route requires a token on a broker that has tokens.
-pub(crate) fn requires_token(method: &Method, pattern: &str) -> bool {
-    !matches!(right(method, pattern), Ok(Right::Public))
+/// The problems that the check of a route can have on a broker that has tokens. Without any, the
+/// route requires no token.
+pub(crate) fn token_problems(method: &Method, pattern: &str) -> &'static [ProblemType] {
+    match right(method, pattern) {
+        Ok(Right::Public) => &[],
+        Ok(Right::Any) => &[ProblemType::Unauthenticated],
+        _ => &[ProblemType::Unauthenticated, ProblemType::Forbidden],
+    }
 }
 
 fn decide(

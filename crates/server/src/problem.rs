@@ -16,10 +16,12 @@ use punctual_core::{FireId, Invalid, Namespace, format_duration};
 use punctual_engine::EngineError;
 use punctual_store::{Resource, StoreError};
 use serde::Serialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 use tonic::Code;
 use utoipa::ToSchema;
 
+use crate::schema::documented;
 use crate::task_form::TaskAnswer;
 
 /// `Retry-After` of every 503 and 429, in seconds.
@@ -28,121 +30,72 @@ const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 /// `WWW-Authenticate` of every 401.
 const SCHEME: HeaderValue = HeaderValue::from_static("Bearer realm=\"punctual\"");
 
-/// What clients distinguish problems by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ProblemType {
-    NotFound,
-    TaskNotFound,
-    DeadLetterNotFound,
-    Unauthenticated,
-    Forbidden,
-    CrossOrigin,
-    HostNotAllowed,
-    MethodNotAllowed,
-    InvalidRequest,
-    InvalidBody,
-    InvalidField,
-    UnsupportedMediaType,
-    TooLarge,
-    TooMany,
-    TooSlow,
-    ShareUsedUp,
-    Exists,
-    VersionMismatch,
-    IdempotencyConflict,
-    Firing,
-    Paused,
-    NotAWatch,
-    NotTouchable,
-    NeverFires,
-    Busy,
-    DiskFull,
-    MemoryFull,
-    StoreUnavailable,
-    StoreBroken,
-    Damaged,
-    NoOwner,
-    Lost,
-    Stopping,
-    NotReady,
+/// Defines the problem types: each with its URN, its title and its status.
+macro_rules! problem_types {
+    ($($(#[$doc:meta])* $kind:ident = ($urn:literal, $title:literal, $status:ident);)+) => {
+        /// What clients distinguish problems by.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum ProblemType {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl ProblemType {
+            /// All types, in the order of the table.
+            pub(crate) const ALL: &[Self] = &[$(Self::$kind),+];
+
+            /// The type, the title and the status.
+            pub(crate) const fn row(self) -> (&'static str, &'static str, StatusCode) {
+                match self {
+                    $(Self::$kind => {
+                        (concat!("urn:punctual:", $urn), $title, StatusCode::$status)
+                    })+
+                }
+            }
+        }
+    };
+}
+
+problem_types! {
+    NotFound = ("not-found", "Not found", NOT_FOUND);
+    TaskNotFound = ("task-not-found", "Task not found", NOT_FOUND);
+    DeadLetterNotFound = ("dead-letter-not-found", "Dead letter not found", NOT_FOUND);
+    Unauthenticated = ("unauthenticated", "Unauthenticated", UNAUTHORIZED);
+    Forbidden = ("forbidden", "Forbidden", FORBIDDEN);
+    CrossOrigin = ("cross-origin", "Cross-origin call", FORBIDDEN);
+    HostNotAllowed = ("host-not-allowed", "Host not allowed", FORBIDDEN);
+    MethodNotAllowed = ("method-not-allowed", "Method not allowed", METHOD_NOT_ALLOWED);
+    InvalidRequest = ("invalid-request", "Invalid request", BAD_REQUEST);
+    InvalidBody = ("invalid-body", "Invalid body", BAD_REQUEST);
+    InvalidField = ("invalid-field", "Invalid field", UNPROCESSABLE_ENTITY);
+    UnsupportedMediaType =
+        ("unsupported-media-type", "Unsupported media type", UNSUPPORTED_MEDIA_TYPE);
+    TooLarge = ("too-large", "Body too large", PAYLOAD_TOO_LARGE);
+    TooMany = ("too-many", "Too many entries", PAYLOAD_TOO_LARGE);
+    TooSlow = ("too-slow", "Body too slow", REQUEST_TIMEOUT);
+    ShareUsedUp = ("share-used-up", "Share used up", TOO_MANY_REQUESTS);
+    Exists = ("exists", "Task exists", CONFLICT);
+    VersionMismatch = ("version-mismatch", "Version mismatch", PRECONDITION_FAILED);
+    IdempotencyConflict = ("idempotency-conflict", "Idempotency key reused", CONFLICT);
+    Firing = ("firing", "Task is firing", CONFLICT);
+    Paused = ("paused", "Task is paused", CONFLICT);
+    NotAWatch = ("not-a-watch", "Task is not a watch", UNPROCESSABLE_ENTITY);
+    NotTouchable = ("not-touchable", "Task is not touchable", UNPROCESSABLE_ENTITY);
+    NeverFires = ("never-fires", "Task never fires", UNPROCESSABLE_ENTITY);
+    Busy = ("busy", "Busy", SERVICE_UNAVAILABLE);
+    /// A full disk needs an operator, so no client is asked to retry soon.
+    DiskFull = ("full", "Store full", INSUFFICIENT_STORAGE);
+    /// The memory of a Redis server may be free again a moment later.
+    MemoryFull = ("full", "Store full", SERVICE_UNAVAILABLE);
+    StoreUnavailable = ("store", "Store unavailable", SERVICE_UNAVAILABLE);
+    StoreBroken = ("store", "Store unavailable", INTERNAL_SERVER_ERROR);
+    Damaged = ("damaged", "Value damaged", INTERNAL_SERVER_ERROR);
+    NoOwner = ("no-owner", "No owner", SERVICE_UNAVAILABLE);
+    Lost = ("lost", "Outcome unknown", SERVICE_UNAVAILABLE);
+    Stopping = ("stopping", "Stopping", SERVICE_UNAVAILABLE);
+    NotReady = ("not-ready", "Not ready", SERVICE_UNAVAILABLE);
 }
 
 impl ProblemType {
-    /// The type, the title and the status.
-    const fn row(self) -> (&'static str, &'static str, StatusCode) {
-        use StatusCode as S;
-        match self {
-            Self::NotFound => ("urn:punctual:not-found", "Not found", S::NOT_FOUND),
-            Self::TaskNotFound => ("urn:punctual:task-not-found", "Task not found", S::NOT_FOUND),
-            Self::DeadLetterNotFound => {
-                ("urn:punctual:dead-letter-not-found", "Dead letter not found", S::NOT_FOUND)
-            }
-            Self::Unauthenticated => {
-                ("urn:punctual:unauthenticated", "Unauthenticated", S::UNAUTHORIZED)
-            }
-            Self::Forbidden => ("urn:punctual:forbidden", "Forbidden", S::FORBIDDEN),
-            Self::CrossOrigin => ("urn:punctual:cross-origin", "Cross-origin call", S::FORBIDDEN),
-            Self::HostNotAllowed => {
-                ("urn:punctual:host-not-allowed", "Host not allowed", S::FORBIDDEN)
-            }
-            Self::MethodNotAllowed => {
-                ("urn:punctual:method-not-allowed", "Method not allowed", S::METHOD_NOT_ALLOWED)
-            }
-            Self::InvalidRequest => {
-                ("urn:punctual:invalid-request", "Invalid request", S::BAD_REQUEST)
-            }
-            Self::InvalidBody => ("urn:punctual:invalid-body", "Invalid body", S::BAD_REQUEST),
-            Self::InvalidField => {
-                ("urn:punctual:invalid-field", "Invalid field", S::UNPROCESSABLE_ENTITY)
-            }
-            Self::UnsupportedMediaType => (
-                "urn:punctual:unsupported-media-type",
-                "Unsupported media type",
-                S::UNSUPPORTED_MEDIA_TYPE,
-            ),
-            Self::TooLarge => ("urn:punctual:too-large", "Body too large", S::PAYLOAD_TOO_LARGE),
-            Self::TooMany => ("urn:punctual:too-many", "Too many entries", S::PAYLOAD_TOO_LARGE),
-            Self::TooSlow => ("urn:punctual:too-slow", "Body too slow", S::REQUEST_TIMEOUT),
-            Self::ShareUsedUp => {
-                ("urn:punctual:share-used-up", "Share used up", S::TOO_MANY_REQUESTS)
-            }
-            Self::Exists => ("urn:punctual:exists", "Task exists", S::CONFLICT),
-            Self::VersionMismatch => {
-                ("urn:punctual:version-mismatch", "Version mismatch", S::PRECONDITION_FAILED)
-            }
-            Self::IdempotencyConflict => {
-                ("urn:punctual:idempotency-conflict", "Idempotency key reused", S::CONFLICT)
-            }
-            Self::Firing => ("urn:punctual:firing", "Task is firing", S::CONFLICT),
-            Self::Paused => ("urn:punctual:paused", "Task is paused", S::CONFLICT),
-            Self::NotAWatch => {
-                ("urn:punctual:not-a-watch", "Task is not a watch", S::UNPROCESSABLE_ENTITY)
-            }
-            Self::NotTouchable => {
-                ("urn:punctual:not-touchable", "Task is not touchable", S::UNPROCESSABLE_ENTITY)
-            }
-            Self::NeverFires => {
-                ("urn:punctual:never-fires", "Task never fires", S::UNPROCESSABLE_ENTITY)
-            }
-            Self::Busy => ("urn:punctual:busy", "Busy", S::SERVICE_UNAVAILABLE),
-            // A full disk needs an operator, so no client is asked to retry soon.
-            Self::DiskFull => ("urn:punctual:full", "Store full", S::INSUFFICIENT_STORAGE),
-            // The memory of a Redis server may be free again a moment later.
-            Self::MemoryFull => ("urn:punctual:full", "Store full", S::SERVICE_UNAVAILABLE),
-            Self::StoreUnavailable => {
-                ("urn:punctual:store", "Store unavailable", S::SERVICE_UNAVAILABLE)
-            }
-            Self::StoreBroken => {
-                ("urn:punctual:store", "Store unavailable", S::INTERNAL_SERVER_ERROR)
-            }
-            Self::Damaged => ("urn:punctual:damaged", "Value damaged", S::INTERNAL_SERVER_ERROR),
-            Self::NoOwner => ("urn:punctual:no-owner", "No owner", S::SERVICE_UNAVAILABLE),
-            Self::Lost => ("urn:punctual:lost", "Outcome unknown", S::SERVICE_UNAVAILABLE),
-            Self::Stopping => ("urn:punctual:stopping", "Stopping", S::SERVICE_UNAVAILABLE),
-            Self::NotReady => ("urn:punctual:not-ready", "Not ready", S::SERVICE_UNAVAILABLE),
-        }
-    }
-
     const fn full(resource: Resource) -> Self {
         match resource {
             Resource::Disk => Self::DiskFull,
@@ -176,13 +129,13 @@ impl ProblemType {
 pub(crate) struct Problem {
     /// The problem type, `urn:punctual:…`. Programs compare this; titles and details may change.
     #[serde(rename = "type", serialize_with = "as_urn")]
-    #[schema(value_type = String)]
+    #[schema(value_type = ProblemUrn)]
     kind: ProblemType,
     /// The problem type in a few words, for people.
     title: &'static str,
     /// The HTTP status.
     #[serde(serialize_with = "as_number")]
-    #[schema(value_type = u16)]
+    #[schema(value_type = u16, minimum = 400, maximum = 599)]
     status: StatusCode,
     /// What is wrong with this call and what to do about it, for people.
     detail: Box<str>,
@@ -200,6 +153,18 @@ pub(crate) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasons: Option<Box<[String]>>,
 }
+
+documented!(
+    /// The types of problems.
+    ProblemUrn,
+    "ProblemType",
+    {
+        let mut urns: Vec<_> = ProblemType::ALL.iter().map(|kind| kind.row().0).collect();
+        urns.sort_unstable();
+        urns.dedup();
+        json!({"type": "string", "enum": urns})
+    }
+);
 
 /// The task that a call names by its key or its id.
 #[derive(Debug, Clone, Copy)]

@@ -10,13 +10,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::client::BrokerClient;
+use crate::openapi::ApiDocument;
 use crate::wait::WAIT_MAX;
 
 /// Returns the path of the `punctual` binary that was built with the running tests.
@@ -165,6 +166,7 @@ pub struct TestBroker {
     pub dir: Arc<TempDir>,
     pub address: SocketAddr,
     client: BrokerClient,
+    document: OnceLock<ApiDocument>,
 }
 
 impl TestBroker {
@@ -183,12 +185,14 @@ impl TestBroker {
         let command = Command::new(punctual_binary());
         let (process, client) = BrokerProcess::launch_at(command, listen, dir.path(), flags);
         let client = client.expect("the broker gets ready");
-        Self { process, dir, address: client.address, client }
+        let document = OnceLock::new();
+        Self { process, dir, address: client.address, client, document }
     }
 
     /// Sends a request and returns the status and the JSON of the answer.
     ///
-    /// Every answer with a status of 400 or more must be a complete problem document.
+    /// Every answer must follow the OpenAPI document of the broker, and every one with a status of
+    /// 400 or more must be a complete problem document.
     pub fn call(
         &self,
         method: &str,
@@ -206,7 +210,24 @@ impl TestBroker {
                 assert!(json[part].is_string(), "{json}");
             }
         }
+        if let Some(document) = self.document(headers) {
+            document.assert_answer(method, path, status, json);
+        }
         (status, answer.into_body())
+    }
+
+    /// Returns the OpenAPI document; `None` if it cannot be read with these headers.
+    pub fn document(&self, headers: &[(&str, &str)]) -> Option<&ApiDocument> {
+        if self.document.get().is_none() {
+            let token: Vec<_> =
+                headers.iter().copied().filter(|(name, _)| *name == "authorization").collect();
+            let answer = self.client.send_with("GET", "/openapi.json", &token, &[]).ok()?;
+            if answer.status() != 200 {
+                return None;
+            }
+            let _ = self.document.set(ApiDocument(answer.into_body()));
+        }
+        self.document.get()
     }
 
     pub fn put(&self, key: &str, body: impl AsRef<[u8]>) -> (u16, Value) {

@@ -13,7 +13,7 @@ use super::days::{MonthDays, Weekdays};
 use super::field::{FieldKind, StepRange, number};
 
 /// Names for common expressions, as in crontab(5).
-const NICKNAMES: [(&str, &str); 7] = [
+pub const CRON_NICKNAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
     ("@monthly", "0 0 1 * *"),
@@ -70,9 +70,9 @@ pub(super) fn invalid(problem: String) -> Invalid {
 }
 
 fn expand(nickname: &str) -> Result<&'static str, Invalid> {
-    let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(nickname));
+    let found = CRON_NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(nickname));
     found.map(|(_, expression)| *expression).ok_or_else(|| {
-        let names: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = CRON_NICKNAMES.iter().map(|(name, _)| *name).collect();
         invalid(format!("must be one of {} or have fields, is {nickname:?}", names.join(", ")))
     })
 }

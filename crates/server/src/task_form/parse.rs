@@ -9,24 +9,26 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    ATTEMPTS_MAX, Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Namespace,
-    NewTask, Payload, Queue, RetryPolicy, Target, TaskKey, Timestamp, parse_duration,
+    ATTEMPTS_MAX, BACKOFF_FACTOR_MAX, Backoff, Guarantee, HttpTarget, Invalid, Jitter, Labels,
+    Method, Namespace, NewTask, Payload, Queue, RetryPolicy, Target, TaskKey, Timestamp,
+    parse_duration,
 };
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::pairs::check_headers;
 use super::payload::check_json;
-use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody};
+use super::{BackoffBody, GuaranteeBody, RetryBody, TargetBody, TaskBody, WholeNumber};
+use crate::schema::{self, documented};
 
 /// A time: RFC 3339 text like `2030-01-31T12:00:00Z`, or whole milliseconds since the Unix epoch.
-#[derive(Debug, Clone, Deserialize, Serialize, ToSchema)]
-#[schema(as = Time)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(untagged, expecting = "a time must be RFC 3339 text or whole milliseconds since 1970")]
 pub(crate) enum TimeValue {
-    Millis(i64),
+    Millis(WholeNumber),
     Text(String),
 }
+
+documented!(impl TimeValue, "Time", schema::time());
 
 impl TaskBody<'_> {
     /// Checks every field. `key` is the key in the path; a different one in the body is refused.
@@ -90,7 +92,7 @@ impl TimeValue {
     /// The time, or an error that names `field`.
     pub(crate) fn to_timestamp(&self, field: &str) -> Result<Timestamp, Invalid> {
         let at = match self {
-            Self::Millis(millis) => Timestamp::try_from_millis(i128::from(*millis)),
+            Self::Millis(millis) => Timestamp::try_from_millis(i128::from(millis.0)),
             Self::Text(text) => Timestamp::parse_rfc3339(text),
         };
         at.map_err(|error| Invalid::new(field, error.to_string()))
@@ -100,7 +102,7 @@ impl TimeValue {
 /// Parses a time in a query: RFC 3339 text or milliseconds.
 pub(crate) fn parse_time_field(field: &str, text: &str) -> Result<Timestamp, Invalid> {
     let time = match text.parse() {
-        Ok(millis) => TimeValue::Millis(millis),
+        Ok(millis) => TimeValue::Millis(WholeNumber(millis)),
         Err(_) => TimeValue::Text(text.to_owned()),
     };
     time.to_timestamp(field)
@@ -131,7 +133,7 @@ impl RetryBody {
             None => default.backoff,
         };
         let attempts_max = match self.attempts_max {
-            Some(count) => u16::try_from(count).map_err(|_| {
+            Some(WholeNumber(count)) => u16::try_from(count).map_err(|_| {
                 let problem = format!("must be from 1 to {ATTEMPTS_MAX}, is {count}");
                 Invalid::new("attempts_max", problem)
             })?,
@@ -172,14 +174,14 @@ impl From<GuaranteeBody> for Guarantee {
     }
 }
 
-/// Converts a backoff factor to thousandths. The retry policy checks its range.
+/// Converts a backoff factor to thousandths. Its range is checked before it is rounded.
 pub(crate) fn factor_thousandths(factor: f64) -> Result<u32, Invalid> {
-    let thousandths = (factor * 1000.0).round();
-    if !(0.0..=f64::from(u32::MAX)).contains(&thousandths) {
-        return Err(Invalid::new("exponential.factor", "must be a number from 1 to 100"));
+    if !(1.0..=f64::from(BACKOFF_FACTOR_MAX)).contains(&factor) {
+        let problem = format!("must be from 1 to {BACKOFF_FACTOR_MAX}");
+        return Err(Invalid::new("exponential.factor", problem));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
-    Ok(thousandths as u32)
+    Ok((factor * 1000.0).round() as u32)
 }
 
 /// Parses a duration; the error names `field`.

@@ -6,7 +6,7 @@
 use punctual_core::{Invalid, PAYLOAD_BYTES_MAX};
 
 /// Nesting of arrays and objects: common parsers stop at 128.
-const PAYLOAD_DEPTH_MAX: usize = 100;
+pub(super) const PAYLOAD_DEPTH_MAX: usize = 100;
 
 /// Digits in a row that always fit a double.
 const DIGITS_MAX: usize = 300;

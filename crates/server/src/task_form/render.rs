@@ -16,37 +16,42 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::{
-    BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, RetryBody, TargetBody, TaskBody,
+    BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, InstantText, RetryBody, StateName,
+    TargetBody, TaskBody, TaskFields, WholeNumber,
 };
+use crate::schema::{KeyText, TaskIdText, documented, one_of};
 
 /// A task with its state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Task)]
 pub(crate) struct TaskAnswer<'a> {
-    /// The id that the broker gave the task: 26 lower-case letters and digits.
+    /// The id that the broker gave the task.
     #[serde(serialize_with = "text")]
-    #[schema(value_type = String)]
+    #[schema(value_type = TaskIdText)]
     id: TaskId,
     namespace: &'a str,
-    /// `scheduled`, `firing`, `paused`, `done`, `dead` or `cancelled`.
+    /// The state of the task.
+    #[schema(value_type = StateName)]
     state: &'static str,
-    /// When the task is due next, in RFC 3339.
+    /// When the task is due next.
     #[serde(serialize_with = "text")]
-    #[schema(value_type = String)]
+    #[schema(value_type = InstantText)]
     fire_at: Timestamp,
     /// When the schedule makes the current fire due. Absent if it is `fire_at`; jitter and retries
     /// make a difference.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<InstantText>)]
     nominal_at: Option<String>,
     /// Counts the changes that callers made to the task; also the `ETag`.
     version: u64,
     /// Attempts of the current fire so far, one in flight included.
     attempt: usize,
-    /// When the task was created, in RFC 3339.
+    /// When the task was created.
     #[serde(serialize_with = "text")]
-    #[schema(value_type = String)]
+    #[schema(value_type = InstantText)]
     created_at: Timestamp,
     #[serde(flatten)]
+    #[schema(value_type = TaskFields)]
     sent: TaskBody<'a>,
 }
 
@@ -81,18 +86,25 @@ fn text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::
 /// A task that has ended and has no dead letter, as its history records it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EndedTask<'a> {
+    #[schema(value_type = TaskIdText)]
     id: String,
     namespace: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<KeyText>)]
     key: Option<&'a str>,
+    #[schema(value_type = StateName)]
     state: &'static str,
-    /// How its last fire ended: `done`, `dead`, `cancelled`, `replaced` (a new task has its key)
-    /// or `skipped` (by a misfire or overlap policy).
+    /// How its last fire ended: `replaced` means that a new task has its key, `skipped` that a
+    /// misfire or overlap policy, or a pause, skipped it.
+    #[schema(value_type = EndName)]
     end: &'static str,
-    /// When the last fire was due by the schedule, in RFC 3339.
+    /// When the last fire was due by the schedule.
+    #[schema(value_type = InstantText)]
     fire_at: String,
     /// When the first attempt of the last fire was sent; `null` if none was.
+    #[schema(value_type = Option<InstantText>)]
     fired_at: Option<String>,
+    #[schema(value_type = InstantText)]
     ended_at: String,
     /// Attempts of the last fire.
     attempt: usize,
@@ -122,6 +134,13 @@ impl<'a> EndedTask<'a> {
     }
 }
 
+documented!(
+    /// How a fire ended.
+    EndName,
+    "FireEnd",
+    one_of(["done", "dead", "cancelled", "replaced", "skipped"])
+);
+
 /// The wire name of how a fire ended.
 pub(crate) const fn end_name(end: FireEnd) -> &'static str {
     match end {
@@ -133,7 +152,7 @@ pub(crate) const fn end_name(end: FireEnd) -> &'static str {
     }
 }
 
-fn state_name(state: TaskState) -> &'static str {
+pub(super) const fn state_name(state: TaskState) -> &'static str {
     match state {
         TaskState::Scheduled => "scheduled",
         TaskState::Firing => "firing",
@@ -211,7 +230,7 @@ impl RetryBody {
             }
         };
         Self {
-            attempts_max: Some(policy.attempts_max.into()),
+            attempts_max: Some(WholeNumber(policy.attempts_max.into())),
             backoff: Some(backoff),
             jitter: Some(f64::from(policy.jitter.thousandths()) / 1000.0),
         }

@@ -1,14 +1,14 @@
 //! The schedule of a task in JSON: parsing and writing.
 
 use punctual_core::{
-    Cron, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Twice, format_duration,
+    Cron, Dst, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Twice, format_duration,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::TaskBody;
 use super::parse::{TimeValue, parse_duration_field};
 use super::schedule_fields::ScheduleFields;
+use super::{TaskBody, WholeNumber};
 
 /// What happens to local times that a clock change skips or repeats.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
@@ -42,7 +42,7 @@ pub(super) enum TwiceBody {
 }
 
 /// Fires that were missed, because the broker was down for example: `fire_once` fires the
-/// latest, `fire_all` each (at most 100), `skip` none.
+/// latest, `fire_all` the latest ones, `skip` none.
 #[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[schema(as = Misfire)]
 #[serde(rename_all = "snake_case")]
@@ -71,7 +71,10 @@ impl TaskBody<'_> {
         let time = |field, time: &Option<TimeValue>| {
             time.as_ref().map(|time| time.to_timestamp(field)).transpose()
         };
-        let dst = self.dst.as_ref();
+        let dst = self
+            .dst
+            .as_ref()
+            .map(|dst| Dst { gap: dst.gap.map(Gap::from), overlap: dst.overlap.map(Twice::from) });
         let when = ScheduleFields {
             delay: length("in", &self.r#in)?,
             at: time("at", &self.at)?,
@@ -79,11 +82,10 @@ impl TaskBody<'_> {
             every: length("every", &self.every)?,
             within: length("within", &self.within)?,
             timezone: self.timezone.as_deref(),
-            dst_gap: dst.and_then(|dst| dst.gap).map(Gap::from),
-            dst_overlap: dst.and_then(|dst| dst.overlap).map(Twice::from),
+            dst,
             starts_at: time("starts_at", &self.starts_at)?,
             ends_at: time("ends_at", &self.ends_at)?,
-            count: self.count,
+            count: self.count.map(fire_count).transpose()?,
             misfire: self.misfire.map(Misfire::from),
             overlap: self.overlap.map(Overlap::from),
             jitter: length("jitter", &self.jitter)?,
@@ -129,11 +131,19 @@ impl TaskBody<'_> {
         let text = |at: punctual_core::Timestamp| TimeValue::Text(at.to_string());
         self.starts_at = series.starts_at.map(text);
         self.ends_at = series.ends_at.map(text);
-        self.count = series.count;
+        self.count = series.count.map(|count| WholeNumber(count.into()));
         self.misfire = Some(series.misfire.into());
         self.overlap = Some(series.overlap.into());
         self.jitter = (!series.jitter.is_zero()).then(|| format_duration(series.jitter));
     }
+}
+
+/// Reads the number of fires; the core refuses 0.
+fn fire_count(WholeNumber(count): WholeNumber) -> Result<u32, Invalid> {
+    u32::try_from(count).map_err(|_| {
+        let problem = format!("must be from 1 to {}, is {count}", u32::MAX);
+        Invalid::new("count", problem)
+    })
 }
 
 /// Conversions between an enum of the wire and the one of the core with the same variants.

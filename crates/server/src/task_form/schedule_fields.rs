@@ -7,11 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    Cron, Dst, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Timestamp, Twice, Zone,
-    parse_every,
+    Cron, Dst, Due, Invalid, Misfire, Overlap, Schedule, Series, Timestamp, Zone, parse_every,
 };
 
 const EXACTLY_ONE: &str = "exactly one of `in`, `at`, `cron`, `every` and `within` must be given";
+/// Fields that belong to `cron` only.
+pub(super) const CRON_FIELDS: [&str; 2] = ["timezone", "dst"];
+/// Fields that belong to `cron` and `every`.
+pub(super) const SERIES_FIELDS: [&str; 6] =
+    ["starts_at", "ends_at", "count", "misfire", "overlap", "jitter"];
+/// Fields that belong to `within`.
+pub(super) const WATCH_FIELDS: [&str; 2] = ["postpone_max", "on_return"];
+
 const WITH_CRON: &str = "goes with `cron` only; intervals have no time zone";
 const WITH_SERIES: &str = "goes with `cron` and `every` only";
 const WITH_WATCH: &str = "goes with `within` only";
@@ -25,8 +32,8 @@ pub(crate) struct ScheduleFields<'a> {
     pub(crate) every: Option<Duration>,
     pub(crate) within: Option<Duration>,
     pub(crate) timezone: Option<&'a str>,
-    pub(crate) dst_gap: Option<Gap>,
-    pub(crate) dst_overlap: Option<Twice>,
+    /// `Some` if the field is given, even if it decides nothing.
+    pub(crate) dst: Option<Dst>,
     pub(crate) starts_at: Option<Timestamp>,
     pub(crate) ends_at: Option<Timestamp>,
     pub(crate) count: Option<u32>,
@@ -60,7 +67,7 @@ impl ScheduleFields<'_> {
 
     fn build(&self) -> Result<Schedule, Invalid> {
         if let Some(expression) = self.cron {
-            let cron = parse_cron(expression, self.timezone, self.dst())?;
+            let cron = parse_cron(expression, self.timezone, self.dst.unwrap_or_default())?;
             return Ok(Schedule::Cron { cron: cron.into(), series: self.series().into() });
         }
         match (self.delay, self.at, self.every, self.within) {
@@ -95,26 +102,26 @@ impl ScheduleFields<'_> {
     fn check_belonging(&self) -> Result<(), Invalid> {
         let (cron, watch) = (self.cron.is_some(), self.within.is_some());
         let series = cron || self.every.is_some();
-        let fields = [
-            ("timezone", self.timezone.is_some(), cron, WITH_CRON),
-            ("dst", self.dst() != Dst::default(), cron, WITH_CRON),
-            ("starts_at", self.starts_at.is_some(), series, WITH_SERIES),
-            ("ends_at", self.ends_at.is_some(), series, WITH_SERIES),
-            ("count", self.count.is_some(), series, WITH_SERIES),
-            ("misfire", self.misfire.is_some(), series, WITH_SERIES),
-            ("overlap", self.overlap.is_some(), series, WITH_SERIES),
-            ("jitter", self.jitter.is_some(), series, WITH_SERIES),
-            ("postpone_max", self.postpone_max.is_some(), watch, WITH_WATCH),
-            ("on_return", self.on_return.is_some(), watch, WITH_WATCH),
+        let cron_given = [self.timezone.is_some(), self.dst.is_some()];
+        let series_given = [
+            self.starts_at.is_some(),
+            self.ends_at.is_some(),
+            self.count.is_some(),
+            self.misfire.is_some(),
+            self.overlap.is_some(),
+            self.jitter.is_some(),
         ];
-        match fields.into_iter().find(|(_, given, belongs, _)| *given && !belongs) {
-            Some((field, _, _, with)) => Err(Invalid::new(field, with)),
-            None => Ok(()),
+        let watch_given = [self.postpone_max.is_some(), self.on_return.is_some()];
+        if !cron {
+            check_absent(CRON_FIELDS, cron_given, WITH_CRON)?;
         }
-    }
-
-    fn dst(&self) -> Dst {
-        Dst { gap: self.dst_gap, overlap: self.dst_overlap }
+        if !series {
+            check_absent(SERIES_FIELDS, series_given, WITH_SERIES)?;
+        }
+        if !watch {
+            check_absent(WATCH_FIELDS, watch_given, WITH_WATCH)?;
+        }
+        Ok(())
     }
 
     fn series(&self) -> Series {
@@ -126,6 +133,18 @@ impl ScheduleFields<'_> {
             overlap: self.overlap.unwrap_or_default(),
             jitter: self.jitter.unwrap_or_default(),
         }
+    }
+}
+
+/// Refuses the first of some fields that is given; `with` says what it belongs to.
+fn check_absent<const COUNT: usize>(
+    fields: [&str; COUNT],
+    given: [bool; COUNT],
+    with: &str,
+) -> Result<(), Invalid> {
+    match fields.into_iter().zip(given).find(|(_, given)| *given) {
+        Some((field, _)) => Err(Invalid::new(field, with)),
+        None => Ok(()),
     }
 }
 
@@ -171,6 +190,8 @@ mod tests {
     #[test]
     fn a_field_of_another_kind_of_schedule_is_named() {
         let (at, zone) = (Some(Timestamp::EPOCH), Some("Europe/Berlin"));
+        // It decides nothing, but it is given.
+        let dst = Some(Dst::default());
         let (none, every) = (ScheduleFields::default, || ScheduleFields {
             every: Some(SECOND),
             ..ScheduleFields::default()
@@ -188,8 +209,9 @@ mod tests {
             (ScheduleFields { within: Some(SECOND), ..every() }, ("within", EXACTLY_ONE)),
             (ScheduleFields { timezone: zone, ..every() }, ("timezone", WITH_CRON)),
             (ScheduleFields { timezone: zone, ..at_every() }, ("timezone", WITH_CRON)),
-            (ScheduleFields { dst_gap: Some(Gap::Skip), ..once() }, ("dst", WITH_CRON)),
-            (ScheduleFields { dst_overlap: Some(Twice::Both), ..every() }, ("dst", WITH_CRON)),
+            (ScheduleFields { dst, ..once() }, ("dst", WITH_CRON)),
+            (ScheduleFields { dst, ..every() }, ("dst", WITH_CRON)),
+            (ScheduleFields { dst, ..at_every() }, ("dst", WITH_CRON)),
             (ScheduleFields { starts_at: at, ..once() }, ("starts_at", WITH_SERIES)),
             (ScheduleFields { ends_at: at, ..watch() }, ("ends_at", WITH_SERIES)),
             (ScheduleFields { count: Some(1), ..watch() }, ("count", WITH_SERIES)),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use punctual_core::{
-    Backoff, Cron, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Misfire,
+    Backoff, Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Misfire,
     Namespace, NewTask, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series,
     TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
 };
@@ -71,16 +71,18 @@ fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
         Some(Sent::Cron(cron)) => {
             fields.cron = Some(&cron.expression);
             fields.timezone = Some(cron.timezone.as_str()).filter(|name| !name.is_empty());
-            fields.dst_gap = match known("dst.gap", cron.dst_gap)? {
+            let gap = match known("dst.gap", cron.dst_gap)? {
                 v1::Gap::Unspecified => None,
                 v1::Gap::After => Some(Gap::After),
                 v1::Gap::Skip => Some(Gap::Skip),
             };
-            fields.dst_overlap = match known("dst.overlap", cron.dst_overlap)? {
+            let overlap = match known("dst.overlap", cron.dst_overlap)? {
                 v1::Twice::Unspecified => None,
                 v1::Twice::Once => Some(Twice::Once),
                 v1::Twice::Both => Some(Twice::Both),
             };
+            let dst = Dst { gap, overlap };
+            fields.dst = (dst != Dst::default()).then_some(dst);
         }
         None => {}
     }

@@ -24,7 +24,7 @@ use crate::problem::Problem;
 
 /// The routes that a draining broker still serves: health, metrics, and settling of deliveries
 /// that workers have leased already.
-const SERVED_WHILE_DRAINING: [&str; 7] = [
+pub(super) const SERVED_WHILE_DRAINING: [&str; 7] = [
     "/livez",
     "/readyz",
     "/metrics",

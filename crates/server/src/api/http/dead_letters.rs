@@ -10,25 +10,32 @@ use punctual_core::{DeadLetter, FireId, Invalid, Namespace, TaskState};
 use punctual_engine::{Command, EngineError, Subject};
 use punctual_store::{Page, TaskStore as _};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::page_cursor;
 use super::request::{
-    self, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams, check_count,
+    self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams, check_count,
 };
 use super::response::{self, ApiResult};
-use super::tasks::fires::{AttemptAnswer, attempts_of, reason_name};
-use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX};
+use super::tasks::fires::{AttemptAnswer, DeadReasonName, attempts_of, reason_name};
+use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
 use crate::api::command_batch::{CommandBatch, expect_forgotten, expect_task, next_result};
 use crate::api::task_pages::dead_letter_page;
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
-use crate::task_form::TaskAnswer;
+use crate::schema::{
+    CursorText, FireIdText, array, documented, exactly_one, one_of, reference, with_keywords,
+};
+use crate::task_form::{InstantText, TaskAnswer};
 
 /// Dead letters that are redriven in one commit.
 const REDRIVE_BATCH: usize = 500;
 /// Dead letters that one call redrives: this takes some seconds.
 const REDRIVE_MAX: usize = 100_000;
+
+/// The result of a delete.
+const DELETED: &str = "deleted";
 
 /// A page of dead letters.
 #[derive(Debug, Serialize, ToSchema)]
@@ -37,6 +44,7 @@ struct DeadLetterPage<'a> {
     /// The dead letters, in the order of their fire ids.
     dead: Vec<DeadLetterAnswer<'a>>,
     /// The cursor of the next page; `null` on the last page.
+    #[schema(value_type = Option<CursorText>)]
     next: Option<String>,
 }
 
@@ -45,12 +53,15 @@ struct DeadLetterPage<'a> {
 #[schema(as = DeadLetter)]
 struct DeadLetterAnswer<'a> {
     /// Names the dead letter in redrive and delete.
+    #[schema(value_type = FireIdText)]
     fire_id: String,
     /// `exhausted` (no attempt left), `refused` (by the receiver), `expired` (past `expires_after`)
     /// or `unknown`: an at-most-once fire was sent and its outcome is not known. If the outcome
     /// arrives later the dead letter is removed; until then it cannot be redriven.
+    #[schema(value_type = DeadReasonName)]
     reason: &'static str,
-    /// When the fire became a dead letter, in RFC 3339.
+    /// When the fire became a dead letter.
+    #[schema(value_type = InstantText)]
     died_at: String,
     /// The attempts of the fire, oldest first.
     attempts: Vec<AttemptAnswer>,
@@ -62,11 +73,11 @@ struct DeadLetterAnswer<'a> {
 ///
 /// Lists the dead letters of a namespace in the order of their fire ids.
 #[utoipa::path(
-    get, path = "/v1/{namespace}/dead", tag = "dead letters",
+    get, path = "/v1/{namespace}/dead", tag = "dead letters", operation_id = "list_dead_letters",
     params(
-        ("limit" = Option<u32>, Query, description =
-            "Dead letters per page: 1 to 1000. Default: 100."),
-        ("cursor" = Option<String>, Query, description = "The `next` of the previous page."),
+        ("limit" = inline(Option<PageLimit>), Query, description = "Dead letters per page."),
+        ("cursor" = inline(Option<DeadCursor>), Query, description =
+            "The `next` of the previous page."),
     ),
     responses((status = 200, description = "A page of dead letters.", body = DeadLetterPage))
 )]
@@ -96,18 +107,43 @@ impl<'a> DeadLetterAnswer<'a> {
     }
 }
 
-/// The dead letters to redrive: exactly one of `ids` and `all`.
+/// The dead letters to redrive: exactly one of `ids` and `all`. An entry that is not a fire id gets
+/// a problem.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[schema(as = Redrive)]
 struct RedriveBody {
-    /// Their fire ids: at most 10000.
+    /// Their fire ids.
     #[serde(default)]
+    #[schema(value_type = Option<FireIdList>)]
     ids: Option<Vec<String>>,
     /// `true`: every dead letter of the namespace.
     #[serde(default)]
     all: Option<bool>,
 }
+
+documented!(
+    /// A [`RedriveBody`] with exactly one field.
+    RedriveRequest,
+    "Redrive",
+    {
+        let (ids, all) = (json!({"type": "array"}), json!({"const": true}));
+        let one = exactly_one(&[("ids", ids), ("all", all)]);
+        with_keywords(&RedriveBody::schema(), &json!({"oneOf": one}))
+    },
+    fields of RedriveBody
+);
+documented!(
+    /// The ids of some dead letters.
+    FireIdList,
+    "FireIdList",
+    array(&reference::<FireIdText>(), 0, BATCH_MAX)
+);
+documented!(
+    /// The cursor of the list of dead letters.
+    DeadCursor,
+    "DeadCursor",
+    json!({"allOf": [reference::<CursorText>(), {"pattern": "^d"}]})
+);
 
 /// The result of a redrive.
 #[derive(Debug, Serialize, ToSchema, Default)]
@@ -116,7 +152,7 @@ struct Redriven {
     redriven: usize,
     /// Those that were not, and why.
     problems: Vec<LetterProblem>,
-    /// With `all`: whether dead letters are left, because one call redrives at most 100000. Call
+    /// With `all`: whether dead letters are left, because one call redrives a limited number. Call
     /// again for the rest.
     more: bool,
 }
@@ -134,7 +170,8 @@ struct LetterProblem {
 ///
 /// Schedules dead letters again: each is fired at once, with all of its attempts.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/dead/redrive", tag = "dead letters", request_body = RedriveBody,
+    post, path = "/v1/{namespace}/dead/redrive", tag = "dead letters",
+    operation_id = "redrive_dead_letters", request_body = RedriveRequest,
     responses((status = 200, description = "How many were redriven.", body = Redriven))
 )]
 pub(crate) async fn redrive(
@@ -256,15 +293,23 @@ fn redrive_problem(error: EngineError, namespace: &Namespace, letter: &DeadLette
 /// The result of a delete.
 #[derive(Debug, Serialize, ToSchema)]
 struct Deleted {
-    /// Always `deleted`.
+    #[schema(value_type = DeletedResult)]
     result: &'static str,
 }
+
+documented!(
+    /// The only result of a delete.
+    DeletedResult,
+    "DeletedResult",
+    one_of([DELETED])
+);
 
 /// Delete a dead letter
 ///
 /// Removes a dead letter for good.
 #[utoipa::path(
     delete, path = "/v1/{namespace}/dead/{fire_id}", tag = "dead letters",
+    operation_id = "delete_dead_letter",
     responses((status = 200, description = "The dead letter was deleted.", body = Deleted))
 )]
 pub(crate) async fn delete(
@@ -277,7 +322,7 @@ pub(crate) async fn delete(
     batch.push(fire_id.task.partition(), forget);
     let mut results = batch.run(&broker.owners).await.into_iter();
     match next_result(&mut results).and_then(|reply| expect_forgotten(&reply)) {
-        Ok(()) => response::ok(&Deleted { result: "deleted" }),
+        Ok(()) => response::ok(&Deleted { result: DELETED }),
         Err(EngineError::NotFound | EngineError::DeadLetterNotFound) => {
             Err(Problem::dead_letter_not_found(&namespace, fire_id))
         }

@@ -24,8 +24,9 @@ use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::problem::Problem;
+use crate::schema::{documented, duration};
 use crate::store::Store;
-use crate::task_form::parse_duration_field;
+use crate::task_form::{InstantText, parse_duration_field};
 
 /// Tasks that are read for one response: about a second.
 const TASKS_MAX: usize = 100_000;
@@ -48,14 +49,17 @@ const STEP_MIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Forecast)]
 struct ForecastAnswer {
-    /// When the first step begins: now, in RFC 3339.
+    /// When the first step begins: now.
+    #[schema(value_type = InstantText)]
     from: String,
-    /// The length of a step, a duration.
+    /// The length of a step.
+    #[schema(value_type = ForecastLength)]
     step: String,
     /// Whether every fire was counted.
     complete: bool,
-    /// If not: up to when every fire was counted, in RFC 3339.
+    /// If not: up to when every fire was counted.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<InstantText>)]
     complete_until: Option<String>,
     /// The steps in order. Overdue fires are in the first.
     steps: Vec<ForecastStep>,
@@ -65,11 +69,19 @@ struct ForecastAnswer {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Step)]
 struct ForecastStep {
-    /// When the step begins, in RFC 3339.
+    /// When the step begins.
+    #[schema(value_type = InstantText)]
     from: String,
     /// How many fires are expected in it.
     fires: u64,
 }
+
+documented!(
+    /// How far ahead a forecast goes, or how long a step is.
+    ForecastLength,
+    "ForecastLength",
+    duration(STEP_MIN, AHEAD_MAX)
+);
 
 /// Forecast fires
 ///
@@ -77,11 +89,10 @@ struct ForecastStep {
 #[utoipa::path(
     get, path = "/v1/{namespace}/forecast", tag = "statistics",
     params(
-        ("for" = Option<String>, Query, description =
-            "How far ahead, a duration from 1s to 366d. Default: 24h."),
-        ("step" = Option<String>, Query, description =
-            "The length of a step, a duration of at least 1s, so that there are at most 1000 \
-             steps. Default: 1h."),
+        ("for" = inline(Option<ForecastLength>), Query, description =
+            "How far ahead. Default: a day."),
+        ("step" = inline(Option<ForecastLength>), Query, description =
+            "The length of a step. The number of steps is limited. Default: an hour."),
     ),
     responses((status = 200, description = "The steps.", body = ForecastAnswer))
 )]

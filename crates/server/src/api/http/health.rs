@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::problem::Problem;
+use crate::task_form::InstantText;
 use crate::tls::Tls;
 
 /// Check that the process runs
@@ -93,7 +94,8 @@ struct BrokerAnswer {
     address: String,
     /// The numbers of the partitions it owns.
     partitions: Vec<u16>,
-    /// When its last heartbeat was seen, in RFC 3339.
+    /// When its last heartbeat was seen.
+    #[schema(value_type = InstantText)]
     last_heartbeat: String,
 }
 

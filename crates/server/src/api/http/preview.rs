@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use punctual_core::{Clock, Dst, Gap, Invalid, Twice, zones_version};
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 
 use super::request::QueryParams;
@@ -15,11 +16,15 @@ use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::clock::SystemClock;
 use crate::problem::Problem;
-use crate::task_form::{parse_cron, parse_time_field};
+use crate::schema::{self, CronText, ZoneText, at_every, count, documented, reference};
+use crate::task_form::{InstantText, TimeValue, parse_cron, parse_time_field};
 
 /// Fires in one response: more than a year of weeks.
 const COUNT_MAX: usize = 100;
 const COUNT_DEFAULT: usize = 5;
+
+const GAPS: [(&str, Gap); 2] = [("after", Gap::After), ("skip", Gap::Skip)];
+const OVERLAPS: [(&str, Twice); 2] = [("once", Twice::Once), ("both", Twice::Both)];
 
 /// The next fires of a cron expression.
 #[derive(Debug, Serialize, ToSchema)]
@@ -38,7 +43,8 @@ struct PreviewAnswer {
 /// One future fire.
 #[derive(Debug, Serialize, ToSchema)]
 struct Upcoming {
-    /// When it is due, in RFC 3339 and UTC.
+    /// When it is due.
+    #[schema(value_type = InstantText)]
     fire_at: String,
     /// The same time in the time zone.
     local: String,
@@ -47,22 +53,48 @@ struct Upcoming {
     note: Option<String>,
 }
 
+documented!(
+    /// Fires in one response.
+    PreviewCount,
+    "PreviewCount",
+    count(1, COUNT_MAX, COUNT_DEFAULT)
+);
+documented!(
+    /// A cron expression that is not an interval.
+    PreviewCron,
+    "PreviewCron",
+    json!({"allOf": [reference::<CronText>(), {"not": {"pattern": at_every()}}]})
+);
+documented!(
+    /// When a local time fires that the clocks skip.
+    GapName,
+    "GapName",
+    schema::one_of(GAPS.map(|(name, _)| name))
+);
+documented!(
+    /// When a local time fires that the clocks show twice.
+    TwiceName,
+    "TwiceName",
+    schema::one_of(OVERLAPS.map(|(name, _)| name))
+);
+
 /// Preview a cron expression
 ///
 /// Shows the next fire times of a cron expression. Nothing is scheduled.
 #[utoipa::path(
-    get, path = "/v1/preview", tag = "tasks",
+    get, path = "/v1/preview", tag = "tasks", operation_id = "preview_cron",
     params(
-        ("cron" = String, Query, description = "The cron expression: 5 or 6 fields."),
-        ("timezone" = Option<String>, Query, description =
-            "The IANA name of its time zone. Default: UTC."),
-        ("count" = Option<u32>, Query, description = "Fires to show: 1 to 100. Default: 5."),
-        ("from" = Option<String>, Query, description =
-            "Only fires after this time: RFC 3339, or milliseconds since 1970. Default: now."),
-        ("dst_gap" = Option<String>, Query, description =
+        ("cron" = inline(PreviewCron), Query, description =
+            "The cron expression. `@every`, which is an interval, has no preview."),
+        ("timezone" = inline(Option<ZoneText>), Query, description =
+            "Its time zone. Default: UTC."),
+        ("count" = inline(Option<PreviewCount>), Query, description = "Fires to show."),
+        ("from" = inline(Option<TimeValue>), Query, description =
+            "Only fires after this time. Default: now."),
+        ("dst_gap" = inline(Option<GapName>), Query, description =
             "Local times that a clock change skips: `after` fires right after the gap, `skip` not \
              at all. Default: decided by the expression."),
-        ("dst_overlap" = Option<String>, Query, description =
+        ("dst_overlap" = inline(Option<TwiceName>), Query, description =
             "Local times that a clock change repeats: `once` or `both`. Default: decided by the \
              expression."),
     ),
@@ -91,11 +123,9 @@ impl PreviewAnswer {
         let timezone = params.take("timezone")?;
         let count = params.count("count", COUNT_DEFAULT, COUNT_MAX)?;
         let from = params.take("from")?.map(|text| parse_time_field("from", &text)).transpose()?;
-        let gap = [("after", Gap::After), ("skip", Gap::Skip)];
-        let overlap = [("once", Twice::Once), ("both", Twice::Both)];
         let dst = Dst {
-            gap: one_of(&mut params, "dst_gap", gap)?,
-            overlap: one_of(&mut params, "dst_overlap", overlap)?,
+            gap: one_of(&mut params, "dst_gap", GAPS)?,
+            overlap: one_of(&mut params, "dst_overlap", OVERLAPS)?,
         };
         params.end()?;
         let cron = parse_cron(&expression, timezone.as_deref(), dst)?;

@@ -11,14 +11,17 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
-    BACKOFF_MAX, Invalid, Namespace, Payload, Queue, Reason, TIMEOUT_MAX, format_duration,
+    BACKOFF_MAX, Invalid, Namespace, Occasion, Payload, Queue, Reason, TIMEOUT_MAX, format_duration,
 };
 use punctual_engine::EngineError;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::request::{self, BODY_BYTES_MAX, JsonBody, NAMES_BYTES_MAX, PathName, check_count};
+use super::request::{
+    self, BATCH_MAX, BODY_BYTES_MAX, JsonBody, NAMES_BYTES_MAX, PathName, check_count,
+};
 use super::response::{self, ApiResult};
 use super::tasks::fires::lag_ms;
 use crate::broker::Broker;
@@ -27,10 +30,16 @@ use crate::courier::queue::poll::{self, PollOptions, PolledDelivery};
 use crate::courier::queue::{SettleResult, SettleScope, Settlement};
 use crate::peer::PeerError;
 use crate::problem::Problem;
-use crate::task_form::parse_duration_field;
+use crate::schema::{
+    Base64Text, ContentTypeText, FireIdText, KeyText, TaskIdText, array, count, documented,
+    duration, one_of,
+};
+use crate::task_form::{Delay, InstantText, Pause, WholeNumber, parse_duration_field};
 
 /// Deliveries in one response.
 const LEASE_MAX: usize = 1000;
+/// Deliveries in one response by default.
+const LEASE_DEFAULT: usize = 1;
 /// How long a poll may wait: proxies commonly close a silent connection soon after.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a poll waits at least: due deliveries are with their owners, and an owner sends them
@@ -39,19 +48,48 @@ const WAIT_MIN: Duration = Duration::from_millis(100);
 /// The shortest lease that a worker can ask for.
 const LEASE_TIME_MIN: Duration = Duration::from_secs(1);
 
+/// What became of a settlement.
+const ACKED: &str = "acked";
+const FAILED: &str = "failed";
+const REFUSED: &str = "refused";
+const EXTENDED: &str = "extended";
+const STALE: &str = "stale";
+
 /// What a worker asks for.
 #[derive(Debug, Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a JSON object")]
 #[schema(as = Lease)]
 struct LeaseBody {
-    /// Deliveries at most: 1 to 1000. Default: 1.
-    max: Option<u64>,
-    /// How long to wait for the first delivery: up to 60s. Default: about 100ms.
+    /// Deliveries at most.
+    #[schema(value_type = Option<LeaseCount>)]
+    max: Option<WholeNumber>,
+    /// How long to wait for the first delivery. Default: a fraction of a second.
+    #[schema(value_type = Option<WaitTime>)]
     wait: Option<String>,
-    /// How long the worker may take before the attempt counts as expired: 1s to 15m. Default: the
-    /// `timeout` of each task.
+    /// How long the worker may take before the attempt counts as expired. Default: the `timeout` of
+    /// each task.
+    #[schema(value_type = Option<LeaseTime>)]
     lease: Option<String>,
 }
+
+documented!(
+    /// Deliveries in one response.
+    LeaseCount,
+    "LeaseCount",
+    count(1, LEASE_MAX, LEASE_DEFAULT)
+);
+documented!(
+    /// How long a poll may wait.
+    WaitTime,
+    "WaitTime",
+    duration(Duration::ZERO, WAIT_MAX)
+);
+documented!(
+    /// How long a worker may take.
+    LeaseTime,
+    "LeaseTime",
+    duration(LEASE_TIME_MIN, TIMEOUT_MAX)
+);
 
 /// Deliveries that the worker has leased.
 #[derive(Debug, Serialize, ToSchema)]
@@ -67,13 +105,17 @@ struct DeliveryAnswer {
     /// Settles the delivery: ack, fail, refuse or extend.
     token: String,
     /// The same for all attempts of a fire; use it to recognize repetitions.
+    #[schema(value_type = FireIdText)]
     fire_id: String,
     /// The id of the task.
+    #[schema(value_type = TaskIdText)]
     task: String,
     /// The key of the task; `null` if it has none.
+    #[schema(value_type = Option<KeyText>)]
     key: Option<String>,
     /// Why the task fires: `due` (the schedule), `manual` (a caller asked) or `return` (a watch
     /// that had fired was touched).
+    #[schema(value_type = OccasionName)]
     occasion: &'static str,
     /// Counts from 1.
     attempt: u16,
@@ -84,25 +126,38 @@ struct DeliveryAnswer {
     payload: Option<Box<RawValue>>,
     /// Any other payload, in base64 with padding.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Base64Text>)]
     payload_base64: Option<String>,
     /// The content type of `payload_base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ContentTypeText>)]
     content_type: Option<String>,
-    /// When the fire was due, in RFC 3339.
+    /// When the fire was due.
+    #[schema(value_type = InstantText)]
     fire_at: String,
-    /// When this attempt was sent, in RFC 3339.
+    /// When this attempt was sent.
+    #[schema(value_type = InstantText)]
     fired_at: String,
     /// `fired_at` minus `fire_at`, in milliseconds.
     lag_ms: u64,
     /// How long the worker has, from now, to settle or extend.
+    #[schema(value_type = Delay)]
     lease: String,
 }
+
+documented!(
+    /// Why a task fires.
+    OccasionName,
+    "Occasion",
+    one_of([Occasion::Due, Occasion::Manual, Occasion::Return].map(occasion_name))
+);
 
 /// Lease deliveries
 ///
 /// Waits for due deliveries of a queue and leases them to the worker.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/queues/{queue}/lease", tag = "queues", request_body = LeaseBody,
+    post, path = "/v1/{namespace}/queues/{queue}/lease", tag = "queues",
+    request_body = LeaseBody,
     responses((
         status = 200, description = "The deliveries; none if the wait ended first.",
         body = Deliveries,
@@ -117,7 +172,7 @@ pub(crate) async fn lease(
     let body: LeaseBody = request::json_or_default(&bytes, "a lease request")?;
     // Not kept while the worker waits.
     drop(bytes);
-    let max = body.max.map_or(Some(1), |max| usize::try_from(max).ok());
+    let max = body.max.map_or(Some(LEASE_DEFAULT), |max| usize::try_from(max.0).ok());
     let max = max
         .filter(|max| (1..=LEASE_MAX).contains(max))
         .ok_or_else(|| Invalid::new("max", format!("must be from 1 to {LEASE_MAX}")))?;
@@ -164,9 +219,17 @@ impl DeliveryAnswer {
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
 #[schema(as = Ack)]
 struct AckBody {
-    /// Their tokens: at most 10000.
+    /// Their tokens.
+    #[schema(value_type = TokenList)]
     tokens: Vec<String>,
 }
+
+documented!(
+    /// The tokens of some deliveries.
+    TokenList,
+    "TokenList",
+    array(&json!({"type": "string"}), 0, BATCH_MAX)
+);
 
 /// The result of an ack.
 #[derive(Debug, Serialize, ToSchema)]
@@ -180,15 +243,29 @@ struct Acked {
 struct AckedOne {
     /// The token as it was sent.
     token: String,
-    /// `acked`, or `stale`: the attempt had ended, and nothing was changed.
+    /// `stale`: the attempt had ended, and nothing was changed.
+    #[schema(value_type = AckResult)]
     result: &'static str,
 }
+
+documented!(
+    /// What became of an ack.
+    AckResult,
+    "AckResult",
+    one_of([ACKED, STALE])
+);
+documented!(
+    /// What became of another settlement.
+    SettleResultName,
+    "SettleResult",
+    one_of([FAILED, REFUSED, EXTENDED, STALE])
+);
 
 /// The result of fail, refuse and extend.
 #[derive(Debug, Serialize, ToSchema)]
 struct Settled {
-    /// `failed`, `refused` or `extended`; or `stale`: the attempt had ended, and nothing was
-    /// changed.
+    /// `stale`: the attempt had ended, and nothing was changed.
+    #[schema(value_type = SettleResultName)]
     result: &'static str,
 }
 
@@ -211,7 +288,7 @@ pub(crate) async fn ack(
     let settled = poll::settle(&broker, scope(&namespace, &queue), acks.collect()).await;
     let settled = settled.map_err(not_forwarded)?;
     let results = body.tokens.into_iter().zip(settled).map(|(token, settled)| {
-        let result = result_name(settled, "acked");
+        let result = result_name(settled, ACKED);
         AckedOne { token, result }
     });
     response::ok(&Acked { results: results.collect() })
@@ -224,11 +301,12 @@ pub(crate) async fn ack(
 struct FailBody {
     /// The token of the delivery.
     token: String,
-    /// Why, for the history: up to 512 bytes are kept.
+    /// Why, for the history, which keeps the beginning.
     #[serde(default)]
     reason: String,
-    /// The pause before the next attempt: up to 30d. Default: by the retry policy.
+    /// The pause before the next attempt. Default: by the retry policy.
     #[serde(default)]
+    #[schema(value_type = Option<Pause>)]
     retry_in: Option<String>,
 }
 
@@ -248,7 +326,7 @@ pub(crate) async fn fail(
     let body: FailBody = request::json(&body, "a token and a reason")?;
     let retry_in = between("retry_in", body.retry_in.as_deref(), Duration::ZERO, BACKOFF_MAX)?;
     let settlement = Settlement::Fail { reason: Reason::new(&body.reason), retry_in };
-    settle(&broker, scope(&namespace, &queue), body.token, settlement, "failed").await
+    settle(&broker, scope(&namespace, &queue), body.token, settlement, FAILED).await
 }
 
 /// A delivery that must not be retried.
@@ -258,7 +336,7 @@ pub(crate) async fn fail(
 struct RefuseBody {
     /// The token of the delivery.
     token: String,
-    /// Why, for the history: up to 512 bytes are kept.
+    /// Why, for the history, which keeps the beginning.
     #[serde(default)]
     reason: String,
 }
@@ -278,7 +356,7 @@ pub(crate) async fn refuse(
     let queue = queue_of(&queue)?;
     let body: RefuseBody = request::json(&body, "a token and a reason")?;
     let settlement = Settlement::Refuse { reason: Reason::new(&body.reason) };
-    settle(&broker, scope(&namespace, &queue), body.token, settlement, "refused").await
+    settle(&broker, scope(&namespace, &queue), body.token, settlement, REFUSED).await
 }
 
 /// A delivery that takes longer.
@@ -288,7 +366,8 @@ pub(crate) async fn refuse(
 struct ExtendBody {
     /// The token of the delivery.
     token: String,
-    /// The new lease, from now: 1s to 15m.
+    /// The new lease, from now.
+    #[schema(value_type = LeaseTime)]
     lease: String,
 }
 
@@ -308,7 +387,7 @@ pub(crate) async fn extend(
     let body: ExtendBody = request::json(&body, "a token and a lease")?;
     let lease = between("lease", Some(&body.lease), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let settlement = Settlement::Extend { lease: lease.unwrap_or(LEASE_TIME_MIN) };
-    settle(&broker, scope(&namespace, &queue), body.token, settlement, "extended").await
+    settle(&broker, scope(&namespace, &queue), body.token, settlement, EXTENDED).await
 }
 
 async fn settle(
@@ -327,7 +406,7 @@ async fn settle(
 const fn result_name(settled: SettleResult, accepted: &'static str) -> &'static str {
     match settled {
         SettleResult::Accepted => accepted,
-        SettleResult::Stale => "stale",
+        SettleResult::Stale => STALE,
     }
 }
 

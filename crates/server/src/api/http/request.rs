@@ -14,11 +14,15 @@ use http::{HeaderMap, HeaderName};
 use http_body_util::BodyExt as _;
 use punctual_core::{Invalid, Namespace};
 use serde::Deserialize;
+use serde_json::Value;
+use utoipa::openapi::Required;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 
 use crate::api::body::BodyProblem;
 use crate::api::idempotency::{IDEMPOTENCY_HEADER, Idempotency};
 use crate::api::limits::SMALL_BYTES_MAX;
 use crate::problem::Problem;
+use crate::schema;
 
 /// Bytes of a body about one task: the largest payload in base64, and the other fields.
 pub(crate) const BODY_BYTES_MAX: usize = SMALL_BYTES_MAX;
@@ -292,6 +296,17 @@ pub(crate) fn check_count(field: &str, count: usize) -> Result<(), Invalid> {
     }
     let problem = format!("must have at most {BATCH_MAX} entries, has {count}");
     Err(Invalid::new(field, problem))
+}
+
+/// A header that may be given, for the OpenAPI document.
+pub(crate) fn header_parameter(name: &HeaderName, description: &str, schema: &Value) -> Parameter {
+    ParameterBuilder::new()
+        .name(name.as_str())
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(schema::of(schema)))
+        .build()
 }
 
 /// The text of a header that may be given at most once.

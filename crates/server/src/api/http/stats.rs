@@ -18,6 +18,7 @@ use super::tasks::fires::lag_ms;
 use crate::api::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
 use crate::problem::Problem;
+use crate::task_form::InstantText;
 
 /// The tasks of a namespace, by state.
 #[derive(Debug, Serialize, ToSchema)]
@@ -45,7 +46,8 @@ struct StatsAnswer {
     queued: usize,
     /// Lanes (targets) with due tasks that no worker takes.
     parked_lanes: usize,
-    /// The earliest `fire_at` of a task that is due and was not sent yet, in RFC 3339.
+    /// The earliest `fire_at` of a task that is due and was not sent yet.
+    #[schema(value_type = Option<InstantText>)]
     oldest_overdue: Option<String>,
     /// How long that task is overdue, in milliseconds; 0 if there is none.
     oldest_overdue_ms: u64,

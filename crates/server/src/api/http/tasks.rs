@@ -22,7 +22,9 @@ use punctual_engine::{
 };
 use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde_json::json;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams, ToSchema};
 
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
 use super::response::{self, ApiResult};
@@ -30,8 +32,10 @@ use crate::api::command_batch::{next_result, unexpected_reply};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::routing::{Owners, PartitionHandle};
+use crate::schema::{all_absent, documented, reference, with_keywords};
 use crate::task_form::{
-    EndedTask, TaskAnswer, TaskBody, TimeValue, check_fires, parse_duration_field,
+    Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TimeValue,
+    check_fires, parse_duration_field,
 };
 
 /// The result of a cancel.
@@ -43,7 +47,10 @@ pub(crate) enum CancelAnswer {
     /// Too late: this attempt is in flight. No further attempt follows.
     Firing { attempt: u16 },
     /// Too late: the task fired at this time.
-    AlreadyFired { fired_at: String },
+    AlreadyFired {
+        #[schema(value_type = InstantText)]
+        fired_at: String,
+    },
     /// No task has this key or id. Only in the results of many.
     NotFound,
 }
@@ -52,37 +59,93 @@ pub(crate) enum CancelAnswer {
 /// `within`.
 #[derive(Debug, Deserialize, Default, ToSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a JSON object")]
-#[schema(as = Touch)]
 struct TouchBody {
-    /// Due after this duration: up to 36500d.
+    /// Due after this duration.
+    #[schema(value_type = Option<Delay>)]
     r#in: Option<String>,
     /// Due at this time.
     at: Option<TimeValue>,
     /// A watch: due after this duration, this time only, instead of its own `within`.
+    #[schema(value_type = Option<Interval>)]
     within: Option<String>,
 }
 
+documented!(
+    /// A [`TouchBody`] with at most one field.
+    TouchRequest,
+    "Touch",
+    with_keywords(&TouchBody::schema(), &json!({"anyOf": at_most_one_time()})),
+    fields of TouchBody
+);
+
+/// In each alternative, all but one of `in`, `at` and `within` are absent.
+fn at_most_one_time() -> serde_json::Value {
+    json!([["at", "within"], ["in", "within"], ["in", "at"]].map(|two| all_absent(two.into_iter())))
+}
+
 /// A task that was touched and has ended before it could be read.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = TouchedTask)]
 struct TouchedAnswer {
+    /// When the task was due.
+    #[schema(value_type = InstantText)]
     fire_at: String,
+    /// Counts the changes that callers made to the task.
     version: u64,
+}
+
+/// A task. The history of one that has ended has only some of its fields.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only for the OpenAPI document")]
+pub(crate) enum TaskOrEnded {
+    #[schema(value_type = TaskAnswer)]
+    Task(()),
+    #[schema(value_type = EndedTask)]
+    Ended(()),
+}
+
+documented!(
+    /// A task. Of one that became due at once and has ended, only some fields are known.
+    TaskOrTouched,
+    "TaskOrTouched",
+    json!({"anyOf": [reference::<TaskAnswer>(), reference::<TouchedAnswer>()]}),
+    uses TouchedAnswer
+);
+
+/// The conditions of a PUT.
+struct ConditionHeaders;
+
+impl IntoParams for ConditionHeaders {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let none_match = json!({"type": "string", "enum": ["*"]});
+        let matches = json!({"type": "string", "pattern": "^\"[0-9]{1,19}\"$"});
+        vec![
+            request::header_parameter(
+                &IF_NONE_MATCH,
+                "Create the task only if the key is free. Not together with `if-match`.",
+                &none_match,
+            ),
+            request::header_parameter(
+                &IF_MATCH,
+                "A version in quotes: replace the task only if it has this version.",
+                &matches,
+            ),
+        ]
+    }
 }
 
 /// Create or replace a task
 ///
 /// Creates a task with this key, or replaces the task that has it.
 #[utoipa::path(
-    put, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", request_body = TaskBody,
-    params(
-        ("if-none-match" = Option<String>, Header, description =
-            "`*`: create the task only if the key is free."),
-        ("if-match" = Option<String>, Header, description =
-            "A version in quotes: replace the task only if it has this version."),
-    ),
+    put, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "put_task",
+    request_body = KeylessTask, params(ConditionHeaders),
     responses(
-        (status = 201, description = "The task was created.", body = TaskAnswer),
-        (status = 200, description = "The task was replaced.", body = TaskAnswer),
+        (status = 201, description = "The task was created.", body = TaskAnswer,
+            headers(("etag", description = "The version of the task."))),
+        (status = 200, description = "The task was replaced.", body = TaskAnswer,
+            headers(("etag", description = "The version of the task."))),
     )
 )]
 pub(crate) async fn replace(
@@ -113,8 +176,8 @@ pub(crate) async fn replace(
 /// Shows a task by its key or id. By its id, a task that has ended is shown as long as its history
 /// is retained; its key is free again.
 #[utoipa::path(
-    get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks",
-    responses((status = 200, description = "The task.", body = TaskAnswer))
+    get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "get_task",
+    responses((status = 200, description = "The task.", body = TaskOrEnded))
 )]
 pub(crate) async fn show(
     State(broker): State<Arc<Broker>>,
@@ -141,7 +204,7 @@ pub(crate) async fn show(
 ///
 /// Ends a task before its next fire.
 #[utoipa::path(
-    delete, path = "/v1/{namespace}/tasks/{key}", tag = "tasks",
+    delete, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "cancel_task",
     responses((
         status = 200, description = "Whether the task was cancelled in time.",
         body = CancelAnswer,
@@ -167,8 +230,9 @@ pub(crate) async fn cancel(
 /// Postpones a watch by its `within`, or moves the next fire of a watch or of a task that fires
 /// once. Tasks with `cron` or `every` cannot be touched.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/tasks/{key}/touch", tag = "tasks", request_body = TouchBody,
-    responses((status = 200, description = "The task.", body = TaskAnswer))
+    post, path = "/v1/{namespace}/tasks/{key}/touch", tag = "tasks", operation_id = "touch_task",
+    request_body = TouchRequest,
+    responses((status = 200, description = "The task.", body = TaskOrTouched))
 )]
 pub(crate) async fn touch(
     State(broker): State<Arc<Broker>>,
@@ -200,7 +264,7 @@ pub(crate) async fn touch(
 ///
 /// A paused task does not fire until it is resumed.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/tasks/{key}/pause", tag = "tasks",
+    post, path = "/v1/{namespace}/tasks/{key}/pause", tag = "tasks", operation_id = "pause_task",
     responses((status = 200, description = "The task.", body = TaskAnswer))
 )]
 pub(crate) async fn pause(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
@@ -211,7 +275,7 @@ pub(crate) async fn pause(State(broker): State<Arc<Broker>>, name: PathName) -> 
 ///
 /// Lets a paused task fire again.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/tasks/{key}/resume", tag = "tasks",
+    post, path = "/v1/{namespace}/tasks/{key}/resume", tag = "tasks", operation_id = "resume_task",
     responses((status = 200, description = "The task.", body = TaskAnswer))
 )]
 pub(crate) async fn resume(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {
@@ -222,7 +286,7 @@ pub(crate) async fn resume(State(broker): State<Arc<Broker>>, name: PathName) ->
 ///
 /// Fires a task once, at once, in addition to its schedule.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/tasks/{key}/fire", tag = "tasks",
+    post, path = "/v1/{namespace}/tasks/{key}/fire", tag = "tasks", operation_id = "fire_task",
     responses((status = 200, description = "The task.", body = TaskAnswer))
 )]
 pub(crate) async fn fire(State(broker): State<Arc<Broker>>, name: PathName) -> ApiResult {

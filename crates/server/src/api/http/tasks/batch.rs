@@ -6,26 +6,35 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{Invalid, Namespace, NewTask, PartitionId, TaskId, TaskKey, partition_of};
+use punctual_core::{
+    IDEMPOTENCY_KEPT, IDEMPOTENCY_KEY_BYTES_MAX, Invalid, Namespace, NewTask, PartitionId, TaskId,
+    TaskKey, format_duration, partition_of,
+};
 use punctual_engine::{
     Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use utoipa::ToSchema;
+use utoipa::openapi::path::{Parameter, ParameterIn};
+use utoipa::{IntoParams, ToSchema};
 
-use super::{CancelAnswer, checked, parse_task, push, scheduled_response};
+use super::{CancelAnswer, at_most_one_time, checked, parse_task, push, scheduled_response};
 use crate::api::command_batch::{
     CommandBatch, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
 use crate::api::http::request::{
-    self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathNamespace, TasksBody, check_count,
+    self, BATCH_BYTES_MAX, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathNamespace, TasksBody,
+    check_count,
 };
 use crate::api::http::response::{self, ApiResult};
-use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
+use crate::api::idempotency::{Creation, IDEMPOTENCY_HEADER, Idempotency, bind_all, bind_one};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
-use crate::task_form::{TaskAnswer, TaskBody, TimeValue};
+use crate::schema::{
+    KeyText, TaskIdText, array, documented, exactly_one, reference, with_keywords,
+};
+use crate::task_form::{Delay, Interval, KeylessTask, NewTaskBody, TaskAnswer, TimeValue};
 
 /// The result of creating many tasks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,10 +61,41 @@ pub(crate) enum TaskOrProblem {
 #[serde(untagged)]
 #[expect(dead_code, reason = "only for the OpenAPI document")]
 pub(crate) enum NewTasks {
-    #[schema(value_type = TaskBody)]
+    #[schema(value_type = NewTaskBody)]
     One(()),
-    #[schema(value_type = Vec<TaskBody>)]
+    #[schema(value_type = TaskList)]
     Many(()),
+}
+
+documented!(
+    /// Tasks to create.
+    TaskList,
+    "NewTaskList",
+    {
+        let mut tasks = array(&reference::<NewTaskBody>(), 0, BATCH_MAX);
+        tasks["description"] = "An entry that is not a task gets a problem as its result.".into();
+        tasks["x-max-bytes"] = BATCH_BYTES_MAX.into();
+        tasks
+    }
+);
+
+/// The header that makes a request safe to repeat.
+struct IdempotencyHeader;
+
+impl IntoParams for IdempotencyHeader {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let description = format!(
+            "For {}, the same body sent again with the same key creates nothing and gets the same \
+             result; another body with it is refused.",
+            format_duration(IDEMPOTENCY_KEPT)
+        );
+        let key = json!({
+            "type": "string",
+            "pattern": "^[!-~](?:[ -~]*[!-~])?$",
+            "maxLength": IDEMPOTENCY_KEY_BYTES_MAX,
+        });
+        vec![request::header_parameter(&IDEMPOTENCY_HEADER, &description, &key)]
+    }
 }
 
 /// The task that replaced another, or the results of many.
@@ -71,16 +111,12 @@ pub(crate) enum TaskOrResults {
 
 /// Create tasks
 ///
-/// Creates one task (a JSON object of up to 512 KiB) or up to 10000 (a JSON array, or NDJSON with
-/// one object per line, of up to 64 MiB). A task with the key of another replaces it.
+/// Creates one task (a JSON object) or many (a JSON array, or NDJSON with one object per line). A
+/// task with the key of another replaces it.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/tasks", tag = "tasks",
-    params(
-        ("idempotency-key" = Option<String>, Header, description =
-            "1 to 256 bytes. For a day, the same body sent again with the same key creates \
-             nothing and gets the same result; another body with it is refused."),
-    ),
-    request_body(content((NewTasks = "application/json"), (TaskBody = "application/x-ndjson"))),
+    post, path = "/v1/{namespace}/tasks", tag = "tasks", operation_id = "create_tasks",
+    params(IdempotencyHeader),
+    request_body(content((NewTasks = "application/json"), (NewTaskBody = "application/x-ndjson"))),
     responses(
         (status = 201, description = "One task: it was created.", body = TaskAnswer),
         (status = 200, description =
@@ -192,24 +228,46 @@ fn split_lines(body: &[u8]) -> Vec<&[u8]> {
 /// each watch is postponed by its `within`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[schema(as = TouchMany)]
 struct TouchManyBody<'a> {
-    /// The keys of the tasks: at most 10000.
+    /// The keys of the tasks.
+    #[schema(value_type = KeyList)]
     keys: Vec<String>,
-    /// Due after this duration: up to 36500d.
+    /// Due after this duration.
     #[serde(default)]
+    #[schema(value_type = Option<Delay>)]
     r#in: Option<String>,
     /// Due at this time.
     #[serde(default)]
     at: Option<TimeValue>,
     /// Watches: due after this duration, this time only, instead of their own `within`.
     #[serde(default)]
+    #[schema(value_type = Option<Interval>)]
     within: Option<String>,
     /// A task without a key. It is created for each key that no task has.
     #[serde(borrow, default)]
-    #[schema(value_type = Option<TaskBody>)]
+    #[schema(value_type = Option<KeylessTask>)]
     create: Option<&'a RawValue>,
 }
+
+documented!(
+    /// A [`TouchManyBody`] with at most one new due time.
+    TouchManyRequest,
+    "TouchMany",
+    with_keywords(&TouchManyBody::schema(), &json!({"anyOf": at_most_one_time()})),
+    fields of TouchManyBody
+);
+documented!(
+    /// The keys of some tasks.
+    KeyList,
+    "KeyList",
+    array(&reference::<KeyText>(), 0, BATCH_MAX)
+);
+documented!(
+    /// The ids of some tasks.
+    IdList,
+    "TaskIdList",
+    array(&reference::<TaskIdText>(), 0, BATCH_MAX)
+);
 
 /// The result of touching many tasks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -238,7 +296,8 @@ struct KeyProblem {
 ///
 /// Touches tasks by their keys, and creates those that are missing if `create` is given.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/touch", tag = "tasks", request_body = TouchManyBody,
+    post, path = "/v1/{namespace}/touch", tag = "tasks", operation_id = "touch_tasks",
+    request_body = TouchManyRequest,
     responses((
         status = 200, description = "How many were touched or created, and which were not.",
         body = TouchManyAnswer,
@@ -323,18 +382,31 @@ impl Template {
     }
 }
 
-/// The tasks to cancel: exactly one of `keys` and `ids`, with at most 10000 entries.
+/// The tasks to cancel: exactly one of `keys` and `ids`. An entry that is not a key or an id gets a
+/// problem as its result.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[schema(as = CancelMany)]
 struct CancelManyBody {
     /// The keys of the tasks.
     #[serde(default)]
+    #[schema(value_type = Option<KeyList>)]
     keys: Option<Vec<String>>,
     /// The ids of the tasks.
     #[serde(default)]
+    #[schema(value_type = Option<IdList>)]
     ids: Option<Vec<String>>,
 }
+
+documented!(
+    /// A [`CancelManyBody`] with exactly one field.
+    CancelManyRequest,
+    "CancelMany",
+    with_keywords(
+        &CancelManyBody::schema(),
+        &json!({"oneOf": exactly_one(&["keys", "ids"].map(|name| (name, json!({"type": "array"}))))}),
+    ),
+    fields of CancelManyBody
+);
 
 /// The result of cancelling many tasks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -369,7 +441,8 @@ enum CancelOutcome {
 ///
 /// Ends tasks before their next fires, by their keys or by their ids.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/cancel", tag = "tasks", request_body = CancelManyBody,
+    post, path = "/v1/{namespace}/cancel", tag = "tasks", operation_id = "cancel_tasks",
+    request_body = CancelManyRequest,
     responses((status = 200, description = "One result each.", body = CancelManyAnswer))
 )]
 pub(crate) async fn cancel(

@@ -7,20 +7,22 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{
-    AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, SkipReason, Skipped, TaskId,
-    Timestamp, format_duration,
+    AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, REASON_BYTES_MAX, SkipReason,
+    Skipped, TaskId, Timestamp, format_duration,
 };
 use punctual_store::TaskStore as _;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 
-use super::list::{PAGE_DEFAULT, PAGE_MAX};
+use super::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
 use super::living;
 use crate::api::http::request::{PathName, QueryParams};
 use crate::api::http::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
-use crate::task_form::end_name;
+use crate::schema::{FireIdText, documented, one_of};
+use crate::task_form::{EndName, InstantText, Pause, end_name};
 
 /// The fires of a task.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,22 +37,28 @@ struct FiresAnswer {
 #[schema(as = Fire)]
 struct FireAnswer {
     /// The same for all attempts of the fire.
+    #[schema(value_type = FireIdText)]
     fire_id: String,
-    /// When the schedule made the fire due, in RFC 3339.
+    /// When the schedule made the fire due.
+    #[schema(value_type = InstantText)]
     fire_at: String,
     /// When the first attempt was sent; `null` if none was.
+    #[schema(value_type = Option<InstantText>)]
     fired_at: Option<String>,
     /// How much later than due the first attempt was sent, in milliseconds.
     lag_ms: Option<u64>,
-    /// `done`, `dead`, `cancelled`, `replaced` or `skipped`; `null` for the current fire.
+    /// How the fire ended; `null` for the current fire.
+    #[schema(value_type = Option<EndName>)]
     end: Option<&'static str>,
     /// The fires that a misfire or overlap policy, or a pause, skipped, beginning with this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<SkippedFires>,
-    /// Why the fire is a dead letter: `exhausted`, `refused`, `expired` or `unknown`.
+    /// Why the fire is a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<DeadReasonName>)]
     reason: Option<&'static str>,
     /// When the fire ended; `null` for the current fire.
+    #[schema(value_type = Option<InstantText>)]
     ended_at: Option<String>,
     /// The attempts of the fire, oldest first.
     attempts: Vec<AttemptAnswer>,
@@ -59,11 +67,13 @@ struct FireAnswer {
 /// Fires in a row that were skipped.
 #[derive(Debug, Serialize, ToSchema)]
 struct SkippedFires {
-    /// How many, this one included. At most 1000 fires of a cron expression are counted.
+    /// How many, this one included. Those of a cron expression are counted up to a limit.
     fires: u32,
-    /// When the last of them was due, in RFC 3339.
+    /// When the last of them was due.
+    #[schema(value_type = InstantText)]
     until: String,
-    /// `misfire`, `overlap` or `paused`.
+    /// Why they were skipped.
+    #[schema(value_type = SkipReasonName)]
     reason: &'static str,
 }
 
@@ -73,19 +83,52 @@ struct SkippedFires {
 pub(crate) struct AttemptAnswer {
     /// Counts from 1.
     attempt: usize,
-    /// When the attempt was sent, in RFC 3339.
+    /// When the attempt was sent.
+    #[schema(value_type = InstantText)]
     fired_at: String,
-    /// When its outcome was known, in RFC 3339.
+    /// When its outcome was known.
+    #[schema(value_type = InstantText)]
     ended_at: String,
-    /// `acked`, `failed`, `refused` or `expired`.
+    /// What came of it.
+    #[schema(value_type = OutcomeName)]
     outcome: &'static str,
-    /// The answer of the target, or why there was none: up to 512 bytes.
+    /// The beginning of the answer of the target, or why there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<ReasonText>)]
     answer: Option<String>,
     /// The pause before the next attempt that the target asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Pause>)]
     retry_in: Option<String>,
 }
+
+documented!(
+    /// Why a fire is a dead letter.
+    DeadReasonName,
+    "DeadReason",
+    one_of(
+        [DeadReason::Exhausted, DeadReason::Refused, DeadReason::Expired, DeadReason::Unknown]
+            .map(reason_name)
+    )
+);
+documented!(
+    /// Why fires were skipped.
+    SkipReasonName,
+    "SkipReason",
+    one_of([SkipReason::Misfire, SkipReason::Overlap, SkipReason::Paused].map(skip_name))
+);
+documented!(
+    /// What came of an attempt.
+    OutcomeName,
+    "Outcome",
+    one_of(["acked", "failed", "refused", "expired"])
+);
+documented!(
+    /// What is kept of an answer.
+    ReasonText,
+    "Reason",
+    json!({"type": "string", "maxLength": REASON_BYTES_MAX, "x-max-bytes": REASON_BYTES_MAX})
+);
 
 /// Show the history of a task
 ///
@@ -93,7 +136,8 @@ pub(crate) struct AttemptAnswer {
 /// found as long as its history is retained.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}/fires", tag = "tasks",
-    params(("limit" = Option<u32>, Query, description = "Fires at most: 1 to 1000. Default: 100.")),
+    operation_id = "list_fires",
+    params(("limit" = inline(Option<PageLimit>), Query, description = "Fires at most.")),
     responses((status = 200, description = "The fires, newest first.", body = FiresAnswer))
 )]
 pub(crate) async fn list(
@@ -157,12 +201,16 @@ impl FireAnswer {
 
 impl SkippedFires {
     fn of(skipped: Skipped) -> Self {
-        let reason = match skipped.why {
-            SkipReason::Misfire => "misfire",
-            SkipReason::Overlap => "overlap",
-            SkipReason::Paused => "paused",
-        };
+        let reason = skip_name(skipped.why);
         Self { fires: skipped.fires, until: skipped.until.to_string(), reason }
+    }
+}
+
+const fn skip_name(reason: SkipReason) -> &'static str {
+    match reason {
+        SkipReason::Misfire => "misfire",
+        SkipReason::Overlap => "overlap",
+        SkipReason::Paused => "paused",
     }
 }
 

@@ -8,6 +8,7 @@ use axum::extract::State;
 use punctual_core::{Invalid, Namespace, TaskState};
 use punctual_store::{Filter, Page};
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::api::http::page_cursor;
@@ -16,12 +17,23 @@ use crate::api::http::response::{self, ApiResult};
 use crate::api::task_pages::{StateFilter, dead_letter_page, task_page};
 use crate::broker::Broker;
 use crate::problem::Problem;
-use crate::task_form::{TaskAnswer, parse_time_field};
+use crate::schema::{CursorText, count, documented, one_of};
+use crate::task_form::{TaskAnswer, TimeValue, parse_time_field};
 
 /// Entries of a page by default.
 pub(crate) const PAGE_DEFAULT: usize = 100;
 /// Entries of a page at most.
 pub(crate) const PAGE_MAX: usize = 1000;
+
+/// The states that a list can be filtered by.
+const STATES: [(&str, StateFilter); 5] = [
+    ("scheduled", StateFilter::Scheduled),
+    ("firing", StateFilter::Firing),
+    ("paused", StateFilter::Paused),
+    // Watches that have fired and were not touched since; other tasks that are done have ended.
+    ("done", StateFilter::Done),
+    ("dead", StateFilter::Dead),
+];
 
 /// A page of tasks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -31,8 +43,28 @@ struct TaskListAnswer<'a> {
     tasks: Vec<TaskAnswer<'a>>,
     /// The cursor of the next page; `null` on the last page. A page may be short or empty and
     /// still have a next one.
+    #[schema(value_type = Option<CursorText>)]
     next: Option<String>,
 }
+
+documented!(
+    /// Entries of a page.
+    PageLimit,
+    "PageLimit",
+    count(1, PAGE_MAX, PAGE_DEFAULT)
+);
+documented!(
+    /// The states that a list can be filtered by.
+    ListedState,
+    "ListedState",
+    one_of(STATES.map(|(name, _)| name))
+);
+documented!(
+    /// The name and the value of a label.
+    LabelFilter,
+    "LabelFilter",
+    json!({"type": "string", "pattern": "[:=]"})
+);
 
 /// List tasks
 ///
@@ -40,21 +72,22 @@ struct TaskListAnswer<'a> {
 /// `state=dead` it lists the tasks of dead letters, in the order of their fire ids.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks", tag = "tasks",
+    operation_id = "list_tasks",
     params(
-        ("state" = Option<String>, Query, description =
-            "`scheduled`, `firing`, `paused`, `done` (watches that have fired) or `dead`. \
-             Default: every task that has not ended."),
+        ("state" = inline(Option<ListedState>), Query, description =
+            "Only tasks in this state; `done` lists watches that have fired. Default: every task \
+             that has not ended."),
         ("key_prefix" = Option<String>, Query, description =
             "Only tasks whose key begins with this text."),
-        ("label" = Option<String>, Query, description =
+        ("label" = inline(Option<LabelFilter>), Query, description =
             "Only tasks with this label: `name:value` or `name=value`."),
-        ("from" = Option<String>, Query, description =
-            "Only tasks due at this time or later: RFC 3339, or milliseconds since 1970."),
-        ("to" = Option<String>, Query, description =
-            "Only tasks due before this time: RFC 3339, or milliseconds since 1970."),
-        ("limit" = Option<u32>, Query, description =
-            "Tasks per page: 1 to 1000. Default: 100."),
-        ("cursor" = Option<String>, Query, description = "The `next` of the previous page."),
+        ("from" = inline(Option<TimeValue>), Query, description =
+            "Only tasks due at this time or later."),
+        ("to" = inline(Option<TimeValue>), Query, description =
+            "Only tasks due before this time."),
+        ("limit" = inline(Option<PageLimit>), Query, description = "Tasks per page."),
+        ("cursor" = inline(Option<CursorText>), Query, description =
+            "The `next` of the previous page, which had the same `state`."),
     ),
     responses((status = 200, description = "A page of tasks.", body = TaskListAnswer))
 )]
@@ -93,24 +126,19 @@ async fn list_dead(
 }
 
 fn state_filter(state: Option<&str>) -> Result<StateFilter, Problem> {
-    match state {
-        None => Ok(StateFilter::Living),
-        Some("scheduled") => Ok(StateFilter::Scheduled),
-        Some("firing") => Ok(StateFilter::Firing),
-        Some("paused") => Ok(StateFilter::Paused),
-        // Watches that have fired and were not touched since; other tasks that are done have ended.
-        Some("done") => Ok(StateFilter::Done),
-        Some("dead") => Ok(StateFilter::Dead),
-        Some("cancelled") => {
-            let problem = "cancelled tasks are not listed; GET /v1/{namespace}/tasks/{id} shows \
-                           one, GET /v1/{namespace}/stats counts them";
-            Err(Invalid::new("state", problem).into())
-        }
-        Some(_) => {
-            let detail = "state must be scheduled, firing, paused, done or dead";
-            Err(Problem::invalid_request(detail, Some("state".to_owned())))
-        }
+    let Some(state) = state else {
+        return Ok(StateFilter::Living);
+    };
+    if state == "cancelled" {
+        let problem = "cancelled tasks are not listed; GET /v1/{namespace}/tasks/{id} shows one, \
+                       GET /v1/{namespace}/stats counts them";
+        return Err(Invalid::new("state", problem).into());
     }
+    let found = STATES.into_iter().find(|(name, _)| *name == state);
+    found.map(|(_, filter)| filter).ok_or_else(|| {
+        let detail = "state must be scheduled, firing, paused, done or dead";
+        Problem::invalid_request(detail, Some("state".to_owned()))
+    })
 }
 
 fn filter(namespace: &Namespace, params: &mut QueryParams) -> Result<Filter, Problem> {
