@@ -1,5 +1,5 @@
-//! A broker: a member and its owners as values, and the state that the shell of `server` keeps for
-//! them.
+//! A broker: a member, the moves of its partitions and its owners as values, and what is in flight
+//! between them.
 //!
 //! What `server/src/{membership,routing,peer}` does with threads and connections is done here with
 //! events.

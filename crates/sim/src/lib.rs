@@ -2,10 +2,11 @@
 //! everything.
 //!
 //! The decisions are the real ones: [`Member`](punctual_cluster::Member),
-//! [`Owner`](punctual_engine::Owner) and the memory store are plain values, as in production. What
-//! `server` does with threads, connections and timers, a small shell does here with events that the
-//! seed delays, reorders and loses. A run ends with counts of what happened, or with the promise
-//! that was broken and the trace that led there.
+//! [`PartitionMoves`](punctual_cluster::PartitionMoves), [`Owner`](punctual_engine::Owner) and the
+//! memory store are plain values, as in production. What `server` does with threads, connections
+//! and timers, a small shell does here with events that the seed delays, reorders and loses. A run
+//! ends with counts of what happened, or with the promise that was broken and the trace that led
+//! there.
 //!
 //! `docs/lab/sim.md` describes what is simulated, what is checked, and what is not.
 

@@ -37,6 +37,8 @@ const BEGIN: u64 = 1_700_000_000_000;
 const STEPS_MAX: u64 = 400_000;
 /// How long after the last fault the cluster may take to come to rest.
 const REST_MAX_MS: u64 = 90_000;
+/// How long after the last start of a broker partitions may be unbalanced.
+const BALANCE_MAX_MS: u64 = 12_000;
 /// How far correct clocks differ from the true time.
 const CLOCK_ERROR_MS: u64 = 50;
 /// How far a clock may differ before the other brokers notice: the limit, measured from a median

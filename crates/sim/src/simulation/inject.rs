@@ -170,6 +170,6 @@ impl Simulation {
         {
             self.events.send(self.now + 30_000, None, SimEvent::Fault(SimFault::Start(0)));
         }
-        self.events.send(self.now + 12_000, None, SimEvent::CheckRest);
+        self.events.send(self.now + BALANCE_MAX_MS, None, SimEvent::CheckRest);
     }
 }

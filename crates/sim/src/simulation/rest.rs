@@ -29,8 +29,11 @@ impl Simulation {
         let living = self.brokers.iter().filter(|broker| broker.is_alive());
         let mut owners = living.clone().flat_map(|broker| broker.owners.values());
         let busy = owners.any(|held| held.owner.loaded() > 0 || !held.owner.is_quiet());
-        let moving =
-            living.clone().any(|broker| broker.state != BrokerState::Runs || broker.is_leaving);
+        let moving = living.clone().any(|broker| {
+            broker.state != BrokerState::Runs
+                || broker.is_leaving
+                || self.now < broker.started_at + BALANCE_MAX_MS
+        });
         !busy && !moving && self.calls.is_empty() && self.scheduled() == 0
     }
 
