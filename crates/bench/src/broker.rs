@@ -102,6 +102,14 @@ impl BenchBroker {
     }
 }
 
+impl Drop for OwnProcess {
+    /// Ends the process and removes its data, also if the measurement has failed.
+    fn drop(&mut self) {
+        let _ = self.child.start_kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
 /// The path of this program, which is also that of the broker.
 pub(crate) fn program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")

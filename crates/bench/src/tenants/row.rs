@@ -103,9 +103,9 @@ impl TenantRow {
             let (alone, beside) = (&self.alone.large_calls, &self.beside.large_calls);
             let (answered, sent) = (self.at_end.large_calls.count(), self.at_end.large_sent);
             let answers = format!("alone {}, beside {}", three(alone), three(beside));
-            let limit = self.large_limit_ms();
+            let limit = format!("limit {:.0} ms", self.large_limit_ms());
             notes.push(format!(
-                "batches over 512 KiB: {answered} of {sent} accepted, {answers} (limit {limit:.0} ms)"
+                "batches over 512 KiB: {answered} of {sent} accepted, {answers} ({limit})"
             ));
         }
         if self.beside.doubled > 0 {

@@ -55,15 +55,15 @@ fn check(load: TenantLoad) {
     for column in ["load", "alone", "beside", "ratio", "result", "notes"] {
         println!("{column}: {}", row[column].as_str().unwrap_or_default());
     }
-    assert_eq!(figures["error"], Value::Null, "{row}");
+    assert_eq!(figures["error"], Value::Null);
     // What was not received, or not accepted, while the load lasted.
     for count in ["missing", "after_load", "dead", "large_unanswered"] {
-        assert_eq!(figures[count], json!(0), "{count}: {row}");
+        assert_eq!(figures[count], json!(0), "{count}");
     }
-    assert_eq!(figures["beside"]["lag"]["early"], json!(0), "{row}");
+    assert_eq!(figures["beside"]["lag"]["early"], json!(0), "early");
     if let Some(limit) = figures["memory_above_bytes_max"].as_u64() {
         let above = figures["memory_above_bytes"].as_u64().unwrap();
-        assert!(above <= limit, "{above} bytes more than idle: {row}");
+        assert!(above <= limit, "{above} bytes more than idle; the limit is {limit}");
     }
 }
 

@@ -1,13 +1,10 @@
 //! Streams of workers and connections without anything to do.
 
-use std::time::Duration;
-
 use rustix::process::{Resource, getrlimit};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::clock::{BenchTimer, pause};
 use crate::connection::{HttpConnection, channel, workers};
 use crate::tenants::context::{LoadContext, NAMESPACE};
 use crate::worker::BenchWorkerStream;
@@ -18,8 +15,6 @@ const STREAMS_EACH: u64 = 250;
 const CONNECTIONS: u64 = 10_000;
 /// Files of this process that are left for everything else.
 const FILES_RESERVED: u64 = 2048;
-/// How long all of them may take to open; fewer are enough.
-const OPEN_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     let streams = context.sized(STREAMS);
@@ -38,16 +33,12 @@ pub(super) async fn run(context: &LoadContext) -> anyhow::Result<()> {
     context.repeat(&mut idle, connections, |context, number| async move {
         open_connection(&context, number).await
     });
-    let timer = BenchTimer::start();
-    let all = || context.count("streams") >= streams && context.count("connections") >= connections;
-    while !all() && timer.elapsed() < OPEN_MAX {
-        pause(50).await;
-    }
-    context.wait_for("streams", 1).await?;
+    context.wait_until_steady("streams").await?;
+    context.wait_until_steady("connections").await?;
     context.establish_for_good().await
 }
 
-/// Opens streams on one connection, and keeps them until one is closed.
+/// Opens streams on one connection, and keeps each until the broker closes it.
 async fn open_streams(context: &LoadContext) -> anyhow::Result<()> {
     let workers = workers(channel(&context.address).await?);
     let mut streams = JoinSet::new();
@@ -61,10 +52,11 @@ async fn open_streams(context: &LoadContext) -> anyhow::Result<()> {
             }
         });
     }
-    match streams.join_next().await {
-        Some(ended) => ended?,
-        None => Ok(()),
+    while let Some(ended) = streams.join_next().await {
+        let ended: anyhow::Result<()> = ended?;
+        context.add("streams refused or closed", u64::from(ended.is_err()));
     }
+    Ok(())
 }
 
 /// Opens a connection and keeps it until the broker closes it. Every other one is answered once.

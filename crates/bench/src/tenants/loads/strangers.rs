@@ -93,7 +93,7 @@ async fn send_messages(context: &LoadContext) -> anyhow::Result<()> {
         });
     }
     while let Some(ended) = calls.join_next().await {
-        ended??;
+        context.add("errors", u64::from(ended?.is_err()));
     }
     Ok(())
 }
