@@ -230,6 +230,45 @@ async fn worker_streams_and_long_polls_of_one_namespace_are_limited() {
     .unwrap();
 }
 
+/// Sends as many batches as the broker takes, and reads no response.
+async fn unread_batches(
+    broker: &TestBroker,
+    namespace: &str,
+) -> tonic::Streaming<v1::ScheduledBatch> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", broker.address)).unwrap();
+    let channel = endpoint.initial_stream_window_size(0).connect().await.unwrap();
+    let batch = v1::ScheduleBatch {
+        namespace: namespace.to_owned(),
+        tasks: vec![v1::NewTask::default(); 10_000],
+        ..v1::ScheduleBatch::default()
+    };
+    let batches = tokio_stream::iter(std::iter::repeat_n(batch, 20)).chain(tokio_stream::pending());
+    TasksClient::new(channel).schedule_many(batches).await.unwrap().into_inner()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_reads_no_responses_does_not_hold_up_batches_of_another() {
+    let broker = TestBroker::start(&[]);
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        unread.push(unread_batches(&broker, "hog").await);
+    }
+    let mut tasks = TasksClient::new(channel(&broker).await);
+    for _ in 0..20 {
+        let batch = v1::ScheduleBatch {
+            namespace: "shop".to_owned(),
+            tasks: vec![v1::NewTask::default(); 1_000],
+            ..v1::ScheduleBatch::default()
+        };
+        let scheduled = async {
+            let mut answers = tasks.schedule_many(tokio_stream::once(batch)).await?.into_inner();
+            answers.message().await
+        };
+        let scheduled = tokio::time::timeout(WAIT_MAX, scheduled).await.expect("an answer");
+        assert_eq!(scheduled.unwrap().unwrap().results.len(), 1_000);
+    }
+}
+
 #[test]
 fn forecasts_of_one_namespace_are_limited_and_another_is_answered() {
     let broker = TestBroker::start(&[]);

@@ -28,6 +28,8 @@ const LARGE_BODIES_MAX: usize = 8;
 const READS_MAX: usize = 8;
 /// Long polls, worker streams and batch streams: some kilobytes each, as long as a client wants.
 const STREAMS_MAX: usize = 8_192;
+/// Batches of streams whose responses were not read: up to two megabytes each.
+const BATCHES_MAX: usize = 128;
 /// Health watches, which need no token.
 const WATCHES_MAX: usize = 1_024;
 
@@ -35,6 +37,9 @@ const WATCHES_MAX: usize = 1_024;
 const NO_WAIT: WaitBound = WaitBound { callers_max: 0, time_max: Duration::ZERO };
 /// Each body that waits holds what the client has sent ahead: a quarter of a megabyte.
 const BODY_WAIT: WaitBound = WaitBound { callers_max: 256, time_max: Duration::from_secs(10) };
+/// Each stream waits for one batch at a time, which has a permit as a body.
+const BATCH_WAIT: WaitBound =
+    WaitBound { callers_max: STREAMS_MAX, time_max: Duration::from_secs(30) };
 /// A list that waits holds nothing but its connection.
 const READ_WAIT: WaitBound = WaitBound { callers_max: 64, time_max: Duration::from_secs(30) };
 
@@ -46,6 +51,7 @@ pub(crate) struct ApiLimits {
     large_bodies: ShareLimit,
     pub(crate) reads: ShareLimit,
     pub(crate) streams: ShareLimit,
+    pub(crate) batches: ShareLimit,
     pub(crate) watches: Arc<Semaphore>,
 }
 
@@ -85,6 +91,7 @@ impl ApiLimits {
             ),
             reads: ShareLimit::new(READS_MAX, "lists and forecasts in progress", READ_WAIT),
             streams: ShareLimit::new(STREAMS_MAX, "long polls and streams", NO_WAIT),
+            batches: ShareLimit::new(BATCHES_MAX, "unread batches of streams", BATCH_WAIT),
             watches: Arc::new(Semaphore::new(WATCHES_MAX)),
         }
     }

@@ -34,8 +34,8 @@ use crate::task_form::check_fires;
 const BATCH_MAX: usize = 10_000;
 /// Batches of one stream in flight: enough that the next one is here when one is durable.
 const BATCHES_MAX: usize = 16;
-/// Tasks of up to 4 KiB in flight on all streams together: half of what one owner accepts, so that
-/// single calls are not refused.
+/// Tasks of up to 4 KiB in flight on all streams together, until their owners reply: half of what
+/// one owner accepts, so that single calls are not refused.
 const IN_FLIGHT_MAX: usize = COMMANDS_MAX / 2;
 /// Bytes that count as one more task.
 const WEIGHT_BYTES: usize = 4096;
@@ -53,7 +53,7 @@ impl TasksApi {
 }
 
 /// The response to a batch whose commands are with their owners.
-type PendingBatch = Pin<Box<dyn Future<Output = v1::ScheduledBatch> + Send>>;
+type PendingBatch = Pin<Box<dyn Future<Output = Result<v1::ScheduledBatch, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl v1::tasks_server::Tasks for TasksApi {
@@ -106,7 +106,7 @@ impl v1::tasks_server::Tasks for TasksApi {
         tokio::spawn(take_batches(broker, identity, in_flight, request.into_inner(), scheduling));
         // All of them are with their owners already, so waiting in order delays none.
         let responses = ReceiverStream::new(scheduled)
-            .then(async |pending: Result<PendingBatch, Status>| Ok(pending?.await));
+            .then(async |pending: Result<PendingBatch, Status>| pending?.await);
         Ok(Response::new(Box::pin(responses)))
     }
 
@@ -291,13 +291,26 @@ async fn take_batches(
         let weight = batch.tasks.len() + batch.encoded_len() / WEIGHT_BYTES;
         let weight = u32::try_from(weight.min(IN_FLIGHT_MAX)).unwrap_or(u32::MAX);
         let Ok(slot) = scheduling.reserve().await else { return };
+        let unread = match permit_batch(&broker, &identity, &batch.namespace).await {
+            Ok(permit) => permit,
+            Err(status) => return slot.send(Err(status)),
+        };
         let Ok(permit) = Arc::clone(&in_flight).acquire_many_owned(weight).await else { return };
         match send_batch(&broker, &identity, batch).await {
-            Ok(scheduled) => slot.send(Ok(Box::pin(async move {
-                let scheduled = scheduled.await;
-                drop(permit);
-                scheduled
-            }))),
+            Ok(scheduled) => {
+                // Spawned, so that a client that does not read its responses does not keep the
+                // permit of all streams.
+                let replied = tokio::spawn(async move {
+                    let scheduled = scheduled.await;
+                    drop(permit);
+                    scheduled
+                });
+                slot.send(Ok(Box::pin(async move {
+                    let scheduled = replied.await;
+                    drop(unread);
+                    scheduled.map_err(|_| convert::to_status(&EngineError::Stopped.into()))
+                })));
+            }
             Err(status) => return slot.send(Err(status)),
         }
     }
@@ -308,6 +321,18 @@ fn permit_stream(broker: &Broker, identity: &Identity, name: &str) -> Result<Sha
     let namespace = namespace(name)?;
     authorize(identity, &namespace)?;
     let permit = broker.limits.streams.try_acquire(&namespace);
+    permit.map_err(|problem| convert::to_status(&problem))
+}
+
+/// Takes a permit for a batch until its response is read, in the share of its namespace.
+async fn permit_batch(
+    broker: &Broker,
+    identity: &Identity,
+    name: &str,
+) -> Result<SharePermit, Status> {
+    let namespace = namespace(name)?;
+    authorize(identity, &namespace)?;
+    let permit = broker.limits.batches.acquire(&namespace).await;
     permit.map_err(|problem| convert::to_status(&problem))
 }
 
