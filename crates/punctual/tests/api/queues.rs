@@ -255,7 +255,8 @@ fn wrong_requests_of_workers_are_refused_with_the_field() {
     for (verb, body, status, field) in [
         ("lease", json!({"max": 0}), 422, "max"),
         ("lease", json!({"max": 1001}), 422, "max"),
-        ("lease", json!({"max": -1}), 400, "max"),
+        ("lease", json!({"max": -1}), 422, "max"),
+        ("lease", json!({"max": 1.5}), 400, "max"),
         ("lease", json!({"wait": "61s"}), 422, "wait"),
         ("lease", json!({"wait": "soon"}), 422, "wait"),
         ("lease", json!({"lease": "999ms"}), 422, "lease"),

@@ -139,6 +139,8 @@ fn an_invalid_schedule_is_refused_with_the_field() {
         (json!({"every": "99ms"}), "every", "from 100ms"),
         (json!({"every": "soon"}), "every", "must be a duration"),
         (json!({"every": "1h", "count": 0}), "count", "at least 1"),
+        (json!({"every": "1h", "count": -1}), "count", "from 1 to 4294967295"),
+        (json!({"every": "1h", "dst": {}}), "dst", "goes with `cron` only"),
         (json!({"every": "1h", "jitter": "2h"}), "jitter", "at most the interval"),
         (json!({"cron": "@daily", "jitter": "25h"}), "jitter", "at most 1d"),
         (json!({"every": "1h", "starts_at": "monday"}), "starts_at", "RFC 3339"),
@@ -152,7 +154,7 @@ fn an_invalid_schedule_is_refused_with_the_field() {
     }
     for (when, field) in [
         (json!({"cron": 5}), "cron"),
-        (json!({"every": "1h", "count": -1}), "count"),
+        (json!({"every": "1h", "count": 1.5}), "count"),
         (json!({"every": "1h", "misfire": "shrug"}), "misfire"),
         (json!({"every": "1h", "overlap": "deny"}), "overlap"),
         (json!({"cron": "@daily", "dst": {"gap": "before"}}), "dst.gap"),
