@@ -23,7 +23,7 @@ use crate::{OnEvent, TransferEvent, now};
 /// Tasks or dead letters that are read at once.
 const PAGE: usize = 500;
 /// How many fires of one task are exported, the newest first: a store returns them in one piece.
-const FIRES_MAX: usize = 10_000;
+pub(crate) const FIRES_MAX: usize = 10_000;
 /// The mode of a file: it has the payloads and headers of all callers.
 const FILE_MODE: u32 = 0o600;
 
@@ -190,14 +190,15 @@ impl<W: Write> Exporter<'_, '_, W> {
         let mut after = None;
         loop {
             let page = self.source.store.dead(partition, namespace, after, PAGE).await?;
-            let ids: Vec<TaskId> = page.items.iter().map(|letter| letter.task.id).collect();
+            // The fires of a redriven letter are those of the task that it belongs to.
+            let ids: Vec<TaskId> = page.items.iter().map(|it| it.fire_id().task).collect();
             let live = self.source.store.get(partition, &ids).await?;
             let mut last = None;
-            for (letter, live) in page.items.iter().zip(live) {
+            for ((letter, live), id) in page.items.iter().zip(live).zip(ids) {
                 self.writer.write(&ExportLine::Dead(Box::new(export_dead_letter(letter))))?;
                 // The fires of a live task follow the task. Letters of one task are adjacent.
-                if live.is_none() && last.replace(letter.task.id) != Some(letter.task.id) {
-                    self.write_fires(letter.task.id, Some(letter)).await?;
+                if live.is_none() && last.replace(id) != Some(id) {
+                    self.write_fires(id, Some(letter)).await?;
                 }
             }
             self.advance(page.items.len());

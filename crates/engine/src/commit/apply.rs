@@ -142,8 +142,9 @@ impl Owner {
         match effect {
             Effect::File(task) => self.file_durable(*task, now),
             Effect::Update(task) => {
+                let id = task.id;
                 for report in self.tasks.update(*task) {
-                    self.settle(report, now);
+                    self.settle(id, report, now);
                 }
             }
             Effect::Postpone { namespace, id, fire_at, version } => {
@@ -177,7 +178,7 @@ impl Owner {
             let id = change.task_id();
             self.reads.undone(Scope::of(change));
             for report in self.tasks.undo_decision(id) {
-                self.settle(report, now);
+                self.settle(id, report, now);
             }
             if !self.reads.is_undurable(Scope::Task(id))
                 && let Some(task) = self.loader.take_aside(id)

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use punctual_core::{AttemptNo, FireId, NewTask, Occasion, Outcome, Task, Timestamp, Version};
+use punctual_core::{
+    AttemptNo, FireId, NewTask, Occasion, Outcome, Task, TaskId, Timestamp, Version,
+};
 
 use crate::delivery::lane::LaneNo;
 use crate::ownership::lease::LeaseEnd;
@@ -12,14 +14,13 @@ use crate::ownership::lease::LeaseEnd;
 pub struct Delivery {
     /// The same for every attempt of a fire, so that receivers can deduplicate.
     pub fire_id: FireId,
-    /// The number of the attempt, from one. A redrive starts again at one.
+    /// The number of the attempt, from one. A redrive continues the numbers.
     pub attempt: AttemptNo,
     /// When the fire was due.
     pub fire_at: Timestamp,
     /// Why there is a fire.
     pub occasion: Occasion,
-    /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`. A
-    /// redriven fire of a task that had continued without it is a new task, and not marked.
+    /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`.
     pub redriven: bool,
     /// When the attempt was sent. A courier that waits before it sends sets the later time.
     pub fired_at: Timestamp,
@@ -30,7 +31,16 @@ pub struct Delivery {
     pub version: Version,
     /// Target, payload and timeout.
     pub definition: Arc<NewTask>,
-    lane: LaneNo,
+    route: ReportRoute,
+}
+
+/// Where the report of a delivery goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReportRoute {
+    /// The lane that counts the delivery as in flight.
+    pub(crate) lane: LaneNo,
+    /// The task that was sent. A redriven fire may belong to another.
+    pub(crate) task_id: TaskId,
 }
 
 impl Delivery {
@@ -41,12 +51,12 @@ impl Delivery {
             attempt: task.attempt_next(),
             fire_at: task.due_at(),
             occasion: task.occasion,
-            redriven: is_redriven(task),
+            redriven: task.redrive.is_some(),
             fired_at: now,
             lease_end,
             version: task.version,
-            definition: Arc::clone(&task.definition),
-            lane,
+            definition: task.delivered_definition(),
+            route: ReportRoute { lane, task_id: task.id },
         }
     }
 
@@ -60,16 +70,9 @@ impl Delivery {
     /// Creates the report of this delivery. `None` means that it was certainly not sent.
     #[must_use]
     pub fn report(&self, outcome: Option<Outcome>) -> Report {
-        let Self { fire_id, attempt, fired_at, lane, .. } = *self;
-        Report { fire_id, attempt, fired_at, outcome, lane: Some(lane) }
+        let Self { fire_id, attempt, fired_at, route, .. } = *self;
+        Report { fire_id, attempt, fired_at, outcome, route: Some(route) }
     }
-}
-
-/// A redrive keeps the nominal time of the fire, clears its attempts and is due at once. Nothing
-/// else moves a `once` task without attempts behind its nominal time. A redrive within the
-/// millisecond of the nominal time counts as a first attempt, which it may: it is not late.
-fn is_redriven(task: &Task) -> bool {
-    !task.recurs() && task.attempts.is_empty() && task.fire_at > task.due_at()
 }
 
 /// What a courier reports about a delivery.
@@ -83,8 +86,8 @@ pub struct Report {
     pub fired_at: Timestamp,
     /// The outcome; `None` if the delivery was certainly not sent.
     pub outcome: Option<Outcome>,
-    /// The lane that the delivery was sent from. Another owner has other lanes.
-    lane: Option<LaneNo>,
+    /// Where the delivery was sent from. Another owner has other lanes.
+    route: Option<ReportRoute>,
 }
 
 impl Report {
@@ -96,16 +99,16 @@ impl Report {
         fired_at: Timestamp,
         outcome: Option<Outcome>,
     ) -> Self {
-        Self { fire_id, attempt, fired_at, outcome, lane: None }
+        Self { fire_id, attempt, fired_at, outcome, route: None }
     }
 
     /// Returns the report as another owner can read it.
     pub(crate) fn passed_on(self) -> Self {
-        Self { lane: None, ..self }
+        Self { route: None, ..self }
     }
 
-    /// Returns the lane of the delivery, unless another owner sent it.
-    pub(crate) const fn lane(&self) -> Option<LaneNo> {
-        self.lane
+    /// Returns where the delivery was sent from, unless another owner sent it.
+    pub(crate) const fn route(&self) -> Option<ReportRoute> {
+        self.route
     }
 }

@@ -16,6 +16,7 @@ mod idempotency;
 mod lanes;
 mod lease;
 mod lifecycle;
+mod redrive;
 mod series;
 mod series_scenarios;
 mod shell;

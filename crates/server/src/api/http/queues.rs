@@ -76,7 +76,7 @@ struct DeliveryAnswer {
     /// that had fired was touched).
     occasion: &'static str,
     /// Counts from 1.
-    attempt: u16,
+    attempt: u32,
     /// The version of the task.
     version: u64,
     /// The JSON payload as it was sent; `null` if there is none.
