@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use crate::fixture::{
-    OwnerFixture, PARTITION, failed, id, key, keyed, millis, once, ready, secs, shop,
+    OwnerFixture, PARTITION, StoreFault, failed, id, key, keyed, millis, once, ready, secs, shop,
 };
 use punctual_core::{
     Backoff, DeadLetter, DeadReason, FireEnd, FireRecord, Guarantee, Jitter, NewTask, Outcome,
     Reason, RetryPolicy, Schedule, Task, TaskId,
 };
-use punctual_engine::{Cancelled, Command, EngineError, Subject, TouchTo};
+use punctual_engine::{Action, Cancelled, Command, EngineError, Subject, TouchTo};
 use punctual_store::TaskStore;
 
 /// Two attempts, one second apart.
@@ -44,7 +44,7 @@ fn die(fixture: &mut OwnerFixture, after: Duration) -> DeadLetter {
 }
 
 /// Redrives a letter as the server does.
-fn redrive(fixture: &mut OwnerFixture, letter: &DeadLetter) -> Result<Task, EngineError> {
+fn redrive_letter(fixture: &mut OwnerFixture, letter: &DeadLetter) -> Result<Task, EngineError> {
     let subject = match letter.task.definition.key.clone() {
         Some(key) => Subject::Key(shop(), key),
         None => Subject::Id(shop(), letter.task.id),
@@ -61,7 +61,7 @@ fn expires_after_counts_anew_from_the_redrive() {
     fixture.report(Outcome::Refused { reason: Reason::new("no") });
     fixture.advance(secs(600));
     let letter = letters(&fixture).remove(0);
-    redrive(&mut fixture, &letter).unwrap();
+    redrive_letter(&mut fixture, &letter).unwrap();
     assert_eq!(fixture.in_flight.len(), 1, "{:?}", letters(&fixture));
     // And it expires again: no retry is made ten seconds after the redrive.
     let later = Outcome::Failed { reason: Reason::new("busy"), retry_in: Some(secs(11)) };
@@ -77,11 +77,11 @@ fn the_attempts_before_a_redrive_stay_and_attempts_max_counts_anew() {
     let task = fixture.schedule(NewTask { retry: twice(), ..keyed("order", secs(1)) });
     let letter = die(&mut fixture, secs(1));
     assert_eq!(letter.task.attempts.len(), 2);
-    redrive(&mut fixture, &letter).unwrap();
+    redrive_letter(&mut fixture, &letter).unwrap();
     let again = die(&mut fixture, secs(0));
     assert_eq!(again.task.attempts.len(), 4, "two more, and the two before");
     assert_eq!(again.task.attempts[..2], letter.task.attempts[..]);
-    redrive(&mut fixture, &again).unwrap();
+    redrive_letter(&mut fixture, &again).unwrap();
     let numbers: Vec<_> = fixture.sent.iter().map(|delivery| delivery.attempt.get()).collect();
     assert_eq!(numbers, [1, 2, 3, 4, 5], "numbers are never used again");
     fixture.report(Outcome::Acked);
@@ -97,7 +97,7 @@ fn a_fire_that_is_redriven_a_thousand_times_does_not_grow() {
     fixture.schedule(NewTask { retry: twice(), ..keyed("order", secs(1)) });
     let mut letter = die(&mut fixture, secs(1));
     for _ in 0..1000 {
-        redrive(&mut fixture, &letter).unwrap();
+        redrive_letter(&mut fixture, &letter).unwrap();
         letter = die(&mut fixture, secs(0));
     }
     let attempts = &letter.task.attempts;
@@ -120,7 +120,7 @@ fn a_redriven_fire_of_a_series_or_a_watch_keeps_its_id_key_and_history() {
         let mut fixture = OwnerFixture::new();
         let task = fixture.schedule(new_task);
         let letter = die(&mut fixture, secs(30));
-        let redriven = redrive(&mut fixture, &letter).unwrap();
+        let redriven = redrive_letter(&mut fixture, &letter).unwrap();
         let delivery = fixture.in_flight[0].clone();
         assert_eq!(delivery.fire_id, task.fire().id);
         assert_eq!(delivery.definition.key, task.definition.key);
@@ -156,8 +156,8 @@ fn a_redriven_fire_of_a_series_dies_again_under_its_id_and_is_redriven_again() {
     let task = fixture.schedule(every("e", secs(3600)));
     let mut letter = die(&mut fixture, secs(3600));
     for round in 1..4 {
-        redrive(&mut fixture, &letter).unwrap();
-        let again = redrive(&mut fixture, &letter);
+        redrive_letter(&mut fixture, &letter).unwrap();
+        let again = redrive_letter(&mut fixture, &letter);
         assert_eq!(again, Err(EngineError::DeadLetterNotFound), "once");
         letter = die(&mut fixture, secs(0));
         assert_eq!(letter.fire_id(), task.fire().id);
@@ -176,7 +176,7 @@ fn a_redriven_fire_survives_the_end_of_its_series_a_crash_and_a_hand_over() {
         let task = fixture.schedule(NewTask { guarantee, ..every("e", secs(3600)) });
         let letter = die(&mut fixture, secs(3600));
         assert_eq!(fixture.cancel(key("e")), Ok(Cancelled::Cancelled));
-        let redriven = redrive(&mut fixture, &letter).unwrap();
+        let redriven = redrive_letter(&mut fixture, &letter).unwrap();
         assert_eq!(fixture.in_flight[0].fire_id, task.fire().id);
         fixture.hand_over();
         assert_eq!(fixture.sent.iter().filter(|it| it.redriven).count(), 1, "not sent again");
@@ -214,9 +214,9 @@ fn an_at_most_once_fire_of_a_series_is_sent_once_per_redrive() {
     fixture.advance(secs(1));
     let letter = letters(&fixture).remove(0);
     assert_eq!(letter.reason, DeadReason::Unknown);
-    redrive(&mut fixture, &letter).unwrap();
+    redrive_letter(&mut fixture, &letter).unwrap();
     assert_eq!(fixture.in_flight[0].fire_id, task.fire().id);
-    let claimed = redrive(&mut fixture, &letter);
+    let claimed = redrive_letter(&mut fixture, &letter);
     assert_eq!(claimed, Err(EngineError::DeadLetterNotFound), "it may still arrive");
     // Not sent after all: it is sent when there is capacity, and once.
     fixture.report_unsent();
@@ -234,7 +234,7 @@ fn a_redriven_fire_of_a_series_is_cancelled_by_its_own_id() {
     let mut fixture = OwnerFixture::new();
     let task = fixture.schedule(every("e", secs(3600)));
     let letter = die(&mut fixture, secs(3600));
-    let redriven = redrive(&mut fixture, &letter).unwrap();
+    let redriven = redrive_letter(&mut fixture, &letter).unwrap();
     assert_eq!(fixture.cancel(id(&redriven)), Ok(Cancelled::Firing(fixture.in_flight[0].attempt)));
     fixture.report(failed());
     fixture.run();
@@ -252,7 +252,7 @@ fn touching_or_firing_a_redriven_fire_of_a_series_keeps_its_id() {
     let mut fixture = OwnerFixture::new();
     let task = fixture.schedule(every("e", secs(3600)));
     let letter = die(&mut fixture, secs(3600));
-    let redriven = redrive(&mut fixture, &letter).unwrap();
+    let redriven = redrive_letter(&mut fixture, &letter).unwrap();
     fixture.report(failed());
     let push = TouchTo::To(punctual_core::Due::In(secs(100)));
     fixture.touch(id(&redriven), push).unwrap();
@@ -273,7 +273,7 @@ fn a_redriven_task_that_is_touched_is_another_fire() {
     let task = fixture.schedule(new_task);
     let letter = die(&mut fixture, secs(1));
     fixture.set_capacity(0);
-    redrive(&mut fixture, &letter).unwrap();
+    redrive_letter(&mut fixture, &letter).unwrap();
     let push = TouchTo::To(punctual_core::Due::In(secs(100)));
     fixture.touch(id(&task), push).unwrap();
     fixture.set_capacity(9);
@@ -281,4 +281,29 @@ fn a_redriven_task_that_is_touched_is_another_fire() {
     let delivery = &fixture.in_flight[0];
     assert_ne!(delivery.fire_id, task.fire().id);
     assert_eq!((delivery.attempt.get(), delivery.redriven), (1, false));
+}
+
+#[test]
+fn a_redrive_that_a_full_store_refuses_leaves_the_next_fire_of_the_series_alone() {
+    let mut fixture = OwnerFixture::new();
+    let guarantee = Guarantee::AtMostOnce;
+    fixture.schedule(NewTask { guarantee, ..every("e", secs(10)) });
+    let letter = die(&mut fixture, secs(10));
+    fixture.fault = StoreFault::FullForNewTasks;
+    let redrive = Command::Redrive { subject: key("e"), fire_id: letter.fire_id() };
+    let mut reply = fixture.send_for_task(redrive);
+    fixture.perform(0);
+    assert!(matches!(fixture.actions[..], [Action::Apply(_)]), "{:?}", fixture.actions);
+    // The next fire is due and claimed while the redrive is being written.
+    fixture.now = letter.task.nominal_at.after(secs(10));
+    fixture.act();
+    fixture.perform(0);
+    assert!(matches!(reply.try_recv(), Ok(Err(EngineError::Full(_)))));
+    fixture.run();
+    let sent: Vec<_> = fixture.sent.iter().map(|it| it.fire_id.nominal_at).collect();
+    assert_eq!(sent, [letter.task.nominal_at, letter.task.nominal_at.after(secs(10))]);
+    assert_eq!(letters(&fixture).len(), 2, "the letter, and the claim");
+    fixture.fault = StoreFault::None;
+    redrive_letter(&mut fixture, &letter).unwrap();
+    assert_eq!(fixture.sent.last().unwrap().fire_id, letter.fire_id());
 }
