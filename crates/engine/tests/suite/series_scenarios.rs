@@ -142,10 +142,10 @@ impl SeriesScenario {
             0..3 => self.pause(),
             3..7 => self.resume(),
             7..10 => self.edit(),
-            10..15 => self.touch(),
-            15..18 => self.redrive(),
-            18..19 => self.cancel_redriven(),
-            19..45 => {
+            10..14 => self.touch(),
+            14..19 => self.redrive(),
+            19..20 => self.cancel_redriven(),
+            20..45 => {
                 if !self.fixture.actions.is_empty() {
                     let index = self.rng.index(self.fixture.actions.len());
                     self.fixture.perform(index);
@@ -417,7 +417,8 @@ impl SeriesScenario {
 
 fn retry(rng: &mut SeededRng) -> RetryPolicy {
     let backoff = Backoff::Fixed(millis(rng.below(9000)));
-    RetryPolicy { attempts_max: 3, backoff, jitter: Jitter::default() }
+    let attempts_max = 1 + u16::try_from(rng.below(3)).unwrap();
+    RetryPolicy { attempts_max, backoff, jitter: Jitter::default() }
 }
 
 fn new_series(
