@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::Timestamp;
 use crate::limits::REASON_BYTES_MAX;
 
-/// The number of an attempt of a fire, from 1.
+/// The number of an attempt of a fire, from 1. No number is used twice, also after a redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AttemptNo(u16);
+pub struct AttemptNo(u32);
 
 impl AttemptNo {
     /// The first attempt.
@@ -19,14 +19,20 @@ impl AttemptNo {
 
     /// Makes an attempt number.
     #[must_use]
-    pub const fn new(number: u16) -> Self {
+    pub const fn new(number: u32) -> Self {
         Self(number)
     }
 
     /// The number, from 1.
     #[must_use]
-    pub const fn get(self) -> u16 {
+    pub const fn get(self) -> u32 {
         self.0
+    }
+
+    /// The number of the attempt after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
     }
 }
 
@@ -80,6 +86,8 @@ impl Reason {
 /// One attempt that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptRecord {
+    /// Records of one fire have numbers without gaps.
+    pub number: AttemptNo,
     /// When it was sent.
     pub fired_at: Timestamp,
     /// When its outcome was known.

@@ -32,7 +32,7 @@ pub struct DeadLetter {
 impl DeadLetter {
     /// The fire that is dead.
     #[must_use]
-    pub const fn fire_id(&self) -> FireId {
+    pub fn fire_id(&self) -> FireId {
         self.task.fire().id
     }
 }

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use crate::attempt::AttemptRecord;
+use crate::attempt::{AttemptNo, AttemptRecord};
 use crate::dead::DeadReason;
-use crate::{FireId, Namespace, Task, TaskKey, Timestamp};
+use crate::{FireId, Namespace, Task, TaskId, TaskKey, Timestamp};
 
 /// One due moment of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +22,9 @@ pub struct Fire {
 impl Task {
     /// The current fire.
     #[must_use]
-    pub const fn fire(&self) -> Fire {
-        let id = FireId { task: self.id, nominal_at: self.nominal_at };
+    pub fn fire(&self) -> Fire {
+        let own = FireId { task: self.id, nominal_at: self.nominal_at };
+        let id = self.origin().map_or(own, |origin| origin.fire_id);
         Fire { id, fire_at: self.fire_at }
     }
 }
@@ -71,15 +72,17 @@ pub enum SkipReason {
 pub struct FireRecord {
     /// The fire, and with it the task.
     pub fire_id: FireId,
+    /// The task under which the fire was redriven, if its own task had continued without it.
+    pub redriven_as: Option<TaskId>,
     /// The namespace of the task.
     pub namespace: Namespace,
-    /// The key of the task.
+    /// The key of the task that the fire belongs to.
     pub key: Option<TaskKey>,
     /// When the fire ended.
     pub ended_at: Timestamp,
     /// How the fire ended.
     pub end: FireEnd,
-    /// The attempts in order; empty if none was made.
+    /// The attempts in order; empty if none was made. Of very many the latest.
     pub attempts: Vec<AttemptRecord>,
     /// When the fire was due: its nominal time plus jitter.
     pub due_at: Timestamp,
@@ -89,10 +92,13 @@ impl FireRecord {
     /// The record of the current fire of a task.
     #[must_use]
     pub fn of(task: &Task, end: FireEnd, ended_at: Timestamp) -> Self {
+        let origin = task.origin();
+        let key = origin.map_or(&task.definition.key, |origin| &origin.key);
         Self {
             fire_id: task.fire().id,
+            redriven_as: origin.map(|_| task.id),
             namespace: task.definition.namespace.clone(),
-            key: task.definition.key.clone(),
+            key: key.clone(),
             ended_at,
             end,
             attempts: task.attempts.clone(),
@@ -108,9 +114,21 @@ impl FireRecord {
         Self { attempts, ..Self::of(&task, end, ended_at) }
     }
 
-    /// How late the first attempt was sent; `None` without an attempt.
+    /// The task that ended with this record, or that the fire was a part of.
+    #[must_use]
+    pub fn task_id(&self) -> TaskId {
+        self.redriven_as.unwrap_or(self.fire_id.task)
+    }
+
+    /// How late the first attempt was sent; `None` without an attempt, or if it is not kept.
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {
-        self.attempts.first().map(|first| first.fired_at.since(self.due_at))
+        self.first_attempt().map(|first| first.fired_at.since(self.due_at))
+    }
+
+    /// The first attempt, if one was made and is kept.
+    #[must_use]
+    pub fn first_attempt(&self) -> Option<&AttemptRecord> {
+        self.attempts.first().filter(|first| first.number == AttemptNo::FIRST)
     }
 }

@@ -194,7 +194,8 @@ impl FireId {
         let mut bytes = [0; 26];
         bytes[..16].copy_from_slice(&self.task.0.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.nominal_at.as_millis().to_be_bytes());
-        bytes[24..].copy_from_slice(&attempt.get().to_be_bytes());
+        // The lower half: a retry policy has far fewer attempts.
+        bytes[24..].copy_from_slice(&attempt.get().to_be_bytes()[2..]);
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
 }

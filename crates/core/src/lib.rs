@@ -50,8 +50,8 @@ pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
-    Edited, Guarantee, NewTask, NextStep, Occasion, OverlappingFire, Payload, Task, TaskState,
-    Version,
+    Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload, Redrive,
+    Task, TaskState, Version,
 };
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};

@@ -45,6 +45,9 @@ pub const LABEL_VALUE_BYTES_MAX: usize = 256;
 
 /// Attempts of one fire. With the longest backoff they take years.
 pub const ATTEMPTS_MAX: u16 = 100;
+/// Attempts that are kept of one fire, the latest: those of the longest policy and of one redrive.
+/// A fire can be redriven any number of times, and its record must not grow with it.
+pub const ATTEMPTS_KEPT_MAX: usize = 2 * ATTEMPTS_MAX as usize;
 /// Attempts by default. The pauses of the default backoff add up to 15 s.
 pub const ATTEMPTS_DEFAULT: u16 = 5;
 /// Entries of a backoff list: one for each attempt after the first.

@@ -130,7 +130,7 @@ impl Backoff {
     }
 
     fn pause_after(&self, attempt: AttemptNo) -> Duration {
-        let retries_before = usize::from(attempt.get()).saturating_sub(1);
+        let retries_before = attempt.get().saturating_sub(1) as usize;
         match self {
             Self::Fixed(pause) => *pause,
             Self::Exponential { first, factor_thousandths, max } => {

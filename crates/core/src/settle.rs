@@ -33,7 +33,8 @@ pub enum Verdict {
     Dead(DeadReason),
 }
 
-/// Decides what becomes of a fire after `attempt` has ended with `outcome`.
+/// Decides what becomes of a fire after `attempt` has ended with `outcome`. Attempts are counted
+/// from the last redrive.
 #[must_use]
 pub fn settle(
     attempt: AttemptNo,
@@ -52,7 +53,7 @@ pub fn settle(
         (Outcome::Failed { retry_in, .. }, _) => *retry_in,
         (Outcome::Expired, _) => None,
     };
-    if attempt.get() >= context.retry.attempts_max {
+    if attempt.get() >= u32::from(context.retry.attempts_max) {
         return Verdict::Dead(DeadReason::Exhausted);
     }
     // A pause that the receiver asks for replaces the backoff, up to the longest backoff.

@@ -7,7 +7,7 @@
 //!
 //! The modules below decide what becomes of a task: `next` what follows a fire, `overlap` fires
 //! that are open at the same time, `watch` touches, `edit` new definitions, `occasion` why there
-//! is a fire. JSON is in `server/api`, bytes on disk are in the codecs of the stores.
+//! is a fire, `redrive` dead letters that are scheduled again. JSON is in `server/api`, bytes on disk are in the codecs of the stores.
 
 mod edit;
 #[cfg(test)]
@@ -15,6 +15,7 @@ mod fixtures;
 mod next;
 mod occasion;
 mod overlap;
+mod redrive;
 mod watch;
 
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::attempt::{AttemptNo, AttemptRecord};
+use crate::attempt::AttemptRecord;
 use crate::limits::{
-    ATTEMPTS_MAX, CONTENT_TYPE_BYTES_MAX, DELAY_MAX, EXPIRES_AFTER_MIN, PAYLOAD_BYTES_MAX,
-    TIMEOUT_DEFAULT, TIMEOUT_MAX, TIMEOUT_MIN,
+    CONTENT_TYPE_BYTES_MAX, DELAY_MAX, EXPIRES_AFTER_MIN, PAYLOAD_BYTES_MAX, TIMEOUT_DEFAULT,
+    TIMEOUT_MAX, TIMEOUT_MIN,
 };
 use crate::{
     Invalid, Labels, Namespace, RetryPolicy, Schedule, Target, TaskId, TaskKey, Timestamp,
@@ -37,6 +38,7 @@ pub use edit::Edited;
 pub use next::NextStep;
 pub use occasion::Occasion;
 pub use overlap::OverlappingFire;
+pub use redrive::{Origin, Redrive};
 
 /// The definition of a task, as a caller sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +59,8 @@ pub struct NewTask {
     pub retry: RetryPolicy,
     /// How long one attempt may take.
     pub timeout: Duration,
-    /// How long after its due time a fire is still attempted; `None`: without limit.
+    /// How long after its due time, or after its last redrive, a fire is still attempted; `None`:
+    /// without limit.
     pub expires_after: Option<Duration>,
     /// Names and values to find the task by.
     pub labels: Labels,
@@ -245,6 +248,8 @@ pub struct Task {
     pub armed_at: Option<Timestamp>,
     /// The other open fires.
     pub overlapping: Vec<OverlappingFire>,
+    /// Set if the current fire was a dead letter before. Boxed, because few tasks have one.
+    pub redrive: Option<Box<Redrive>>,
 }
 
 impl Task {
@@ -271,6 +276,7 @@ impl Task {
             given_at: None,
             armed_at: None,
             overlapping: Vec::new(),
+            redrive: None,
         };
         Self { fire_at: task.due_at(), ..task }
     }
@@ -281,17 +287,11 @@ impl Task {
         (self.fire_at, self.id)
     }
 
-    /// The number of the next attempt of the current fire.
-    #[must_use]
-    pub fn attempt_next(&self) -> AttemptNo {
-        let made = u16::try_from(self.attempts.len()).unwrap_or(ATTEMPTS_MAX);
-        AttemptNo::new(made.saturating_add(1))
-    }
-
     /// When the current fire expires; `None` if it never does.
     #[must_use]
     pub fn expires_at(&self) -> Option<Timestamp> {
-        self.definition.expires_after.map(|after| self.due_at().after(after))
+        let from = self.redrive.as_ref().map_or_else(|| self.due_at(), |redrive| redrive.at);
+        self.definition.expires_after.map(|after| from.after(after))
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::LazyLock;
 use anyhow::Context as _;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use punctual_core::zones_version;
+use rustix::fs::Mode;
 
 /// The output of `--version`. It names the time zone data, because brokers with different data may
 /// compute different fire times.
@@ -60,6 +61,20 @@ enum PunctualCommand {
     Man(docs::ManArgs),
 }
 
+impl PunctualCommand {
+    /// Whether the command may create files of a store or of an export.
+    const fn writes_stores(&self) -> bool {
+        match self {
+            Self::Serve(_)
+            | Self::Store(_)
+            | Self::Export(_)
+            | Self::Import(_)
+            | Self::Bench(_) => true,
+            Self::Broker(_) | Self::Completions(_) | Self::Man(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let matches = PunctualArgs::command().get_matches();
     let args = PunctualArgs::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -79,6 +94,10 @@ fn main() -> ExitCode {
 fn run(command: PunctualCommand) -> anyhow::Result<()> {
     // One provider for all TLS connections. Installing it twice fails and is harmless.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    if command.writes_stores() {
+        // Stores and exports have payloads and headers of callers: no other user may read them.
+        rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    }
     match command {
         PunctualCommand::Serve(args) => runtime()?.block_on(serve::serve(*args)),
         PunctualCommand::Broker(command) => cli::run(command),

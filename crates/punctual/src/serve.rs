@@ -213,6 +213,15 @@ async fn open_embedded(settings: &Settings) -> anyhow::Result<OpenedStore> {
     if let Some(report) = &opened.recovered {
         let (replayed, clean) = (report.replayed, report.closed_cleanly);
         tracing::info!(dir = %dir.display(), replayed, clean, "store open");
+        let tightened = &report.tightened;
+        if tightened.paths > 0 {
+            let (dir, paths) = (dir.display(), tightened.paths);
+            let message = "others could access the data directory; its modes were tightened";
+            tracing::warn!(%dir, paths, "{message}");
+        }
+        if let Some(problem) = &tightened.problem {
+            tracing::warn!(problem, "others can access the data directory");
+        }
         if let Some(dropped) = &report.dropped {
             tracing::warn!(?dropped, "removed an unacknowledged write at the end of the journal");
         }

@@ -48,6 +48,7 @@ fn run_check(args: &StoreDirArgs) -> anyhow::Result<()> {
         json!({
             "scheduled": report.scheduled,
             "paused": report.paused,
+            "silent_watches": report.silent_watches,
             "names": report.names,
             "dead_letters": report.dead_letters,
             "history_records": report.records,

@@ -45,7 +45,8 @@
 //! - `run/` and `catalog/`: the two kinds of files that a checkpoint writes
 //! - `read/`: `load`, `list`, `fetch`, `find`, `dead_letters`, `history`; `merge` reads several
 //!   runs
-//! - `open/`: `directory` (format and lock), `check` (verify a closed store)
+//! - `open/`: `directory` (format and lock), `modes` (who may read it), `check` (verify a closed
+//!   store)
 //! - `options`, `stats`, `inventory`, `fault`, `key`
 
 mod catalog;
@@ -70,6 +71,7 @@ pub use journal::{CommitNo, Dropped, DroppedWhy, JournalError, JournalStats};
 pub use open::OpenReport;
 pub use open::check::{CheckReport, check};
 pub use open::directory::EmbeddedOpenError;
+pub use open::modes::TightenedModes;
 pub use options::EmbeddedOptions;
 pub use stats::{StoreStats, stats};
 pub use store::EmbeddedStore;

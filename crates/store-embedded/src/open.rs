@@ -6,6 +6,7 @@
 
 pub(crate) mod check;
 pub(crate) mod directory;
+pub(crate) mod modes;
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,6 +18,7 @@ use crate::catalog::{Catalog, CatalogContents, CatalogMeta, ListedRun, RunKind};
 use crate::fault::StorageFault;
 use crate::journal::{CommitNo, Dropped};
 use crate::open::directory::{Directory, EmbeddedOpenError};
+use crate::open::modes::TightenedModes;
 use crate::options::EmbeddedOptions;
 use crate::run::{RunFiles, RunNo, SortedRun, run_no_of};
 use crate::state::StoreState;
@@ -34,6 +36,8 @@ pub struct OpenReport {
     pub dropped: Option<Dropped>,
     /// Files of an unfinished checkpoint that were removed.
     pub leftovers: u64,
+    /// Paths that other users could access.
+    pub tightened: TightenedModes,
 }
 
 /// The state as the catalog has it, before the journal is replayed.

@@ -29,7 +29,9 @@ use bytes::Bytes;
 use punctual_core::{
     FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
 };
-use punctual_store::codec::{CodecError, read_named, read_record_name, read_state, read_summary};
+use punctual_store::codec::{
+    CodecError, RecordName, read_named, read_record_name, read_state, read_summary,
+};
 
 use crate::catalog::Paused;
 use crate::fault::{ReadContext, StorageFault};
@@ -286,10 +288,10 @@ impl StoreState {
     }
 
     fn keep(&mut self, record: Bytes, frees: bool) -> Result<(), CodecError> {
-        let (fire_id, namespace, key) = read_record_name(&record)?;
+        let RecordName { fire_id, task_id, namespace, key } = read_record_name(&record)?;
         if frees && let Some(key) = key {
-            let name = name(fire_id.task.partition(), namespace, key);
-            free(&mut self.names, &name, fire_id.task)?;
+            let name = name(task_id.partition(), namespace, key);
+            free(&mut self.names, &name, task_id)?;
         }
         self.history.keep(fire_id, record);
         Ok(())

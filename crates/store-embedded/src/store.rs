@@ -124,6 +124,7 @@ impl EmbeddedStore {
             closed_cleanly: opened.closed_cleanly,
             dropped: opened.dropped,
             leftovers,
+            tightened: directory.tightened.clone(),
         };
         let store = Self {
             admission: Mutex::new(admission),

@@ -158,6 +158,7 @@ impl CostBench {
 
 fn done(task: &Task) -> Change {
     let attempt = AttemptRecord {
+        number: punctual_core::AttemptNo::FIRST,
         fired_at: task.fire_at,
         ended_at: task.fire_at.after(Duration::from_millis(3)),
         outcome: Outcome::Acked,

@@ -195,7 +195,7 @@ impl FoldedBatch {
     }
 
     fn end(&mut self, record: &FireRecord) {
-        let id = record.fire_id.task;
+        let id = record.task_id();
         self.tasks.set(id, FoldedTask::Ended);
         let Some(name) = name(&record.namespace, record.key.as_ref()) else { return };
         match self.names.get_mut(&name) {

@@ -41,7 +41,9 @@ pub enum Change {
     },
 
     /// A fire of a task ended, and not as a dead letter. The record is kept as history. Without
-    /// `next` the task ends and its key becomes free.
+    /// `next` the task ends and its key becomes free. The task is [`FireRecord::task_id`]: a fire
+    /// that was redriven as a task of its own ends that task, and its record is one of the task
+    /// that the fire belongs to, whose key it has and which does not change.
     Settle {
         /// How the fire ended.
         record: FireRecord,
@@ -57,7 +59,7 @@ pub enum Change {
 
     /// A fire of a task ended as a dead letter. The letter is kept until it is redriven, deleted or
     /// past its retention. Its record ([`FireRecord::of`] the letter's task, at `died_at`) is kept
-    /// as history. Without `next` the task ends and its key becomes free.
+    /// as history. Without `next` the task of the letter ends and its key becomes free.
     Dead {
         /// The dead letter.
         letter: DeadLetter,
@@ -80,8 +82,8 @@ pub enum Change {
         task: Task,
     },
 
-    /// Deletes a dead letter: the caller asked for it, or its task had continued and the letter is
-    /// redriven as a new task.
+    /// Deletes a dead letter: the caller asked for it, or its task had continued and the fire is
+    /// redriven as a task of its own.
     DeleteLetter {
         /// The fire of the letter.
         fire_id: FireId,
@@ -93,13 +95,24 @@ pub enum Change {
 impl Change {
     /// Returns the task that the change is about.
     #[must_use]
-    pub const fn task_id(&self) -> TaskId {
+    pub fn task_id(&self) -> TaskId {
         match self {
-            Self::Put(task) | Self::Refile { task, .. } => task.id,
+            Self::Put(task) | Self::Refile { task, .. } | Self::Redrive { task, .. } => task.id,
             Self::Postpone { id, .. } => *id,
-            Self::Settle { record, .. } => record.fire_id.task,
+            Self::Settle { record, .. } => record.task_id(),
             Self::Dead { letter, .. } => letter.task.id,
-            Self::Redrive { fire_id, .. } | Self::DeleteLetter { fire_id, .. } => fire_id.task,
+            Self::DeleteLetter { fire_id, .. } => fire_id.task,
+        }
+    }
+
+    /// Returns the fire whose record or dead letter the change writes or deletes.
+    #[must_use]
+    pub fn fire_id(&self) -> Option<FireId> {
+        match self {
+            Self::Put(_) | Self::Refile { .. } | Self::Postpone { .. } => None,
+            Self::Settle { record, .. } => Some(record.fire_id),
+            Self::Dead { letter, .. } => Some(letter.fire_id()),
+            Self::Redrive { fire_id, .. } | Self::DeleteLetter { fire_id, .. } => Some(*fire_id),
         }
     }
 

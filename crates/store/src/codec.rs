@@ -34,7 +34,7 @@ pub use definition::{put_new_task, put_payload, read_new_task, read_payload};
 pub use names::Interner;
 pub use progress::{occasion_code, occasion_of};
 pub use record::{
-    put_letter, put_record, read_letter, read_record, read_record_id, read_record_name,
+    RecordName, put_letter, put_record, read_letter, read_record, read_record_id, read_record_name,
 };
 pub use task::{
     Summary, put_body, put_head, put_task, read_body, read_head, read_named, read_state,
@@ -49,7 +49,7 @@ const INTERNED_MAX: usize = 4096;
 
 /// The largest number of elements for which memory is reserved before a list is read. No list of a
 /// task is longer; a larger count may come from damaged bytes.
-const PREALLOCATED_MAX: usize = 128;
+const PREALLOCATED_MAX: usize = 256;
 
 /// Why bytes could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

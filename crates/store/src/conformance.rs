@@ -29,7 +29,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use self::clauses::{
-    durability, leases, lists, membership, order, ownership, retention, settlement, values, writes,
+    durability, leases, lists, membership, order, ownership, redrive, retention, settlement,
+    values, writes,
 };
 use crate::lease_store::LeaseStore;
 use crate::task_store::TaskStore;
@@ -148,6 +149,11 @@ macro_rules! conformance {
                 redriving_removes_the_letter_and_restores_the_task_under_its_key,
                 the_record_of_a_redriven_fire_replaces_the_earlier_one,
                 forgetting_a_letter_removes_nothing_else;
+            redrive:
+                a_redriven_fire_of_a_series_is_a_task_of_its_own,
+                a_redriven_fire_of_a_series_ends_in_the_history_of_the_series,
+                a_redriven_fire_of_a_series_that_dies_again_is_a_letter_of_the_series,
+                a_redriven_fire_of_a_series_that_has_ended_has_one_record;
             lists:
                 find_returns_heads_in_the_order_of_the_keys,
                 keys_are_compared_as_a_whole,
@@ -167,6 +173,7 @@ macro_rules! conformance {
                 history_below_its_size_limit_is_kept;
             values:
                 a_task_with_every_field_set_is_read_back_unchanged,
+                a_redriven_task_is_read_back_unchanged,
                 every_kind_of_definition_is_read_back_unchanged,
                 a_large_payload_is_read_back_unchanged,
                 a_batch_of_many_small_tasks_is_stored_completely,

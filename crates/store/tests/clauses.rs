@@ -2,7 +2,7 @@
 
 const SUITE: &str = include_str!("../src/conformance.rs");
 
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 12] = [
     include_str!("../src/conformance/clauses/durability.rs"),
     include_str!("../src/conformance/clauses/settlement.rs"),
     include_str!("../src/conformance/clauses/writes.rs"),
@@ -13,6 +13,7 @@ const MODULES: [&str; 11] = [
     include_str!("../src/conformance/clauses/ownership.rs"),
     include_str!("../src/conformance/clauses/retention.rs"),
     include_str!("../src/conformance/clauses/membership.rs"),
+    include_str!("../src/conformance/clauses/redrive.rs"),
     include_str!("../src/conformance/clauses/values.rs"),
 ];
 

@@ -129,12 +129,33 @@ fn attempts() -> impl Strategy<Value = Vec<AttemptRecord>> {
             .prop_map(|(reason, retry_in)| Outcome::Failed { reason, retry_in }),
     ];
     let attempt = (instant(), instant(), outcome);
-    let attempt = attempt.prop_map(|(fired_at, ended_at, outcome)| AttemptRecord {
-        fired_at,
-        ended_at,
-        outcome,
+    vec(attempt, 0..4).prop_map(|attempts| {
+        let mut task = plain_task();
+        for (fired_at, ended_at, outcome) in attempts {
+            task.add_attempt(fired_at, ended_at, outcome);
+        }
+        task.attempts
+    })
+}
+
+/// A redrive, and the number of the first attempt that is kept.
+fn redrive() -> impl Strategy<Value = (Redrive, u32)> {
+    let origin = (task_id(), instant(), option::of("[ -~äΩ]{1,30}"));
+    let origin = origin.prop_map(|(task, nominal_at, key)| Origin {
+        fire_id: FireId { task, nominal_at },
+        key: key.map(|key| TaskKey::new(&key).unwrap()),
     });
-    vec(attempt, 0..4)
+    (instant(), any::<u32>(), option::of(origin), 1..1_000_000u32).prop_map(
+        |(at, attempts_before, origin, first)| (Redrive { at, attempts_before, origin }, first),
+    )
+}
+
+fn plain_task() -> Task {
+    let id = TaskId::floor(Timestamp::from_millis(7000));
+    let schedule = Schedule::Once(Due::In(Duration::from_secs(7)));
+    let target = Target::Queue(Queue::new("orders").unwrap());
+    let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
+    Task::new(id, new_task.into(), Timestamp::EPOCH, Version::FIRST)
 }
 
 fn new_task() -> impl Strategy<Value = NewTask> {
@@ -164,13 +185,19 @@ fn any_task() -> impl Strategy<Value = Task> {
     let times = (instant(), instant(), instant());
     let fires = prop_oneof![Just(1), any::<u32>()];
     let times_set = (option::of(instant()), option::of(instant()), option::of(instant()));
-    let progress = (times_set, occasion(), fires, overlapping());
+    let progress = (times_set, occasion(), fires, overlapping(), option::of(redrive()));
     let states = [TaskState::Scheduled, TaskState::Paused, TaskState::Done, TaskState::Dead];
     let state = (any::<u64>(), attempts(), 0..states.len());
     (task_id(), new_task(), times, state, progress).prop_map(
-        move |(id, definition, times, (version, attempts, state), progress)| {
+        move |(id, definition, times, (version, mut attempts, state), progress)| {
             let (created_at, fire_at, nominal_at) = times;
-            let ((resumes_at, given_at, armed_at), occasion, fires, overlapping) = progress;
+            let ((resumes_at, given_at, armed_at), occasion, fires, overlapping, redrive) =
+                progress;
+            if let Some((_, first)) = redrive {
+                for (number, attempt) in (first..).zip(&mut attempts) {
+                    attempt.number = AttemptNo::new(number);
+                }
+            }
             Task {
                 id,
                 definition: Arc::new(definition),
@@ -186,6 +213,7 @@ fn any_task() -> impl Strategy<Value = Task> {
                 given_at,
                 armed_at,
                 overlapping,
+                redrive: redrive.map(|(redrive, _)| Box::new(redrive)),
             }
         },
     )
@@ -193,11 +221,7 @@ fn any_task() -> impl Strategy<Value = Task> {
 
 #[test]
 fn a_manually_fired_task_of_format_2_is_still_read() {
-    let id = TaskId::floor(Timestamp::from_millis(7000));
-    let schedule = Schedule::Once(Due::In(Duration::from_secs(7)));
-    let target = Target::Queue(Queue::new("orders").unwrap());
-    let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
-    let task = Task::new(id, new_task.into(), Timestamp::EPOCH, Version::FIRST);
+    let task = plain_task();
     let mut bytes = Vec::new();
     put_task(&mut bytes, &task);
     let format = 16 + 2;
@@ -245,6 +269,8 @@ proptest! {
         put_record(&mut bytes, &record);
         prop_assert_eq!(&read_record(&bytes, &interner).unwrap(), &record);
         prop_assert_eq!(read_record_id(&bytes).unwrap(), (record.fire_id, ended_at));
+        let name = read_record_name(&bytes).unwrap();
+        prop_assert_eq!((name.fire_id, name.task_id), (record.fire_id, record.task_id()));
 
         let letter = DeadLetter { task, died_at: ended_at, reason: DeadReason::Unknown };
         let mut bytes = Vec::new();

@@ -269,7 +269,17 @@ fn tasks() -> Vec<(&'static str, Task)> {
         attempts: attempts(),
         ..plain_task()
     };
+    let redriven = Task { attempts: attempts(), ..plain_task() }.redriven(at(99));
+    let mut redriven_often = redriven.clone();
+    for attempt in &mut redriven_often.attempts {
+        attempt.number = AttemptNo::new(attempt.number.get() + 1_000_000);
+    }
+    let redriven_often = redriven_often.redriven(Timestamp::MAX);
     vec![
+        ("redriven", redriven),
+        ("redriven_often", redriven_often),
+        ("redriven_apart", redriven_apart()),
+        ("redriven_apart_without_key", redriven_apart_without_key()),
         ("scheduled", plain_task()),
         ("firing", in_state(TaskState::Firing)),
         ("paused", in_state(TaskState::Paused)),
@@ -297,6 +307,17 @@ fn tasks() -> Vec<(&'static str, Task)> {
         ("progress_of_every_kind", progress_of_every_kind),
         ("everything", rich_task(some_id())),
     ]
+}
+
+/// A redriven fire of a series.
+fn redriven_apart() -> Task {
+    rich_task(some_id()).redriven_apart(id(at(99), partition(3), epoch(2), 8), at(99))
+}
+
+fn redriven_apart_without_key() -> Task {
+    let series = NewTask { schedule: Schedule::every(secs(60)), ..plain_new_task() };
+    let series = Task { definition: Arc::new(series), ..plain_task() };
+    series.redriven_apart(largest_id(), at(99))
 }
 
 fn smallest_task() -> Task {
@@ -368,6 +389,8 @@ fn records_of_fires() {
     let skipped = |fires, until, why| ended(FireEnd::Skipped(Skipped { fires, until, why }));
     let fire_id = FireId { task: largest_id(), nominal_at: Timestamp::MAX };
     let named_task = rich_task(some_id());
+    let mut all = tasks().into_iter();
+    let (_, redriven_often) = all.find(|(name, _)| *name == "redriven_often").unwrap();
     let values = vec![
         ("done", ended(FireEnd::Done)),
         ("cancelled", ended(FireEnd::Cancelled)),
@@ -383,6 +406,12 @@ fn records_of_fires() {
         ("key_unicode", FireRecord::of(&named_task, FireEnd::Done, at(99))),
         ("due_later_than_nominal", FireRecord { due_at: at(61), ..ended(FireEnd::Done) }),
         ("receipt", FireRecord { namespace: shop().of_receipts(), ..ended(FireEnd::Cancelled) }),
+        ("redriven_apart", FireRecord::of(&redriven_apart(), FireEnd::Done, at(99))),
+        (
+            "redriven_apart_without_key",
+            FireRecord::of(&redriven_apart_without_key(), FireEnd::Done, at(99)),
+        ),
+        ("redriven_often", FireRecord::of(&redriven_often, FireEnd::Done, at(99))),
         (
             "largest_numbers",
             FireRecord {
@@ -396,8 +425,12 @@ fn records_of_fires() {
     let read = |bytes: &[u8]| {
         let record = read_record(bytes, &Interner::default()).unwrap();
         assert_eq!(read_record_id(bytes), Ok((record.fire_id, record.ended_at)));
-        let key = record.key.as_ref().map(TaskKey::as_str);
-        let name = (record.fire_id, record.namespace.as_str(), key);
+        let name = RecordName {
+            fire_id: record.fire_id,
+            task_id: record.task_id(),
+            namespace: record.namespace.as_str(),
+            key: record.key.as_ref().map(TaskKey::as_str),
+        };
         assert_eq!(read_record_name(bytes), Ok(name));
         record
     };
@@ -417,6 +450,7 @@ fn dead_letters() {
         ("unknown", letter(dead, DeadReason::Unknown)),
         ("everything", letter(rich, DeadReason::Exhausted)),
         ("last_instant", last),
+        ("redriven_apart", letter(redriven_apart(), DeadReason::Exhausted)),
     ];
     let read = |bytes: &[u8]| read_letter(bytes, &Interner::default()).unwrap();
     check_all("dead_letter", named(values), put_letter, read);

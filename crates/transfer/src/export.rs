@@ -3,9 +3,10 @@
 //! The store is read in pages, by partition and namespace. Each task is followed by the records of
 //! its fires, and so is each dead letter whose task has ended. `format` defines the lines.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use punctual_core::{DeadLetter, FireId, Namespace, PartitionId, Seat, TaskId};
@@ -22,7 +23,9 @@ use crate::{OnEvent, TransferEvent, now};
 /// Tasks or dead letters that are read at once.
 const PAGE: usize = 500;
 /// How many fires of one task are exported, the newest first: a store returns them in one piece.
-const FIRES_MAX: usize = 10_000;
+pub(crate) const FIRES_MAX: usize = 10_000;
+/// The mode of a file: it has the payloads and headers of all callers.
+const FILE_MODE: u32 = 0o600;
 
 /// What to export, and where to.
 #[derive(Debug)]
@@ -85,7 +88,7 @@ pub async fn export(
             let mut unfinished = path.clone().into_os_string();
             unfinished.push(".unfinished");
             let cannot = || format!("cannot write {}", path.display());
-            let file = File::create(&unfinished).with_context(cannot)?;
+            let file = create_private(unfinished.as_ref()).with_context(cannot)?;
             let (file, counts) = write(&source, history, header, file, on_event).await?;
             file.sync_all().with_context(cannot)?;
             std::fs::rename(&unfinished, path).with_context(cannot)?;
@@ -95,6 +98,14 @@ pub async fn export(
     source.close().await?;
     let LineCounts { tasks, dead, fires } = counts;
     Ok(ExportSummary { tasks, dead_letters: dead, fires })
+}
+
+/// Creates a file that only this user can read, or truncates one and makes it so.
+fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    Ok(file)
 }
 
 /// Returns the largest epoch, and a broker that holds a lease, if one does.
@@ -189,14 +200,15 @@ impl<W: Write> Exporter<'_, '_, W> {
         let mut after = None;
         loop {
             let page = self.source.store.dead(partition, namespace, after, PAGE).await?;
-            let ids: Vec<TaskId> = page.items.iter().map(|letter| letter.task.id).collect();
+            // The fires of a redriven letter are those of the task that it belongs to.
+            let ids: Vec<TaskId> = page.items.iter().map(|it| it.fire_id().task).collect();
             let live = self.source.store.get(partition, &ids).await?;
             let mut last = None;
-            for (letter, live) in page.items.iter().zip(live) {
+            for ((letter, live), id) in page.items.iter().zip(live).zip(ids) {
                 self.writer.write(&ExportLine::Dead(Box::new(export_dead_letter(letter))))?;
                 // The fires of a live task follow the task. Letters of one task are adjacent.
-                if live.is_none() && last.replace(letter.task.id) != Some(letter.task.id) {
-                    self.write_fires(letter.task.id, Some(letter)).await?;
+                if live.is_none() && last.replace(id) != Some(id) {
+                    self.write_fires(id, Some(letter)).await?;
                 }
             }
             self.advance(page.items.len());

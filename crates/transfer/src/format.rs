@@ -70,9 +70,9 @@ mod tests {
     use std::time::Duration;
 
     use punctual_core::{
-        Cron, DeadReason, Dst, Due, FireEnd, FireRecord, Gap, Misfire, Occasion, Overlap,
-        OverlappingFire, Payload, Schedule, Series, SkipReason, Skipped, Task, TaskState,
-        Timestamp, Twice, Zone,
+        AttemptNo, Cron, DeadReason, Dst, Due, FireEnd, FireRecord, Gap, Misfire, Occasion,
+        Overlap, OverlappingFire, Payload, Schedule, Series, SkipReason, Skipped, Task, TaskId,
+        TaskState, Timestamp, Twice, Zone,
     };
 
     use super::*;
@@ -128,7 +128,17 @@ mod tests {
             },
             every,
             rich_task(id(5)),
+            rich_task(id(5)).redriven_apart(id(6), at(99)),
+            redriven_often(id(7)),
         ]
+    }
+
+    fn redriven_often(id: TaskId) -> Task {
+        let mut task = Task { attempts: attempts(), ..task(id).build() };
+        for attempt in &mut task.attempts {
+            attempt.number = AttemptNo::new(attempt.number.get() + 1000);
+        }
+        task.redriven(at(99))
     }
 
     #[test]

@@ -21,6 +21,7 @@ use punctual_store::{Batch, Change, Head, TaskStore as _};
 use punctual_store_any::{PartitionCount, StoreLocation};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::export::FIRES_MAX;
 use crate::file::ExportReader;
 use crate::format::{ExportLine, read_dead_letter, read_fire, read_task};
 use crate::leases::ImportLeases;
@@ -199,29 +200,22 @@ impl Importer<'_, '_> {
         let item = match line {
             ExportLine::Task(exported) => {
                 let task = read_task(*exported)?;
-                let id = self.target_id(
-                    task.id,
-                    &task.definition.namespace,
-                    task.definition.key.as_ref(),
-                );
-                id.map(|id| ImportItem::Task(Task { id, ..task }))
+                self.target_task(task).map(ImportItem::Task)
             }
             ExportLine::Dead(exported) => {
                 let letter = read_dead_letter(*exported)?;
-                let definition = &letter.task.definition;
-                let id =
-                    self.target_id(letter.task.id, &definition.namespace, definition.key.as_ref());
-                id.map(|id| {
-                    ImportItem::Letter(DeadLetter { task: Task { id, ..letter.task }, ..letter })
-                })
+                let task = self.target_task(letter.task);
+                task.map(|task| ImportItem::Letter(DeadLetter { task, ..letter }))
             }
             ExportLine::Fire(exported) => {
                 let record = read_fire(*exported)?;
-                let id =
-                    self.target_id(record.fire_id.task, &record.namespace, record.key.as_ref());
+                let key = record.key.as_ref();
+                let id = self.target_id(record.fire_id.task, &record.namespace, key);
+                let redriven_as =
+                    record.redriven_as.map(|id| self.same_id(id, &record.namespace, key));
                 id.map(|task| {
                     let fire_id = FireId { task, ..record.fire_id };
-                    ImportItem::Fire(FireRecord { fire_id, ..record })
+                    ImportItem::Fire(FireRecord { fire_id, redriven_as, ..record })
                 })
             }
             ExportLine::Header(_) | ExportLine::End(_) => None,
@@ -232,6 +226,27 @@ impl Importer<'_, '_> {
             bail!("state: a task in an export is scheduled, paused, done or dead");
         }
         Ok(item)
+    }
+
+    /// Returns a task with the ids that it has in the target. A redriven fire stays in the partition
+    /// of the task that it belongs to. Returns `None` for a receipt that is left out.
+    fn target_task(&mut self, mut task: Task) -> Option<Task> {
+        let origin = task.redrive.as_mut().and_then(|redrive| redrive.origin.as_mut());
+        let namespace = &task.definition.namespace;
+        let key = origin.as_ref().map_or(&task.definition.key, |origin| &origin.key).clone();
+        if let Some(origin) = origin {
+            origin.fire_id.task = self.same_id(origin.fire_id.task, namespace, key.as_ref());
+        }
+        let id = self.target_id(task.id, namespace, key.as_ref())?;
+        Some(Task { id, ..task })
+    }
+
+    /// Returns the id of a task that another line has.
+    fn same_id(&self, id: TaskId, namespace: &Namespace, key: Option<&TaskKey>) -> TaskId {
+        if self.keeps_ids {
+            return id;
+        }
+        derive_id(id, namespace, key, self.target.partitions)
     }
 
     /// Returns the id of a task in the target: its own, if the task belongs to the same partition
@@ -249,7 +264,7 @@ impl Importer<'_, '_> {
             self.summary.receipts += 1;
             return None;
         }
-        let target_id = derive_id(id, namespace, key, self.target.partitions);
+        let target_id = self.same_id(id, namespace, key);
         self.summary.new_ids += u64::from(target_id != id);
         Some(target_id)
     }
@@ -268,7 +283,7 @@ impl Importer<'_, '_> {
             }
             ImportItem::Letter(letter) => {
                 subjects.push(format!("f{}", letter.fire_id()));
-                if !task_continues(letter) {
+                if !letter.task.continued() {
                     subjects.push(format!("t{}", letter.task.id));
                 }
                 letter.task.definition.payload.bytes().len()
@@ -412,7 +427,7 @@ impl Importer<'_, '_> {
             self.summary.existing += 1;
             return Ok(Vec::new());
         }
-        if stored.used && self.ended_since(task.id).await? {
+        if stored.used && self.ended_since(&task).await? {
             self.summary.ended += 1;
             return Ok(Vec::new());
         }
@@ -451,7 +466,7 @@ impl Importer<'_, '_> {
             return Ok(Vec::new());
         }
         // The letter of a task that continues does not change the task.
-        if task_continues(&letter) {
+        if letter.task.continued() {
             self.summary.dead_letters += 1;
             return Ok(vec![Change::Dead { letter, next: None, was: TaskState::Firing }]);
         }
@@ -459,7 +474,7 @@ impl Importer<'_, '_> {
             self.summary.existing += 1;
             return Ok(Vec::new());
         }
-        if stored.used && self.ended_since(letter.task.id).await? {
+        if stored.used && self.ended_since(&letter.task).await? {
             self.summary.ended += 1;
             return Ok(Vec::new());
         }
@@ -472,10 +487,17 @@ impl Importer<'_, '_> {
         Ok(vec![Change::Put(task), Change::Dead { letter, next: None, was }])
     }
 
-    /// Whether a task that does not exist has ended after the export.
-    async fn ended_since(&self, id: TaskId) -> anyhow::Result<bool> {
-        let newest = self.target.store.history(id.partition(), id, 1).await?;
-        Ok(newest.first().is_some_and(|record| record.ended_at > self.exported_at))
+    /// Whether a task that does not exist has ended after the export. The record of a redriven fire
+    /// is among those of the task that it belongs to.
+    async fn ended_since(&self, task: &Task) -> anyhow::Result<bool> {
+        let fire_id = task.fire().id;
+        let id = fire_id.task;
+        let limit = if task.origin().is_some() { FIRES_MAX } else { 1 };
+        let mut records = self.target.store.history(id.partition(), id, limit).await?;
+        if task.origin().is_some() {
+            records.retain(|record| record.fire_id == fire_id);
+        }
+        Ok(records.iter().any(|record| record.ended_at > self.exported_at))
     }
 
     fn conflict(&mut self, task: &Task) {
@@ -488,11 +510,6 @@ impl Importer<'_, '_> {
             (self.on_event)(TransferEvent::Notice(notice));
         }
     }
-}
-
-/// Whether the task of a letter did not end with it. A redrive uses the same rule.
-fn task_continues(letter: &DeadLetter) -> bool {
-    letter.task.recurs() || letter.task.resumes_at.is_some()
 }
 
 /// What a partition of the target has already.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::attempt::{AttemptRecord, Outcome, Reason};
+use crate::attempt::{Outcome, Reason};
 use crate::{
     Due, Namespace, NewTask, Queue, Schedule, Series, Target, Task, TaskId, Timestamp, Version,
 };
@@ -37,7 +37,7 @@ pub(super) fn watch(on_return: bool, postpone_max: Option<Duration>) -> Task {
 /// The task after one more failed attempt of its current fire.
 pub(super) fn with_attempt(task: Task, fired_at: Timestamp) -> Task {
     let outcome = Outcome::Failed { reason: Reason::new("busy"), retry_in: None };
-    let attempt = AttemptRecord { fired_at, ended_at: fired_at, outcome };
-    let attempts = task.attempts.iter().cloned().chain([attempt]).collect();
-    Task { attempts, ..task }
+    let mut task = task;
+    task.add_attempt(fired_at, fired_at, outcome);
+    task
 }

@@ -113,7 +113,8 @@ impl Task {
     /// The task before the fire of a nominal time, which the schedule gives it.
     pub(super) fn at_nominal(&self, nominal_at: Timestamp) -> Self {
         let (attempts, resumes_at, occasion) = (Vec::new(), None, Occasion::Due);
-        let task = Self { nominal_at, attempts, resumes_at, occasion, ..self.clone() };
+        let redrive = None;
+        let task = Self { nominal_at, attempts, resumes_at, occasion, redrive, ..self.clone() };
         Self { fire_at: task.due_at(), ..task }
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::attempt::AttemptNo;
-use crate::{FireId, Schedule, Task, TaskState, Timestamp};
+use crate::{Due, FireId, Schedule, Task, TaskState, Timestamp};
 
 /// Why there is a fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -25,6 +25,11 @@ impl Task {
     /// When the current fire is due: its nominal time, plus jitter for a fire of a series.
     #[must_use]
     pub fn due_at(&self) -> Timestamp {
+        match &self.definition.schedule {
+            // A redriven fire of another task: its schedule has the time at which it was due.
+            Schedule::Once(Due::At(at)) if self.origin().is_some() => return *at,
+            _ => {}
+        }
         match self.definition.schedule.series() {
             Some(series) if self.occasion == Occasion::Due => {
                 let fire_id = FireId { task: self.id, nominal_at: self.nominal_at };

@@ -52,7 +52,7 @@ impl Owner {
 
     /// Looks up the fire of a delivery that is in flight at another broker.
     pub(crate) fn queue_adoption(&mut self, delivery: InFlight) {
-        let subject = Subject::Id(delivery.namespace.clone(), delivery.fire_id.task);
+        let subject = Subject::Id(delivery.namespace.clone(), delivery.task_id);
         self.queue(subject, QueuedCommand::own(QueuedWork::Adopt(Box::new(delivery))));
     }
 

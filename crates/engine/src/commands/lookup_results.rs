@@ -76,7 +76,10 @@ impl Owner {
             };
             let task = found.head.as_ref().map(|head| Scope::Task(head.id));
             let letter = lookup.letter.map(|id| [Scope::Task(id.task), Scope::Letters(id.task)]);
-            let mut scopes = task.into_iter().chain(letter.into_iter().flatten());
+            // The letter of a fire that was redriven apart from its task is redriven as that task.
+            let redriven = found.letter.as_ref().map(|letter| Scope::Task(letter.task.id));
+            let scopes = task.into_iter().chain(letter.into_iter().flatten());
+            let mut scopes = scopes.chain(redriven);
             match scopes.find(|scope| self.reads.changed_since(*scope, read)) {
                 Some(scope) => self.look_up_when_durable(lookup.subject, scope),
                 None => self.on_found(lookup.subject, found, now),

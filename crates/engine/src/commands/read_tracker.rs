@@ -28,7 +28,7 @@ pub(crate) enum Scope {
 
 impl Scope {
     /// Returns what a change is about.
-    pub(crate) const fn of(change: &Change) -> Self {
+    pub(crate) fn of(change: &Change) -> Self {
         let task_continues = match change {
             Change::Settle { was, .. } | Change::Dead { was, .. } => {
                 matches!(was, TaskState::Firing)

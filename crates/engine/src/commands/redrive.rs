@@ -1,10 +1,11 @@
 //! Redriving: a dead letter is scheduled again, or deleted.
 //!
-//! The task gets its old id back and is due now, with the same fire id, so that a receiver that
-//! deduplicates still has one effect. A letter is redriven once: a second command finds none. A
-//! task that was paused during its last attempt is scheduled again like any other.
+//! The fire keeps its id and its attempts, so that a receiver that deduplicates has one effect. A
+//! task that ended with the letter gets its id back. If the task had continued, the fire becomes a
+//! task of its own without a key (`core/task/redrive`). A letter is redriven once: a second command
+//! finds none. A task that was paused during its last attempt is scheduled again like any other.
 
-use punctual_core::{DeadLetter, Due, NewTask, Schedule, Task, TaskState, Timestamp, Version};
+use punctual_core::{DeadLetter, Task, Timestamp};
 use punctual_store::Change;
 
 use crate::commands::lookup::FoundTask;
@@ -19,43 +20,36 @@ impl Owner {
         let Some(letter) = self.settled_letter(found.letter) else {
             return self.answer(requester, Err(EngineError::DeadLetterNotFound));
         };
-        if letter.task.recurs() || letter.task.resumes_at.is_some() {
-            return self.redrive_as_new_task(letter, requester, now);
-        }
-        if let Some(task) = found.task {
+        let fire_id = letter.fire_id();
+        let continued = letter.task.continued();
+        if let Some(task) = found.task.filter(|_| !continued) {
             // Another task has the key.
             let task = self.with_firing_state(task);
             return self.answer(requester, Err(EngineError::Exists(Box::new(task))));
         }
-        let fire_id = letter.fire_id();
-        let version = letter.task.version.next();
-        let state = TaskState::Scheduled;
-        let attempts = Vec::new();
-        let task = Task { fire_at: now, state, version, attempts, ..letter.task };
         let mut decision = Decision::answering(requester);
-        decision.change(Change::Redrive { fire_id, task: task.clone() });
+        let task = if continued {
+            let Some(task) = self.redriven_apart(&letter.task, now) else {
+                return self.stop_out_of_ids();
+            };
+            let namespace = letter.task.definition.namespace.clone();
+            decision.change(Change::DeleteLetter { fire_id, namespace });
+            decision.change(Change::Put(task.clone()));
+            task
+        } else {
+            let task = letter.task.redriven(now);
+            decision.change(Change::Redrive { fire_id, task: task.clone() });
+            task
+        };
         decision.effects.push(Effect::file(task.clone()));
         decision.replies(Reply::Task(task));
         self.write(decision);
     }
 
-    /// The task of the letter has continued without that fire, so it fires as a new task without a
-    /// key.
-    fn redrive_as_new_task(&mut self, letter: DeadLetter, requester: Requester, now: Timestamp) {
-        let Some(id) = self.tenure.next_id(now) else {
-            return self.stop_out_of_ids();
-        };
-        let fire_id = letter.fire_id();
-        let namespace = letter.task.definition.namespace.clone();
-        let schedule = Schedule::Once(Due::At(now));
-        let definition = NewTask { key: None, schedule, ..NewTask::clone(&letter.task.definition) };
-        let task = Task::new(id, definition.into(), now, Version::FIRST);
-        let mut decision = Decision::answering(requester);
-        decision.change(Change::DeleteLetter { fire_id, namespace });
-        decision.change(Change::Put(task.clone()));
-        decision.effects.push(Effect::file(task.clone()));
-        decision.replies(Reply::Task(task));
-        self.write(decision);
+    /// Returns the fire of a dead letter as a task of its own; `None` if there is no id left.
+    fn redriven_apart(&mut self, dead: &Task, now: Timestamp) -> Option<Task> {
+        let id = self.tenure.next_id(dead.redriven_at(now))?;
+        Some(dead.redriven_apart(id, now))
     }
 
     /// Deletes a dead letter.

@@ -113,12 +113,12 @@ impl Owner {
         self.write(decision);
     }
 
-    /// Moves a task to an earlier time, or while a retry is pending: the fire starts again with its
-    /// first attempt.
+    /// Moves a task to an earlier time, or while a retry is pending: that is another fire, which
+    /// starts with its first attempt.
     fn move_whole(&mut self, task: Task, fire_at: Timestamp, requester: Requester) {
         let was = task.state;
         let version = task.version.next();
-        let moved = Task { fire_at, nominal_at: fire_at, version, attempts: Vec::new(), ..task };
+        let moved = Task { version, ..task.moved(fire_at) };
         let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: moved.clone(), was });
         decision.effects.push(Effect::file(moved));

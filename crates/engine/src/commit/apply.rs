@@ -142,8 +142,9 @@ impl Owner {
         match effect {
             Effect::File(task) => self.file_durable(*task, now),
             Effect::Update(task) => {
+                let id = task.id;
                 for report in self.tasks.update(*task) {
-                    self.settle(report, now);
+                    self.settle(id, report, now);
                 }
             }
             Effect::Postpone { namespace, id, fire_at, version } => {
@@ -176,10 +177,15 @@ impl Owner {
     /// Undoes a decision that is not written, and answers its caller with an error.
     pub(crate) fn undo(&mut self, decision: Decision, error: EngineError, now: Timestamp) {
         for change in &decision.changes {
-            let id = change.task_id();
-            self.reads.undone(Scope::of(change));
-            for report in self.tasks.undo_decision(id) {
-                self.settle(report, now);
+            let (id, scope) = (change.task_id(), Scope::of(change));
+            self.reads.undone(scope);
+            // A decision about letters holds up no task: one about the task itself may be pending.
+            let held = match scope {
+                Scope::Task(id) => self.tasks.undo_decision(id),
+                Scope::Letters(_) => Vec::new(),
+            };
+            for report in held {
+                self.settle(id, report, now);
             }
             if !self.reads.is_undurable(Scope::Task(id))
                 && let Some(task) = self.loader.take_aside(id)

@@ -80,6 +80,7 @@ pub(crate) struct ChangeSubjects {
 impl ChangeSubjects {
     fn add_change(&mut self, change: &Change) {
         self.tasks.insert(change.task_id());
+        self.tasks.extend(change.fire_id().map(|fire_id| fire_id.task));
         let (one, other) = match change {
             Change::Put(task) | Change::Refile { task, .. } | Change::Redrive { task, .. } => {
                 (Some(task), None)

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use punctual_core::{AttemptNo, FireId, NewTask, Occasion, Outcome, Task, Timestamp, Version};
+use punctual_core::{
+    AttemptNo, FireId, NewTask, Occasion, Outcome, Task, TaskId, Timestamp, Version,
+};
 
 use crate::delivery::lane::LaneShare;
 use crate::delivery::permit::SendPermit;
@@ -13,14 +15,13 @@ use crate::ownership::lease::LeaseEnd;
 pub struct Delivery {
     /// The same for every attempt of a fire, so that receivers can deduplicate.
     pub fire_id: FireId,
-    /// The number of the attempt, from one. A redrive starts again at one.
+    /// The number of the attempt, from one. A redrive continues the numbers.
     pub attempt: AttemptNo,
     /// When the fire was due.
     pub fire_at: Timestamp,
     /// Why there is a fire.
     pub occasion: Occasion,
-    /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`. A
-    /// redriven fire of a task that had continued without it is a new task, and not marked.
+    /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`.
     pub redriven: bool,
     /// When the attempt was sent. A courier that waits before it sends sets the later time.
     pub fired_at: Timestamp,
@@ -31,7 +32,16 @@ pub struct Delivery {
     pub version: Version,
     /// Target, payload and timeout.
     pub definition: Arc<NewTask>,
-    share: LaneShare,
+    route: ReportRoute,
+}
+
+/// Where the report of a delivery goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ReportRoute {
+    /// The lane that counts the delivery as in flight.
+    pub(crate) share: LaneShare,
+    /// The task that was sent. A redriven fire may belong to another.
+    pub(crate) task_id: TaskId,
 }
 
 impl Delivery {
@@ -43,12 +53,12 @@ impl Delivery {
             attempt: task.attempt_next(),
             fire_at: task.due_at(),
             occasion: task.occasion,
-            redriven: is_redriven(task),
+            redriven: task.redrive.is_some(),
             fired_at: now,
             permit,
             version: task.version,
-            definition: Arc::clone(&task.definition),
-            share,
+            definition: task.delivered_definition(),
+            route: ReportRoute { share, task_id: task.id },
         }
     }
 
@@ -62,17 +72,10 @@ impl Delivery {
     /// Creates the report of this delivery. `None` means that it was certainly not sent.
     #[must_use]
     pub fn report(&self, outcome: Option<Outcome>) -> Report {
-        let Self { fire_id, attempt, fired_at, share, ref permit, .. } = *self;
-        let origin = Some(ReportOrigin { share, permit: permit.clone() });
+        let Self { fire_id, attempt, fired_at, route, ref permit, .. } = *self;
+        let origin = Some(ReportOrigin { route, permit: permit.clone() });
         Report { fire_id, attempt, fired_at, outcome, origin }
     }
-}
-
-/// A redrive keeps the nominal time of the fire, clears its attempts and is due at once. Nothing
-/// else moves a `once` task without attempts behind its nominal time. A redrive within the
-/// millisecond of the nominal time counts as a first attempt, which it may: it is not late.
-fn is_redriven(task: &Task) -> bool {
-    !task.recurs() && task.attempts.is_empty() && task.fire_at > task.due_at()
 }
 
 /// What a courier reports about a delivery.
@@ -93,7 +96,7 @@ pub struct Report {
 /// Where a delivery came from, as its own owner has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ReportOrigin {
-    share: LaneShare,
+    route: ReportRoute,
     permit: SendPermit,
 }
 
@@ -114,9 +117,9 @@ impl Report {
         Self { origin: None, ..self }
     }
 
-    /// Returns the lane of the delivery, unless another owner sent it.
-    pub(crate) fn lane_share(&self) -> Option<LaneShare> {
-        self.origin.as_ref().map(|origin| origin.share)
+    /// Returns where the delivery was sent from, unless another owner sent it.
+    pub(crate) fn route(&self) -> Option<ReportRoute> {
+        self.origin.as_ref().map(|origin| origin.route)
     }
 
     /// Whether the owner has recalled the delivery. Then the report only ends its place in the

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use punctual_core::{AttemptNo, FireId, Outcome, Timestamp};
 use rapidhash::fast::RandomState;
 
-use crate::delivery::attempt::Report;
+use crate::delivery::attempt::{Report, ReportRoute};
 use crate::delivery::lane::LaneShare;
 use crate::event::Event;
 use crate::ownership::in_flight::InFlight;
@@ -29,7 +29,7 @@ struct InheritedFire {
     attempt: AttemptNo,
     fired_at: Timestamp,
     until: Timestamp,
-    share: LaneShare,
+    route: ReportRoute,
 }
 
 impl Inherited {
@@ -55,18 +55,20 @@ impl Inherited {
     }
 
     pub(crate) fn insert(&mut self, delivery: &InFlight, share: LaneShare) {
-        let InFlight { fire_id, attempt, fired_at, until, .. } = *delivery;
+        let InFlight { fire_id, task_id, attempt, fired_at, until, .. } = *delivery;
+        let route = ReportRoute { share, task_id };
         self.ends.insert((until, fire_id));
-        self.fires.insert(fire_id, InheritedFire { attempt, fired_at, until, share });
+        self.fires.insert(fire_id, InheritedFire { attempt, fired_at, until, route });
     }
 
-    /// Removes the delivery that a report is about and returns its lane; `None` if there is none.
-    pub(crate) fn remove(&mut self, report: &Report) -> Option<LaneShare> {
+    /// Removes the delivery that a report is about and returns its lane and its task; `None` if
+    /// there is none.
+    pub(crate) fn remove(&mut self, report: &Report) -> Option<ReportRoute> {
         let fire = self.fires.get(&report.fire_id).copied();
         let fire = fire.filter(|fire| fire.attempt == report.attempt)?;
         self.fires.remove(&report.fire_id);
         self.ends.remove(&(fire.until, report.fire_id));
-        Some(fire.share)
+        Some(fire.route)
     }
 
     /// Returns when a delivery was sent and when it expires.

@@ -4,8 +4,8 @@
 //! per epoch; the outcome of an attempt that is over changes nothing.
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason,
-    SettleContext, Task, TaskState, Timestamp, Verdict, settle,
+    DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason, SettleContext,
+    Task, TaskId, TaskState, Timestamp, Verdict, settle,
 };
 use punctual_store::{Change, Head};
 
@@ -24,31 +24,30 @@ impl Owner {
         for report in self.tenure.keep_late(reports) {
             // A report that was passed on counts if its delivery was inherited.
             let inherited = || self.deliveries.inherited.remove(&report);
-            let Some(share) = report.lane_share().or_else(inherited) else {
+            let Some(route) = report.route().or_else(inherited) else {
                 continue;
             };
-            self.deliveries.lanes.ended(share, report.outcome.as_ref());
+            self.deliveries.lanes.ended(route.share, report.outcome.as_ref());
             if !report.is_recalled() {
-                self.settle(report, now);
+                self.settle(route.task_id, report, now);
             }
         }
     }
 
-    pub(crate) fn settle(&mut self, report: Report, now: Timestamp) {
+    pub(crate) fn settle(&mut self, id: TaskId, report: Report, now: Timestamp) {
         if let Some(claim) = self.deliveries.claims.get(report.fire_id) {
             let claim = claim.clone();
             return self.settle_claimed(claim, report, now);
         }
-        let FireId { task: id, nominal_at } = report.fire_id;
         let Some(loaded) = self.tasks.get(id) else { return };
         if loaded.phase() == LoadedPhase::Deciding {
             return self.tasks.hold_report(id, report);
         }
-        if loaded.is_overlapping_in_flight(nominal_at) {
+        if loaded.is_overlapping_in_flight(report.fire_id.nominal_at) {
             return self.settle_overlapping(report, now);
         }
         let task = loaded.task();
-        let present = task.nominal_at == nominal_at && loaded.phase() == LoadedPhase::Firing;
+        let present = task.fire().id == report.fire_id && loaded.phase() == LoadedPhase::Firing;
         if !present || task.attempt_next() != report.attempt {
             return;
         }
@@ -221,10 +220,8 @@ fn end_attempt(
         guarantee: task.definition.guarantee,
         expires_at: task.expires_at(),
     };
-    let verdict = settle(task.attempt_next(), &outcome, &context, now);
-    // Most fires have one attempt.
-    task.attempts.reserve_exact(1);
-    task.attempts.push(AttemptRecord { fired_at, ended_at: now, outcome });
+    let verdict = settle(task.attempt_since_redrive(), &outcome, &context, now);
+    task.add_attempt(fired_at, now, outcome);
     match verdict {
         Verdict::Done => AttemptEnd::Done(task),
         Verdict::RetryAt(fire_at) => AttemptEnd::Retry(task, fire_at),
@@ -237,6 +234,6 @@ fn end_attempt(
 
 fn log_dead(task: &Task, reason: DeadReason) {
     let namespace = task.definition.namespace.as_str();
-    let attempts = task.attempts.len();
+    let attempts = task.attempt_next().get() - 1;
     tracing::warn!(namespace, fire = %task.fire().id, attempts, ?reason, "dead letter");
 }

@@ -51,7 +51,7 @@ impl Owner {
         self.enqueue(id, now);
     }
 
-    /// Fires a task once, now, in addition to its schedule. A pending retry is made now.
+    /// Fires a task once, now, in addition to its schedule. A pending retry or redrive is made now.
     pub(crate) fn fire_manually(
         &mut self,
         requester: Requester,
@@ -65,7 +65,8 @@ impl Owner {
         };
         let was = task.state;
         let version = task.version.next();
-        let fresh = task.attempts.is_empty() && task.overlapping.is_empty();
+        let fresh =
+            task.attempts.is_empty() && task.overlapping.is_empty() && task.redrive.is_none();
         let task = match (fresh, task.resumes_at) {
             (true, None) => task.fired_manually(now),
             _ => Task { fire_at: now.min(task.fire_at), ..task },

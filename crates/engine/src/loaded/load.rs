@@ -36,8 +36,9 @@ impl Owner {
         if self.tasks.get(task.id).is_none_or(|loaded| !loaded.has_overlapping_in_flight()) {
             return self.file(task);
         }
+        let id = task.id;
         for report in self.tasks.replace(task) {
-            self.settle(report, now);
+            self.settle(id, report, now);
         }
     }
 

@@ -98,6 +98,6 @@ impl Owner {
         let inherited = self.deliveries.inherited_times(fire_id);
         let (fired_at, until) = inherited.unwrap_or_else(|| (fired_at, own_end()));
         let attempt = task.attempt_next();
-        InFlight { fire_id, namespace, attempt, fired_at, until, stored_as }
+        InFlight { fire_id, task_id: task.id, namespace, attempt, fired_at, until, stored_as }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use punctual_core::{AttemptNo, FireId, Namespace, PartitionId, Timestamp};
+use punctual_core::{AttemptNo, FireId, Namespace, PartitionId, TaskId, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::delivery::attempt::Report;
@@ -22,6 +22,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 pub struct InFlight {
     /// The fire that is delivered.
     pub fire_id: FireId,
+    /// The task in the store that was sent. A redriven fire may belong to another.
+    pub task_id: TaskId,
     /// The namespace of its task.
     pub namespace: Namespace,
     /// The attempt in flight.

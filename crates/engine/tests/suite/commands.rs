@@ -4,7 +4,7 @@ use crate::fixture::{
     OwnerFixture, PARTITION, StoreFault, failed, id, key, keyed, millis, once, ready, secs, shop,
 };
 use punctual_core::{
-    AttemptNo, Due, FireEnd, Guarantee, NewTask, Outcome, RetryPolicy, TaskState, Version,
+    Due, FireEnd, Guarantee, NewTask, Occasion, Outcome, RetryPolicy, TaskState, Version,
 };
 use punctual_engine::{
     Call, Cancelled, Command, Condition, EngineError, Event, Reply, ScheduleCommand, Scheduled,
@@ -164,7 +164,7 @@ fn dead_letter(fixture: &mut OwnerFixture, new_task: NewTask) -> punctual_core::
     fixture.schedule(new_task);
     fixture.advance(secs(1));
     fixture.report(Outcome::Refused { reason: punctual_core::Reason::new("no") });
-    fixture.run();
+    fixture.advance(millis(1));
     ready(fixture.store.dead(PARTITION, &shop(), None, 9)).unwrap().items.remove(0)
 }
 
@@ -176,7 +176,7 @@ fn a_redriven_letter_fires_again_under_its_fire_id() {
     let task = fixture.task(Command::Redrive { subject: subject.clone(), fire_id }).unwrap();
     assert_eq!(task.id, letter.task.id);
     assert_eq!(fixture.in_flight.len(), 1);
-    assert_eq!((fixture.in_flight[0].fire_id, fixture.in_flight[0].attempt.get()), (fire_id, 1));
+    assert_eq!((fixture.in_flight[0].fire_id, fixture.in_flight[0].attempt.get()), (fire_id, 2));
     let again = fixture.task(Command::Redrive { subject, fire_id });
     assert_eq!(again, Err(EngineError::DeadLetterNotFound), "once");
     fixture.report(Outcome::Acked);
@@ -207,7 +207,6 @@ fn a_redriven_fire_is_marked_and_a_first_attempt_or_a_retry_is_not() {
             ready(fixture.store.dead(PARTITION, &shop(), None, 9)).unwrap().items.remove(0);
         let fire_id = letter.fire_id();
         fixture.task(Command::Redrive { subject: key("order"), fire_id }).unwrap();
-        assert_eq!(fixture.in_flight[0].attempt, AttemptNo::FIRST);
         assert!(fixture.in_flight[0].redriven, "{guarantee:?}");
         fixture.report(Outcome::Acked);
         fixture.run();
@@ -373,17 +372,19 @@ fn a_task_fired_manually_fires_now_and_again_at_its_time() {
 }
 
 #[test]
-fn a_dead_manual_fire_leaves_the_schedule_alone_and_is_redriven_as_a_new_task() {
+fn a_dead_manual_fire_leaves_the_schedule_alone_and_is_redriven_apart_from_it() {
     let mut fixture = OwnerFixture::new();
     let task = fixture.schedule(keyed("order", secs(600)));
     fixture.task(Command::Fire(key("order"))).unwrap();
     fixture.report(Outcome::Refused { reason: punctual_core::Reason::new("no") });
-    fixture.run();
+    fixture.advance(millis(1));
     let letter = ready(fixture.store.dead(PARTITION, &shop(), None, 9)).unwrap().items.remove(0);
     let redrive = Command::Redrive { subject: key("order"), fire_id: letter.fire_id() };
     let redriven = fixture.task(redrive).unwrap();
     assert_ne!(redriven.id, task.id);
     assert_eq!(redriven.definition.key, None);
+    let delivery = &fixture.in_flight[0];
+    assert_eq!((delivery.fire_id, delivery.occasion), (letter.fire_id(), Occasion::Manual));
     fixture.report(Outcome::Acked);
     fixture.advance(secs(600));
     assert_eq!(fixture.in_flight.len(), 1);

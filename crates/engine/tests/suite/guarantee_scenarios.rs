@@ -396,8 +396,7 @@ impl GuaranteeScenario {
         self.take_replies_of_changes();
         for delivery in self.fixture.sent.drain(..) {
             let id = delivery.fire_id.task;
-            self.receiver
-                .receive(&delivery, self.fixture.crashes > 0 || self.redriven.contains(&id));
+            self.receiver.receive(&delivery, self.fixture.crashes > 0);
             let times = self.received.entry(id).or_default();
             *times += 1;
             let at_most_once = delivery.definition.guarantee == Guarantee::AtMostOnce;

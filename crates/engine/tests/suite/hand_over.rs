@@ -281,8 +281,10 @@ fn inherited_deliveries_of_unknown_fires_are_dropped_and_so_are_their_reports() 
     let fire_id = task.fire().id;
     let (attempt, fired_at) = (AttemptNo::new(2), fixture.now);
     let until = fired_at.after(secs(60));
-    let delivery =
-        |stored_as| InFlight { fire_id, namespace: shop(), attempt, fired_at, until, stored_as };
+    let delivery = |stored_as| {
+        let (task_id, namespace) = (fire_id.task, shop());
+        InFlight { fire_id, task_id, namespace, attempt, fired_at, until, stored_as }
+    };
     let claimed = StoredAs::Claimed { task_continues: false, key_reused: false };
     fixture.crash();
     fixture.owner.inherit(vec![delivery(StoredAs::Filed), delivery(claimed), delivery(claimed)]);

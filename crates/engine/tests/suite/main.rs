@@ -17,6 +17,7 @@ mod lanes;
 mod lease;
 mod lifecycle;
 mod recall;
+mod redrive;
 mod series;
 mod series_scenarios;
 mod shares;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use punctual_test_support::{TestBroker, WebhookReceiver, eventually, task};
+use punctual_test_support::{TestBroker, WebhookReceiver, eventually, pause, task};
 use serde_json::{Value, json};
 
 use crate::requests::{get, post};
@@ -110,4 +111,77 @@ fn dead_letters_of_all_partitions_are_listed_and_redriven_after_a_restart() {
     let all = json!({"all": true}).to_string();
     let (_, redriven) = broker.call("POST", "/v1/shop/dead/redrive", &[], all);
     assert_eq!(redriven["redriven"], count, "{redriven}");
+}
+
+/// Waits for the only dead letter.
+fn dead_letter(broker: &TestBroker) -> Value {
+    eventually(|| {
+        let (_, page) = get(broker, "/dead");
+        let letters = page["dead"].as_array().unwrap();
+        assert!(letters.len() < 2, "{page}");
+        letters.first().cloned()
+    })
+}
+
+#[test]
+fn a_dead_letter_past_its_expires_after_is_redriven_and_received() {
+    let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
+    let gone = format!("{}/410", receiver.url);
+    broker.put("late", task(r#""in": "0s", "expires_after": "2s""#, &gone));
+    receiver.next();
+    let letter = dead_letter(&broker);
+    pause(Duration::from_millis(2100));
+    let (_, answer) = post(&broker, "/dead/redrive", &json!({"all": true}));
+    assert_eq!(answer["redriven"], 1, "{answer}");
+    let received = receiver.next();
+    assert_eq!(received.header("webhook-id"), letter["fire_id"].as_str().unwrap());
+    assert_eq!(received.header("punctual-attempt"), "2");
+    let again =
+        eventually(|| Some(dead_letter(&broker)).filter(|it| it["attempts"][1].is_object()));
+    assert_eq!(
+        (&again["reason"], &again["attempts"][1]["attempt"]),
+        (&json!("refused"), &json!(2))
+    );
+}
+
+#[test]
+fn a_redriven_fire_of_a_series_has_the_same_id_and_one_history() {
+    let receiver = WebhookReceiver::start();
+    for when in [r#""every": "100ms", "count": 1"#, r#""cron": "* * * * * *", "count": 1"#] {
+        let broker = TestBroker::start(&[]);
+        let (_, task) = broker.put("series", task(when, &format!("{}/410", receiver.url)));
+        let fires = format!("/tasks/{}/fires", task["id"].as_str().unwrap());
+        let first = receiver.next();
+        let lag_count = || {
+            let (_, page) = broker.call("GET", "/metrics", &[], "");
+            let lines = page.as_str().unwrap().lines().filter(|line| !line.starts_with('#'));
+            let counts = lines.filter(|line| line.starts_with("punctual_lag_seconds_count"));
+            counts.map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let letter = dead_letter(&broker);
+        let lags = lag_count();
+        assert!(!lags.is_empty());
+        for attempt in 2..4 {
+            let (_, answer) = post(&broker, "/dead/redrive", &json!({"all": true}));
+            assert_eq!(answer["redriven"], 1, "{answer}");
+            let received = receiver.next();
+            for name in ["webhook-id", "punctual-key", "punctual-fire-at", "punctual-occasion"] {
+                assert_eq!(received.header(name), first.header(name), "{name}");
+            }
+            assert_eq!(received.header("punctual-attempt"), attempt.to_string());
+            let again = eventually(|| {
+                Some(dead_letter(&broker)).filter(|it| it["attempts"][attempt - 1].is_object())
+            });
+            assert_eq!(again["fire_id"], letter["fire_id"]);
+            assert_eq!(
+                (&again["task"]["id"], &again["task"]["key"]),
+                (&task["id"], &json!("series"))
+            );
+            let (_, history) = get(&broker, &fires);
+            assert_eq!(history["fires"].as_array().unwrap().len(), 1, "{history}");
+            let attempts = history["fires"][0]["attempts"].as_array().unwrap();
+            assert_eq!(attempts.len(), attempt, "{history}");
+        }
+        assert_eq!(lag_count(), lags, "a redrive is late on purpose");
+    }
 }

@@ -5,8 +5,10 @@
 mod access;
 mod config;
 mod connections;
+mod file_modes;
 mod metrics;
 mod process;
+mod store_check;
 mod targets;
 mod tls;
 mod unauthenticated;

@@ -9,8 +9,8 @@ use std::fmt::Display;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
-    Backoff, FireEnd, FireRecord, Guarantee, NewTask, Payload, RetryPolicy, Target, Task, TaskId,
-    TaskState, Timestamp, format_duration,
+    Backoff, DeadLetter, FireEnd, FireRecord, Guarantee, NewTask, Origin, Payload, RetryPolicy,
+    Target, Task, TaskId, TaskState, Timestamp, format_duration,
 };
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
@@ -45,7 +45,10 @@ pub(crate) struct TaskAnswer<'a> {
     /// Counts the changes that callers made to the task; also the `ETag`.
     version: u64,
     /// Attempts of the current fire so far, one in flight included.
-    attempt: usize,
+    attempt: u32,
+    /// Present if the current fire is a dead letter that was redriven.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    redriven: Option<RedrivenFire>,
     /// When the task was created.
     #[serde(serialize_with = "text")]
     #[schema(value_type = InstantText)]
@@ -53,6 +56,16 @@ pub(crate) struct TaskAnswer<'a> {
     #[serde(flatten)]
     #[schema(value_type = TaskFields)]
     sent: TaskBody<'a>,
+}
+
+/// A fire that is a dead letter scheduled again.
+#[derive(Debug, Serialize, ToSchema)]
+struct RedrivenFire {
+    /// The fire id, the same as before. It begins with the id of the task that the fire belongs to,
+    /// which is another one if that task had continued.
+    fire_id: String,
+    /// When the fire was redriven, in RFC 3339. `expires_after` counts from then.
+    at: String,
 }
 
 impl<'a> TaskAnswer<'a> {
@@ -63,7 +76,11 @@ impl<'a> TaskAnswer<'a> {
 
     /// The task, shown in another state.
     pub(crate) fn in_state(task: &'a Task, state: TaskState) -> Self {
-        let firing = usize::from(state == TaskState::Firing);
+        let firing = u32::from(state == TaskState::Firing);
+        let redriven = task.redrive.as_ref().map(|redrive| RedrivenFire {
+            fire_id: task.fire().id.to_string(),
+            at: redrive.at.to_string(),
+        });
         Self {
             id: task.id,
             namespace: task.definition.namespace.as_str(),
@@ -71,10 +88,22 @@ impl<'a> TaskAnswer<'a> {
             fire_at: task.fire_at,
             nominal_at: (task.nominal_at != task.fire_at).then(|| task.nominal_at.to_string()),
             version: task.version.get(),
-            attempt: task.attempts.len() + firing,
+            attempt: task.attempt_next().get() - 1 + firing,
+            redriven,
             created_at: task.created_at,
             sent: TaskBody::of(&task.definition),
         }
+    }
+
+    /// The task in a dead letter: with the id and the key of the task that the fire belongs to.
+    pub(crate) fn of_dead_letter(letter: &'a DeadLetter) -> Self {
+        let task = &letter.task;
+        let mut answer = Self::in_state(task, TaskState::Dead);
+        if let Some(Origin { fire_id, key }) = task.origin() {
+            answer.id = fire_id.task;
+            answer.sent.key = key.as_ref().map(|key| key.as_str().to_owned());
+        }
+        answer
     }
 }
 
@@ -107,7 +136,7 @@ pub(crate) struct EndedTask<'a> {
     #[schema(value_type = InstantText)]
     ended_at: String,
     /// Attempts of the last fire.
-    attempt: usize,
+    attempt: u32,
 }
 
 impl<'a> EndedTask<'a> {
@@ -120,6 +149,7 @@ impl<'a> EndedTask<'a> {
             // The last fires of the series were skipped.
             FireEnd::Skipped(_) => TaskState::Done,
         };
+        let first = record.first_attempt();
         Self {
             id: record.fire_id.task.to_string(),
             namespace: record.namespace.as_str(),
@@ -127,9 +157,9 @@ impl<'a> EndedTask<'a> {
             state: state_name(state),
             end: end_name(record.end),
             fire_at: record.fire_id.nominal_at.to_string(),
-            fired_at: record.attempts.first().map(|attempt| attempt.fired_at.to_string()),
+            fired_at: first.map(|first| first.fired_at.to_string()),
             ended_at: record.ended_at.to_string(),
-            attempt: record.attempts.len(),
+            attempt: record.attempts.last().map_or(0, |last| last.number.get()),
         }
     }
 }

@@ -2,13 +2,16 @@
 //! it.
 //!
 //! Damage that prevents opening is an error; all other problems are collected in a [`CheckReport`].
+//! What can be read one by one must also be listed: `listing`.
+
+mod listing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{PartitionId, Task, TaskId};
+use punctual_core::{FireId, PartitionId, Task, TaskId, TaskState};
 use punctual_store::Position;
 use punctual_store::codec::{read_letter, read_record, read_summary};
 
@@ -16,6 +19,7 @@ use crate::catalog::Catalog;
 use crate::fault::{ReadContext, StorageFault};
 use crate::journal::{self, ReplayError};
 use crate::key::EntryKey;
+use crate::open::check::listing::{CountsByNamespace, RECORDS_PER_SAMPLE, fire_of};
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::restore;
 use crate::options::EmbeddedOptions;
@@ -23,6 +27,7 @@ use crate::read::fetch::{FetchPart, LiveTask};
 use crate::read::list::end_of;
 use crate::read::load::Postponed;
 use crate::run::{RunFiles, SortedRun};
+use crate::state::history::HistoryRun;
 use crate::state::order::ListedKind;
 use crate::store_core::StoreCore;
 
@@ -36,6 +41,8 @@ pub struct CheckReport {
     pub scheduled: u64,
     /// Paused tasks.
     pub paused: u64,
+    /// Watches that have fired and wait to be touched.
+    pub silent_watches: u64,
     /// Names.
     pub names: u64,
     /// Dead letters.
@@ -68,10 +75,43 @@ pub fn check(dir: &Path) -> Result<CheckReport, EmbeddedOpenError> {
     let mut report = CheckReport { replayed: opened.replayed, ..CheckReport::default() };
     core.check_runs(&mut report)?;
     core.check_names(&mut report)?;
+    let mut live = CountsByNamespace::new();
     for partition in core.options.partitions.iter() {
-        core.check_partition_of(partition, &mut report)?;
+        core.check_partition_of(partition, &mut live, &mut report)?;
     }
+    core.compare_counts(&mut live, &mut report)?;
+    core.check_lists(&live, &mut report)?;
     Ok(report)
+}
+
+/// The live tasks by state, and the dead letters, of one partition and namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct LiveCounts {
+    scheduled: i64,
+    paused: i64,
+    /// Watches that have fired: done or dead.
+    done: i64,
+    dead: i64,
+    dead_letters: i64,
+}
+
+impl LiveCounts {
+    const fn add(&mut self, state: TaskState) {
+        match state {
+            TaskState::Paused => self.paused += 1,
+            TaskState::Done => self.done += 1,
+            TaskState::Dead => self.dead += 1,
+            TaskState::Scheduled | TaskState::Firing | TaskState::Cancelled => self.scheduled += 1,
+        }
+    }
+
+    const fn silent_watches(self) -> i64 {
+        self.done + self.dead
+    }
+
+    const fn tasks(self) -> i64 {
+        self.scheduled + self.paused + self.silent_watches()
+    }
 }
 
 impl CheckReport {
@@ -85,10 +125,9 @@ impl CheckReport {
 impl StoreCore {
     /// Verifies every block of every run: checksums, order, and that each body can be decoded.
     fn check_runs(&self, report: &mut CheckReport) -> Result<(), StorageFault> {
-        let (tasks, history): (Vec<Arc<SortedRun>>, Vec<Arc<SortedRun>>) = {
+        let (tasks, history): (Vec<Arc<SortedRun>>, Vec<HistoryRun>) = {
             let state = self.state()?;
-            let history = state.history.runs.iter().map(|history| Arc::clone(&history.run));
-            (state.timeline.runs().cloned().collect(), history.collect())
+            (state.timeline.runs().cloned().collect(), state.history.runs.clone())
         };
         for run in &tasks {
             report.runs += 1;
@@ -98,16 +137,26 @@ impl StoreCore {
             });
             report.note(outcome);
         }
-        for run in &history {
+        let mut samples = self.sampled_in_memory()?;
+        for history in &history {
+            let run = &history.run;
             report.runs += 1;
             report.run_bytes += run.file_bytes;
             report.records += u64::from(run.count());
+            let (mut records, mut sampled) = (0, Vec::<FireId>::new());
             let outcome = self.check_run(run, |_, body| {
-                read_record(body, &self.interner).reading("record of a fire").map(|_| ())
+                read_record(body, &self.interner).reading("record of a fire")?;
+                if records % RECORDS_PER_SAMPLE == 0 {
+                    sampled.push(fire_of(body)?);
+                }
+                records += 1;
+                Ok(())
             });
             report.note(outcome);
+            sampled.retain(|fire_id| !history.is_swept(fire_id.task.partition()));
+            samples.extend(sampled);
         }
-        Ok(())
+        self.check_samples(&samples, report)
     }
 
     fn check_run(
@@ -170,13 +219,13 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Counts the live tasks of a partition and compares them with the stored counts.
+    /// Counts the live tasks and the dead letters of a partition, one by one.
     fn check_partition_of(
         &self,
         partition: PartitionId,
+        live: &mut CountsByNamespace,
         report: &mut CheckReport,
     ) -> Result<(), StorageFault> {
-        let mut live: BTreeMap<String, (i64, i64, i64)> = BTreeMap::new();
         let mut after = EntryKey::after(partition, Position::START);
         let end = end_of(partition, punctual_core::Timestamp::MAX);
         let mut loading = None;
@@ -185,8 +234,7 @@ impl StoreCore {
                 self.load_range(&mut loading, (after, end), CHECK_CHUNK, Postponed::Skip)?;
             for entry in &loaded.live {
                 let task = self.task(entry.key, &entry.body, entry.moved)?;
-                let namespace = task.definition.namespace.as_str().to_owned();
-                live.entry(namespace).or_default().0 += 1;
+                counts_of(live, &task).add(task.state);
             }
             if loaded.complete {
                 break;
@@ -200,14 +248,12 @@ impl StoreCore {
         for found in self.fetch(partition, &ids, FetchPart::Bodies)?.into_iter().flatten() {
             if let LiveTask::Scheduled { key, body, .. } = found {
                 let task = self.task(key, &body, None)?;
-                let namespace = task.definition.namespace.as_str().to_owned();
-                live.entry(namespace).or_default().0 += 1;
+                counts_of(live, &task).add(task.state);
             }
         }
         let paused = self.all_paused(partition)?;
         for task in &paused {
-            let namespace = task.definition.namespace.as_str().to_owned();
-            live.entry(namespace).or_default().1 += 1;
+            counts_of(live, task).add(task.state);
         }
         let paused = paused.iter().map(|task| EntryKey::new(task.fire_at, task.id)).collect();
         let postponed =
@@ -216,10 +262,9 @@ impl StoreCore {
         self.check_order(ListedKind::Paused, partition, paused, report)?;
         for (_, letter) in self.all_letters(partition)? {
             let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
-            let namespace = letter.task.definition.namespace.as_str().to_owned();
-            live.entry(namespace).or_default().2 += 1;
+            counts_of(live, &letter.task).dead_letters += 1;
         }
-        self.compare_counts(partition, live, report)
+        Ok(())
     }
 
     fn all_paused(&self, partition: PartitionId) -> Result<Vec<Task>, StorageFault> {
@@ -262,30 +307,47 @@ impl StoreCore {
         Ok(())
     }
 
+    /// Compares what was found with the stored counts. These also count tasks that have ended as
+    /// done or dead, so only a lower number of them is a problem.
     fn compare_counts(
         &self,
-        partition: PartitionId,
-        mut live: BTreeMap<String, (i64, i64, i64)>,
+        live: &mut CountsByNamespace,
         report: &mut CheckReport,
     ) -> Result<(), StorageFault> {
         let state = self.state()?;
-        let counts = &state.partition(partition).counts;
-        for namespace in counts.keys() {
-            live.entry(namespace.clone()).or_default();
+        for partition in self.options.partitions.iter() {
+            for namespace in state.partition(partition).counts.keys() {
+                live.entry((partition, namespace.clone())).or_default();
+            }
         }
-        for (namespace, found) in live {
-            report.scheduled += u64::try_from(found.0).unwrap_or(0);
-            report.paused += u64::try_from(found.1).unwrap_or(0);
-            report.dead_letters += u64::try_from(found.2).unwrap_or(0);
-            let kept = counts.get(&namespace).map(|tally| tally.counts).unwrap_or_default();
-            let kept = (kept.scheduled, kept.paused, kept.dead_letters);
-            if kept != found {
+        for ((partition, namespace), found) in live {
+            report.scheduled += u64::try_from(found.scheduled).unwrap_or(0);
+            report.paused += u64::try_from(found.paused).unwrap_or(0);
+            report.silent_watches += u64::try_from(found.silent_watches()).unwrap_or(0);
+            report.dead_letters += u64::try_from(found.dead_letters).unwrap_or(0);
+            let tally = state.partition(*partition).counts.get(namespace);
+            let kept = tally.map(|tally| tally.counts).unwrap_or_default();
+            let expected = (kept.scheduled, kept.paused, kept.dead_letters);
+            let counted = (found.scheduled, found.paused, found.dead_letters);
+            if expected != counted {
                 report.problems.push(format!(
                     "{partition}, namespace {namespace}: stored counts of scheduled tasks, paused \
-                     tasks and dead letters are {kept:?}, but {found:?} were found"
+                     tasks and dead letters are {expected:?}, but {counted:?} were found"
+                ));
+            }
+            if kept.done < found.done || kept.dead < found.dead {
+                let (kept, found) = ((kept.done, kept.dead), (found.done, found.dead));
+                report.problems.push(format!(
+                    "{partition}, namespace {namespace}: stored counts of done and dead tasks are \
+                     {kept:?}, but {found:?} watches in these states were found"
                 ));
             }
         }
         Ok(())
     }
+}
+
+fn counts_of<'a>(live: &'a mut CountsByNamespace, task: &Task) -> &'a mut LiveCounts {
+    let namespace = task.definition.namespace.as_str().to_owned();
+    live.entry((task.id.partition(), namespace)).or_default()
 }

@@ -12,11 +12,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::fault::StorageFault;
 use crate::journal::{JournalError, StoreId};
+use crate::open::modes::{TightenedModes, create_private_dir, tighten};
 use crate::options::EmbeddedOptions;
 
 /// The format that this version reads and writes. Format 1 had no order of postponed and paused
 /// tasks in the catalog.
 const FORMAT_VERSION: u32 = 2;
+/// What belongs to a store in its directory.
+const ENTRIES: [&str; 5] = ["FORMAT", "LOCK", "journal", "runs", "catalog"];
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +84,7 @@ pub(crate) struct Directory {
     /// The length of a near slice when the store was created. Runs are found by it, so it never
     /// changes.
     pub(crate) slice_millis: u64,
+    pub(crate) tightened: TightenedModes,
     _lock: File,
 }
 
@@ -89,6 +93,7 @@ impl Directory {
     pub(crate) fn take(path: &Path, options: &EmbeddedOptions) -> Result<Self, EmbeddedOpenError> {
         make(path)?;
         let lock = lock(path)?;
+        let tightened = tighten(path, &ENTRIES);
         let format = path.join("FORMAT");
         if !format.exists() {
             check_empty(path)?;
@@ -96,7 +101,7 @@ impl Directory {
             write_new(path, &format, text.as_bytes())
                 .map_err(|e| StorageFault::io("write", &format, e))?;
         }
-        let directory = Self::read(path, lock)?;
+        let directory = Self { tightened, ..Self::read(path, lock)? };
         let (found, asked) = (directory.partitions.count(), options.partitions.count());
         if found != asked {
             let dir = path.to_owned();
@@ -148,6 +153,7 @@ impl Directory {
             store: StoreId(store),
             partitions,
             slice_millis,
+            tightened: TightenedModes::default(),
             _lock: lock,
         })
     }
@@ -182,7 +188,7 @@ fn format_text(id: [u8; 16], partitions: Partitions, slice_millis: u64) -> Strin
 }
 
 fn make(path: &Path) -> Result<(), EmbeddedOpenError> {
-    fs::create_dir_all(path).map_err(|source| StorageFault::io("create", path, source))?;
+    create_private_dir(path).map_err(|source| StorageFault::io("create", path, source))?;
     Ok(())
 }
 

@@ -42,6 +42,13 @@ pub(crate) struct HistoryRun {
     changed: bool,
 }
 
+impl HistoryRun {
+    /// Whether the records of a partition in this run are deleted.
+    pub(crate) fn is_swept(&self, partition: PartitionId) -> bool {
+        self.swept.contains(&partition)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct HistoryState {
     pub(crate) buffer: HistoryBuffer,
@@ -131,7 +138,7 @@ impl HistoryState {
             found.extend(buffer.of_task(id));
         }
         let runs = self.runs.iter().rev().filter(|history| {
-            !history.swept.contains(&id.partition()) && history.run.may_have_history_of(id)
+            !history.is_swept(id.partition()) && history.run.may_have_history_of(id)
         });
         (found, runs.map(|history| Arc::clone(&history.run)).collect())
     }
@@ -194,7 +201,7 @@ impl HistoryState {
         let kept: Vec<&Arc<SortedRun>> = self
             .runs
             .iter()
-            .filter(|history| !history.swept.contains(&partition))
+            .filter(|history| !history.is_swept(partition))
             .map(|history| &history.run)
             .collect();
         let earlier = |id: TaskId| kept.iter().any(|run| run.may_have_history_of(id));

@@ -94,7 +94,7 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Cha
         Change::Settle { record, next, was } => {
             let overlapping = *was == TaskState::Firing;
             let continues =
-                overlapping || refile_or_end(commit, known, record.fire_id.task, next.as_ref());
+                overlapping || refile_or_end(commit, known, record.task_id(), next.as_ref());
             commit.record(record, !continues);
         }
         Change::Dead { letter, next, was } => {

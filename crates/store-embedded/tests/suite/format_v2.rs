@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, Due, Epoch, FireEnd, FireRecord, Namespace, NewTask,
-    Outcome, PartitionId, Partitions, Payload, Queue, Reason, Schedule, Seat, Sequence, Target,
-    Task, TaskId, TaskKey, TaskState, Timestamp, Version,
+    AttemptNo, AttemptRecord, DeadLetter, DeadReason, Due, Epoch, FireEnd, FireRecord, Namespace,
+    NewTask, Outcome, PartitionId, Partitions, Payload, Queue, Reason, Schedule, Seat, Sequence,
+    Target, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
 };
 use punctual_store::conformance::run;
 use punctual_store::{
@@ -101,6 +101,7 @@ fn change(task: &mut Task, number: u64) -> Option<Change> {
         }
         3 => {
             let attempts = vec![AttemptRecord {
+                number: AttemptNo::FIRST,
                 fired_at: NOW,
                 ended_at: at(1),
                 outcome: Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None },

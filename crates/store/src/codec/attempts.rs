@@ -1,6 +1,8 @@
 //! Attempts: when each was made, and its outcome.
+//!
+//! Their numbers have no gaps. They begin at 1 unless the first number is written apart.
 
-use punctual_core::{AttemptRecord, Outcome, Reason};
+use punctual_core::{AttemptNo, AttemptRecord, Outcome, Reason};
 
 use super::bytes::{Reader, put_bytes, put_duration, put_timestamp, put_varint, read_count};
 use super::{CodecError, Decoded, PREALLOCATED_MAX};
@@ -17,14 +19,39 @@ pub(super) fn put_attempts(out: &mut Vec<u8>, attempts: &[AttemptRecord]) {
 pub(super) fn read_attempts(reader: &mut Reader<'_>) -> Decoded<Vec<AttemptRecord>> {
     let count = read_count(reader)?;
     let mut attempts = Vec::with_capacity(count.min(PREALLOCATED_MAX));
+    let mut number = AttemptNo::FIRST;
     for _ in 0..count {
         attempts.push(AttemptRecord {
+            number,
             fired_at: reader.timestamp()?,
             ended_at: reader.timestamp()?,
             outcome: read_outcome(reader)?,
         });
+        number = number.next();
     }
     Ok(attempts)
+}
+
+/// Returns the number of the first attempt; 1 without attempts.
+pub(super) fn first_number(attempts: &[AttemptRecord]) -> AttemptNo {
+    attempts.first().map_or(AttemptNo::FIRST, |first| first.number)
+}
+
+pub(super) fn put_first_number(out: &mut Vec<u8>, attempts: &[AttemptRecord]) {
+    put_varint(out, u64::from(first_number(attempts).get()));
+}
+
+/// Reads the number of the first attempt, and numbers attempts that were read before from it.
+pub(super) fn read_first_number(
+    reader: &mut Reader<'_>,
+    attempts: &mut [AttemptRecord],
+) -> Decoded<()> {
+    let mut number = AttemptNo::new(reader.small("number of an attempt")?);
+    for attempt in attempts {
+        attempt.number = number;
+        number = number.next();
+    }
+    Ok(())
 }
 
 /// Writes the outcome of an attempt.

@@ -1,17 +1,23 @@
 //! Records of ended fires, and dead letters.
 
 use punctual_core::{
-    DeadLetter, DeadReason, FireEnd, FireId, FireRecord, SkipReason, Skipped, TaskKey, Timestamp,
+    AttemptNo, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, SkipReason, Skipped, TaskId,
+    TaskKey, Timestamp,
 };
 
-use super::attempts::{put_attempts, read_attempts};
-use super::bytes::{Reader, put_bytes, put_fire_id, put_timestamp, put_varint};
+use super::attempts::{
+    first_number, put_attempts, put_first_number, read_attempts, read_first_number,
+};
+use super::bytes::{Reader, put_bytes, put_fire_id, put_task_id, put_timestamp, put_varint};
 use super::names::{Interner, read_key};
 use super::task::{put_task, read_task};
 use super::{CodecError, Decoded, FORMAT};
 
 /// The format of records with a time at which the fire was due, and with skipped fires.
 const FORMAT_RECORD: u8 = 2;
+/// The same with the task under which the fire was redriven, or that of the fire itself, after the
+/// fire, and with the number of the first attempt.
+const FORMAT_REDRIVEN: u8 = 3;
 
 /// Writes the record of a fire.
 pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
@@ -20,14 +26,27 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
         _ => None,
     };
     let plain = skipped.is_none() && record.due_at == record.fire_id.nominal_at;
-    out.push(if plain { FORMAT } else { FORMAT_RECORD });
+    let redriven =
+        record.redriven_as.is_some() || first_number(&record.attempts) != AttemptNo::FIRST;
+    let plain = plain && !redriven;
+    out.push(match (redriven, plain) {
+        (true, _) => FORMAT_REDRIVEN,
+        (false, true) => FORMAT,
+        (false, false) => FORMAT_RECORD,
+    });
     put_fire_id(out, record.fire_id);
+    if redriven {
+        put_task_id(out, record.task_id());
+    }
     put_timestamp(out, record.ended_at);
     out.push(end_code(record.end));
     put_bytes(out, record.namespace.as_str().as_bytes());
     let key = record.key.as_ref().map_or("", TaskKey::as_str);
     put_bytes(out, key.as_bytes());
     put_attempts(out, &record.attempts);
+    if redriven {
+        put_first_number(out, &record.attempts);
+    }
     if !plain {
         put_timestamp(out, record.due_at);
     }
@@ -41,36 +60,57 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
 /// Reads the fire and the end time of a record, and nothing further.
 pub fn read_record_id(bytes: &[u8]) -> Decoded<(FireId, Timestamp)> {
     let mut reader = Reader::new(bytes);
-    read_record_format(&mut reader)?;
-    Ok((reader.fire_id()?, reader.timestamp()?))
+    let front = read_front(&mut reader)?;
+    Ok((front.fire_id, reader.timestamp()?))
 }
 
-/// Reads the format. Returns whether the record has the time at which the fire was due.
-fn read_record_format(reader: &mut Reader<'_>) -> Decoded<bool> {
-    match reader.byte()? {
-        FORMAT => Ok(false),
-        FORMAT_RECORD => Ok(true),
-        other => Err(CodecError::Format(other)),
-    }
+/// The beginning of a record.
+struct RecordFront {
+    format: u8,
+    fire_id: FireId,
+    /// The task that the fire was a part of when it ended.
+    task_id: TaskId,
 }
 
-/// Reads the fire, the namespace and the key of a record, and nothing further.
-pub fn read_record_name(bytes: &[u8]) -> Decoded<(FireId, &str, Option<&str>)> {
-    let mut reader = Reader::new(bytes);
-    read_record_format(&mut reader)?;
+fn read_front(reader: &mut Reader<'_>) -> Decoded<RecordFront> {
+    let format = match reader.byte()? {
+        format @ (FORMAT | FORMAT_RECORD | FORMAT_REDRIVEN) => format,
+        other => return Err(CodecError::Format(other)),
+    };
     let fire_id = reader.fire_id()?;
+    let task_id = if format == FORMAT_REDRIVEN { reader.task_id()? } else { fire_id.task };
+    Ok(RecordFront { format, fire_id, task_id })
+}
+
+/// The part of a record that names its fire, its task and the task's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordName<'a> {
+    /// The fire that ended.
+    pub fire_id: FireId,
+    /// The task that ended, if one did: see [`FireRecord::task_id`].
+    pub task_id: TaskId,
+    /// The namespace of the task.
+    pub namespace: &'a str,
+    /// The key of the task that the fire belongs to.
+    pub key: Option<&'a str>,
+}
+
+/// Reads the names of a record, and nothing further.
+pub fn read_record_name(bytes: &[u8]) -> Decoded<RecordName<'_>> {
+    let mut reader = Reader::new(bytes);
+    let RecordFront { fire_id, task_id, .. } = read_front(&mut reader)?;
     reader.timestamp()?;
     reader.byte()?;
     let namespace = reader.text()?;
-    let key = reader.text()?;
-    Ok((fire_id, namespace, (!key.is_empty()).then_some(key)))
+    let key = Some(reader.text()?).filter(|key| !key.is_empty());
+    Ok(RecordName { fire_id, task_id, namespace, key })
 }
 
 /// Reads the record of a fire.
 pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
     let mut reader = Reader::new(bytes);
-    let has_due_at = read_record_format(&mut reader)?;
-    let fire_id = reader.fire_id()?;
+    let RecordFront { format, fire_id, task_id } = read_front(&mut reader)?;
+    let has_due_at = format != FORMAT;
     let ended_at = reader.timestamp()?;
     let end = reader.byte()?;
     let namespace = interner.namespace(reader.text()?)?;
@@ -78,7 +118,10 @@ pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
         "" => None,
         text => Some(read_key(text)?),
     };
-    let attempts = read_attempts(&mut reader)?;
+    let mut attempts = read_attempts(&mut reader)?;
+    if format == FORMAT_REDRIVEN {
+        read_first_number(&mut reader, &mut attempts)?;
+    }
     let due_at = if has_due_at { reader.timestamp()? } else { fire_id.nominal_at };
     let end = match end {
         END_SKIPPED if has_due_at => FireEnd::Skipped(Skipped {
@@ -89,7 +132,8 @@ pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
         end => end_of(end)?,
     };
     reader.end()?;
-    Ok(FireRecord { fire_id, namespace, key, ended_at, end, attempts, due_at })
+    let redriven_as = (task_id != fire_id.task).then_some(task_id);
+    Ok(FireRecord { fire_id, redriven_as, namespace, key, ended_at, end, attempts, due_at })
 }
 
 /// Writes a dead letter.

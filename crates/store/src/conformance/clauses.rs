@@ -9,6 +9,7 @@ pub mod lists;
 pub mod membership;
 pub mod order;
 pub mod ownership;
+pub mod redrive;
 pub mod retention;
 pub mod settlement;
 pub mod values;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptRecord, Backoff, BrokerId, DeadLetter, DeadReason, Due, Epoch, FireEnd, FireRecord,
-    Guarantee, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Outcome, PartitionId,
-    Payload, Queue, Reason, RetryPolicy, Schedule, Sequence, Target, Task, TaskId, TaskKey,
-    TaskState, Timestamp, Version,
+    AttemptNo, AttemptRecord, Backoff, BrokerId, DeadLetter, DeadReason, Due, Epoch, FireEnd,
+    FireRecord, Guarantee, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Outcome,
+    PartitionId, Payload, Queue, Reason, RetryPolicy, Schedule, Sequence, Target, Task, TaskId,
+    TaskKey, TaskState, Timestamp, Version,
 };
 
 use crate::change::Change;
@@ -207,6 +207,7 @@ pub fn attempts() -> Vec<AttemptRecord> {
     (0..)
         .zip(outcomes)
         .map(|(second, outcome)| AttemptRecord {
+            number: AttemptNo::new(u32::try_from(second + 1).expect("a few")),
             fired_at: at(second),
             ended_at: at(second + 1),
             outcome,
@@ -267,7 +268,8 @@ pub fn due_at(task: &Task, fire_at: Timestamp) -> Task {
 /// Returns the task before its next fire.
 #[must_use]
 pub fn next_fire(task: &Task, nominal_at: Timestamp) -> Task {
-    Task { fire_at: nominal_at, nominal_at, attempts: Vec::new(), ..task.clone() }
+    let (attempts, redrive) = (Vec::new(), None);
+    Task { fire_at: nominal_at, nominal_at, attempts, redrive, ..task.clone() }
 }
 
 /// Returns the task in another state, with the next version.

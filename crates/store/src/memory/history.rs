@@ -111,6 +111,7 @@ mod tests {
         let task = TaskId::new(ended_at, partition, epoch, Sequence::FIRST);
         FireRecord {
             fire_id: FireId { task, nominal_at: ended_at },
+            redriven_as: None,
             namespace: Namespace::new("shop").unwrap(),
             key: None,
             ended_at,

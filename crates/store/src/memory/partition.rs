@@ -42,7 +42,7 @@ impl MemoryPartition {
             Change::Postpone { id, fire_at, version } => self.postpone(id, fire_at, version),
             Change::Settle { record, next, was } => {
                 if was != TaskState::Firing {
-                    self.replace(record.fire_id.task, next);
+                    self.replace(record.task_id(), next);
                 }
                 return Some(record);
             }

@@ -1,6 +1,6 @@
 //! The attempts of a fire in the file, and their conversion from and to `core`.
 
-use punctual_core::{AttemptRecord, Outcome, Reason};
+use punctual_core::{AttemptNo, AttemptRecord, Outcome, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::values::{DurationText, TimeText};
@@ -8,6 +8,9 @@ use super::values::{DurationText, TimeText};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExportedAttempt {
+    /// Only of the first attempt, if that is not number 1. The others are numbered on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    number: Option<u32>,
     fired_at: TimeText,
     ended_at: TimeText,
     outcome: ExportedOutcome,
@@ -29,7 +32,8 @@ enum ExportedOutcome {
 }
 
 pub(crate) fn export_attempts(attempts: &[AttemptRecord]) -> Vec<ExportedAttempt> {
-    let form = |attempt: &AttemptRecord| ExportedAttempt {
+    let form = |(index, attempt): (usize, &AttemptRecord)| ExportedAttempt {
+        number: (index == 0 && attempt.number != AttemptNo::FIRST).then(|| attempt.number.get()),
         fired_at: TimeText(attempt.fired_at),
         ended_at: TimeText(attempt.ended_at),
         outcome: match &attempt.outcome {
@@ -44,11 +48,13 @@ pub(crate) fn export_attempts(attempts: &[AttemptRecord]) -> Vec<ExportedAttempt
             Outcome::Expired => ExportedOutcome::Expired,
         },
     };
-    attempts.iter().map(form).collect()
+    attempts.iter().enumerate().map(form).collect()
 }
 
 pub(crate) fn read_attempts(forms: Vec<ExportedAttempt>) -> Vec<AttemptRecord> {
-    let attempt = |exported: ExportedAttempt| AttemptRecord {
+    let first = forms.first().and_then(|first| first.number).unwrap_or(1);
+    let attempt = |(number, exported): (u32, ExportedAttempt)| AttemptRecord {
+        number: AttemptNo::new(number),
         fired_at: exported.fired_at.0,
         ended_at: exported.ended_at.0,
         outcome: match exported.outcome {
@@ -63,5 +69,5 @@ pub(crate) fn read_attempts(forms: Vec<ExportedAttempt>) -> Vec<AttemptRecord> {
             ExportedOutcome::Expired => Outcome::Expired,
         },
     };
-    forms.into_iter().map(attempt).collect()
+    (first..).zip(forms).map(attempt).collect()
 }

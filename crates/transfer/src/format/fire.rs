@@ -22,6 +22,8 @@ pub(crate) struct ExportedDeadLetter {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExportedFire {
     fire_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    redriven_as: Option<String>,
     namespace: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
@@ -60,6 +62,7 @@ pub(crate) fn read_dead_letter(exported: ExportedDeadLetter) -> anyhow::Result<D
 pub(crate) fn export_fire(record: &FireRecord) -> ExportedFire {
     ExportedFire {
         fire_id: record.fire_id.to_string(),
+        redriven_as: record.redriven_as.map(|id| id.to_string()),
         namespace: record.namespace.as_str().to_owned(),
         key: record.key.as_ref().map(|key| key.as_str().to_owned()),
         due_at: TimeText(record.due_at),
@@ -78,7 +81,9 @@ pub(crate) fn export_fire(record: &FireRecord) -> ExportedFire {
 }
 
 pub(crate) fn read_fire(exported: ExportedFire) -> anyhow::Result<FireRecord> {
+    let redriven_as = exported.redriven_as.map(|text| text.parse()).transpose();
     Ok(FireRecord {
+        redriven_as: redriven_as.map_err(|error| anyhow!("redriven_as: {error}"))?,
         fire_id: exported.fire_id.parse().map_err(|error| anyhow!("fire_id: {error}"))?,
         namespace: Namespace::from_stored(&exported.namespace)?,
         key: exported.key.as_deref().map(TaskKey::new).transpose()?,

@@ -10,8 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    Backoff, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, OverlappingFire, Payload,
-    Queue, RetryPolicy, Target, Task, TaskKey, Version,
+    Backoff, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Origin, OverlappingFire,
+    Payload, Queue, Redrive, RetryPolicy, Target, Task, TaskKey, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,8 @@ pub(crate) struct ExportedTask {
     armed_at: Option<TimeText>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     overlapping: Vec<ExportedOverlap>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    redrive: Option<ExportedRedrive>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -94,6 +96,19 @@ struct ExportedOverlap {
     fire_at: TimeText,
     occasion: OccasionName,
     attempts: Vec<ExportedAttempt>,
+}
+
+/// The last redrive of the current fire.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportedRedrive {
+    at: TimeText,
+    attempts_before: u32,
+    /// The fire, if it belongs to another task, and the key of that task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fire_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
 }
 
 pub(crate) fn export_task(task: &Task) -> ExportedTask {
@@ -149,7 +164,29 @@ pub(crate) fn export_task(task: &Task) -> ExportedTask {
                 attempts: export_attempts(&overlapping.attempts),
             })
             .collect(),
+        redrive: task.redrive.as_deref().map(export_redrive),
     }
+}
+
+fn export_redrive(Redrive { at, attempts_before, origin }: &Redrive) -> ExportedRedrive {
+    let key = origin.as_ref().and_then(|origin| origin.key.as_ref());
+    ExportedRedrive {
+        at: TimeText(*at),
+        attempts_before: *attempts_before,
+        fire_id: origin.as_ref().map(|origin| origin.fire_id.to_string()),
+        key: key.map(|key| key.as_str().to_owned()),
+    }
+}
+
+fn read_redrive(exported: ExportedRedrive) -> anyhow::Result<Redrive> {
+    let fire_id = exported.fire_id.map(|text| text.parse());
+    let fire_id = fire_id.transpose().map_err(|error| anyhow!("redrive.fire_id: {error}"))?;
+    let key = exported.key.as_deref().map(TaskKey::new).transpose()?;
+    Ok(Redrive {
+        at: exported.at.0,
+        attempts_before: exported.attempts_before,
+        origin: fire_id.map(|fire_id| Origin { fire_id, key }),
+    })
 }
 
 pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
@@ -199,6 +236,7 @@ pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
                 attempts: read_attempts(overlapping.attempts),
             })
             .collect(),
+        redrive: exported.redrive.map(read_redrive).transpose()?.map(Box::new),
         ..Task::new(id, Arc::new(definition), exported.created_at.0, version)
     })
 }

@@ -218,17 +218,21 @@ pub(super) fn as_millis(duration: Duration) -> u64 {
 
 /// A task with its state.
 pub(super) fn task(task: &Task) -> v1::Task {
-    let firing = usize::from(task.state == TaskState::Firing);
+    let firing = u32::from(task.state == TaskState::Firing);
     v1::Task {
         id: task.id.to_string(),
         namespace: task.definition.namespace.as_str().to_owned(),
         state: state(task.state).into(),
         fire_at_ms: task.fire_at.as_millis(),
         version: task.version.get(),
-        attempt: u32::try_from(task.attempts.len() + firing).unwrap_or(u32::MAX),
+        attempt: task.attempt_next().get() - 1 + firing,
         created_at_ms: task.created_at.as_millis(),
         sent: Some(sent(&task.definition)),
         nominal_at_ms: task.nominal_at.as_millis(),
+        redriven_fire_id: task
+            .redrive
+            .as_ref()
+            .map_or_else(String::new, |_| task.fire().id.to_string()),
     }
 }
 
@@ -368,9 +372,7 @@ pub(super) fn cancel_result(result: Result<Cancelled, Problem>) -> v1::CancelRes
     use v1::cancel_result::Result as Outcome;
     let result = match result {
         Ok(Cancelled::Cancelled) => Outcome::Cancelled(v1::Cancelled {}),
-        Ok(Cancelled::Firing(attempt)) => {
-            Outcome::Firing(v1::Firing { attempt: u32::from(attempt.get()) })
-        }
+        Ok(Cancelled::Firing(attempt)) => Outcome::Firing(v1::Firing { attempt: attempt.get() }),
         Ok(Cancelled::AlreadyFired(at)) => {
             Outcome::AlreadyFired(v1::AlreadyFired { fired_at_ms: at.as_millis() })
         }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{DeadLetter, FireId, Invalid, Namespace, TaskState};
+use punctual_core::{DeadLetter, FireId, Invalid, Namespace};
 use punctual_engine::{Command, EngineError, Subject};
 use punctual_store::{Page, TaskStore as _};
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,7 @@ impl<'a> DeadLetterAnswer<'a> {
             reason: reason_name(letter.reason),
             died_at: letter.died_at.to_string(),
             attempts: attempts_of(&letter.task.attempts),
-            task: TaskAnswer::in_state(&letter.task, TaskState::Dead),
+            task: TaskAnswer::of_dead_letter(letter),
         }
     }
 }

@@ -118,7 +118,7 @@ struct DeliveryAnswer {
     #[schema(value_type = OccasionName)]
     occasion: &'static str,
     /// Counts from 1.
-    attempt: u16,
+    attempt: u32,
     /// The version of the task.
     version: u64,
     /// The JSON payload as it was sent; `null` if there is none.

@@ -15,7 +15,7 @@ use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use punctual_core::{
     Clock as _, DeadLetter, Due, FireEnd, FireRecord, Invalid, Namespace, NewTask, Schedule, Task,
-    TaskId, TaskKey, TaskState, Version,
+    TaskId, TaskKey, Version,
 };
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject, TouchTo,
@@ -45,7 +45,7 @@ pub(crate) enum CancelAnswer {
     /// The task will not fire.
     Cancelled,
     /// Too late: this attempt is in flight. No further attempt follows.
-    Firing { attempt: u16 },
+    Firing { attempt: u32 },
     /// Too late: the task fired at this time.
     AlreadyFired {
         #[schema(value_type = InstantText)]
@@ -192,9 +192,7 @@ pub(crate) async fn show(
         }
     }
     match last_fire(&broker, task).await? {
-        Some((_, Some(letter))) => {
-            response::ok(&TaskAnswer::in_state(&letter.task, TaskState::Dead))
-        }
+        Some((_, Some(letter))) => response::ok(&TaskAnswer::of_dead_letter(&letter)),
         Some((record, None)) => response::ok(&EndedTask::of(&record)),
         None => Err(Problem::task_not_found(task)),
     }

@@ -7,6 +7,7 @@ async fn a_partition_is_taken_even_if_the_caller_hangs_up() {
     let mut peer = TestPeer::start(Payload::Empty, None);
     let peers = peers();
     let delivery = InFlight {
+        task_id: fire_id().task,
         fire_id: fire_id(),
         namespace: shop(),
         attempt: AttemptNo::FIRST,

@@ -3,8 +3,8 @@
 use punctual_core::{AttemptNo, Namespace};
 use punctual_engine::{InFlight, Report, StoredAs};
 use punctual_store::codec::{
-    CodecError, Reader, put_bytes, put_fire_id, put_outcome, put_timestamp, put_varint,
-    read_outcome,
+    CodecError, Reader, put_bytes, put_fire_id, put_outcome, put_task_id, put_timestamp,
+    put_varint, read_outcome,
 };
 
 use super::{Decoded, WireResult, list_of, read_list};
@@ -32,6 +32,7 @@ pub(crate) fn read_in_flight(bytes: &[u8]) -> WireResult<Vec<InFlight>> {
 
 fn put_one_in_flight(out: &mut Vec<u8>, delivery: &InFlight) {
     put_fire_id(out, delivery.fire_id);
+    put_task_id(out, delivery.task_id);
     put_bytes(out, delivery.namespace.as_str().as_bytes());
     put_varint(out, u64::from(delivery.attempt.get()));
     put_timestamp(out, delivery.fired_at);
@@ -50,6 +51,7 @@ fn put_one_in_flight(out: &mut Vec<u8>, delivery: &InFlight) {
 fn read_one_in_flight(reader: &mut Reader<'_>) -> Decoded<InFlight> {
     Ok(InFlight {
         fire_id: reader.fire_id()?,
+        task_id: reader.task_id()?,
         // Internal namespaces are valid here: their tasks fire as well.
         namespace: Namespace::from_stored(reader.text()?)
             .map_err(|_| CodecError::Invalid("namespace"))?,

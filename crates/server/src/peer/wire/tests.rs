@@ -69,7 +69,12 @@ fn rich() -> NewTask {
 fn task() -> Task {
     let reason = Reason::new("HTTP 500");
     let failed = Outcome::Failed { reason, retry_in: Some(Duration::from_millis(7)) };
-    let attempt = AttemptRecord { fired_at: at(1), ended_at: at(2), outcome: failed };
+    let attempt = AttemptRecord {
+        number: AttemptNo::FIRST,
+        fired_at: at(1),
+        ended_at: at(2),
+        outcome: failed,
+    };
     let task = Task::new(id(), rich().into(), at(5), Version::new(3));
     Task { attempts: vec![attempt], resumes_at: Some(at(9000)), ..task }
 }
@@ -203,6 +208,8 @@ fn in_flight() -> Vec<InFlight> {
     let stored = [StoredAs::Filed].into_iter().chain(claimed);
     let in_flight = stored.map(|stored_as| InFlight {
         fire_id: fire_id(),
+        // A redriven fire, which belongs to another task.
+        task_id: TaskId::floor(at(9)),
         namespace: shop(),
         attempt: AttemptNo::new(100),
         fired_at: at(7001),

@@ -10,8 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, Epoch, FireEnd, Outcome, PartitionId, Payload, Reason,
-    Schedule, Task, TaskId, TaskState, Timestamp,
+    DeadLetter, DeadReason, Epoch, FireEnd, Outcome, PartitionId, Payload, Reason, Schedule, Task,
+    TaskId, TaskState, Timestamp,
 };
 use punctual_store::conformance::fixtures::{
     id, in_state, next_fire, postpone, refile, settle, settle_with_next, task,
@@ -140,7 +140,7 @@ impl WriterPlan {
             52..75 => changes.extend(self.settle()),
             75..82 => changes.extend(self.settle_with_next_fire()),
             82..90 => changes.extend(self.die()),
-            _ => changes.extend(self.redrive_or_forget()),
+            _ => self.redrive_or_forget(changes),
         }
     }
 
@@ -189,11 +189,8 @@ impl WriterPlan {
         if retried.attempts.len() > 5 {
             retried.attempts.clear();
         }
-        retried.attempts.push(AttemptRecord {
-            fired_at: now,
-            ended_at: now,
-            outcome: Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None },
-        });
+        let outcome = Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None };
+        retried.add_attempt(now, now, outcome);
         let change = refile(task, &retried);
         *task = retried;
         Some(change)
@@ -218,7 +215,8 @@ impl WriterPlan {
 
     fn settle_with_next_fire(&mut self) -> Option<Change> {
         let (pause, now) = (Duration::from_millis(1 + self.random.below(60_000)), self.now);
-        let task = self.pick()?;
+        // A redriven fire of another task has no next one.
+        let task = self.pick().filter(|task| task.origin().is_none())?;
         let next = next_fire(task, task.nominal_at.max(now).after(pause));
         let change = settle_with_next(task, now, &next);
         *task = next;
@@ -227,7 +225,7 @@ impl WriterPlan {
 
     fn die(&mut self) -> Option<Change> {
         let task = self.take()?;
-        let continues = self.random.below(3) == 0;
+        let continues = self.random.below(3) == 0 && task.origin().is_none();
         let pause = Duration::from_millis(1 + self.random.below(60_000));
         let next = continues.then(|| next_fire(&task, task.nominal_at.max(self.now).after(pause)));
         // The reason of the letter records whether the task ended with it.
@@ -241,24 +239,34 @@ impl WriterPlan {
         Some(Change::Dead { letter, next, was })
     }
 
-    fn redrive_or_forget(&mut self) -> Option<Change> {
+    fn redrive_or_forget(&mut self, changes: &mut Vec<Change>) {
         if self.letters.is_empty() {
-            return None;
+            return;
         }
         let index = self.random.index(self.letters.len());
         let letter = self.letters.swap_remove(index);
         let fire_id = letter.fire_id();
         let continues = letter.reason == DeadReason::Refused;
         let taken = name_of(&letter.task).is_some_and(|name| self.named.contains_key(&name));
-        if continues || taken || self.random.below(4) == 0 {
-            let namespace = letter.task.definition.namespace.clone();
-            return Some(Change::DeleteLetter { fire_id, namespace });
+        let namespace = letter.task.definition.namespace.clone();
+        let forget = Change::DeleteLetter { fire_id, namespace };
+        match self.random.below(4) {
+            0 => changes.push(forget),
+            _ if continues => {
+                self.count += 1;
+                let due = letter.task.redriven_at(self.now);
+                let id = id(due, self.partition, self.epoch, self.count);
+                let task = letter.task.redriven_apart(id, self.now);
+                self.add(task.clone());
+                changes.extend([forget, Change::Put(task)]);
+            }
+            _ if taken => changes.push(forget),
+            _ => {
+                let task = Task { fire_at: self.soon(), ..letter.task.redriven(self.now) };
+                self.add(task.clone());
+                changes.push(Change::Redrive { fire_id, task });
+            }
         }
-        let fire_at = self.soon();
-        let redriven = in_state(&letter.task, TaskState::Scheduled);
-        let task = Task { fire_at, attempts: Vec::new(), ..redriven };
-        self.add(task.clone());
-        Some(Change::Redrive { fire_id, task })
     }
 
     fn pick(&mut self) -> Option<&mut Task> {

@@ -13,7 +13,7 @@ use crate::change::{BatchNo, Change};
 use crate::conformance::StoreUnderTest;
 use crate::conformance::fixtures::{
     NOW, TTL, at, broker, die, due_at, in_state, next_fire, partition, postpone, refile, rich_task,
-    settle, settle_with_next,
+    settle, settle_with_next, shop,
 };
 use crate::conformance::owner::{OwnerState, TestOwner};
 use crate::counts::Counts;
@@ -109,7 +109,13 @@ async fn make_every_change<S: TaskStore + LeaseStore>(owner: &mut TestOwner<'_, 
     let fire_id = redriven.fire().id;
     let task = due_at(&redriven, at(33));
     owner.apply(vec![Change::Redrive { fire_id, task }]).await;
-    all.map(|task| task.id).to_vec()
+    let series = owner.task(at(10)).key("d").build();
+    let next = next_fire(&series, at(50));
+    owner.apply(vec![Change::Put(series.clone()), die(&series, at(11), Some(&next))]).await;
+    let apart = series.redriven_apart(owner.id(at(12)), at(12));
+    let forget = Change::DeleteLetter { fire_id: series.fire().id, namespace: shop() };
+    owner.apply(vec![forget, Change::Put(apart.clone())]).await;
+    all.iter().map(|task| task.id).chain([series.id, apart.id]).collect()
 }
 
 pub async fn every_acknowledged_change_is_there_after_a_restart<S: StoreUnderTest>(under_test: &S) {
@@ -118,7 +124,7 @@ pub async fn every_acknowledged_change_is_there_after_a_restart<S: StoreUnderTes
     let ids = make_every_change(&mut owner).await;
     let state = owner.state();
     let before = contents(&store, &state, &ids).await;
-    assert_eq!(before.loaded.len(), 5);
+    assert_eq!(before.loaded.len(), 7);
     for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close, StoreEnd::Crash] {
         store = reopen(under_test, store, end).await;
         assert_eq!(contents(&store, &state, &ids).await, before, "{end:?}");

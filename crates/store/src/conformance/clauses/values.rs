@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use punctual_core::{
-    Backoff, DELAY_MAX, Due, FireEnd, Guarantee, HttpTarget, Jitter, Labels, Method, NewTask,
-    PAYLOAD_BYTES_MAX, Payload, RetryPolicy, Schedule, Target, Task, Timestamp, Version,
+    ATTEMPTS_KEPT_MAX, Backoff, DELAY_MAX, DeadReason, Due, FireEnd, FireRecord, Guarantee,
+    HttpTarget, Jitter, Labels, Method, NewTask, Outcome, PAYLOAD_BYTES_MAX, Payload, RetryPolicy,
+    Schedule, Target, Task, Timestamp, Version,
 };
 
 use crate::conformance::StoreUnderTest;
@@ -26,6 +27,26 @@ pub async fn a_task_with_every_field_set_is_read_back_unchanged<S: StoreUnderTes
     assert_eq!(head, Some(Head::of(&task)));
     owner.apply(vec![die(&task, NOW, None)]).await;
     assert_eq!(owner.dead().await, [letter(&task, NOW)]);
+}
+
+/// A fire that was redriven often has lost its first attempts; the numbers of the others stay.
+pub async fn a_redriven_task_is_read_back_unchanged<S: StoreUnderTest>(under_test: &S) {
+    let store = under_test.open().await;
+    let mut owner = TestOwner::first(&store).await;
+    let mut task = owner.task(at(1)).key("a").build();
+    for _ in 0..=ATTEMPTS_KEPT_MAX {
+        task.add_attempt(at(1), at(2), Outcome::Expired);
+    }
+    let often = task.clone().redriven(at(3));
+    let apart = task.redriven_apart(owner.id(at(4)), at(4));
+    assert_eq!(often.attempts[0].number.get(), 2);
+    owner.put([&often, &apart]).await;
+    assert_eq!(owner.load().await, [often.clone(), apart.clone()]);
+    assert_eq!(owner.get(apart.id).await, Some(apart.clone()));
+    owner.apply(vec![die(&often, NOW, None)]).await;
+    assert_eq!(owner.dead().await, [letter(&often, NOW)]);
+    let record = FireRecord::of(&often, FireEnd::Dead(DeadReason::Exhausted), NOW);
+    assert_eq!(owner.history(often.id).await, [record]);
 }
 
 /// Returns one definition for every value of every field that has several.

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptRecord, DeadLetter, DeadReason, FireEnd, Lease, Outcome, PartitionId, Payload, Reason,
-    Schedule, Task, TaskId, TaskState, Timestamp,
+    DeadLetter, DeadReason, FireEnd, Lease, Outcome, PartitionId, Payload, Reason, Schedule, Task,
+    TaskId, TaskState, Timestamp,
 };
 
 use super::random::ModelRandom;
@@ -40,7 +40,7 @@ pub(super) struct OwnerModel {
 
 struct ModelLetter {
     letter: DeadLetter,
-    /// Whether its task continued, so that the letter can only be forgotten.
+    /// Whether its task continued, so that its fire is redriven as a task of its own.
     task_continues: bool,
 }
 
@@ -102,14 +102,12 @@ impl OwnerModel {
             67..77 => changes.extend(self.settle(random, now)),
             77..85 => changes.extend(self.settle_and_continue(random, now)),
             85..93 => changes.extend(self.die(random, now)),
-            _ => changes.extend(self.redrive_or_forget(random, now)),
+            _ => self.redrive_or_forget(random, now, changes),
         }
     }
 
     fn put(&mut self, random: &mut ModelRandom, now: Timestamp, changes: &mut Vec<Change>) {
-        self.count += 1;
-        let due = soon(random, now);
-        let id = id(due, self.partition, self.lease.epoch, self.count);
+        let id = self.next_id(soon(random, now));
         let mut built = task(id).namespace(NAMESPACES[random.index(3)]);
         if random.below(3) > 0 {
             built = built.key(KEYS[random.index(KEYS.len())]);
@@ -130,10 +128,6 @@ impl OwnerModel {
         if let Some(old) = self.named(&task) {
             let old = self.living.swap_remove(old);
             changes.push(settle(&old, FireEnd::Replaced, now));
-        }
-        self.made.push_back(id);
-        if self.made.len() > MADE_KEPT_MAX {
-            self.made.pop_front();
         }
         self.living.push(task.clone());
         changes.push(Change::Put(task));
@@ -167,11 +161,8 @@ impl OwnerModel {
         let fire_at = soon(random, now);
         let task = self.pick(random)?;
         let mut retried = Task { fire_at, ..task.clone() };
-        retried.attempts.push(AttemptRecord {
-            fired_at: now,
-            ended_at: now,
-            outcome: Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None },
-        });
+        let outcome = Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None };
+        retried.add_attempt(now, now, outcome);
         let change = refile(task, &retried);
         *task = retried;
         Some(change)
@@ -200,7 +191,8 @@ impl OwnerModel {
 
     fn settle_and_continue(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         let pause = Duration::from_millis(1 + random.below(60_000));
-        let task = self.pick(random)?;
+        // A redriven fire of another task has no next one.
+        let task = self.pick(random).filter(|task| task.origin().is_none())?;
         let next = next_fire(task, task.nominal_at.max(now).after(pause));
         let change = settle_with_next(task, now, &next);
         *task = next;
@@ -209,7 +201,7 @@ impl OwnerModel {
 
     fn die(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
         let task = self.take(random)?;
-        let task_continues = random.below(3) == 0;
+        let task_continues = random.below(3) == 0 && task.origin().is_none();
         let pause = Duration::from_millis(1 + random.below(60_000));
         let next = task_continues.then(|| next_fire(&task, task.nominal_at.max(now).after(pause)));
         self.living.extend(next.clone());
@@ -220,24 +212,47 @@ impl OwnerModel {
         Some(Change::Dead { letter, next, was })
     }
 
-    fn redrive_or_forget(&mut self, random: &mut ModelRandom, now: Timestamp) -> Option<Change> {
+    /// Redrives a letter, or forgets it. The fire of a task that continued becomes a task of its
+    /// own.
+    fn redrive_or_forget(
+        &mut self,
+        random: &mut ModelRandom,
+        now: Timestamp,
+        changes: &mut Vec<Change>,
+    ) {
         if self.letters.is_empty() {
-            return None;
+            return;
         }
         let index = random.index(self.letters.len());
         let ModelLetter { letter, task_continues } = self.letters.swap_remove(index);
         let fire_id = letter.fire_id();
-        if task_continues || self.named(&letter.task).is_some() || random.below(4) == 0 {
-            let namespace = letter.task.definition.namespace.clone();
-            return Some(Change::DeleteLetter { fire_id, namespace });
+        let namespace = letter.task.definition.namespace.clone();
+        let forget = Change::DeleteLetter { fire_id, namespace };
+        if random.below(4) == 0 {
+            changes.push(forget);
+        } else if task_continues {
+            let fire_at = letter.task.redriven_at(now);
+            let task = letter.task.redriven_apart(self.next_id(fire_at), now);
+            self.living.push(task.clone());
+            changes.extend([forget, Change::Put(task)]);
+        } else if self.named(&letter.task).is_some() {
+            changes.push(forget);
+        } else {
+            let task = Task { fire_at: soon(random, now), ..letter.task.redriven(now) };
+            self.living.push(task.clone());
+            changes.push(Change::Redrive { fire_id, task });
         }
-        let task = Task {
-            fire_at: soon(random, now),
-            attempts: Vec::new(),
-            ..in_state(&letter.task, TaskState::Scheduled)
-        };
-        self.living.push(task.clone());
-        Some(Change::Redrive { fire_id, task })
+    }
+
+    /// Returns a new id. The newest ids are remembered, to read their tasks.
+    fn next_id(&mut self, due: Timestamp) -> TaskId {
+        self.count += 1;
+        let id = id(due, self.partition, self.lease.epoch, self.count);
+        self.made.push_back(id);
+        if self.made.len() > MADE_KEPT_MAX {
+            self.made.pop_front();
+        }
+        id
     }
 
     fn pick(&mut self, random: &mut ModelRandom) -> Option<&mut Task> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{
-    AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, REASON_BYTES_MAX, SkipReason,
-    Skipped, TaskId, Timestamp, format_duration,
+    AttemptNo, AttemptRecord, DeadReason, FireEnd, FireId, FireRecord, Outcome, REASON_BYTES_MAX,
+    SkipReason, Skipped, TaskId, Timestamp, format_duration,
 };
 use punctual_store::TaskStore as _;
 use serde::Serialize;
@@ -42,7 +42,7 @@ struct FireAnswer {
     /// When the schedule made the fire due.
     #[schema(value_type = InstantText)]
     fire_at: String,
-    /// When the first attempt was sent; `null` if none was.
+    /// When the first attempt was sent; `null` if none was, or if it is no longer kept.
     #[schema(value_type = Option<InstantText>)]
     fired_at: Option<String>,
     /// How much later than due the first attempt was sent, in milliseconds.
@@ -60,7 +60,8 @@ struct FireAnswer {
     /// When the fire ended; `null` for the current fire.
     #[schema(value_type = Option<InstantText>)]
     ended_at: Option<String>,
-    /// The attempts of the fire, oldest first.
+    /// The attempts of the fire, those before a redrive included, oldest first. The latest 200 are
+    /// kept.
     attempts: Vec<AttemptAnswer>,
 }
 
@@ -81,8 +82,8 @@ struct SkippedFires {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Attempt)]
 pub(crate) struct AttemptAnswer {
-    /// Counts from 1.
-    attempt: usize,
+    /// Counts from 1, and on after a redrive.
+    attempt: u32,
     /// When the attempt was sent.
     #[schema(value_type = InstantText)]
     fired_at: String,
@@ -160,16 +161,19 @@ pub(crate) async fn list(
     if task.is_none() && records.is_empty() {
         return Err(Problem::task_not_found(named));
     }
-    let current = task
-        .filter(|task| !task.attempts.is_empty())
-        .map(|task| FireAnswer::of(task.fire().id, &task.attempts, task.due_at()));
+    let current = task.filter(|task| !task.attempts.is_empty() || task.redrive.is_some());
+    if let Some(task) = &current {
+        // The record of how a redriven fire ended before.
+        records.retain(|record| record.fire_id != task.fire().id);
+    }
+    let current = current.map(|task| FireAnswer::of(task.fire().id, &task.attempts, task.due_at()));
     let fires = current.into_iter().chain(records.iter().map(FireAnswer::ended)).take(limit);
     response::ok(&FiresAnswer { fires: fires.collect() })
 }
 
 impl FireAnswer {
     fn of(fire_id: FireId, attempts: &[AttemptRecord], due_at: Timestamp) -> Self {
-        let first = attempts.first();
+        let first = attempts.first().filter(|first| first.number == AttemptNo::FIRST);
         Self {
             fire_id: fire_id.to_string(),
             fire_at: fire_id.nominal_at.to_string(),
@@ -216,8 +220,7 @@ const fn skip_name(reason: SkipReason) -> &'static str {
 
 /// Attempts, oldest first.
 pub(crate) fn attempts_of(attempts: &[AttemptRecord]) -> Vec<AttemptAnswer> {
-    let numbered = attempts.iter().zip(1..);
-    let attempts = numbered.map(|(record, attempt)| {
+    let attempts = attempts.iter().map(|record| {
         let (outcome, reason, retry_in) = match &record.outcome {
             Outcome::Acked => ("acked", None, None),
             Outcome::Failed { reason, retry_in } => ("failed", Some(reason), *retry_in),
@@ -225,7 +228,7 @@ pub(crate) fn attempts_of(attempts: &[AttemptRecord]) -> Vec<AttemptAnswer> {
             Outcome::Expired => ("expired", None, None),
         };
         AttemptAnswer {
-            attempt,
+            attempt: record.number.get(),
             fired_at: record.fired_at.to_string(),
             ended_at: record.ended_at.to_string(),
             outcome,

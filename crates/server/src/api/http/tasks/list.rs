@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{Invalid, Namespace, TaskState};
+use punctual_core::{Invalid, Namespace};
 use punctual_store::{Filter, Page};
 use serde::Serialize;
 use serde_json::json;
@@ -120,7 +120,7 @@ async fn list_dead(
     let after = page_cursor::dead_letter(cursor)?;
     let Page { items, next } = dead_letter_page(broker, &filter.namespace, after, limit).await?;
     let letters = items.iter().filter(|letter| filter.matches(&letter.task));
-    let tasks = letters.map(|letter| TaskAnswer::in_state(&letter.task, TaskState::Dead));
+    let tasks = letters.map(TaskAnswer::of_dead_letter);
     let next = next.map(page_cursor::after_dead_letter);
     response::ok(&TaskListAnswer { tasks: tasks.collect(), next })
 }
