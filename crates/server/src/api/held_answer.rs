@@ -66,6 +66,7 @@ struct HeldAnswer {
 
 impl Drop for HeldAnswer {
     fn drop(&mut self) {
+        drop(lock(&self.held).take());
         self.timer.abort();
     }
 }

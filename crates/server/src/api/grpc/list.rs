@@ -1,7 +1,7 @@
 //! The `List` call: a page of tasks in the order of `fire_at`.
 //!
-//! `api/task_pages` reads the page. The permit of the list lasts until the page was sent. If the tasks do not fit one message, the rest is on the next
-//! page; no task is left out.
+//! `api/task_pages` reads the page. If the tasks do not fit one message, the rest is on the next
+//! page; no task is left out. The permit of the list lasts until the page was sent.
 
 use prost::Message;
 use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
