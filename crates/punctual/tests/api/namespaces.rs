@@ -230,6 +230,44 @@ async fn worker_streams_and_long_polls_of_one_namespace_are_limited() {
     .unwrap();
 }
 
+/// A page that its client does not read takes memory, so it counts as a list in progress.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_pages_of_one_namespace_are_limited() {
+    let broker = TestBroker::start(&[]);
+    let payload = "x".repeat(200_000);
+    let task = format!(r#"{{"in": "1h", "target": {{"queue": "q"}}, "payload": "{payload}"}}"#);
+    for namespace in ["hog", "shop"] {
+        let path = format!("/v1/{namespace}/tasks/a");
+        assert_eq!(broker.call("PUT", &path, &[], &task).0, 201);
+    }
+    let address = broker.address;
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    let client = client.initial_stream_window_size(0).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = client.await.unwrap();
+    tokio::spawn(connection);
+    let mut answers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let request = http::Request::get(format!("http://{address}/v1/hog/tasks"));
+        let request = request.body(http_body_util::Empty::<Bytes>::new()).unwrap();
+        sender.ready().await.unwrap();
+        answers.spawn(sender.send_request(request));
+    }
+    let mut unread = Vec::new();
+    while let Some(answer) = answers.join_next().await {
+        unread.push(answer.unwrap().unwrap());
+        if unread.len() == 4 {
+            // The others wait, and another namespace does not.
+            let path = "/v1/shop/tasks";
+            let listed = tokio::task::block_in_place(|| broker.call("GET", path, &[], ""));
+            assert_eq!(listed.0, 200);
+        }
+    }
+    let mut statuses: Vec<_> = unread.iter().map(|answer| answer.status().as_u16()).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
+}
+
 /// Sends as many batches as the broker takes, and reads no response.
 async fn unread_batches(
     broker: &TestBroker,

@@ -31,6 +31,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::body::{BodyKind, BodyOwner, BoundedBody, discard_refused};
+use super::held_answer::{AnswerPermit, hold};
 use super::http::{check_host, note_caller};
 use super::limits::ApiLimits;
 use crate::auth::Identity;
@@ -110,20 +111,23 @@ async fn check_call(State(broker): State<Arc<Broker>>, request: Request, next: N
     let (owner, limits) = (BodyOwner::of_caller(identity.as_ref()), Arc::clone(&broker.limits));
     drop(broker);
     head.extensions.insert(identity);
+    let kept = AnswerPermit::default();
+    head.extensions.insert(kept.clone());
     let to_error = |problem| convert::to_status(&problem).into();
     let body = BoundedBody::new(body, body_kind(head.uri.path()), owner, limits, to_error);
     let in_use = body.large_permit();
     let response = next.run(Request::from_parts(head, Body::new(body))).await;
     drop(in_use);
-    match watch {
-        None => response,
+    match (kept.take(), watch) {
+        (Some(permit), _) => response.map(|body| hold(body, permit)),
         // The permit lasts as long as the answer.
-        Some(permit) => response.map(|body| {
+        (None, Some(permit)) => response.map(|body| {
             Body::new(body.map_frame(move |frame| {
                 let _ = &permit;
                 frame
             }))
         }),
+        (None, None) => response,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The `List` call: a page of tasks in the order of `fire_at`.
 //!
 //! `api/task_pages` reads the page. If the tasks do not fit one message, the rest is on the next
-//! page; no task is left out.
+//! page; no task is left out. The permit of the list lasts until the page was sent.
 
 use prost::Message;
 use punctual_core::{Invalid, Namespace, TaskId, Timestamp};
@@ -12,6 +12,7 @@ use tonic::Status;
 use super::convert;
 use crate::api::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
+use crate::shares::SharePermit;
 
 /// Tasks on a page at most.
 const LIMIT_MAX: usize = 1_000;
@@ -21,11 +22,12 @@ const LIMIT_DEFAULT: usize = 100;
 /// that gRPC clients accept by default.
 const PAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// Returns a page, and the permit to keep until it was sent.
 pub(super) async fn list(
     broker: &Broker,
     namespace: Namespace,
     request: v1::ListRequest,
-) -> Result<v1::ListResponse, Status> {
+) -> Result<(v1::ListResponse, SharePermit), Status> {
     let after = cursor(&request.cursor).map_err(convert::invalid)?;
     let limit = match usize::try_from(request.limit).unwrap_or(usize::MAX) {
         0 => LIMIT_DEFAULT,
@@ -35,7 +37,7 @@ pub(super) async fn list(
     let filter = filter(namespace, request).map_err(convert::invalid)?;
     let after = after.unwrap_or(Position::before(filter.from));
     let permit = broker.limits.reads.acquire(&filter.namespace).await;
-    let _permit = permit.map_err(|problem| convert::to_status(&problem))?;
+    let permit = permit.map_err(|problem| convert::to_status(&problem))?;
     let page = task_page(broker, state, filter, Some(after), limit).await;
     let Page { items, next } = page.map_err(|problem| convert::to_status(&problem))?;
     let (mut tasks, mut bytes, mut end) = (Vec::new(), 0, next);
@@ -49,7 +51,7 @@ pub(super) async fn list(
         }
     }
     let next = end.map(|end| format!("{}.{}", end.fire_at.as_millis(), end.id));
-    Ok(v1::ListResponse { tasks, next: next.unwrap_or_default() })
+    Ok((v1::ListResponse { tasks, next: next.unwrap_or_default() }, permit))
 }
 
 fn cursor(text: &str) -> Result<Option<Position>, Invalid> {

@@ -23,6 +23,7 @@ use super::{authorize, authorized_namespace, convert, drained, identify, list};
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
+use crate::api::held_answer::AnswerPermit;
 use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
 use crate::auth::Identity;
 use crate::broker::Broker;
@@ -215,8 +216,10 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        let request = request.into_inner();
-        list::list(&self.broker, namespace, request).await.map(Response::new)
+        let kept = request.extensions().get::<AnswerPermit>().cloned().unwrap_or_default();
+        let (page, permit) = list::list(&self.broker, namespace, request.into_inner()).await?;
+        kept.put(permit);
+        Ok(Response::new(page))
     }
 }
 

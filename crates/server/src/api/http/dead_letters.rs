@@ -89,10 +89,11 @@ pub(crate) async fn list(
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let after = page_cursor::dead_letter(params.take("cursor")?.as_deref())?;
     params.end()?;
-    let _permit = broker.limits.reads.acquire(&namespace).await?;
+    let permit = broker.limits.reads.acquire(&namespace).await?;
     let Page { items, next } = dead_letter_page(&broker, &namespace, after, limit).await?;
     let dead = items.iter().map(DeadLetterAnswer::of).collect();
-    response::ok(&DeadLetterPage { dead, next: next.map(page_cursor::after_dead_letter) })
+    let next = next.map(page_cursor::after_dead_letter);
+    response::page(&DeadLetterPage { dead, next }, permit)
 }
 
 impl<'a> DeadLetterAnswer<'a> {

@@ -7,7 +7,9 @@ use http::{HeaderValue, StatusCode};
 use punctual_core::Task;
 use serde::Serialize;
 
+use crate::api::held_answer;
 use crate::problem::Problem;
+use crate::shares::SharePermit;
 use crate::task_form::TaskAnswer;
 
 /// Bytes to reserve for a response: about one task with a small payload.
@@ -21,6 +23,11 @@ pub(crate) fn ok(body: &impl Serialize) -> ApiResult {
     Ok(json(StatusCode::OK, body))
 }
 
+/// 200 with a page of a list. A large one keeps the permit of the list until it was sent.
+pub(crate) fn page(body: &impl Serialize, permit: SharePermit) -> ApiResult {
+    Ok(with_type(StatusCode::OK, held_answer::body_of(to_json(body), permit)))
+}
+
 /// A task as JSON, with its version as `ETag`.
 pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
     let mut response = json(status, &TaskAnswer::of(task));
@@ -31,9 +38,17 @@ pub(crate) fn task(status: StatusCode, task: &Task) -> Response {
 }
 
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    with_type(status, Body::from(to_json(body)))
+}
+
+fn to_json(body: &impl Serialize) -> Vec<u8> {
     let mut json = Vec::with_capacity(RESPONSE_BYTES);
     serde_json::to_writer(&mut json, body).expect("response types always serialize");
-    let mut response = Response::new(Body::from(json));
+    json
+}
+
+fn with_type(status: StatusCode, body: Body) -> Response {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let content_type = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, content_type);

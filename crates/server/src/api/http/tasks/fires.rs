@@ -148,7 +148,7 @@ pub(crate) async fn list(
 ) -> ApiResult {
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     params.end()?;
-    let _permit = broker.limits.reads.acquire(&namespace).await?;
+    let permit = broker.limits.reads.acquire(&namespace).await?;
     let named = TaskRef { namespace: &namespace, name: &name };
     let task = living(&broker, named).await?;
     let id = task.as_ref().map(|task| task.id).or_else(|| name.parse::<TaskId>().ok());
@@ -168,7 +168,7 @@ pub(crate) async fn list(
     }
     let current = current.map(|task| FireAnswer::of(task.fire().id, &task.attempts, task.due_at()));
     let fires = current.into_iter().chain(records.iter().map(FireAnswer::ended)).take(limit);
-    response::ok(&FiresAnswer { fires: fires.collect() })
+    response::page(&FiresAnswer { fires: fires.collect() }, permit)
 }
 
 impl FireAnswer {

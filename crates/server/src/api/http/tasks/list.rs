@@ -18,6 +18,7 @@ use crate::api::task_pages::{StateFilter, dead_letter_page, task_page};
 use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::schema::{CursorText, count, documented, one_of};
+use crate::shares::SharePermit;
 use crate::task_form::{TaskAnswer, TimeValue, parse_time_field};
 
 /// Entries of a page by default.
@@ -101,14 +102,14 @@ pub(crate) async fn list(
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let cursor = params.take("cursor")?;
     params.end()?;
-    let _permit = broker.limits.reads.acquire(&namespace).await?;
+    let permit = broker.limits.reads.acquire(&namespace).await?;
     if state == StateFilter::Dead {
-        return list_dead(&broker, filter, limit, cursor.as_deref()).await;
+        return list_dead(&broker, filter, limit, cursor.as_deref(), permit).await;
     }
     let after = page_cursor::task_position(cursor.as_deref())?;
     let Page { items, next } = task_page(&broker, state, filter, after, limit).await?;
     let tasks = items.iter().map(TaskAnswer::of).collect();
-    response::ok(&TaskListAnswer { tasks, next: next.map(page_cursor::after_task) })
+    response::page(&TaskListAnswer { tasks, next: next.map(page_cursor::after_task) }, permit)
 }
 
 async fn list_dead(
@@ -116,13 +117,14 @@ async fn list_dead(
     filter: Filter,
     limit: usize,
     cursor: Option<&str>,
+    permit: SharePermit,
 ) -> ApiResult {
     let after = page_cursor::dead_letter(cursor)?;
     let Page { items, next } = dead_letter_page(broker, &filter.namespace, after, limit).await?;
     let letters = items.iter().filter(|letter| filter.matches(&letter.task));
     let tasks = letters.map(TaskAnswer::of_dead_letter);
     let next = next.map(page_cursor::after_dead_letter);
-    response::ok(&TaskListAnswer { tasks: tasks.collect(), next })
+    response::page(&TaskListAnswer { tasks: tasks.collect(), next }, permit)
 }
 
 fn state_filter(state: Option<&str>) -> Result<StateFilter, Problem> {
