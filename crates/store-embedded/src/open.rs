@@ -12,10 +12,10 @@ use std::fs;
 use std::sync::Arc;
 
 use punctual_core::Timestamp;
+use punctual_journal::{CommitNo, Dropped};
 
 use crate::catalog::{Catalog, CatalogContents, CatalogMeta, ListedRun, RunKind};
 use crate::fault::StorageFault;
-use crate::journal::{CommitNo, Dropped};
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::options::EmbeddedOptions;
 use crate::run::{RunFiles, RunNo, SortedRun, run_no_of};

@@ -8,10 +8,10 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use punctual_core::Partitions;
+use punctual_journal::{JournalError, StoreId};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::fault::StorageFault;
-use crate::journal::{JournalError, StoreId};
 use crate::options::EmbeddedOptions;
 
 /// The format that this version reads and writes. Format 1 had no order of postponed and paused
