@@ -4,7 +4,7 @@ A request that is meant to be right is repaired before it is sent: durations and
 (`x-minimum`, `x-maximum`), texts are cut to their bytes, and fields that exclude each other by value are dropped. A
 failure is dropped if the answer says what the check did not expect: a problem of the task's state, or a batch in which
 only the wrong entry is refused."""
-import ipaddress, re, zlib
+import ipaddress, itertools, re, zlib
 from urllib.parse import urlsplit
 
 import schemathesis
@@ -20,6 +20,7 @@ EARLY, LATE = "2030-01-01T00:00:00Z", "9000-01-01T00:00:00+02:00"
 # A request that is right may still meet a task in another state.
 OF_STATE = {"version-mismatch", "not-a-watch", "not-touchable"}
 RANGES = {}
+NUMBERS = itertools.count()
 
 
 def millis(text):
@@ -144,6 +145,9 @@ def before_call(context, case, kwargs):
     headers = case.headers
     if "if-match" in headers and ("if-none-match" in headers or not headers["if-match"]):
         del headers["if-match"]
+    if headers.get("idempotency-key"):
+        # One that was used before gives the answer of then, for a task that may be gone.
+        headers["idempotency-key"] = f"{next(NUMBERS)}-{headers['idempotency-key']}"[:KEY_BYTES].strip()
     query = case.query
     for name in list(query or {}):
         if isinstance(query[name], str) and query[name]:

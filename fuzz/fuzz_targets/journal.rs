@@ -2,11 +2,7 @@
 //!
 //! The target panics if a reopened journal holds anything but a prefix of what was written, if it
 //! is shorter without reporting so, or if it cannot be opened though nothing was damaged. Known
-//! kinds of damage are tested byte by byte in `journal/tests.rs` of the store.
-//!
-//! The journal is private to `punctual-store-embedded` and knows nothing of the rest of the store,
-//! so its source is included here. A public interface would make the fuzz target build the whole
-//! store and all its dependencies.
+//! kinds of damage are tested byte by byte in `crates/journal/src/tests/damage.rs`.
 
 #![no_main]
 
@@ -19,17 +15,10 @@ use std::thread;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-
-use source::journal::{
+use punctual_journal::{
     Class, CommitNo, FILE_BYTES_MIN, Journal, JournalEntry, JournalError, JournalOptions, Opened,
     ReplayError, StoreId, check,
 };
-
-#[path = "../../crates/store-embedded/src"]
-#[allow(dead_code, unreachable_pub, reason = "only a part of it is used here")]
-mod source {
-    pub(crate) mod journal;
-}
 
 const STORE: StoreId = StoreId(*b"store under fuzz");
 /// How often the journal is opened and closed.

@@ -2,8 +2,10 @@
 //!
 //! The queue of calls is bounded. Batches of one namespace are sent in the order of the calls, and
 //! each caller gets one answer. A task without a key that a broker may have scheduled is never sent
-//! twice. `batch/queue.rs` builds batches and distributes their answers, without network or time.
+//! twice. `batch/queue.rs` builds batches and distributes their answers, without network or time;
+//! `batch/outage.rs` decides when to try again and when to give up.
 
+mod outage;
 mod queue;
 
 use std::collections::VecDeque;
@@ -19,12 +21,12 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Request, Status, Streaming};
 
+use self::outage::{NextStream, Outage, StreamEnd};
 use self::queue::{BatchQueue, SentBatch, refused_for_now};
 pub(crate) use self::queue::{ScheduleCall, TASKS_MAX, split};
-use crate::brokers::address_list::AfterFailure;
 use crate::brokers::channel::AuthorizedChannel;
 use crate::brokers::{ANSWER_BYTES_MAX, BrokerConnections};
-use crate::clock::{self, Backoff, PAUSE_MIN};
+use crate::clock::{self, Backoff};
 use crate::error::CallFailure;
 use crate::wire::{SCHEDULE_MANY, SharedBatchCodec};
 
@@ -57,7 +59,7 @@ async fn run(
 ) {
     let mut queue = BatchQueue::default();
     let mut backoff = Backoff::new();
-    let mut unreachable_since = None;
+    let mut outage = Outage::new(give_up_after);
     loop {
         if queue.is_empty() {
             match calls.recv().await {
@@ -88,18 +90,11 @@ async fn run(
             backoff.reset();
         }
         let next = brokers.failed(&address, &status);
-        match CallFailure::of(&status) {
-            // The callers of these batches have their answer; the next ones may be accepted.
-            CallFailure::Refused => continue,
-            // Another broker can be called now.
-            _ if next == AfterFailure::AtOnce => {}
-            CallFailure::Lost | CallFailure::Busy => {
-                unreachable_since = None;
-                backoff.wait().await;
-            }
-            CallFailure::Unreachable => {
-                let since = *unreachable_since.get_or_insert_with(clock::now);
-                let left = give_up_after.saturating_sub(clock::now() - since).max(PAUSE_MIN);
+        let end = StreamEnd { failure: CallFailure::of(&status), answers, next };
+        match outage.next_stream(end, clock::now()) {
+            NextStream::AtOnce => {}
+            NextStream::AfterPause => backoff.wait().await,
+            NextStream::AfterPauseWithin(left) => {
                 if timeout(left, backoff.wait()).await.is_err() {
                     give_up(&mut queue, &mut calls, &status);
                 }

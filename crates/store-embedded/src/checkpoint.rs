@@ -17,12 +17,12 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
+use punctual_journal::{CommitNo, StoreStopwatch};
 use punctual_store::Counts;
 use punctual_store::codec::read_record_id;
 
 use crate::catalog::{CatalogBatch, CatalogMeta, LastBatch, ListedRun, Paused, RunKind};
 use crate::fault::{ReadContext, StorageFault};
-use crate::journal::{CommitNo, StoreStopwatch};
 use crate::key::EntryKey;
 use crate::run::{Generation, RunNo, RunWriter, SortedRun};
 use crate::state::buffer::Buffer;

@@ -37,7 +37,7 @@
 //! # Map
 //! - `store`, `store/leases`: the two contracts; `store_core`: what all parts share
 //! - `write/`: `encode` (batch to commit), `commit` (the bytes of a commit)
-//! - `journal/`: makes commits durable, in groups
+//! - the crate `journal`: makes commits durable, in groups
 //! - `state/`: everything in memory: `buffer`, `relocation`, `names`, `order`, `history`,
 //!   `timeline`, `endings`, `partition`, `layers`
 //! - `checkpoint/`: from memory to disk: `background` (the thread), `resolve` (bits of ended
@@ -55,7 +55,6 @@ mod fault;
 #[cfg(test)]
 mod golden;
 mod inventory;
-mod journal;
 mod key;
 mod open;
 mod options;
@@ -67,11 +66,11 @@ mod store;
 mod store_core;
 mod write;
 
-pub use journal::{CommitNo, Dropped, DroppedWhy, JournalError, JournalStats};
 pub use open::OpenReport;
 pub use open::check::{CheckReport, check};
 pub use open::directory::EmbeddedOpenError;
 pub use open::modes::TightenedModes;
 pub use options::EmbeddedOptions;
+pub use punctual_journal::{CommitNo, Dropped, DroppedWhy, JournalError, JournalStats};
 pub use stats::{StoreStats, stats};
 pub use store::EmbeddedStore;

@@ -13,10 +13,10 @@ use std::fs;
 use std::sync::Arc;
 
 use punctual_core::Timestamp;
+use punctual_journal::{CommitNo, Dropped};
 
 use crate::catalog::{Catalog, CatalogContents, CatalogMeta, ListedRun, RunKind};
 use crate::fault::StorageFault;
-use crate::journal::{CommitNo, Dropped};
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::modes::TightenedModes;
 use crate::options::EmbeddedOptions;

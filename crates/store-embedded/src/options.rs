@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use punctual_core::Partitions;
+use punctual_journal::FILE_BYTES_MAX;
 use punctual_store::Batch;
-
-use crate::journal::FILE_BYTES_MAX;
 
 /// Options of an embedded store. All but `partitions` may change from one opening to the next.
 #[derive(Debug, Clone)]

@@ -29,13 +29,13 @@ use bytes::Bytes;
 use punctual_core::{
     FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
 };
+use punctual_journal::CommitNo;
 use punctual_store::codec::{
     CodecError, RecordName, read_named, read_record_name, read_state, read_summary,
 };
 
 use crate::catalog::Paused;
 use crate::fault::{ReadContext, StorageFault};
-use crate::journal::CommitNo;
 use crate::key::EntryKey;
 use crate::run::Generation;
 use crate::state::buffer::Buffer;

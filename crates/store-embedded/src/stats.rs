@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use punctual_journal::JournalStats;
 use punctual_store::StoreError;
 
-use crate::journal::JournalStats;
 use crate::open::directory::EmbeddedOpenError;
 use crate::options::EmbeddedOptions;
 use crate::store::EmbeddedStore;

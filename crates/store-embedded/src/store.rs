@@ -18,6 +18,7 @@ use punctual_core::{
     DeadLetter, Epoch, FireId, FireRecord, Lease, Namespace, PartitionId, Seat, Task, TaskId,
     TaskKey, Timestamp,
 };
+use punctual_journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
 use punctual_store::{
     Batch, BatchNo, Counts, Filter, Head, Page, Position, Resource, Retention, StoreError, Swept,
     TaskStore,
@@ -28,7 +29,6 @@ use crate::catalog::Catalog;
 use crate::checkpoint::RunNumbers;
 use crate::checkpoint::background::Background;
 use crate::fault::StorageFault;
-use crate::journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::{OpenReport, remove_leftovers, restore};
 use crate::options::EmbeddedOptions;

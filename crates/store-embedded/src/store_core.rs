@@ -9,13 +9,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use punctual_core::{PartitionId, Task, TaskId, TaskState};
+use punctual_journal::{Class, CommitNo};
 use punctual_store::StoreError;
 use punctual_store::codec::{Interner, read_body};
 use tokio::sync::Notify;
 
 use crate::catalog::Catalog;
 use crate::fault::{ReadContext, StorageFault};
-use crate::journal::{Class, CommitNo};
 use crate::key::EntryKey;
 use crate::options::EmbeddedOptions;
 use crate::read::load::Loading;

@@ -3,10 +3,10 @@
 //! Commits in the journal spell counts and leases in the same way (`write::commit`).
 
 use punctual_core::{BrokerId, Epoch, FireId, Lease, PartitionId, Seat, TaskId, Timestamp};
+use punctual_journal::CommitNo;
 use punctual_store::codec::{CodecError, Reader, put_bytes, put_signed, put_timestamp, put_varint};
 use punctual_store::{BatchNo, Counts};
 
-use crate::journal::CommitNo;
 use crate::run::{Generation, RunNo};
 use crate::state::layers::Weight;
 use crate::state::order::{ListedKind, OrderKey};

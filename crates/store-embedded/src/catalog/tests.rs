@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use punctual_core::{BrokerId, Epoch, Partitions, Seat, Sequence, Timestamp, Version};
+use punctual_journal::CommitNo;
 use tempfile::TempDir;
 
 use super::*;
 use crate::golden::{assert_golden_text, from_hex, to_hex};
-use crate::journal::CommitNo;
 use crate::run::Generation;
 use crate::state::names::name;
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use punctual_journal::{CommitNo, Journal};
+
 use crate::checkpoint::{Exchange, FrozenState, RunNumbers, timed};
 use crate::fault::StorageFault;
-use crate::journal::{CommitNo, Journal};
 use crate::run::SortedRun;
 use crate::store::PendingCommit;
 use crate::store_core::StoreCore;

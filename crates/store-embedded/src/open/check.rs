@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{FireId, PartitionId, Task, TaskId, TaskState};
+use punctual_journal::ReplayError;
 use punctual_store::Position;
 use punctual_store::codec::{read_letter, read_record, read_summary};
 
 use crate::catalog::Catalog;
 use crate::fault::{ReadContext, StorageFault};
-use crate::journal::{self, ReplayError};
 use crate::key::EntryKey;
 use crate::open::check::listing::{CountsByNamespace, RECORDS_PER_SAMPLE, fire_of};
 use crate::open::directory::{Directory, EmbeddedOpenError};
@@ -71,7 +71,8 @@ pub fn check(dir: &Path) -> Result<CheckReport, EmbeddedOpenError> {
     let mut replay =
         |no, commit: Bytes| core.apply(no, &commit).map_err(|fault| Arc::new(fault) as ReplayError);
     let after = restored.meta.commit;
-    let opened = journal::check(&directory.journal(), directory.store, after, &mut replay)?;
+    let opened =
+        punctual_journal::check(&directory.journal(), directory.store, after, &mut replay)?;
     let mut report = CheckReport { replayed: opened.replayed, ..CheckReport::default() };
     core.check_runs(&mut report)?;
     core.check_names(&mut report)?;

@@ -8,10 +8,10 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use punctual_core::Partitions;
+use punctual_journal::{JournalError, StoreId};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::fault::StorageFault;
-use crate::journal::{JournalError, StoreId};
 use crate::open::modes::{TightenedModes, create_private_dir, tighten};
 use crate::options::EmbeddedOptions;
 

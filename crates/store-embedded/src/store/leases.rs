@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use punctual_core::{BrokerId, Epoch, Lease, Seat, Timestamp};
+use punctual_journal::Class;
 use punctual_store::{LeaseStore, StoreError};
 
 use super::{Admission, EmbeddedStore, journal_gone};
-use crate::journal::Class;
 use crate::write::commit::lease_commit;
 
 impl LeaseStore for EmbeddedStore {

@@ -11,10 +11,10 @@ use bytes::Bytes;
 use punctual_core::{
     FireEnd, FireRecord, PartitionId, Task, TaskId, TaskState, Timestamp, Version,
 };
+use punctual_journal::Class;
 use punctual_store::{Batch, Change, Counts, count};
 
 use crate::fault::StorageFault;
-use crate::journal::Class;
 use crate::read::fetch::{FetchPart, LiveTask};
 use crate::state::layers::IdHash;
 use crate::store_core::StoreCore;

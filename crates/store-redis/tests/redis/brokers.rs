@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use punctual_cluster::{Directive, MemberConfig, MemberHandle, spawn};
+use punctual_cluster::{Directive, MemberConfig, MemberEvent, MemberHandle, spawn};
 use punctual_core::{BrokerId, Clock, Epoch, PartitionId, Timestamp};
 use punctual_store::conformance::StoreUnderTest;
 use tokio::sync::mpsc::Receiver;
@@ -80,10 +80,10 @@ impl LeaseHolder {
             }
             Directive::HandOver { partition, epoch, .. } => {
                 self.owners.remove(&partition);
-                self.handle.quiet(partition, epoch);
+                self.handle.report(MemberEvent::Quiet { partition, epoch });
             }
             Directive::Released { partition, epoch, .. } => {
-                self.handle.handed_over(partition, epoch)
+                self.handle.report(MemberEvent::HandedOver { partition, epoch });
             }
             _ => {}
         }
@@ -106,7 +106,7 @@ async fn brokers_share_vanish_and_leave(subject: RedisSubject) {
     let mut c = LeaseHolder::start(&subject, "c:1", &clock).await;
     let (b_has_two, c_has_two) = (b.run_until_owning(2), c.run_until_owning(2));
     tokio::join!(b_has_two, c_has_two);
-    b.handle.leave();
+    b.handle.report(MemberEvent::Leave);
     while let Some(directive) = b.directives.recv().await {
         b.follow(directive);
     }

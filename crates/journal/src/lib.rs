@@ -1,8 +1,9 @@
-//! The journal: what makes the embedded store durable.
+//! A journal: it makes commits durable, in groups, and reads them back after a restart.
 //!
-//! Any number of callers append a [`JournalEntry`] per commit. The store gets each entry back, in
-//! commit order, once it is on disk; after a restart it gets the bytes of every commit since the
-//! checkpoint. The journal knows nothing of tasks: a commit is bytes to it.
+//! Any number of callers append a [`JournalEntry`] per commit. The embedded store, whose journal it
+//! is, gets each entry back, in commit order, once it is on disk; after a restart it gets the bytes
+//! of every commit since the checkpoint. The journal knows nothing of tasks: a commit is bytes to
+//! it.
 //!
 //! # How it works
 //! One thread owns the file (`writer`). Whatever waits while a group is being made durable is the
@@ -51,12 +52,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
 pub use commit::CommitNo;
-pub(crate) use commit::{Class, JournalEntry, Replay, ReplayError};
+pub use commit::{Class, JournalEntry, Replay, ReplayError};
 pub use error::{Dropped, DroppedWhy, JournalError};
-pub(crate) use frame::StoreId;
-pub(crate) use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
+pub use frame::StoreId;
+pub use options::{FILE_BYTES_MAX, FILE_BYTES_MIN, JournalOptions};
 pub use stats::JournalStats;
-pub(crate) use stats::StoreStopwatch;
+pub use stats::StoreStopwatch;
 
 use disk::Disk;
 use file_pool::{FilePool, LiveFile, PoolStart, SealedFile};
@@ -66,31 +67,31 @@ use writer::{JournalShared, JournalWriter, QueuedEntry};
 
 /// What `open` found.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub struct Opened {
     /// The last commit. The next one has the following number.
-    pub(crate) last: CommitNo,
+    pub last: CommitNo,
     /// How many commits were replayed.
-    pub(crate) replayed: u64,
+    pub replayed: u64,
     /// Whether the journal was closed. False after a crash and for a new journal.
-    pub(crate) closed_cleanly: bool,
+    pub closed_cleanly: bool,
     /// The torn tail that was cut off. None of it had been acknowledged.
-    pub(crate) dropped: Option<Dropped>,
+    pub dropped: Option<Dropped>,
 }
 
 /// How much can be written into files that already exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SpaceLeft {
+pub struct SpaceLeft {
     /// Bytes left in the current file and in the ready ones.
-    pub(crate) bytes_preallocated_left: u64,
+    pub bytes_preallocated_left: u64,
     /// Whether the last attempt to create a file failed. While it did, `Grow` is refused; each
     /// refusal and each checkpoint starts another attempt.
-    pub(crate) preallocation_failed: bool,
+    pub preallocation_failed: bool,
 }
 
 /// An open journal. Dropping it without [`close`](Self::close) writes what was accepted, but leaves
 /// no closing mark, as after a crash.
 #[derive(Debug)]
-pub(crate) struct Journal<T> {
+pub struct Journal<T> {
     dir: PathBuf,
     options: JournalOptions,
     disk: Disk,
@@ -115,7 +116,7 @@ impl Threads {
 /// Reads everything and changes nothing: for `punctual store check`.
 ///
 /// The tail that `dropped` describes is not cut off. The caller holds the store's lock.
-pub(crate) fn check(
+pub fn check(
     dir: &Path,
     store: StoreId,
     after: CommitNo,
@@ -148,7 +149,7 @@ impl<T: Send + 'static> Journal<T> {
     /// item back, with its commit number once it is durable, or with the reason why it never will
     /// be. It must not wait for the journal's queue, and it delays all later completions while it
     /// runs (but not the disk, for about two groups).
-    pub(crate) fn open(
+    pub fn open(
         dir: &Path,
         options: JournalOptions,
         after: CommitNo,
@@ -203,7 +204,7 @@ impl<T: Send + 'static> Journal<T> {
     }
 
     /// Queues an entry and returns before it is durable. Waits while the queue is full.
-    pub(crate) async fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
+    pub async fn append(&self, entry: JournalEntry<T>) -> Result<(), JournalError> {
         let mut queued = self.admit(entry)?;
         loop {
             let mut capacity = pin!(self.shared.capacity.notified());
@@ -236,19 +237,19 @@ impl<T: Send + 'static> Journal<T> {
 
     /// Everything up to `up_to` is durable elsewhere: files with nothing later are recycled or
     /// deleted, in the background. The newest file with a commit in it always stays.
-    pub(crate) fn checkpointed(&self, up_to: CommitNo) {
+    pub fn checkpointed(&self, up_to: CommitNo) {
         self.file_pool.checkpointed(up_to);
     }
 
     /// How much can be written into files that already exist.
-    pub(crate) fn space_left(&self) -> SpaceLeft {
+    pub fn space_left(&self) -> SpaceLeft {
         let (ready, preallocation_failed) = self.file_pool.space_left();
         let left = self.shared.file_left();
         SpaceLeft { bytes_preallocated_left: left + ready, preallocation_failed }
     }
 
     /// Statistics since opening.
-    pub(crate) fn stats(&self) -> JournalStats {
+    pub fn stats(&self) -> JournalStats {
         let mut stats = self.shared.stats();
         self.file_pool.count(&mut stats);
         stats
@@ -256,7 +257,7 @@ impl<T: Send + 'static> Journal<T> {
 
     /// Writes and completes what was accepted, and leaves a closing mark with the last commit, so
     /// that a loss after this is detected. Removes empty files. Later calls do nothing.
-    pub(crate) fn close(&self) -> Result<(), JournalError> {
+    pub fn close(&self) -> Result<(), JournalError> {
         if !self.stop() {
             return Ok(());
         }

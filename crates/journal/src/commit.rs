@@ -20,7 +20,7 @@ impl fmt::Display for CommitNo {
 
 /// What a commit does to the space on disk in the long run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     /// Adds tasks. Refused as `Full` as soon as no further file can be created.
     Grow,
     /// Settles, cancels, touches: may use the reserve when the disk is full.
@@ -29,16 +29,16 @@ pub(crate) enum Class {
 
 /// One commit, and what the store wants back when it is durable.
 #[derive(Debug)]
-pub(crate) struct JournalEntry<T> {
+pub struct JournalEntry<T> {
     /// The bytes of the commit, which `open` reads back. May be empty.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
     /// Whether it is refused early on a full disk.
-    pub(crate) class: Class,
+    pub class: Class,
     /// Passed to `on_durable`.
-    pub(crate) item: T,
+    pub item: T,
 }
 
 /// The error of a `replay` callback.
-pub(crate) type ReplayError = Arc<dyn Error + Send + Sync>;
+pub type ReplayError = Arc<dyn Error + Send + Sync>;
 /// Gets one commit at opening.
-pub(crate) type Replay<'a> = dyn FnMut(CommitNo, Bytes) -> Result<(), ReplayError> + 'a;
+pub type Replay<'a> = dyn FnMut(CommitNo, Bytes) -> Result<(), ReplayError> + 'a;

@@ -23,7 +23,7 @@ use super::commit::CommitNo;
 
 /// The store that the journal belongs to: a file of another store is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StoreId(pub(crate) [u8; 16]);
+pub struct StoreId(pub [u8; 16]);
 
 /// Where frames begin. The header has a page of its own, so that no later write touches it.
 pub(super) const FRAMES_AT: u64 = 4096;

@@ -74,15 +74,15 @@ impl JournalStats {
 /// Measures how long something took. The result is only shown, so it needs no `Clock` that tests
 /// can move.
 #[derive(Debug)]
-pub(crate) struct StoreStopwatch(Instant);
+pub struct StoreStopwatch(Instant);
 
 impl StoreStopwatch {
     #[expect(clippy::disallowed_methods, reason = "a duration that is only shown, never acted on")]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    pub(crate) fn elapsed(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
 }

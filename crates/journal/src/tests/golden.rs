@@ -1,11 +1,17 @@
-//! The bytes of journal files, compared with `tests/golden` (see `crate::golden`).
+//! The bytes of journal files, compared with `tests/golden`.
+
+use punctual_store::conformance::golden::GoldenFiles;
 
 use super::super::frame::{payload_sum, spare_name};
 use super::*;
-use crate::golden::assert_golden;
 
 const SALT: u64 = 0x0123_4567_89ab_cdef;
 const PAYLOAD: &[u8] = b"one commit!";
+
+fn assert_golden(name: &str, encoded: &[u8]) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    GoldenFiles::open(folder).check(name, encoded)
+}
 
 #[test]
 fn a_file_header_has_the_bytes_of_format_1() {
