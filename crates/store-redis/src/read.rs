@@ -14,6 +14,7 @@ use punctual_store::codec::{CodecError, Decoded};
 use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
+use crate::damage::NO_NUMBER;
 use crate::format::codec::{self, Postponement};
 use crate::format::keys::PartitionKeys;
 use crate::store::RedisStore;
@@ -37,8 +38,6 @@ const NAMES_MAX: usize = 1000;
 const LETTERS_MAX: usize = 1000;
 /// The largest number of records in one call.
 const RECORDS_MAX: usize = 1000;
-/// Why a count is damaged.
-pub(crate) const NO_NUMBER: &str = "it is not a whole number";
 
 /// Consecutive entries of a sorted set.
 struct TaskRange {
@@ -203,7 +202,8 @@ impl RedisStore {
     fn read_entry(&self, keys: &PartitionKeys, entry: TaskEntry) -> Result<Task, StoreError> {
         let TaskEntry { set, member, score, value, postponement } = entry;
         let key = set.key(keys);
-        let damaged = |why: &dyn Display| self.damaged("the entry of a task", key, &member, why);
+        let damaged =
+            |why: &dyn Display| self.damage.found("the entry of a task", key, &member, why);
         let id = codec::read_id(&member).map_err(|error| damaged(&error))?;
         let value = value.ok_or_else(|| damaged(&"the task has no value"))?;
         let task = self.read_task(keys, id, &value, postponement.as_deref())?;
@@ -225,7 +225,7 @@ impl RedisStore {
     ) -> Result<Task, StoreError> {
         let field = codec::id(id);
         let task = codec::read_task(id, value, &self.interner)
-            .map_err(|error| self.damaged("the task", &keys.tasks, &field, error))?;
+            .map_err(|error| self.damage.found("the task", &keys.tasks, &field, error))?;
         let postponement = self.read_postponement(keys, &field, postponement)?;
         Ok(match postponement {
             Some(postponement) => postponement.of_task(task),
@@ -240,7 +240,9 @@ impl RedisStore {
         value: Option<&[u8]>,
     ) -> Result<Option<Postponement>, StoreError> {
         let read = value.map(codec::read_postponement).transpose();
-        read.map_err(|error| self.damaged("the postponement of a task", &keys.late, field, error))
+        read.map_err(|error| {
+            self.damage.found("the postponement of a task", &keys.late, field, error)
+        })
     }
 
     pub(crate) async fn read_heads(
@@ -278,7 +280,7 @@ impl RedisStore {
         let head = codec::read_head(value).map_err(|error| {
             let mut name = Vec::new();
             codec::put_name(&mut name, namespace.as_str(), key.as_str());
-            self.damaged("the entry of a key", &keys.names, &name, error)
+            self.damage.found("the entry of a key", &keys.names, &name, error)
         })?;
         let postponement = self.read_postponement(keys, &codec::id(head.id), postponement)?;
         Ok(match postponement {
@@ -411,8 +413,9 @@ impl RedisStore {
         member: &[u8],
         letter: Option<Vec<u8>>,
     ) -> Result<DeadLetter, StoreError> {
-        let damaged =
-            |why: &dyn Display| self.damaged("the entry of a dead letter", &keys.dead, member, why);
+        let damaged = |why: &dyn Display| {
+            self.damage.found("the entry of a dead letter", &keys.dead, member, why)
+        };
         let fire = member.iter().position(|byte| *byte == 0).map(|at| &member[at + 1..]);
         let fire_id =
             codec::read_fire(fire.unwrap_or_default()).map_err(|error| damaged(&error))?;
@@ -439,7 +442,7 @@ impl RedisStore {
     ) -> Result<DeadLetter, StoreError> {
         let letter = punctual_store::codec::read_letter(bytes, &self.interner);
         letter.and_then(|letter| same_fire(letter, DeadLetter::fire_id, fire_id)).map_err(|error| {
-            self.damaged("the dead letter", &keys.letters, &codec::fire(fire_id), error)
+            self.damage.found("the dead letter", &keys.letters, &codec::fire(fire_id), error)
         })
     }
 
@@ -506,7 +509,7 @@ impl RedisStore {
             let is_its_own = codec::fire(record.fire_id).starts_with(field);
             is_its_own.then_some(record).ok_or(CodecError::Invalid("fire of the record"))
         });
-        record.map_err(|error| self.damaged("the record of a fire", key, field, error))
+        record.map_err(|error| self.damage.found("the record of a fire", key, field, error))
     }
 
     pub(crate) async fn read_counts(
@@ -530,7 +533,7 @@ impl RedisStore {
                 *number = reply::integer(value).map_err(|_| {
                     let mut field = Vec::new();
                     codec::put_count_field(&mut field, namespace.as_str(), letter);
-                    self.damaged("the count of tasks", &keys.counts, &field, NO_NUMBER)
+                    self.damage.found("the count of tasks", &keys.counts, &field, NO_NUMBER)
                 })?;
             }
         }
