@@ -8,12 +8,14 @@ use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
 use std::sync::{Mutex, PoisonError};
 
-use punctual_core::PartitionId;
 use punctual_store::{Damage, StoreError};
 
-use crate::format::keys::PartitionKeys;
-use crate::store::RedisStore;
-use crate::transport::reply;
+/// Why a number is damaged.
+pub(crate) const NO_NUMBER: &str = "it is not a whole number";
+/// Why a field of a lease is damaged.
+pub(crate) const UNREADABLE: &str = "it cannot be read";
+/// Why a sweep passes over a count or a member.
+pub(crate) const NOT_SWEPT: &str = "it is not what the sweep expects there";
 
 /// The largest number of places that are remembered: some megabytes. Damage in further places is
 /// neither logged nor counted.
@@ -29,6 +31,16 @@ impl DamageTracker {
     /// A panic cannot leave the places half-written.
     fn with<T>(&self, use_places: impl FnOnce(&mut HashSet<String>) -> T) -> T {
         use_places(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns how many damaged values were found.
+    pub(crate) fn count(&self) -> usize {
+        self.with(|places| places.len())
+    }
+
+    /// Returns where one of the damaged values is, if there are any.
+    pub(crate) fn first(&self) -> Option<String> {
+        self.with(|places| places.iter().min().cloned())
     }
 
     /// Remembers a place. Returns whether it is to be logged.
@@ -51,60 +63,6 @@ impl DamageTracker {
             tracing::error!(what, place, error = why, "damaged value in Redis");
         }
         StoreError::Damaged(Box::new(Damage { what, place, why }))
-    }
-}
-
-impl RedisStore {
-    /// Returns how many damaged values were found since the store was opened.
-    #[must_use]
-    pub fn damaged_values(&self) -> u64 {
-        self.damage.with(|places| places.len() as u64)
-    }
-
-    /// Returns where one of the damaged values is, if there are any.
-    #[must_use]
-    pub fn damaged_place(&self) -> Option<String> {
-        self.damage.with(|places| places.iter().min().cloned())
-    }
-
-    /// See [`DamageTracker::found`].
-    pub(crate) fn damaged(
-        &self,
-        what: &'static str,
-        key: &str,
-        field: &[u8],
-        why: impl Display,
-    ) -> StoreError {
-        self.damage.found(what, key, field, why)
-    }
-
-    /// Looks for a key of another type after Redis has refused a command, and names it.
-    pub(crate) async fn explained<T>(
-        &self,
-        partition: PartitionId,
-        result: Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let Err(StoreError::Broken(why)) = result else { return result };
-        for (key, expected) in self.keys(partition)?.types() {
-            let mut command = redis::cmd("TYPE");
-            command.arg(key);
-            let found = self.reads.command(command, key).await?;
-            let found = reply::text(&found)?;
-            if found != expected && found != "none" {
-                let why = format!("its type is {found} instead of {expected}");
-                return Err(self.damaged("the key", key, b"", why));
-            }
-        }
-        Err(StoreError::Broken(why))
-    }
-}
-
-impl PartitionKeys {
-    /// Returns all keys with their types, as `TYPE` returns them.
-    fn types(&self) -> impl Iterator<Item = (&str, &'static str)> {
-        let sets = [&self.due, &self.paused, &self.dead, &self.dead_ages, &self.fires, &self.ages];
-        let is_set = move |key: &str| sets.iter().any(|set| *set == key);
-        self.all().into_iter().map(move |key| (key, if is_set(key) { "zset" } else { "hash" }))
     }
 }
 
@@ -147,13 +105,6 @@ mod tests {
             assert!(tracker.is_new(&number.to_string()));
         }
         assert!(!tracker.is_new("b"), "the limit is reached");
-        assert_eq!(tracker.with(|places| places.len()), PLACES_MAX);
-    }
-
-    #[test]
-    fn every_key_of_a_partition_has_a_type() {
-        let keys = PartitionKeys::new("a", PartitionId::FIRST);
-        let sets: Vec<_> = keys.types().filter(|(_, kind)| *kind == "zset").collect();
-        assert_eq!((keys.types().count(), sets.len()), (13, 6));
+        assert_eq!(tracker.count(), PLACES_MAX);
     }
 }

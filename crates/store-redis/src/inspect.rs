@@ -29,7 +29,8 @@ impl RedisStore {
             if !name.is_empty() {
                 let name = std::str::from_utf8(name).ok();
                 let name = name.and_then(|name| Namespace::from_stored(name).ok());
-                let damaged = || self.damaged("a count", counts, &field, "it has no namespace");
+                let damaged =
+                    || self.damage.found("a count", counts, &field, "it has no namespace");
                 names.insert(name.ok_or_else(damaged)?);
             }
         }

@@ -13,11 +13,11 @@ use punctual_store::{MemberInfo, Members, MembershipStore, StoreError};
 use redis::Value;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::damage::DamageTracker;
+use crate::damage::{DamageTracker, UNREADABLE};
 use crate::format::codec;
 use crate::format::keys;
 use crate::open::get_or_propose;
-use crate::store::{RedisStore, UNREADABLE, millis, read_lease, read_time, script_result};
+use crate::store::{RedisStore, millis, read_lease, read_time, script_result};
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
@@ -37,7 +37,7 @@ impl RedisStore {
         let secret = get_or_propose(&self.reads, &meta, "secret", &proposed).await?;
         let whole = secret.len() == 2 * SECRET_BYTES;
         if !whole || !secret.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(self.damaged("the secret", &meta, b"secret", "it is not 64 digits"));
+            return Err(self.damage.found("the secret", &meta, b"secret", "it is not 64 digits"));
         }
         Ok(secret)
     }

@@ -14,6 +14,7 @@ use punctual_store::codec::{CodecError, Decoded};
 use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
+use crate::damage::NO_NUMBER;
 use crate::format::codec::{self, Postponement};
 use crate::format::keys::PartitionKeys;
 use crate::store::RedisStore;
@@ -37,8 +38,6 @@ const NAMES_MAX: usize = 1000;
 const LETTERS_MAX: usize = 1000;
 /// The largest number of records in one call.
 const RECORDS_MAX: usize = 1000;
-/// Why a count is damaged.
-pub(crate) const NO_NUMBER: &str = "it is not a whole number";
 
 /// Consecutive entries of a sorted set.
 struct TaskRange {
@@ -46,6 +45,8 @@ struct TaskRange {
     tasks: Vec<Task>,
     /// The number of entries.
     entries: usize,
+    /// The time of the last entry.
+    last_score: f64,
     /// The position of the last entry, if there are more.
     end: Option<Position>,
 }
@@ -57,7 +58,35 @@ enum TaskSet {
     Paused,
 }
 
+/// The entries whose times are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EntryTimes {
+    Last,
+    All,
+}
+
+impl TaskRange {
+    /// Whether the tasks are where their set has them, as far as their order tells.
+    fn is_in_order(&self, set: TaskSet, after: Position) -> bool {
+        let positions = self.tasks.iter().map(Position::of);
+        let ascending = std::iter::once(after).chain(positions).is_sorted_by(|a, b| a < b);
+        let within = self.tasks.last().is_none_or(|last| time_of(last) <= self.last_score);
+        ascending && within && self.tasks.iter().all(|task| TaskSet::of(task) == set)
+    }
+}
+
+/// Returns the time of a task as sorted sets have it. Doubles are exact up to the year 9999.
+#[expect(clippy::cast_precision_loss, reason = "exact")]
+fn time_of(task: &Task) -> f64 {
+    task.fire_at.as_millis() as f64
+}
+
 impl TaskSet {
+    /// Returns the set that a task belongs to.
+    fn of(task: &Task) -> Self {
+        if codec::is_paused(task) { Self::Paused } else { Self::Due }
+    }
+
     fn key(self, keys: &PartitionKeys) -> &str {
         match self {
             Self::Due => &keys.due,
@@ -88,6 +117,8 @@ impl RedisStore {
         Ok(tasks)
     }
 
+    /// Reads the next entries of sorted sets. If their tasks are not in order, an entry is not at
+    /// the time of its task; then the page is read again with all times, to find it.
     async fn read_after<const N: usize>(
         &self,
         keys: &PartitionKeys,
@@ -101,21 +132,30 @@ impl RedisStore {
             Position::START => "-inf".to_owned(),
             _ => after.fire_at.as_millis().to_string(),
         };
-        let call = ScriptCall::new(
-            &script::LOAD,
-            [keys.tasks.as_str(), &keys.late].into_iter().chain(sets.map(|set| set.key(keys))),
-        )
-        .arg(fire_at)
-        .arg(codec::id(after.id))
-        .arg(until)
-        .number(limit as u64)
-        .number(PAGE_BYTES_MAX as u64);
-        let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
-        let mut read = Vec::with_capacity(N);
-        for (set, page) in sets.into_iter().zip(pages) {
-            read.push(self.read_page(keys, set, page)?);
+        let mut times = EntryTimes::Last;
+        loop {
+            let call = ScriptCall::new(
+                &script::LOAD,
+                [keys.tasks.as_str(), &keys.late].into_iter().chain(sets.map(|set| set.key(keys))),
+            )
+            .arg(&fire_at)
+            .arg(codec::id(after.id))
+            .arg(until)
+            .number(limit as u64)
+            .number(PAGE_BYTES_MAX as u64)
+            .number(u8::from(times == EntryTimes::All));
+            let pages = reply::tuple::<N>(self.reads.call(&call).await?)?;
+            let mut read = Vec::with_capacity(N);
+            for (set, page) in sets.into_iter().zip(pages) {
+                read.push(self.read_page(keys, set, page, times)?);
+            }
+            let is_in_order = |(range, set): (&TaskRange, TaskSet)| range.is_in_order(set, after);
+            if times == EntryTimes::Last && !read.iter().zip(sets).all(is_in_order) {
+                times = EntryTimes::All;
+                continue;
+            }
+            return read.try_into().map_err(|_| reply::unexpected("pages"));
         }
-        read.try_into().map_err(|_| reply::unexpected("pages"))
     }
 
     /// Reads a page. A task that is damaged is left out.
@@ -124,6 +164,7 @@ impl RedisStore {
         keys: &PartitionKeys,
         set: TaskSet,
         page: Value,
+        times: EntryTimes,
     ) -> Result<TaskRange, StoreError> {
         let [more, members, scores, values, postponements] = reply::tuple(page)?;
         let more = reply::integer(&more)? != 0;
@@ -131,41 +172,46 @@ impl RedisStore {
         let (values, postponements) =
             (reply::optional_bytes_list(values)?, reply::optional_bytes_list(postponements)?);
         let entries = members.len();
-        if scores.len() != entries
+        let timed = if times == EntryTimes::All { entries } else { entries.min(1) };
+        if scores.len() != timed
             || values.len() != entries
             || (postponements.len() != entries && !postponements.is_empty())
         {
             return Err(reply::unexpected("as many values as ids"));
         }
+        let scores = scores.iter().map(reply::float).collect::<Result<Vec<_>, _>>()?;
+        let last_score = scores.last().copied().unwrap_or(0.0);
         let mut tasks = Vec::with_capacity(entries);
         let mut end = None;
         let postponements = postponements.into_iter().chain(std::iter::repeat(None));
         let values = values.into_iter().zip(postponements);
-        for ((member, score), (value, postponement)) in members.into_iter().zip(&scores).zip(values)
+        for (index, (member, (value, postponement))) in members.into_iter().zip(values).enumerate()
         {
-            let (member, score) = (reply::bytes(member)?, reply::float(score)?);
-            end = codec::position(score, &member).filter(|_| more);
+            let member = reply::bytes(member)?;
+            let score = scores.get(index).copied().filter(|_| times == EntryTimes::All);
+            if index + 1 == entries && more {
+                end = codec::position(last_score, &member);
+            }
             let entry = TaskEntry { set, member, score, value, postponement };
             // What is damaged is logged and counted.
             tasks.extend(self.read_entry(keys, entry).ok());
         }
-        Ok(TaskRange { tasks, entries, end })
+        Ok(TaskRange { tasks, entries, last_score, end })
     }
 
     fn read_entry(&self, keys: &PartitionKeys, entry: TaskEntry) -> Result<Task, StoreError> {
         let TaskEntry { set, member, score, value, postponement } = entry;
         let key = set.key(keys);
-        let damaged = |why: &dyn Display| self.damaged("the entry of a task", key, &member, why);
+        let damaged =
+            |why: &dyn Display| self.damage.found("the entry of a task", key, &member, why);
         let id = codec::read_id(&member).map_err(|error| damaged(&error))?;
         let value = value.ok_or_else(|| damaged(&"the task has no value"))?;
         let task = self.read_task(keys, id, &value, postponement.as_deref())?;
-        let set_of_task = if codec::is_paused(&task) { TaskSet::Paused } else { TaskSet::Due };
-        let fire_at = task.fire_at.as_millis();
-        #[expect(clippy::cast_precision_loss, reason = "times are exact as doubles")]
-        let is_at_its_time = score == fire_at as f64;
-        if set_of_task != set || !is_at_its_time {
-            let state = format!("{:?}", task.state);
-            return Err(damaged(&format_args!("the task is {state} and due at {fire_at}")));
+        let is_in_place =
+            score.is_none_or(|score| TaskSet::of(&task) == set && score == time_of(&task));
+        if !is_in_place {
+            let (state, fire_at) = (task.state, task.fire_at.as_millis());
+            return Err(damaged(&format_args!("the task is {state:?} and due at {fire_at}")));
         }
         Ok(task)
     }
@@ -179,7 +225,7 @@ impl RedisStore {
     ) -> Result<Task, StoreError> {
         let field = codec::id(id);
         let task = codec::read_task(id, value, &self.interner)
-            .map_err(|error| self.damaged("the task", &keys.tasks, &field, error))?;
+            .map_err(|error| self.damage.found("the task", &keys.tasks, &field, error))?;
         let postponement = self.read_postponement(keys, &field, postponement)?;
         Ok(match postponement {
             Some(postponement) => postponement.of_task(task),
@@ -194,7 +240,9 @@ impl RedisStore {
         value: Option<&[u8]>,
     ) -> Result<Option<Postponement>, StoreError> {
         let read = value.map(codec::read_postponement).transpose();
-        read.map_err(|error| self.damaged("the postponement of a task", &keys.late, field, error))
+        read.map_err(|error| {
+            self.damage.found("the postponement of a task", &keys.late, field, error)
+        })
     }
 
     pub(crate) async fn read_heads(
@@ -232,7 +280,7 @@ impl RedisStore {
         let head = codec::read_head(value).map_err(|error| {
             let mut name = Vec::new();
             codec::put_name(&mut name, namespace.as_str(), key.as_str());
-            self.damaged("the entry of a key", &keys.names, &name, error)
+            self.damage.found("the entry of a key", &keys.names, &name, error)
         })?;
         let postponement = self.read_postponement(keys, &codec::id(head.id), postponement)?;
         Ok(match postponement {
@@ -365,8 +413,9 @@ impl RedisStore {
         member: &[u8],
         letter: Option<Vec<u8>>,
     ) -> Result<DeadLetter, StoreError> {
-        let damaged =
-            |why: &dyn Display| self.damaged("the entry of a dead letter", &keys.dead, member, why);
+        let damaged = |why: &dyn Display| {
+            self.damage.found("the entry of a dead letter", &keys.dead, member, why)
+        };
         let fire = member.iter().position(|byte| *byte == 0).map(|at| &member[at + 1..]);
         let fire_id =
             codec::read_fire(fire.unwrap_or_default()).map_err(|error| damaged(&error))?;
@@ -393,7 +442,7 @@ impl RedisStore {
     ) -> Result<DeadLetter, StoreError> {
         let letter = punctual_store::codec::read_letter(bytes, &self.interner);
         letter.and_then(|letter| same_fire(letter, DeadLetter::fire_id, fire_id)).map_err(|error| {
-            self.damaged("the dead letter", &keys.letters, &codec::fire(fire_id), error)
+            self.damage.found("the dead letter", &keys.letters, &codec::fire(fire_id), error)
         })
     }
 
@@ -460,7 +509,7 @@ impl RedisStore {
             let is_its_own = codec::fire(record.fire_id).starts_with(field);
             is_its_own.then_some(record).ok_or(CodecError::Invalid("fire of the record"))
         });
-        record.map_err(|error| self.damaged("the record of a fire", key, field, error))
+        record.map_err(|error| self.damage.found("the record of a fire", key, field, error))
     }
 
     pub(crate) async fn read_counts(
@@ -484,7 +533,7 @@ impl RedisStore {
                 *number = reply::integer(value).map_err(|_| {
                     let mut field = Vec::new();
                     codec::put_count_field(&mut field, namespace.as_str(), letter);
-                    self.damaged("the count of tasks", &keys.counts, &field, NO_NUMBER)
+                    self.damage.found("the count of tasks", &keys.counts, &field, NO_NUMBER)
                 })?;
             }
         }
@@ -496,7 +545,8 @@ impl RedisStore {
 struct TaskEntry {
     set: TaskSet,
     member: Vec<u8>,
-    score: f64,
+    /// The time of the entry, if it was read.
+    score: Option<f64>,
     value: Option<Vec<u8>>,
     postponement: Option<Vec<u8>>,
 }

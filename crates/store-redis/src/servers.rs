@@ -34,7 +34,7 @@ impl RedisStore {
                 add_lines(&mut named, reply::text(&lines)?);
                 // Only this reply has both ports of a server with TLS. Redis 7 or later has it.
                 match self.ask(&["CLUSTER", "SHARDS"]).await {
-                    Ok(shards) => add_shards(&mut named, &shards),
+                    Ok(groups) => add_groups(&mut named, &groups),
                     Err(error @ StoreError::Unavailable(_)) => return Err(error),
                     Err(_) => {}
                 }
@@ -76,9 +76,9 @@ fn add_lines(named: &mut Named, lines: &str) {
 }
 
 /// Adds the servers of a reply of `CLUSTER SHARDS`: lists of names and values in each other.
-fn add_shards(named: &mut Named, shards: &Value) {
-    let Value::Array(shards) = shards else { return };
-    let lists = shards.iter().flat_map(|shard| values(shard, &["nodes"])); // words: allow
+fn add_groups(named: &mut Named, groups: &Value) {
+    let Value::Array(groups) = groups else { return };
+    let lists = groups.iter().flat_map(|group| values(group, &["nodes"])); // words: allow
     for servers in lists {
         let Value::Array(servers) = servers else { continue };
         for server in servers {
@@ -135,11 +135,11 @@ mod tests {
         let mut named = Named::new();
         add_lines(
             &mut named,
-            "07c3 127.0.0.1:30004@31004 slave e7d1 0 1426 4 connected\n\
-             67ed 10.0.0.2:6379@16379,redis-2.test master - 0 14 2 connected 5461-10922\n\
-             292f ::1:6379@16379,,shard-id=69bc myself,master - 0 0 1 connected 0-5460\n\
-             0000 :0@0 master,noaddr - 0 0 0 disconnected\n\
-             1111 :7000@17000 myself,master - 0 0 0 connected\n\
+            "07c3 127.0.0.1:30004@31004 flags e7d1 0 1426 4 connected\n\
+             67ed 10.0.0.2:6379@16379,redis-2.test flags - 0 14 2 connected 5461-10922\n\
+             292f ::1:6379@16379,,name=value myself,flags - 0 0 1 connected 0-5460\n\
+             0000 :0@0 noaddr - 0 0 0 disconnected\n\
+             1111 :7000@17000 myself - 0 0 0 connected\n\
              nonsense\n\n5 6:x@y z\n",
         );
         assert_eq!(
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_names_both_ports_of_a_server() {
+    fn a_group_of_servers_names_both_ports_of_each() {
         let server = [
             ("id", bulk("e10b")),
             ("port", Value::Int(6379)),
@@ -169,9 +169,9 @@ mod tests {
         ];
         let server = server.into_iter().flat_map(|(name, value)| [bulk(name), value]).collect();
         let servers = Value::Array(vec![Value::Array(server), Value::Nil]);
-        let shard = vec![bulk("slots"), Value::Array(vec![]), bulk("nodes"), servers]; // words: allow
+        let group = vec![bulk("slots"), Value::Array(vec![]), bulk("nodes"), servers]; // words: allow
         let mut named = Named::new();
-        add_shards(&mut named, &Value::Array(vec![Value::Array(shard), Value::Int(1)]));
+        add_groups(&mut named, &Value::Array(vec![Value::Array(group), Value::Int(1)]));
         assert_eq!(
             shown(&named),
             ["10.0.0.3 6379", "10.0.0.3 6380", "redis-3.test 6379", "redis-3.test 6380"]

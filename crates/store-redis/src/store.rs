@@ -20,11 +20,10 @@ use punctual_store::{
 use redis::Value;
 
 use crate::batch::BatchArguments;
-use crate::damage::DamageTracker;
+use crate::damage::{DamageTracker, NO_NUMBER, NOT_SWEPT, UNREADABLE};
 use crate::epochs::{self, EpochTracker, Rewound};
 use crate::format::codec;
 use crate::format::keys::{self, PartitionKeys};
-use crate::read::NO_NUMBER;
 use crate::transport::connection::{RedisAddress, RedisConnection, Wait, WaitedReply};
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
@@ -39,8 +38,6 @@ const SWEPT_LETTERS_MAX: u32 = 2000;
 /// The number of partitions whose size of history one sweep reads; of the others it uses the last
 /// known size.
 const SIZES_READ_MAX: usize = 64;
-/// Why a sweep passes over a count or a member.
-const NOT_SWEPT: &str = "it is not what the sweep expects there";
 /// The longest ttl, so that sums are exact in Lua: a year.
 const TTL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
@@ -79,6 +76,38 @@ impl RedisStore {
     /// lost it.
     pub fn remember_epoch(&self, seat: Seat, epoch: Epoch) {
         self.epochs.observe(seat, epoch);
+    }
+
+    /// Returns how many damaged values were found since the store was opened.
+    #[must_use]
+    pub fn damaged_values(&self) -> u64 {
+        self.damage.count() as u64
+    }
+
+    /// Returns where one of the damaged values is, if there are any.
+    #[must_use]
+    pub fn damaged_place(&self) -> Option<String> {
+        self.damage.first()
+    }
+
+    /// Looks for a key of another type after Redis has refused a command, and names it.
+    async fn explained<T>(
+        &self,
+        partition: PartitionId,
+        result: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Err(StoreError::Broken(why)) = result else { return result };
+        for (key, expected) in self.keys(partition)?.types() {
+            let mut command = redis::cmd("TYPE");
+            command.arg(key);
+            let found = self.reads.command(command, key).await?;
+            let found = reply::text(&found)?;
+            if found != expected && found != "none" {
+                let why = format!("its type is {found} instead of {expected}");
+                return Err(self.damage.found("the key", key, b"", why));
+            }
+        }
+        Err(StoreError::Broken(why))
     }
 
     pub(crate) fn keys(&self, partition: PartitionId) -> Result<&PartitionKeys, StoreError> {
@@ -140,7 +169,7 @@ impl RedisStore {
         let value = value.ok_or_else(|| reply::unexpected("a field of the lease"))?;
         let read = read(value).ok();
         if read.is_none() {
-            self.damaged("the lease", &self.keys(partition)?.own, field.as_bytes(), NO_NUMBER);
+            self.damage.found("the lease", &self.keys(partition)?.own, field.as_bytes(), NO_NUMBER);
         }
         Ok(read)
     }
@@ -151,7 +180,7 @@ impl RedisStore {
         command.arg(counts).arg(codec::HISTORY_BYTES_FIELD);
         let value = self.reads.command(command, counts).await?;
         Ok(size(&value).unwrap_or_else(|_| {
-            self.damaged("the size of history", counts, codec::HISTORY_BYTES_FIELD, NO_NUMBER);
+            self.damage.found("the size of history", counts, codec::HISTORY_BYTES_FIELD, NO_NUMBER);
             0
         }))
     }
@@ -222,9 +251,6 @@ pub(crate) fn read_time(value: &Value) -> Result<Timestamp, StoreError> {
     Timestamp::try_from_millis(millis).map_err(|_| reply::unexpected("a time"))
 }
 
-/// Why a field of a lease is damaged.
-pub(crate) const UNREADABLE: &str = "it cannot be read";
-
 /// Reads a lease from its epoch, broker and end. The error is the field that is damaged.
 pub(crate) fn read_lease(
     seat: Seat,
@@ -288,7 +314,7 @@ impl TaskStore for RedisStore {
             (0 | 1, waited) => {
                 for field in rest {
                     let field = reply::bytes(field)?;
-                    self.damaged("the count of tasks", &keys.counts, &field, NO_NUMBER);
+                    self.damage.found("the count of tasks", &keys.counts, &field, NO_NUMBER);
                 }
                 // Made, but perhaps not as durable as demanded. Sent again, the batch waits again.
                 waited?;
@@ -419,7 +445,12 @@ impl TaskStore for RedisStore {
             (0, [history, dead, Value::Array(damaged)]) => {
                 for pair in damaged.chunks_exact(2) {
                     let field = reply::bytes(pair[0].clone())?;
-                    self.damaged("what the sweep needs", reply::text(&pair[1])?, &field, NOT_SWEPT);
+                    self.damage.found(
+                        "what the sweep needs",
+                        reply::text(&pair[1])?,
+                        &field,
+                        NOT_SWEPT,
+                    );
                 }
                 Ok(Swept { history: size(history)?, dead: size(dead)? })
             }
@@ -457,7 +488,7 @@ impl LeaseStore for RedisStore {
         match code {
             0 => {
                 if !matches!(rest.get(1), Some(Value::Int(0))) {
-                    self.damaged("the lease", &own, b"epoch", NO_NUMBER);
+                    self.damage.found("the lease", &own, b"epoch", NO_NUMBER);
                 }
                 self.epochs.acquire(seat, epoch, token);
                 waited?;
@@ -465,7 +496,7 @@ impl LeaseStore for RedisStore {
             }
             1 => Err(StoreError::Held { seat }),
             2 => Err(StoreError::Broken(format!("no epoch is left for {seat}"))),
-            3 => Err(self.damaged("the lease", &own, b"epoch", NO_NUMBER)),
+            3 => Err(self.damage.found("the lease", &own, b"epoch", NO_NUMBER)),
             _ => Err(reply::unexpected("a result of acquire")),
         }
     }
@@ -511,8 +542,8 @@ impl LeaseStore for RedisStore {
             return Ok(None);
         }
         let lease = read_lease(seat, [&epoch, &broker, &until]);
-        let lease =
-            lease.map_err(|field| self.damaged("the lease", &own, field.as_bytes(), UNREADABLE))?;
+        let lease = lease
+            .map_err(|field| self.damage.found("the lease", &own, field.as_bytes(), UNREADABLE))?;
         self.epochs.observe(seat, lease.epoch);
         Ok(Some(lease))
     }

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 
 mod commands;
+mod damage;
 mod failover;
 mod fixture;
 mod guarantee_scenarios;

@@ -216,7 +216,8 @@ fn a_damaged_task_affects_no_other_task() {
         .filter_map(|task| task["key"].as_str())
         .filter(|key| !key.starts_with("neighbour") && !key.starts_with('b'))
         .collect();
-    assert_eq!(listed, BTreeSet::from(["renamed"]), "{page}");
+    // An entry at another time does not matter where the order of the tasks is the same.
+    assert_eq!(listed, BTreeSet::from(["moved", "renamed"]), "{page}");
     assert_eq!(test.client().get("/stats").0, 200);
     assert_eq!(test.client().get("/forecast").0, 200);
 
@@ -376,32 +377,47 @@ fn a_damaged_lease_is_taken_again() {
 }
 
 /// Lists all hash fields and members of sorted sets, as `KIND KEY FIELD` with a hexadecimal field.
-const LIST: &str = "local function hex(bytes) return (string.gsub(bytes, '.', function(byte) \
-                    return string.format('%02x', string.byte(byte)) end)) end \
-                    local found = {} \
-                    for _, key in ipairs(redis.call('KEYS', '*')) do \
-                    local kind = redis.call('TYPE', key)['ok'] \
-                    if kind == 'hash' then for _, field in ipairs(redis.call('HKEYS', key)) do \
-                    found[#found + 1] = 'hash ' .. key .. ' ' .. hex(field) end end \
-                    if kind == 'zset' then for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do \
-                    found[#found + 1] = 'zset ' .. key .. ' ' .. hex(member) end end end \
-                    return found";
+const LIST: &str = "
+local function hex(bytes)
+  return (string.gsub(bytes, '.', function(byte)
+    return string.format('%02x', string.byte(byte))
+  end))
+end
+local commands = {hash = {'HKEYS'}, zset = {'ZRANGE', 0, -1}}
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key)['ok']
+  local command = commands[kind]
+  if command then
+    for _, field in ipairs(redis.call(command[1], key, unpack(command, 2))) do
+      found[#found + 1] = kind .. ' ' .. key .. ' ' .. hex(field)
+    end
+  end
+end
+return found";
 
 /// Damages one value at random: other bytes, fewer bytes, none, or one byte changed. The time of a
 /// member of a sorted set is moved.
-const DAMAGE: &str = "local kind, field, how = bytes(ARGV[1]), bytes(ARGV[2]), tonumber(bytes(ARGV[3])) \
-                      if kind == 'zset' then \
-                      return redis.call('ZADD', KEYS[1], tostring(how * 7919), field) end \
-                      local value = redis.call('HGET', KEYS[1], field) \
-                      if not value then return 0 end \
-                      local at = how % math.max(#value, 1) \
-                      local way = how % 4 \
-                      if way == 0 then value = bytes(ARGV[4]) \
-                      elseif way == 1 then value = string.sub(value, 1, at) \
-                      elseif way == 2 then value = '' \
-                      else value = string.sub(value, 1, at) .. string.char(how % 256) .. \
-                      string.sub(value, at + 2) end \
-                      return redis.call('HSET', KEYS[1], field, value)";
+const DAMAGE: &str = "
+local kind, field = bytes(ARGV[1]), bytes(ARGV[2])
+local how = tonumber(bytes(ARGV[3]))
+if kind == 'zset' then
+  return redis.call('ZADD', KEYS[1], tostring(how * 7919), field)
+end
+local value = redis.call('HGET', KEYS[1], field)
+if not value then return 0 end
+local at = how % math.max(#value, 1)
+local way = how % 4
+if way == 0 then
+  value = bytes(ARGV[4])
+elseif way == 1 then
+  value = string.sub(value, 1, at)
+elseif way == 2 then
+  value = ''
+else
+  value = string.sub(value, 1, at) .. string.char(how % 256) .. string.sub(value, at + 2)
+end
+return redis.call('HSET', KEYS[1], field, value)";
 
 #[test]
 fn random_damage_ends_no_broker_and_stops_no_neighbour() {

@@ -40,7 +40,7 @@ pub(crate) fn read_id(bytes: &[u8]) -> Decoded<TaskId> {
 
 /// Returns the position of an entry of a sorted set, whatever its member and its score are: a read
 /// that starts after it returns the entries behind it. `None` if no task can be behind it.
-#[expect(clippy::cast_possible_truncation, reason = "in range")]
+#[expect(clippy::cast_possible_truncation, reason = "larger numbers are no times")]
 pub(crate) fn position(score: f64, member: &[u8]) -> Option<Position> {
     // Doubles are exact in this range.
     let fire_at = Timestamp::try_from_millis(score.max(0.0).ceil() as i128).ok()?;

@@ -116,6 +116,13 @@ impl PartitionKeys {
             &self.counts,
         ]
     }
+
+    /// Returns all keys with their types, as `TYPE` returns them.
+    pub(crate) fn types(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        let sets = [&self.due, &self.paused, &self.dead, &self.dead_ages, &self.fires, &self.ages];
+        let is_set = move |key: &str| sets.iter().any(|set| *set == key);
+        self.all().into_iter().map(move |key| (key, if is_set(key) { "zset" } else { "hash" }))
+    }
 }
 
 /// Returns why a cluster cannot have this name, if it cannot: names are parts of hash tags and ACL
@@ -143,6 +150,7 @@ mod tests {
             assert!(key.starts_with("{shop.17}:"), "{key}");
         }
         assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 13);
+        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 6);
         assert_eq!(own("shop", Seat::Partition(partition)), keys.own);
         assert_eq!(own("shop", Seat::Leader), "{shop}:leader");
         assert_eq!(meta("shop"), "{shop}:meta");

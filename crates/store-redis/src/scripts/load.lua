@@ -4,9 +4,9 @@
 -- ARGV 1 fire_at of the position, or '-inf' for the start  2 id of the position
 --      3 the fire_at before which tasks are returned, or '+inf'
 --      4 the largest number of tasks of each set  5 the size in bytes at which to stop
--- Returns for each set {1 if there are more, else 0; ids; times; values; postponements}; times,
--- values and postponements are in the order of the ids; the list of postponements is empty if there
--- are none
+--      6 '1' to return the times of all entries, '0' for that of the last one only
+-- Returns for each set {1 if there are more, else 0; ids; times; values; postponements}; values and
+-- postponements are in the order of the ids; the list of postponements is empty if there are none
 
 -- The number of tasks whose values are read at once: of the largest tasks, some megabytes.
 local STEP = 32
@@ -51,10 +51,7 @@ for set = 3, #KEYS do
   local ids, times, values, lates = {}, {}, {}, {}
   local count = math.min(stop - from, tonumber(ARGV[4]))
   if count > 0 then
-    local scored = redis.call('ZRANGE', KEYS[set], from, from + count - 1, 'WITHSCORES')
-    for i = 1, #scored / 2 do
-      ids[i], times[i] = scored[2 * i - 1], scored[2 * i]
-    end
+    ids = redis.call('ZRANGE', KEYS[set], from, from + count - 1)
   end
   local given = 0
   while given < #ids and (given == 0 or bytes < tonumber(ARGV[5])) do
@@ -73,7 +70,15 @@ for set = 3, #KEYS do
     given = last
   end
   for i = #ids, given + 1, -1 do
-    ids[i], times[i] = nil, nil
+    ids[i] = nil
+  end
+  -- All times cost a third of the page.
+  local first = given
+  if ARGV[6] == '1' then
+    first = 1
+  end
+  for i = math.max(first, 1), given do
+    times[#times + 1] = redis.call('ZSCORE', KEYS[set], ids[i])
   end
   local more = 0
   if stop - from > given then

@@ -70,7 +70,7 @@ async fn the_sweep_deletes_the_oldest_history_beyond_the_limit() {
 fn damaged<T: std::fmt::Debug>(result: Result<T, StoreError>) -> String {
     match result {
         Err(StoreError::Damaged(damage)) => damage.place,
-        other => panic!("{other:?}"),
+        other => unreachable!("no damage was found: {other:?}"),
     }
 }
 
