@@ -1,7 +1,7 @@
 //! Cron expressions: reads an expression, and finds its next fire time in a time zone.
 //!
-//! Fire times are strictly increasing. An expression that never fires is refused. Every search is
-//! bounded, by years and by clock changes. `@every` is an interval, which [`parse_every`] reads.
+//! Fire times are strictly increasing. An expression that never fires is refused, unless it was
+//! stored before. Every search is bounded, by years and by clock changes. `@every` is an interval, which [`parse_every`] reads.
 //! Missed fires are decided in `task/next`.
 //!
 //! Five fields are `minute hour day month weekday`; six have the second first; seven also have the
@@ -86,6 +86,13 @@ pub enum Twice {
 impl Cron {
     /// Reads an expression. One that can never fire is refused; one whose years are over is not.
     pub fn new(expression: &str, zone: Zone, dst: Dst) -> Result<Self, Invalid> {
+        let cron = Self::from_stored(expression, zone, dst)?;
+        Ok(Self { fields: parse::check_occurs(cron.fields)?, ..cron })
+    }
+
+    /// Reads an expression that was accepted once. One that can never fire by the rules of today
+    /// has no fire time, and is not refused: an earlier rule may have had days for it.
+    pub fn from_stored(expression: &str, zone: Zone, dst: Dst) -> Result<Self, Invalid> {
         if expression.len() > CRON_BYTES_MAX {
             let bytes = expression.len();
             return Err(invalid(format!("must have at most {CRON_BYTES_MAX} bytes, has {bytes}")));
@@ -98,7 +105,7 @@ impl Cron {
         }
         let words: Vec<&str> = expression.split_ascii_whitespace().collect();
         let expression = words.join(" ");
-        let fields = parse::parse(&expression)?;
+        let fields = parse::read(&expression)?;
         Ok(Self { expression: expression.into(), fields, zone, dst })
     }
 

@@ -35,8 +35,15 @@ impl Zone {
 
     /// Finds a zone by its name, in upper or lower case. The error suggests a similar name.
     pub fn new(name: &str) -> Result<Self, Invalid> {
-        let is_zone = !UNSET_ZONES.iter().any(|unset| unset.eq_ignore_ascii_case(name));
-        let found = (is_zone && name.len() <= ZONE_NAME_BYTES_MAX)
+        if UNSET_ZONES.iter().any(|unset| unset.eq_ignore_ascii_case(name)) {
+            return Err(Invalid::new("timezone", unknown(name)));
+        }
+        Self::from_stored(name)
+    }
+
+    /// Finds a zone by a name that was accepted once: also one that means that no zone is set.
+    pub fn from_stored(name: &str) -> Result<Self, Invalid> {
+        let found = (name.len() <= ZONE_NAME_BYTES_MAX)
             .then(|| TimeZoneDatabase::bundled().get(name).ok())
             .flatten();
         found.map(Self).ok_or_else(|| Invalid::new("timezone", unknown(name)))

@@ -233,6 +233,44 @@ fn a_manually_fired_task_of_format_2_is_still_read() {
     assert_eq!(read_task(&bytes, &Interner::default()), Ok(want));
 }
 
+/// A rule that became stricter must not make stored tasks unreadable.
+#[test]
+fn a_stored_cron_task_that_would_be_refused_today_is_still_read_and_has_no_fire_time() {
+    let target = Target::Queue(Queue::new("orders").unwrap());
+    let id = TaskId::floor(Timestamp::from_millis(7000));
+    for (accepted, zone, stored, stored_zone) in [
+        ("0 0 30 1 */2", "Etc/UTC", "0 0 30 2 */2", "Etc/UTC"),
+        ("0 0 0 30 1 ? 2030", "Etc/UTC", "0 0 0 30 2 ? 2030", "Etc/UTC"),
+        ("0 0 31 1 *", "Etc/UTC", "0 0 31 2 *", "Factory"),
+    ] {
+        let cron = Cron::new(accepted, Zone::new(zone).unwrap(), Dst::default()).unwrap();
+        let schedule = Schedule::Cron { cron: cron.into(), series: Arc::default() };
+        let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target.clone());
+        let task = Task::new(id, new_task.into(), Timestamp::EPOCH, Version::FIRST);
+        let mut bytes = Vec::new();
+        put_task(&mut bytes, &task);
+        for (old, new) in [(accepted, stored), (zone, stored_zone)] {
+            assert_eq!(old.len(), new.len());
+            let at = bytes.windows(old.len()).position(|part| part == old.as_bytes()).unwrap();
+            bytes[at..at + new.len()].copy_from_slice(new.as_bytes());
+        }
+        let read = read_task(&bytes, &Interner::default()).unwrap();
+        let Schedule::Cron { cron, .. } = &read.definition.schedule else { panic!("{read:?}") };
+        assert_eq!((cron.expression(), cron.zone().name()), (stored, stored_zone));
+        assert_eq!(read.definition.schedule.first_at(Timestamp::EPOCH), None);
+        assert_eq!(read.definition.schedule.next_at(read.fire_at), None);
+        assert_eq!(read.fire_at, task.fire_at, "what was decided stays");
+        let mut again = Vec::new();
+        put_task(&mut again, &read);
+        assert_eq!(again, bytes);
+        assert!(
+            Zone::new(stored_zone)
+                .and_then(|zone| Cron::new(stored, zone, Dst::default()))
+                .is_err()
+        );
+    }
+}
+
 proptest! {
     #[test]
     fn encoded_values_decode_to_the_same_values(

@@ -53,8 +53,8 @@ impl Fields {
         !self.star_minute && !self.star_hour
     }
 
-    /// Removes months and years that never have a matching day. Returns whether any are left.
-    pub(super) fn remove_what_never_occurs(&mut self) -> bool {
+    /// Removes months and years that never have a matching day.
+    pub(super) fn remove_what_never_occurs(&mut self) {
         for month in 1..=12 {
             // All 14 kinds of year are among 28 in a row without a skipped leap day.
             if !(2001..2029).any(|year| self.days.of(year, month) != 0) {
@@ -69,11 +69,14 @@ impl Fields {
                     years.remove(year);
                 }
             }
-            let any = years.first_from(YEAR_MIN).is_some();
             self.years = Some(Arc::new(years));
-            return any;
         }
-        self.months != 0
+    }
+
+    /// Whether any month and year is left.
+    pub(super) fn occurs(&self) -> bool {
+        let any_year = |years: &Arc<Years>| years.first_from(YEAR_MIN).is_some();
+        self.months != 0 && self.years.as_ref().is_none_or(any_year)
     }
 
     /// The first matching local time at or after `from`.
@@ -227,8 +230,12 @@ fn number(value: u32) -> i8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parse::parse;
+    use super::super::parse::{check_occurs, read};
     use super::*;
+
+    fn parse(text: &str) -> Result<Fields, crate::Invalid> {
+        read(text).and_then(check_occurs)
+    }
 
     /// Every form of a day, alone.
     fn day_forms() -> Vec<String> {

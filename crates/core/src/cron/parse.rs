@@ -1,7 +1,7 @@
 //! Reads an expression into [`Fields`], or returns an error that names the field.
 //!
-//! Months and years without a matching day are removed from the result; an expression that is left
-//! with none is refused. Numbers and ranges are read in `field`; `days` decides which days of a
+//! Months and years without a matching day are removed from the result; [`check_occurs`] refuses one
+//! that is left with none. Numbers and ranges are read in `field`; `days` decides which days of a
 //! month match.
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const KINDS: [FieldKind; 7] = [
 const STARS: [char; 2] = ['*', '?'];
 
 /// Reads an expression, which must be ASCII text.
-pub(super) fn parse(expression: &str) -> Result<Fields, Invalid> {
+pub(super) fn read(expression: &str) -> Result<Fields, Invalid> {
     let expanded = if expression.starts_with('@') { expand(expression)? } else { expression };
     let texts: Vec<&str> = expanded.split_ascii_whitespace().collect();
     if texts.first().is_some_and(|text| text.starts_with("TZ=") || text.starts_with("CRON_TZ=")) {
@@ -55,13 +55,18 @@ pub(super) fn parse(expression: &str) -> Result<Fields, Invalid> {
     for (index, (kind, text)) in kinds.iter().zip(&texts).enumerate() {
         let at_field =
             |problem| invalid(format!("field {} ({}) {problem}", index + 1, kind.name()));
-        read(*kind, text, &mut fields).map_err(at_field)?;
+        read_field(*kind, text, &mut fields).map_err(at_field)?;
     }
-    if fields.remove_what_never_occurs() {
-        Ok(fields)
-    } else {
-        Err(invalid("never fires: none of its months has such a day".to_owned()))
+    fields.remove_what_never_occurs();
+    Ok(fields)
+}
+
+/// Refuses an expression that can never fire.
+pub(super) fn check_occurs(fields: Fields) -> Result<Fields, Invalid> {
+    if fields.occurs() {
+        return Ok(fields);
     }
+    Err(invalid("never fires: none of its months has such a day".to_owned()))
 }
 
 /// An error about the expression.
@@ -84,7 +89,7 @@ fn count_problem(count: usize) -> String {
     )
 }
 
-fn read(kind: FieldKind, text: &str, fields: &mut Fields) -> Result<(), String> {
+fn read_field(kind: FieldKind, text: &str, fields: &mut Fields) -> Result<(), String> {
     match kind {
         FieldKind::Second => fields.seconds = values_of(kind, text)?.bits,
         FieldKind::Minute => {

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use crate::fixture::{OwnerFixture, PARTITION, START, failed, key, keyed, millis, ready, secs};
 use punctual_core::{
-    Backoff, Due, FireEnd, FireRecord, Guarantee, Misfire, NewTask, Occasion, Outcome, Overlap,
-    Payload, RetryPolicy, Schedule, Series, SkipReason, Task, TaskKey, TaskState, Timestamp,
+    Backoff, Cron, Dst, Due, FireEnd, FireRecord, Guarantee, Misfire, NewTask, Occasion, Outcome,
+    Overlap, Payload, RetryPolicy, Schedule, Sequence, Series, SkipReason, Task, TaskId, TaskKey,
+    TaskState, Timestamp, Version, Zone,
 };
 use punctual_engine::{
     Cancelled, Command, Condition, Delivery, EngineError, Event, Receipt, Reply, ScheduleCommand,
     Scheduled, TouchTo,
 };
-use punctual_store::TaskStore;
+use punctual_store::{Batch, BatchNo, Change, Filter, Position, TaskStore};
 
 fn every(interval: Duration, series: Series) -> NewTask {
     NewTask { schedule: Schedule::Every { interval, series: series.into() }, ..keyed("s", secs(0)) }
@@ -385,5 +386,39 @@ fn a_series_cannot_be_touched() {
     fixture.schedule(every(secs(1), Series::default()));
     for push in [TouchTo::Within, TouchTo::To(Due::In(secs(5)))] {
         assert_eq!(fixture.touch(key("s"), push).unwrap_err(), EngineError::NotTouchable);
+    }
+}
+
+/// A store may hold a task that an earlier rule for days accepted, and that would be refused today.
+#[test]
+fn a_stored_cron_task_without_a_fire_time_can_be_shown_and_cancelled_and_ends_after_its_last_fire()
+{
+    for cancelled in [true, false] {
+        let mut fixture = OwnerFixture::new();
+        let cron = Cron::from_stored("0 0 30 2 */2", Zone::utc(), Dst::default()).unwrap();
+        let schedule = Schedule::Cron { cron: cron.into(), series: Series::default().into() };
+        let new_task = NewTask { schedule, ..keyed("s", secs(0)) };
+        let due = START.after(secs(60));
+        let id = TaskId::new(due, PARTITION, fixture.ownership.epoch, Sequence::FIRST);
+        let stored = Task::new(id, new_task.into(), START, Version::FIRST);
+        let batch = Batch::new(BatchNo::FIRST, vec![Change::Put(stored.clone())]);
+        fixture.write(batch).unwrap();
+        fixture.crash();
+        fixture.advance(secs(1));
+        assert_eq!(fixture.get(key("s")), Ok(stored.clone()));
+        let filter = Filter::all(stored.definition.namespace.clone());
+        let page = ready(fixture.store.list(PARTITION, &filter, Position::START, 10)).unwrap();
+        assert_eq!(page.items, [stored.clone()]);
+        if cancelled {
+            assert_eq!(fixture.cancel(key("s")), Ok(Cancelled::Cancelled));
+        }
+        fixture.advance(secs(3600));
+        ack_all(&mut fixture);
+        // The time that was decided before is still its own; there is none after it.
+        let fires = if cancelled { vec![] } else { vec![60] };
+        assert_eq!(nominal(&fixture.sent), fires);
+        assert_eq!(fixture.get(key("s")), Err(EngineError::NotFound));
+        let counts = fixture.counts();
+        assert_eq!((counts.done, counts.cancelled), if cancelled { (0, 1) } else { (1, 0) });
     }
 }

@@ -83,8 +83,9 @@ fn cron(expression: &str, zone: &str, dst: Dst) -> Decoded<Arc<Cron>> {
     if let Some(cron) = cache.get(&name) {
         return Ok(Arc::clone(cron));
     }
-    let zone = Zone::new(zone).map_err(|_| CodecError::Invalid("time zone"))?;
-    let cron = Cron::new(expression, zone, dst).map_err(|_| CodecError::Invalid("cron"))?;
+    let zone = Zone::from_stored(zone).map_err(|_| CodecError::Invalid("time zone"))?;
+    let cron = Cron::from_stored(expression, zone, dst);
+    let cron = cron.map_err(|_| CodecError::Invalid("cron"))?;
     let cron = Arc::new(cron);
     if cache.len() < INTERNED_MAX {
         cache.insert(name, Arc::clone(&cron));

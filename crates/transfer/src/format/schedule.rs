@@ -79,7 +79,7 @@ pub(crate) fn read_schedule(exported: ExportedSchedule) -> anyhow::Result<Schedu
         }
         ExportedSchedule::Cron { expression, timezone, dst_gap, dst_overlap, series } => {
             let dst = Dst { gap: dst_gap.map(Gap::from), overlap: dst_overlap.map(Twice::from) };
-            let cron = Cron::new(&expression, Zone::new(&timezone)?, dst)?;
+            let cron = Cron::from_stored(&expression, Zone::from_stored(&timezone)?, dst)?;
             Schedule::Cron { cron: Arc::new(cron), series: read_series(series) }
         }
         ExportedSchedule::Watch { within, postpone_max, on_return } => Schedule::Watch {
