@@ -408,7 +408,7 @@ fn a_stored_cron_task_without_a_fire_time_can_be_shown_and_cancelled_and_ends_af
         assert_eq!(fixture.get(key("s")), Ok(stored.clone()));
         let filter = Filter::all(stored.definition.namespace.clone());
         let page = ready(fixture.store.list(PARTITION, &filter, Position::START, 10)).unwrap();
-        assert_eq!(page.items, [stored.clone()]);
+        assert_eq!(page.items, std::slice::from_ref(&stored));
         if cancelled {
             assert_eq!(fixture.cancel(key("s")), Ok(Cancelled::Cancelled));
         }

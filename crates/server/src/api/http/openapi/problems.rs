@@ -14,9 +14,9 @@ use crate::problem::{Problem, ProblemType as P};
 use crate::schema;
 
 /// What a call of the owner of a partition can fail with.
-const OWNER: [P; 4] = [P::Busy, P::StoreUnavailable, P::NoOwner, P::Lost];
+const OWNER: [P; 5] = [P::Busy, P::StoreUnavailable, P::NoOwner, P::Lost, P::Damaged];
 /// What a read of the store can fail with.
-const STORE: [P; 2] = [P::StoreUnavailable, P::StoreBroken];
+const STORE: [P; 3] = [P::StoreUnavailable, P::StoreBroken, P::Damaged];
 /// What adding a task can fail with.
 const GROWTH: [P; 3] = [P::NeverFires, P::DiskFull, P::MemoryFull];
 
@@ -47,6 +47,10 @@ fn of_shape(method: &Method, path: &str, operation: &Value) -> Vec<P> {
     }
     if !operation["requestBody"].is_null() {
         problems.extend([P::InvalidRequest, P::InvalidBody, P::TooLarge, P::UnsupportedMediaType]);
+        problems.push(P::TooSlow);
+    }
+    if path.contains("{namespace}") {
+        problems.push(P::ShareUsedUp);
     }
     problems
 }
@@ -90,7 +94,7 @@ fn response(status: StatusCode, problems: &[P]) -> Value {
         "content": {"application/problem+json": {"schema": schema}},
     });
     let header = match status {
-        StatusCode::SERVICE_UNAVAILABLE => {
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
             json!({"retry-after": {
                 "description": "Seconds to wait.", "required": true, "schema": {"type": "integer"},
             }})
