@@ -230,7 +230,7 @@ impl DeliveryState {
             gauges.lanes += 1;
             let unsent = lane.count_unsent();
             gauges.queued += lane.waiting() + unsent;
-            gauges.in_flight += lane.in_flight() - unsent;
+            gauges.in_flight += lane.in_flight().saturating_sub(unsent);
             let waits = lane.waiting() > 0 || lane.spilled().is_some();
             gauges.parked_lanes += usize::from(waits && lane.is_starved());
             let first = lane.first().and_then(|id| tasks.get(id));

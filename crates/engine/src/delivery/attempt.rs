@@ -122,6 +122,13 @@ impl Report {
         self.origin.as_ref().map(|origin| origin.route)
     }
 
+    /// Notes that the delivery waits in its courier no longer.
+    pub(crate) fn close_permit(&self) {
+        if let Some(origin) = &self.origin {
+            origin.permit.give_up();
+        }
+    }
+
     /// Whether the owner has recalled the delivery. Then the report only ends its place in the
     /// lane: what becomes of the fire was decided when it was recalled.
     pub(crate) fn is_recalled(&self) -> bool {

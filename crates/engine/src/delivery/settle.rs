@@ -27,6 +27,7 @@ impl Owner {
             let Some(route) = report.route().or_else(inherited) else {
                 continue;
             };
+            report.close_permit();
             self.deliveries.lanes.ended(route.share, report.outcome.as_ref());
             if !report.is_recalled() {
                 self.settle(route.task_id, report, now);

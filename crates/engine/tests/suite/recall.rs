@@ -4,7 +4,7 @@ use crate::fixture::{OwnerFixture, StoreFault, id, key, keyed, millis, once, sec
 use punctual_core::{
     Due, FireEnd, Guarantee, NewTask, Outcome, Payload, Schedule, TaskKey, TaskState,
 };
-use punctual_engine::{Cancelled, Command, Condition, EngineError, Scheduled, TouchTo};
+use punctual_engine::{Cancelled, Command, Condition, EngineError, Event, Scheduled, TouchTo};
 use punctual_store::TaskStore as _;
 
 use crate::fixture::{PARTITION, ready};
@@ -193,7 +193,7 @@ fn a_successor_sends_what_waited_in_the_courier_of_its_predecessor() {
 #[test]
 fn an_owner_that_stops_recalls_what_was_not_sent() {
     let mut fixture = waiting(once(secs(0)));
-    fixture.owner.on(punctual_engine::Event::End, fixture.now);
+    fixture.owner.on(Event::End, fixture.now);
     fixture.act();
     assert!(fixture.waiting[0].permit.is_recalled());
 }
@@ -205,6 +205,22 @@ fn a_delivery_that_waits_counts_as_overdue() {
     assert_eq!(fixture.gauges().oldest_overdue, Some(due));
     fixture.send_all_waiting();
     assert_eq!(fixture.gauges().oldest_overdue, None);
+}
+
+#[test]
+fn a_delivery_that_came_back_unsent_is_neither_in_flight_nor_overdue_when_its_task_is_done() {
+    let mut fixture = waiting(keyed("order", secs(0)));
+    let delivery = fixture.waiting.remove(0);
+    fixture.owner.on(Event::Ended(vec![delivery.report(None)]), fixture.now);
+    fixture.act();
+    assert_eq!(fixture.waiting.len(), 1, "handed out again");
+    let again = fixture.gauges();
+    assert_eq!((again.in_flight, again.queued, again.firing), (0, 1, 0), "{again:?}");
+    fixture.send_all_waiting();
+    fixture.report(Outcome::Acked);
+    fixture.run();
+    let over = fixture.gauges();
+    assert_eq!((over.in_flight, over.queued, over.oldest_overdue), (0, 0, None), "{over:?}");
 }
 
 #[test]

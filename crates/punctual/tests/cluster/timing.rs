@@ -81,7 +81,11 @@ fn a_broker_suspended_beyond_its_lease_during_a_lookup_does_not_send() {
         let answer = client.request("GET", &format!("/v1/shop/tasks/{key}"), "");
         answer.map_or(Value::Null, |(_, task)| task["state"].clone())
     };
-    eventually(|| keys.iter().all(|key| state(suspended, key) == "firing").then_some(()));
+    // They wait for their lookup.
+    eventually(|| {
+        let (_, stats) = suspended.request("GET", "/v1/shop/stats", "")?;
+        (stats["queued"] == keys.len()).then_some(())
+    });
     cluster.brokers[0].signal("-STOP");
     names.delay(Duration::ZERO);
     for _ in &keys {

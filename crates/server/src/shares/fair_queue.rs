@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn those_that_use_the_fewest_are_next_and_then_those_that_have_waited_longest() {
-        let mut waiting = Waiting::new(6);
+        let mut waiting = Waiting::new(12);
         for name in ["a", "a", "b", "c"] {
             waiting.enqueue(&key(name, "x"), 1);
         }
