@@ -405,14 +405,19 @@ fn an_export_to_a_pipe_can_leave_history_out() {
 
 /// Takes the next delivery of the queue `q` and refuses it.
 fn refuse_next(broker: &Broker) -> Value {
+    settle_next(broker, "refuse", |token| json!({"token": token, "reason": "no"}))
+}
+
+/// Takes the next delivery of the queue `q` and settles it.
+fn settle_next(broker: &Broker, verb: &str, body: impl Fn(&Value) -> Value) -> Value {
     let post = |path: &str, body: Value| {
         let path = format!("/v1/shop/queues/q/{path}");
         broker.call("POST", &path, &[], body.to_string()).1
     };
     let leased = post("lease", json!({"max": 1, "wait": "20s", "lease": "30s"}));
     let delivery = leased["deliveries"][0].clone();
-    let refused = post("refuse", json!({"token": delivery["token"], "reason": "no"}));
-    assert_eq!(refused["result"], "refused", "{leased} {refused}");
+    let settled = post(verb, body(&delivery["token"]));
+    assert!(!settled.to_string().contains("stale"), "{leased} {settled}");
     delivery
 }
 
@@ -474,4 +479,11 @@ fn a_redriven_fire_of_a_series_is_the_same_fire_after_an_import_into_other_parti
     let third = refuse_next(&broker);
     assert_eq!((&third["fire_id"], &third["attempt"]), (&json!(fire_of("dies", &dead)), &json!(3)));
     assert_eq!(third["key"], "dies");
+    // A fire that has succeeded since the export is not a dead letter again after another import.
+    redrive(&broker);
+    settle_next(&broker, "ack", |token| json!({"tokens": [token]}));
+    let other = stop(broker);
+    succeed("import", &in_dir(other.path()), &["--in", &files.text("before")]);
+    let broker = Broker::start_on(other, &["--partitions", "7"]);
+    assert_eq!(broker.call("GET", "/v1/shop/dead", &[], "").1["dead"], json!([]));
 }
