@@ -228,8 +228,8 @@ impl Importer<'_, '_> {
         Ok(item)
     }
 
-    /// Returns a task with the ids that it has in the target. A redriven fire stays in the partition
-    /// of the task that it belongs to. Returns `None` for a receipt that is left out.
+    /// Returns a task with the ids that it has in the target. A redriven fire stays in the
+    /// partition of the task that it belongs to. Returns `None` for a receipt that is left out.
     fn target_task(&mut self, mut task: Task) -> Option<Task> {
         let origin = task.redrive.as_mut().and_then(|redrive| redrive.origin.as_mut());
         let namespace = &task.definition.namespace;
