@@ -7,7 +7,8 @@
 //!
 //! The modules below decide what becomes of a task: `next` what follows a fire, `overlap` fires
 //! that are open at the same time, `watch` touches, `edit` new definitions, `occasion` why there
-//! is a fire, `redrive` dead letters that are scheduled again. JSON is in `server/api`, bytes on disk are in the codecs of the stores.
+//! is a fire, `redrive` dead letters that are scheduled again. JSON is in `server/api`, bytes on
+//! disk are in the codecs of the stores.
 
 mod edit;
 #[cfg(test)]

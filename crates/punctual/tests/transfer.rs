@@ -402,3 +402,88 @@ fn an_export_to_a_pipe_can_leave_history_out() {
     assert_eq!(lines.last().unwrap()["end"]["fires"], 0);
     assert!(lines.iter().all(|line| line["fire"].is_null()));
 }
+
+/// Takes the next delivery of the queue `q` and refuses it.
+fn refuse_next(broker: &Broker) -> Value {
+    settle_next(broker, "refuse", |token| json!({"token": token, "reason": "no"}))
+}
+
+/// Takes the next delivery of the queue `q` and settles it.
+fn settle_next(broker: &Broker, verb: &str, body: impl Fn(&Value) -> Value) -> Value {
+    let post = |path: &str, body: Value| {
+        let path = format!("/v1/shop/queues/q/{path}");
+        broker.call("POST", &path, &[], body.to_string()).1
+    };
+    let leased = post("lease", json!({"max": 1, "wait": "20s", "lease": "30s"}));
+    let delivery = leased["deliveries"][0].clone();
+    let settled = post(verb, body(&delivery["token"]));
+    assert!(!settled.to_string().contains("stale"), "{leased} {settled}");
+    delivery
+}
+
+#[test]
+fn a_redriven_fire_of_a_series_is_the_same_fire_after_an_import_into_other_partitions() {
+    let files = ExportFiles::new();
+    let broker = Broker::start(&["--partitions", "4"]);
+    let redrive = |broker: &Broker| {
+        let all = json!({"all": true}).to_string();
+        let redrive = || broker.call("POST", "/v1/shop/dead/redrive", &[], &all).1;
+        eventually(|| (redrive()["redriven"] == 1).then_some(()));
+    };
+    let series = |key: &str| {
+        let body = json!({"every": "1h", "target": {"queue": "q"}}).to_string();
+        assert_eq!(broker.put(key, body).0, 201);
+        let fire = format!("/v1/shop/tasks/{key}/fire");
+        assert_eq!(broker.call("POST", &fire, &[], "").0, 200);
+        refuse_next(&broker)
+    };
+    // One redriven fire waits, and another is a dead letter again.
+    let waiting = series("waits");
+    redrive(&broker);
+    let living = |broker: &Broker| {
+        let (_, page) = broker.call("GET", "/v1/shop/tasks", &[], "");
+        let tasks = page["tasks"].as_array().unwrap().clone();
+        tasks.into_iter().find(|task| task["redriven"].is_object())
+    };
+    let redriven = eventually(|| living(&broker));
+    assert_eq!(redriven["redriven"]["fire_id"], waiting["fire_id"]);
+    let id = redriven["id"].as_str().unwrap();
+    assert_eq!(broker.call("POST", &format!("/v1/shop/tasks/{id}/pause"), &[], "").0, 200);
+    let dead = series("dies");
+    redrive(&broker);
+    let again = refuse_next(&broker);
+    assert_eq!((&again["fire_id"], &again["attempt"]), (&dead["fire_id"], &json!(2)));
+    let dir = stop(broker);
+    files.export(&in_dir(dir.path()), "before");
+
+    let other = Arc::new(tempfile::tempdir().unwrap());
+    for _ in 0..2 {
+        let more = ["--in", &files.text("before"), "--partitions", "7"];
+        let more = if other.path().join("FORMAT").exists() { &more[..2] } else { &more };
+        succeed("import", &in_dir(other.path()), more);
+    }
+    let broker = Broker::start_on(Arc::clone(&other), &["--partitions", "7"]);
+    let fire_of = |key: &str, before: &Value| {
+        let task = broker.get(key).1["id"].as_str().unwrap().to_owned();
+        let nominal = before["fire_id"].as_str().unwrap().split_once('-').unwrap().1;
+        format!("{task}-{nominal}")
+    };
+    let redriven = living(&broker).expect("the redriven fire was imported");
+    assert_eq!(redriven["redriven"]["fire_id"], fire_of("waits", &waiting));
+    let (_, page) = broker.call("GET", "/v1/shop/dead", &[], "");
+    let letters = page["dead"].as_array().unwrap();
+    assert_eq!(letters.len(), 1, "{page}");
+    assert_eq!(letters[0]["fire_id"], fire_of("dies", &dead));
+    assert_eq!(letters[0]["attempts"].as_array().unwrap().len(), 2, "{page}");
+    redrive(&broker);
+    let third = refuse_next(&broker);
+    assert_eq!((&third["fire_id"], &third["attempt"]), (&json!(fire_of("dies", &dead)), &json!(3)));
+    assert_eq!(third["key"], "dies");
+    // A fire that has succeeded since the export is not a dead letter again after another import.
+    redrive(&broker);
+    settle_next(&broker, "ack", |token| json!({"tokens": [token]}));
+    let other = stop(broker);
+    succeed("import", &in_dir(other.path()), &["--in", &files.text("before")]);
+    let broker = Broker::start_on(other, &["--partitions", "7"]);
+    assert_eq!(broker.call("GET", "/v1/shop/dead", &[], "").1["dead"], json!([]));
+}

@@ -228,8 +228,8 @@ impl Importer<'_, '_> {
         Ok(item)
     }
 
-    /// Returns a task with the ids that it has in the target. A redriven fire stays in the partition
-    /// of the task that it belongs to. Returns `None` for a receipt that is left out.
+    /// Returns a task with the ids that it has in the target. A redriven fire stays in the
+    /// partition of the task that it belongs to. Returns `None` for a receipt that is left out.
     fn target_task(&mut self, mut task: Task) -> Option<Task> {
         let origin = task.redrive.as_mut().and_then(|redrive| redrive.origin.as_mut());
         let namespace = &task.definition.namespace;
@@ -427,7 +427,7 @@ impl Importer<'_, '_> {
             self.summary.existing += 1;
             return Ok(Vec::new());
         }
-        if stored.used && self.ended_since(&task).await? {
+        if stored.used && self.task_ended_since(&task).await? {
             self.summary.ended += 1;
             return Ok(Vec::new());
         }
@@ -467,6 +467,10 @@ impl Importer<'_, '_> {
         }
         // The letter of a task that continues does not change the task.
         if letter.task.continued() {
+            if stored.used && self.fire_ended_since(fire_id).await? {
+                self.summary.ended += 1;
+                return Ok(Vec::new());
+            }
             self.summary.dead_letters += 1;
             return Ok(vec![Change::Dead { letter, next: None, was: TaskState::Firing }]);
         }
@@ -474,7 +478,7 @@ impl Importer<'_, '_> {
             self.summary.existing += 1;
             return Ok(Vec::new());
         }
-        if stored.used && self.ended_since(&letter.task).await? {
+        if stored.used && self.task_ended_since(&letter.task).await? {
             self.summary.ended += 1;
             return Ok(Vec::new());
         }
@@ -487,17 +491,21 @@ impl Importer<'_, '_> {
         Ok(vec![Change::Put(task), Change::Dead { letter, next: None, was }])
     }
 
-    /// Whether a task that does not exist has ended after the export. The record of a redriven fire
-    /// is among those of the task that it belongs to.
-    async fn ended_since(&self, task: &Task) -> anyhow::Result<bool> {
-        let fire_id = task.fire().id;
-        let id = fire_id.task;
-        let limit = if task.origin().is_some() { FIRES_MAX } else { 1 };
-        let mut records = self.target.store.history(id.partition(), id, limit).await?;
+    /// Whether a task that does not exist has ended after the export.
+    async fn task_ended_since(&self, task: &Task) -> anyhow::Result<bool> {
         if task.origin().is_some() {
-            records.retain(|record| record.fire_id == fire_id);
+            return self.fire_ended_since(task.fire().id).await;
         }
-        Ok(records.iter().any(|record| record.ended_at > self.exported_at))
+        let newest = self.target.store.history(task.id.partition(), task.id, 1).await?;
+        Ok(newest.first().is_some_and(|record| record.ended_at > self.exported_at))
+    }
+
+    /// Whether a fire has ended after the export, as a fire of its task or redriven apart from it.
+    async fn fire_ended_since(&self, fire_id: FireId) -> anyhow::Result<bool> {
+        let id = fire_id.task;
+        let records = self.target.store.history(id.partition(), id, FIRES_MAX).await?;
+        let mut records = records.iter().filter(|record| record.fire_id == fire_id);
+        Ok(records.any(|record| record.ended_at > self.exported_at))
     }
 
     fn conflict(&mut self, task: &Task) {

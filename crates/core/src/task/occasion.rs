@@ -25,13 +25,11 @@ impl Task {
     /// When the current fire is due: its nominal time, plus jitter for a fire of a series.
     #[must_use]
     pub fn due_at(&self) -> Timestamp {
-        match &self.definition.schedule {
+        let schedule = &self.definition.schedule;
+        match (schedule, schedule.series()) {
             // A redriven fire of another task: its schedule has the time at which it was due.
-            Schedule::Once(Due::At(at)) if self.origin().is_some() => return *at,
-            _ => {}
-        }
-        match self.definition.schedule.series() {
-            Some(series) if self.occasion == Occasion::Due => {
+            (Schedule::Once(Due::At(at)), _) if self.origin().is_some() => *at,
+            (_, Some(series)) if self.occasion == Occasion::Due => {
                 let fire_id = FireId { task: self.id, nominal_at: self.nominal_at };
                 self.nominal_at.after(jitter_of(fire_id, series.jitter))
             }

@@ -104,7 +104,7 @@ impl Task {
     #[must_use]
     pub fn moved(self, fire_at: Timestamp) -> Self {
         if self.origin().is_some() {
-            return Self { fire_at, ..self };
+            return Self { fire_at: self.redriven_at(fire_at), ..self };
         }
         Self { fire_at, nominal_at: fire_at, attempts: Vec::new(), redrive: None, ..self }
     }

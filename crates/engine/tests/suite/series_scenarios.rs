@@ -1,7 +1,7 @@
 //! Interval tasks and a watch in random scenarios: answers of the store and outcomes in any order,
-//! faults of the store, crashes, pauses, edits and redrives at any point. Every nominal time must be
-//! in the history exactly once, and agree with what the receiver got. See `seeds` for how to run a
-//! seed again.
+//! faults of the store, crashes, pauses, edits and redrives at any point. Every nominal time must
+//! be in the history exactly once, and agree with what the receiver got. See `seeds` for how to run
+//! a seed again.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
