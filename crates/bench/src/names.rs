@@ -1,8 +1,9 @@
 //! A slow name server, and brokers that use it.
 //!
-//! The server answers every question for an IPv4 address with 127.0.0.1, or with the addresses of
-//! a test, after a delay; names under `fast.test` are answered at once. A broker uses it through a `resolv.conf` in its own mount
-//! namespace. Needs root. The benchmark of namespaces and the tests of a cluster share it.
+//! The server answers every question for an IPv4 address with 127.0.0.1, or with the addresses of a
+//! test, after a delay; names under `fast.test` are answered at once. A broker uses it through a
+//! `resolv.conf` in its own mount namespace. Needs root. The benchmark of namespaces and the tests
+//! of a cluster share it.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};

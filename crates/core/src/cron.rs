@@ -1,8 +1,8 @@
 //! Cron expressions: reads an expression, and finds its next fire time in a time zone.
 //!
 //! Fire times are strictly increasing. An expression that never fires is refused, unless it was
-//! stored before. Every search is bounded, by years and by clock changes. `@every` is an interval, which [`parse_every`] reads.
-//! Missed fires are decided in `task/next`.
+//! stored before. Every search is bounded, by years and by clock changes. `@every` is an interval,
+//! which [`parse_every`] reads. Missed fires are decided in `task/next`.
 //!
 //! Five fields are `minute hour day month weekday`; six have the second first; seven also have the
 //! year last.

@@ -60,7 +60,8 @@ macro_rules! documented {
 pub(crate) use documented;
 
 /// The grammar of durations; `core/duration` reads them. Only the empty text is not excluded.
-const DURATION: &str = "(?:(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?\
+const DURATION: &str = "(?:(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?\
+    (?:[0-9]+m)?(?:[0-9]+s)?(?:[0-9]+ms)?\
     |P(?:(?:[0-9]+W(?:[0-9]+D)?|[0-9]+D)(?:TCLOCK)?|TCLOCK))";
 /// The part of an ISO 8601 duration after its `T`.
 const DURATION_CLOCK: &str = "(?:[0-9]+H(?:[0-9]+M)?(?:SECONDS)?|[0-9]+M(?:SECONDS)?|SECONDS)";

@@ -2,8 +2,9 @@
 //!
 //! `parse` turns a [`TaskBody`] into a checked `NewTask`, `render` writes a task back, `schedule`
 //! does both for the fields that say when it is due. `whole_number` reads numbers;
-//! `schedule_fields`, `payload` and `pairs` hold checks that gRPC shares. Doc comments of fields are the OpenAPI descriptions, `document` has
-//! the limits that they state. No other part of the broker knows these types.
+//! `schedule_fields`, `payload` and `pairs` hold checks that gRPC shares. Doc comments of fields
+//! are the OpenAPI descriptions, `document` has the limits that they state. No other part of the
+//! broker knows these types.
 
 mod document;
 mod pairs;

@@ -1,8 +1,8 @@
 //! Reads an expression into [`Fields`], or returns an error that names the field.
 //!
-//! Months and years without a matching day are removed from the result; [`check_occurs`] refuses one
-//! that is left with none. Numbers and ranges are read in `field`; `days` decides which days of a
-//! month match.
+//! Months and years without a matching day are removed from the result; [`check_occurs`] refuses
+//! one that is left with none. Numbers and ranges are read in `field`; `days` decides which days of
+//! a month match.
 
 use std::sync::Arc;
 

@@ -403,7 +403,10 @@ documented!(
     "CancelMany",
     with_keywords(
         &CancelManyBody::schema(),
-        &json!({"oneOf": exactly_one(&["keys", "ids"].map(|name| (name, json!({"type": "array"}))))}),
+        &json!({"oneOf": exactly_one(&[
+            ("keys", json!({"type": "array"})),
+            ("ids", json!({"type": "array"})),
+        ])}),
     ),
     fields of CancelManyBody
 );
