@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
-use crate::attempt::{AttemptNo, AttemptRecord};
+use bytes::Bytes;
+
+use crate::attempt::{AttemptNo, AttemptRecord, Outcome};
 use crate::dead::DeadReason;
-use crate::{FireId, Namespace, Task, TaskId, TaskKey, Timestamp};
+use crate::{FireId, Labels, Namespace, Occasion, Task, TaskId, TaskKey, Timestamp};
 
 /// One due moment of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,41 @@ pub enum FireEnd {
     Replaced,
     /// A policy skipped the fire, and perhaps more after it.
     Skipped(Skipped),
+}
+
+/// How a fire ended, without the details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EndKind {
+    /// An attempt was acked.
+    Done,
+    /// The fire is a dead letter.
+    Dead,
+    /// The task was cancelled.
+    Cancelled,
+    /// The task was replaced, edited or moved.
+    Replaced,
+    /// A policy skipped the fire.
+    Skipped,
+}
+
+impl EndKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] =
+        [Self::Done, Self::Dead, Self::Cancelled, Self::Replaced, Self::Skipped];
+}
+
+impl FireEnd {
+    /// How the fire ended, without the details.
+    #[must_use]
+    pub const fn kind(self) -> EndKind {
+        match self {
+            Self::Done => EndKind::Done,
+            Self::Dead(_) => EndKind::Dead,
+            Self::Cancelled => EndKind::Cancelled,
+            Self::Replaced => EndKind::Replaced,
+            Self::Skipped(_) => EndKind::Skipped,
+        }
+    }
 }
 
 /// Fires that were skipped.
@@ -86,6 +123,10 @@ pub struct FireRecord {
     pub attempts: Vec<AttemptRecord>,
     /// When the fire was due: its nominal time plus jitter.
     pub due_at: Timestamp,
+    /// Why there was a fire.
+    pub occasion: Occasion,
+    /// The labels of the task when the fire ended.
+    pub labels: Labels,
 }
 
 impl FireRecord {
@@ -103,6 +144,8 @@ impl FireRecord {
             end,
             attempts: task.attempts.clone(),
             due_at: task.due_at(),
+            occasion: task.occasion,
+            labels: task.definition.labels.clone(),
         }
     }
 
@@ -124,6 +167,14 @@ impl FireRecord {
     #[must_use]
     pub fn lag(&self) -> Option<Duration> {
         self.first_attempt().map(|first| first.fired_at.since(self.due_at))
+    }
+
+    /// The result that a worker sent with its ack.
+    #[must_use]
+    pub fn result(&self) -> Option<&Bytes> {
+        let last = self.attempts.last().filter(|last| last.outcome == Outcome::Acked)?;
+        let answer = last.answer.as_ref()?;
+        answer.status().is_none().then(|| answer.body())
     }
 
     /// The first attempt, if one was made and is kept.

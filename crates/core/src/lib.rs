@@ -11,6 +11,7 @@
 //!
 //! The crate `wheel` waits for due times, `store` keeps tasks, and `engine` acts on the decisions.
 
+mod answer_rules;
 mod attempt;
 mod cron;
 mod dead;
@@ -31,14 +32,15 @@ mod time;
 mod topology;
 mod zone;
 
-pub use attempt::{AttemptNo, AttemptRecord, Outcome, Reason};
+pub use answer_rules::{AnswerRules, ExpectedValue};
+pub use attempt::{Answer, AttemptNo, AttemptRecord, AttemptResult, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
 #[doc(hidden)]
 pub use cron::oracle as cron_oracle;
 pub use cron::{CRON_BYTES_MAX, CRON_NICKNAMES, Cron, Dst, Gap, Twice, parse_every};
 pub use dead::{DeadLetter, DeadReason};
 pub use duration::{DurationError, format_duration, parse_duration};
-pub use fire::{Fire, FireEnd, FireRecord, SkipReason, Skipped};
+pub use fire::{EndKind, Fire, FireEnd, FireRecord, SkipReason, Skipped};
 pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;
@@ -50,8 +52,8 @@ pub use series::{Misfire, Overlap, Series};
 pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
-    Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload, Redrive,
-    Task, TaskState, Version,
+    Callbacks, Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload,
+    Redrive, Task, TaskState, Version,
 };
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};

@@ -89,6 +89,23 @@ pub const SKIPS_COUNTED_MAX: u32 = 1000;
 /// wait until one has ended.
 pub const OVERLAPS_MAX: usize = 16;
 
+/// Bytes of an answer that are kept by default: enough for an error message.
+pub const ANSWER_BYTES_DEFAULT: usize = 1024;
+/// Bytes of an answer that can be kept. History is bounded by bytes, so longer answers would make
+/// it shorter.
+pub const ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of the result that a worker sends with its ack.
+pub const RESULT_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of the answers to all attempts of one fire, whose record is written again after each
+/// attempt. The bodies of the oldest answers are dropped first.
+pub const ANSWERS_KEPT_BYTES_MAX: usize = 64 * 1024;
+/// Statuses of each kind that a webhook lists as success or as refusal.
+pub const STATUSES_MAX: usize = 32;
+/// JSON values that a webhook expects in an answer.
+pub const EXPECTED_VALUES_MAX: usize = 8;
+/// Bytes of a JSON pointer into an answer, and of a value that is expected there.
+pub const EXPECTED_BYTES_MAX: usize = 256;
+
 /// Bytes of the reason of a failed attempt (a status line, an error text).
 pub const REASON_BYTES_MAX: usize = 512;
 

@@ -6,6 +6,7 @@
 use http::header::{HeaderName, HeaderValue};
 use http::uri::Scheme;
 
+use crate::answer_rules::AnswerRules;
 use crate::limits::{HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX};
 use crate::{Invalid, Queue};
 
@@ -40,6 +41,8 @@ pub struct HttpTarget {
     url: String,
     method: Method,
     headers: Vec<(String, String)>,
+    /// `None` for the defaults. Boxed, because most webhooks have none.
+    rules: Option<Box<AnswerRules>>,
 }
 
 /// HTTP methods that a webhook may use.
@@ -88,7 +91,20 @@ impl HttpTarget {
     pub fn new(url: &str, method: Method, headers: Vec<(String, String)>) -> Result<Self, Invalid> {
         check_url(url).map_err(|problem| Invalid::new("url", problem))?;
         check_headers(&headers)?;
-        Ok(Self { url: url.to_owned(), method, headers })
+        Ok(Self { url: url.to_owned(), method, headers, rules: None })
+    }
+
+    /// The webhook with rules for its answers.
+    #[must_use]
+    pub fn with_rules(self, rules: AnswerRules) -> Self {
+        let rules = (!rules.is_default()).then(|| Box::new(rules));
+        Self { rules, ..self }
+    }
+
+    /// Which answers are a success or a refusal; `None` for the defaults.
+    #[must_use]
+    pub fn rules(&self) -> Option<&AnswerRules> {
+        self.rules.as_deref()
     }
 
     /// The URL as the caller wrote it.

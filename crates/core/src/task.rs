@@ -31,7 +31,7 @@ use crate::limits::{
     TIMEOUT_MAX, TIMEOUT_MIN,
 };
 use crate::{
-    Invalid, Labels, Namespace, RetryPolicy, Schedule, Target, TaskId, TaskKey, Timestamp,
+    FireId, Invalid, Labels, Namespace, RetryPolicy, Schedule, Target, TaskId, TaskKey, Timestamp,
     format_duration,
 };
 
@@ -65,6 +65,30 @@ pub struct NewTask {
     pub expires_after: Option<Duration>,
     /// Names and values to find the task by.
     pub labels: Labels,
+    /// Where the end of each fire is reported. Shared, and behind a pointer because few tasks have
+    /// any.
+    pub callbacks: Option<Arc<Callbacks>>,
+    /// The fire whose end this task reports, if it is a callback.
+    pub callback_of: Option<FireId>,
+}
+
+/// Where the end of each fire of a task is reported. A report is a task of its own, which the owner
+/// creates in the batch that ends the fire.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Callbacks {
+    /// Receives the record of each fire that succeeded.
+    pub on_done: Option<Target>,
+    /// Receives the record of each fire that became a dead letter.
+    pub on_dead: Option<Target>,
+}
+
+impl Callbacks {
+    /// Makes the callbacks of a task; `None` without targets.
+    #[must_use]
+    pub fn new(on_done: Option<Target>, on_dead: Option<Target>) -> Option<Arc<Self>> {
+        let any = on_done.is_some() || on_dead.is_some();
+        any.then(|| Arc::new(Self { on_done, on_dead }))
+    }
 }
 
 impl NewTask {
@@ -82,6 +106,8 @@ impl NewTask {
             timeout: TIMEOUT_DEFAULT,
             expires_after: None,
             labels: Labels::default(),
+            callbacks: None,
+            callback_of: None,
         }
     }
 
@@ -224,6 +250,8 @@ pub struct Task {
     pub definition: Arc<NewTask>,
     /// When the broker accepted the task.
     pub created_at: Timestamp,
+    /// When the task changed last: by a caller, or because an attempt ended.
+    pub updated_at: Timestamp,
     /// `Scheduled` or `Paused`. A watch that has fired and was not touched since is `Done` or
     /// `Dead`, depending on how that fire ended. A record never has another state.
     pub state: TaskState,
@@ -266,6 +294,7 @@ impl Task {
             id,
             definition,
             created_at,
+            updated_at: created_at,
             state: TaskState::Scheduled,
             fire_at: id.due(),
             nominal_at: id.due(),

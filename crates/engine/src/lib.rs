@@ -47,7 +47,9 @@ pub use delivery::permit::{NotSendable, SendPermit};
 pub use event::{Action, Event};
 pub use gauges::{Gauges, Skips};
 pub use handle::call::{Call, Replies};
-pub use handle::command::{Command, Condition, Receipt, ScheduleCommand, Subject, TouchTo};
+pub use handle::command::{
+    Command, Condition, Receipt, ScheduleCommand, StartState, Subject, TouchTo,
+};
 pub use handle::error::EngineError;
 pub use handle::owner_handle::{COMMANDS_MAX, OwnerHandle};
 pub use handle::reply::{Cancelled, Reply, Scheduled};

@@ -11,8 +11,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, Counts, Filter, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
-    TaskStore,
+    Batch, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page, Position, Retention,
+    StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
@@ -170,6 +170,25 @@ impl TaskStore for MeteredStore {
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
         self.store.history(partition, id, limit).await
+    }
+
+    async fn fires(
+        &self,
+        partition: PartitionId,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
+    ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
+        self.store.fires(partition, filter, after, limit).await
+    }
+
+    async fn last_fires(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<FireRecord>>, StoreError> {
+        self.store.last_fires(partition, namespace, keys).await
     }
 
     async fn counts(

@@ -9,7 +9,7 @@ use punctual_core::{
     Backoff, Due, Guarantee, HttpTarget, Jitter, Method, Namespace, NewTask, PartitionId,
     Partitions, RetryPolicy, Schedule, Target, TaskKey, Timestamp, partition_of,
 };
-use punctual_engine::{Command, Condition, Receipt, ScheduleCommand, Subject, TouchTo};
+use punctual_engine::{Command, Condition, Receipt, ScheduleCommand, StartState, Subject, TouchTo};
 
 use crate::checker::{OrderedTask, PromiseChecker, recurs};
 use crate::random::SimRandom;
@@ -156,7 +156,11 @@ fn schedule(
         }
         (None, None) => None,
     };
-    let order =
-        ScheduleCommand { new_task: new_task.into(), condition: Condition::Always, receipt };
+    let order = ScheduleCommand {
+        new_task: new_task.into(),
+        condition: Condition::Always,
+        receipt,
+        start: StartState::Scheduled,
+    };
     SimCall { command: Command::Schedule(order), partition, repeatable, tries: 0, at: None }
 }

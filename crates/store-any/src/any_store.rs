@@ -8,8 +8,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, Counts, Filter, Head, LeaseStore, MemoryStore, Page, Position, Retention, StoreError,
-    Swept, TaskStore,
+    Batch, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, MemoryStore, Page, Position,
+    Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_embedded::EmbeddedStore;
 use punctual_store_redis::RedisStore;
@@ -153,6 +153,25 @@ impl TaskStore for AnyStore {
         limit: usize,
     ) -> Result<Vec<FireRecord>, StoreError> {
         call!(self, store => store.history(partition, id, limit).await)
+    }
+
+    async fn fires(
+        &self,
+        partition: PartitionId,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
+    ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
+        call!(self, store => store.fires(partition, filter, after, limit).await)
+    }
+
+    async fn last_fires(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<FireRecord>>, StoreError> {
+        call!(self, store => store.last_fires(partition, namespace, keys).await)
     }
 
     async fn counts(

@@ -288,7 +288,7 @@ impl StoreState {
     }
 
     fn keep(&mut self, record: Bytes, frees: bool) -> Result<(), CodecError> {
-        let RecordName { fire_id, task_id, namespace, key } = read_record_name(&record)?;
+        let RecordName { fire_id, task_id, namespace, key, .. } = read_record_name(&record)?;
         if frees && let Some(key) = key {
             let name = name(task_id.partition(), namespace, key);
             free(&mut self.names, &name, task_id)?;

@@ -20,8 +20,8 @@ use punctual_core::{
 };
 use punctual_journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, Head, Page, Position, Resource, Retention, StoreError, Swept,
-    TaskStore,
+    Batch, BatchNo, Counts, Filter, FireFilter, FirePosition, Head, Page, Position, Resource,
+    Retention, StoreError, Swept, TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -394,6 +394,27 @@ impl TaskStore for EmbeddedStore {
             return Ok(Vec::new());
         }
         self.blocking(move |core| core.history(id, limit)).await
+    }
+
+    async fn fires(
+        &self,
+        partition: PartitionId,
+        _filter: &FireFilter,
+        _after: Option<FirePosition>,
+        _limit: usize,
+    ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
+        self.core.check_partition(partition)?;
+        Ok(Page { items: Vec::new(), next: None })
+    }
+
+    async fn last_fires(
+        &self,
+        partition: PartitionId,
+        _namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<FireRecord>>, StoreError> {
+        self.core.check_partition(partition)?;
+        Ok(vec![None; keys.len()])
     }
 
     async fn counts(

@@ -127,7 +127,7 @@ impl FoldedBatch {
         match change {
             Change::Put(task) => self.file(task, true),
             Change::Refile { task, .. } => self.file(task, false),
-            Change::Postpone { id, fire_at, version } => {
+            Change::Postpone { id, fire_at, version, .. } => {
                 self.postpone(id, Postponement { fire_at, version });
             }
             Change::Settle { record, next, was } => {

@@ -14,8 +14,8 @@ use punctual_core::{
 };
 use punctual_store::codec::Interner;
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, Head, LeaseStore, Page, Position, Retention, StoreError, Swept,
-    TaskStore,
+    Batch, BatchNo, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page, Position,
+    Retention, StoreError, Swept, TaskStore,
 };
 use redis::Value;
 
@@ -406,6 +406,27 @@ impl TaskStore for RedisStore {
     ) -> Result<Vec<FireRecord>, StoreError> {
         let read = self.read_history(self.keys(partition)?, id, limit).await;
         self.explained(partition, read).await
+    }
+
+    async fn fires(
+        &self,
+        partition: PartitionId,
+        _filter: &FireFilter,
+        _after: Option<FirePosition>,
+        _limit: usize,
+    ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
+        self.keys(partition)?;
+        Ok(Page { items: Vec::new(), next: None })
+    }
+
+    async fn last_fires(
+        &self,
+        partition: PartitionId,
+        _namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<FireRecord>>, StoreError> {
+        self.keys(partition)?;
+        Ok(vec![None; keys.len()])
     }
 
     async fn counts(

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use punctual_core::{
-    AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Outcome, Target, Task, TaskId,
-    TaskState, Timestamp, Version,
+    Answer, AttemptRecord, Backoff, DeadLetter, FireId, FireRecord, Labels, Outcome,
+    QUEUE_BYTES_MAX, Target, Task, TaskId, TaskState, Timestamp, Version,
 };
 
 /// One change of one task.
@@ -38,6 +38,8 @@ pub enum Change {
         fire_at: Timestamp,
         /// Its version from now on.
         version: Version,
+        /// When it was touched: its `updated_at` from now on.
+        updated_at: Timestamp,
     },
 
     /// A fire of a task ended, and not as a dead letter. The record is kept as history. Without
@@ -132,7 +134,8 @@ impl Change {
             Self::Put(task) | Self::Refile { task, .. } | Self::Redrive { task, .. } => weigh(task),
             Self::Postpone { .. } | Self::DeleteLetter { .. } => WEIGHT_MIN,
             Self::Settle { record, next, .. } => {
-                WEIGHT_MIN + weigh_attempts(&record.attempts) + weight_of(next)
+                let labels = weigh_labels(&record.labels);
+                WEIGHT_MIN + weigh_attempts(&record.attempts) + labels + weight_of(next)
             }
             // The letter, and the record of the same fire.
             Self::Dead { letter, next, .. } => {
@@ -152,27 +155,44 @@ fn weigh_attempts(attempts: &[AttemptRecord]) -> usize {
         Outcome::Failed { reason, .. } | Outcome::Refused { reason } => reason.as_str().len(),
         Outcome::Acked | Outcome::Expired => 0,
     };
-    attempts.iter().map(|attempt| ATTEMPT_WEIGHT + reason_bytes(&attempt.outcome)).sum()
+    let answer_bytes = |answer: &Answer| answer.content_type().len() + answer.body().len() + 8;
+    let weight = |attempt: &AttemptRecord| {
+        let answer = attempt.answer.as_deref().map_or(0, answer_bytes);
+        ATTEMPT_WEIGHT + reason_bytes(&attempt.outcome) + answer
+    };
+    attempts.iter().map(weight).sum()
+}
+
+fn weigh_labels(labels: &Labels) -> usize {
+    labels.iter().map(|(name, value)| name.len() + value.len() + 8).sum()
+}
+
+fn weigh_target(target: &Target) -> usize {
+    let Target::Http(http) = target else { return QUEUE_BYTES_MAX };
+    let headers = http.headers().iter().map(|(name, value)| name.len() + value.len() + 8);
+    let rules = http.rules().map_or(0, |rules| {
+        let json = rules.success_json().iter().map(|it| it.pointer.len() + it.value.len() + 8);
+        let statuses = rules.success_statuses().len() + rules.refuse_statuses().len();
+        json.sum::<usize>() + 3 * statuses + 8
+    });
+    http.url().len() + headers.sum::<usize>() + rules
 }
 
 fn weigh(task: &Task) -> usize {
     let definition = &task.definition;
-    let target = match &definition.target {
-        Target::Queue(_) => 0,
-        Target::Http(http) => {
-            let headers = http.headers().iter().map(|(name, value)| name.len() + value.len() + 8);
-            http.url().len() + headers.sum::<usize>()
-        }
-    };
-    let labels = definition.labels.iter().map(|(name, value)| name.len() + value.len() + 8);
+    let callbacks = definition.callbacks.as_ref().map_or(0, |callbacks| {
+        let targets = [&callbacks.on_done, &callbacks.on_dead].into_iter().flatten();
+        targets.map(weigh_target).sum()
+    });
     let backoff = match &definition.retry.backoff {
         Backoff::List(pauses) => pauses.len() * 8,
         Backoff::Fixed(_) | Backoff::Exponential { .. } => 0,
     };
     WEIGHT_MIN
         + definition.payload.bytes().len()
-        + target
-        + labels.sum::<usize>()
+        + weigh_target(&definition.target)
+        + callbacks
+        + weigh_labels(&definition.labels)
         + backoff
         + weigh_attempts(&task.attempts)
 }

@@ -25,7 +25,7 @@ mod record;
 mod schedule;
 mod task;
 
-pub use attempts::{put_outcome, read_outcome};
+pub use attempts::{put_result, read_result};
 pub use bytes::{
     Reader, put_bytes, put_duration, put_fire_id, put_signed, put_task_id, put_timestamp,
     put_varint,

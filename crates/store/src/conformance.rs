@@ -29,7 +29,7 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use self::clauses::{
-    durability, leases, lists, membership, order, ownership, redrive, retention, settlement,
+    durability, fires, leases, lists, membership, order, ownership, redrive, retention, settlement,
     values, writes,
 };
 use crate::lease_store::LeaseStore;
@@ -162,6 +162,14 @@ macro_rules! conformance {
                 a_list_returns_all_matching_tasks_in_order_for_any_page_size,
                 a_list_starts_after_a_position,
                 changes_between_two_pages_do_not_hide_unchanged_tasks;
+            fires:
+                fires_are_listed_newest_first_for_any_page_size,
+                fires_are_selected_by_end_key_label_and_time,
+                a_record_with_answers_is_read_back_unchanged,
+                a_fire_that_ends_again_is_listed_once,
+                the_last_fire_of_a_key_is_that_of_its_last_task,
+                a_swept_fire_is_listed_no_longer,
+                fires_start_after_a_position_of_any_partition;
             retention:
                 an_unused_namespace_has_zero_counts,
                 counts_add_up_after_a_mixture_of_changes,

@@ -29,5 +29,5 @@ pub use error::{Damage, Resource, StoreError};
 pub use lease_store::LeaseStore;
 pub use membership_store::{MemberInfo, Members, MembershipStore};
 pub use memory::MemoryStore;
-pub use query::{Filter, Head, Page, Position, Retention, Swept};
+pub use query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
 pub use task_store::TaskStore;

@@ -28,7 +28,7 @@ use crate::change::{Batch, BatchNo};
 use crate::counts::Counts;
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
-use crate::query::{Filter, Head, Page, Position, Retention, Swept};
+use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
 use crate::task_store::TaskStore;
 
 /// A store that keeps everything in memory, until the process ends.
@@ -260,6 +260,30 @@ impl TaskStore for MemoryStore {
         let state = self.state()?;
         state.partition(partition)?;
         Ok(state.history.of_task(partition, id, limit))
+    }
+
+    async fn fires(
+        &self,
+        partition: PartitionId,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
+    ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
+        let state = self.state()?;
+        state.partition(partition)?;
+        Ok(state.history.fires(partition, filter, after, limit))
+    }
+
+    async fn last_fires(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> Result<Vec<Option<FireRecord>>, StoreError> {
+        let state = self.state()?;
+        state.partition(partition)?;
+        let last = |key| state.history.last_of(partition, namespace, key);
+        Ok(keys.iter().map(last).collect())
     }
 
     async fn counts(

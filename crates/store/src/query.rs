@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use punctual_core::{
-    Labels, Namespace, Schedule, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
+    EndKind, FireId, FireRecord, Labels, Namespace, Schedule, Task, TaskId, TaskKey, TaskState,
+    Timestamp, Version,
 };
 
 /// A position in the order of tasks: by `fire_at`, then by id.
@@ -122,6 +123,71 @@ impl Filter {
 
     fn matches_label(&self, labels: &Labels) -> bool {
         self.label.as_ref().is_none_or(|(name, value)| labels.get(name) == Some(value))
+    }
+}
+
+/// A position in the order of ended fires, newest first: by `ended_at`, then by fire id, both
+/// descending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FirePosition {
+    /// When the fire ended.
+    pub ended_at: Timestamp,
+    /// Orders the fires that ended at the same time.
+    pub fire_id: FireId,
+}
+
+impl FirePosition {
+    /// Returns the position of a record.
+    #[must_use]
+    pub const fn of(record: &FireRecord) -> Self {
+        Self { ended_at: record.ended_at, fire_id: record.fire_id }
+    }
+}
+
+/// Selects ended fires. A fire matches if every condition that is set holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FireFilter {
+    /// The namespace of the tasks.
+    pub namespace: Namespace,
+    /// How the fire ended; in any way if not set.
+    pub end: Option<EndKind>,
+    /// The start of the key. A fire of a task without a key matches only the empty prefix.
+    pub key_prefix: String,
+    /// The name and the value of a label.
+    pub label: Option<(String, String)>,
+    /// The fire ended at this time or later.
+    pub from: Timestamp,
+    /// The fire ended before this time.
+    pub to: Timestamp,
+}
+
+impl FireFilter {
+    /// Returns a filter that matches all ended fires of a namespace.
+    #[must_use]
+    pub const fn all(namespace: Namespace) -> Self {
+        Self {
+            namespace,
+            end: None,
+            key_prefix: String::new(),
+            label: None,
+            from: Timestamp::EPOCH,
+            to: Timestamp::MAX,
+        }
+    }
+
+    /// Returns whether a record matches. If `to` is [`Timestamp::MAX`], it excludes no fire.
+    #[must_use]
+    pub fn matches(&self, record: &FireRecord) -> bool {
+        let key = record.key.as_ref().map_or("", TaskKey::as_str);
+        record.namespace == self.namespace
+            && self.end.is_none_or(|end| end == record.end.kind())
+            && key.starts_with(&self.key_prefix)
+            && self
+                .label
+                .as_ref()
+                .is_none_or(|(name, value)| record.labels.get(name) == Some(value))
+            && record.ended_at >= self.from
+            && (record.ended_at < self.to || self.to == Timestamp::MAX)
     }
 }
 

@@ -11,7 +11,7 @@ use punctual_core::{
 use crate::change::Batch;
 use crate::counts::Counts;
 use crate::error::StoreError;
-use crate::query::{Filter, Head, Page, Position, Retention, Swept};
+use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
 
 /// Keeps tasks until their last fire is settled.
 ///
@@ -129,6 +129,28 @@ pub trait TaskStore: Send + Sync + 'static {
         id: TaskId,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<FireRecord>, StoreError>> + Send;
+
+    /// Returns the ended fires that match `filter`, newest first, after the position `after`, which
+    /// may be the position of a fire of another partition. A page has at most `limit` records, and
+    /// may have fewer than there are; see [`Page::next`]. The time that a page takes depends on
+    /// what it shows, not on how many fires are retained, unless the filter has a label.
+    fn fires(
+        &self,
+        partition: PartitionId,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Page<FireRecord, FirePosition>, StoreError>> + Send;
+
+    /// Returns, for each key, the record of the fire that ended last among all tasks that had the
+    /// key, or `None`, in the order of `keys`. A task that the key names now may have fires that
+    /// ended too; a caller asks [`find`](Self::find) first.
+    fn last_fires(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        keys: &[TaskKey],
+    ) -> impl Future<Output = Result<Vec<Option<FireRecord>>, StoreError>> + Send;
 
     /// Returns the number of tasks of a namespace by state. Takes the same time however many tasks
     /// there are.

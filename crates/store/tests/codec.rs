@@ -128,11 +128,16 @@ fn attempts() -> impl Strategy<Value = Vec<AttemptRecord>> {
         (reason(), option::of(span()))
             .prop_map(|(reason, retry_in)| Outcome::Failed { reason, retry_in }),
     ];
-    let attempt = (instant(), instant(), outcome);
+    let body = vec(any::<u8>(), 0..40);
+    let answer = (option::of(0..=u16::MAX), "[a-z/]{0,20}", body, any::<bool>());
+    let answer = answer.prop_map(|(status, content_type, body, truncated)| {
+        Box::new(Answer::from_stored(status, &content_type, &body, truncated))
+    });
+    let attempt = (instant(), instant(), outcome, option::of(answer));
     vec(attempt, 0..4).prop_map(|attempts| {
         let mut task = plain_task();
-        for (fired_at, ended_at, outcome) in attempts {
-            task.add_attempt(fired_at, ended_at, outcome);
+        for (fired_at, ended_at, outcome, answer) in attempts {
+            task.add_attempt(fired_at, ended_at, AttemptResult { outcome, answer });
         }
         task.attempts
     })
@@ -162,7 +167,11 @@ fn new_task() -> impl Strategy<Value = NewTask> {
     let names = ("[a-z][a-z0-9]{0,10}", option::of("[ -~äΩ]{1,30}"));
     let labels = btree_map("[a-z]{1,8}", "[ -~]{0,10}", 0..3);
     let rest = (target(), payload(), retry(), span(), option::of(span()), labels, 0..3u8);
-    (names, schedule(), rest).prop_map(|((namespace, key), schedule, rest)| {
+    let callbacks = (option::of(target()), option::of(target()))
+        .prop_map(|(on_done, on_dead)| Callbacks::new(on_done, on_dead));
+    let extras = (callbacks, option::of((task_id(), instant())));
+    (names, schedule(), rest, extras).prop_map(|((namespace, key), schedule, rest, extras)| {
+        let (callbacks, callback_of) = extras;
         let (target, payload, retry, timeout, expires_after, labels, guarantee) = rest;
         let labels: BTreeMap<String, String> = labels;
         NewTask {
@@ -177,12 +186,14 @@ fn new_task() -> impl Strategy<Value = NewTask> {
             timeout,
             expires_after,
             labels: Labels::new(labels).unwrap(),
+            callbacks,
+            callback_of: callback_of.map(|(task, nominal_at)| FireId { task, nominal_at }),
         }
     })
 }
 
 fn any_task() -> impl Strategy<Value = Task> {
-    let times = (instant(), instant(), instant());
+    let times = (instant(), instant(), instant(), option::of(instant()));
     let fires = prop_oneof![Just(1), any::<u32>()];
     let times_set = (option::of(instant()), option::of(instant()), option::of(instant()));
     let progress = (times_set, occasion(), fires, overlapping(), option::of(redrive()));
@@ -190,7 +201,7 @@ fn any_task() -> impl Strategy<Value = Task> {
     let state = (any::<u64>(), attempts(), 0..states.len());
     (task_id(), new_task(), times, state, progress).prop_map(
         move |(id, definition, times, (version, mut attempts, state), progress)| {
-            let (created_at, fire_at, nominal_at) = times;
+            let (created_at, fire_at, nominal_at, updated_at) = times;
             let ((resumes_at, given_at, armed_at), occasion, fires, overlapping, redrive) =
                 progress;
             if let Some((_, first)) = redrive {
@@ -202,6 +213,7 @@ fn any_task() -> impl Strategy<Value = Task> {
                 id,
                 definition: Arc::new(definition),
                 created_at,
+                updated_at: updated_at.unwrap_or(created_at),
                 state: states[state],
                 fire_at,
                 nominal_at,

@@ -19,7 +19,9 @@ use std::time::Duration;
 use punctual_core::*;
 use punctual_store::Head;
 use punctual_store::codec::*;
-use punctual_store::conformance::fixtures::{at, attempts, epoch, id, key, partition, rich_task};
+use punctual_store::conformance::fixtures::{
+    answered_task, at, attempts, epoch, id, key, partition, rich_task,
+};
 use punctual_store::conformance::golden::GoldenFiles;
 
 const CREATED_AT: Timestamp = Timestamp::from_millis(1_699_999_999_999);
@@ -236,6 +238,15 @@ fn overlapping(occasion: Occasion, attempts: Vec<AttemptRecord>) -> OverlappingF
 }
 
 fn tasks() -> Vec<(&'static str, Task)> {
+    // The first formats have no time of the last change.
+    let not_updated =
+        |(name, task): (&'static str, Task)| (name, Task { updated_at: task.created_at, ..task });
+    let mut tasks: Vec<_> = tasks_of_the_first_formats().into_iter().map(not_updated).collect();
+    tasks.push(("answered", answered_task(some_id())));
+    tasks
+}
+
+fn tasks_of_the_first_formats() -> Vec<(&'static str, Task)> {
     let in_state = |state| Task { state, ..plain_task() };
     let keyed = |key| {
         let definition = NewTask { key: Some(key), ..plain_new_task() };
@@ -251,6 +262,7 @@ fn tasks() -> Vec<(&'static str, Task)> {
     let largest = Task {
         id: largest_id(),
         created_at: Timestamp::MAX,
+        updated_at: Timestamp::MAX,
         fire_at: Timestamp::MAX,
         nominal_at: Timestamp::MAX,
         version: Version::new(u64::MAX),
@@ -386,6 +398,11 @@ fn heads() {
 fn records_of_fires() {
     let task = Task { attempts: attempts(), ..plain_task() };
     let ended = |end| FireRecord::of(&task, end, at(99));
+    let answered = answered_task(some_id());
+    let plain = |record| {
+        let (labels, occasion) = (Labels::default(), Occasion::Due);
+        FireRecord { labels, occasion, ..record }
+    };
     let skipped = |fires, until, why| ended(FireEnd::Skipped(Skipped { fires, until, why }));
     let fire_id = FireId { task: largest_id(), nominal_at: Timestamp::MAX };
     let named_task = rich_task(some_id());
@@ -403,15 +420,18 @@ fn records_of_fires() {
         ("dead_expired", ended(FireEnd::Dead(DeadReason::Expired))),
         ("dead_unknown", ended(FireEnd::Dead(DeadReason::Unknown))),
         ("without_attempts", FireRecord::of(&plain_task(), FireEnd::Done, at(99))),
-        ("key_unicode", FireRecord::of(&named_task, FireEnd::Done, at(99))),
+        ("key_unicode", plain(FireRecord::of(&named_task, FireEnd::Done, at(99)))),
+        ("labelled", FireRecord::of(&named_task, FireEnd::Done, at(99))),
+        ("answered", FireRecord::of(&answered, FireEnd::Done, at(99))),
+        ("manual", FireRecord { occasion: Occasion::Manual, ..ended(FireEnd::Done) }),
         ("due_later_than_nominal", FireRecord { due_at: at(61), ..ended(FireEnd::Done) }),
         ("receipt", FireRecord { namespace: shop().of_receipts(), ..ended(FireEnd::Cancelled) }),
-        ("redriven_apart", FireRecord::of(&redriven_apart(), FireEnd::Done, at(99))),
+        ("redriven_apart", plain(FireRecord::of(&redriven_apart(), FireEnd::Done, at(99)))),
         (
             "redriven_apart_without_key",
-            FireRecord::of(&redriven_apart_without_key(), FireEnd::Done, at(99)),
+            plain(FireRecord::of(&redriven_apart_without_key(), FireEnd::Done, at(99))),
         ),
-        ("redriven_often", FireRecord::of(&redriven_often, FireEnd::Done, at(99))),
+        ("redriven_often", plain(FireRecord::of(&redriven_often, FireEnd::Done, at(99)))),
         (
             "largest_numbers",
             FireRecord {
@@ -428,6 +448,8 @@ fn records_of_fires() {
         let name = RecordName {
             fire_id: record.fire_id,
             task_id: record.task_id(),
+            ended_at: record.ended_at,
+            end: record.end.kind(),
             namespace: record.namespace.as_str(),
             key: record.key.as_ref().map(TaskKey::as_str),
         };
@@ -468,8 +490,9 @@ fn outcomes_and_payloads_on_their_own() {
         ("refused_without_reason", Outcome::Refused { reason: Reason::new("") }),
         ("expired", Outcome::Expired),
     ];
-    let read = |bytes: &[u8]| read_outcome(&mut Reader::new(bytes)).unwrap();
-    check_all("outcome", named(outcomes), put_outcome, read);
+    let read = |bytes: &[u8]| read_result(&mut Reader::new(bytes)).unwrap().outcome;
+    let put = |out: &mut Vec<u8>, outcome: &Outcome| put_result(out, outcome, None);
+    check_all("outcome", named(outcomes), put, read);
     let read = |bytes: &[u8]| read_payload(&mut Reader::new(bytes)).unwrap();
     check_all("payload", named(payloads()), put_payload, read);
 }

@@ -23,7 +23,8 @@ impl Task {
     #[must_use]
     pub fn edited(&self, definition: Arc<NewTask>, fired: bool, now: Timestamp) -> Option<Edited> {
         let new = Arc::clone(&definition);
-        let task = Self { definition, version: self.version.next(), ..self.clone() };
+        let version = self.version.next();
+        let task = Self { definition, version, updated_at: now, ..self.clone() };
         let reaches = |at| new.schedule.series().is_some_and(|series| series.reaches(at));
         let begun = fired || !self.is_fresh();
         let keeps_fire = begun || reaches(self.nominal_at);

@@ -51,7 +51,8 @@ impl Task {
         let silent = matches!(self.state, TaskState::Done | TaskState::Dead);
         let resumes_at = (!silent).then_some(self.nominal_at);
         let (occasion, state) = (Occasion::Manual, TaskState::Scheduled);
-        Self { fire_at: at, nominal_at: at, resumes_at, occasion, state, ..self }
+        let (fire_at, nominal_at) = (at, at);
+        Self { fire_at, nominal_at, resumes_at, occasion, state, updated_at: now, ..self }
     }
 }
 
@@ -94,6 +95,7 @@ mod tests {
         let manual = task.clone().fired_manually(Timestamp::from_millis(5));
         assert_ne!(manual.fire().id, task.fire().id);
         assert_eq!(manual.fire_at, Timestamp::from_millis(5));
-        assert_eq!(next(&manual), Some(task));
+        let updated_at = Timestamp::from_millis(5);
+        assert_eq!(next(&manual), Some(Task { updated_at, ..task }));
     }
 }

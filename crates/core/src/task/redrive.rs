@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::{AttemptNo, AttemptRecord, Outcome};
-use crate::limits::ATTEMPTS_KEPT_MAX;
+use crate::attempt::{AttemptNo, AttemptRecord, AttemptResult};
+use crate::limits::{ANSWERS_KEPT_BYTES_MAX, ATTEMPTS_KEPT_MAX};
 use crate::{Due, FireId, NewTask, Schedule, Task, TaskId, TaskKey, TaskState, Timestamp};
 
 /// What a task knows about the last redrive of its current fire.
@@ -53,7 +53,8 @@ impl Task {
         let origin = self.redrive.as_ref().and_then(|redrive| redrive.origin.clone());
         let redrive = Some(Box::new(self.redrive_from(now, origin)));
         let (fire_at, version) = (self.redriven_at(now), self.version.next());
-        Self { fire_at, version, redrive, state: TaskState::Scheduled, ..self }
+        let state = TaskState::Scheduled;
+        Self { fire_at, version, redrive, state, updated_at: now, ..self }
     }
 
     /// The current fire as a task of its own with the id `id`. It is due at
@@ -122,14 +123,34 @@ impl Task {
         AttemptNo::new(self.attempt_next().get().saturating_sub(before))
     }
 
-    /// Adds the attempt that has just ended. Of very many, the latest are kept.
-    pub fn add_attempt(&mut self, fired_at: Timestamp, ended_at: Timestamp, outcome: Outcome) {
+    /// Adds the attempt that has just ended. Of very many, the latest are kept; of many answers,
+    /// the bodies of the latest.
+    pub fn add_attempt(
+        &mut self,
+        fired_at: Timestamp,
+        ended_at: Timestamp,
+        result: impl Into<AttemptResult>,
+    ) {
+        let AttemptResult { outcome, answer } = result.into();
         let number = self.attempt_next();
         let excess = (self.attempts.len() + 1).saturating_sub(ATTEMPTS_KEPT_MAX);
         self.attempts.drain(..excess);
+        self.updated_at = ended_at;
         // Most fires have one attempt.
         self.attempts.reserve_exact(1);
-        self.attempts.push(AttemptRecord { number, fired_at, ended_at, outcome });
+        self.attempts.push(AttemptRecord { number, fired_at, ended_at, outcome, answer });
+        self.drop_old_answers();
+    }
+
+    /// Drops the bodies of the oldest answers if all together have too many bytes.
+    fn drop_old_answers(&mut self) {
+        let mut kept = 0;
+        for answer in self.attempts.iter_mut().rev().filter_map(|it| it.answer.as_mut()) {
+            kept += answer.body().len();
+            if kept > ANSWERS_KEPT_BYTES_MAX && !answer.body().is_empty() {
+                **answer = answer.without_body();
+            }
+        }
     }
 }
 
@@ -137,10 +158,28 @@ impl Task {
 mod tests {
     use super::*;
     use crate::task::fixtures::{SECOND, at, due_once_at, every_second, with_attempt};
-    use crate::{Occasion, Series};
+    use crate::{Answer, Occasion, Outcome, Reason, Series};
 
     fn next_id() -> TaskId {
         TaskId::floor(at(500))
+    }
+
+    #[test]
+    fn the_bodies_of_the_oldest_answers_are_dropped_when_all_together_are_too_large() {
+        let mut task = due_once_at(7);
+        let body = vec![b'x'; 16 * 1024];
+        for attempt in 0..6 {
+            let answer = Answer::of_response(500, "text/plain", &body, true, usize::MAX);
+            let outcome = Outcome::Failed { reason: Reason::new("HTTP 500"), retry_in: None };
+            let result = AttemptResult { outcome, answer: Some(Box::new(answer)) };
+            task.add_attempt(at(attempt), at(attempt), result);
+        }
+        let kept: Vec<usize> =
+            task.attempts.iter().map(|it| it.answer.as_ref().unwrap().body().len()).collect();
+        assert_eq!(kept, [0, 0, 16_384, 16_384, 16_384, 16_384]);
+        assert!(task.attempts[0].answer.as_ref().unwrap().is_truncated());
+        assert_eq!(task.attempts[0].answer.as_ref().unwrap().status(), Some(500));
+        assert_eq!(task.updated_at, at(5));
     }
 
     #[test]

@@ -36,11 +36,12 @@ impl Task {
     #[must_use]
     pub fn touched(&self, until: Timestamp, now: Timestamp) -> Self {
         let Schedule::Watch { on_return, .. } = self.definition.schedule else {
-            return self.at_nominal(until);
+            return Self { updated_at: now, ..self.at_nominal(until) };
         };
         let has_fired = !self.is_armed() && self.occasion == Occasion::Due;
         let armed_at = if self.is_armed() { self.armed_at } else { Some(now) };
-        let task = Self { armed_at, state: TaskState::Scheduled, ..self.clone() };
+        let state = TaskState::Scheduled;
+        let task = Self { armed_at, state, updated_at: now, ..self.clone() };
         match self.occasion {
             Occasion::Manual | Occasion::Return => Self { resumes_at: Some(until), ..task },
             Occasion::Due if has_fired && on_return => task.with_return_fire(until, now),

@@ -195,7 +195,7 @@ impl Owner {
                 self.answer(requester, task.map(Reply::Task).ok_or(EngineError::NotFound));
             }
             Command::Touch(_, push) => self.touch(push, requester, found, now),
-            Command::Pause(_) => self.pause(requester, found.task),
+            Command::Pause(_) => self.pause(requester, found.task, now),
             Command::Resume(_) => self.resume(requester, found.task, now),
             Command::Fire(_) => self.fire_manually(requester, found.task, now),
             Command::Redrive { .. } => self.redrive(requester, found, now),

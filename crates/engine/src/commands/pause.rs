@@ -13,12 +13,13 @@ use crate::handle::reply::Reply;
 use crate::owner::Owner;
 
 impl Owner {
-    pub(crate) fn pause(&mut self, requester: Requester, task: Option<Task>) {
+    pub(crate) fn pause(&mut self, requester: Requester, task: Option<Task>, now: Timestamp) {
         let Some(task) = self.unless_in_state(TaskState::Paused, &requester, task) else {
             return;
         };
         let was = task.state;
-        let task = Task { state: TaskState::Paused, version: task.version.next(), ..task };
+        let version = task.version.next();
+        let task = Task { state: TaskState::Paused, version, updated_at: now, ..task };
         self.set_state(requester, task, was);
     }
 
@@ -27,7 +28,7 @@ impl Owner {
             return;
         };
         let (id, was) = (task.id, task.state);
-        let task = Task { version: task.version.next(), ..task };
+        let task = Task { version: task.version.next(), updated_at: now, ..task };
         let next_step = match self.tasks.is_firing(id) {
             // The task was not paused long enough to miss a fire.
             true => {

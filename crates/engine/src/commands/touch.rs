@@ -35,14 +35,15 @@ impl Owner {
                 let (id, version) = (head.id, head.version.next());
                 let fire_at = due.resolve(now);
                 let mut decision = Decision::answering(requester);
-                decision.change(Change::Postpone { id, fire_at, version });
-                decision.effects.push(Effect::Postpone { namespace, id, fire_at, version });
+                decision.change(Change::Postpone { id, fire_at, version, updated_at: now });
+                let effect = Effect::Postpone { namespace, id, fire_at, version, updated_at: now };
+                decision.effects.push(effect);
                 decision.replies(Reply::Touched { fire_at, version });
                 self.write(decision);
             }
             (Some(task), _) => match task.definition.schedule {
                 Schedule::Watch { .. } => self.touch_watch(&task, due, requester, now),
-                _ => self.move_whole(task, due.resolve(now), requester),
+                _ => self.move_whole(task, due.resolve(now), requester, now),
             },
             (None, Some(subject)) => {
                 let subject = subject.clone();
@@ -94,7 +95,7 @@ impl Owner {
         if self.tasks.is_firing(task.id) {
             // The attempt continues; the watch is armed when it has ended.
             let (resumes_at, armed_at) = (Some(until), Some(now));
-            let task = Task { resumes_at, armed_at, version, ..task.clone() };
+            let task = Task { resumes_at, armed_at, version, updated_at: now, ..task.clone() };
             decision.change(Change::Refile { task: task.clone(), was });
             decision.effects.push(Effect::update(task));
             return self.write(decision);
@@ -115,10 +116,10 @@ impl Owner {
 
     /// Moves a task to an earlier time, or while a retry is pending: that is another fire, which
     /// starts with its first attempt.
-    fn move_whole(&mut self, task: Task, fire_at: Timestamp, requester: Requester) {
+    fn move_whole(&mut self, task: Task, fire_at: Timestamp, requester: Requester, now: Timestamp) {
         let was = task.state;
         let version = task.version.next();
-        let moved = Task { version, ..task.moved(fire_at) };
+        let moved = Task { version, updated_at: now, ..task.moved(fire_at) };
         let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: moved.clone(), was });
         decision.effects.push(Effect::file(moved));

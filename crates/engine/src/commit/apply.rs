@@ -147,8 +147,8 @@ impl Owner {
                     self.settle(id, report, now);
                 }
             }
-            Effect::Postpone { namespace, id, fire_at, version } => {
-                self.file_postponed(namespace, id, fire_at, version);
+            Effect::Postpone { namespace, id, fire_at, version, updated_at } => {
+                self.file_postponed(namespace, id, fire_at, version, updated_at);
             }
             Effect::Remove(id) => self.tasks.remove(id),
             Effect::SendClaimed { id, next, task_continues } => {

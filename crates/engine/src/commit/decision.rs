@@ -141,7 +141,13 @@ pub(crate) enum Effect {
     /// Update a task whose attempts in flight continue.
     Update(Box<Task>),
     /// Move a task to a later time.
-    Postpone { namespace: Namespace, id: TaskId, fire_at: Timestamp, version: Version },
+    Postpone {
+        namespace: Namespace,
+        id: TaskId,
+        fire_at: Timestamp,
+        version: Version,
+        updated_at: Timestamp,
+    },
     /// Remove a task that has ended.
     Remove(TaskId),
     /// Send an at-most-once fire whose claim is durable, and file the task before its next fire, if

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use punctual_core::{
-    AttemptNo, FireId, NewTask, Occasion, Outcome, Task, TaskId, Timestamp, Version,
+    Answer, AttemptNo, FireId, NewTask, Occasion, Outcome, Task, TaskId, Timestamp, Version,
 };
 
 use crate::delivery::lane::LaneShare;
@@ -74,7 +74,7 @@ impl Delivery {
     pub fn report(&self, outcome: Option<Outcome>) -> Report {
         let Self { fire_id, attempt, fired_at, route, ref permit, .. } = *self;
         let origin = Some(ReportOrigin { route, permit: permit.clone() });
-        Report { fire_id, attempt, fired_at, outcome, origin }
+        Report { fire_id, attempt, fired_at, outcome, answer: None, origin }
     }
 }
 
@@ -89,6 +89,8 @@ pub struct Report {
     pub fired_at: Timestamp,
     /// The outcome; `None` if the delivery was certainly not sent.
     pub outcome: Option<Outcome>,
+    /// What the receiver answered, if it answered and answers are kept.
+    pub answer: Option<Box<Answer>>,
     /// `None` if another owner sent the delivery.
     origin: Option<ReportOrigin>,
 }
@@ -109,7 +111,13 @@ impl Report {
         fired_at: Timestamp,
         outcome: Option<Outcome>,
     ) -> Self {
-        Self { fire_id, attempt, fired_at, outcome, origin: None }
+        Self { fire_id, attempt, fired_at, outcome, answer: None, origin: None }
+    }
+
+    /// The report with what the receiver answered.
+    #[must_use]
+    pub fn with_answer(self, answer: Option<Box<Answer>>) -> Self {
+        Self { answer, ..self }
     }
 
     /// Returns the report as another owner can read it.

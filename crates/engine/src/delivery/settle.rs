@@ -4,8 +4,8 @@
 //! per epoch; the outcome of an attempt that is over changes nothing.
 
 use punctual_core::{
-    DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason, SettleContext,
-    Task, TaskId, TaskState, Timestamp, Verdict, settle,
+    AttemptResult, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, NextStep, Outcome, Reason,
+    SettleContext, Task, TaskId, TaskState, Timestamp, Verdict, settle,
 };
 use punctual_store::{Change, Head};
 
@@ -54,7 +54,8 @@ impl Owner {
         }
         let task = task.clone();
         let was = task.state;
-        let Some(outcome) = report.outcome else {
+        let Report { fired_at, outcome, answer, .. } = report;
+        let Some(outcome) = outcome else {
             // No attempt was made: the task waits in its lane again, unless it was paused
             // meanwhile.
             return match was {
@@ -63,7 +64,7 @@ impl Owner {
             };
         };
         let touched = task.touched_while_firing();
-        let decision = match end_attempt(task, report.fired_at, outcome, now) {
+        let decision = match end_attempt(task, fired_at, AttemptResult { outcome, answer }, now) {
             AttemptEnd::Done(task) => {
                 let next_step = self.count_skips(task.next_step(TaskState::Done, now));
                 let record = FireRecord::of_ended(task, FireEnd::Done, now);
@@ -102,12 +103,14 @@ impl Owner {
         if before.attempt_next() != report.attempt {
             return;
         }
-        let Some(outcome) = report.outcome else {
+        let Report { fired_at, outcome, answer, .. } = report;
+        let Some(outcome) = outcome else {
             return self.tasks.overlapping_returned(id, nominal_at);
         };
+        let result = AttemptResult { outcome, answer };
         let was = task.state;
         let without = task.with_overlapping(nominal_at, None);
-        let (change, updated) = match end_attempt(before, report.fired_at, outcome, now) {
+        let (change, updated) = match end_attempt(before, fired_at, result, now) {
             AttemptEnd::Done(before) => {
                 let record = FireRecord::of(&before, FireEnd::Done, now);
                 let next = Some(without.clone().earliest());
@@ -132,9 +135,9 @@ impl Owner {
     /// outcome that is now known replaces.
     pub(crate) fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
         let Claim { task, task_continues, .. } = claim;
-        let fire_id = report.fire_id;
+        let Report { fire_id, fired_at, outcome, answer, .. } = report;
         let namespace = task.definition.namespace.clone();
-        let outcome = match (report.outcome, task_continues) {
+        let outcome = match (outcome, task_continues) {
             (Some(outcome), _) => outcome,
             (None, false) => {
                 return match task.definition.key.clone() {
@@ -146,7 +149,7 @@ impl Owner {
             (None, true) => not_sent(),
         };
         let was = if task_continues { TaskState::Firing } else { TaskState::Dead };
-        let change = match end_attempt(task, report.fired_at, outcome, now) {
+        let change = match end_attempt(task, fired_at, AttemptResult { outcome, answer }, now) {
             AttemptEnd::Done(task) => {
                 let record = FireRecord::of(&task, FireEnd::Done, now);
                 Change::Settle { record, next: None, was }
@@ -212,7 +215,7 @@ enum AttemptEnd {
 fn end_attempt(
     mut task: Task,
     fired_at: Timestamp,
-    outcome: Outcome,
+    result: AttemptResult,
     now: Timestamp,
 ) -> AttemptEnd {
     let context = SettleContext {
@@ -221,8 +224,8 @@ fn end_attempt(
         guarantee: task.definition.guarantee,
         expires_at: task.expires_at(),
     };
-    let verdict = settle(task.attempt_since_redrive(), &outcome, &context, now);
-    task.add_attempt(fired_at, now, outcome);
+    let verdict = settle(task.attempt_since_redrive(), &result.outcome, &context, now);
+    task.add_attempt(fired_at, now, result);
     match verdict {
         Verdict::Done => AttemptEnd::Done(task),
         Verdict::RetryAt(fire_at) => AttemptEnd::Retry(task, fire_at),

@@ -99,6 +99,18 @@ pub struct ScheduleCommand {
     pub condition: Condition,
     /// With a receipt, repeating the command creates nothing.
     pub receipt: Option<Receipt>,
+    /// Whether the task starts paused.
+    pub start: StartState,
+}
+
+/// The state in which a scheduled task starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartState {
+    /// A new task is scheduled. A task that is edited in place keeps its state.
+    #[default]
+    Scheduled,
+    /// The task is paused until it is resumed.
+    Paused,
 }
 
 impl ScheduleCommand {

@@ -49,9 +49,11 @@ impl Owner {
         id: TaskId,
         fire_at: Timestamp,
         version: Version,
+        updated_at: Timestamp,
     ) {
         if let Some(loaded) = self.tasks.get(id) {
-            let task = Task { fire_at, nominal_at: fire_at, version, ..loaded.task().clone() };
+            let (nominal_at, task) = (fire_at, loaded.task().clone());
+            let task = Task { fire_at, nominal_at, version, updated_at, ..task };
             self.file(task);
         } else if self.loader.covers(Position { fire_at, id }) {
             self.queue_load(namespace, id);

@@ -60,7 +60,7 @@ mod tests {
     use punctual_core::{Due, Namespace, NewTask, Queue, Schedule, Target, TaskKey};
 
     use super::*;
-    use crate::handle::command::{Command, Condition, ScheduleCommand, Subject};
+    use crate::handle::command::{Command, Condition, ScheduleCommand, StartState, Subject};
 
     fn schedule(key: Option<&str>) -> Command {
         let due = Schedule::Once(Due::In(Duration::from_secs(1)));
@@ -68,7 +68,12 @@ mod tests {
         let mut new_task = NewTask::new(Namespace::new("shop").unwrap(), due, target);
         new_task.key = key.map(|key| TaskKey::new(key).unwrap());
         let (new_task, condition) = (Arc::new(new_task), Condition::Always);
-        Command::Schedule(ScheduleCommand { new_task, condition, receipt: None })
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
     }
 
     fn wait(next_batch: &NextBatch, commands: Vec<Command>) -> bool {

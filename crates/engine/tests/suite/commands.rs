@@ -8,7 +8,7 @@ use punctual_core::{
 };
 use punctual_engine::{
     Call, Cancelled, Command, Condition, EngineError, Event, Reply, ScheduleCommand, Scheduled,
-    TouchTo,
+    StartState, TouchTo,
 };
 use punctual_store::TaskStore;
 
@@ -273,7 +273,12 @@ fn a_call_of_many_commands_is_answered_in_their_order() {
     let mut fixture = OwnerFixture::new();
     let schedule = |new_task: NewTask| {
         let (new_task, condition) = (new_task.into(), Condition::Always);
-        Command::Schedule(ScheduleCommand { new_task, condition, receipt: None })
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
     };
     let commands = vec![
         Command::Get(key("a")),

@@ -2,7 +2,7 @@
 
 use punctual_core::{Outcome, TaskKey};
 use punctual_engine::{
-    Command, Condition, EngineError, Receipt, Reply, ScheduleCommand, Scheduled,
+    Command, Condition, EngineError, Receipt, Reply, ScheduleCommand, Scheduled, StartState,
 };
 
 use crate::fixture::{OwnerFixture, keyed, once, secs};
@@ -28,7 +28,12 @@ fn a_bound_idempotency_key_allows_no_other_task_for_a_day() {
     assert_eq!(bind(&mut fixture, "other"), Err(EngineError::IdempotencyConflict));
     // A task without a key has its receipt under the same key.
     let (new_task, condition) = (once(secs(1)).into(), Condition::Always);
-    let command = ScheduleCommand { new_task, condition, receipt: Some(receipt("keyless")) };
+    let command = ScheduleCommand {
+        new_task,
+        condition,
+        receipt: Some(receipt("keyless")),
+        start: StartState::Scheduled,
+    };
     let mut pending = fixture.send(Command::Schedule(command), |reply| match reply {
         Reply::Scheduled(scheduled) => Some(scheduled),
         _ => None,
@@ -54,7 +59,8 @@ fn a_task_is_created_once_under_an_idempotency_key_even_after_it_has_fired() {
             let key = TaskKey::new("idempotency").unwrap();
             let receipt = Some(Receipt { key, digest: digest.to_owned() });
             let (new_task, condition) = (new_task.into(), Condition::Always);
-            let command = ScheduleCommand { new_task, condition, receipt };
+            let command =
+                ScheduleCommand { new_task, condition, receipt, start: StartState::Scheduled };
             let mut pending = fixture.send(Command::Schedule(command), |reply| match reply {
                 Reply::Scheduled(scheduled) => Some(scheduled),
                 _ => None,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::fixture::{OwnerFixture, keyed, millis, once, secs};
 use punctual_core::{HttpTarget, Method, NewTask, Outcome, Target};
-use punctual_engine::{Budget, Call, Command, Condition, Event, ScheduleCommand};
+use punctual_engine::{Budget, Call, Command, Condition, Event, ScheduleCommand, StartState};
 
 /// Acks deliveries until none is in flight. Returns how many there were.
 fn ack_all(fixture: &mut OwnerFixture) -> usize {
@@ -60,7 +60,12 @@ fn tasks_that_a_full_lane_spilled_are_loaded_again() {
     fixture.set_capacity(1000);
     let commands = (0..100_000).map(|_| {
         let (new_task, condition) = (once(secs(1)).into(), Condition::Always);
-        Command::Schedule(ScheduleCommand { new_task, condition, receipt: None })
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
     });
     let (call, _replies) = Call::new(commands.collect());
     fixture.owner.on(Event::Call(call), fixture.now);

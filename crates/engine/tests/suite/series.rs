@@ -11,7 +11,7 @@ use punctual_core::{
 };
 use punctual_engine::{
     Cancelled, Command, Condition, Delivery, EngineError, Event, Receipt, Reply, ScheduleCommand,
-    Scheduled, TouchTo,
+    Scheduled, StartState, TouchTo,
 };
 use punctual_store::{Batch, BatchNo, Change, Filter, Position, TaskStore};
 
@@ -259,8 +259,12 @@ fn an_edit_with_an_idempotency_key_keeps_the_id_and_is_made_once() {
     for _ in 0..2 {
         let receipt = Receipt { key: TaskKey::new("k").unwrap(), digest: "d".to_owned() };
         let new_task = every(secs(10), Series::default()).into();
-        let command =
-            ScheduleCommand { new_task, condition: Condition::Always, receipt: Some(receipt) };
+        let command = ScheduleCommand {
+            new_task,
+            condition: Condition::Always,
+            receipt: Some(receipt),
+            start: StartState::Scheduled,
+        };
         let mut answer = fixture.send(Command::Schedule(command), |reply| match reply {
             Reply::Scheduled(scheduled) => Some(scheduled),
             _ => None,

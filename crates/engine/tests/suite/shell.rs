@@ -12,7 +12,7 @@ use punctual_core::{
 use punctual_engine::{
     Budget, Cancelled, Command, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT,
     InFlight, OrphanReport, OrphanReports, OwnerConfig, OwnerHandle, Ownership, Reply, Reports,
-    ScheduleCommand, Scheduled, Subject, spawn, take,
+    ScheduleCommand, Scheduled, StartState, Subject, spawn, take,
 };
 use punctual_store::{MemoryStore, Retention, StoreError};
 use tokio::sync::{mpsc, oneshot};
@@ -118,7 +118,12 @@ fn shop() -> Namespace {
 fn in_an_hour() -> ScheduleCommand {
     let target = Target::Queue(Queue::new("orders").unwrap());
     let new_task = NewTask::new(shop(), Schedule::Once(Due::In(HOUR)), target);
-    ScheduleCommand { new_task: new_task.into(), condition: Condition::Always, receipt: None }
+    ScheduleCommand {
+        new_task: new_task.into(),
+        condition: Condition::Always,
+        receipt: None,
+        start: StartState::Scheduled,
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::fixture::{OwnerFixture, id, keyed, once, secs};
 use punctual_core::{Due, HttpTarget, Method, NewTask, Target, Task};
 use punctual_engine::{
     Action, Call, Cancelled, Command, Condition, EngineError, Event, Reply, ScheduleCommand,
-    TouchTo,
+    StartState, TouchTo,
 };
 
 const DUE: usize = 5000;
@@ -19,7 +19,12 @@ fn with_many_due() -> (OwnerFixture, Vec<Task>) {
     fixture.set_capacity(2 * DUE);
     let commands = (0..DUE).map(|n| {
         let new_task = keyed(&format!("due/{n}"), secs(1)).into();
-        Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition: Condition::Always,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
     });
     let (call, mut replies) = Call::new(commands.collect());
     fixture.owner.on(Event::Call(call), fixture.now);
@@ -90,7 +95,12 @@ fn the_store_has_the_next_batch_before_all_effects_of_a_large_one_are_done() {
     let mut fixture = OwnerFixture::new();
     let commands = (0..DUE).map(|_| {
         let new_task = once(secs(1)).into();
-        Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition: Condition::Always,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
     });
     let (call, _replies) = Call::new(commands.collect());
     fixture.owner.on(Event::Call(call), fixture.now);

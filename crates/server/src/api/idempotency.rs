@@ -15,7 +15,7 @@ use http::HeaderName;
 use punctual_core::{
     IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
 };
-use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand};
+use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand, StartState};
 
 use super::command_batch::{CommandBatch, expect_bound, next_result};
 use crate::routing::Owners;
@@ -108,7 +108,15 @@ impl Creation {
         let Self { new_task, receipts } = self;
         let receipt = receipts.map(|receipts| receipts.receipt);
         let partition = partition_for(&new_task, receipt.as_ref(), partitions);
-        (partition, ScheduleCommand { new_task: new_task.into(), condition, receipt })
+        (
+            partition,
+            ScheduleCommand {
+                new_task: new_task.into(),
+                condition,
+                receipt,
+                start: StartState::Scheduled,
+            },
+        )
     }
 }
 

@@ -88,7 +88,7 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Cha
         Change::Refile { task, .. } => {
             refile_or_end(commit, known, task.id, Some(task));
         }
-        Change::Postpone { id, fire_at, version } => {
+        Change::Postpone { id, fire_at, version, .. } => {
             postpone(commit, known, *id, *fire_at, *version)
         }
         Change::Settle { record, next, was } => {

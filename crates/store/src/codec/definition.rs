@@ -4,15 +4,16 @@
 //! delay stays a delay: the owner of the partition turns it into a time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    Backoff, Guarantee, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Payload,
-    RetryPolicy, Schedule, TIMEOUT_DEFAULT, Target, TaskKey,
+    AnswerRules, Backoff, Callbacks, ExpectedValue, FireId, Guarantee, HttpTarget, Jitter, Labels,
+    Method, Namespace, NewTask, Payload, RetryPolicy, Schedule, TIMEOUT_DEFAULT, Target, TaskKey,
 };
 
-use super::bytes::{Reader, put_bytes, put_duration, put_varint, read_count};
+use super::bytes::{Reader, put_bytes, put_duration, put_fire_id, put_varint, read_count};
 use super::names::{Interner, read_key};
 use super::schedule::{put_schedule, read_schedule};
 use super::{CodecError, Decoded, FORMAT, PREALLOCATED_MAX};
@@ -77,7 +78,7 @@ pub(super) fn flags_of(definition: &NewTask) -> u8 {
 pub(super) fn put_rest(out: &mut Vec<u8>, definition: &NewTask, flags: u8) {
     put_target(out, &definition.target);
     put_payload(out, &definition.payload);
-    out.push(guarantee_code(definition.guarantee));
+    out.push(guarantee_code(definition.guarantee) | extra_bits(definition));
     if flags & FLAG_RETRY != 0 {
         put_retry(out, &definition.retry);
     }
@@ -88,12 +89,63 @@ pub(super) fn put_rest(out: &mut Vec<u8>, definition: &NewTask, flags: u8) {
         put_duration(out, expires_after);
     }
     if flags & FLAG_LABELS != 0 {
-        put_varint(out, definition.labels.iter().len() as u64);
-        for (name, value) in definition.labels.iter() {
-            put_bytes(out, name.as_bytes());
-            put_bytes(out, value.as_bytes());
+        put_labels(out, &definition.labels);
+    }
+    put_extras(out, definition);
+}
+
+pub(super) fn put_labels(out: &mut Vec<u8>, labels: &Labels) {
+    put_varint(out, labels.iter().len() as u64);
+    for (name, value) in labels.iter() {
+        put_bytes(out, name.as_bytes());
+        put_bytes(out, value.as_bytes());
+    }
+}
+
+/// In the byte of the guarantee: a target for done fires, one for dead fires, and the fire of a
+/// callback follow at the end.
+const EXTRA_ON_DONE: u8 = 0b1000_0000;
+const EXTRA_ON_DEAD: u8 = 0b0100_0000;
+const EXTRA_CALLBACK_OF: u8 = 0b0010_0000;
+const EXTRAS: u8 = EXTRA_ON_DONE | EXTRA_ON_DEAD | EXTRA_CALLBACK_OF;
+
+fn extra_bits(definition: &NewTask) -> u8 {
+    let callbacks = definition.callbacks.as_deref();
+    let mut bits = 0;
+    for (bit, set) in [
+        (EXTRA_ON_DONE, callbacks.is_some_and(|it| it.on_done.is_some())),
+        (EXTRA_ON_DEAD, callbacks.is_some_and(|it| it.on_dead.is_some())),
+        (EXTRA_CALLBACK_OF, definition.callback_of.is_some()),
+    ] {
+        bits |= if set { bit } else { 0 };
+    }
+    bits
+}
+
+fn put_extras(out: &mut Vec<u8>, definition: &NewTask) {
+    if let Some(callbacks) = &definition.callbacks {
+        for target in [&callbacks.on_done, &callbacks.on_dead].into_iter().flatten() {
+            put_target(out, target);
         }
     }
+    if let Some(fire_id) = definition.callback_of {
+        put_fire_id(out, fire_id);
+    }
+}
+
+type Extras = (Option<Arc<Callbacks>>, Option<FireId>);
+
+fn read_extras(reader: &mut Reader<'_>, bits: u8, interner: &Interner) -> Decoded<Extras> {
+    let mut target = |bit| match bits & bit {
+        0 => Ok(None),
+        _ => read_target(reader, interner).map(Some),
+    };
+    let callbacks = Callbacks::new(target(EXTRA_ON_DONE)?, target(EXTRA_ON_DEAD)?);
+    let callback_of = match bits & EXTRA_CALLBACK_OF {
+        0 => None,
+        _ => Some(reader.fire_id()?),
+    };
+    Ok((callbacks, callback_of))
 }
 
 /// A definition without namespace, key and schedule.
@@ -105,6 +157,7 @@ pub(super) struct Rest {
     timeout: Duration,
     expires_after: Option<Duration>,
     labels: Labels,
+    extras: Extras,
 }
 
 impl Rest {
@@ -115,7 +168,9 @@ impl Rest {
         key: Option<TaskKey>,
         schedule: Schedule,
     ) -> NewTask {
-        let Self { target, payload, guarantee, retry, timeout, expires_after, labels } = self;
+        let Self { target, payload, guarantee, retry, timeout, expires_after, labels, extras } =
+            self;
+        let (callbacks, callback_of) = extras;
         NewTask {
             namespace,
             key,
@@ -127,15 +182,19 @@ impl Rest {
             timeout,
             expires_after,
             labels,
+            callbacks,
+            callback_of,
         }
     }
 }
 
 pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner) -> Decoded<Rest> {
+    let (target, payload) = (read_target(reader, interner)?, read_payload(reader)?);
+    let guarantee = reader.byte()?;
     Ok(Rest {
-        target: read_target(reader, interner)?,
-        payload: read_payload(reader)?,
-        guarantee: guarantee_of(reader.byte()?)?,
+        target,
+        payload,
+        guarantee: guarantee_of(guarantee & !EXTRAS)?,
         retry: match flags & FLAG_RETRY {
             0 => RetryPolicy::default(),
             _ => read_retry(reader)?,
@@ -152,33 +211,69 @@ pub(super) fn read_rest(reader: &mut Reader<'_>, flags: u8, interner: &Interner)
             0 => Labels::default(),
             _ => read_labels(reader)?,
         },
+        extras: read_extras(reader, guarantee & EXTRAS, interner)?,
     })
 }
 
 fn put_target(out: &mut Vec<u8>, target: &Target) {
     match target {
         Target::Queue(queue) => {
-            out.push(0);
+            out.push(TARGET_QUEUE);
             put_bytes(out, queue.as_str().as_bytes());
         }
         Target::Http(http) => {
             let method = Method::ALL.iter().position(|method| *method == http.method());
             let method = u8::try_from(method.unwrap_or_default()).unwrap_or_default();
-            out.extend_from_slice(&[1, method]);
+            let code = if http.rules().is_some() { TARGET_HTTP_RULES } else { TARGET_HTTP };
+            out.extend_from_slice(&[code, method]);
             put_bytes(out, http.url().as_bytes());
             put_varint(out, http.headers().len() as u64);
             for (name, value) in http.headers() {
                 put_bytes(out, name.as_bytes());
                 put_bytes(out, value.as_bytes());
             }
+            if let Some(rules) = http.rules() {
+                put_rules(out, rules);
+            }
         }
     }
 }
 
+fn put_rules(out: &mut Vec<u8>, rules: &AnswerRules) {
+    for statuses in [rules.success_statuses(), rules.refuse_statuses()] {
+        put_varint(out, statuses.len() as u64);
+        statuses.iter().for_each(|status| put_varint(out, u64::from(*status)));
+    }
+    put_varint(out, rules.success_json().len() as u64);
+    for ExpectedValue { pointer, value } in rules.success_json() {
+        put_bytes(out, pointer.as_bytes());
+        put_bytes(out, value.as_bytes());
+    }
+}
+
+fn read_rules(reader: &mut Reader<'_>) -> Decoded<AnswerRules> {
+    let mut statuses = || {
+        let count = read_count(reader)?;
+        (0..count).map(|_| reader.small("status")).collect::<Decoded<Vec<u16>>>()
+    };
+    let (success, refuse) = (statuses()?, statuses()?);
+    let count = read_count(reader)?;
+    let mut value = || {
+        Ok(ExpectedValue { pointer: reader.text()?.to_owned(), value: reader.text()?.to_owned() })
+    };
+    let json = (0..count).map(|_| value()).collect::<Decoded<Vec<_>>>()?;
+    AnswerRules::new(success, json, refuse).map_err(|_| CodecError::Invalid("answer rules"))
+}
+
+const TARGET_QUEUE: u8 = 0;
+const TARGET_HTTP: u8 = 1;
+/// A webhook, with its answer rules at the end.
+const TARGET_HTTP_RULES: u8 = 2;
+
 fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> {
     match reader.byte()? {
-        0 => Ok(Target::Queue(interner.queue(reader.text()?)?)),
-        1 => {
+        TARGET_QUEUE => Ok(Target::Queue(interner.queue(reader.text()?)?)),
+        code @ (TARGET_HTTP | TARGET_HTTP_RULES) => {
             let method = Method::ALL.get(usize::from(reader.byte()?));
             let method = *method.ok_or(CodecError::Invalid("method"))?;
             let url = reader.text()?;
@@ -188,7 +283,12 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> 
                 headers.push((reader.text()?.to_owned(), reader.text()?.to_owned()));
             }
             let target = HttpTarget::new(url, method, headers);
-            Ok(Target::Http(target.map_err(|_| CodecError::Invalid("webhook"))?))
+            let target = target.map_err(|_| CodecError::Invalid("webhook"))?;
+            let rules = match code {
+                TARGET_HTTP_RULES => read_rules(reader)?,
+                _ => AnswerRules::default(),
+            };
+            Ok(Target::Http(target.with_rules(rules)))
         }
         _ => Err(CodecError::Invalid("target")),
     }
@@ -272,7 +372,7 @@ fn read_retry(reader: &mut Reader<'_>) -> Decoded<RetryPolicy> {
     Ok(RetryPolicy { attempts_max, backoff, jitter })
 }
 
-fn read_labels(reader: &mut Reader<'_>) -> Decoded<Labels> {
+pub(super) fn read_labels(reader: &mut Reader<'_>) -> Decoded<Labels> {
     let mut labels = BTreeMap::new();
     for _ in 0..read_count(reader)? {
         labels.insert(reader.text()?.to_owned(), reader.text()?.to_owned());

@@ -1,15 +1,17 @@
 //! Records of ended fires, and dead letters.
 
 use punctual_core::{
-    AttemptNo, DeadLetter, DeadReason, FireEnd, FireId, FireRecord, SkipReason, Skipped, TaskId,
-    TaskKey, Timestamp,
+    AttemptNo, DeadLetter, DeadReason, EndKind, FireEnd, FireId, FireRecord, Labels, Occasion,
+    SkipReason, Skipped, TaskId, TaskKey, Timestamp,
 };
 
 use super::attempts::{
     first_number, put_attempts, put_first_number, read_attempts, read_first_number,
 };
 use super::bytes::{Reader, put_bytes, put_fire_id, put_task_id, put_timestamp, put_varint};
+use super::definition::{put_labels, read_labels};
 use super::names::{Interner, read_key};
+use super::progress::{occasion_code, occasion_of};
 use super::task::{put_task, read_task};
 use super::{CodecError, Decoded, FORMAT};
 
@@ -18,6 +20,8 @@ const FORMAT_RECORD: u8 = 2;
 /// The same with the task under which the fire was redriven, or that of the fire itself, after the
 /// fire, and with the number of the first attempt.
 const FORMAT_REDRIVEN: u8 = 3;
+/// The same, with the occasion and the labels at the end.
+const FORMAT_LABELLED: u8 = 4;
 
 /// Writes the record of a fire.
 pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
@@ -28,8 +32,11 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
     let plain = skipped.is_none() && record.due_at == record.fire_id.nominal_at;
     let redriven =
         record.redriven_as.is_some() || first_number(&record.attempts) != AttemptNo::FIRST;
+    let labelled = record.occasion != Occasion::Due || !record.labels.is_empty();
+    let redriven = redriven || labelled;
     let plain = plain && !redriven;
     out.push(match (redriven, plain) {
+        (true, _) if labelled => FORMAT_LABELLED,
         (true, _) => FORMAT_REDRIVEN,
         (false, true) => FORMAT,
         (false, false) => FORMAT_RECORD,
@@ -55,6 +62,10 @@ pub fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
         put_timestamp(out, until);
         out.push(skip_code(why));
     }
+    if labelled {
+        out.push(occasion_code(record.occasion));
+        put_labels(out, &record.labels);
+    }
 }
 
 /// Reads the fire and the end time of a record, and nothing further.
@@ -74,19 +85,25 @@ struct RecordFront {
 
 fn read_front(reader: &mut Reader<'_>) -> Decoded<RecordFront> {
     let format = match reader.byte()? {
-        format @ (FORMAT | FORMAT_RECORD | FORMAT_REDRIVEN) => format,
+        format @ (FORMAT | FORMAT_RECORD | FORMAT_REDRIVEN | FORMAT_LABELLED) => format,
         other => return Err(CodecError::Format(other)),
     };
     let fire_id = reader.fire_id()?;
-    let task_id = if format == FORMAT_REDRIVEN { reader.task_id()? } else { fire_id.task };
+    let redriven = matches!(format, FORMAT_REDRIVEN | FORMAT_LABELLED);
+    let task_id = if redriven { reader.task_id()? } else { fire_id.task };
     Ok(RecordFront { format, fire_id, task_id })
 }
 
-/// The part of a record that names its fire, its task and the task's key.
+/// The part of a record that names its fire, its task and the task's key, and by which fires are
+/// ordered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordName<'a> {
     /// The fire that ended.
     pub fire_id: FireId,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// How it ended.
+    pub end: EndKind,
     /// The task that ended, if one did: see [`FireRecord::task_id`].
     pub task_id: TaskId,
     /// The namespace of the task.
@@ -99,11 +116,14 @@ pub struct RecordName<'a> {
 pub fn read_record_name(bytes: &[u8]) -> Decoded<RecordName<'_>> {
     let mut reader = Reader::new(bytes);
     let RecordFront { fire_id, task_id, .. } = read_front(&mut reader)?;
-    reader.timestamp()?;
-    reader.byte()?;
+    let ended_at = reader.timestamp()?;
+    let end = match reader.byte()? {
+        END_SKIPPED => EndKind::Skipped,
+        end => end_of(end)?.kind(),
+    };
     let namespace = reader.text()?;
     let key = Some(reader.text()?).filter(|key| !key.is_empty());
-    Ok(RecordName { fire_id, task_id, namespace, key })
+    Ok(RecordName { fire_id, ended_at, end, task_id, namespace, key })
 }
 
 /// Reads the record of a fire.
@@ -119,7 +139,7 @@ pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
         text => Some(read_key(text)?),
     };
     let mut attempts = read_attempts(&mut reader)?;
-    if format == FORMAT_REDRIVEN {
+    if matches!(format, FORMAT_REDRIVEN | FORMAT_LABELLED) {
         read_first_number(&mut reader, &mut attempts)?;
     }
     let due_at = if has_due_at { reader.timestamp()? } else { fire_id.nominal_at };
@@ -131,9 +151,24 @@ pub fn read_record(bytes: &[u8], interner: &Interner) -> Decoded<FireRecord> {
         }),
         end => end_of(end)?,
     };
+    let (occasion, labels) = match format {
+        FORMAT_LABELLED => (occasion_of(reader.byte()?)?, read_labels(&mut reader)?),
+        _ => (Occasion::Due, Labels::default()),
+    };
     reader.end()?;
     let redriven_as = (task_id != fire_id.task).then_some(task_id);
-    Ok(FireRecord { fire_id, redriven_as, namespace, key, ended_at, end, attempts, due_at })
+    Ok(FireRecord {
+        fire_id,
+        redriven_as,
+        namespace,
+        key,
+        ended_at,
+        end,
+        attempts,
+        due_at,
+        occasion,
+        labels,
+    })
 }
 
 /// Writes a dead letter.

@@ -21,6 +21,8 @@ const FLAG_STATE: u8 = 0b0000_0111;
 const FORMAT_MANUAL: u8 = 2;
 /// The progress of the task follows at the end. See `progress`.
 const FORMAT_PROGRESS: u8 = 3;
+/// The same, with the time of the last change before the progress.
+const FORMAT_UPDATED: u8 = 4;
 
 /// The part of a task that lookups, names and counts need.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,12 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     let definition = &*task.definition;
     let flags = state_code(task.state) | flags_of(definition);
     let progress = progress_flags(task);
-    let format = if progress == 0 { FORMAT } else { FORMAT_PROGRESS };
+    let updated = task.updated_at != task.created_at;
+    let format = match (updated, progress) {
+        (true, _) => FORMAT_UPDATED,
+        (false, 0) => FORMAT,
+        (false, _) => FORMAT_PROGRESS,
+    };
     out.extend_from_slice(&[format, flags]);
     put_timestamp(out, task.nominal_at);
     put_varint(out, task.version.get());
@@ -65,7 +72,10 @@ pub fn put_body(out: &mut Vec<u8>, task: &Task) {
     put_timestamp(out, task.created_at);
     put_rest(out, definition, flags);
     put_attempts(out, &task.attempts);
-    if progress != 0 {
+    if updated {
+        put_timestamp(out, task.updated_at);
+    }
+    if updated || progress != 0 {
         put_progress(out, task, progress);
     }
 }
@@ -115,6 +125,10 @@ pub fn read_body(
             task.occasion = Occasion::Manual;
         }
         Some(&FORMAT_PROGRESS) => read_progress(&mut reader, &mut task)?,
+        Some(&FORMAT_UPDATED) => {
+            task.updated_at = reader.timestamp()?;
+            read_progress(&mut reader, &mut task)?;
+        }
         _ => {}
     }
     reader.end()?;
@@ -123,7 +137,7 @@ pub fn read_body(
 
 fn read_flags(reader: &mut Reader<'_>) -> Decoded<u8> {
     match reader.byte()? {
-        FORMAT | FORMAT_MANUAL | FORMAT_PROGRESS => reader.byte(),
+        FORMAT | FORMAT_MANUAL | FORMAT_PROGRESS | FORMAT_UPDATED => reader.byte(),
         other => Err(CodecError::Format(other)),
     }
 }

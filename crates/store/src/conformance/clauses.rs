@@ -4,6 +4,7 @@
 //! the store breaks the rule. `conformance.rs` lists every clause for the macros.
 
 pub mod durability;
+pub mod fires;
 pub mod leases;
 pub mod lists;
 pub mod membership;

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use punctual_core::{
-    AttemptNo, AttemptRecord, Backoff, BrokerId, DeadLetter, DeadReason, Due, Epoch, FireEnd,
-    FireRecord, Guarantee, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Outcome,
-    PartitionId, Payload, Queue, Reason, RetryPolicy, Schedule, Sequence, Target, Task, TaskId,
-    TaskKey, TaskState, Timestamp, Version,
+    Answer, AnswerRules, AttemptNo, AttemptRecord, Backoff, BrokerId, Callbacks, DeadLetter,
+    DeadReason, Due, Epoch, ExpectedValue, FireEnd, FireId, FireRecord, Guarantee, HttpTarget,
+    Jitter, Labels, Method, Namespace, NewTask, Outcome, PartitionId, Payload, Queue, Reason,
+    RetryPolicy, Schedule, Sequence, Target, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
 };
 
 use crate::change::Change;
@@ -184,12 +185,49 @@ pub fn rich_task(id: TaskId) -> Task {
         .build();
     Task {
         created_at: Timestamp::from_millis(1),
+        updated_at: Timestamp::from_millis(1),
         fire_at: built.fire_at.after(Duration::from_millis(17)),
         version: Version::new(u64::MAX),
         attempts: attempts(),
         resumes_at: Some(at(77)),
         ..built
     }
+}
+
+/// Returns the attempts of [`attempts`] with answers of each form.
+#[must_use]
+pub fn answered_attempts() -> Vec<AttemptRecord> {
+    let mut attempts = attempts();
+    for (attempt, answer) in [
+        (0, Answer::of_response(503, "text/plain", b"boom: db locked", true, 1024)),
+        (1, Answer::of_response(429, "", &[0, 255, 10], false, 1024)),
+        (4, Answer::of_worker(Bytes::from_static(br#"{"cost":17}"#))),
+    ] {
+        attempts[attempt].answer = Some(Box::new(answer));
+    }
+    attempts
+}
+
+/// Returns a task with the fields that [`rich_task`] does not set: answers, answer rules,
+/// callbacks, the fire of a callback, and the time of a change.
+#[must_use]
+pub fn answered_task(id: TaskId) -> Task {
+    let json = vec![ExpectedValue { pointer: "/errcode".to_owned(), value: "0".to_owned() }];
+    let rules = AnswerRules::new(vec![200, 204], json, vec![400, 404]).expect("valid rules");
+    let webhook = HttpTarget::new("https://example.org/robot", Method::Post, vec![])
+        .expect("a valid webhook")
+        .with_rules(rules);
+    let queue = Target::Queue(Queue::new("ends").expect("a valid queue"));
+    let built = task(id)
+        .key("robot")
+        .label("zone", "eu west")
+        .define(|definition| {
+            definition.callbacks = Callbacks::new(Some(queue), Some(Target::Http(webhook.clone())));
+            definition.callback_of = Some(FireId { task: id, nominal_at: at(7) });
+            definition.target = Target::Http(webhook);
+        })
+        .build();
+    Task { updated_at: at(5), attempts: answered_attempts(), ..built }
 }
 
 /// Returns one attempt of each outcome.
@@ -211,6 +249,7 @@ pub fn attempts() -> Vec<AttemptRecord> {
             fired_at: at(second),
             ended_at: at(second + 1),
             outcome,
+            answer: None,
         })
         .collect()
 }
@@ -254,8 +293,9 @@ pub fn refile(was: &Task, task: &Task) -> Change {
 #[must_use]
 pub fn postpone(task: &Task, fire_at: Timestamp) -> (Task, Change) {
     let version = task.version.next();
-    let change = Change::Postpone { id: task.id, fire_at, version };
-    let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
+    let updated_at = NOW;
+    let change = Change::Postpone { id: task.id, fire_at, version, updated_at };
+    let task = Task { fire_at, nominal_at: fire_at, version, updated_at, ..task.clone() };
     (task, change)
 }
 

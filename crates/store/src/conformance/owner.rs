@@ -14,7 +14,7 @@ use crate::change::{Batch, BatchNo, Change};
 use crate::counts::Counts;
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
-use crate::query::{Filter, Head, Position};
+use crate::query::{Filter, FireFilter, FirePosition, Head, Position};
 use crate::task_store::TaskStore;
 
 /// The largest number of pages of one read: a cursor that does not move must not hang the tests.
@@ -223,6 +223,43 @@ impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
     pub async fn history_of(&self, id: TaskId, limit: usize) -> Vec<FireRecord> {
         let records = self.store.history(self.state.partition, id, limit);
         records.await.expect("reads need no lease")
+    }
+
+    /// Lists all ended fires that match, with pages of `limit`.
+    pub async fn fires(&self, filter: &FireFilter, limit: usize) -> Vec<FireRecord> {
+        self.fires_after(filter, None, limit).await
+    }
+
+    /// Lists all ended fires that match after a position, with pages of `limit`.
+    pub async fn fires_after(
+        &self,
+        filter: &FireFilter,
+        mut after: Option<FirePosition>,
+        limit: usize,
+    ) -> Vec<FireRecord> {
+        let mut records = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let page = self.store.fires(self.state.partition, filter, after, limit).await;
+            let page = page.expect("reads need no lease");
+            assert!(page.items.len() <= limit, "a page has at most its limit");
+            records.extend(page.items);
+            let Some(next) = page.next else {
+                assert_once(records.iter().map(|record| record.fire_id));
+                return records;
+            };
+            assert!(after.is_none_or(|after| next < after), "a page ends after it begins");
+            after = Some(next);
+        }
+        unreachable!("the pages have an end")
+    }
+
+    /// Returns the record of the fire of a key of [`shop`] that ended last.
+    pub async fn last_fire(&self, key: &str) -> Option<FireRecord> {
+        let (namespace, keys) = (shop(), [fixtures::key(key)]);
+        let found = self.store.last_fires(self.state.partition, &namespace, &keys);
+        let records = found.await.expect("reads need no lease");
+        assert_eq!(records.len(), 1, "one answer for one key");
+        records.into_iter().next().flatten()
     }
 
     /// Returns the counts of [`shop`].

@@ -4,15 +4,23 @@
 //! partitions. `ages` has an entry for every record, and `bytes` is the sum of their sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
-use punctual_core::{FireId, FireRecord, Outcome, PartitionId, TaskId, Timestamp};
+use punctual_core::{
+    Answer, FireId, FireRecord, Namespace, Outcome, PartitionId, TaskId, TaskKey, Timestamp,
+};
 
-use crate::query::Retention;
+use super::partition::page;
+use crate::query::{FireFilter, FirePosition, Page, Retention};
 
 #[derive(Debug, Default)]
 pub(super) struct MemoryHistory {
     records: BTreeMap<(PartitionId, FireId), FireRecord>,
     ages: BTreeSet<(Timestamp, PartitionId, FireId)>,
+    /// The fires of each partition in the order of their end.
+    ends: BTreeMap<PartitionId, BTreeSet<FirePosition>>,
+    /// The fires of each key in the order of their end.
+    keys: BTreeMap<(PartitionId, Namespace, TaskKey), BTreeSet<FirePosition>>,
     bytes: u64,
 }
 
@@ -23,6 +31,12 @@ impl MemoryHistory {
         self.delete(partition, fire_id);
         self.ages.insert((record.ended_at, partition, fire_id));
         self.bytes += size_of(&record);
+        let position = FirePosition::of(&record);
+        self.ends.entry(partition).or_default().insert(position);
+        if let Some(key) = &record.key {
+            let key = (partition, record.namespace.clone(), key.clone());
+            self.keys.entry(key).or_default().insert(position);
+        }
         self.records.insert((partition, fire_id), record);
     }
 
@@ -40,6 +54,37 @@ impl MemoryHistory {
             .take(limit)
             .map(|(_, record)| record.clone())
             .collect()
+    }
+
+    /// Returns a page of the records that match, newest first.
+    pub(super) fn fires(
+        &self,
+        partition: PartitionId,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
+    ) -> Page<FireRecord, FirePosition> {
+        let Some(ends) = self.ends.get(&partition) else {
+            return Page { items: Vec::new(), next: None };
+        };
+        let before = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let positions = ends.range((Bound::Unbounded, before)).rev();
+        let records = positions
+            .take_while(|position| position.ended_at >= filter.from)
+            .map(|position| (*position, &self.records[&(partition, position.fire_id)]));
+        page(records, limit, |record| filter.matches(record))
+    }
+
+    /// Returns the record of the fire of a key that ended last.
+    pub(super) fn last_of(
+        &self,
+        partition: PartitionId,
+        namespace: &Namespace,
+        key: &TaskKey,
+    ) -> Option<FireRecord> {
+        let key = (partition, namespace.clone(), key.clone());
+        let last = self.keys.get(&key)?.last()?;
+        self.records.get(&(partition, last.fire_id)).cloned()
     }
 
     /// Deletes the records of a partition that are past their retention, and returns their number.
@@ -72,6 +117,22 @@ impl MemoryHistory {
         if let Some(record) = self.records.remove(&(partition, fire_id)) {
             self.ages.remove(&(record.ended_at, partition, fire_id));
             self.bytes -= size_of(&record);
+            self.unlist(partition, &record);
+        }
+    }
+
+    fn unlist(&mut self, partition: PartitionId, record: &FireRecord) {
+        let position = FirePosition::of(record);
+        if let Some(ends) = self.ends.get_mut(&partition) {
+            ends.remove(&position);
+        }
+        let Some(key) = record.key.clone() else { return };
+        let key = (partition, record.namespace.clone(), key);
+        if let Some(fires) = self.keys.get_mut(&key) {
+            fires.remove(&position);
+            if fires.is_empty() {
+                self.keys.remove(&key);
+            }
         }
     }
 }
@@ -91,7 +152,8 @@ fn size_of(record: &FireRecord) -> u64 {
                     reason.as_str().len()
                 }
             };
-            size_of_val(attempt) + texts
+            let answer = |answer: &Answer| answer.content_type().len() + answer.body().len();
+            size_of_val(attempt) + texts + attempt.answer.as_deref().map_or(0, answer)
         })
         .sum();
     (size_of_val(record) + texts + attempts) as u64
@@ -101,7 +163,7 @@ fn size_of(record: &FireRecord) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use punctual_core::{Epoch, FireEnd, Namespace, Sequence};
+    use punctual_core::{Epoch, FireEnd, Labels, Occasion, Sequence};
 
     use super::*;
 
@@ -118,6 +180,8 @@ mod tests {
             end: FireEnd::Done,
             attempts: Vec::new(),
             due_at: ended_at,
+            occasion: Occasion::Due,
+            labels: Labels::default(),
         }
     }
 

@@ -39,7 +39,12 @@ impl MemoryPartition {
         match change {
             Change::Put(task) => self.file(task),
             Change::Refile { task, .. } => self.replace(task.id, Some(task)),
-            Change::Postpone { id, fire_at, version } => self.postpone(id, fire_at, version),
+            Change::Postpone { id, fire_at, version, updated_at } => {
+                if let Some(task) = self.unfile(id) {
+                    let nominal_at = fire_at;
+                    self.file(Task { fire_at, nominal_at, version, updated_at, ..task });
+                }
+            }
             Change::Settle { record, next, was } => {
                 if was != TaskState::Firing {
                     self.replace(record.task_id(), next);
@@ -160,12 +165,6 @@ impl MemoryPartition {
             self.file(next);
         }
     }
-
-    fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: punctual_core::Version) {
-        if let Some(task) = self.unfile(id) {
-            self.file(Task { fire_at, nominal_at: fire_at, version, ..task });
-        }
-    }
 }
 
 fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
@@ -176,7 +175,7 @@ fn name_of(task: &Task) -> Option<(Namespace, TaskKey)> {
 
 /// Returns a page of the items that match: full, or as many as were found among the items that one
 /// page may read.
-fn page<'a, T: Clone + 'a, C: Copy>(
+pub(super) fn page<'a, T: Clone + 'a, C: Copy>(
     rows: impl Iterator<Item = (C, &'a T)>,
     limit: usize,
     matches: impl Fn(&T) -> bool,

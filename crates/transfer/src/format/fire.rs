@@ -1,12 +1,16 @@
 //! Dead letters and fire records in the file, and their conversion from and to `core`.
 
+use std::collections::BTreeMap;
+
 use anyhow::anyhow;
-use punctual_core::{DeadLetter, FireEnd, FireRecord, Namespace, Skipped, TaskKey};
+use punctual_core::{
+    DeadLetter, FireEnd, FireRecord, Labels, Namespace, Occasion, Skipped, TaskKey,
+};
 use serde::{Deserialize, Serialize};
 
 use super::attempts::{ExportedAttempt, export_attempts, read_attempts};
 use super::task::{ExportedTask, export_task, read_task};
-use super::values::{DeadName, SkipName, TimeText};
+use super::values::{DeadName, OccasionName, SkipName, TimeText};
 
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,6 +35,10 @@ pub(crate) struct ExportedFire {
     ended_at: TimeText,
     end: ExportedFireEnd,
     attempts: Vec<ExportedAttempt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    occasion: Option<OccasionName>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,6 +85,8 @@ pub(crate) fn export_fire(record: &FireRecord) -> ExportedFire {
             }
         },
         attempts: export_attempts(&record.attempts),
+        occasion: (record.occasion != Occasion::Due).then(|| record.occasion.into()),
+        labels: record.labels.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
     }
 }
 
@@ -98,6 +108,8 @@ pub(crate) fn read_fire(exported: ExportedFire) -> anyhow::Result<FireRecord> {
                 FireEnd::Skipped(Skipped { fires, until: until.0, why: why.into() })
             }
         },
-        attempts: read_attempts(exported.attempts),
+        attempts: read_attempts(exported.attempts)?,
+        occasion: exported.occasion.map_or(Occasion::Due, Into::into),
+        labels: Labels::new(exported.labels)?,
     })
 }

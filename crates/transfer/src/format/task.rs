@@ -10,8 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    Backoff, HttpTarget, Jitter, Labels, Method, Namespace, NewTask, Origin, OverlappingFire,
-    Payload, Queue, Redrive, RetryPolicy, Target, Task, TaskKey, Version,
+    AnswerRules, Backoff, Callbacks, ExpectedValue, HttpTarget, Jitter, Labels, Method, Namespace,
+    NewTask, Origin, OverlappingFire, Payload, Queue, Redrive, RetryPolicy, Target, Task, TaskKey,
+    Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ pub(crate) struct ExportedTask {
     pub(crate) key: Option<String>,
     state: StateName,
     created_at: TimeText,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    updated_at: Option<TimeText>,
     fire_at: TimeText,
     nominal_at: TimeText,
     version: u64,
@@ -56,13 +59,72 @@ pub(crate) struct ExportedTask {
     overlapping: Vec<ExportedOverlap>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     redrive: Option<ExportedRedrive>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_done: Option<ExportedTarget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_dead: Option<ExportedTarget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    callback_of: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum ExportedTarget {
     Queue(String),
-    Http { url: String, method: String, headers: Vec<(String, String)> },
+    Http {
+        url: String,
+        method: String,
+        headers: Vec<(String, String)>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rules: Option<ExportedRules>,
+    },
+}
+
+/// Which answers of a webhook are a success or a refusal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportedRules {
+    success_statuses: Vec<u16>,
+    /// A JSON pointer and the value that is expected there, as JSON text.
+    success_json: Vec<(String, String)>,
+    refuse_statuses: Vec<u16>,
+}
+
+fn export_target(target: &Target) -> ExportedTarget {
+    match target {
+        Target::Queue(queue) => ExportedTarget::Queue(queue.as_str().to_owned()),
+        Target::Http(http) => ExportedTarget::Http {
+            url: http.url().to_owned(),
+            method: http.method().as_str().to_owned(),
+            headers: http.headers().to_vec(),
+            rules: http.rules().map(export_rules),
+        },
+    }
+}
+
+fn export_rules(rules: &AnswerRules) -> ExportedRules {
+    let json = rules.success_json().iter();
+    ExportedRules {
+        success_statuses: rules.success_statuses().to_vec(),
+        success_json: json.map(|it| (it.pointer.clone(), it.value.clone())).collect(),
+        refuse_statuses: rules.refuse_statuses().to_vec(),
+    }
+}
+
+fn read_target(exported: ExportedTarget) -> anyhow::Result<Target> {
+    Ok(match exported {
+        ExportedTarget::Queue(queue) => Target::Queue(Queue::new(&queue)?),
+        ExportedTarget::Http { url, method, headers, rules } => {
+            let target = HttpTarget::new(&url, Method::parse(&method)?, headers)?;
+            Target::Http(target.with_rules(rules.map_or(Ok(AnswerRules::default()), read_rules)?))
+        }
+    })
+}
+
+fn read_rules(exported: ExportedRules) -> anyhow::Result<AnswerRules> {
+    let json = exported.success_json.into_iter();
+    let json = json.map(|(pointer, value)| ExpectedValue { pointer, value }).collect();
+    Ok(AnswerRules::new(exported.success_statuses, json, exported.refuse_statuses)?)
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,24 +175,21 @@ struct ExportedRedrive {
 
 pub(crate) fn export_task(task: &Task) -> ExportedTask {
     let definition = &*task.definition;
+    let callback = |target: fn(&Callbacks) -> Option<&Target>| {
+        definition.callbacks.as_deref().and_then(target).map(export_target)
+    };
     ExportedTask {
         id: task.id.to_string(),
         namespace: definition.namespace.as_str().to_owned(),
         key: definition.key.as_ref().map(|key| key.as_str().to_owned()),
         state: task.state.into(),
         created_at: TimeText(task.created_at),
+        updated_at: (task.updated_at != task.created_at).then_some(TimeText(task.updated_at)),
         fire_at: TimeText(task.fire_at),
         nominal_at: TimeText(task.nominal_at),
         version: task.version.get(),
         schedule: export_schedule(&definition.schedule),
-        target: match &definition.target {
-            Target::Queue(queue) => ExportedTarget::Queue(queue.as_str().to_owned()),
-            Target::Http(http) => ExportedTarget::Http {
-                url: http.url().to_owned(),
-                method: http.method().as_str().to_owned(),
-                headers: http.headers().to_vec(),
-            },
-        },
+        target: export_target(&definition.target),
         payload: match &definition.payload {
             Payload::Empty => ExportedPayload::Empty,
             Payload::Json(bytes) => ExportedPayload::Json { base64: STANDARD.encode(bytes) },
@@ -165,6 +224,9 @@ pub(crate) fn export_task(task: &Task) -> ExportedTask {
             })
             .collect(),
         redrive: task.redrive.as_deref().map(export_redrive),
+        on_done: callback(|callbacks| callbacks.on_done.as_ref()),
+        on_dead: callback(|callbacks| callbacks.on_dead.as_ref()),
+        callback_of: definition.callback_of.map(|fire_id| fire_id.to_string()),
     }
 }
 
@@ -190,16 +252,12 @@ fn read_redrive(exported: ExportedRedrive) -> anyhow::Result<Redrive> {
 }
 
 pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
+    let callback_of = exported.callback_of.map(|text| text.parse()).transpose();
     let definition = NewTask {
         namespace: Namespace::from_stored(&exported.namespace)?,
         key: exported.key.as_deref().map(TaskKey::new).transpose()?,
         schedule: read_schedule(exported.schedule)?,
-        target: match exported.target {
-            ExportedTarget::Queue(queue) => Target::Queue(Queue::new(&queue)?),
-            ExportedTarget::Http { url, method, headers } => {
-                Target::Http(HttpTarget::new(&url, Method::parse(&method)?, headers)?)
-            }
-        },
+        target: read_target(exported.target)?,
         payload: match exported.payload {
             ExportedPayload::Empty => Payload::Empty,
             ExportedPayload::Json { base64 } => Payload::Json(read_base64(&base64)?),
@@ -212,6 +270,11 @@ pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
         timeout: exported.timeout.0,
         expires_after: exported.expires_after.map(|span| span.0),
         labels: Labels::new(exported.labels)?,
+        callbacks: Callbacks::new(
+            exported.on_done.map(read_target).transpose()?,
+            exported.on_dead.map(read_target).transpose()?,
+        ),
+        callback_of: callback_of.map_err(|error| anyhow!("callback_of: {error}"))?,
     };
     definition.check()?;
     let id = exported.id.parse().map_err(|error| anyhow!("id: {error}"))?;
@@ -220,7 +283,8 @@ pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
         state: exported.state.into(),
         fire_at: exported.fire_at.0,
         nominal_at: exported.nominal_at.0,
-        attempts: read_attempts(exported.attempts),
+        updated_at: exported.updated_at.unwrap_or(exported.created_at).0,
+        attempts: read_attempts(exported.attempts)?,
         resumes_at: exported.resumes_at.map(|at| at.0),
         occasion: exported.occasion.into(),
         fires: exported.fires,
@@ -229,15 +293,19 @@ pub(crate) fn read_task(exported: ExportedTask) -> anyhow::Result<Task> {
         overlapping: exported
             .overlapping
             .into_iter()
-            .map(|overlapping| OverlappingFire {
-                nominal_at: overlapping.nominal_at.0,
-                fire_at: overlapping.fire_at.0,
-                occasion: overlapping.occasion.into(),
-                attempts: read_attempts(overlapping.attempts),
-            })
-            .collect(),
+            .map(read_overlap)
+            .collect::<anyhow::Result<_>>()?,
         redrive: exported.redrive.map(read_redrive).transpose()?.map(Box::new),
         ..Task::new(id, Arc::new(definition), exported.created_at.0, version)
+    })
+}
+
+fn read_overlap(exported: ExportedOverlap) -> anyhow::Result<OverlappingFire> {
+    Ok(OverlappingFire {
+        nominal_at: exported.nominal_at.0,
+        fire_at: exported.fire_at.0,
+        occasion: exported.occasion.into(),
+        attempts: read_attempts(exported.attempts)?,
     })
 }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use prost::Message;
 use punctual_core::{Clock as _, Invalid, Namespace, NewTask, TaskId, TaskKey, partition_of};
 use punctual_engine::{
-    COMMANDS_MAX, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject,
-    TouchTo,
+    COMMANDS_MAX, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState,
+    Subject, TouchTo,
 };
 use punctual_proto::v1;
 use tokio::sync::{Semaphore, mpsc};
@@ -181,6 +181,7 @@ impl v1::tasks_server::Tasks for TasksApi {
                     new_task: new_task.into(),
                     condition,
                     receipt: None,
+                    start: StartState::Scheduled,
                 })
             };
             // Another caller may have created some of them meanwhile; those are touched.

@@ -18,7 +18,8 @@ use punctual_core::{
     TaskId, TaskKey, Version,
 };
 use punctual_engine::{
-    Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject, TouchTo,
+    Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState,
+    Subject, TouchTo,
 };
 use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
@@ -161,7 +162,12 @@ pub(crate) async fn replace(
     let new_task = checked(&broker, parse_task(&body)?, &namespace, Some(key))?;
     let task = TaskRef { namespace: &namespace, name: &name };
     match owner
-        .schedule(ScheduleCommand { new_task: new_task.into(), condition, receipt: None })
+        .schedule(ScheduleCommand {
+            new_task: new_task.into(),
+            condition,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
         .await
     {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),

@@ -135,7 +135,12 @@ async fn a_message_that_is_too_large_is_refused_before_it_is_sent() {
     peer.let_continue(1);
     let peers = peers();
     let large = Arc::new(new_task(Payload::Json(vec![b' '; 256 * 1024].into())));
-    let order = ScheduleCommand { new_task: large, condition: Condition::Always, receipt: None };
+    let order = ScheduleCommand {
+        new_task: large,
+        condition: Condition::Always,
+        receipt: None,
+        start: StartState::Scheduled,
+    };
     let commands = vec![Command::Schedule(order); 330];
     let error = peers.forward(&peer.broker, partition(0), &commands).await.unwrap_err();
     assert_eq!(kind(&error), "refused", "{error}");

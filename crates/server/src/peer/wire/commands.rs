@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use punctual_core::{DELAY_MAX, Due, NewTask, TaskKey, Version};
 use punctual_engine::{
-    COMMANDS_MAX, Command, Condition, Receipt, ScheduleCommand, Subject, TouchTo,
+    COMMANDS_MAX, Command, Condition, Receipt, ScheduleCommand, StartState, Subject, TouchTo,
 };
 use punctual_store::codec::{
     CodecError, Interner, Reader, put_bytes, put_duration, put_fire_id, put_new_task, put_task_id,
@@ -181,7 +181,7 @@ fn read_schedule(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Schedu
         1 => Some(read_receipt(reader)?),
         _ => return Err(CodecError::Invalid("receipt")),
     };
-    Ok(ScheduleCommand { new_task, condition, receipt })
+    Ok(ScheduleCommand { new_task, condition, receipt, start: StartState::Scheduled })
 }
 
 fn read_receipt(reader: &mut Reader<'_>) -> Decoded<Receipt> {

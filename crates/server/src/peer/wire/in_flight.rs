@@ -3,8 +3,8 @@
 use punctual_core::{AttemptNo, Namespace};
 use punctual_engine::{InFlight, Report, StoredAs};
 use punctual_store::codec::{
-    CodecError, Reader, put_bytes, put_fire_id, put_outcome, put_task_id, put_timestamp,
-    put_varint, read_outcome,
+    CodecError, Reader, put_bytes, put_fire_id, put_result, put_task_id, put_timestamp, put_varint,
+    read_result,
 };
 
 use super::{Decoded, WireResult, list_of, read_list};
@@ -77,7 +77,7 @@ pub(crate) fn put_reports(reports: &[Report]) -> Vec<u8> {
         put_timestamp(out, report.fired_at);
         out.push(u8::from(report.outcome.is_some()));
         if let Some(outcome) = &report.outcome {
-            put_outcome(out, outcome);
+            put_result(out, outcome, report.answer.as_deref());
         }
     })
 }
@@ -88,11 +88,14 @@ pub(crate) fn read_reports(bytes: &[u8]) -> WireResult<Vec<Report>> {
         let fire_id = reader.fire_id()?;
         let attempt = AttemptNo::new(reader.small("attempt")?);
         let fired_at = reader.timestamp()?;
-        let outcome = match reader.byte()? {
-            0 => None,
-            1 => Some(read_outcome(reader)?),
+        let (outcome, answer) = match reader.byte()? {
+            0 => (None, None),
+            1 => {
+                let result = read_result(reader)?;
+                (Some(result.outcome), result.answer)
+            }
             _ => return Err(CodecError::Invalid("report")),
         };
-        Ok(Report::of(fire_id, attempt, fired_at, outcome))
+        Ok(Report::of(fire_id, attempt, fired_at, outcome).with_answer(answer))
     })
 }

@@ -12,7 +12,7 @@ use punctual_core::{
 };
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Gauges, InFlight, Receipt, Reply, Report,
-    ScheduleCommand, Scheduled, Skips, StoredAs, Subject, TouchTo,
+    ScheduleCommand, Scheduled, Skips, StartState, StoredAs, Subject, TouchTo,
 };
 use punctual_store::Resource;
 use punctual_store::codec::Interner;
@@ -74,6 +74,7 @@ fn task() -> Task {
         fired_at: at(1),
         ended_at: at(2),
         outcome: failed,
+        answer: Some(Box::new(Answer::of_response(500, "text/plain", b"boom", true, 1024))),
     };
     let task = Task::new(id(), rich().into(), at(5), Version::new(3));
     Task { attempts: vec![attempt], resumes_at: Some(at(9000)), ..task }
@@ -88,6 +89,7 @@ fn schedule_commands() -> Vec<ScheduleCommand> {
         new_task: new_task.into(),
         condition,
         receipt,
+        start: StartState::Scheduled,
     };
     vec![
         schedule(plain(), Condition::Always, None),
@@ -375,7 +377,12 @@ fn a_wrong_count_is_refused_without_allocating_for_it() {
 fn values_beyond_our_limits_are_refused() {
     let schedule = |new_task: NewTask| {
         let new_task = new_task.into();
-        Command::Schedule(ScheduleCommand { new_task, condition: Condition::Always, receipt: None })
+        Command::Schedule(ScheduleCommand {
+            new_task,
+            condition: Condition::Always,
+            receipt: None,
+            start: StartState::Scheduled,
+        })
     };
     let over = Payload::Json(vec![b' '; 256 * 1024 + 1].into());
     let receipts = shop().of_receipts();
@@ -392,6 +399,7 @@ fn values_beyond_our_limits_are_refused() {
             new_task,
             condition: Condition::Always,
             receipt: Some(receipt),
+            start: StartState::Scheduled,
         }),
         Command::Cancel(Subject::Key(receipts.clone(), key())),
         Command::DeleteLetter { namespace: receipts, fire_id: fire_id() },

@@ -142,6 +142,7 @@ impl OwnerModel {
             id,
             fire_at: soon(random, now),
             version: punctual_core::Version::new(9),
+            updated_at: now,
         })
     }
 

@@ -49,7 +49,8 @@ pub fn touch(dir: &Path, keys: u64) -> BenchResult<StoreFigures> {
             let touch = |head: Option<punctual_store::Head>| {
                 let head = head.ok_or("a task with a key is missing")?;
                 let fire_at = head.fire_at.after(DAY);
-                Ok(Change::Postpone { id: head.id, fire_at, version: head.version.next() })
+                let version = head.version.next();
+                Ok(Change::Postpone { id: head.id, fire_at, version, updated_at: Timestamp::EPOCH })
             };
             let changes: BenchResult<Vec<Change>> = heads.into_iter().map(touch).collect();
             owner.apply(changes?).await?;

@@ -11,7 +11,7 @@ use punctual_core::{
     TaskKey, format_duration, partition_of,
 };
 use punctual_engine::{
-    Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, Subject,
+    Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState, Subject,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -208,7 +208,12 @@ async fn create_one(
 }
 
 fn schedule(new_task: NewTask, condition: Condition) -> Command {
-    Command::Schedule(ScheduleCommand { new_task: new_task.into(), condition, receipt: None })
+    Command::Schedule(ScheduleCommand {
+        new_task: new_task.into(),
+        condition,
+        receipt: None,
+        start: StartState::Scheduled,
+    })
 }
 
 fn split_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {
