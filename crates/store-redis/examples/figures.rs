@@ -100,6 +100,7 @@ impl CostBench {
             id: task.id,
             fire_at: task.fire_at.after(Duration::from_secs(60)),
             version: task.version.next(),
+            updated_at: task.fire_at,
         };
         self.write("touch", tasks.iter().map(touch).collect()).await;
         let cancel = |task: &Task| Change::Settle {
@@ -162,6 +163,7 @@ fn done(task: &Task) -> Change {
         fired_at: task.fire_at,
         ended_at: task.fire_at.after(Duration::from_millis(3)),
         outcome: Outcome::Acked,
+        answer: None,
     };
     let task = Task { attempts: vec![attempt], ..task.clone() };
     Change::Settle {

@@ -139,7 +139,7 @@ async fn a_message_that_is_too_large_is_refused_before_it_is_sent() {
         new_task: large,
         condition: Condition::Always,
         receipt: None,
-        start: StartState::Scheduled,
+        start: punctual_engine::StartState::Scheduled,
     };
     let commands = vec![Command::Schedule(order); 330];
     let error = peers.forward(&peer.broker, partition(0), &commands).await.unwrap_err();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
-    AttemptNo, AttemptRecord, Due, FireId, Guarantee, HttpTarget, Labels, Method, Namespace,
-    NewTask, Occasion, Outcome, Payload, Queue, Reason, RetryPolicy, Schedule, Target, Task,
-    TaskId, TaskKey, Timestamp, Version,
+    Answer, AttemptNo, AttemptRecord, Due, FireId, Guarantee, HttpTarget, Labels, Method,
+    Namespace, NewTask, Occasion, Outcome, Payload, Queue, Reason, RetryPolicy, Schedule, Target,
+    Task, TaskId, TaskKey, Timestamp, Version,
 };
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Gauges, InFlight, Receipt, Reply, Report,

@@ -50,7 +50,7 @@ pub fn touch(dir: &Path, keys: u64) -> BenchResult<StoreFigures> {
                 let head = head.ok_or("a task with a key is missing")?;
                 let fire_at = head.fire_at.after(DAY);
                 let version = head.version.next();
-                Ok(Change::Postpone { id: head.id, fire_at, version, updated_at: Timestamp::EPOCH })
+                Ok(Change::Postpone { id: head.id, fire_at, version, updated_at: head.fire_at })
             };
             let changes: BenchResult<Vec<Change>> = heads.into_iter().map(touch).collect();
             owner.apply(changes?).await?;
