@@ -6,8 +6,10 @@
 
 mod broker;
 mod dead;
+mod fires;
 mod listen;
 mod output;
+mod pages;
 mod preview;
 mod schedule;
 mod stats;
@@ -44,6 +46,8 @@ pub(crate) enum BrokerCommand {
     /// Show the fires of a task, newest first
     #[command(after_help = "Example:\n  punctual history shop daily-report")]
     History(tasks::TaskArgs),
+    /// List the fires of all tasks that have ended, newest first
+    Fires(fires::FiresArgs),
     /// List, redrive or delete dead letters
     #[command(subcommand)]
     Dead(dead::DeadCommand),
@@ -71,6 +75,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Resume(args) => args.change("resume"),
         BrokerCommand::Fire(args) => args.change("fire"),
         BrokerCommand::History(args) => args.history(),
+        BrokerCommand::Fires(args) => args.run(),
         BrokerCommand::Dead(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),

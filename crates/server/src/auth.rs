@@ -52,6 +52,7 @@ const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/v1/{}/tasks/{}/resume", Right::Namespace),
     ("POST", "/v1/{}/tasks/{}/fire", Right::Namespace),
     ("GET", "/v1/{}/tasks/{}/fires", Right::Namespace),
+    ("GET", "/v1/{}/fires", Right::Namespace),
     ("POST", "/v1/{}/touch", Right::Namespace),
     ("POST", "/v1/{}/cancel", Right::Namespace),
     ("GET", "/v1/{}/dead", Right::Namespace),

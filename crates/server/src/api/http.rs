@@ -1,12 +1,14 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `dead_letters`, `queues`, `stats`, `forecast`, `preview` and `health` hold the routes.
+//! `tasks`, `fires`, `dead_letters`, `queues`, `stats`, `forecast`, `preview` and `health` hold the
+//! routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
 
 mod admission;
 mod dead_letters;
+mod fires;
 mod forecast;
 mod health;
 mod openapi;
@@ -34,7 +36,7 @@ use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::telemetry::PAGE_TYPE;
 pub(super) use admission::{check_host, note_caller};
-use tasks::{batch, fires, list};
+use tasks::{batch, list};
 
 /// Returns the routes, and the checks that every request passes before them.
 pub(super) fn router(broker: Arc<Broker>) -> Router {
@@ -72,6 +74,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(tasks::pause))
         .routes(routes!(tasks::resume))
         .routes(routes!(tasks::fire))
+        .routes(routes!(tasks::fires::list))
         .routes(routes!(fires::list))
         .routes(routes!(batch::touch))
         .routes(routes!(batch::cancel))

@@ -14,14 +14,12 @@ use axum::response::Response;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
 use punctual_core::{
-    Clock as _, DeadLetter, Due, FireEnd, FireRecord, Invalid, Namespace, NewTask, Schedule, Task,
-    TaskId, TaskKey, Version,
+    Clock as _, Due, Invalid, Namespace, NewTask, Schedule, Task, TaskId, TaskKey, Version,
 };
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState,
     Subject, TouchTo,
 };
-use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -30,6 +28,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
 use super::response::{self, ApiResult};
 use crate::api::command_batch::{next_result, unexpected_reply};
+use crate::api::last_life::LastLife;
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::routing::{Owners, PartitionHandle};
@@ -179,8 +178,8 @@ pub(crate) async fn replace(
 
 /// Show a task
 ///
-/// Shows a task by its key or id. By its id, a task that has ended is shown as long as its history
-/// is retained; its key is free again.
+/// Shows a task by its key or id. A task that has ended is shown as long as its history is
+/// retained; a key that names no living task shows the task that had it last.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "get_task",
     responses((status = 200, description = "The task.", body = TaskOrEnded))
@@ -197,10 +196,12 @@ pub(crate) async fn show(
             Err(error) => return Err(Problem::of_task(error, task)),
         }
     }
-    match last_fire(&broker, task).await? {
-        Some((_, Some(letter))) => response::ok(&TaskAnswer::of_dead_letter(&letter)),
-        Some((record, None)) => response::ok(&EndedTask::of(&record)),
-        None => Err(Problem::task_not_found(task)),
+    match LastLife::find(&broker, task).await? {
+        Some(LastLife { letter: Some(letter), .. }) => {
+            response::ok(&TaskAnswer::of_dead_letter(&letter))
+        }
+        Some(LastLife { record, letter: None }) => response::ok(&EndedTask::of(&record)),
+        None => Err(Problem::task_unknown(task)),
     }
 }
 
@@ -377,7 +378,7 @@ fn candidates<'a>(
 }
 
 /// Finds a task that has not ended.
-async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<Task>, Problem> {
+pub(super) async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<Task>, Problem> {
     for (owner, subject) in candidates(&broker.owners, task)? {
         match owner.get(subject).await {
             Err(EngineError::NotFound) => {}
@@ -386,28 +387,6 @@ async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<Task>, Prob
         }
     }
     Ok(None)
-}
-
-/// Finds the last fire of a task that has ended, by its id, and the dead letter if it became one.
-async fn last_fire(
-    broker: &Broker,
-    TaskRef { namespace, name }: TaskRef<'_>,
-) -> Result<Option<(FireRecord, Option<DeadLetter>)>, Problem> {
-    let Ok(id) = name.parse::<TaskId>() else {
-        return Ok(None);
-    };
-    if broker.owners.of(id.partition()).is_none() {
-        return Ok(None);
-    }
-    let records = broker.store.history(id.partition(), id, 1).await?;
-    let Some(record) = records.into_iter().find(|record| record.namespace == *namespace) else {
-        return Ok(None);
-    };
-    let letter = match record.end {
-        FireEnd::Dead(_) => broker.store.dead_letter(id.partition(), record.fire_id).await?,
-        _ => None,
-    };
-    Ok(Some((record, letter)))
 }
 
 impl CancelAnswer {

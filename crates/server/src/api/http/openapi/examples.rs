@@ -32,6 +32,7 @@ fn of_parameter(name: &str) -> Option<Value> {
         "if-match" => "\"3\"",
         "if-none-match" => "*",
         "state" => "scheduled",
+        "end" => "dead",
         "key_prefix" => "order-",
         "label" => "campaign:7",
         "from" => "2030-01-01T00:00:00Z",

@@ -70,7 +70,9 @@ fn of_verb(operation: &Value) -> Vec<P> {
             (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused])
         }
         "list_tasks" | "stats" => (&[&OWNER, &STORE], &[]),
-        "list_dead_letters" | "redrive_dead_letters" | "forecast" => (&[&STORE], &[]),
+        "list_all_fires" | "list_dead_letters" | "redrive_dead_letters" | "forecast" => {
+            (&[&STORE], &[])
+        }
         "delete_dead_letter" => (&[&OWNER], &[P::DeadLetterNotFound]),
         "ack" | "fail" | "refuse" | "extend" => (&[], &[P::Lost]),
         "topology" | "readyz" => (&[], &[P::NotReady]),

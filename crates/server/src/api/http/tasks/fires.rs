@@ -35,7 +35,7 @@ struct FiresAnswer {
 /// One due moment of a task.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Fire)]
-struct FireAnswer {
+pub(crate) struct FireAnswer {
     /// The same for all attempts of the fire.
     #[schema(value_type = FireIdText)]
     fire_id: String,
@@ -187,7 +187,7 @@ impl FireAnswer {
         }
     }
 
-    fn ended(record: &FireRecord) -> Self {
+    pub(crate) fn ended(record: &FireRecord) -> Self {
         let (reason, skipped) = match record.end {
             FireEnd::Dead(reason) => (Some(reason_name(reason)), None),
             FireEnd::Skipped(skipped) => (None, Some(SkippedFires::of(skipped))),
