@@ -2,19 +2,19 @@
 //!
 //! `http` and `grpc` turn requests into commands and replies into responses. What both need is
 //! beside them: `command_batch` sends many commands to their owners at once, `idempotency` makes a
-//! repeated request create nothing, `merge_pages`, `task_pages` and `fire_pages` read one page from
-//! all partitions, `last_life` finds tasks that have ended, `body` bounds what callers send,
-//! `held_answer` what they leave unread, and `limits` has what namespaces share. Every refusal is a
-//! [`Problem`](crate::problem::Problem).
+//! repeated request create nothing, `find_task` finds a task by key or id, living or ended,
+//! `merge_pages`, `task_pages` and `fire_pages` read one page from all partitions, `body` bounds
+//! what callers send, `held_answer` what they leave unread, and `limits` has what namespaces share.
+//! Every refusal is a [`Problem`](crate::problem::Problem).
 
 mod body;
 mod command_batch;
+mod find_task;
 mod fire_pages;
 mod grpc;
 mod held_answer;
 pub(crate) mod http;
 mod idempotency;
-mod last_life;
 pub(crate) mod limits;
 mod merge_pages;
 mod task_pages;

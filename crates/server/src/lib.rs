@@ -5,8 +5,8 @@
 //!
 //! Read in this order: `startup` builds and runs everything; `broker` is the state that requests
 //! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
-//! requests into commands and replies into responses, with `task_form` (tasks as JSON), `problem`
-//! (errors) and `schema` (limits in the OpenAPI document); `routing` finds the owner of a
+//! requests into commands and replies into responses, with `task_form` and `fire_form` (tasks and
+//! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `routing` finds the owner of a
 //! partition, `peer` talks to other brokers, `membership` makes this broker a member of a cluster;
 //! `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
 
@@ -17,6 +17,7 @@ mod browser;
 mod clock;
 pub mod config;
 mod courier;
+mod fire_form;
 mod listen;
 mod membership;
 mod peer;

@@ -12,10 +12,10 @@ use utoipa::ToSchema;
 
 use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
-use super::tasks::fires::FireAnswer;
 use super::tasks::list::{EntryFilter, LabelFilter, PAGE_DEFAULT, PAGE_MAX, PageLimit};
 use crate::api::fire_pages::{after_fire, fire_page, parse_cursor, parse_end};
 use crate::broker::Broker;
+use crate::fire_form::FireAnswer;
 use crate::problem::Problem;
 use crate::schema::{CursorText, documented, reference};
 use crate::task_form::{EndName, TimeValue};
@@ -23,9 +23,9 @@ use crate::task_form::{EndName, TimeValue};
 /// A page of fires.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = FirePage)]
-struct FirePageAnswer {
+struct FirePageAnswer<'a> {
     /// The fire that ended last comes first.
-    fires: Vec<FireAnswer>,
+    fires: Vec<FireAnswer<'a>>,
     /// The cursor of the next page; `null` on the last page. A page may be short or empty and
     /// still have a next one.
     #[schema(value_type = Option<CursorText>)]

@@ -11,7 +11,7 @@ use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
-    BACKOFF_MAX, Invalid, Namespace, Occasion, Payload, Queue, Reason, TIMEOUT_MAX, format_duration,
+    BACKOFF_MAX, Invalid, Namespace, Payload, Queue, Reason, TIMEOUT_MAX, format_duration,
 };
 use punctual_engine::EngineError;
 use serde::{Deserialize, Serialize};
@@ -23,11 +23,11 @@ use super::request::{
     self, BATCH_MAX, BODY_BYTES_MAX, JsonBody, NAMES_BYTES_MAX, PathName, check_count,
 };
 use super::response::{self, ApiResult};
-use super::tasks::fires::lag_ms;
 use crate::broker::Broker;
 use crate::courier::occasion_name;
 use crate::courier::queue::poll::{self, PollOptions, PolledDelivery};
 use crate::courier::queue::{SettleResult, SettleScope, Settlement};
+use crate::fire_form::{OccasionName, lag_ms};
 use crate::peer::PeerError;
 use crate::problem::Problem;
 use crate::schema::{
@@ -144,13 +144,6 @@ struct DeliveryAnswer {
     #[schema(value_type = Delay)]
     lease: String,
 }
-
-documented!(
-    /// Why a task fires.
-    OccasionName,
-    "Occasion",
-    one_of([Occasion::Due, Occasion::Manual, Occasion::Return].map(occasion_name))
-);
 
 /// Lease deliveries
 ///

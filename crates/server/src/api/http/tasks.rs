@@ -13,9 +13,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
-use punctual_core::{
-    Clock as _, Due, Invalid, Namespace, NewTask, Schedule, Task, TaskId, TaskKey, Version,
-};
+use punctual_core::{Clock as _, Due, Invalid, Namespace, NewTask, Schedule, TaskKey, Version};
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState,
     Subject, TouchTo,
@@ -28,10 +26,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
 use super::response::{self, ApiResult};
 use crate::api::command_batch::{next_result, unexpected_reply};
-use crate::api::last_life::LastLife;
+use crate::api::find_task::{FoundTask, LastLife, candidates, command_task, find};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
-use crate::routing::{Owners, PartitionHandle};
 use crate::schema::{all_absent, documented, reference, with_keywords};
 use crate::task_form::{
     Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TimeValue,
@@ -189,19 +186,14 @@ pub(crate) async fn show(
     PathName(namespace, name): PathName,
 ) -> ApiResult {
     let task = TaskRef { namespace: &namespace, name: &name };
-    for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.get(subject).await {
-            Err(EngineError::NotFound) => {}
-            Ok(found) => return Ok(response::task(StatusCode::OK, &found)),
-            Err(error) => return Err(Problem::of_task(error, task)),
-        }
-    }
-    match LastLife::find(&broker, task).await? {
-        Some(LastLife { letter: Some(letter), .. }) => {
+    match find(&broker, task).await? {
+        FoundTask::Living(found) => Ok(response::task(StatusCode::OK, &found)),
+        FoundTask::Ended(LastLife { letter: Some(letter), .. }) => {
             response::ok(&TaskAnswer::of_dead_letter(&letter))
         }
-        Some(LastLife { record, letter: None }) => response::ok(&EndedTask::of(&record)),
-        None => Err(Problem::task_unknown(task)),
+        FoundTask::Ended(LastLife { record, letter: None, .. }) => {
+            response::ok(&EndedTask::of(&record))
+        }
     }
 }
 
@@ -304,14 +296,10 @@ async fn change(
     command: fn(Subject) -> Command,
 ) -> ApiResult {
     let task = TaskRef { namespace: &namespace, name: &name };
-    for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.task(command(subject)).await {
-            Err(EngineError::NotFound) => {}
-            Ok(found) => return Ok(response::task(StatusCode::OK, &found)),
-            Err(error) => return Err(Problem::of_task(error, task)),
-        }
+    match command_task(broker, task, command).await? {
+        Some(found) => Ok(response::task(StatusCode::OK, &found)),
+        None => Err(Problem::task_not_found(task)),
     }
-    Err(Problem::task_not_found(task))
 }
 
 /// Parses a task; nothing is checked yet.
@@ -358,35 +346,6 @@ fn push(
         }
     };
     Ok(TouchTo::To(due))
-}
-
-/// The tasks that a name in a path may mean: first the one with this key, because callers choose
-/// keys and a key may look like an id, then the one with this id.
-fn candidates<'a>(
-    owners: &'a Arc<Owners>,
-    TaskRef { namespace, name }: TaskRef<'_>,
-) -> Result<Vec<(PartitionHandle<'a>, Subject)>, Problem> {
-    let key = TaskKey::new(name)?;
-    let by_key = owners.of_key(namespace, &key);
-    let mut candidates = vec![(by_key, Subject::Key(namespace.clone(), key))];
-    if let Ok(id) = name.parse::<TaskId>()
-        && let Some(by_id) = owners.of(id.partition())
-    {
-        candidates.push((by_id, Subject::Id(namespace.clone(), id)));
-    }
-    Ok(candidates)
-}
-
-/// Finds a task that has not ended.
-pub(super) async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<Task>, Problem> {
-    for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.get(subject).await {
-            Err(EngineError::NotFound) => {}
-            Ok(found) => return Ok(Some(found)),
-            Err(error) => return Err(Problem::of_task(error, task)),
-        }
-    }
-    Ok(None)
 }
 
 impl CancelAnswer {
