@@ -14,6 +14,7 @@ mod fixture;
 mod guarantee_scenarios;
 mod hand_over;
 mod idempotency;
+mod lane_views;
 mod lanes;
 mod lease;
 mod lifecycle;
