@@ -15,6 +15,7 @@ use bytes::Bytes;
 use punctual_proto::v1;
 use serde::Serialize;
 
+use crate::record::FireEnd;
 use crate::time::millis_up;
 use crate::{Error, Problem, Timestamp};
 
@@ -349,6 +350,11 @@ pub struct Task {
     pub attempt: u32,
     /// When the broker accepted the task.
     pub created_at: Timestamp,
+    /// How its last fire ended, if the task has ended. History keeps only some fields of such a
+    /// task.
+    pub end: Option<FireEnd>,
+    /// When the task ended.
+    pub ended_at: Option<Timestamp>,
     /// The bytes that its deliveries carry.
     pub payload: Bytes,
     /// The media type of the payload.

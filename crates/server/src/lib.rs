@@ -13,10 +13,12 @@
 mod api;
 mod auth;
 mod broker;
+mod broker_view;
 mod browser;
 mod clock;
 pub mod config;
 mod courier;
+mod explain;
 mod fire_form;
 mod listen;
 mod membership;
