@@ -117,7 +117,8 @@ fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
     let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
     let made = json_of(&broker, &task);
     let none = json!({"type": "urn:punctual:task-not-found", "title": "Task not found",
-        "status": 404, "detail": "task \"none\" not found in namespace \"shop\""});
+        "status": 404, "detail": "task \"none\" not found in namespace \"shop\": there was none, or \
+            its history is past its retention"});
     let of_field = |field: &str, detail: &str| {
         json!({"type": "urn:punctual:invalid-request", "title": "Invalid request", "status": 400,
             "detail": detail, "field": field})

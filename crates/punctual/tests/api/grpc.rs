@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use punctual_client::{
-    CancelResult, Client, Delivery, Error, Failure, Gap, List, Misfire, Namespace, NewTask,
-    Occasion, Overlap, Retry, TaskState, Timestamp, Touch, Twice, Worker,
+    CancelResult, Client, Delivery, Error, Failure, FireEnd, Gap, List, Misfire, Namespace,
+    NewTask, Occasion, Overlap, Retry, TaskState, Timestamp, Touch, Twice, Worker,
 };
 use punctual_proto::v1;
 use punctual_proto::v1::broker_message::Message as FromBroker;
@@ -160,7 +160,8 @@ async fn a_scheduled_task_is_delivered_and_a_cancelled_one_is_not() {
     let silence = tokio::time::timeout(Duration::from_millis(600), deliveries.recv()).await;
     assert!(silence.is_err(), "{silence:?}");
     assert_eq!(worker.stop().await.unwrap().acked, 1);
-    assert_eq!(shop.get("unpaid").await.unwrap(), None);
+    let ended = shop.get("unpaid").await.unwrap().unwrap();
+    assert_eq!((ended.state, ended.end), (TaskState::Done, Some(FireEnd::Done)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -485,7 +486,7 @@ async fn late_and_forged_acks_change_nothing() {
     assert_eq!(stale.tokens, [second.token]);
     raw.send(ToBroker::Credit(0)).await;
     assert!(matches!(raw.next().await, FromBroker::Credit(0)), "and no message before it");
-    assert_eq!(shop.get("k").await.unwrap(), None);
+    assert_eq!(shop.get("k").await.unwrap().unwrap().end, Some(FireEnd::Done));
 
     let no_hello = RawWorker::open(&broker, ack(1)).await.err().unwrap();
     assert_eq!(

@@ -68,7 +68,7 @@ documented!(
     /// The cursor of a list.
     CursorText,
     "Cursor",
-    id("The `next` of the previous page.", &format!("[dt]{}", fire_id_letters()))
+    id("The `next` of the previous page.", &format!("(?:[dt]|f[0-9]{{1,15}}[.]){}", fire_id_letters()))
 );
 documented!(
     /// An instant in a response.
