@@ -27,7 +27,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use punctual_core::{AttemptNo, Epoch, Occasion, Outcome, PartitionId, Timestamp, zones_version};
 use punctual_engine::{Delivery, Gauges};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::clock::Offset;
 use shared::SharedMetrics;
@@ -57,13 +59,16 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging to standard error. `RUST_LOG` sets the level; the default is `info`.
+/// Starts logging to standard error. `RUST_LOG` sets the levels, for example
+/// `info,punctual_engine=debug`; the default is `info`.
 pub fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    let wanted = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let (log, registry) = (tracing_subscriber::fmt::layer(), tracing_subscriber::registry());
+    let (log, registry) = (log.with_writer(stderr), registry.with(filter));
     match format {
-        LogFormat::Pretty => log.with_ansi(stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Pretty => registry.with(log.with_ansi(stderr().is_terminal())).init(),
+        LogFormat::Json => registry.with(log.json()).init(),
     }
 }
 

@@ -21,6 +21,9 @@ use std::process::{Command, ExitCode, Stdio};
 use figures::{StoreFigures, TableRow, grouped};
 use owners::{BATCH, BenchResult, OWNERS};
 use parts::KEYS;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Tasks for Redis and PostgreSQL: more would not change the rates, and Redis keeps them in memory.
 const SERVER_TASKS: u64 = 2_000_000;
@@ -83,8 +86,9 @@ impl StoreBenchArgs {
 
 fn main() -> ExitCode {
     // RUST_LOG=debug shows the checkpoints of the store.
-    let log = tracing_subscriber::EnvFilter::from_default_env();
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
+    let levels = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse::<Targets>().ok());
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(levels.unwrap_or_default()).with(log).init();
     let Some(args) = StoreBenchArgs::read(std::env::args().skip(1)) else {
         eprintln!("{USAGE}\n--tasks is at least {}", OWNERS * BATCH * 10);
         return ExitCode::FAILURE;
