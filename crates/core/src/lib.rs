@@ -11,6 +11,7 @@
 //!
 //! The crate `wheel` waits for due times, `store` keeps tasks, and `engine` acts on the decisions.
 
+mod alarm;
 mod answer_rules;
 mod attempt;
 mod cron;
@@ -32,6 +33,7 @@ mod time;
 mod topology;
 mod zone;
 
+pub use alarm::{AlarmCondition, AlarmRule, AlarmState, AlarmStatus, AlarmValue, Notice, Reading};
 pub use answer_rules::{AnswerRules, ExpectedValue};
 pub use attempt::{Answer, AttemptNo, AttemptRecord, AttemptResult, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
