@@ -26,6 +26,7 @@ use crate::handle::command::Subject;
 use crate::loaded::budget::Budget;
 use crate::loaded::tasks::LoadedTasks;
 use crate::ownership::in_flight::InFlight;
+use crate::shares::NamespaceShares;
 
 /// What waits for its turn and what is in flight.
 #[derive(Debug)]
@@ -88,8 +89,8 @@ impl DeliveryState {
     }
 
     /// Whether a spilled task may be loaded again now.
-    pub(crate) fn accepts_spilled(&mut self, task: &Task, tasks: &LoadedTasks) -> bool {
-        self.lanes.accepts_spilled(task, tasks)
+    pub(crate) fn accepts_spilled(&mut self, task: &Task, queued: &NamespaceShares) -> bool {
+        self.lanes.accepts_spilled(task, queued)
     }
 
     /// Whether spilled tasks are being loaded again.

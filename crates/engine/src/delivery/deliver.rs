@@ -41,7 +41,7 @@ impl Owner {
         let late = !task.attempts.is_empty() || now.since(task.fire_at) > LATE;
         let lane = self.deliveries.lanes.open(&task.definition, now);
         let has_room = !self.deliveries.lanes.get_mut(lane).is_full()
-            && self.tasks.may_queue(&task.definition.namespace);
+            && self.tasks.queued().may_take(&task.definition.namespace);
         if !has_room && !loaded.has_overlapping_in_flight() {
             self.deliveries.lanes.spill(lane, position, self.loader.refill_position());
             return self.tasks.remove(id);
@@ -63,7 +63,7 @@ impl Owner {
                     break;
                 }
             }
-            if let Some(spilled) = self.deliveries.lanes.start_refill(lane, &self.tasks) {
+            if let Some(spilled) = self.deliveries.lanes.start_refill(lane, self.tasks.queued()) {
                 self.loader.refill_from(spilled);
             }
             self.deliveries.lanes.close_if_idle(lane);

@@ -16,7 +16,6 @@ use slab::Slab;
 
 use crate::delivery::permit::SendPermit;
 use crate::loaded::budget::Budget;
-use crate::loaded::tasks::LoadedTasks;
 use crate::shares::NamespaceShares;
 
 /// Tasks of one lane that wait in memory: a fifth of a second for the fastest workers, and few
@@ -353,13 +352,17 @@ impl Lanes {
     }
 
     /// Starts to refill a lane if it can take spilled tasks, and if its namespace may have many
-    /// more due tasks in memory. Returns the position of the first.
-    pub(crate) fn start_refill(&mut self, number: LaneNo, tasks: &LoadedTasks) -> Option<Position> {
+    /// more due tasks in memory: `queued` is what they have. Returns the position of the first.
+    pub(crate) fn start_refill(
+        &mut self,
+        number: LaneNo,
+        queued: &NamespaceShares,
+    ) -> Option<Position> {
         let lane = &mut self.lanes[number.0 as usize];
         if !lane.wants_refill() {
             return None;
         }
-        if !tasks.may_queue_many(&lane.id.namespace) {
+        if !queued.is_half_empty(&lane.id.namespace) {
             self.without_share.push(number);
             return None;
         }
@@ -378,12 +381,12 @@ impl Lanes {
 
     /// Whether a task that was spilled may be loaded again now. If its lane is full again, the next
     /// refill starts with this task.
-    pub(crate) fn accepts_spilled(&mut self, task: &Task, tasks: &LoadedTasks) -> bool {
+    pub(crate) fn accepts_spilled(&mut self, task: &Task, queued: &NamespaceShares) -> bool {
         let Some(number) = self.find(&task.definition) else {
             return true;
         };
         let lane = self.get_mut(number);
-        if lane.refilling && (lane.is_full() || !tasks.may_queue(&lane.id.namespace)) {
+        if lane.refilling && (lane.is_full() || !queued.may_take(&lane.id.namespace)) {
             lane.spilled = Some(Position::of(task));
             self.stop_refill(number);
             return false;

@@ -134,7 +134,7 @@ impl Owner {
 
     fn on_refill(&mut self, tasks: Vec<Task>, end: Option<Position>, read: ReadToken) {
         for task in tasks {
-            if self.deliveries.accepts_spilled(&task, &self.tasks) {
+            if self.deliveries.accepts_spilled(&task, self.tasks.queued()) {
                 self.take_loaded(task, read);
             }
         }

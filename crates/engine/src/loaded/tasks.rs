@@ -474,14 +474,9 @@ impl LoadedTasks {
         }
     }
 
-    /// Whether another due task of a namespace may wait in its lane.
-    pub(crate) fn may_queue(&self, namespace: &Namespace) -> bool {
-        self.queued.may_take(namespace)
-    }
-
-    /// Whether there is room for many more due tasks of a namespace.
-    pub(crate) fn may_queue_many(&self, namespace: &Namespace) -> bool {
-        self.queued.is_half_empty(namespace)
+    /// Returns what the due tasks that wait in their lanes take of the budget.
+    pub(crate) const fn queued(&self) -> &NamespaceShares {
+        &self.queued
     }
 
     fn set_timer(&mut self, slot: usize, due: Timestamp) {

@@ -4,12 +4,26 @@
 //! the whole response unreadable. The core checks the length; callers check that it is JSON.
 
 use punctual_core::{Invalid, PAYLOAD_BYTES_MAX};
+use serde_json::json;
+
+use crate::schema::documented;
 
 /// Nesting of arrays and objects: common parsers stop at 128.
 pub(super) const PAYLOAD_DEPTH_MAX: usize = 100;
 
 /// Digits in a row that always fit a double.
 const DIGITS_MAX: usize = 300;
+
+documented!(
+    /// Any JSON value within limits.
+    PayloadJson,
+    "Payload",
+    json!({
+        "description": "Any JSON value, as it was sent.",
+        "x-max-bytes": PAYLOAD_BYTES_MAX,
+        "x-max-depth": PAYLOAD_DEPTH_MAX,
+    })
+);
 
 /// Refuses what the JSON grammar allows and parsers reject: deep nesting, unpaired surrogates, and
 /// numbers beyond a double. Most payloads have neither `\u` nor an exponent and are scanned once.

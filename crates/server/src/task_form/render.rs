@@ -9,17 +9,17 @@ use std::fmt::Display;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use punctual_core::{
-    Backoff, DeadLetter, FireEnd, FireRecord, Guarantee, NewTask, Origin, Payload, RetryPolicy,
-    Target, Task, TaskId, TaskState, Timestamp, format_duration,
+    DeadLetter, FireEnd, FireRecord, Guarantee, NewTask, Origin, Payload, Task, TaskId, TaskState,
+    Timestamp, format_duration,
 };
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::{
-    BackoffBody, ExponentialBody, GuaranteeBody, HttpBody, InstantText, RetryBody, StateName,
-    TargetBody, TaskBody, TaskFields, WholeNumber,
-};
-use crate::schema::{KeyText, TaskIdText, documented, one_of};
+use super::body::{GuaranteeBody, TaskBody};
+use super::document::TaskFields;
+use super::retry::RetryBody;
+use super::target::TargetBody;
+use crate::schema::{InstantText, KeyText, TaskIdText, documented, one_of};
 
 /// A task with its state.
 #[derive(Debug, Serialize, ToSchema)]
@@ -165,6 +165,22 @@ impl<'a> EndedTask<'a> {
 }
 
 documented!(
+    /// The state of a task.
+    StateName,
+    "State",
+    one_of(
+        [
+            TaskState::Scheduled,
+            TaskState::Firing,
+            TaskState::Paused,
+            TaskState::Done,
+            TaskState::Dead,
+            TaskState::Cancelled,
+        ]
+        .map(state_name)
+    )
+);
+documented!(
     /// How a fire ended.
     EndName,
     "FireEnd",
@@ -182,7 +198,7 @@ pub(crate) const fn end_name(end: FireEnd) -> &'static str {
     }
 }
 
-pub(super) const fn state_name(state: TaskState) -> &'static str {
+const fn state_name(state: TaskState) -> &'static str {
     match state {
         TaskState::Scheduled => "scheduled",
         TaskState::Firing => "firing",
@@ -221,48 +237,12 @@ impl<'a> TaskBody<'a> {
     }
 }
 
-impl TargetBody {
-    fn of(target: &Target) -> Self {
-        match target {
-            Target::Queue(queue) => Self::Queue(queue.as_str().to_owned()),
-            Target::Http(http) => Self::Http(HttpBody {
-                url: http.url().to_owned(),
-                method: Some(http.method().as_str().to_owned()),
-                headers: http.headers().iter().cloned().collect(),
-            }),
-        }
-    }
-}
-
 impl GuaranteeBody {
     const fn of(guarantee: Guarantee) -> Self {
         match guarantee {
             Guarantee::AtMostOnce => Self::AtMostOnce,
             Guarantee::AtLeastOnce => Self::AtLeastOnce,
             Guarantee::ExactlyOnce => Self::ExactlyOnce,
-        }
-    }
-}
-
-impl RetryBody {
-    fn of(policy: &RetryPolicy) -> Self {
-        let backoff = match &policy.backoff {
-            Backoff::Fixed(pause) => BackoffBody::Fixed(format_duration(*pause)),
-            Backoff::Exponential { first, factor_thousandths, max } => {
-                BackoffBody::Exponential(ExponentialBody {
-                    first: format_duration(*first),
-                    factor: f64::from(*factor_thousandths) / 1000.0,
-                    max: format_duration(*max),
-                })
-            }
-            Backoff::List(pauses) => {
-                BackoffBody::List(pauses.iter().copied().map(format_duration).collect())
-            }
-        };
-        Self {
-            attempts_max: Some(WholeNumber(policy.attempts_max.into())),
-            backoff: Some(backoff),
-            jitter: Some(f64::from(policy.jitter.thousandths()) / 1000.0),
         }
     }
 }

@@ -3,65 +3,12 @@
 use punctual_core::{
     Cron, Dst, Due, Gap, Invalid, Misfire, Overlap, Schedule, Series, Twice, format_duration,
 };
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::parse::{TimeValue, parse_duration_field};
+use super::body::TaskBody;
 use super::schedule_fields::ScheduleFields;
-use super::{TaskBody, WholeNumber};
-
-/// What happens to local times that a clock change skips or repeats.
-#[derive(Debug, Deserialize, Serialize, ToSchema)]
-#[schema(as = Dst)]
-#[serde(deny_unknown_fields, expecting = "an object with `gap` and `overlap`")]
-pub(super) struct DstBody {
-    /// Times that do not exist.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    gap: Option<GapBody>,
-    /// Times that exist twice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    overlap: Option<TwiceBody>,
-}
-
-/// A local time that a clock change skips: `after` fires right after the gap, `skip` not at all.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
-#[schema(as = Gap)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum GapBody {
-    After,
-    Skip,
-}
-
-/// A local time that a clock change repeats: `once` fires the first time, `both` both times.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
-#[schema(as = Twice)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum TwiceBody {
-    Once,
-    Both,
-}
-
-/// Fires that were missed, because the broker was down for example: `fire_once` fires the
-/// latest, `fire_all` the latest ones, `skip` none.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
-#[schema(as = Misfire)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum MisfireBody {
-    FireOnce,
-    FireAll,
-    Skip,
-}
-
-/// A fire that is due while the previous one has not ended: `allow` fires it too, `skip` skips it,
-/// `queue_one` fires it when the previous one has ended; only one fire waits.
-#[derive(Debug, Clone, Copy, Deserialize, Serialize, ToSchema)]
-#[schema(as = Overlap)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum OverlapBody {
-    Allow,
-    Skip,
-    QueueOne,
-}
+use super::series::{DstBody, GapBody, TwiceBody};
+use super::time::{TimeValue, parse_duration_field};
+use super::whole_number::WholeNumber;
 
 impl TaskBody<'_> {
     pub(super) fn schedule(&self) -> Result<Schedule, Invalid> {
@@ -145,29 +92,3 @@ fn fire_count(WholeNumber(count): WholeNumber) -> Result<u32, Invalid> {
         Invalid::new("count", problem)
     })
 }
-
-/// Conversions between an enum of the wire and the one of the core with the same variants.
-macro_rules! both_ways {
-    ($wire:ident, $core:ident, [$($variant:ident),+]) => {
-        impl From<$wire> for $core {
-            fn from(wire: $wire) -> Self {
-                match wire {
-                    $($wire::$variant => Self::$variant,)+
-                }
-            }
-        }
-
-        impl From<$core> for $wire {
-            fn from(core: $core) -> Self {
-                match core {
-                    $($core::$variant => Self::$variant,)+
-                }
-            }
-        }
-    };
-}
-
-both_ways!(GapBody, Gap, [After, Skip]);
-both_ways!(TwiceBody, Twice, [Once, Both]);
-both_ways!(MisfireBody, Misfire, [FireOnce, FireAll, Skip]);
-both_ways!(OverlapBody, Overlap, [Allow, Skip, QueueOne]);
