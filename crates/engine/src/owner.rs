@@ -235,6 +235,14 @@ impl Owner {
         self.actions.push(Action::End);
     }
 
+    /// Ends after a panic. The actions that are left include those that the panic interrupted.
+    pub(crate) fn abandon(&mut self) -> Vec<Action> {
+        if !self.stopped {
+            self.close();
+        }
+        self.actions.take()
+    }
+
     /// Answers every pending command and decides nothing from now on. Commands that were not sent
     /// to the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
     fn close(&mut self) {

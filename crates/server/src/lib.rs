@@ -7,8 +7,9 @@
 //! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
 //! requests into commands and replies into responses, with `task_form` (tasks as JSON), `problem`
 //! (errors) and `schema` (limits in the OpenAPI document); `routing` finds the owner of a
-//! partition, `peer` talks to other brokers, `membership` makes this broker a member of a cluster;
-//! `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
+//! partition, `peer` talks to other brokers; `owner_runner` starts owners, for `membership`, which
+//! makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier` carries
+//! deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
 
 mod api;
 mod auth;
@@ -17,13 +18,16 @@ mod browser;
 mod clock;
 pub mod config;
 mod courier;
+mod error;
 mod listen;
 mod membership;
+mod owner_runner;
 mod peer;
 mod problem;
 mod routing;
 mod schema;
 mod shares;
+mod sole;
 mod startup;
 mod store;
 mod task_form;
@@ -34,8 +38,9 @@ pub use api::http::preview;
 pub use auth::{ApiToken, Grant, TokenError};
 pub use config::{Config, ConfigError, Sharing};
 pub use courier::{Reach, SecretError, SigningSecret, Signs};
+pub use error::BrokerError;
 pub use listen::raise_file_limit;
-pub use startup::{BrokerError, run};
+pub use startup::run;
 pub use store::MeteredStore;
 pub use telemetry::{LogFormat, start_log};
 pub use tls::{Authorities, Tls, TlsError};

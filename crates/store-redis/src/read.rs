@@ -61,7 +61,10 @@ enum TaskSet {
 /// The entries whose times are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EntryTimes {
+    /// That of the last entry. All are read if the order of the tasks shows that an entry is not at
+    /// the time of its task; if the order is right, so is the page.
     Last,
+    /// Those of all entries, so that what is left out does not depend on the other entries.
     All,
 }
 
@@ -107,7 +110,9 @@ impl RedisStore {
         while tasks.len() < limit {
             let wanted = (limit - tasks.len()).min(LOADED_MAX);
             let until = until.as_millis().to_string();
-            let [page] = self.read_after(keys, [TaskSet::Due], after, &until, wanted).await?;
+            let [page] = self
+                .read_after(keys, [TaskSet::Due], after, &until, wanted, EntryTimes::Last)
+                .await?;
             tasks.extend(page.tasks);
             match page.end {
                 Some(end) => after = end,
@@ -126,13 +131,13 @@ impl RedisStore {
         after: Position,
         until: &str,
         limit: usize,
+        mut times: EntryTimes,
     ) -> Result<[TaskRange; N], StoreError> {
         // No task is due before 1970, but a damaged entry may be.
         let fire_at = match after {
             Position::START => "-inf".to_owned(),
             _ => after.fire_at.as_millis().to_string(),
         };
-        let mut times = EntryTimes::Last;
         loop {
             let call = ScriptCall::new(
                 &script::LOAD,
@@ -343,7 +348,8 @@ impl RedisStore {
         let (mut items, mut read) = (Vec::new(), 0);
         loop {
             let sets = [TaskSet::Due, TaskSet::Paused];
-            let [due, paused] = self.read_after(keys, sets, after, &until, LISTED_MAX).await?;
+            let [due, paused] =
+                self.read_after(keys, sets, after, &until, LISTED_MAX, EntryTimes::All).await?;
             let damaged = [&due, &paused].map(|range| range.entries - range.tasks.len());
             let (tasks, end) = merge(due, paused);
             read += damaged.iter().sum::<usize>();

@@ -8,7 +8,7 @@
 mod admission;
 mod dead_letters;
 mod forecast;
-mod health;
+pub(crate) mod health;
 mod openapi;
 mod page_cursor;
 pub mod preview;
