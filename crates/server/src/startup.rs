@@ -366,7 +366,12 @@ mod tests {
         let target = Target::Queue(Queue::new("orders").unwrap());
         let schedule = Schedule::Once(Due::In(Duration::ZERO));
         let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
-        ScheduleCommand { new_task: new_task.into(), condition: Condition::Always, receipt: None }
+        ScheduleCommand {
+            new_task: new_task.into(),
+            condition: Condition::Always,
+            receipt: None,
+            start: punctual_engine::StartState::Scheduled,
+        }
     }
 
     async fn is_ready(broker: &Arc<Broker>) -> bool {

@@ -78,7 +78,12 @@ async fn schedule(owners: &Arc<Owners>) -> Option<Scheduled> {
     let target = Target::Queue(Queue::new("orders").unwrap());
     let due_now = Schedule::Once(Due::In(Duration::ZERO));
     let new_task = NewTask::new(Namespace::new("shop").unwrap(), due_now, target).into();
-    let command = ScheduleCommand { new_task, condition: Condition::Always, receipt: None };
+    let command = ScheduleCommand {
+        new_task,
+        condition: Condition::Always,
+        receipt: None,
+        start: punctual_engine::StartState::Scheduled,
+    };
     owners.any().schedule(command).await.ok()
 }
 
