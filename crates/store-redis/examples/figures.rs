@@ -11,9 +11,9 @@
 //! The arguments are the address, the number of tasks and the number of tasks in a batch. Each task
 //! has 128 bytes of payload and is due within an hour. It is put, loaded, and settled after one
 //! attempt; its record is kept. One in 10,000 becomes a dead letter. Then the same number of tasks
-//! with keys is put, found, touched and cancelled. At last pages of 100 ended fires are read. CPU
-//! time is `used_cpu_user` + `used_cpu_sys` of the server, including the threads that sync its
-//! file. Memory is `used_memory` per ended fire.
+//! with keys is put, found, touched and cancelled. At last pages of 100 ended fires are read, and
+//! all records are swept. CPU time is `used_cpu_user` + `used_cpu_sys` of the server, including the
+//! threads that sync its file. Memory is `used_memory` per ended fire.
 
 #![allow(clippy::print_stdout, reason = "prints results")]
 #![allow(clippy::unwrap_used, reason = "an example that stops where it fails")]
@@ -25,12 +25,14 @@ use punctual_core::{
     Partitions, Payload, Seat, Task, TaskState, Timestamp, Version,
 };
 use punctual_store::conformance::fixtures::{NOW, die, id, shop, task};
-use punctual_store::{Batch, BatchNo, Change, FireFilter, LeaseStore, Position, TaskStore};
+use punctual_store::{
+    Batch, BatchNo, Change, FireFilter, LeaseStore, Position, Retention, TaskStore,
+};
 use punctual_store_redis::{RedisOptions, RedisStore};
 
 const P: PartitionId = PartitionId::FIRST;
 /// One in this many fires becomes a dead letter.
-const DEAD_ONE_IN: usize = 10_000;
+const DEAD_ONE_IN: u64 = 10_000;
 /// How many pages are read of each list.
 const PAGES: usize = 200;
 
@@ -73,6 +75,7 @@ async fn main() {
     println!("bytes of memory per ended fire: {}", per_task(without_keys - before));
     println!("the same with a key: {}", per_task(with_keys - without_keys));
     bench.pages().await;
+    bench.sweep().await;
 }
 
 impl CostBench {
@@ -91,9 +94,9 @@ impl CostBench {
         }
         total += self.report("load", timer, before).await;
         // Settled in the order in which they fire.
-        let ended = loaded.iter().enumerate().map(|(index, task)| match index % DEAD_ONE_IN {
-            0 => die(task, task.fire_at, None),
-            _ => done(task),
+        let ended = (0..).zip(&loaded).map(|(index, task)| match index % DEAD_ONE_IN {
+            0 => die(task, ended_at(index), None),
+            _ => done(task, ended_at(index)),
         });
         total + self.write("settle", ended.collect()).await
     }
@@ -119,10 +122,9 @@ impl CostBench {
             updated_at: task.fire_at,
         };
         self.write("touch", tasks.iter().map(touch).collect()).await;
-        // 20 in a millisecond.
-        let ended_at = |index: u64| NOW.after(Duration::from_micros(50 * index));
+        let first = self.tasks;
         let cancel = |(index, task): (u64, &Task)| Change::Settle {
-            record: FireRecord::of(task, FireEnd::Cancelled, ended_at(index)),
+            record: FireRecord::of(task, FireEnd::Cancelled, ended_at(first + index)),
             next: None,
             was: TaskState::Scheduled,
         };
@@ -149,6 +151,23 @@ impl CostBench {
         ] {
             self.pages_of(name, &filter).await;
         }
+    }
+
+    /// Deletes all records.
+    #[allow(clippy::cast_precision_loss, reason = "printed with two digits")]
+    async fn sweep(&mut self) {
+        let retention = Retention { history_age: Duration::ZERO, ..Retention::default() };
+        let (before, mut swept, mut calls) = (self.cpu().await, 0, 0);
+        loop {
+            let more = self.store.sweep(P, self.epoch, retention, Timestamp::MAX).await.unwrap();
+            if more.history == 0 {
+                break;
+            }
+            (swept, calls) = (swept + more.history, calls + 1);
+        }
+        let cpu = (self.cpu().await - before) * 1e6;
+        let (per_fire, per_call) = (cpu / swept as f64, cpu / f64::from(calls));
+        println!("sweep: {swept} fires, Redis CPU {per_fire:.2} µs/fire, {per_call:.0} µs/call");
     }
 
     #[allow(clippy::cast_precision_loss, reason = "printed without digits")]
@@ -224,7 +243,12 @@ fn value<T: std::str::FromStr<Err: std::fmt::Debug>>(info: &str, name: &str) -> 
     line.trim().parse().unwrap()
 }
 
-fn done(task: &Task) -> Change {
+/// Returns when a fire ended: 20 in a millisecond.
+fn ended_at(index: u64) -> Timestamp {
+    NOW.after(Duration::from_micros(50 * index))
+}
+
+fn done(task: &Task, ended_at: Timestamp) -> Change {
     let attempt = AttemptRecord {
         number: punctual_core::AttemptNo::FIRST,
         fired_at: task.fire_at,
@@ -234,7 +258,7 @@ fn done(task: &Task) -> Change {
     };
     let task = Task { attempts: vec![attempt], ..task.clone() };
     Change::Settle {
-        record: FireRecord::of(&task, FireEnd::Done, task.fire_at),
+        record: FireRecord::of(&task, FireEnd::Done, ended_at),
         next: None,
         was: TaskState::Scheduled,
     }

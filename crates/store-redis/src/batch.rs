@@ -330,8 +330,8 @@ fn write_letter(arguments: &mut BatchArguments, fire_id: FireId, letter: &Folded
     }
 }
 
-/// Writes the records, which replace their tasks or are stored apart, and the groups and pieces that
-/// list them. Returns their size in bytes.
+/// Writes the records, which replace their tasks or are stored apart, and the groups and pieces
+/// that list them. Returns the size of the records in bytes.
 fn write_history(
     arguments: &mut BatchArguments,
     records: &[(FireId, FireRecord)],

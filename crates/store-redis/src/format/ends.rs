@@ -18,8 +18,9 @@ use punctual_store::{BatchNo, FirePosition};
 use super::codec::{self, FIRE_BYTES, ID_BYTES};
 
 /// The longest time between the ends of two fires of one group: a page that starts in the middle
-/// of the order has to read only groups whose latest end is at most this much later.
-pub(crate) const SPREAD_MAX: Duration = Duration::from_secs(1);
+/// of the order has to read only groups whose latest end is at most this much later. Fires of one
+/// batch mostly end within some tens of milliseconds.
+pub(crate) const SPREAD_MAX: Duration = Duration::from_millis(100);
 
 /// The first byte of a piece that names groups. Pieces of the first format start with an epoch,
 /// which is below `1 << 26`.
@@ -265,13 +266,14 @@ mod tests {
     fn fires_are_divided_by_namespace_end_and_time_and_are_newest_first() {
         let dead = FireEnd::Dead(DeadReason::Exhausted);
         let other = FireRecord { namespace: namespace("other"), ..record(9, dead, at(5)) };
+        let after = |millis| at(5).after(Duration::from_millis(millis));
         let records = [
-            record(1, FireEnd::Done, at(5)),
-            record(2, FireEnd::Done, at(6)),
-            record(3, FireEnd::Done, at(7)),
-            record(4, dead, at(6)),
+            record(1, FireEnd::Done, after(0)),
+            record(2, FireEnd::Done, after(50)),
+            record(3, FireEnd::Done, after(150)),
+            record(4, dead, after(50)),
             other,
-            record(5, FireEnd::Done, at(6)),
+            record(5, FireEnd::Done, after(50)),
         ];
         let groups = FireGroup::divide(records.iter());
         let numbers = |group: &FireGroup<'_>| {
@@ -279,7 +281,7 @@ mod tests {
                 |record: &FireRecord| records.iter().position(|other| other == record).unwrap() + 1;
             group.records().map(number).collect::<Vec<_>>()
         };
-        // Three that ended within two seconds are too far apart for one group.
+        // The first ended too long before the third.
         let want = [vec![5], vec![3, 6, 2], vec![1], vec![4]];
         assert_eq!(groups.iter().map(numbers).collect::<Vec<_>>(), want);
         for group in &groups {

@@ -6,6 +6,7 @@
 //! ones never change. A mismatch means that the store of a running cluster can no longer be read.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use punctual_core::{
     Assignment, BrokerId, DeadReason, EndKind, Epoch, FireEnd, FireId, FireRecord, Heartbeat,
@@ -189,7 +190,8 @@ fn groups_of_ended_fires_and_their_pieces() {
     let dead = FireEnd::Dead(DeadReason::Unknown);
     let ended = |task: &Task, end, ended_at| FireRecord::of(task, end, ended_at);
     let done = [task(some_id()).build(), task(id(at(61), partition(3), epoch(2), 8)).build()];
-    let done = done.map(|task| ended(&task, FireEnd::Done, task.fire_at));
+    let mut done = done.map(|task| ended(&task, FireEnd::Done, at(99)));
+    done[1].ended_at = at(99).after(Duration::from_millis(70));
     let later = FireId { task: some_id(), nominal_at: at(61) };
     let rich = FireRecord { fire_id: later, ..ended(&rich_task(some_id()), dead, at(99)) };
     let last = FireRecord {

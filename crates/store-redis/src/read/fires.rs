@@ -20,14 +20,17 @@ use crate::transport::script::{self, ScriptCall};
 
 /// The largest number of records that one call reads.
 const RECORDS_MAX: usize = 128;
-/// The largest number of records that one page reads: a label that few fires have ends a page early.
+/// The largest number of records that one page reads: a label that few fires have ends a page
+/// early.
 const RECORD_READS_MAX: usize = 4096;
 /// The size in bytes at which a call that reads records stops.
 const RECORDS_BYTES_MAX: usize = 1 << 20;
-/// The largest number of fires that are looked for in one call.
-const FIRES_MAX: usize = 1000;
-/// The number of fires that are read in one call if some of them may not match.
-const FILTERED_FIRES: usize = 2000;
+/// The largest number of fires of each end that are looked for in one call: about a millisecond of
+/// Redis.
+const FIRES_MAX: usize = 2000;
+/// By how much this number grows with each call of a page, until it is the largest: the fires of
+/// earlier calls did not match.
+const FIRES_GROWTH: usize = 4;
 /// The largest number of fires that one page reads from groups: a prefix of keys that few of them
 /// have ends a page early. Some milliseconds of Redis.
 const WALKED_MAX: usize = 50_000;
@@ -195,13 +198,9 @@ impl<'a> EndsWalk<'a> {
         self.cursors.iter_mut().filter(|cursor| cursor.unread == unread).collect()
     }
 
-    /// Adds the fires of a group that are in range and may match.
-    fn add(&mut self, entries: &[ends::GroupEntry<'_>]) {
-        self.walked += entries.len();
-        let prefix = self.filter.key_prefix.as_bytes();
-        let entries = entries.iter().filter(|entry| entry.key.starts_with(prefix));
-        let positions = entries.map(|entry| entry.position);
-        self.candidates.add(positions.filter(|position| self.range.has(*position)));
+    /// Whether a fire of a group is in range and may match.
+    fn selects(&self, entry: &ends::GroupEntry<'_>) -> bool {
+        entry.key.starts_with(self.filter.key_prefix.as_bytes()) && self.range.has(entry.position)
     }
 
     fn take_ready(&mut self) -> Vec<FirePosition> {
@@ -246,11 +245,8 @@ impl RedisStore {
             return Ok(page.end(next));
         }
         let mut walk = EndsWalk::new(filter, range);
+        let mut wanted = limit.min(FIRES_MAX);
         loop {
-            let wanted = match filter.label.is_some() || !filter.key_prefix.is_empty() {
-                true => FILTERED_FIRES,
-                false => (limit - page.items.len()).min(FIRES_MAX),
-            };
             self.read_groups(keys, &mut walk, wanted).await?;
             if let Some(next) = page.add(&walk.take_ready()).await? {
                 return Ok(page.end(Some(next)));
@@ -258,6 +254,7 @@ impl RedisStore {
             if let Walk::Over(next) = walk.state() {
                 return Ok(page.end(next));
             }
+            wanted = (wanted * FIRES_GROWTH).min(FIRES_MAX);
         }
     }
 
@@ -289,18 +286,30 @@ impl RedisStore {
             cursor.move_below(reply::optional_bytes(name)?, start);
             members.extend(reply::array(groups)?);
         }
+        let mut found = Vec::new();
         walk.walked += members.len();
         for member in members {
             let member = reply::bytes(member)?;
-            match ends::read_group(&member, start) {
-                Ok(entries) => walk.add(&entries),
-                Err(error) => {
-                    let name = &member[..member.len().min(start + ends::NAME_BYTES)];
-                    self.damage.found("a group of ended fires", &keys.ends, name, error);
-                }
-            }
+            // What is damaged is logged and counted.
+            let Ok(entries) = self.decode_group(keys, &member, start) else { continue };
+            walk.walked += entries.len();
+            let selected = entries.iter().filter(|entry| walk.selects(entry));
+            found.extend(selected.map(|entry| entry.position));
         }
+        walk.candidates.add(found.into_iter());
         Ok(())
+    }
+
+    fn decode_group<'a>(
+        &self,
+        keys: &PartitionKeys,
+        member: &'a [u8],
+        start: usize,
+    ) -> Result<Vec<ends::GroupEntry<'a>>, StoreError> {
+        ends::read_group(member, start).map_err(|error| {
+            let name = &member[..member.len().min(start + ends::NAME_BYTES)];
+            self.damage.found("a group of ended fires", &keys.ends, name, error)
+        })
     }
 
     /// Reads the fires of a prefix of keys in order, if they are few.

@@ -21,6 +21,9 @@ local function number(text, first, last)
   return sum
 end
 
+-- Times have 48 bits. A group with a larger one is damaged; the caller names it.
+local TIME_MAX = 281474976710655
+
 -- Behind the shared bytes: the latest end (8), epoch (4), batch (8), number (4), earliest end (8),
 -- number of fires (2).
 local front = tonumber(ARGV[1])
@@ -36,7 +39,8 @@ local function read(last, first)
       local group = some[i]
       local name = string.sub(group, 1, front + 24)
       local had = fires
-      if number(group, front + 25, front + 32) <= before then
+      local earliest = number(group, front + 25, front + 32)
+      if earliest <= before or earliest > TIME_MAX then
         groups[#groups + 1] = group
         fires = fires + number(group, front + 33, front + 34)
         bytes = bytes + #group

@@ -15,12 +15,13 @@ local function last_of(last, first)
       member = members[i]
       -- A member ends with the time of the end (8 bytes), the fire (24) and the end (1). A record
       -- starts with the time of its end, which has 48 bits; one without is damaged.
-      local value, of_task = record(string.sub(member, -25, -2))
+      local values, of_task = read_records({string.sub(member, -25, -2)})
+      local value = values[1]
       local ended_at = string.sub(value or '', 1, 8)
       local ended_again = string.match(ended_at, '^%z%z......$')
         and ended_at ~= string.sub(member, -33, -26)
       if value and not ended_again then
-        return {member, value, of_task}
+        return {member, value, of_task[1]}
       end
     end
     if #members < step then

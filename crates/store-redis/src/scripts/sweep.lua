@@ -138,8 +138,10 @@ local function is_listed(record, skip, fire, ended_at)
   return number(record, skip + 1, skip + 8) <= ended_at
 end
 
--- Arguments of one command: about 8,000 fit on the Lua stack.
+-- Arguments of one command that removes: about 8,000 fit on the Lua stack.
 local STEP = 4000
+-- The number of records that are read at once: of the largest, some megabytes.
+local RECORDS_STEP = 64
 
 local function remove(command, key, members)
   for first = 1, #members, STEP do
@@ -147,37 +149,57 @@ local function remove(command, key, members)
   end
 end
 
--- Deletes the records of fires, and their entries in `fires` and `keyed`.
-local function delete(listed, ended_at)
+-- Returns the values of fields of a hash that may not exist.
+local function read(key, exists, fields)
+  return exists and #fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}
+end
+
+local has_history = redis.call('EXISTS', KEYS[2]) == 1
+
+-- Adds what is to be removed for some fires. Returns how many records there are.
+local function collect(listed, first, last, ended_at, past)
+  local fires, ids = {}, {}
+  for i = first, last do
+    fires[#fires + 1] = listed[i].fire
+    ids[#ids + 1] = string.sub(listed[i].fire, 1, 16)
+  end
+  local apart, values = read(KEYS[2], has_history, fires), read(KEYS[9], true, ids)
   local count = 0
-  local fires, tasks, keyed = {}, {}, {}
-  for i = 1, #listed do
-    local fire = listed[i].fire
-    local id = string.sub(fire, 1, 16)
-    local apart = is_listed(redis.call('HGET', KEYS[2], fire), 0, listed[i], ended_at)
-    if apart then
-      fires[#fires + 1] = fire
-    end
+  for i = 1, #fires do
+    local fire = listed[first + i - 1]
+    local is_apart = is_listed(apart[i], 0, fire, ended_at)
     -- A record that replaced its task is of the fire that the id leads to: its nominal time is in
     -- the first 6 bytes of the id. It is older than a record under `history`.
-    local replaced = false
-    if number(id, 1, 6) == number(fire, 17, 24) then
-      local value = redis.call('HGET', KEYS[9], id)
-      local ended = value and string.byte(value, 1) == 0
-      replaced = ended and (apart or is_listed(value, 1, listed[i], ended_at))
-      if replaced then
-        tasks[#tasks + 1] = id
-      end
+    local value = values[i]
+    local replaced = value and string.byte(value, 1) == 0
+      and string.sub(fires[i], 17) == '\0\0' .. string.sub(ids[i], 1, 6)
+      and (is_apart or is_listed(value, 1, fire, ended_at))
+    if is_apart then
+      past.fires[#past.fires + 1] = fires[i]
     end
-    if apart or replaced then
+    if replaced then
+      past.tasks[#past.tasks + 1] = ids[i]
+    end
+    if is_apart or replaced then
       count = count + 1
     end
-    keyed[#keyed + 1] = listed[i].keyed
+    past.keyed[#past.keyed + 1] = fire.keyed
   end
-  remove('HDEL', KEYS[2], fires)
-  remove('ZREM', KEYS[3], fires)
-  remove('HDEL', KEYS[9], tasks)
-  remove('ZREM', KEYS[11], keyed)
+  return count
+end
+
+-- Deletes the records of fires, and their entries in `fires` and `keyed`.
+local function delete(listed, ended_at)
+  local past = {fires = {}, tasks = {}, keyed = {}}
+  local count = 0
+  for first = 1, #listed, RECORDS_STEP do
+    local last = math.min(first + RECORDS_STEP - 1, #listed)
+    count = count + collect(listed, first, last, ended_at, past)
+  end
+  remove('HDEL', KEYS[2], past.fires)
+  remove('ZREM', KEYS[3], past.fires)
+  remove('HDEL', KEYS[9], past.tasks)
+  remove('ZREM', KEYS[11], past.keyed)
   return count
 end
 

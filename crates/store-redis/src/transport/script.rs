@@ -1,5 +1,5 @@
-//! Scripts: one per atomic step, each in a file with its keys, arguments and results at the top; two
-//! share a first part.
+//! Scripts: one per atomic step, each in a file with its keys, arguments and results at the top.
+//! Two share a first part.
 //!
 //! The store uses scripts instead of Redis functions. A function has to be loaded into every server
 //! by a user with that right, is part of the data, and is shared by brokers of different versions;
