@@ -5,7 +5,10 @@
 //!
 //! A result without a limit of its own is read in pages, each with one call of one script, so that
 //! no reply is large and no call blocks Redis for long. One page is one moment; several pages may
-//! see several batches.
+//! see several batches. Pages of ended fires are in `fires`.
+
+mod candidates;
+mod fires;
 
 use std::fmt::Display;
 
