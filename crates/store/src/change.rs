@@ -118,12 +118,14 @@ impl Change {
         }
     }
 
-    /// Returns whether the change creates a task. A store that runs out of space refuses these
-    /// changes first. It accepts all others as long as it can: they free as much as they take, and
-    /// tasks can still fire, be cancelled and be redriven.
+    /// Returns whether the change creates a task at a caller's request. A store that runs out of
+    /// space refuses these changes first. It accepts all others as long as it can: tasks can still
+    /// fire, be cancelled and be redriven. Most of them free as much as they take. A callback takes
+    /// about as much as the record that it reports, and is accepted because the end of its fire is
+    /// in the same batch.
     #[must_use]
-    pub const fn grows(&self) -> bool {
-        matches!(self, Self::Put(_))
+    pub fn grows(&self) -> bool {
+        matches!(self, Self::Put(task) if task.definition.callback_of.is_none())
     }
 
     /// Returns the approximate size of the change in bytes, rather too large than too small.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, Clock, Due, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule, Target, Task,
-    Timestamp,
+    BrokerId, Clock, Due, FireRecord, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule,
+    Target, Task, Timestamp,
 };
 use punctual_engine::{
     Budget, Cancelled, Command, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT,
@@ -57,6 +57,11 @@ impl Courier for ChannelCourier {
     }
 }
 
+fn config(budget: Budget, retains_batches: bool) -> OwnerConfig {
+    let render_record = |record: &FireRecord| record.fire_id.to_string().into();
+    OwnerConfig { retention: Retention::default(), budget, retains_batches, render_record }
+}
+
 struct RunningOwner {
     clock: Arc<ManualClock>,
     owner: OwnerHandle,
@@ -81,7 +86,7 @@ async fn start_with(
     let (sender, deliveries) = mpsc::unbounded_channel();
     let courier = Arc::new(ChannelCourier(sender));
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: false };
+    let config = config(budget, false);
     let (ownership, orphans) = (acquired.unwrap(), OrphanReports::to(orphans));
     let clocked = Arc::clone(&clock);
     let (owner, stopped) =
@@ -225,7 +230,7 @@ async fn past_its_lease_an_owner_refuses_calls_until_the_lease_is_extended() {
     let ownership = Ownership { until: clock.now().after(HOUR), ..acquired.unwrap() };
     let (sender, _deliveries) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
+    let config = config(budget, true);
     let (courier, orphans) = (Arc::new(ChannelCourier(sender)), OrphanReports::none());
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =
