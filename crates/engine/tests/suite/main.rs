@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 
+mod callbacks;
 mod commands;
 mod damage;
 mod failover;
