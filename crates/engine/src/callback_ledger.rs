@@ -27,6 +27,8 @@ pub struct CallbackLedger {
 #[derive(Debug)]
 struct ClaimEntry {
     version: Version,
+    /// The task did not end with the fire.
+    task_continues: bool,
     callbacks: Option<Arc<Callbacks>>,
     provisional: Option<TaskId>,
 }
@@ -118,8 +120,10 @@ impl CallbackLedger {
                 expect(callbacks.clone(), fire_id, FireEnd::Dead(letter.reason), entry);
                 if letter.reason == DeadReason::Unknown && is_of_task(*was) {
                     entry.claimed.push(fire_id);
-                    let (version, provisional) = (task.version, None);
-                    self.claims.insert(fire_id, ClaimEntry { version, callbacks, provisional });
+                    let (version, task_continues) = (task.version, next.is_some());
+                    let provisional = None;
+                    let claim = ClaimEntry { version, task_continues, callbacks, provisional };
+                    self.claims.insert(fire_id, claim);
                 }
                 self.continue_with(task.id, next.as_ref(), *was);
             }
@@ -143,7 +147,10 @@ impl CallbackLedger {
         was: TaskState,
         entry: &mut BatchEntry,
     ) -> Option<ClaimEntry> {
-        let claim = if is_of_task(was) { None } else { self.claims.remove(&fire_id) };
+        let task_continues = self.claims.get(&fire_id)?.task_continues;
+        // A watch that has fired may end while its claim continues.
+        let ends = was == TaskState::Firing || (was == TaskState::Dead && !task_continues);
+        let claim = ends.then(|| self.claims.remove(&fire_id)).flatten();
         entry.ended.extend(claim.as_ref().and_then(|claim| claim.provisional));
         claim
     }
@@ -158,7 +165,7 @@ impl CallbackLedger {
     fn continue_with(&mut self, id: TaskId, next: Option<&Task>, was: TaskState) {
         match next {
             Some(next) => self.note(next),
-            None if is_of_task(was) => _ = self.of_tasks.remove(&id),
+            None if was != TaskState::Firing => _ = self.of_tasks.remove(&id),
             None => {}
         }
     }
