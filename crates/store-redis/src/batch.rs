@@ -380,6 +380,7 @@ fn write_record(
 
 #[cfg(test)]
 mod tests {
+    use punctual_core::NewTask;
     use punctual_store::conformance::fixtures::{
         NOW, at, die, epoch, id, partition, postpone, settle, shop, task,
     };
@@ -442,6 +443,17 @@ mod tests {
         let made = arguments_of(vec![settle(&old, FireEnd::Replaced, NOW), Change::Put(new)]);
         assert_eq!((made.named.len(), made.freed.len(), made.freed_if.len()), (2, 0, 0));
         assert!(made.grows);
+    }
+
+    #[test]
+    fn a_callback_does_not_count_as_growth() {
+        let [ended, mut callback] = [1, 2].map(|count| task(number(count)).build());
+        let callback_of = Some(ended.fire().id);
+        let definition = NewTask { callback_of, ..NewTask::clone(&callback.definition) };
+        callback.definition = definition.into();
+        let done = settle(&ended, FireEnd::Done, NOW);
+        let made = arguments_of(vec![done, Change::Put(callback)]);
+        assert_eq!((made.due.len(), made.grows), (3, false));
     }
 
     #[test]

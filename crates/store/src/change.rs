@@ -254,7 +254,7 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::FireEnd;
+    use punctual_core::{FireEnd, NewTask};
 
     use super::*;
     use crate::conformance::fixtures::{
@@ -276,6 +276,19 @@ mod tests {
             Change::DeleteLetter { fire_id, namespace },
         ] {
             assert_eq!(change.task_id(), task.id, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_callers_create_counts_as_growth() {
+        let task = task(id(at(1), partition(3), epoch(2), 7)).build();
+        let callback_of = Some(task.fire().id);
+        let definition = NewTask { callback_of, ..NewTask::clone(&task.definition) };
+        let callback = Task { definition: definition.into(), ..task.clone() };
+        assert!(Change::Put(task.clone()).grows());
+        let done = settle(&task, FireEnd::Done, NOW);
+        for change in [Change::Put(callback), refile(&task, &task), done] {
+            assert!(!change.grows(), "{change:?}");
         }
     }
 
