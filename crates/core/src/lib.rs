@@ -55,7 +55,7 @@ pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
     Callbacks, Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload,
-    Redrive, Task, TaskState, Version,
+    Redrive, RenderRecord, Task, TaskState, Version,
 };
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};

@@ -5,6 +5,7 @@
 //! from another broker are the private state of this folder.
 
 pub(crate) mod attempt;
+pub(crate) mod callbacks;
 pub(crate) mod claim;
 pub(crate) mod courier;
 pub(crate) mod deliver;
@@ -139,6 +140,13 @@ impl DeliveryState {
         self.claims.contains(fire_id)
     }
 
+    /// Returns the attempt in flight whose claim has a task as its provisional callback.
+    pub(crate) fn awaited_attempt(&self, callback: &Task) -> Option<AttemptNo> {
+        let claim = self.claims.get(callback.definition.callback_of?)?;
+        let is_provisional = claim.callback == Some(callback.id);
+        is_provisional.then(|| claim.task.attempt_next())
+    }
+
     /// Returns the claims, each with whether its key was given to another task since.
     pub(crate) fn claims(&self) -> impl Iterator<Item = (&Claim, bool)> {
         self.claims.iter()
@@ -190,10 +198,11 @@ impl DeliveryState {
         task: Task,
         task_continues: bool,
         key_reused: bool,
+        callback: Option<TaskId>,
         fired_at: Timestamp,
     ) {
         let fire_id = task.fire().id;
-        self.claims.insert(task, task_continues, fired_at, None);
+        self.claims.insert(task, task_continues, callback, fired_at, None);
         if key_reused {
             self.claims.set_key_reused(fire_id);
         }

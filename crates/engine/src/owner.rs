@@ -4,7 +4,7 @@
 //! that the shell carries out. Between two calls nothing is half done. Each folder keeps its part
 //! of the state private and adds the steps that need several parts as methods of the owner.
 
-use punctual_core::{Namespace, Timestamp};
+use punctual_core::{Namespace, RenderRecord, Timestamp};
 use punctual_store::{Retention, StoreError};
 
 use crate::commands::Commands;
@@ -31,6 +31,8 @@ pub struct OwnerConfig {
     /// Whether batches are retained for a while after the store has acknowledged them: for a store
     /// that may lose them when it fails over (Redis).
     pub retains_batches: bool,
+    /// Writes the record of a fire as the payload of a callback.
+    pub render_record: RenderRecord,
 }
 
 /// Decides everything about one partition.
@@ -52,6 +54,7 @@ pub struct Owner {
     pub(crate) deliveries: DeliveryState,
     /// What the shell is to do.
     pub(crate) actions: ActionQueue,
+    pub(crate) render_record: RenderRecord,
     /// The last answer of the store was that it is unavailable.
     store_away: bool,
     stopped: bool,
@@ -70,6 +73,7 @@ impl Owner {
             loader: Loader::new(),
             deliveries: DeliveryState::new(config.budget, now),
             actions: ActionQueue::default(),
+            render_record: config.render_record,
             store_away: false,
             stopped: false,
         }

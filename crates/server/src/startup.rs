@@ -199,7 +199,12 @@ async fn compose(
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
-    let owner_config = OwnerConfig { retention: config.retention, budget, retains_batches: false };
+    let owner_config = OwnerConfig {
+        retention: config.retention,
+        budget,
+        retains_batches: false,
+        render_record: crate::fire_form::record_document,
+    };
     let (owners, cluster, mode) = match (&config.sharing, store.shared()) {
         (Some(sharing), Some(shared)) => {
             let join = ClusterJoin { address, config, sharing, shared, partitions };

@@ -74,7 +74,7 @@ pub(crate) fn cancel_series(partitions: Partitions) -> Vec<SimCall> {
     names.map(|subject| about(Command::Cancel(subject.clone()), &subject, partitions)).collect()
 }
 
-fn about(command: Command, subject: &Subject, partitions: Partitions) -> SimCall {
+pub(crate) fn about(command: Command, subject: &Subject, partitions: Partitions) -> SimCall {
     let partition = match subject {
         Subject::Key(namespace, key) => partition_of(namespace, key, partitions),
         Subject::Id(_, id) => id.partition(),

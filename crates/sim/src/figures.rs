@@ -23,6 +23,8 @@ pub struct SimFigures {
     pub lost_batches: u64,
     /// Batches that reached the store after their owner had given them up.
     pub late_batches: u64,
+    /// Callbacks that reported the end of a fire.
+    pub callbacks: u64,
     /// Simulated milliseconds.
     pub millis: u64,
     /// The largest lag of a first attempt, in milliseconds.
@@ -44,6 +46,7 @@ impl SimFigures {
             inherited: self.inherited + other.inherited,
             lost_batches: self.lost_batches + other.lost_batches,
             late_batches: self.late_batches + other.late_batches,
+            callbacks: self.callbacks + other.callbacks,
             millis: self.millis + other.millis,
             lag_max_ms: self.lag_max_ms.max(other.lag_max_ms),
         }

@@ -21,6 +21,7 @@ mod callers;
 mod faults;
 
 mod forward;
+mod record;
 mod shell;
 mod simulation;
 

@@ -344,6 +344,7 @@ impl Simulation {
         self.trace
             .record(self.now, || format!("b{number} answers call {call}: {}", short(&answer)));
         self.checker.answered(&command, epoch, &answer, &self.store.disturbed);
+        self.record.answered(call, &command, &answer, &self.store, &mut self.checker);
         if from == (number, self.brokers[number].incarnation) {
             return self.on_reply(number, call, answer);
         }

@@ -25,6 +25,7 @@ use crate::event_queue::{EventQueue, SimEvent};
 use crate::faults::{CutDirection, FaultPlan, SimFault};
 use crate::figures::SimFigures;
 use crate::random::SimRandom;
+use crate::record::SimRecord;
 use crate::store::{SimStore, StoreAnswer, StoreRequest, ready};
 use crate::trace::RunTrace;
 use crate::variant::Variant;
@@ -73,6 +74,7 @@ pub(crate) struct Simulation {
     pending: BTreeMap<u64, PendingRequest>,
     request_number: u64,
     pub(crate) checker: PromiseChecker,
+    pub(crate) record: SimRecord,
     pub(crate) figures: SimFigures,
     pub(crate) trace: RunTrace,
     pub(crate) healed: Option<u64>,
@@ -131,6 +133,7 @@ impl Simulation {
             pending: BTreeMap::new(),
             request_number: 0,
             checker,
+            record: SimRecord::new(seed),
             figures: SimFigures::default(),
             trace,
             healed: None,
@@ -257,7 +260,8 @@ impl Simulation {
             self.partitions,
             self.now,
         );
-        if let Some(call) = next_call {
+        if let Some(mut call) = next_call {
+            self.record.decorate(&mut call);
             self.new_call(call);
         }
     }

@@ -22,6 +22,12 @@ pub enum Variant {
     StoreAppliesWhatItRefuses,
     /// The store does not keep receipts of idempotency keys.
     StoreForgetsReceipts,
+    /// The store acknowledges callbacks that it does not keep.
+    StoreForgetsCallbacks,
+    /// Couriers do not pass on what receivers answered.
+    CouriersForgetAnswers,
+    /// Brokers start tasks that were to start paused.
+    NothingStartsPaused,
     /// A hand-over does not include the deliveries in flight.
     HandOverForgetsInFlight,
     /// At-most-once deliveries are sent without a claim.

@@ -82,6 +82,21 @@ fn counts_that_do_not_add_up_are_caught() {
 }
 
 #[test]
+fn a_callback_that_the_store_forgets_is_caught() {
+    is_caught(Variant::StoreForgetsCallbacks, &["every end is reported once"]);
+}
+
+#[test]
+fn an_answer_that_a_courier_forgets_is_caught() {
+    is_caught(Variant::CouriersForgetAnswers, &["a record has the answers"]);
+}
+
+#[test]
+fn a_task_that_fires_although_it_was_to_start_paused_is_caught() {
+    is_caught(Variant::NothingStartsPaused, &["a task that starts paused"]);
+}
+
+#[test]
 fn a_hand_over_that_forgets_deliveries_in_flight_is_caught() {
     is_caught(Variant::HandOverForgetsInFlight, &["a graceful move"]);
 }

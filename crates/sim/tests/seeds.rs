@@ -60,6 +60,7 @@ fn the_promises_hold_in_five_hundred_runs() {
     for (what, count, least) in floor {
         assert!(count >= least * SEEDS, "{what}: {count} in {SEEDS} runs");
     }
+    assert!(all.callbacks > 5 * SEEDS, "{all:?}");
     assert!(all.inherited > 100 && all.lost_batches > 100 && all.late_batches > 100, "{all:?}");
 }
 

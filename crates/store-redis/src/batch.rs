@@ -282,7 +282,7 @@ fn write_task(arguments: &mut BatchArguments, id: TaskId, folded: &FoldedTask, r
             if !fresh {
                 was.push(&id);
             }
-            arguments.grows |= fresh;
+            arguments.grows |= fresh && task.definition.callback_of.is_none();
         }
         FoldedTask::Postponed(postponement) => {
             arguments.postponed.push_number(postponement.fire_at.as_millis());
@@ -404,6 +404,7 @@ fn write_record(
 
 #[cfg(test)]
 mod tests {
+    use punctual_core::NewTask;
     use punctual_store::conformance::fixtures::{
         NOW, at, die, epoch, id, partition, postpone, settle, shop, task,
     };
@@ -466,6 +467,17 @@ mod tests {
         let made = arguments_of(vec![settle(&old, FireEnd::Replaced, NOW), Change::Put(new)]);
         assert_eq!((made.named.len(), made.freed.len(), made.freed_if.len()), (2, 0, 0));
         assert!(made.grows);
+    }
+
+    #[test]
+    fn a_callback_does_not_count_as_growth() {
+        let [ended, mut callback] = [1, 2].map(|count| task(number(count)).build());
+        let callback_of = Some(ended.fire().id);
+        let definition = NewTask { callback_of, ..NewTask::clone(&callback.definition) };
+        callback.definition = definition.into();
+        let done = settle(&ended, FireEnd::Done, NOW);
+        let made = arguments_of(vec![done, Change::Put(callback)]);
+        assert_eq!((made.due.len(), made.grows), (3, false));
     }
 
     #[test]

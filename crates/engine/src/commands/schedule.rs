@@ -32,7 +32,7 @@ impl Owner {
         now: Timestamp,
     ) {
         if let (Some(given), Some(stored)) = (&command.receipt, &receipt) {
-            let reply = idempotency::recall(&command.new_task, given, stored);
+            let reply = idempotency::recall(&command, given, stored);
             return self.answer(requester, reply.map(Reply::Scheduled));
         }
         if let Some(error) = self.unmet(command.condition, existing.as_ref()) {
@@ -55,7 +55,7 @@ impl Owner {
         let claimed = claim.and_then(|fire_id| Some(&self.deliveries.claim(fire_id)?.task));
         let old = existing.as_ref().or(claimed);
         let version = old.map_or(Version::FIRST, |task| task.version.next());
-        let task = Task::new(id, Arc::clone(&command.new_task), now, version);
+        let task = command.start.begin(Task::new(id, Arc::clone(&command.new_task), now, version));
         let scheduled = match old {
             None => Scheduled::Created(task.clone()),
             Some(_) => Scheduled::Replaced(task.clone()),
@@ -128,6 +128,7 @@ impl Owner {
         let mut decision = Decision::answering(requester);
         let task = match edited {
             Edited::SameTimes(task) => {
+                let task = command.start.begin(task);
                 let stored = task.clone().earliest();
                 decision.change(Change::Refile { task: stored.clone(), was });
                 let effect =
@@ -136,6 +137,7 @@ impl Owner {
                 task
             }
             Edited::Restarted(task) => {
+                let task = command.start.begin(task);
                 let ended = matches!(was, TaskState::Done | TaskState::Dead);
                 let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
                 let begun =

@@ -151,9 +151,7 @@ impl Owner {
                 self.file_postponed(namespace, id, fire_at, version, updated_at);
             }
             Effect::Remove(id) => self.tasks.remove(id),
-            Effect::SendClaimed { id, next, task_continues } => {
-                self.send_claimed(id, next, task_continues, now);
-            }
+            Effect::SendClaimed(claimed) => self.send_claimed(*claimed, now),
             Effect::ReleaseClaim(fire_id) => self.release_claim(fire_id, now),
         }
     }

@@ -30,6 +30,9 @@ pub(crate) struct Claim {
     /// The store has the task before its next fire, or ended it with later fires that were skipped;
     /// otherwise it ended with this one.
     pub(crate) task_continues: bool,
+    /// The provisional callback, which reports an unknown outcome if no owner is left that knows
+    /// another.
+    pub(crate) callback: Option<TaskId>,
     /// When the attempt was sent.
     pub(crate) fired_at: Timestamp,
     /// Of the delivery; `None` if another broker sent it.
@@ -54,6 +57,7 @@ impl Claims {
         &mut self,
         task: Task,
         task_continues: bool,
+        callback: Option<TaskId>,
         fired_at: Timestamp,
         permit: Option<SendPermit>,
     ) {
@@ -64,7 +68,7 @@ impl Claims {
         if task_continues {
             self.of_continuing.entry(fire_id.task).or_default().push(fire_id);
         }
-        let claim = Claim { task, task_continues, fired_at, permit, recalled: false };
+        let claim = Claim { task, task_continues, callback, fired_at, permit, recalled: false };
         self.fires.insert(fire_id, claim);
     }
 

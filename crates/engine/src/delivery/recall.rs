@@ -50,11 +50,12 @@ impl Owner {
         end: FireEnd,
         now: Timestamp,
     ) {
-        let Some(Claim { task, .. }) = self.deliveries.claim(fire_id) else {
+        let Some(Claim { task, callback, .. }) = self.deliveries.claim(fire_id) else {
             return;
         };
         let namespace = task.definition.namespace.clone();
         let record = FireRecord::of(task, end, now);
+        decision.end_provisional_callback(*callback, &namespace, now);
         decision.change(Change::DeleteLetter { fire_id, namespace });
         decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
         decision.effects.push(Effect::ReleaseClaim(fire_id));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use punctual_core::{Due, FireId, Namespace, NewTask, TaskId, TaskKey, Version};
+use punctual_core::{Due, FireId, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Version};
 
 /// The task that a command is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -111,6 +111,16 @@ pub enum StartState {
     Scheduled,
     /// The task is paused until it is resumed.
     Paused,
+}
+
+impl StartState {
+    /// Returns a task that was created or edited, in the state in which it starts.
+    pub(crate) fn begin(self, task: Task) -> Task {
+        match self {
+            Self::Scheduled => task,
+            Self::Paused => Task { state: TaskState::Paused, ..task },
+        }
+    }
 }
 
 impl ScheduleCommand {

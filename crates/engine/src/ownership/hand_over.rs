@@ -10,6 +10,7 @@ use punctual_core::{Task, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::delivery::attempt::Report;
+use crate::delivery::claim::Claim;
 use crate::event::Action;
 use crate::handle::error::EngineError;
 use crate::owner::Owner;
@@ -78,7 +79,8 @@ impl Owner {
         let filed = filed
             .map(|(task, fired_at)| self.describe_in_flight(&task, fired_at, StoredAs::Filed, now));
         let claimed = self.deliveries.claims().map(|(claim, key_reused)| {
-            let stored_as = StoredAs::Claimed { task_continues: claim.task_continues, key_reused };
+            let Claim { task_continues, callback, .. } = *claim;
+            let stored_as = StoredAs::Claimed { task_continues, key_reused, callback };
             self.describe_in_flight(&claim.task, claim.fired_at, stored_as, now)
         });
         // Deliveries whose lookup has not been answered are passed on as they were received.

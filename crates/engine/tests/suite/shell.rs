@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, Clock, Due, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule, Target, Task,
-    Timestamp,
+    BrokerId, Clock, Due, FireRecord, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule,
+    Target, Task, Timestamp,
 };
 use punctual_engine::{
     Budget, Cancelled, Command, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT,
@@ -94,6 +94,11 @@ impl<T: Courier> Courier for PanicsOnce<T> {
     }
 }
 
+fn config(budget: Budget, retains_batches: bool) -> OwnerConfig {
+    let render_record = |record: &FireRecord| record.fire_id.to_string().into();
+    OwnerConfig { retention: Retention::default(), budget, retains_batches, render_record }
+}
+
 struct RunningOwner {
     clock: Arc<ManualClock>,
     owner: OwnerHandle,
@@ -128,7 +133,7 @@ async fn start_of<K: Courier, C: Clock>(
     let acquired = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
     let (orphans, orphans_received) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: false };
+    let config = config(budget, false);
     let (ownership, orphans) = (acquired.unwrap(), OrphanReports::to(orphans));
     let (owner, stopped) =
         spawn(ownership, in_flight, store, courier, clock, config, orphans).unwrap();
@@ -271,7 +276,7 @@ async fn past_its_lease_an_owner_refuses_calls_until_the_lease_is_extended() {
     let ownership = Ownership { until: clock.now().after(HOUR), ..acquired.unwrap() };
     let (sender, _deliveries) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
+    let config = config(budget, true);
     let (courier, orphans) = (Arc::new(ChannelCourier(sender)), OrphanReports::none());
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =

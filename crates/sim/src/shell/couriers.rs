@@ -6,6 +6,7 @@
 use punctual_cluster::{ORPHAN_FORWARD_MAX, ORPHAN_RETRY_EVERY};
 
 use super::*;
+use crate::record::answer_to;
 
 impl Simulation {
     pub(super) fn carry(
@@ -26,6 +27,7 @@ impl Simulation {
         let seen =
             SentDelivery { delivery, partition, epoch, now: self.now, local_time, error_max };
         self.checker.receive(&seen, &self.store.disturbed);
+        self.record.receive(delivery, &mut self.checker);
         let timeout = millis(delivery.definition.timeout);
         let (after, outcome) = self.receiver(delivery, timeout);
         self.trace.record(self.now, || {
@@ -38,7 +40,10 @@ impl Simulation {
             _ if after > timeout => Outcome::Expired,
             outcome => outcome,
         };
-        let back = SimEvent::DeliveryEnded(partition, epoch, delivery.report(Some(outcome)));
+        let answer = answer_to(delivery.fire_id, delivery.attempt, &outcome);
+        let answer = answer.filter(|_| self.variant != Variant::CouriersForgetAnswers);
+        let report = delivery.report(Some(outcome)).with_answer(answer.map(Box::new));
+        let back = SimEvent::DeliveryEnded(partition, epoch, report);
         self.events.send(self.now + after.min(timeout), to, back);
     }
 
@@ -82,7 +87,9 @@ impl Simulation {
         reports: Vec<Report>,
         until: u64,
     ) {
-        let passed_on = |it: Report| Report::of(it.fire_id, it.attempt, it.fired_at, it.outcome);
+        let passed_on = |it: Report| {
+            Report::of(it.fire_id, it.attempt, it.fired_at, it.outcome).with_answer(it.answer)
+        };
         let reports: Vec<_> = reports.into_iter().map(passed_on).collect();
         if self.brokers[number].decides(partition) {
             return self.notify_owner(number, partition, OwnerEvent::Ended(reports));

@@ -84,7 +84,12 @@ impl Simulation {
             if self.variant == Variant::OwnersIgnoreTheirLease { Timestamp::MAX } else { until };
         let local_time = self.owner_time(number);
         let budget = Budget { tasks: 1_000_000, payload_bytes: 1 << 30 };
-        let terms = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
+        let terms = OwnerConfig {
+            retention: Retention::default(),
+            budget,
+            retains_batches: true,
+            render_record: |record| record.fire_id.to_string().into(),
+        };
         let mut owner = Owner::new(Ownership { partition, epoch, until }, terms, local_time);
         self.figures.inherited += in_flight.len() as u64;
         self.figures.owners += 1;

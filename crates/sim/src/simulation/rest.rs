@@ -12,6 +12,11 @@ impl Simulation {
                 self.new_call(call);
             }
         }
+        if self.calls.is_empty() {
+            for call in self.record.resume_all(&self.store, self.partitions) {
+                self.new_call(call);
+            }
+        }
         let quiet = self.series_cancelled && self.is_at_rest();
         if !quiet && self.now - healed < REST_MAX_MS {
             return self.events.send(self.now + 1_000, None, SimEvent::CheckRest);
@@ -22,7 +27,11 @@ impl Simulation {
         }
         self.is_over = true;
         self.check_owners();
-        self.checker.check_at_rest(&self.store, &callers::shop(), self.partitions);
+        self.record.read_batches(&self.store);
+        let callbacks = self.record.callbacks.len();
+        self.checker.check_at_rest(&self.store, &callers::shop(), self.partitions, callbacks);
+        self.record.check_at_rest(&self.store, self.partitions, &mut self.checker);
+        self.figures.callbacks = callbacks as u64;
     }
 
     pub(super) fn is_at_rest(&self) -> bool {

@@ -95,6 +95,10 @@ fn schedule_commands() -> Vec<ScheduleCommand> {
         schedule(plain(), Condition::Always, None),
         schedule(rich(), Condition::Absent, Some(receipt())),
         schedule(rich(), Condition::Version(Version::new(u64::MAX)), None),
+        ScheduleCommand {
+            start: StartState::Paused,
+            ..schedule(plain(), Condition::Always, Some(receipt()))
+        },
     ]
 }
 
@@ -203,10 +207,17 @@ fn polled() -> Vec<Polled> {
 }
 
 fn in_flight() -> Vec<InFlight> {
-    let claimed = [(false, false), (true, false), (false, true), (true, true)];
-    let claimed = claimed
-        .map(|(task_continues, key_reused)| StoredAs::Claimed { task_continues, key_reused })
-        .into_iter();
+    let callback = Some(TaskId::floor(at(11)));
+    let claimed = [
+        (false, false, None),
+        (true, false, callback),
+        (false, true, None),
+        (true, true, None),
+        (true, true, callback),
+    ];
+    let claimed = claimed.into_iter().map(|(task_continues, key_reused, callback)| {
+        StoredAs::Claimed { task_continues, key_reused, callback }
+    });
     let stored = [StoredAs::Filed].into_iter().chain(claimed);
     let in_flight = stored.map(|stored_as| InFlight {
         fire_id: fire_id(),
@@ -393,6 +404,7 @@ fn values_beyond_our_limits_are_refused() {
         schedule(NewTask { payload: over, ..plain() }),
         schedule(NewTask { timeout: Duration::ZERO, ..plain() }),
         schedule(NewTask { namespace: receipts.clone(), ..plain() }),
+        schedule(NewTask { callback_of: Some(fire_id()), ..plain() }),
         Command::Bind(shop(), receipt.clone()),
         Command::Bind(receipts.clone(), self::receipt()),
         Command::Schedule(ScheduleCommand {
