@@ -28,7 +28,7 @@ pub(crate) use body::{Delay, Interval, TaskBody};
 pub(crate) use document::{KeylessTask, NewTaskBody};
 pub(crate) use pairs::check_headers;
 pub(crate) use payload::check_json;
-pub(crate) use render::{EndName, EndedTask, StateName, TaskAnswer, end_name};
+pub(crate) use render::{EndName, EndedTask, TaskAnswer, end_name};
 pub(crate) use retry::{Pause, factor_thousandths};
 pub(crate) use schedule_fields::{ScheduleFields, check_fires, parse_cron};
 pub(crate) use target::queue_target;

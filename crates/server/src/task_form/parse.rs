@@ -84,3 +84,25 @@ impl From<GuaranteeBody> for Guarantee {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use punctual_engine::StartState;
+
+    use super::*;
+
+    #[test]
+    fn a_task_starts_paused_only_if_the_caller_says_so() {
+        for (more, start) in [
+            ("", StartState::Scheduled),
+            (r#", "paused": null"#, StartState::Scheduled),
+            (r#", "paused": false"#, StartState::Scheduled),
+            (r#", "paused": true"#, StartState::Paused),
+        ] {
+            let text = format!(r#"{{"in": "1h", "target": {{"queue": "q"}}{more}}}"#);
+            let body: TaskBody<'_> = serde_json::from_str(&text).unwrap();
+            let task = body.into_task(Namespace::new("shop").unwrap(), None).unwrap();
+            assert_eq!(task.start, start, "{text}");
+        }
+    }
+}
