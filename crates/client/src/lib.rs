@@ -71,7 +71,8 @@ pub use crate::error::{Error, Problem};
 pub use crate::failure::Failure;
 pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::task::{
-    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Task, TaskId, TaskState, Twice,
+    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskId, TaskState,
+    Twice,
 };
 pub use crate::time::Timestamp;
 pub use crate::worker::{RunningWorker, Worker, WorkerBuilder, WorkerCounts};

@@ -205,6 +205,8 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         version: task.version,
         attempt: task.attempt,
         created_at: Timestamp::from_millis(task.created_at_ms),
+        updated_at: Timestamp::from_millis(task.updated_at_ms),
+        callback_of: non_empty(task.callback_of).map(FireId::new),
         payload: sent.payload,
         content_type: sent.content_type,
         labels: sent.labels,
@@ -231,6 +233,7 @@ pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
         fired_at: Timestamp::from_millis(delivery.fired_at_ms),
         version: delivery.version,
         lease: Duration::from_millis(delivery.lease_ms),
+        callback_of: non_empty(delivery.callback_of).map(FireId::new),
     }
 }
 

@@ -5,11 +5,12 @@
 //!
 //! Read in this order: `startup` builds and runs everything; `broker` is the state that requests
 //! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
-//! requests into commands and replies into responses, with `task_form` (tasks as JSON), `problem`
-//! (errors) and `schema` (limits in the OpenAPI document); `routing` finds the owner of a
-//! partition, `peer` talks to other brokers; `owner_runner` starts owners, for `membership`, which
-//! makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier` carries
-//! deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
+//! requests into commands and replies into responses, with `task_form` and `fire_form` (tasks and
+//! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `routing`
+//! finds the owner of a partition, `peer` talks to other brokers; `owner_runner` starts owners, for
+//! `membership`, which makes this broker a member of a cluster, or for `sole`, if it is the only
+//! one; `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's
+//! time.
 
 mod api;
 mod auth;
@@ -19,6 +20,7 @@ mod clock;
 pub mod config;
 mod courier;
 mod error;
+mod fire_form;
 mod listen;
 mod membership;
 mod owner_runner;

@@ -193,8 +193,14 @@ async fn compose(
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
     let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
     let connections_max = config.webhook_connections_max;
-    let http =
-        HttpCourier::new(dialler, connections_max, signer, Arc::clone(&clock), telemetry.clone());
+    let http = HttpCourier::new(
+        dialler,
+        connections_max,
+        signer,
+        config.answer_bytes,
+        Arc::clone(&clock),
+        telemetry.clone(),
+    );
     let http = Arc::new(http);
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));

@@ -17,6 +17,6 @@ mod token;
 mod worker;
 
 pub(crate) use hub::Hub;
-pub(crate) use settlement::{Leased, SettleResult, SettleScope, Settlement};
+pub(crate) use settlement::{Leased, SettleResult, SettleScope, Settlement, WorkerResult};
 pub(crate) use token::LeaseToken;
 pub(crate) use worker::StreamWorker;

@@ -65,7 +65,12 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
         couriers,
         clock,
         telemetry,
-        config: OwnerConfig { retention, budget, retains_batches: true },
+        config: OwnerConfig {
+            retention,
+            budget,
+            retains_batches: true,
+            render_record: crate::fire_form::record_document,
+        },
         orphans: Mutex::new(OrphanReports::none()),
     };
     let (membership, events) = Membership::new(me, member, runner, peers, LEASE);

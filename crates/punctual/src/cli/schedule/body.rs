@@ -69,7 +69,10 @@ impl ScheduleArgs {
         if let Some(dst) = self.dst() {
             body.set("dst", &dst)?;
         }
-        body.set("target", &self.target()?)?;
+        if self.paused {
+            body.set("paused", &true)?;
+        }
+        self.target.add_to(&mut body)?;
         payload.add_to(&mut body)?;
         if let Some(retry) = self.retry.body()? {
             body.set("retry", &retry)?;
@@ -85,20 +88,6 @@ impl ScheduleArgs {
         let dst = dst.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let dst: Map<_, _> = dst.map(|(name, value)| (name.to_owned(), json!(value))).collect();
         (!dst.is_empty()).then(|| dst.into())
-    }
-
-    fn target(&self) -> anyhow::Result<Value> {
-        let Some(url) = &self.to else {
-            return Ok(json!({ "queue": self.queue }));
-        };
-        let mut http = Map::from_iter([("url".to_owned(), json!(url))]);
-        if let Some(method) = &self.method {
-            http.insert("method".to_owned(), json!(method));
-        }
-        if !self.headers.is_empty() {
-            http.insert("headers".to_owned(), object("--header", &self.headers)?);
-        }
-        Ok(json!({ "http": http }))
     }
 }
 

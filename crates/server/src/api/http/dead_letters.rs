@@ -18,11 +18,11 @@ use super::request::{
     self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams, check_count,
 };
 use super::response::{self, ApiResult};
-use super::tasks::fires::{AttemptAnswer, DeadReasonName, attempts_of, reason_name};
 use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
 use crate::api::command_batch::{CommandBatch, expect_forgotten, expect_task, next_result};
 use crate::api::task_pages::dead_letter_page;
 use crate::broker::Broker;
+use crate::fire_form::{AttemptAnswer, DeadReasonName, attempts_of, reason_name};
 use crate::problem::{Problem, TaskRef};
 use crate::schema::{
     CursorText, FireIdText, array, documented, exactly_one, one_of, reference, with_keywords,
@@ -64,7 +64,7 @@ struct DeadLetterAnswer<'a> {
     #[schema(value_type = InstantText)]
     died_at: String,
     /// The attempts of the fire, oldest first.
-    attempts: Vec<AttemptAnswer>,
+    attempts: Vec<AttemptAnswer<'a>>,
     /// The task as it was when the fire died.
     task: TaskAnswer<'a>,
 }

@@ -14,9 +14,9 @@ use utoipa::ToSchema;
 
 use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
-use super::tasks::fires::lag_ms;
 use crate::api::task_pages::{StateFilter, task_page};
 use crate::broker::Broker;
+use crate::fire_form::lag_ms;
 use crate::problem::Problem;
 use crate::task_form::InstantText;
 

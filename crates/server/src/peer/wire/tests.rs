@@ -18,7 +18,7 @@ use punctual_store::Resource;
 use punctual_store::codec::Interner;
 
 use super::*;
-use crate::courier::queue::{LeaseToken, SettleResult, Settlement};
+use crate::courier::queue::{LeaseToken, SettleResult, Settlement, WorkerResult};
 
 fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
@@ -174,6 +174,7 @@ fn settlements() -> Vec<(LeaseToken, Settlement)> {
     let pause = Duration::from_secs(5);
     let settlements = [
         Settlement::Ack,
+        Settlement::AckWith { result: WorkerResult::new(b"{\"paid\":1}").unwrap() },
         Settlement::Fail { reason: reason(), retry_in: None },
         Settlement::Fail { reason: reason(), retry_in: Some(pause) },
         Settlement::Refuse { reason: reason() },
@@ -186,7 +187,7 @@ fn settlements() -> Vec<(LeaseToken, Settlement)> {
 }
 
 fn polled() -> Vec<Polled> {
-    let polled = |key, payload, occasion| Polled {
+    let polled = |key, payload, occasion, callback_of| Polled {
         token: LeaseToken(u64::MAX),
         lease: Duration::from_secs(10),
         fire_id: fire_id(),
@@ -197,12 +198,13 @@ fn polled() -> Vec<Polled> {
         version: Version::FIRST,
         key,
         payload,
+        callback_of,
     };
     let json = Payload::Json(Bytes::from_static(b"{}"));
     vec![
-        polled(None, Payload::Empty, Occasion::Due),
-        polled(Some(key()), json, Occasion::Manual),
-        polled(Some(key()), rich().payload, Occasion::Return),
+        polled(None, Payload::Empty, Occasion::Due, None),
+        polled(Some(key()), json, Occasion::Manual, Some(fire_id())),
+        polled(Some(key()), rich().payload, Occasion::Return, None),
     ]
 }
 
