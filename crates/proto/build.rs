@@ -8,8 +8,12 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 3] =
-    ["punctual/v1/task.proto", "punctual/v1/tasks.proto", "punctual/v1/workers.proto"];
+const FILES: [&str; 4] = [
+    "punctual/v1/fire.proto",
+    "punctual/v1/task.proto",
+    "punctual/v1/tasks.proto",
+    "punctual/v1/workers.proto",
+];
 /// Calls between brokers are internal, so they are not in the descriptors for reflection.
 const INTERNAL: &str = "punctual/v1/peers.proto";
 

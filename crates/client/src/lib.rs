@@ -55,6 +55,7 @@ mod delivery;
 mod error;
 mod failure;
 mod namespace;
+mod record;
 mod task;
 mod time;
 mod wire;
@@ -69,7 +70,12 @@ pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::delivery::{Delivery, FireId, Occasion};
 pub use crate::error::{Error, Problem};
 pub use crate::failure::Failure;
+pub use crate::namespace::reads::Fires;
 pub use crate::namespace::{List, Namespace, Touch};
+pub use crate::record::{
+    Answer, Attempt, DeadLetter, DeadLetterPage, Explanation, Fire, FireEnd, FirePage, Forecast,
+    NextFire, QueueInfo, Redriven, SkippedFires, Stats, WorkerInfo,
+};
 pub use crate::task::{
     Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskId, TaskState,
     Twice,

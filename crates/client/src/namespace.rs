@@ -1,8 +1,10 @@
-//! The calls of a namespace: schedule, cancel, touch, get, list, and workers.
+//! The calls of a namespace: schedule, cancel, touch, get, list, and workers. `reads` has more.
 //!
 //! The client repeats a call only if repeating it has no further effect or if no broker has carried
 //! it out. The [`Error`] of a call tells whether a broker may have carried it out. `task` builds
 //! tasks, `batch` sends them in batches, and `worker` has workers.
+
+pub(crate) mod reads;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,7 +213,9 @@ impl Namespace {
         self.client.call(RetryWhen::Always, call).await.map(wire::touched)
     }
 
-    /// Returns the task with a key or an id; `None` if there is none.
+    /// Returns the task with a key or an id; `None` if there is none. A task that has ended is found
+    /// as long as its history is retained ([`Task::end`]); a key that names no living task finds the
+    /// task that had it last.
     ///
     /// # Errors
     /// Any [`Error`].
@@ -222,11 +226,8 @@ impl Namespace {
             let request = request.clone();
             async move { tasks.get(request).await }
         };
-        match self.client.call(RetryWhen::Always, call).await {
-            Ok(task) => wire::task(task).map(Some),
-            Err(Error::Problem(problem)) if problem.status == 404 => Ok(None),
-            Err(error) => Err(error),
-        }
+        let answer = reads::unless_not_found(self.client.call(RetryWhen::Always, call).await)?;
+        answer.map(wire::task).transpose()
     }
 
     /// Returns a page of tasks, ordered by due time. Cancelled tasks are not listed.

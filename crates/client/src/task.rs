@@ -16,6 +16,7 @@ use bytes::Bytes;
 use punctual_proto::v1;
 use serde::Serialize;
 
+use crate::record::FireEnd;
 use crate::time::millis_up;
 use crate::{Error, FireId, Problem, Timestamp};
 
@@ -349,6 +350,11 @@ pub struct Task {
     pub updated_at: Timestamp,
     /// The fire whose end it reports, if it is a callback.
     pub callback_of: Option<FireId>,
+    /// How its last fire ended, if the task has ended. History keeps only some fields of such a
+    /// task.
+    pub end: Option<FireEnd>,
+    /// When the task ended.
+    pub ended_at: Option<Timestamp>,
     /// The bytes that its deliveries carry.
     pub payload: Bytes,
     /// The media type of the payload.

@@ -3,6 +3,8 @@
 //! An answer that does not make sense becomes [`Error::Answer`]. The builder in `task` writes new
 //! tasks directly into their message.
 
+pub(crate) mod record;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
 use crate::answer::{CancelResult, Touched};
-use crate::delivery::{Delivery, DeliveryToken, FireId, Occasion};
+use crate::delivery::{Delivery, DeliveryToken, FireId};
 use crate::error::{CallFailure, Problem, innermost};
 use crate::task::{Scheduled, Task, TaskId, TaskState};
 use crate::{Error, Timestamp};
@@ -194,6 +196,7 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         v1::TaskState::Cancelled => TaskState::Cancelled,
         v1::TaskState::Unspecified => return Err(Error::Answer("a task has no known state")),
     };
+    let end = record::fire_end(task.end());
     let sent = task.sent.ok_or(Error::Answer("a task has no definition"))?;
     Ok(Task {
         id: TaskId::new(task.id),
@@ -207,6 +210,8 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         created_at: Timestamp::from_millis(task.created_at_ms),
         updated_at: Timestamp::from_millis(task.updated_at_ms),
         callback_of: non_empty(task.callback_of).map(FireId::new),
+        end,
+        ended_at: task.ended_at_ms.map(Timestamp::from_millis),
         payload: sent.payload,
         content_type: sent.content_type,
         labels: sent.labels,
@@ -214,13 +219,8 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
 }
 
 pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
-    let occasion = match delivery.occasion() {
-        v1::Occasion::Unspecified | v1::Occasion::Due => Occasion::Due,
-        v1::Occasion::Manual => Occasion::Manual,
-        v1::Occasion::Return => Occasion::Return,
-    };
     Delivery {
-        occasion,
+        occasion: record::occasion(delivery.occasion()),
         token: DeliveryToken(delivery.token),
         fire_id: FireId::new(delivery.fire_id),
         task: TaskId::new(delivery.task),

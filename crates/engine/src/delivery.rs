@@ -11,6 +11,7 @@ pub(crate) mod courier;
 pub(crate) mod deliver;
 pub(crate) mod inherited;
 pub(crate) mod lane;
+pub(crate) mod lane_view;
 pub(crate) mod permit;
 pub(crate) mod recall;
 pub(crate) mod settle;
@@ -21,6 +22,7 @@ use crate::delivery::attempt::{Delivery, Report};
 use crate::delivery::claim::{Claim, Claims, RecalledClaim};
 use crate::delivery::inherited::Inherited;
 use crate::delivery::lane::{LaneId, LaneNo, Lanes};
+use crate::delivery::lane_view::LaneView;
 use crate::event::Event;
 use crate::gauges::{Gauges, Skips};
 use crate::handle::command::Subject;
@@ -238,16 +240,12 @@ impl DeliveryState {
                 continue;
             }
             gauges.lanes += 1;
-            let unsent = lane.count_unsent();
-            gauges.queued += lane.waiting() + unsent;
-            gauges.in_flight += lane.in_flight().saturating_sub(unsent);
-            let waits = lane.waiting() > 0 || lane.spilled().is_some();
-            gauges.parked_lanes += usize::from(waits && lane.is_starved());
-            let first = lane.first().and_then(|id| tasks.get(id));
-            let first = first.map(|loaded| loaded.task().fire_at);
-            let spilled = lane.spilled().map(|spilled| spilled.fire_at);
-            let waits = lane.first_unsent();
-            oldest = [oldest, first, spilled, waits].into_iter().flatten().min();
+            let view = LaneView::of(lane, tasks);
+            gauges.queued += view.waiting + view.unsent;
+            gauges.in_flight += view.in_flight;
+            let waits = view.waiting > 0 || view.spilled_since.is_some();
+            gauges.parked_lanes += usize::from(waits && view.capacity == 0);
+            oldest = [oldest, view.oldest_overdue].into_iter().flatten().min();
         }
         let not_firing = claimed + claimed_overlapping + tasks.overlaps(namespace);
         gauges.firing = gauges.in_flight.saturating_sub(not_firing);

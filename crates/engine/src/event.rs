@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::commands::lookup::{Lookup, LookupResult};
 use crate::delivery::attempt::{Delivery, Report};
+use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::gauges::Gauges;
 use crate::handle::call::Call;
 use crate::handle::error::EngineError;
@@ -43,6 +44,8 @@ pub enum Event {
     Swept(Result<Swept, StoreError>),
     /// Asks for the gauges of one namespace, or of all.
     Gauge(Option<Namespace>, oneshot::Sender<Gauges>),
+    /// Asks for the lanes of a namespace.
+    View(Namespace, LaneQuery, oneshot::Sender<OwnerView>),
     /// Start nothing new; finish what is in flight.
     Drain,
     /// The lease of the partition was extended to this time.

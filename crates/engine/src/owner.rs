@@ -12,6 +12,7 @@ use crate::commands::read_tracker::ReadTracker;
 use crate::commit::writer::BatchWriter;
 use crate::delivery::DeliveryState;
 use crate::delivery::lane::LaneId;
+use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::event::{Action, ActionQueue, Event};
 use crate::gauges::Gauges;
 use crate::handle::error::EngineError;
@@ -105,6 +106,9 @@ impl Owner {
             Event::Gauge(namespace, reply) => {
                 // The caller may no longer wait.
                 let _ = reply.send(self.gauges(namespace.as_ref(), now));
+            }
+            Event::View(namespace, query, reply) => {
+                let _ = reply.send(self.view(&namespace, &query, now));
             }
             Event::Drain => self.tenure.drain(),
             Event::Extend(until) => self.tenure.extend(until),
@@ -213,10 +217,20 @@ impl Owner {
     fn gauges(&self, namespace: Option<&Namespace>, now: Timestamp) -> Gauges {
         let gauges = self.deliveries.gauges(namespace, &self.tasks);
         // Tasks that were not read yet may be overdue as well. Of which namespace is not known.
-        let unread_since = Some(self.loader.cursor().fire_at).filter(|unread| *unread < now);
+        let unread_since = self.unread_since(now);
         let unread = unread_since.filter(|_| namespace.is_none());
         let oldest_overdue = [unread, gauges.oldest_overdue].into_iter().flatten().min();
         Gauges { loaded: self.tasks.len(), oldest_overdue, unread_since, ..gauges }
+    }
+
+    /// Returns how far the store was read, if that time has passed.
+    fn unread_since(&self, now: Timestamp) -> Option<Timestamp> {
+        Some(self.loader.cursor().fire_at).filter(|unread| *unread < now)
+    }
+
+    fn view(&self, namespace: &Namespace, query: &LaneQuery, now: Timestamp) -> OwnerView {
+        let view = self.deliveries.view(namespace, query, &self.tasks);
+        OwnerView { unread_since: self.unread_since(now), store_away: self.store_away, ..view }
     }
 
     /// Stops because the store does not let the owner continue.

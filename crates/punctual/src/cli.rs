@@ -6,14 +6,18 @@
 
 mod broker;
 mod dead;
+mod explain;
+mod fires;
 mod listen;
 mod output;
+mod pages;
 mod preview;
 mod schedule;
 mod stats;
 mod tasks;
 mod time;
 mod topology;
+mod workers;
 
 use clap::Subcommand;
 
@@ -44,11 +48,19 @@ pub(crate) enum BrokerCommand {
     /// Show the fires of a task, newest first
     #[command(after_help = "Example:\n  punctual history shop daily-report")]
     History(tasks::TaskArgs),
+    /// Say what a task waits for, or how it ended
+    Explain(explain::ExplainArgs),
+    /// List the fires of all tasks that have ended, newest first
+    Fires(fires::FiresArgs),
     /// List, redrive or delete dead letters
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Count the tasks of a namespace by state
     Stats(stats::StatsArgs),
+    /// List the queues of a namespace: what waits, and how many workers take it
+    Queues(workers::QueuesArgs),
+    /// List the workers that are connected
+    Workers(workers::WorkersArgs),
     /// Show how many fires are expected in each hour
     Forecast(stats::ForecastArgs),
     /// Show the next fire times of a cron expression, without a broker
@@ -71,6 +83,10 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Resume(args) => args.change("resume"),
         BrokerCommand::Fire(args) => args.change("fire"),
         BrokerCommand::History(args) => args.history(),
+        BrokerCommand::Explain(args) => args.run(),
+        BrokerCommand::Fires(args) => args.run(),
+        BrokerCommand::Queues(args) => args.run(),
+        BrokerCommand::Workers(args) => args.run(),
         BrokerCommand::Dead(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),

@@ -290,6 +290,31 @@ fn dead_letters_are_listed_redriven_and_deleted() {
 }
 
 #[test]
+fn a_task_is_explained_and_queues_and_workers_are_listed() {
+    let broker = Broker::start(&[]);
+    json_of(&broker, &["schedule", "shop", "report", "--every", "1h", "--queue", "q"]);
+    let explained = json_of(&broker, &["explain", "shop", "report"]);
+    assert_eq!(explained["waiting_for"], "time");
+    let (success, text, _) = punctual(&broker, &["explain", "shop", "report"]);
+    assert!(success && text.starts_with("Task \"report\" waits for its time"), "{text}");
+    assert!(text.contains("\nPartition 0, owned by 127.0.0.1:"), "{text}");
+    assert!(text.contains("\nNext fires\n"), "{text}");
+    let (success, _, errors) = punctual(&broker, &["explain", "shop", "none"]);
+    assert!(!success && errors.contains("past its retention"), "{errors}");
+
+    json_of(&broker, &["schedule", "shop", "due", "--in", "0s", "--queue", "q"]);
+    let queues = eventually(|| {
+        let queues = json_of(&broker, &["queues", "shop"]);
+        (queues["queues"][0]["waiting"] == 1).then_some(queues)
+    });
+    assert_eq!(queues["queues"][0]["workers"], 0);
+    let (_, table, _) = punctual(&broker, &["queues", "shop"]);
+    assert!(table.lines().nth(1).unwrap().starts_with(" q"), "{table}");
+    assert_eq!(json_of(&broker, &["workers", "shop"]), json!({"workers": []}));
+    assert_eq!(punctual(&broker, &["workers", "shop"]).1, "none\n");
+}
+
+#[test]
 fn a_task_is_fired_now() {
     let (broker, receiver) = (Broker::start(&[]), Receiver::start());
     json_of(&broker, &["schedule", "shop", "a", "--in", "1h", "--to", &receiver.url]);

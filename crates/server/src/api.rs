@@ -2,20 +2,27 @@
 //!
 //! `http` and `grpc` turn requests into commands and replies into responses. What both need is
 //! beside them: `command_batch` sends many commands to their owners at once, `idempotency` makes a
-//! repeated request create nothing, `merge_pages` and `task_pages` read one page of tasks from all
-//! partitions, `body` bounds what callers send, `held_answer` what they leave
-//! unread, and `limits` has what namespaces share. Every refusal is
-//! a [`Problem`](crate::problem::Problem).
+//! repeated request create nothing, `find_task` finds a task by key or id, living or ended,
+//! `explain_task` gathers why it is in its state, `merge_pages`, `task_pages` and `fire_pages` read
+//! one page from all partitions, `dead_letters` redrives, `task_stats` counts, `queue_list` sums up
+//! queues, `body` bounds what callers send, `held_answer` what they leave unread, and `limits` has
+//! what namespaces share. Every refusal is a [`Problem`](crate::problem::Problem).
 
 mod body;
 mod command_batch;
+mod dead_letters;
+mod explain_task;
+mod find_task;
+mod fire_pages;
 mod grpc;
 mod held_answer;
 pub(crate) mod http;
 mod idempotency;
 pub(crate) mod limits;
 mod merge_pages;
+mod queue_list;
 mod task_pages;
+mod task_stats;
 
 use std::sync::Arc;
 

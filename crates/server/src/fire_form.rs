@@ -329,7 +329,8 @@ fn text_of(body: &[u8], truncated: bool) -> Option<&str> {
     }
 }
 
-const fn skip_name(reason: SkipReason) -> &'static str {
+/// The wire name of why fires were skipped.
+pub(crate) const fn skip_name(reason: SkipReason) -> &'static str {
     match reason {
         SkipReason::Misfire => "misfire",
         SkipReason::Overlap => "overlap",

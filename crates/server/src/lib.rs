@@ -15,11 +15,13 @@
 mod api;
 mod auth;
 mod broker;
+mod broker_view;
 mod browser;
 mod clock;
 pub mod config;
 mod courier;
 mod error;
+mod explain;
 mod fire_form;
 mod listen;
 mod membership;

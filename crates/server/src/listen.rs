@@ -9,6 +9,7 @@
 mod timed_stream;
 mod trust;
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -112,10 +113,11 @@ pub(crate) async fn accept(
             return;
         };
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 let connected = telemetry.connection();
                 let trust = strangers.enter().await;
-                let serving = open(stream, tls.cloned(), router.clone(), trust, stages.clone());
+                let caller = Caller { trust, address: CallerAddress(address) };
+                let serving = open(stream, tls.cloned(), router.clone(), caller, stages.clone());
                 let mut stages = stages.clone();
                 tokio::spawn(async move {
                     tokio::select! {
@@ -144,17 +146,17 @@ async fn open(
     stream: TcpStream,
     tls: Option<Tls>,
     router: Router,
-    trust: ConnectionTrust,
+    caller: Caller,
     stages: watch::Receiver<ConnectionStage>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "setting TCP_NODELAY failed");
     }
     let Some(tls) = tls else {
-        return serve(stream, router, trust, stages).await;
+        return serve(stream, router, caller, stages).await;
     };
     match timeout(HANDSHAKE_MAX, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, router, trust, stages).await,
+        Ok(Ok(stream)) => serve(stream, router, caller, stages).await,
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake timed out"),
     }
@@ -163,11 +165,12 @@ async fn open(
 async fn serve<S>(
     stream: S,
     router: Router,
-    trust: ConnectionTrust,
+    caller: Caller,
     mut stages: watch::Receiver<ConnectionStage>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let trust = caller.trust.clone();
     let mut server = auto::Builder::new(StreamExecutor(trust.clone()));
     server
         .http1()
@@ -186,8 +189,7 @@ async fn serve<S>(
         .keep_alive_interval(Some(PING_EVERY))
         .keep_alive_timeout(PING_MAX);
     let io = TokioIo::new(TimedStream::new(stream, trust.clone()));
-    let routes =
-        ConnectionRoutes { router: TowerToHyperService::new(router), trust: trust.clone() };
+    let routes = ConnectionRoutes { router: TowerToHyperService::new(router), caller };
     let mut connection = pin!(server.serve_connection(io, routes));
     let mut to_finish = pin!(async {
         tokio::select! {
@@ -219,10 +221,20 @@ async fn serve<S>(
     }
 }
 
+/// The other end of a connection. Every request has it in its extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallerAddress(pub(crate) SocketAddr);
+
+/// What is known of the client of a connection.
+struct Caller {
+    trust: ConnectionTrust,
+    address: CallerAddress,
+}
+
 /// The routes as one connection calls them.
 struct ConnectionRoutes {
     router: TowerToHyperService<Router>,
-    trust: ConnectionTrust,
+    caller: Caller,
 }
 
 impl HttpCall<Request<Incoming>> for ConnectionRoutes {
@@ -231,8 +243,9 @@ impl HttpCall<Request<Incoming>> for ConnectionRoutes {
     type Future = <TowerToHyperService<Router> as HttpCall<Request<Incoming>>>::Future;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        self.trust.head_arrived();
-        request.extensions_mut().insert(self.trust.clone());
+        self.caller.trust.head_arrived();
+        request.extensions_mut().insert(self.caller.trust.clone());
+        request.extensions_mut().insert(self.caller.address);
         self.router.call(request)
     }
 }

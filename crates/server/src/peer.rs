@@ -5,12 +5,14 @@
 //! done, or it is not known.
 //!
 //! `link` keeps the connections and makes the calls, `serve` answers the calls of peers, `local` is
-//! what this broker does for them, and `wire` encodes the messages. `membership` and `routing`
+//! what this broker does for them, `wire` encodes the messages, and `view` what brokers tell each
+//! other for people. `membership` and `routing`
 //! decide which broker is called.
 
 mod link;
 mod local;
 mod serve;
+mod view;
 mod wire;
 
 use std::fmt;

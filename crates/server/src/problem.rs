@@ -202,6 +202,15 @@ impl Problem {
         Self::new(ProblemType::TaskNotFound, detail)
     }
 
+    /// No task has this name, and none that had it is in the history.
+    pub(crate) fn task_unknown(task: TaskRef<'_>) -> Self {
+        let detail = format!(
+            "{}: there was none, or its history is past its retention",
+            Self::task_not_found(task).detail
+        );
+        Self::new(ProblemType::TaskNotFound, detail)
+    }
+
     pub(crate) fn dead_letter_not_found(namespace: &Namespace, fire_id: FireId) -> Self {
         let namespace = namespace.as_str();
         let detail = format!("dead letter \"{fire_id}\" not found in namespace {namespace:?}");

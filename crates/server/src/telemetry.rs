@@ -241,6 +241,13 @@ impl Telemetry {
         self.0.webhook_connections.inc_by(change);
     }
 
+    /// Returns how many connections to webhook receivers are open, and how many deliveries wait for
+    /// one.
+    pub(crate) fn connections_now(&self) -> (u64, u64) {
+        let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or_default();
+        (count(&self.0.webhook_connections), count(&self.0.webhook_connection_waits))
+    }
+
     /// A webhook delivery waits for a connection. It counts until the guard is dropped.
     pub(crate) fn webhook_connection_waits(&self) -> CountedWait {
         CountedWait::new(&self.0.webhook_connection_waits)

@@ -320,6 +320,81 @@ impl v1::tasks_server::Tasks for FakeServices {
     ) -> Result<Response<v1::ListResponse>, Status> {
         Ok(Response::new(v1::ListResponse::default()))
     }
+
+    async fn pause(&self, _: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn resume(&self, _: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn fire(&self, _: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn fires(
+        &self,
+        _: Request<v1::FiresRequest>,
+    ) -> Result<Response<v1::FiresResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn explain(
+        &self,
+        _: Request<v1::TaskRequest>,
+    ) -> Result<Response<v1::Explanation>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn dead_letters(
+        &self,
+        _: Request<v1::DeadLettersRequest>,
+    ) -> Result<Response<v1::DeadLettersResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn redrive(
+        &self,
+        _: Request<v1::RedriveRequest>,
+    ) -> Result<Response<v1::RedriveResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn delete_dead_letter(
+        &self,
+        _: Request<v1::DeleteDeadLetterRequest>,
+    ) -> Result<Response<v1::DeleteDeadLetterResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn stats(
+        &self,
+        _: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::StatsResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn forecast(
+        &self,
+        _: Request<v1::ForecastRequest>,
+    ) -> Result<Response<v1::ForecastResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn queues(
+        &self,
+        _: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::QueuesResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn workers(
+        &self,
+        _: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::WorkersResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
 }
 
 #[tonic::async_trait]

@@ -63,12 +63,24 @@ impl LaneId {
 
     /// Whether this is the lane of a task.
     fn is_of(&self, definition: &NewTask) -> bool {
-        let same_target = match (&self.target, &definition.target) {
+        self.is_to(&definition.target) && self.namespace == definition.namespace
+    }
+
+    /// Whether this is a lane to a target.
+    pub(crate) fn is_to(&self, target: &Target) -> bool {
+        match (&self.target, target) {
             (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
             (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
             _ => false,
-        };
-        same_target && self.namespace == definition.namespace
+        }
+    }
+
+    /// Returns the queue; `None` for the lane of a webhook.
+    pub(crate) const fn queue(&self) -> Option<&Queue> {
+        match &self.target {
+            LaneTarget::Queue(queue) => Some(queue),
+            LaneTarget::Origin(_) => None,
+        }
     }
 }
 
@@ -145,6 +157,14 @@ impl HandedOut {
 impl Lane {
     pub(crate) const fn namespace(&self) -> &Namespace {
         &self.id.namespace
+    }
+
+    pub(crate) const fn id(&self) -> &LaneId {
+        &self.id
+    }
+
+    pub(crate) const fn capacity(&self) -> usize {
+        self.capacity
     }
 
     pub(crate) const fn in_flight(&self) -> usize {
@@ -487,6 +507,11 @@ impl Lanes {
                 self.wake(number);
             }
         }
+    }
+
+    /// Whether a namespace may have more in flight.
+    pub(crate) fn has_share(&self, namespace: &Namespace) -> bool {
+        self.shares.may_take(namespace)
     }
 
     /// Whether lanes have no share of the budget.

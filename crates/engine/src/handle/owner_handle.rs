@@ -11,6 +11,7 @@ use punctual_core::{Namespace, Queue, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::delivery::attempt::Report;
+use crate::delivery::lane_view::{LaneQuery, OwnerView};
 use crate::event::Event;
 use crate::gauges::Gauges;
 use crate::handle::call::{Call, Replies};
@@ -80,6 +81,17 @@ impl OwnerHandle {
         let (reply, gauges) = oneshot::channel();
         self.send(Event::Gauge(namespace, reply)).map_err(|_| EngineError::Stopped)?;
         gauges.await.map_err(|_| EngineError::Stopped)
+    }
+
+    /// Returns the lanes of a namespace that a caller wants to see.
+    pub async fn view(
+        &self,
+        namespace: Namespace,
+        query: LaneQuery,
+    ) -> Result<OwnerView, EngineError> {
+        let (reply, view) = oneshot::channel();
+        self.send(Event::View(namespace, query, reply)).map_err(|_| EngineError::Stopped)?;
+        view.await.map_err(|_| EngineError::Stopped)
     }
 
     /// Stops taking work. The owner ends when everything in flight has ended.

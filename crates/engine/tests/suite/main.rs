@@ -16,6 +16,7 @@ mod fixture;
 mod guarantee_scenarios;
 mod hand_over;
 mod idempotency;
+mod lane_views;
 mod lanes;
 mod last_life;
 mod lease;

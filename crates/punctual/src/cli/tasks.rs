@@ -1,11 +1,11 @@
 //! The commands for existing tasks: `show`, `list`, `touch`, `cancel`, `pause`, `resume`, `fire`
 //! and `history`.
 
-use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::broker::{BrokerArgs, part, query};
+use super::broker::{BrokerArgs, part};
 use super::output;
+use super::pages::{PageArgs, with_cursor};
 
 /// Characters of an answer in a table; `--json` has all that is kept.
 const ANSWER_CHARS_MAX: usize = 120;
@@ -158,42 +158,27 @@ pub(crate) struct ListArgs {
     /// Only tasks that are due before this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// How many tasks to show at most
-    #[arg(long, default_value_t = 100, value_name = "COUNT")]
-    limit: usize,
-    /// Continue after an earlier list, which printed this cursor
-    #[arg(long)]
-    cursor: Option<String>,
+    #[command(flatten)]
+    pages: PageArgs,
     #[command(flatten)]
     broker: BrokerArgs,
 }
 
 impl ListArgs {
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        if self.limit == 0 {
-            bail!("--limit must be at least 1");
-        }
-        let mut tasks: Vec<Value> = Vec::new();
-        let mut cursor = self.cursor.clone();
-        loop {
-            let limit = (self.limit - tasks.len()).min(1000).to_string();
-            let query = query(&[
+        let path = format!("/v1/{}/tasks", part(&self.namespace));
+        let answer = self.pages.read(
+            &self.broker,
+            &path,
+            "tasks",
+            &[
                 ("state", self.state.as_deref()),
                 ("key_prefix", self.key_prefix.as_deref()),
                 ("label", self.label.as_deref()),
                 ("from", self.from.as_deref()),
                 ("to", self.to.as_deref()),
-                ("limit", Some(&limit)),
-                ("cursor", cursor.as_deref()),
-            ]);
-            let page = self.broker.get(&format!("/v1/{}/tasks{query}", part(&self.namespace)))?;
-            tasks.extend(page["tasks"].as_array().cloned().unwrap_or_default());
-            cursor = page["next"].as_str().map(str::to_owned);
-            if cursor.is_none() || tasks.len() >= self.limit {
-                break;
-            }
-        }
-        let answer = json!({ "tasks": tasks, "next": cursor });
+            ],
+        )?;
         output::print(&self.broker, &answer, |answer| {
             let columns =
                 ["fire_at", "state", "key", "schedule", "id", "version", "attempt", "target"];
@@ -201,11 +186,7 @@ impl ListArgs {
             for task in tasks.as_array_mut().into_iter().flatten() {
                 task["schedule"] = json!(output::schedule(task));
             }
-            let table = output::rows(&tasks, &columns);
-            match answer["next"].as_str() {
-                Some(next) => format!("{table}\nmore tasks follow: --cursor {next}"),
-                None => table,
-            }
+            with_cursor(output::rows(&tasks, &columns), "tasks", answer)
         })
     }
 }

@@ -5,7 +5,9 @@
 mod batches;
 mod bodies;
 mod dead_letters;
+mod explain;
 mod grpc;
+mod grpc_reads;
 mod idempotency;
 mod input;
 mod lists;

@@ -1,22 +1,26 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `dead_letters`, `queues`, `stats`, `forecast`, `preview` and `health` hold the routes.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `queues`, `workers`, `stats`, `forecast`, `preview`
+//! and `health` hold the routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
 
 mod admission;
 mod dead_letters;
-mod forecast;
+mod explain;
+mod fires;
+pub(super) mod forecast;
 pub(crate) mod health;
 mod openapi;
-mod page_cursor;
+pub(super) mod page_cursor;
 pub mod preview;
 mod queues;
 mod request;
 mod response;
 mod stats;
 mod tasks;
+mod workers;
 
 use std::sync::Arc;
 
@@ -34,7 +38,7 @@ use crate::broker::Broker;
 use crate::problem::Problem;
 use crate::telemetry::PAGE_TYPE;
 pub(super) use admission::{check_host, note_caller};
-use tasks::{batch, fires, list};
+use tasks::{batch, list};
 
 /// Returns the routes, and the checks that every request passes before them.
 pub(super) fn router(broker: Arc<Broker>) -> Router {
@@ -72,6 +76,8 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(tasks::pause))
         .routes(routes!(tasks::resume))
         .routes(routes!(tasks::fire))
+        .routes(routes!(tasks::fires::list))
+        .routes(routes!(explain::explain))
         .routes(routes!(fires::list))
         .routes(routes!(batch::touch))
         .routes(routes!(batch::cancel))
@@ -81,6 +87,8 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(stats::stats))
         .routes(routes!(forecast::forecast))
         .routes(routes!(preview::preview))
+        .routes(routes!(workers::queues))
+        .routes(routes!(workers::workers))
         .routes(routes!(queues::lease))
         .routes(routes!(queues::ack))
         .routes(routes!(queues::fail))

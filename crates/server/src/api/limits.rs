@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::Namespace;
+use punctual_core::{Invalid, Namespace};
 use tokio::sync::Semaphore;
 
 use crate::problem::Problem;
@@ -32,6 +32,18 @@ const STREAMS_MAX: usize = 8_192;
 const BATCHES_MAX: usize = 128;
 /// Health watches, which need no token.
 const WATCHES_MAX: usize = 1_024;
+
+/// Tasks, keys, ids or tokens in one call: owners decide as many in some tens of milliseconds.
+pub(crate) const BATCH_MAX: usize = 10_000;
+
+/// Checks that a list has at most [`BATCH_MAX`] entries.
+pub(crate) fn check_count(field: &str, count: usize) -> Result<(), Invalid> {
+    if count <= BATCH_MAX {
+        return Ok(());
+    }
+    let problem = format!("must have at most {BATCH_MAX} entries, has {count}");
+    Err(Invalid::new(field, problem))
+}
 
 /// A caller of these limits is refused at once.
 const NO_WAIT: WaitBound = WaitBound { callers_max: 0, time_max: Duration::ZERO };

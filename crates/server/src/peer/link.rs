@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_core::{BrokerId, Epoch, Namespace, PartitionId, Queue};
+use punctual_core::{BrokerId, Epoch, Namespace, PartitionId};
 use punctual_engine::{COMMANDS_MAX, Command, Gauges, InFlight, Replies, Report};
 use punctual_proto::v1;
 use punctual_proto::v1::peers_client::PeersClient;
@@ -26,7 +26,9 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
-use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
+use super::{MESSAGE_BYTES_MAX, PeerError, Secret, view};
+use crate::broker_view::{BrokerView, ViewQuery};
+use crate::courier::queue::poll::PollOptions;
 use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
 use command_queue::CommandQueues;
 
@@ -236,26 +238,24 @@ impl Peers {
         wire::read_gauges(&answer.into_inner().gauges).map_err(undecodable)
     }
 
-    /// Waits up to `wait` for at most `max` deliveries of a queue at a broker. If the future is
-    /// dropped, nothing is leased, unless the answer was already on its way.
+    /// Waits for deliveries of a queue at a broker. If the future is dropped, nothing is leased,
+    /// unless the answer was already on its way.
     pub(crate) async fn poll(
         &self,
         to: &BrokerId,
-        namespace: &Namespace,
-        queue: &Queue,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
+        options: &PollOptions,
     ) -> Result<Vec<Polled>, PeerError> {
         let peer = self.peer(to)?;
         let _permit = peer.polls.try_acquire().map_err(|_| PeerError::Busy)?;
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let request = peer.request(v1::PollRequest {
-            namespace: namespace.as_str().to_owned(),
-            queue: queue.as_str().to_owned(),
-            max: u32::try_from(max).unwrap_or(u32::MAX),
-            wait_ms: millis(wait),
-            lease_ms: lease.map(millis),
+            namespace: options.namespace.as_str().to_owned(),
+            queue: options.queue.as_str().to_owned(),
+            max: u32::try_from(options.max).unwrap_or(u32::MAX),
+            wait_ms: millis(options.wait),
+            lease_ms: options.lease.map(millis),
+            worker: options.label.name.to_string(),
+            address: options.label.address.to_string(),
         });
         let mut client = peer.slow.clone();
         let polling = async {
@@ -266,7 +266,20 @@ impl Peers {
             }
             Ok(polled)
         };
-        in_time(wait.saturating_add(POLL_REST_MAX), polling).await
+        in_time(options.wait.saturating_add(POLL_REST_MAX), polling).await
+    }
+
+    /// Returns what a broker knows of a namespace.
+    pub(crate) async fn view(
+        &self,
+        to: &BrokerId,
+        query: &ViewQuery,
+    ) -> Result<BrokerView, PeerError> {
+        let peer = self.peer(to)?;
+        let request = peer.request(view::put_query(query));
+        let answer =
+            peer.call(ANSWER_SOON_MAX, async |mut client| client.view(request).await).await?;
+        view::read_view(answer.into_inner()).map_err(undecodable)
     }
 
     /// Sends settlements to the broker that leased the deliveries. Returns one result per

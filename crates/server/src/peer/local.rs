@@ -4,13 +4,14 @@
 //! [`PeerError::NotMine`] and asks another.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use punctual_core::{Epoch, Namespace, PartitionId, Queue};
+use punctual_core::{Epoch, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
 use crate::broker::Broker;
+use crate::broker_view::{self, BrokerView, ViewQuery};
+use crate::courier::queue::poll::PollOptions;
 use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
 
 impl LocalBroker for Broker {
@@ -50,15 +51,14 @@ impl LocalBroker for Broker {
         gauges.map_err(|error| PeerError::Refused(error.to_string()))
     }
 
-    async fn poll(
-        &self,
-        namespace: Namespace,
-        queue: Queue,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> Result<Vec<Polled>, PeerError> {
-        let leased = self.hub.poll((namespace, queue), max, wait, lease).await;
+    async fn view(&self, query: ViewQuery) -> Result<BrokerView, PeerError> {
+        let view = broker_view::view_here(self, &query).await;
+        view.map_err(|_| PeerError::NotMine)
+    }
+
+    async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {
+        let PollOptions { namespace, queue, max, wait, lease, label } = options;
+        let leased = self.hub.poll((namespace, queue), max, wait, lease, &label).await;
         Ok(leased.iter().map(Polled::from).collect())
     }
 

@@ -20,8 +20,10 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
-use super::{MESSAGE_BYTES_MAX, PeerError, Secret};
-use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
+use super::{MESSAGE_BYTES_MAX, PeerError, Secret, view};
+use crate::broker_view::{BrokerView, ViewQuery};
+use crate::courier::queue::poll::PollOptions;
+use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement, WorkerLabel};
 
 /// How long a poll may wait: longer than the API lets a worker wait.
 const WAIT_MAX: Duration = Duration::from_secs(65);
@@ -54,14 +56,13 @@ pub(crate) trait LocalBroker: Send + Sync + 'static {
         namespace: Option<Namespace>,
     ) -> impl Future<Output = Result<Gauges, PeerError>> + Send;
 
+    /// Returns what this broker knows of a namespace.
+    fn view(&self, query: ViewQuery) -> impl Future<Output = Result<BrokerView, PeerError>> + Send;
+
     /// Waits for deliveries of a queue at the local hub.
     fn poll(
         &self,
-        namespace: Namespace,
-        queue: Queue,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
+        options: PollOptions,
     ) -> impl Future<Output = Result<Vec<Polled>, PeerError>> + Send;
 
     /// Takes settlements of a worker. Returns one result per settlement, in order.
@@ -161,19 +162,31 @@ impl<H: LocalBroker> Peers for PeerApi<H> {
         Ok(Response::new(v1::GaugeReply { gauges: wire::put_gauges(&gauges).into() }))
     }
 
+    async fn view(
+        &self,
+        request: Request<v1::ViewRequest>,
+    ) -> Result<Response<v1::ViewReply>, Status> {
+        let query = view::read_query(request.into_inner()).map_err(invalid)?;
+        let view = self.local.view(query).await.map_err(PeerError::into_status)?;
+        Ok(Response::new(view::put_view(&view)))
+    }
+
     type PollStream = Pieces<v1::PollReply>;
 
     async fn poll(
         &self,
         request: Request<v1::PollRequest>,
     ) -> Result<Response<Self::PollStream>, Status> {
-        let v1::PollRequest { namespace, queue, max, wait_ms, lease_ms } = request.into_inner();
+        let v1::PollRequest { namespace, queue, max, wait_ms, lease_ms, worker, address } =
+            request.into_inner();
         let namespace = namespace_of(&namespace)?;
         let queue = Queue::new(&queue).map_err(invalid)?;
         let max = usize::try_from(max).unwrap_or(usize::MAX).min(wire::DELIVERIES_MAX);
         let wait = Duration::from_millis(wait_ms).min(WAIT_MAX);
         let lease = lease_ms.map(|lease| Duration::from_millis(lease).min(TIMEOUT_MAX));
-        let polled = self.local.poll(namespace, queue, max, wait, lease).await;
+        let label = WorkerLabel::new(&worker, &address);
+        let options = PollOptions { namespace, queue, max, wait, lease, label };
+        let polled = self.local.poll(options).await;
         let pieces = wire::delivery_pieces(polled.map_err(PeerError::into_status)?);
         let pieces =
             tokio_stream::iter(pieces).map(|piece| Ok(v1::PollReply { deliveries: piece.into() }));

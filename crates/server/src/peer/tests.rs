@@ -16,8 +16,8 @@ use punctual_core::{
     Payload, Queue, Schedule, Target, Task, TaskId, TaskKey, Timestamp, Version,
 };
 use punctual_engine::{
-    Command, Condition, EngineError, Gauges, InFlight, Replies, Reply, Report, ScheduleCommand,
-    StoredAs, Subject,
+    Command, Condition, EngineError, Gauges, InFlight, LaneQuery, Replies, Reply, Report,
+    ScheduleCommand, StoredAs, Subject,
 };
 use punctual_proto::v1;
 use punctual_proto::v1::peers_client::PeersClient;
@@ -30,7 +30,9 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
+use crate::broker_view::{BrokerView, ViewQuery};
+use crate::courier::queue::poll::PollOptions;
+use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement, WorkerLabel};
 use crate::listen::{self, Callers, ConnectionStage};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
@@ -77,6 +79,17 @@ fn task(version: u64, payload: Payload) -> Task {
 fn fire_id() -> FireId {
     let task = TaskId::floor(Timestamp::from_millis(7000));
     FireId { task, nominal_at: Timestamp::from_millis(7000) }
+}
+
+fn poll_options(max: usize, wait: Duration, lease: Option<Duration>) -> PollOptions {
+    let (namespace, queue) = (shop(), Queue::new("orders").unwrap());
+    let label = WorkerLabel::new("w1", "10.0.0.1:9");
+    PollOptions { namespace, queue, max, wait, lease, label }
+}
+
+fn view_query(partition: PartitionId) -> ViewQuery {
+    let lanes = LaneQuery::Queues;
+    ViewQuery { namespace: shop(), partition: Some(partition), lanes }
 }
 
 fn keys(commands: &[Command]) -> Vec<&str> {
@@ -139,14 +152,16 @@ impl LocalBroker for FakeBroker {
         Ok(Gauges { loaded, ..Gauges::default() })
     }
 
-    async fn poll(
-        &self,
-        namespace: Namespace,
-        queue: Queue,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> Result<Vec<Polled>, PeerError> {
+    async fn view(&self, query: ViewQuery) -> Result<BrokerView, PeerError> {
+        if query.partition == Some(partition(VACANT)) {
+            return Err(PeerError::NotMine);
+        }
+        Ok(BrokerView { connections: 7, ..BrokerView::default() })
+    }
+
+    async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {
+        let PollOptions { namespace, queue, max, wait, lease, label } = options;
+        assert_eq!(label, WorkerLabel::new("w1", "10.0.0.1:9"));
         self.arrived.send(format!("poll {namespace} {queue} {max} {wait:?} {lease:?}")).unwrap();
         self.continues.acquire().await.unwrap().forget();
         let polled = |number| Polled {

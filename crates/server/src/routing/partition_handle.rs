@@ -17,6 +17,11 @@ pub(crate) struct PartitionHandle<'a> {
 }
 
 impl PartitionHandle<'_> {
+    /// Returns the partition.
+    pub(crate) const fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
     /// Sends several commands. Returns one reply per command, in order.
     pub(crate) fn call(
         &self,

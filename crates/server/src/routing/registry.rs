@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use punctual_core::{
-    BrokerId, Epoch, Namespace, PartitionId, Partitions, TaskKey, Topology, partition_of,
+    BrokerId, Epoch, Namespace, PartitionId, PartitionOwner, Partitions, TaskKey, Topology,
+    partition_of,
 };
 use punctual_engine::{EngineError, Gauges, OwnerHandle, Report};
 use tokio::sync::watch;
@@ -217,6 +218,19 @@ impl Owners {
                 remote.peers.report(&broker, partition, reports).await.is_ok()
             }
             _ => false,
+        }
+    }
+
+    /// Returns the owner of a partition, as far as this broker knows; `None` if there is none, or
+    /// if this broker shares its store with no other.
+    pub(crate) fn owner_of(&self, partition: PartitionId) -> Option<PartitionOwner> {
+        let remote = self.remote.as_ref()?;
+        match self.epoch(partition) {
+            Some(epoch) => Some(PartitionOwner { broker: remote.me.clone(), epoch }),
+            None => {
+                let topology = remote.topology();
+                topology.owner(partition).filter(|owner| owner.broker != remote.me).cloned()
+            }
         }
     }
 

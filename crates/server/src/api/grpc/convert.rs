@@ -2,7 +2,9 @@
 //!
 //! Messages are untrusted: they become checked values, or an [`Invalid`] that names the field as
 //! HTTP does. No value keeps a part of the message alive that it came in. Deliveries are not
-//! converted but encoded directly (`deliveries`).
+//! converted but encoded directly (`deliveries`). `fires` has fires, dead letters and explanations.
+
+pub(super) mod fires;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -240,7 +242,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 /// Zero means absent.
-fn given(millis: u64) -> Option<Duration> {
+pub(super) fn given(millis: u64) -> Option<Duration> {
     (millis != 0).then(|| Duration::from_millis(millis))
 }
 
@@ -270,6 +272,7 @@ pub(super) fn task(task: &Task) -> v1::Task {
             .definition
             .callback_of
             .map_or_else(String::new, |fire_id| fire_id.to_string()),
+        ..v1::Task::default()
     }
 }
 

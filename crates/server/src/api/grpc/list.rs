@@ -15,12 +15,12 @@ use crate::broker::Broker;
 use crate::shares::SharePermit;
 
 /// Tasks on a page at most.
-const LIMIT_MAX: usize = 1_000;
+pub(super) const LIMIT_MAX: usize = 1_000;
 /// Tasks on a page by default.
-const LIMIT_DEFAULT: usize = 100;
+pub(super) const LIMIT_DEFAULT: usize = 100;
 /// A page ends at this size: with one more task of the largest size it is still below the 4 MiB
 /// that gRPC clients accept by default.
-const PAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
+pub(super) const PAGE_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Returns a page, and the permit to keep until it was sent.
 pub(super) async fn list(
@@ -83,12 +83,17 @@ fn state_filter(state: i32) -> Result<StateFilter, Invalid> {
     }
 }
 
+/// The name and the value of a label; `None` if it is empty.
+pub(super) fn label(text: &str) -> Result<Option<(String, String)>, Invalid> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok(Some((name.to_owned(), value.to_owned()))),
+        None if text.is_empty() => Ok(None),
+        None => Err(Invalid::new("label", "must be `name=value`")),
+    }
+}
+
 fn filter(namespace: Namespace, request: v1::ListRequest) -> Result<Filter, Invalid> {
-    let label = match request.label.split_once('=') {
-        Some((name, value)) => Some((name.to_owned(), value.to_owned())),
-        None if request.label.is_empty() => None,
-        None => return Err(Invalid::new("label", "must be `name=value`")),
-    };
+    let label = label(&request.label)?;
     let to = match request.to_ms {
         0 => Timestamp::MAX,
         to => convert::timestamp("to", to)?,

@@ -1,4 +1,4 @@
-//! The `Tasks` service: schedule, cancel, touch, get, list.
+//! The `Tasks` service. Calls that read are in `list` and `reads`.
 //!
 //! The batches of a stream are decided in the order in which they arrive, several at a time. A task
 //! that is wrong does not affect the others. What is in flight on all streams together is bounded;
@@ -18,10 +18,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{authorize, authorized_namespace, convert, drained, identify, list};
+use super::{authorize, authorized_namespace, convert, drained, identify, list, reads};
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
+use crate::api::find_task::{FoundTask, command_task, find};
 use crate::api::held_answer::AnswerPermit;
 use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
 use crate::auth::Identity;
@@ -189,21 +190,12 @@ impl v1::tasks_server::Tasks for TasksApi {
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::Task>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         let v1::GetRequest { key_or_id, .. } = request.into_inner();
-        let owners = &self.broker.owners;
-        let key = TaskKey::new(&key_or_id)
-            .map_err(|invalid| convert::invalid(Invalid::new("key_or_id", invalid.problem)))?;
-        let owner = owners.of_key(&namespace, &key);
-        // First by key, because callers choose keys and a key may look like an id.
-        let mut found = owner.get(Subject::Key(namespace.clone(), key)).await;
-        if found == Err(EngineError::NotFound)
-            && let Ok(id) = key_or_id.parse::<TaskId>()
-            && let Some(owner) = owners.of(id.partition())
-        {
-            found = owner.get(Subject::Id(namespace.clone(), id)).await;
-        }
         let task = TaskRef { namespace: &namespace, name: &key_or_id };
-        let task = found.map_err(|error| convert::failed(error, task))?;
-        Ok(Response::new(convert::task(&task)))
+        let found = find(&self.broker, task).await;
+        Ok(Response::new(match found.map_err(|problem| convert::to_status(&problem))? {
+            FoundTask::Living(found) => convert::task(&found),
+            FoundTask::Ended(ended) => convert::fires::ended_task(&ended),
+        }))
     }
 
     async fn list(
@@ -211,14 +203,138 @@ impl v1::tasks_server::Tasks for TasksApi {
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
-        let kept = request.extensions().get::<AnswerPermit>().cloned().unwrap_or_default();
+        let kept = answer_permit(&request);
         let (page, permit) = list::list(&self.broker, namespace, request.into_inner()).await?;
         kept.put(permit);
         Ok(Response::new(page))
     }
+
+    async fn pause(&self, request: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        self.change(&namespace, &request.get_ref().key_or_id, Command::Pause).await
+    }
+
+    async fn resume(
+        &self,
+        request: Request<v1::TaskRequest>,
+    ) -> Result<Response<v1::Task>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        self.change(&namespace, &request.get_ref().key_or_id, Command::Resume).await
+    }
+
+    async fn fire(&self, request: Request<v1::TaskRequest>) -> Result<Response<v1::Task>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        self.change(&namespace, &request.get_ref().key_or_id, Command::Fire).await
+    }
+
+    async fn fires(
+        &self,
+        request: Request<v1::FiresRequest>,
+    ) -> Result<Response<v1::FiresResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) =
+            reads::list_fires(&self.broker, namespace, request.into_inner()).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<v1::TaskRequest>,
+    ) -> Result<Response<v1::Explanation>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) =
+            reads::explain(&self.broker, &namespace, &request.get_ref().key_or_id).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
+    async fn dead_letters(
+        &self,
+        request: Request<v1::DeadLettersRequest>,
+    ) -> Result<Response<v1::DeadLettersResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) =
+            reads::dead_letters(&self.broker, &namespace, request.into_inner()).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
+    async fn redrive(
+        &self,
+        request: Request<v1::RedriveRequest>,
+    ) -> Result<Response<v1::RedriveResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        Ok(Response::new(reads::redrive(&self.broker, &namespace, request.into_inner()).await?))
+    }
+
+    async fn delete_dead_letter(
+        &self,
+        request: Request<v1::DeleteDeadLetterRequest>,
+    ) -> Result<Response<v1::DeleteDeadLetterResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        Ok(Response::new(
+            reads::delete_dead_letter(&self.broker, &namespace, &request.get_ref().fire_id).await?,
+        ))
+    }
+
+    async fn stats(
+        &self,
+        request: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::StatsResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        Ok(Response::new(reads::stats(&self.broker, &namespace).await?))
+    }
+
+    async fn forecast(
+        &self,
+        request: Request<v1::ForecastRequest>,
+    ) -> Result<Response<v1::ForecastResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        Ok(Response::new(reads::forecast(&self.broker, namespace, request.into_inner()).await?))
+    }
+
+    async fn queues(
+        &self,
+        request: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::QueuesResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) = reads::queues(&self.broker, &namespace).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
+    async fn workers(
+        &self,
+        request: Request<v1::NamespaceRequest>,
+    ) -> Result<Response<v1::WorkersResponse>, Status> {
+        let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
+        let kept = answer_permit(&request);
+        let (answer, permit) = reads::workers(&self.broker, &namespace).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
 }
 
 impl TasksApi {
+    /// Sends a command whose reply is a task.
+    async fn change(
+        &self,
+        namespace: &Namespace,
+        name: &str,
+        command: fn(Subject) -> Command,
+    ) -> Result<Response<v1::Task>, Status> {
+        let task = TaskRef { namespace, name };
+        let changed = command_task(&self.broker, task, command).await;
+        let changed = changed.and_then(|found| found.ok_or_else(|| Problem::task_not_found(task)));
+        let changed = changed.map_err(|problem| convert::to_status(&problem))?;
+        Ok(Response::new(convert::task(&changed)))
+    }
+
     /// Runs a command for each key and adds the results to `response`. Returns the keys whose task
     /// does not exist (touch) or exists already (create).
     async fn run_each(
@@ -251,6 +367,11 @@ impl TasksApi {
         }
         others
     }
+}
+
+/// Where the permit of a response is kept until it was sent.
+fn answer_permit<T>(request: &Request<T>) -> AnswerPermit {
+    request.extensions().get::<AnswerPermit>().cloned().unwrap_or_default()
 }
 
 /// Sends batches to their owners as they arrive, until the stream ends or the broker drains.

@@ -25,7 +25,8 @@ use super::deliveries::{OutgoingMessage, WorkCodec};
 use super::tasks::namespace;
 use super::{MESSAGE_BYTES_MAX, authorize, convert, drained, identify};
 use crate::broker::Broker;
-use crate::courier::queue::{Leased, SettleResult, SettleScope, StreamWorker};
+use crate::courier::queue::{Leased, SettleResult, SettleScope, StreamWorker, WorkerLabel};
+use crate::listen::CallerAddress;
 use crate::shares::SharePermit;
 
 /// Messages in the channel to the transport.
@@ -106,6 +107,7 @@ impl WorkersApi {
         request: Request<Streaming<v1::WorkerMessage>>,
     ) -> Result<Response<ReceiverStream<Result<OutgoingMessage, Status>>>, Status> {
         let identity = identify(&request)?;
+        let address = request.extensions().get::<CallerAddress>().map(|address| address.0);
         let mut incoming = request.into_inner();
         let hello = match incoming.message().await? {
             Some(v1::WorkerMessage { message: Some(FromWorker::Hello(hello)) }) => hello,
@@ -117,7 +119,9 @@ impl WorkersApi {
         let permit = self.broker.limits.streams.try_acquire(&namespace);
         let permit = permit.map_err(|problem| convert::to_status(&problem))?;
         tracing::debug!(%namespace, queues = ?hello.queues, name = hello.name, "worker connected");
-        let worker = self.broker.hub.join(&namespace, &queues, hello.credit as usize);
+        let address = address.map_or_else(String::new, |address| address.to_string());
+        let label = WorkerLabel::new(&hello.name, &address);
+        let worker = self.broker.hub.join(&namespace, &queues, hello.credit as usize, label);
         let (outgoing, messages) = mpsc::channel(OUTGOING_MAX);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let welcome = ToWorker::Welcome(v1::Welcome { version, run: self.run.to_string() });

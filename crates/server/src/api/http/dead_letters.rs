@@ -1,38 +1,29 @@
-//! Dead letters: list, redrive and delete them.
-//!
-//! A redrive schedules dead letters again, in batches of [`REDRIVE_BATCH`]. One call redrives at
-//! most [`REDRIVE_MAX`] of them and says whether there are more.
+//! Dead letters over HTTP: list, redrive and delete them. `api/dead_letters` does it.
 
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{DeadLetter, FireId, Invalid, Namespace};
-use punctual_engine::{Command, EngineError, Subject};
-use punctual_store::{Page, TaskStore as _};
+use punctual_core::{DeadLetter, Invalid};
+use punctual_store::Page;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
 use super::page_cursor;
 use super::request::{
-    self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams, check_count,
+    self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams,
 };
 use super::response::{self, ApiResult};
 use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
-use crate::api::command_batch::{CommandBatch, expect_forgotten, expect_task, next_result};
+use crate::api::dead_letters::{RedrivenLetters, delete_letter, redrive_all, redrive_ids};
 use crate::api::task_pages::dead_letter_page;
 use crate::broker::Broker;
 use crate::fire_form::{AttemptAnswer, DeadReasonName, attempts_of, reason_name};
-use crate::problem::{Problem, TaskRef};
+use crate::problem::Problem;
 use crate::schema::{
     CursorText, FireIdText, array, documented, exactly_one, one_of, reference, with_keywords,
 };
 use crate::task_form::{InstantText, TaskAnswer};
-
-/// Dead letters that are redriven in one commit.
-const REDRIVE_BATCH: usize = 500;
-/// Dead letters that one call redrives: this takes some seconds.
-const REDRIVE_MAX: usize = 100_000;
 
 /// The result of a delete.
 const DELETED: &str = "deleted";
@@ -147,7 +138,7 @@ documented!(
 );
 
 /// The result of a redrive.
-#[derive(Debug, Serialize, ToSchema, Default)]
+#[derive(Debug, Serialize, ToSchema)]
 struct Redriven {
     /// How many were scheduled again.
     redriven: usize,
@@ -156,6 +147,13 @@ struct Redriven {
     /// With `all`: whether dead letters are left, because one call redrives a limited number. Call
     /// again for the rest.
     more: bool,
+}
+
+impl Redriven {
+    fn of(RedrivenLetters { redriven, problems, more }: RedrivenLetters) -> Self {
+        let problems = problems.into_iter().map(|(id, problem)| LetterProblem { id, problem });
+        Self { redriven, problems: problems.collect(), more }
+    }
 }
 
 /// Why a dead letter was not redriven.
@@ -181,114 +179,15 @@ pub(crate) async fn redrive(
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
     let body: RedriveBody = request::json(&body, "a list of ids, or `all`")?;
-    let mut redriven = Redriven::default();
-    match (body.ids, body.all) {
-        (Some(ids), None) => redrive_ids(&broker, &namespace, &ids, &mut redriven).await?,
-        (None, Some(true)) => redrive_all(&broker, &namespace, &mut redriven).await?,
+    let redriven = match (body.ids, body.all) {
+        (Some(ids), None) => redrive_ids(&broker, &namespace, &ids).await?,
+        (None, Some(true)) => redrive_all(&broker, &namespace).await?,
         _ => {
             let problem = "exactly one of `ids` and `all: true` must be given";
             return Err(Invalid::new("ids", problem).into());
         }
-    }
-    response::ok(&redriven)
-}
-
-async fn redrive_ids(
-    broker: &Broker,
-    namespace: &Namespace,
-    ids: &[String],
-    redriven: &mut Redriven,
-) -> Result<(), Problem> {
-    check_count("ids", ids.len())?;
-    for batch in ids.chunks(REDRIVE_BATCH) {
-        let _permit = broker.limits.reads.acquire(namespace).await?;
-        let mut letters = Vec::new();
-        for id in batch {
-            match find_letter(broker, namespace, id).await {
-                Ok(letter) => letters.push(letter),
-                Err(problem) => {
-                    redriven.problems.push(LetterProblem { id: id.clone(), problem });
-                }
-            }
-        }
-        redrive_batch(broker, namespace, letters, redriven).await;
-    }
-    Ok(())
-}
-
-/// Pages forward only. A fire that fails again keeps its fire id, so it is not redriven twice.
-async fn redrive_all(
-    broker: &Broker,
-    namespace: &Namespace,
-    redriven: &mut Redriven,
-) -> Result<(), Problem> {
-    let (mut after, mut count) = (None, 0);
-    loop {
-        // A permit for each step: other lists of the namespace have their turn between two.
-        let permit = broker.limits.reads.acquire(namespace).await?;
-        let page = dead_letter_page(broker, namespace, after, REDRIVE_BATCH).await?;
-        count += page.items.len();
-        redrive_batch(broker, namespace, page.items, redriven).await;
-        drop(permit);
-        after = page.next;
-        redriven.more = after.is_some();
-        if after.is_none() || count >= REDRIVE_MAX {
-            return Ok(());
-        }
-    }
-}
-
-async fn find_letter(
-    broker: &Broker,
-    namespace: &Namespace,
-    id: &str,
-) -> Result<DeadLetter, Problem> {
-    let fire_id = parse_fire_id("ids", id)?;
-    let partition = fire_id.task.partition();
-    if broker.owners.of(partition).is_none() {
-        return Err(Problem::dead_letter_not_found(namespace, fire_id));
-    }
-    let letter = broker.store.dead_letter(partition, fire_id).await?;
-    let letter = letter.filter(|letter| letter.task.definition.namespace == *namespace);
-    letter.ok_or_else(|| Problem::dead_letter_not_found(namespace, fire_id))
-}
-
-async fn redrive_batch(
-    broker: &Broker,
-    namespace: &Namespace,
-    letters: Vec<DeadLetter>,
-    redriven: &mut Redriven,
-) {
-    let mut batch = CommandBatch::default();
-    for letter in &letters {
-        let subject = match &letter.task.definition.key {
-            Some(key) => Subject::Key(namespace.clone(), key.clone()),
-            None => Subject::Id(namespace.clone(), letter.task.id),
-        };
-        let command = Command::Redrive { subject, fire_id: letter.fire_id() };
-        batch.push(letter.task.id.partition(), command);
-    }
-    for (letter, result) in letters.iter().zip(batch.run(&broker.owners).await) {
-        match result.and_then(expect_task) {
-            Ok(_) => redriven.redriven += 1,
-            Err(error) => {
-                let id = letter.fire_id().to_string();
-                let problem = redrive_problem(error, namespace, letter);
-                redriven.problems.push(LetterProblem { id, problem });
-            }
-        }
-    }
-}
-
-/// The problem names the dead letter if it is gone, else its task.
-fn redrive_problem(error: EngineError, namespace: &Namespace, letter: &DeadLetter) -> Problem {
-    if error == EngineError::DeadLetterNotFound {
-        return Problem::dead_letter_not_found(namespace, letter.fire_id());
-    }
-    let id = letter.task.id.to_string();
-    let key = letter.task.definition.key.as_ref();
-    let name = key.map_or(id.as_str(), |key| key.as_str());
-    Problem::of_task(error, TaskRef { namespace, name })
+    };
+    response::ok(&Redriven::of(redriven))
 }
 
 /// The result of a delete.
@@ -317,21 +216,6 @@ pub(crate) async fn delete(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, id): PathName,
 ) -> ApiResult {
-    let fire_id = parse_fire_id("fire_id", &id)?;
-    let mut batch = CommandBatch::default();
-    let forget = Command::DeleteLetter { namespace: namespace.clone(), fire_id };
-    batch.push(fire_id.task.partition(), forget);
-    let mut results = batch.run(&broker.owners).await.into_iter();
-    match next_result(&mut results).and_then(|reply| expect_forgotten(&reply)) {
-        Ok(()) => response::ok(&Deleted { result: DELETED }),
-        Err(EngineError::NotFound | EngineError::DeadLetterNotFound) => {
-            Err(Problem::dead_letter_not_found(&namespace, fire_id))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn parse_fire_id(field: &str, text: &str) -> Result<FireId, Problem> {
-    let fire_id = text.parse::<FireId>();
-    Ok(fire_id.map_err(|error| Invalid::new(field, error.to_string()))?)
+    delete_letter(&broker, &namespace, &id).await?;
+    response::ok(&Deleted { result: DELETED })
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use axum::extract::State;
 use punctual_core::{
-    Clock as _, Invalid, MISFIRE_AFTER, PartitionId, Schedule, Task, TaskState, Timestamp,
-    format_duration,
+    Clock as _, Invalid, MISFIRE_AFTER, Namespace, PartitionId, Schedule, Task, TaskState,
+    Timestamp, format_duration,
 };
 use punctual_store::{Filter, Position, StoreError, TaskStore as _};
 use serde::Serialize;
@@ -101,9 +101,44 @@ pub(crate) async fn forecast(
     PathNamespace(namespace): PathNamespace,
     mut params: QueryParams,
 ) -> ApiResult {
-    let ahead = length(&mut params, "for", AHEAD_DEFAULT, AHEAD_MAX)?;
-    let step = length(&mut params, "step", STEP_DEFAULT, AHEAD_MAX)?;
+    let ahead = params.take("for")?.map(|text| parse_duration_field("for", &text)).transpose()?;
+    let step = params.take("step")?.map(|text| parse_duration_field("step", &text)).transpose()?;
     params.end()?;
+    let Forecast { from, step, fires, until } =
+        expected_fires(&broker, namespace, ahead, step).await?;
+    let steps = fires.iter().zip(0u32..).map(|(fires, number)| ForecastStep {
+        from: from.after(step.saturating_mul(number)).to_string(),
+        fires: *fires,
+    });
+    response::ok(&ForecastAnswer {
+        from: from.to_string(),
+        step: format_duration(step),
+        complete: until.is_none(),
+        complete_until: until.map(|until| until.to_string()),
+        steps: steps.collect(),
+    })
+}
+
+/// How many fires are expected in each step.
+#[derive(Debug)]
+pub(in crate::api) struct Forecast {
+    pub(in crate::api) from: Timestamp,
+    pub(in crate::api) step: Duration,
+    /// By step.
+    pub(in crate::api) fires: Vec<u64>,
+    /// Up to when every fire was counted; `None` if all were.
+    pub(in crate::api) until: Option<Timestamp>,
+}
+
+/// Counts the fires that are expected from now on.
+pub(in crate::api) async fn expected_fires(
+    broker: &Broker,
+    namespace: Namespace,
+    ahead: Option<Duration>,
+    step: Option<Duration>,
+) -> Result<Forecast, Problem> {
+    let ahead = check_length("for", ahead.unwrap_or(AHEAD_DEFAULT))?;
+    let step = check_length("step", step.unwrap_or(STEP_DEFAULT))?;
     if ahead.as_millis().div_ceil(step.as_millis()) > STEPS_MAX {
         let problem = format!("must be long enough for at most {STEPS_MAX} steps");
         return Err(Invalid::new("step", problem).into());
@@ -113,7 +148,7 @@ pub(crate) async fn forecast(
     let mut filter = Filter::all(namespace);
     filter.state = Some(TaskState::Scheduled);
     filter.to = from.after(ahead);
-    let due = find_all(&broker, &filter, from).await?;
+    let due = find_all(broker, &filter, from).await?;
     let counting = move || {
         let mut counts = FireCounts::new(from, filter.to, step);
         counts.count(due);
@@ -124,34 +159,16 @@ pub(crate) async fn forecast(
     // A million cron times would block the thread for other requests.
     let counts = tokio::task::spawn_blocking(counting).await;
     let counts = counts.map_err(|error| StoreError::Unavailable(error.into()))?;
-    let steps = counts.fires.iter().zip(0u32..).map(|(fires, number)| ForecastStep {
-        from: from.after(step.saturating_mul(number)).to_string(),
-        fires: *fires,
-    });
-    response::ok(&ForecastAnswer {
-        from: from.to_string(),
-        step: format_duration(step),
-        complete: counts.until.is_none(),
-        complete_until: counts.until.map(|until| until.max(from).to_string()),
-        steps: steps.collect(),
-    })
+    let until = counts.until.map(|until| until.max(from));
+    Ok(Forecast { from, step, fires: counts.fires, until })
 }
 
-fn length(
-    params: &mut QueryParams,
-    name: &str,
-    default: Duration,
-    max: Duration,
-) -> Result<Duration, Problem> {
-    let Some(text) = params.take(name)? else {
-        return Ok(default);
-    };
-    let length = parse_duration_field(name, &text)?;
-    if (STEP_MIN..=max).contains(&length) {
+fn check_length(name: &str, length: Duration) -> Result<Duration, Invalid> {
+    if (STEP_MIN..=AHEAD_MAX).contains(&length) {
         return Ok(length);
     }
-    let problem = format!("must be from {} to {}", format_duration(STEP_MIN), format_duration(max));
-    Err(Invalid::new(name, problem).into())
+    let (min, max) = (format_duration(STEP_MIN), format_duration(AHEAD_MAX));
+    Err(Invalid::new(name, format!("must be from {min} to {max}")))
 }
 
 /// The fires to count.

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::State;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,8 +27,11 @@ use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::courier::occasion_name;
 use crate::courier::queue::poll::{self, PollOptions, PolledDelivery};
-use crate::courier::queue::{SettleResult, SettleScope, Settlement, WorkerResult};
+use crate::courier::queue::{
+    SettleResult, SettleScope, Settlement, WORKER_NAME_BYTES_MAX, WorkerLabel, WorkerResult,
+};
 use crate::fire_form::{OccasionName, ResultJson, lag_ms};
+use crate::listen::CallerAddress;
 use crate::peer::PeerError;
 use crate::problem::Problem;
 use crate::schema::{
@@ -71,7 +75,21 @@ struct LeaseBody {
     /// each task.
     #[schema(value_type = Option<LeaseTime>)]
     lease: Option<String>,
+    /// The name of the worker in the list of workers.
+    #[schema(value_type = Option<WorkerName>)]
+    worker: Option<String>,
 }
+
+documented!(
+    /// The name of a worker.
+    WorkerName,
+    "WorkerName",
+    json!({
+        "type": "string",
+        "maxLength": WORKER_NAME_BYTES_MAX,
+        "x-max-bytes": WORKER_NAME_BYTES_MAX,
+    })
+);
 
 documented!(
     /// Deliveries in one response.
@@ -164,6 +182,7 @@ struct DeliveryAnswer {
 pub(crate) async fn lease(
     State(broker): State<Arc<Broker>>,
     PathName(namespace, queue): PathName,
+    address: Option<Extension<CallerAddress>>,
     JsonBody(bytes): JsonBody<BODY_BYTES_MAX>,
 ) -> ApiResult {
     let queue = queue_of(&queue)?;
@@ -177,10 +196,27 @@ pub(crate) async fn lease(
     let wait = between("wait", body.wait.as_deref(), Duration::ZERO, WAIT_MAX)?;
     let lease = between("lease", body.lease.as_deref(), LEASE_TIME_MIN, TIMEOUT_MAX)?;
     let wait = wait.unwrap_or_default().max(WAIT_MIN);
+    let label = worker_label(body.worker.as_deref(), address)?;
     let _stream = broker.limits.streams.try_acquire(&namespace)?;
-    let leased = poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease }).await;
+    let leased =
+        poll::poll(&broker, PollOptions { namespace, queue, max, wait, lease, label }).await;
     let deliveries = leased.iter().map(|leased| DeliveryAnswer::of(&broker, leased)).collect();
     response::ok(&Deliveries { deliveries })
+}
+
+fn worker_label(
+    name: Option<&str>,
+    address: Option<Extension<CallerAddress>>,
+) -> Result<WorkerLabel, Invalid> {
+    let name = name.unwrap_or_default();
+    if name.len() > WORKER_NAME_BYTES_MAX {
+        let problem = format!("must have at most {WORKER_NAME_BYTES_MAX} bytes");
+        return Err(Invalid::new("worker", problem));
+    }
+    // Without the port: each poll may come from another one.
+    let host = |Extension(address): Extension<CallerAddress>| address.0.ip().to_string();
+    let address = address.map_or_else(String::new, host);
+    Ok(WorkerLabel::new(name, &address))
 }
 
 impl DeliveryAnswer {

@@ -12,7 +12,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, IF_MATCH, IF_NONE_MATCH, ORIGIN
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use http_body_util::BodyExt as _;
-use punctual_core::{Invalid, Namespace};
+use punctual_core::Namespace;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::openapi::Required;
@@ -21,6 +21,7 @@ use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use crate::api::body::BodyProblem;
 use crate::api::idempotency::{IDEMPOTENCY_HEADER, Idempotency};
 use crate::api::limits::SMALL_BYTES_MAX;
+pub(crate) use crate::api::limits::{BATCH_MAX, check_count};
 use crate::problem::Problem;
 use crate::schema;
 
@@ -32,9 +33,6 @@ pub(crate) const BATCH_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of a body that lists keys, ids or tokens: [`BATCH_MAX`] of the longest keys, escaped.
 pub(crate) const NAMES_BYTES_MAX: usize = 8 << 20;
-
-/// Tasks, keys, ids or tokens in one call: owners decide as many in some tens of milliseconds.
-pub(crate) const BATCH_MAX: usize = 10_000;
 
 /// The namespace in a path.
 #[derive(Debug)]
@@ -287,15 +285,6 @@ pub(crate) fn json_or_default<'a, T: Deserialize<'a> + Default>(
     what: &str,
 ) -> Result<T, Problem> {
     if body.trim_ascii().is_empty() { Ok(T::default()) } else { json(body, what) }
-}
-
-/// Checks that a list has at most [`BATCH_MAX`] entries.
-pub(crate) fn check_count(field: &str, count: usize) -> Result<(), Invalid> {
-    if count <= BATCH_MAX {
-        return Ok(());
-    }
-    let problem = format!("must have at most {BATCH_MAX} entries, has {count}");
-    Err(Invalid::new(field, problem))
 }
 
 /// A header that may be given, for the OpenAPI document.

@@ -1,23 +1,19 @@
-//! Statistics of a namespace: how many tasks are in which state, and what is overdue.
+//! `GET /v1/{namespace}/stats`: how many tasks are in which state, and what is overdue.
 //!
-//! The store counts states, owners know what is firing. The numbers add up: every accepted task is
-//! scheduled, firing, paused, done, dead or cancelled.
+//! `api/task_stats` counts them.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{Clock as _, Namespace, Timestamp};
-use punctual_engine::Gauges;
-use punctual_store::{Counts, Filter, TaskStore as _};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::request::{PathNamespace, QueryParams};
 use super::response::{self, ApiResult};
-use crate::api::task_pages::{StateFilter, task_page};
+use crate::api::task_stats::{TaskStats, count_tasks};
 use crate::broker::Broker;
 use crate::fire_form::lag_ms;
-use crate::problem::Problem;
 use crate::task_form::InstantText;
 
 /// The tasks of a namespace, by state.
@@ -66,54 +62,28 @@ pub(crate) async fn stats(
     params: QueryParams,
 ) -> ApiResult {
     params.end()?;
-    let mut counts = Counts::default();
-    for partition in broker.owners.partitions().iter() {
-        counts.add(broker.store.counts(partition, &namespace).await?);
-    }
-    let gauges = broker.owners.gauges(Some(&namespace)).await?;
     let now = broker.clock.now();
-    // In the store a firing task is scheduled; an at-most-once task that was sent is dead until its
-    // outcome is known.
-    let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
-    let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
-    let firing = count(gauges.firing).min(counts.scheduled).max(0);
-    let letters = (claimed + count(gauges.claimed_overlapping)).min(counts.dead_letters);
-    let oldest = oldest_overdue(&broker, &namespace, &gauges, now).await?;
-    response::ok(&StatsAnswer {
-        namespace: namespace.as_str().to_owned(),
-        accepted: counts.accepted(),
-        scheduled: counts.scheduled - firing,
-        firing: firing + claimed,
-        paused: counts.paused,
-        done: counts.done,
-        dead: counts.dead - claimed,
-        cancelled: counts.cancelled,
-        dead_letters: counts.dead_letters - letters,
-        queued: gauges.queued,
-        parked_lanes: gauges.parked_lanes,
-        oldest_overdue: oldest.map(|oldest| oldest.to_string()),
-        oldest_overdue_ms: oldest.map_or(0, |oldest| lag_ms(now, oldest)),
-    })
+    let stats = count_tasks(&broker, &namespace, now).await?;
+    response::ok(&StatsAnswer::of(&namespace, &stats, now))
 }
 
-/// Tasks that are read to find the first one that is due and not firing.
-const OVERDUE_READ_MAX: usize = 64;
-
-/// Returns when the oldest task was due that was not sent yet. Owners know those that they have
-/// loaded; if they are behind, the store is read.
-async fn oldest_overdue(
-    broker: &Broker,
-    namespace: &Namespace,
-    gauges: &Gauges,
-    now: Timestamp,
-) -> Result<Option<Timestamp>, Problem> {
-    let mut oldest = gauges.oldest_overdue;
-    if gauges.unread_since.is_some() {
-        let filter = Filter { to: now, ..Filter::all(namespace.clone()) };
-        let page =
-            task_page(broker, StateFilter::Scheduled, filter, None, OVERDUE_READ_MAX).await?;
-        let unread = page.items.first().map(|task| task.fire_at);
-        oldest = [oldest, unread].into_iter().flatten().min();
+impl StatsAnswer {
+    fn of(namespace: &Namespace, stats: &TaskStats, now: Timestamp) -> Self {
+        let TaskStats { counts, queued, parked_lanes, oldest_overdue, .. } = *stats;
+        Self {
+            namespace: namespace.as_str().to_owned(),
+            accepted: stats.accepted(),
+            scheduled: counts.scheduled,
+            firing: stats.firing,
+            paused: counts.paused,
+            done: counts.done,
+            dead: counts.dead,
+            cancelled: counts.cancelled,
+            dead_letters: counts.dead_letters,
+            queued,
+            parked_lanes,
+            oldest_overdue: oldest_overdue.map(|oldest| oldest.to_string()),
+            oldest_overdue_ms: oldest_overdue.map_or(0, |oldest| lag_ms(now, oldest)),
+        }
     }
-    Ok(oldest.filter(|oldest| *oldest <= now))
 }

@@ -13,14 +13,10 @@ use axum::extract::State;
 use axum::response::Response;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
-use punctual_core::{
-    Clock as _, DeadLetter, Due, FireEnd, FireRecord, Invalid, Namespace, Schedule, Task, TaskId,
-    TaskKey, Version,
-};
+use punctual_core::{Clock as _, Due, Invalid, Namespace, Schedule, TaskKey, Version};
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, Reply, Scheduled, Subject, TouchTo,
 };
-use punctual_store::TaskStore as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::openapi::path::{Parameter, ParameterIn};
@@ -29,9 +25,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
 use super::response::{self, ApiResult};
 use crate::api::command_batch::{next_result, unexpected_reply};
+use crate::api::find_task::{FoundTask, LastLife, candidates, command_task, find};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
-use crate::routing::{Owners, PartitionHandle};
 use crate::schema::{all_absent, documented, reference, with_keywords};
 use crate::task_form::{
     Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TaskToSchedule,
@@ -170,8 +166,8 @@ pub(crate) async fn replace(
 
 /// Show a task
 ///
-/// Shows a task by its key or id. By its id, a task that has ended is shown as long as its history
-/// is retained; its key is free again.
+/// Shows a task by its key or id. A task that has ended is shown as long as its history is
+/// retained; a key that names no living task shows the task that had it last.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}", tag = "tasks", operation_id = "get_task",
     responses((status = 200, description = "The task.", body = TaskOrEnded))
@@ -181,17 +177,14 @@ pub(crate) async fn show(
     PathName(namespace, name): PathName,
 ) -> ApiResult {
     let task = TaskRef { namespace: &namespace, name: &name };
-    for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.get(subject).await {
-            Err(EngineError::NotFound) => {}
-            Ok(found) => return Ok(response::task(StatusCode::OK, &found)),
-            Err(error) => return Err(Problem::of_task(error, task)),
+    match find(&broker, task).await? {
+        FoundTask::Living(found) => Ok(response::task(StatusCode::OK, &found)),
+        FoundTask::Ended(LastLife { letter: Some(letter), .. }) => {
+            response::ok(&TaskAnswer::of_dead_letter(&letter))
         }
-    }
-    match last_fire(&broker, task).await? {
-        Some((_, Some(letter))) => response::ok(&TaskAnswer::of_dead_letter(&letter)),
-        Some((record, None)) => response::ok(&EndedTask::of(&record)),
-        None => Err(Problem::task_not_found(task)),
+        FoundTask::Ended(LastLife { record, letter: None, .. }) => {
+            response::ok(&EndedTask::of(&record))
+        }
     }
 }
 
@@ -294,14 +287,10 @@ async fn change(
     command: fn(Subject) -> Command,
 ) -> ApiResult {
     let task = TaskRef { namespace: &namespace, name: &name };
-    for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.task(command(subject)).await {
-            Err(EngineError::NotFound) => {}
-            Ok(found) => return Ok(response::task(StatusCode::OK, &found)),
-            Err(error) => return Err(Problem::of_task(error, task)),
-        }
+    match command_task(broker, task, command).await? {
+        Some(found) => Ok(response::task(StatusCode::OK, &found)),
+        None => Err(Problem::task_not_found(task)),
     }
-    Err(Problem::task_not_found(task))
 }
 
 /// Parses a task; nothing is checked yet.
@@ -348,57 +337,6 @@ fn push(
         }
     };
     Ok(TouchTo::To(due))
-}
-
-/// The tasks that a name in a path may mean: first the one with this key, because callers choose
-/// keys and a key may look like an id, then the one with this id.
-fn candidates<'a>(
-    owners: &'a Arc<Owners>,
-    TaskRef { namespace, name }: TaskRef<'_>,
-) -> Result<Vec<(PartitionHandle<'a>, Subject)>, Problem> {
-    let key = TaskKey::new(name)?;
-    let by_key = owners.of_key(namespace, &key);
-    let mut candidates = vec![(by_key, Subject::Key(namespace.clone(), key))];
-    if let Ok(id) = name.parse::<TaskId>()
-        && let Some(by_id) = owners.of(id.partition())
-    {
-        candidates.push((by_id, Subject::Id(namespace.clone(), id)));
-    }
-    Ok(candidates)
-}
-
-/// Finds a task that has not ended.
-async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<Task>, Problem> {
-    for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.get(subject).await {
-            Err(EngineError::NotFound) => {}
-            Ok(found) => return Ok(Some(found)),
-            Err(error) => return Err(Problem::of_task(error, task)),
-        }
-    }
-    Ok(None)
-}
-
-/// Finds the last fire of a task that has ended, by its id, and the dead letter if it became one.
-async fn last_fire(
-    broker: &Broker,
-    TaskRef { namespace, name }: TaskRef<'_>,
-) -> Result<Option<(FireRecord, Option<DeadLetter>)>, Problem> {
-    let Ok(id) = name.parse::<TaskId>() else {
-        return Ok(None);
-    };
-    if broker.owners.of(id.partition()).is_none() {
-        return Ok(None);
-    }
-    let records = broker.store.history(id.partition(), id, 1).await?;
-    let Some(record) = records.into_iter().find(|record| record.namespace == *namespace) else {
-        return Ok(None);
-    };
-    let letter = match record.end {
-        FireEnd::Dead(_) => broker.store.dead_letter(id.partition(), record.fire_id).await?,
-        _ => None,
-    };
-    Ok(Some((record, letter)))
 }
 
 impl CancelAnswer {

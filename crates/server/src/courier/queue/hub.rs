@@ -22,12 +22,13 @@ use rapidhash::fast::RandomState;
 use tokio::sync::mpsc;
 
 use super::ids::{LineId, WorkerNo, is_of, line_of};
-use super::lease::{Leases, OpenLease};
+use super::lease::{LeaseHolder, Leases, OpenLease};
 use super::line::QueueLine;
 use super::queued_delivery::QueuedDelivery;
 use super::report_batch::ReportBatch;
 use super::settlement::{Leased, SettleResult, SettleScope, Settlement};
 use super::token::LeaseToken;
+use super::worker_view::WorkerLabel;
 use crate::clock::SystemClock;
 use crate::courier::given_up;
 use crate::telemetry::Telemetry;
@@ -45,7 +46,7 @@ const PIECE_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Hub {
     state: Mutex<HubState>,
-    clock: Arc<SystemClock>,
+    pub(super) clock: Arc<SystemClock>,
     telemetry: Telemetry,
 }
 
@@ -64,7 +65,10 @@ pub(super) struct HubState {
 pub(super) struct WorkerState {
     pub(super) lines: Vec<LineId>,
     pub(super) credit: usize,
-    unsettled: usize,
+    pub(super) unsettled: usize,
+    pub(super) label: WorkerLabel,
+    /// When it connected.
+    pub(super) since: Timestamp,
     sender: mpsc::UnboundedSender<Vec<Leased>>,
 }
 
@@ -127,8 +131,9 @@ impl Hub {
             state.closed = true;
             state.lines.values_mut().for_each(|line| line.polls.clear());
             let HubState { workers, leases, .. } = &mut *state;
-            let can_settle =
-                |lease: &OpenLease| lease.worker.is_none_or(|number| workers.contains_key(&number));
+            let can_settle = |lease: &OpenLease| {
+                lease.worker().is_none_or(|number| workers.contains_key(&number))
+            };
             let abandoned = leases.take(|lease| !can_settle(lease));
             self.report_abandoned(abandoned, &mut reports);
         }
@@ -323,9 +328,12 @@ impl HubState {
         &mut self,
         lines: &[LineId],
         credit: usize,
+        label: WorkerLabel,
+        since: Timestamp,
         sender: mpsc::UnboundedSender<Vec<Leased>>,
     ) -> WorkerNo {
-        let worker = WorkerState { lines: lines.to_vec(), credit, unsettled: 0, sender };
+        let lines_of = lines.to_vec();
+        let worker = WorkerState { lines: lines_of, credit, unsettled: 0, label, since, sender };
         self.last_worker += 1;
         let number = self.last_worker;
         self.workers.insert(number, worker);
@@ -372,7 +380,7 @@ impl HubState {
     /// Adds the lines of a worker to `lines`, to be dispatched, and the line of a poll to `polled`,
     /// whose capacity has changed.
     fn release(&mut self, lease: &OpenLease, lines: &mut Vec<LineId>, polled: &mut Vec<LineId>) {
-        match lease.worker {
+        match lease.worker() {
             Some(number) => {
                 if let Some(worker) = self.workers.get_mut(&number) {
                     worker.unsettled = worker.unsettled.saturating_sub(1);
@@ -421,7 +429,7 @@ impl HubState {
             worker.unsettled += taken.len();
             let leased = taken.into_iter().map(|queued| {
                 let lease = queued.delivery.definition.timeout;
-                leases.begin(queued, Some(number), lease, now)
+                leases.begin(queued, LeaseHolder::Worker(number), lease, now)
             });
             match batches.iter_mut().find(|(to, batch)| *to == number && batch.len() < MESSAGE_MAX)
             {

@@ -16,23 +16,40 @@ use super::ids::{LineId, WorkerNo, line_of};
 use super::queued_delivery::QueuedDelivery;
 use super::settlement::{Leased, SettleResult, SettleScope};
 use super::token::LeaseToken;
+use super::worker_view::PolledLease;
 
 /// Twenty-eight bits of a token are the slot of the lease; the others are the secret.
 const SLOT_BITS: u32 = 28;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+
+/// Which worker has a leased delivery.
+#[derive(Debug)]
+pub(super) enum LeaseHolder {
+    /// A worker on a stream.
+    Worker(WorkerNo),
+    /// A worker that polled for it.
+    Poll { _counted: PolledLease },
+}
 
 /// A lease that has not ended.
 #[derive(Debug)]
 pub(super) struct OpenLease {
     pub(super) delivery: Delivery,
     pub(super) reports: Reports,
-    /// The worker on a stream; `None` if the delivery was polled.
-    pub(super) worker: Option<WorkerNo>,
+    holder: LeaseHolder,
     token: LeaseToken,
     timer: Option<TimerId>,
 }
 
 impl OpenLease {
+    /// Returns the worker on a stream; `None` if the delivery was polled.
+    pub(super) const fn worker(&self) -> Option<WorkerNo> {
+        match self.holder {
+            LeaseHolder::Worker(number) => Some(number),
+            LeaseHolder::Poll { .. } => None,
+        }
+    }
+
     /// Returns the line that the delivery was taken from.
     pub(super) fn line(&self) -> LineId {
         line_of(&self.delivery).expect("only deliveries to queues are leased")
@@ -71,7 +88,7 @@ impl Leases {
     pub(super) fn begin(
         &mut self,
         queued: QueuedDelivery,
-        worker: Option<WorkerNo>,
+        holder: LeaseHolder,
         lease: Duration,
         now: Timestamp,
     ) -> Leased {
@@ -83,7 +100,7 @@ impl Leases {
         let secret = self.secret.hash_one(self.count) << SLOT_BITS;
         let token = LeaseToken(secret | u64::from(slot) & SLOT_MASK);
         let timer = self.wheel.insert(now.after(lease).as_millis(), slot).ok();
-        entry.insert(OpenLease { delivery: delivery.clone(), reports, worker, token, timer });
+        entry.insert(OpenLease { delivery: delivery.clone(), reports, holder, token, timer });
         Leased { token, delivery, lease }
     }
 

@@ -2,15 +2,17 @@
 //! them.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::Timestamp;
 use tokio::sync::oneshot;
 
 use super::ids::WorkerNo;
-use super::lease::Leases;
+use super::lease::{LeaseHolder, Leases};
 use super::queued_delivery::QueuedDelivery;
 use super::settlement::{Leased, SettleScope};
+use super::worker_view::{PolledLease, Poller};
 
 /// A long poll that waits for up to `max` deliveries.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct QueuePoll {
     pub(super) max: usize,
     /// How long the leases last; `None` for the timeout of each task.
     pub(super) lease: Option<Duration>,
+    /// The worker that polls.
+    pub(super) poller: Arc<Poller>,
     pub(super) sender: oneshot::Sender<Vec<Leased>>,
 }
 
@@ -29,6 +33,8 @@ pub(super) struct QueueLine {
     pub(super) unsent: Vec<QueuedDelivery>,
     pub(super) workers: Vec<WorkerNo>,
     pub(super) polls: Vec<QueuePoll>,
+    /// Workers that poll, or have polled and may have deliveries.
+    pub(super) pollers: Vec<Arc<Poller>>,
     /// Deliveries that are leased to polls.
     pub(super) polled: usize,
 }
@@ -54,7 +60,8 @@ impl QueueLine {
             self.polled += taken.len();
             let leased = taken.into_iter().map(|queued| {
                 let lease = poll.lease.unwrap_or(queued.delivery.definition.timeout);
-                leases.begin(queued, None, lease, now)
+                let holder = LeaseHolder::Poll { _counted: PolledLease::new(&poll.poller) };
+                leases.begin(queued, holder, lease, now)
             });
             if let Err(unsent) = poll.sender.send(leased.collect()) {
                 self.polled -= unsent.len();

@@ -14,7 +14,7 @@ use punctual_core::{BrokerId, Namespace, Queue};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{LeaseToken, SettleResult, SettleScope, Settlement};
+use super::{LeaseToken, SettleResult, SettleScope, Settlement, WorkerLabel};
 use crate::broker::{Broker, ClusterParts};
 use crate::peer::{PeerError, Peers, Polled};
 
@@ -37,6 +37,7 @@ pub(crate) struct PollOptions {
     pub(crate) max: usize,
     pub(crate) wait: Duration,
     pub(crate) lease: Option<Duration>,
+    pub(crate) label: WorkerLabel,
 }
 
 /// Waits for deliveries of owners on any broker.
@@ -60,7 +61,8 @@ pub(crate) async fn poll(broker: &Broker, options: PollOptions) -> Vec<PolledDel
 
 async fn poll_local(broker: &Broker, options: &PollOptions) -> Vec<PolledDelivery> {
     let line = (options.namespace.clone(), options.queue.clone());
-    let leased = broker.hub.poll(line, options.max, options.wait, options.lease).await;
+    let PollOptions { max, wait, lease, label, .. } = options;
+    let leased = broker.hub.poll(line, *max, *wait, *lease, label).await;
     leased.iter().map(|leased| PolledDelivery { polled: leased.into(), at: None }).collect()
 }
 
@@ -100,10 +102,9 @@ async fn poll_at(
 ) {
     let mut left = options.wait;
     while !left.is_zero() && !found.is_closed() {
-        let PollOptions { namespace, queue, max, lease, .. } = &options;
-        let round = left.min(ROUND);
-        left -= round;
-        let polled = peers.poll(&at, namespace, queue, *max, round, *lease).await;
+        let wait = left.min(ROUND);
+        left -= wait;
+        let polled = peers.poll(&at, &PollOptions { wait, ..options.clone() }).await;
         let Ok(polled) = polled else {
             // A broker that cannot be reached is left out of this poll.
             return;
@@ -112,7 +113,7 @@ async fn poll_at(
             let at = Some(at);
             let all = polled.into_iter().map(|polled| PolledDelivery { polled, at: at.clone() });
             if let Err(unwanted) = found.send(all.collect()).await {
-                give_back(&peers, namespace, unwanted.0);
+                give_back(&peers, &options.namespace, unwanted.0);
             }
             return;
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::{Namespace, Queue};
+use punctual_core::{Clock as _, Namespace, Queue};
 use tokio::sync::{mpsc, oneshot};
 
 use super::hub::{Hub, HubState};
@@ -15,6 +15,7 @@ use super::ids::{LineId, WorkerNo, line_of};
 use super::line::QueuePoll;
 use super::report_batch::ReportBatch;
 use super::settlement::Leased;
+use super::worker_view::WorkerLabel;
 
 /// Unsettled deliveries that one worker may have.
 const CREDIT_MAX: usize = 65_536;
@@ -26,32 +27,36 @@ impl Hub {
         namespace: &Namespace,
         queues: &[Queue],
         credit: usize,
+        label: WorkerLabel,
     ) -> StreamWorker {
         let (sender, receiver) = mpsc::unbounded_channel();
         let lines: Vec<_> = queues.iter().map(|queue| (namespace.clone(), queue.clone())).collect();
-        let number = self.lock().add_worker(&lines, credit.min(CREDIT_MAX), sender);
+        let (credit, now) = (credit.min(CREDIT_MAX), self.clock.now());
+        let number = self.lock().add_worker(&lines, credit, label, now, sender);
         self.announce_capacity(&lines);
         self.dispatch_all(&lines);
         StreamWorker { hub: Arc::clone(self), number, receiver }
     }
 
-    /// Waits up to `wait` for at most `max` deliveries of a queue.
+    /// Waits up to `wait` for at most `max` deliveries of a queue, for the worker with this label.
     pub(crate) async fn poll(
         &self,
         line_id: LineId,
         max: usize,
         wait: Duration,
         lease: Option<Duration>,
+        label: &WorkerLabel,
     ) -> Vec<Leased> {
         let (sender, receiver) = oneshot::channel();
         let mut guard = PollGuard { hub: self, line_id, receiver };
-        let poll = QueuePoll { max, lease, sender };
         {
             let mut state = self.lock();
             if state.closed {
                 return Vec::new();
             }
-            state.lines.entry(guard.line_id.clone()).or_default().polls.push(poll);
+            let line = state.lines.entry(guard.line_id.clone()).or_default();
+            let poller = line.poller(label, self.clock.now());
+            line.polls.push(QueuePoll { max, lease, poller, sender });
         }
         let lines = std::slice::from_ref(&guard.line_id);
         self.announce_capacity(lines);
@@ -122,7 +127,7 @@ impl Drop for StreamWorker {
                 }
             }
             if state.closed {
-                let abandoned = state.leases.take(|lease| lease.worker == Some(self.number));
+                let abandoned = state.leases.take(|lease| lease.worker() == Some(self.number));
                 self.hub.report_abandoned(abandoned, &mut reports);
             }
             worker.lines

@@ -33,7 +33,7 @@ async fn a_partition_is_taken_even_if_the_caller_hangs_up() {
 }
 
 #[tokio::test]
-async fn reports_gauges_polls_and_settlements_arrive() {
+async fn reports_gauges_views_polls_and_settlements_arrive() {
     let mut peer = TestPeer::start(Payload::Json(vec![b'1'; 100_000].into()), None);
     let (peers, broker) = (peers(), peer.broker.clone());
     peers.report(&broker, partition(0), &vec![report(); 25_000]).await.unwrap();
@@ -42,11 +42,14 @@ async fn reports_gauges_polls_and_settlements_arrive() {
     }
     assert_eq!(peers.gauges(&broker, None).await.unwrap().loaded, 2);
     assert_eq!(peers.gauges(&broker, Some(&shop())).await.unwrap().loaded, 1);
+    assert_eq!(peers.view(&broker, &view_query(partition(0))).await.unwrap().connections, 7);
+    let vacant = peers.view(&broker, &view_query(partition(VACANT))).await;
+    assert_eq!(vacant, Err(PeerError::NotMine));
 
     let queue = Queue::new("orders").unwrap();
     peer.let_continue(1);
     let (wait, lease) = (Duration::from_secs(1), Some(Duration::from_secs(90)));
-    let polled = peers.poll(&broker, &shop(), &queue, 50, wait, lease).await.unwrap();
+    let polled = peers.poll(&broker, &poll_options(50, wait, lease)).await.unwrap();
     assert_eq!(peer.arrived().await, "poll shop orders 50 1s Some(90s)");
     let tokens: Vec<u64> = polled.iter().map(|polled| polled.token.0).collect();
     assert_eq!(tokens, (0..50).collect::<Vec<_>>());
@@ -71,17 +74,13 @@ async fn polls_do_not_block_other_calls() {
     let polls: Vec<_> = (0..256)
         .map(|_| {
             let (peers, broker) = (Arc::clone(&peers), broker.clone());
-            tokio::spawn(async move {
-                let queue = Queue::new("orders").unwrap();
-                peers.poll(&broker, &shop(), &queue, 1, LONG, None).await
-            })
+            tokio::spawn(async move { peers.poll(&broker, &poll_options(1, LONG, None)).await })
         })
         .collect();
     for _ in 0..256 {
         peer.arrived().await;
     }
-    let queue = Queue::new("orders").unwrap();
-    let one_more = peers.poll(&broker, &shop(), &queue, 1, LONG, None).await;
+    let one_more = peers.poll(&broker, &poll_options(1, LONG, None)).await;
     assert_eq!(one_more, Err(PeerError::Busy));
     assert!(peers.gauges(&broker, None).await.is_ok());
     peer.let_continue(256);

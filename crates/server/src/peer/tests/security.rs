@@ -8,13 +8,14 @@ async fn a_caller_without_the_secret_is_refused_every_call() {
     peer.let_continue(9);
     let strangers = peers_with("of-another-cluster", Transport::Plain);
     let (broker, partition) = (&peer.broker, partition(0));
-    let (ns, queue) = (shop(), Queue::new("orders").unwrap());
+    let ns = shop();
     let refused = [
         strangers.forward(broker, partition, &[get("1")]).await.map(drop),
         strangers.take(broker, partition, Epoch::NONE, &[]).await.map(drop),
         strangers.report(broker, partition, &[report()]).await,
         strangers.gauges(broker, None).await.map(drop),
-        strangers.poll(broker, &ns, &queue, 1, Duration::ZERO, None).await.map(drop),
+        strangers.poll(broker, &poll_options(1, Duration::ZERO, None)).await.map(drop),
+        strangers.view(broker, &view_query(partition)).await.map(drop),
         strangers
             .settle(broker, SettleScope::of_namespace(&ns), &[(LeaseToken(1), Settlement::Ack)])
             .await

@@ -32,6 +32,7 @@ fn of_parameter(name: &str) -> Option<Value> {
         "if-match" => "\"3\"",
         "if-none-match" => "*",
         "state" => "scheduled",
+        "end" => "dead",
         "key_prefix" => "order-",
         "label" => "campaign:7",
         "from" => "2030-01-01T00:00:00Z",
@@ -74,7 +75,9 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
         "redrive_dead_letters" => {
             vec![("ids", json!({"ids": [fire]})), ("all", json!({"all": true}))]
         }
-        "lease" => vec![("lease", json!({"max": 10, "wait": "0s", "lease": "30s"}))],
+        "lease" => {
+            vec![("lease", json!({"max": 10, "wait": "0s", "lease": "30s", "worker": "mailer-1"}))]
+        }
         "ack" => vec![("ack", json!({"tokens": ["TOKEN"]}))],
         "fail" => {
             vec![("fail", json!({"token": "TOKEN", "reason": "no stock", "retry_in": "5m"}))]

@@ -61,7 +61,7 @@ fn of_verb(operation: &Value) -> Vec<P> {
     {
         "put_task" => (&[&OWNER, &GROWTH], &[P::Exists, P::VersionMismatch]),
         "create_tasks" => (&[&OWNER, &GROWTH], &[P::IdempotencyConflict, P::TooMany]),
-        "get_task" | "list_fires" => (&[&OWNER, &STORE], &[P::TaskNotFound]),
+        "get_task" | "list_fires" | "explain_task" => (&[&OWNER, &STORE], &[P::TaskNotFound]),
         "cancel_task" => (&[&OWNER], &[P::TaskNotFound]),
         "touch_task" => {
             (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused, P::NotAWatch, P::NotTouchable])
@@ -69,8 +69,10 @@ fn of_verb(operation: &Value) -> Vec<P> {
         "pause_task" | "resume_task" | "fire_task" => {
             (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused])
         }
-        "list_tasks" | "stats" => (&[&OWNER, &STORE], &[]),
-        "list_dead_letters" | "redrive_dead_letters" | "forecast" => (&[&STORE], &[]),
+        "list_tasks" | "stats" | "list_queues" | "list_workers" => (&[&OWNER, &STORE], &[]),
+        "list_all_fires" | "list_dead_letters" | "redrive_dead_letters" | "forecast" => {
+            (&[&STORE], &[])
+        }
         "delete_dead_letter" => (&[&OWNER], &[P::DeadLetterNotFound]),
         "ack" | "fail" | "refuse" | "extend" => (&[], &[P::Lost]),
         "topology" | "readyz" => (&[], &[P::NotReady]),

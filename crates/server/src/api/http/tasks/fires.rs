@@ -7,18 +7,16 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::TaskId;
-use punctual_store::TaskStore as _;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
-use super::living;
+use crate::api::find_task::{TaskFires, find};
 use crate::api::http::request::{PathName, QueryParams};
 use crate::api::http::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::fire_form::FireAnswer;
-use crate::problem::{Problem, TaskRef};
+use crate::problem::TaskRef;
 
 /// The fires of a task.
 #[derive(Debug, Serialize, ToSchema)]
@@ -30,8 +28,9 @@ struct FiresAnswer<'a> {
 
 /// Show the history of a task
 ///
-/// Lists the fires of a task with their attempts, newest first. By its id, a task that has ended is
-/// found as long as its history is retained.
+/// Lists the fires of a task with their attempts, newest first. A task that has ended is found as
+/// long as its history is retained; a key that names no living task shows the task that had it
+/// last.
 #[utoipa::path(
     get, path = "/v1/{namespace}/tasks/{key}/fires", tag = "tasks",
     operation_id = "list_fires",
@@ -46,24 +45,9 @@ pub(crate) async fn list(
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     params.end()?;
     let permit = broker.limits.reads.acquire(&namespace).await?;
-    let named = TaskRef { namespace: &namespace, name: &name };
-    let task = living(&broker, named).await?;
-    let id = task.as_ref().map(|task| task.id).or_else(|| name.parse::<TaskId>().ok());
-    let id = id.filter(|id| broker.owners.of(id.partition()).is_some());
-    let Some(id) = id else {
-        return Err(Problem::task_not_found(named));
-    };
-    let mut records = broker.store.history(id.partition(), id, limit).await?;
-    records.retain(|record| record.namespace == namespace);
-    if task.is_none() && records.is_empty() {
-        return Err(Problem::task_not_found(named));
-    }
-    let current = task.filter(|task| !task.attempts.is_empty() || task.redrive.is_some());
-    if let Some(task) = &current {
-        // The record of how a redriven fire ended before.
-        records.retain(|record| record.fire_id != task.fire().id);
-    }
+    let found = find(&broker, TaskRef { namespace: &namespace, name: &name }).await?;
+    let TaskFires { current, ended } = found.fires(&broker, &namespace, limit).await?;
     let current = current.as_ref().map(FireAnswer::current);
-    let fires = current.into_iter().chain(records.iter().map(FireAnswer::ended)).take(limit);
+    let fires = current.into_iter().chain(ended.iter().map(FireAnswer::ended));
     response::page(&FiresAnswer { fires: fires.collect() }, permit)
 }

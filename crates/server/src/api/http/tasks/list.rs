@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{Invalid, Namespace};
+use punctual_core::{Invalid, Timestamp};
 use punctual_store::{Filter, Page};
 use serde::Serialize;
 use serde_json::json;
@@ -98,11 +98,12 @@ pub(crate) async fn list(
     mut params: QueryParams,
 ) -> ApiResult {
     let state = state_filter(params.take("state")?.as_deref())?;
-    let filter = filter(&namespace, &mut params)?;
+    let EntryFilter { key_prefix, label, from, to } = EntryFilter::take(&mut params)?;
     let limit = params.count("limit", PAGE_DEFAULT, PAGE_MAX)?;
     let cursor = params.take("cursor")?;
     params.end()?;
     let permit = broker.limits.reads.acquire(&namespace).await?;
+    let filter = Filter { namespace, state: None, key_prefix, label, from, to };
     if state == StateFilter::Dead {
         return list_dead(&broker, filter, limit, cursor.as_deref(), permit).await;
     }
@@ -143,24 +144,35 @@ fn state_filter(state: Option<&str>) -> Result<StateFilter, Problem> {
     })
 }
 
-fn filter(namespace: &Namespace, params: &mut QueryParams) -> Result<Filter, Problem> {
-    let mut filter = Filter::all(namespace.clone());
-    if let Some(prefix) = params.take("key_prefix")? {
-        filter.key_prefix = prefix;
+/// What lists of tasks and of fires can be filtered by.
+#[derive(Debug)]
+pub(crate) struct EntryFilter {
+    pub(crate) key_prefix: String,
+    pub(crate) label: Option<(String, String)>,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+}
+
+impl EntryFilter {
+    /// Takes the parameters of the filter.
+    pub(crate) fn take(params: &mut QueryParams) -> Result<Self, Problem> {
+        let time = |name: &str, text: Option<String>, default| {
+            text.map_or(Ok(default), |text| parse_time_field(name, &text))
+        };
+        Ok(Self {
+            key_prefix: params.take("key_prefix")?.unwrap_or_default(),
+            label: params.take("label")?.map(|label| parse_label(&label)).transpose()?,
+            from: time("from", params.take("from")?, Timestamp::EPOCH)?,
+            to: time("to", params.take("to")?, Timestamp::MAX)?,
+        })
     }
-    if let Some(label) = params.take("label")? {
-        // Names contain neither separator, values may contain both: the first one ends the name.
-        let (name, value) = label.split_once([':', '=']).ok_or_else(|| {
-            let detail = "label must be name:value or name=value";
-            Problem::invalid_request(detail, Some("label".to_owned()))
-        })?;
-        filter.label = Some((name.to_owned(), value.to_owned()));
-    }
-    if let Some(from) = params.take("from")? {
-        filter.from = parse_time_field("from", &from)?;
-    }
-    if let Some(to) = params.take("to")? {
-        filter.to = parse_time_field("to", &to)?;
-    }
-    Ok(filter)
+}
+
+fn parse_label(label: &str) -> Result<(String, String), Problem> {
+    // Names contain neither separator, values may contain both: the first one ends the name.
+    let (name, value) = label.split_once([':', '=']).ok_or_else(|| {
+        let detail = "label must be name:value or name=value";
+        Problem::invalid_request(detail, Some("label".to_owned()))
+    })?;
+    Ok((name.to_owned(), value.to_owned()))
 }

@@ -1,0 +1,99 @@
+//! Views of lanes: how many tasks wait for one target and how many are in flight, for people who
+//! ask what a task waits for.
+//!
+//! A view is read only and changes nothing. It takes a time that grows with the number of lanes and
+//! not with the number of tasks, and has at most [`LANES_MAX`] lanes.
+
+use punctual_core::{Namespace, Queue, Target, Timestamp};
+
+use crate::delivery::DeliveryState;
+use crate::delivery::lane::{Lane, LaneId};
+use crate::loaded::tasks::LoadedTasks;
+
+/// Lanes in one view: more queues than a page shows.
+pub const LANES_MAX: usize = 1_000;
+
+/// The lanes of a namespace that a caller wants to see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LaneQuery {
+    /// The lanes of all queues.
+    Queues,
+    /// The lane of one target.
+    Target(Target),
+}
+
+/// What an owner knows of some lanes of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OwnerView {
+    /// The lanes that have waiting tasks or deliveries in flight.
+    pub lanes: Vec<LaneView>,
+    /// How far the store was read, if that time has passed: tasks after it may be overdue and are
+    /// not in memory.
+    pub unread_since: Option<Timestamp>,
+    /// The namespace has as much in flight as its share of the budget of the owner.
+    pub share_used_up: bool,
+    /// The last answer of the store was that it is unavailable.
+    pub store_away: bool,
+}
+
+/// What an owner knows of one lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneView {
+    /// The queue; `None` for the lane of a webhook.
+    pub queue: Option<Queue>,
+    /// Due tasks that wait in memory.
+    pub waiting: usize,
+    /// Deliveries that couriers have taken and not sent: they wait for a connection or a worker.
+    pub unsent: usize,
+    /// Deliveries that were sent and whose outcome is not known.
+    pub in_flight: usize,
+    /// How many deliveries couriers may have at once. Zero: the queue has no worker.
+    pub capacity: usize,
+    /// When the first task was due that waits in the store only, because too many wait in memory or
+    /// because no worker takes them.
+    pub spilled_since: Option<Timestamp>,
+    /// When the first task was due that was not sent.
+    pub oldest_overdue: Option<Timestamp>,
+}
+
+impl DeliveryState {
+    /// Returns the lanes of a namespace that a caller wants to see.
+    pub(crate) fn view(
+        &self,
+        namespace: &Namespace,
+        query: &LaneQuery,
+        tasks: &LoadedTasks,
+    ) -> OwnerView {
+        let lanes = self.lanes.iter().map(|(_, lane)| lane);
+        let lanes = lanes.filter(|lane| lane.namespace() == namespace && selects(query, lane.id()));
+        let lanes = lanes.take(LANES_MAX).map(|lane| LaneView::of(lane, tasks)).collect();
+        let share_used_up = !self.lanes.has_share(namespace);
+        OwnerView { lanes, share_used_up, ..OwnerView::default() }
+    }
+}
+
+fn selects(query: &LaneQuery, lane: &LaneId) -> bool {
+    match query {
+        LaneQuery::Queues => lane.queue().is_some(),
+        LaneQuery::Target(target) => lane.is_to(target),
+    }
+}
+
+impl LaneView {
+    pub(super) fn of(lane: &Lane, tasks: &LoadedTasks) -> Self {
+        let unsent = lane.count_unsent();
+        let first = lane.first().and_then(|id| tasks.get(id));
+        let first = first.map(|loaded| loaded.task().fire_at);
+        let spilled_since = lane.spilled().map(|spilled| spilled.fire_at);
+        let oldest_overdue = [first, spilled_since, lane.first_unsent()];
+        Self {
+            queue: lane.id().queue().cloned(),
+            waiting: lane.waiting(),
+            unsent,
+            in_flight: lane.in_flight().saturating_sub(unsent),
+            capacity: lane.capacity(),
+            spilled_since,
+            oldest_overdue: oldest_overdue.into_iter().flatten().min(),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Sums up the queues of a namespace over all brokers, for HTTP and gRPC.
+//!
+//! Owners know what waits in memory, hubs which workers are connected. Tasks that wait in the store
+//! only are counted there, up to [`COUNTED_MAX`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+use punctual_core::{Clock as _, Namespace, Queue, Target, TaskState, Timestamp};
+use punctual_engine::LaneQuery;
+use punctual_store::{Filter, Position, StoreError, TaskStore as _};
+
+use crate::broker::Broker;
+use crate::broker_view::{BrokerView, ViewQuery, view_all};
+use crate::courier::queue::WorkerView;
+use crate::problem::Problem;
+
+/// Due tasks that are read to count those that wait in the store only: some tens of milliseconds.
+const COUNTED_MAX: usize = 10_000;
+/// Tasks in one read.
+const READ: usize = 1_000;
+
+/// One queue.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct QueueSummary {
+    /// Due tasks that wait for a worker.
+    pub(crate) waiting: usize,
+    /// There are more than `waiting`, which were not counted.
+    pub(crate) more: bool,
+    /// Deliveries that workers have and have not settled.
+    pub(crate) in_flight: usize,
+    /// Workers that are connected.
+    pub(crate) workers: usize,
+    /// When the first task was due that was not sent yet.
+    pub(crate) oldest_overdue: Option<Timestamp>,
+}
+
+/// Returns the queues that have due tasks, deliveries in flight or workers, by name.
+pub(crate) async fn list_queues(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Result<BTreeMap<Queue, QueueSummary>, Problem> {
+    let views = all_views(broker, namespace).await?;
+    let mut queues = sum_up(&views);
+    if queues.values().any(|queue| queue.more) {
+        let (counted, complete) = count_stored(broker, namespace).await?;
+        for (name, queue) in &mut queues {
+            queue.waiting = queue.waiting.max(counted.get(name).copied().unwrap_or_default());
+            queue.more &= !complete;
+        }
+    }
+    Ok(queues)
+}
+
+/// Returns the workers of all brokers, with the address of the broker of each.
+pub(crate) async fn list_workers(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Result<Vec<(String, WorkerView)>, Problem> {
+    let views = all_views(broker, namespace).await?.into_iter();
+    let workers = views.flat_map(|(address, view)| {
+        view.workers.into_iter().map(move |worker| (address.clone(), worker))
+    });
+    let mut workers: Vec<_> = workers.collect();
+    workers.sort_by(|(_, one), (_, other)| {
+        let order = |worker: &WorkerView| (worker.label.name.clone(), worker.since);
+        order(one).cmp(&order(other))
+    });
+    Ok(workers)
+}
+
+async fn all_views(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Result<Vec<(String, BrokerView)>, Problem> {
+    let lanes = LaneQuery::Queues;
+    let query = ViewQuery { namespace: namespace.clone(), partition: None, lanes };
+    Ok(view_all(broker, &query).await?)
+}
+
+/// Adds up what brokers know. `more` is set for queues that have tasks in the store only.
+fn sum_up(views: &[(String, BrokerView)]) -> BTreeMap<Queue, QueueSummary> {
+    let mut queues: BTreeMap<Queue, QueueSummary> = BTreeMap::new();
+    for lane in views.iter().flat_map(|(_, view)| &view.owner.lanes) {
+        let Some(name) = &lane.queue else { continue };
+        let queue = queues.entry(name.clone()).or_default();
+        queue.waiting += lane.waiting + lane.unsent;
+        queue.more |= lane.spilled_since.is_some();
+        queue.in_flight += lane.in_flight;
+        queue.oldest_overdue =
+            [queue.oldest_overdue, lane.oldest_overdue].into_iter().flatten().min();
+    }
+    for (name, workers) in count_workers(views) {
+        queues.entry(name).or_default().workers = workers;
+    }
+    queues
+}
+
+/// Counts the workers of each queue. A worker has a connection to each broker, so that of those
+/// with one name and host the broker with the most counts.
+fn count_workers(views: &[(String, BrokerView)]) -> HashMap<Queue, usize> {
+    let mut most: HashMap<(&Queue, &str, String), usize> = HashMap::new();
+    for (_, view) in views {
+        let mut here: HashMap<(&Queue, &str, String), usize> = HashMap::new();
+        for worker in &view.workers {
+            for queue in &worker.queues {
+                let host = host_of(&worker.label.address);
+                *here.entry((queue, &worker.label.name, host)).or_default() += 1;
+            }
+        }
+        for (worker, count) in here {
+            let most = most.entry(worker).or_default();
+            *most = count.max(*most);
+        }
+    }
+    let mut workers: HashMap<Queue, usize> = HashMap::new();
+    for ((queue, _, _), count) in most {
+        *workers.entry(queue.clone()).or_default() += count;
+    }
+    workers
+}
+
+/// An address without its port.
+fn host_of(address: &str) -> String {
+    let ip = address.parse::<SocketAddr>().map(|address| address.ip().to_string());
+    ip.unwrap_or_else(|_| address.to_owned())
+}
+
+/// Counts the due tasks of each queue in the store. Returns whether all of them were counted.
+async fn count_stored(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Result<(HashMap<Queue, usize>, bool), StoreError> {
+    let mut filter = Filter::all(namespace.clone());
+    filter.state = Some(TaskState::Scheduled);
+    filter.to = broker.clock.now();
+    let (mut counted, mut read) = (HashMap::new(), 0);
+    for partition in broker.owners.partitions().iter() {
+        let mut after = Some(Position::START);
+        while let Some(position) = after {
+            if read >= COUNTED_MAX {
+                return Ok((counted, false));
+            }
+            let page = broker.store.list(partition, &filter, position, READ).await?;
+            read += page.items.len().max(1);
+            for task in &page.items {
+                if let Target::Queue(queue) = &task.definition.target {
+                    *counted.entry(queue.clone()).or_default() += 1;
+                }
+            }
+            after = page.next;
+        }
+    }
+    Ok((counted, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_engine::{LaneView, OwnerView};
+
+    use super::*;
+    use crate::courier::queue::WorkerLabel;
+
+    fn queue(name: &str) -> Queue {
+        Queue::new(name).unwrap()
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    fn lane(name: &str, waiting: usize, oldest: Option<u64>) -> LaneView {
+        LaneView {
+            queue: Some(queue(name)),
+            waiting,
+            unsent: 1,
+            in_flight: 2,
+            capacity: 3,
+            spilled_since: None,
+            oldest_overdue: oldest.map(at),
+        }
+    }
+
+    fn worker(name: &str, address: &str, queues: &[&str]) -> WorkerView {
+        WorkerView {
+            label: WorkerLabel::new(name, address),
+            queues: queues.iter().map(|name| queue(name)).collect(),
+            in_flight: 0,
+            credit: 1,
+            since: at(0),
+        }
+    }
+
+    fn view(lanes: Vec<LaneView>, workers: Vec<WorkerView>) -> (String, BrokerView) {
+        let owner = OwnerView { lanes, ..OwnerView::default() };
+        ("a:1".to_owned(), BrokerView { owner, workers, ..BrokerView::default() })
+    }
+
+    #[test]
+    fn queues_are_added_up_over_brokers_and_workers_counted_once() {
+        let spilled = LaneView { spilled_since: Some(at(5)), ..lane("idle", 0, Some(5)) };
+        let webhook = LaneView { queue: None, ..lane("none", 9, None) };
+        let views = [
+            view(
+                vec![lane("emails", 3, Some(9)), spilled, webhook],
+                vec![
+                    worker("w", "10.0.0.1:1", &["emails", "reports"]),
+                    worker("w", "10.0.0.1:2", &["emails"]),
+                    worker("", "10.0.0.2:1", &["emails"]),
+                ],
+            ),
+            view(
+                vec![lane("emails", 4, Some(7))],
+                vec![
+                    worker("w", "10.0.0.1:3", &["emails"]),
+                    worker("w", "10.0.0.9:3", &["emails"]),
+                ],
+            ),
+        ];
+        let queues = sum_up(&views);
+        let names: Vec<_> = queues.keys().map(Queue::as_str).collect();
+        assert_eq!(names, ["emails", "idle", "reports"]);
+        let emails = QueueSummary {
+            waiting: 9,
+            more: false,
+            in_flight: 4,
+            // Two of one name and host, one without a name, one of another host.
+            workers: 4,
+            oldest_overdue: Some(at(7)),
+        };
+        assert_eq!(queues[&queue("emails")], emails);
+        assert!(queues[&queue("idle")].more);
+        assert_eq!(queues[&queue("reports")], QueueSummary { workers: 1, ..Default::default() });
+    }
+}

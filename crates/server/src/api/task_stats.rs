@@ -1,0 +1,85 @@
+//! Counts the tasks of a namespace by state, for HTTP and gRPC.
+//!
+//! The store counts states, owners know what is firing. The numbers add up: every accepted task is
+//! scheduled, firing, paused, done, dead or cancelled.
+
+use punctual_core::{Namespace, Timestamp};
+use punctual_engine::Gauges;
+use punctual_store::{Counts, Filter, TaskStore as _};
+
+use super::task_pages::{StateFilter, task_page};
+use crate::broker::Broker;
+use crate::problem::Problem;
+
+/// The tasks of a namespace by state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskStats {
+    /// By state, without the tasks that are firing.
+    pub(crate) counts: Counts,
+    /// Tasks with an attempt in flight.
+    pub(crate) firing: i64,
+    /// Tasks that are due and wait to be sent.
+    pub(crate) queued: usize,
+    /// Lanes with due tasks that no worker takes.
+    pub(crate) parked_lanes: usize,
+    /// When the first task was due that was not sent yet.
+    pub(crate) oldest_overdue: Option<Timestamp>,
+}
+
+impl TaskStats {
+    /// Tasks that were ever accepted.
+    pub(crate) fn accepted(&self) -> i64 {
+        self.counts.accepted() + self.firing
+    }
+}
+
+/// Counts the tasks of a namespace.
+pub(crate) async fn count_tasks(
+    broker: &Broker,
+    namespace: &Namespace,
+    now: Timestamp,
+) -> Result<TaskStats, Problem> {
+    let mut counts = Counts::default();
+    for partition in broker.owners.partitions().iter() {
+        counts.add(broker.store.counts(partition, namespace).await?);
+    }
+    let gauges = broker.owners.gauges(Some(namespace)).await?;
+    // In the store a firing task is scheduled; an at-most-once task that was sent is dead until its
+    // outcome is known.
+    let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
+    let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
+    let firing = count(gauges.firing).min(counts.scheduled).max(0);
+    let letters = (claimed + count(gauges.claimed_overlapping)).min(counts.dead_letters);
+    counts.scheduled -= firing;
+    counts.dead -= claimed;
+    counts.dead_letters -= letters;
+    Ok(TaskStats {
+        counts,
+        firing: firing + claimed,
+        queued: gauges.queued,
+        parked_lanes: gauges.parked_lanes,
+        oldest_overdue: oldest_overdue(broker, namespace, &gauges, now).await?,
+    })
+}
+
+/// Tasks that are read to find the first one that is due and not firing.
+const OVERDUE_READ_MAX: usize = 64;
+
+/// Returns when the oldest task was due that was not sent yet. Owners know those that they have
+/// loaded; if they are behind, the store is read.
+async fn oldest_overdue(
+    broker: &Broker,
+    namespace: &Namespace,
+    gauges: &Gauges,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, Problem> {
+    let mut oldest = gauges.oldest_overdue;
+    if gauges.unread_since.is_some() {
+        let filter = Filter { to: now, ..Filter::all(namespace.clone()) };
+        let page =
+            task_page(broker, StateFilter::Scheduled, filter, None, OVERDUE_READ_MAX).await?;
+        let unread = page.items.first().map(|task| task.fire_at);
+        oldest = [oldest, unread].into_iter().flatten().min();
+    }
+    Ok(oldest.filter(|oldest| *oldest <= now))
+}

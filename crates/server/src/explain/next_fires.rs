@@ -1,0 +1,56 @@
+//! The next fires of a task, each with its local time and why it is then.
+
+use punctual_core::{Schedule, Task, TaskState, Timestamp, format_duration};
+
+use super::zone_of;
+
+/// Fires that an explanation shows.
+const NEXT_MAX: usize = 5;
+
+/// One future fire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NextFire {
+    pub(crate) fire_at: Timestamp,
+    /// The same time in the time zone of the schedule.
+    pub(crate) local: String,
+    /// What differs from the plain schedule, if anything does.
+    pub(crate) why: Option<String>,
+}
+
+/// Returns the next fires if nothing changes. A task that does not fire without a caller has none.
+pub(crate) fn next_fires(task: &Task) -> Vec<NextFire> {
+    if !matches!(task.state, TaskState::Scheduled | TaskState::Firing) {
+        return Vec::new();
+    }
+    let follows = |task: &Task| match task.definition.schedule {
+        // What a watch does after its fire is decided by touches.
+        Schedule::Watch { .. } => None,
+        _ => task.next_step(TaskState::Done, task.fire_at).next,
+    };
+    let current = (task.state == TaskState::Scheduled).then(|| task.clone());
+    let first = current.or_else(|| follows(task));
+    let fires = std::iter::successors(first, follows).take(NEXT_MAX);
+    fires.map(|task| NextFire::of(&task)).collect()
+}
+
+impl NextFire {
+    fn of(task: &Task) -> Self {
+        Self { fire_at: task.fire_at, local: zone_of(task).local(task.fire_at), why: why(task) }
+    }
+}
+
+fn why(task: &Task) -> Option<String> {
+    if !task.attempts.is_empty() {
+        return Some(format!("attempt {}, a retry", task.attempt_next().get()));
+    }
+    if task.redrive.is_some() {
+        return Some("a dead letter that was redriven".to_owned());
+    }
+    if let Schedule::Cron { cron, .. } = &task.definition.schedule
+        && let Some(note) = cron.note(task.nominal_at)
+    {
+        return Some(note);
+    }
+    let moved = task.fire_at.since(task.nominal_at);
+    (!moved.is_zero()).then(|| format!("{} of jitter", format_duration(moved)))
+}

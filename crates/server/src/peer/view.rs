@@ -1,0 +1,195 @@
+//! Encodes what brokers tell each other about a namespace, as protobuf messages.
+//!
+//! What a peer sends is untrusted: names are checked, and lists are bounded.
+
+use punctual_core::{
+    HttpTarget, Invalid, Method, Namespace, PartitionId, Queue, Target, Timestamp,
+};
+use punctual_engine::{LANES_MAX, LaneQuery, LaneView, OwnerView};
+use punctual_proto::v1;
+
+use super::wire::WireError;
+use crate::broker_view::{BrokerView, ViewQuery};
+use crate::courier::queue::{WORKERS_MAX, WorkerLabel, WorkerView};
+
+pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
+    let target = match &query.lanes {
+        LaneQuery::Queues => None,
+        LaneQuery::Target(Target::Queue(queue)) => {
+            Some(v1::view_request::Target::Queue(queue.as_str().to_owned()))
+        }
+        LaneQuery::Target(Target::Http(http)) => {
+            Some(v1::view_request::Target::Url(http.url().to_owned()))
+        }
+    };
+    v1::ViewRequest {
+        namespace: query.namespace.as_str().to_owned(),
+        partition: query.partition.map(|partition| u32::from(partition.get())),
+        target,
+    }
+}
+
+pub(super) fn read_query(request: v1::ViewRequest) -> Result<ViewQuery, Invalid> {
+    let lanes = match request.target {
+        None => LaneQuery::Queues,
+        Some(v1::view_request::Target::Queue(queue)) => {
+            LaneQuery::Target(Target::Queue(Queue::new(&queue)?))
+        }
+        Some(v1::view_request::Target::Url(url)) => {
+            LaneQuery::Target(Target::Http(HttpTarget::new(&url, Method::Post, Vec::new())?))
+        }
+    };
+    let partition = request.partition.map(|number| {
+        let partition = u16::try_from(number).ok().and_then(PartitionId::new);
+        partition.ok_or_else(|| Invalid::new("partition", "is out of range"))
+    });
+    let namespace = Namespace::new(&request.namespace)?;
+    Ok(ViewQuery { namespace, partition: partition.transpose()?, lanes })
+}
+
+pub(super) fn put_view(view: &BrokerView) -> v1::ViewReply {
+    v1::ViewReply {
+        lanes: view.owner.lanes.iter().map(put_lane).collect(),
+        workers: view.workers.iter().map(put_worker).collect(),
+        unread_since_ms: view.owner.unread_since.map(Timestamp::as_millis),
+        share_used_up: view.owner.share_used_up,
+        store_away: view.owner.store_away,
+        clock_suspect: view.clock_suspect.clone().unwrap_or_default(),
+        connections: view.connections,
+        connection_waits: view.connection_waits,
+    }
+}
+
+fn put_lane(lane: &LaneView) -> v1::PeerLane {
+    v1::PeerLane {
+        queue: lane.queue.as_ref().map_or_else(String::new, |queue| queue.as_str().to_owned()),
+        waiting: lane.waiting as u64,
+        unsent: lane.unsent as u64,
+        in_flight: lane.in_flight as u64,
+        capacity: lane.capacity as u64,
+        spilled_since_ms: lane.spilled_since.map(Timestamp::as_millis),
+        oldest_overdue_ms: lane.oldest_overdue.map(Timestamp::as_millis),
+    }
+}
+
+fn put_worker(worker: &WorkerView) -> v1::PeerWorker {
+    v1::PeerWorker {
+        name: worker.label.name.to_string(),
+        address: worker.label.address.to_string(),
+        queues: worker.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
+        in_flight: worker.in_flight as u64,
+        credit: worker.credit as u64,
+        since_ms: worker.since.as_millis(),
+    }
+}
+
+pub(super) fn read_view(reply: v1::ViewReply) -> Result<BrokerView, WireError> {
+    if reply.lanes.len() > LANES_MAX || reply.workers.len() > WORKERS_MAX {
+        return Err(WireError::TooMany(LANES_MAX.max(WORKERS_MAX)));
+    }
+    let lanes = reply.lanes.iter().map(read_lane).collect();
+    let owner = OwnerView {
+        lanes,
+        unread_since: reply.unread_since_ms.and_then(time),
+        share_used_up: reply.share_used_up,
+        store_away: reply.store_away,
+    };
+    Ok(BrokerView {
+        owner,
+        workers: reply.workers.iter().map(read_worker).collect(),
+        clock_suspect: Some(reply.clock_suspect).filter(|why| !why.is_empty()),
+        connections: reply.connections,
+        connection_waits: reply.connection_waits,
+    })
+}
+
+fn read_lane(lane: &v1::PeerLane) -> LaneView {
+    LaneView {
+        queue: Queue::new(&lane.queue).ok(),
+        waiting: count(lane.waiting),
+        unsent: count(lane.unsent),
+        in_flight: count(lane.in_flight),
+        capacity: count(lane.capacity),
+        spilled_since: lane.spilled_since_ms.and_then(time),
+        oldest_overdue: lane.oldest_overdue_ms.and_then(time),
+    }
+}
+
+fn read_worker(worker: &v1::PeerWorker) -> WorkerView {
+    WorkerView {
+        label: WorkerLabel::new(&worker.name, &worker.address),
+        queues: worker.queues.iter().filter_map(|queue| Queue::new(queue).ok()).collect(),
+        in_flight: count(worker.in_flight),
+        credit: count(worker.credit),
+        since: time(worker.since_ms).unwrap_or(Timestamp::EPOCH),
+    }
+}
+
+/// Bounded, so that the sum over all brokers cannot overflow.
+fn count(number: u64) -> usize {
+    usize::try_from(number.min(u64::from(u32::MAX))).unwrap_or(usize::MAX)
+}
+
+fn time(millis: u64) -> Option<Timestamp> {
+    Timestamp::try_from_millis(i128::from(millis)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_and_a_view_are_read_back_unchanged() {
+        let namespace = Namespace::new("shop").unwrap();
+        let queue = Queue::new("emails").unwrap();
+        let url = HttpTarget::new("http://h:1/x", Method::Post, vec![]).unwrap();
+        for lanes in [
+            LaneQuery::Queues,
+            LaneQuery::Target(Target::Queue(queue.clone())),
+            LaneQuery::Target(Target::Http(url)),
+        ] {
+            for partition in [None, PartitionId::new(7)] {
+                let namespace = namespace.clone();
+                let query = ViewQuery { namespace, partition, lanes: lanes.clone() };
+                assert_eq!(read_query(put_query(&query)), Ok(query));
+            }
+        }
+        let at = Timestamp::from_millis(1_700_000_000_000);
+        let lane = LaneView {
+            queue: Some(queue.clone()),
+            waiting: 1,
+            unsent: 2,
+            in_flight: 3,
+            capacity: 4,
+            spilled_since: Some(at),
+            oldest_overdue: Some(at),
+        };
+        let webhook = LaneView { queue: None, spilled_since: None, ..lane.clone() };
+        let view = BrokerView {
+            owner: OwnerView {
+                lanes: vec![lane, webhook],
+                unread_since: Some(at),
+                share_used_up: true,
+                store_away: true,
+            },
+            workers: vec![WorkerView {
+                label: WorkerLabel::new("w1", "127.0.0.1:9"),
+                queues: vec![queue],
+                in_flight: 5,
+                credit: 6,
+                since: at,
+            }],
+            clock_suspect: Some("it was set".to_owned()),
+            connections: 7,
+            connection_waits: 8,
+        };
+        assert_eq!(read_view(put_view(&view)), Ok(view));
+    }
+
+    #[test]
+    fn a_view_with_too_many_entries_is_refused() {
+        let lanes = vec![v1::PeerLane::default(); LANES_MAX + 1];
+        let reply = v1::ViewReply { lanes, ..v1::ViewReply::default() };
+        assert_eq!(read_view(reply), Err(WireError::TooMany(LANES_MAX)));
+    }
+}
