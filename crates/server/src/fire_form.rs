@@ -199,7 +199,6 @@ documented!(
 
 /// The record of a fire that has ended, as the payload of a callback: compact JSON of at most
 /// [`PAYLOAD_BYTES_MAX`] bytes. If it is longer, the oldest attempts are left out.
-#[expect(dead_code, reason = "the owner makes the payload of callbacks of it")]
 pub(crate) fn record_document(record: &FireRecord) -> Bytes {
     document_within(record, PAYLOAD_BYTES_MAX)
 }
