@@ -72,21 +72,23 @@ pub(crate) async fn stats(
     }
     let gauges = broker.owners.gauges(Some(&namespace)).await?;
     let now = broker.clock.now();
-    // In the store a firing task is scheduled; an at-most-once task that was sent is dead until its
-    // outcome is known.
+    // In the store a firing task is scheduled; an at-most-once task that is due is dead until its
+    // outcome is known. If nothing of it was sent, it is scheduled.
     let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
-    let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
+    let unknown = counts.dead.min(counts.dead_letters);
+    let claimed = count(gauges.claimed).min(unknown);
+    let unsent = count(gauges.claimed_unsent).min(unknown - claimed);
     let firing = count(gauges.firing).min(counts.scheduled).max(0);
-    let letters = (claimed + count(gauges.claimed_overlapping)).min(counts.dead_letters);
+    let letters = (claimed + unsent + count(gauges.claimed_overlapping)).min(counts.dead_letters);
     let oldest = oldest_overdue(&broker, &namespace, &gauges, now).await?;
     response::ok(&StatsAnswer {
         namespace: namespace.as_str().to_owned(),
         accepted: counts.accepted(),
-        scheduled: counts.scheduled - firing,
+        scheduled: counts.scheduled - firing + unsent,
         firing: firing + claimed,
         paused: counts.paused,
         done: counts.done,
-        dead: counts.dead - claimed,
+        dead: counts.dead - claimed - unsent,
         cancelled: counts.cancelled,
         dead_letters: counts.dead_letters - letters,
         queued: gauges.queued,
