@@ -236,7 +236,6 @@ impl Owner {
     /// Stops because the store does not let the owner continue.
     pub(crate) fn stop(&mut self, error: StoreError) {
         tracing::error!(partition = %self.tenure.partition(), %error, "owner stopped");
-        self.deliveries.recall_claims();
         self.close();
         self.actions.push(Action::Stop(error));
     }
@@ -265,8 +264,10 @@ impl Owner {
     /// to the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
     fn close(&mut self) {
         self.stopped = true;
-        // The next owner sends these itself, or answers that they are cancelled.
-        self.tasks.recall_all();
+        // The next owner sends these itself, or answers that they are cancelled. Fires that are
+        // claimed stay dead letters.
+        self.tasks.recall_for_good();
+        self.deliveries.recall_claims();
         self.answer_durable();
         let unsent = self.writer.take_unsent();
         let unsent = unsent.into_iter().filter_map(|decision| decision.requester?.reply);

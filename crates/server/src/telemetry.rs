@@ -492,6 +492,7 @@ mod tests {
             queued: 4,
             in_flight: 3,
             claimed: 0,
+            claimed_unsent: 0,
             claimed_overlapping: 0,
             firing: 0,
             lanes: 9,

@@ -19,6 +19,7 @@ mod store;
 mod broker;
 mod callers;
 mod faults;
+mod waits;
 
 mod forward;
 mod record;

@@ -34,6 +34,12 @@ pub enum Variant {
     NothingIsClaimed,
     /// Owners use a clock that is seconds ahead.
     OwnersAreEarly,
+    /// Couriers stamp deliveries before they wait.
+    CouriersStampEarly,
+    /// Couriers send deliveries that were recalled.
+    CouriersIgnoreRecalls,
+    /// Couriers send deliveries after the lease of their owner.
+    CouriersIgnoreLeases,
     /// Couriers report failures as acked.
     CouriersLie,
     /// A broker ignores some directives to start an owner.

@@ -47,6 +47,21 @@ fn a_courier_that_reports_failures_as_acked_is_caught() {
 }
 
 #[test]
+fn a_courier_that_stamps_deliveries_before_they_wait_is_caught() {
+    is_caught(Variant::CouriersStampEarly, &["G16 "]);
+}
+
+#[test]
+fn a_courier_that_sends_what_was_recalled_is_caught() {
+    is_caught(Variant::CouriersIgnoreRecalls, &["G7 ", "G8 "]);
+}
+
+#[test]
+fn a_courier_that_sends_after_the_lease_is_caught() {
+    is_caught(Variant::CouriersIgnoreLeases, &["G11 one owner"]);
+}
+
+#[test]
 fn a_cancellation_that_the_store_forgets_is_caught() {
     is_caught(Variant::StoreForgetsCancels, &["G7 "]);
 }

@@ -19,7 +19,7 @@ impl Owner {
     pub(crate) fn cancel(&mut self, requester: Requester, found: FoundTask, now: Timestamp) {
         let subject = requester.subject.as_ref();
         let Some(task) = found.task else {
-            let recalled = subject.map(|subject| self.deliveries.recall_claim(subject));
+            let recalled = subject.map(|subject| self.recall_claim(subject, now));
             match recalled.unwrap_or(RecalledClaim::No) {
                 RecalledClaim::Recalled(fire_id) => {
                     let mut decision = Decision::answering(requester);

@@ -35,7 +35,8 @@ impl Owner {
             let reply = idempotency::recall(&command, given, stored);
             return self.answer(requester, reply.map(Reply::Scheduled));
         }
-        if let Some(error) = self.unmet(command.condition, existing.as_ref()) {
+        let unsent = requester.subject.as_ref().and_then(|it| self.deliveries.unsent_claim(it));
+        if let Some(error) = self.unmet(command.condition, existing.as_ref().or(unsent)) {
             return self.answer(requester, Err(error));
         }
         if let Some(old) = existing.as_ref().filter(|old| old.is_edited_by(&command.new_task)) {
@@ -47,9 +48,13 @@ impl Owner {
         let Some(id) = self.tenure.next_id(fire_at) else {
             return self.stop_out_of_ids();
         };
-        let claim = match self.recall_claim_of_key(&command, existing.as_ref()) {
+        let claim = match self.recall_claim_of_key(&command, existing.as_ref(), now) {
             RecalledClaim::Recalled(fire_id) => Some(fire_id),
             RecalledClaim::Ending => return self.answer(requester, Err(EngineError::Stopped)),
+            // It was sent meanwhile.
+            RecalledClaim::No if existing.is_none() && command.condition.is_version() => {
+                return self.answer(requester, Err(EngineError::NotFound));
+            }
             RecalledClaim::No => None,
         };
         let claimed = claim.and_then(|fire_id| Some(&self.deliveries.claim(fire_id)?.task));
@@ -85,12 +90,13 @@ impl Owner {
         &mut self,
         command: &ScheduleCommand,
         existing: Option<&Task>,
+        now: Timestamp,
     ) -> RecalledClaim {
         let definition = &command.new_task;
         match (definition.key.clone(), existing, command.condition) {
-            (Some(key), None, Condition::Always) => {
+            (Some(key), None, Condition::Always | Condition::Version(_)) => {
                 let subject = Subject::Key(definition.namespace.clone(), key);
-                self.deliveries.recall_claim(&subject)
+                self.recall_claim(&subject, now)
             }
             _ => RecalledClaim::No,
         }

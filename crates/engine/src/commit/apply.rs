@@ -122,8 +122,10 @@ impl Owner {
         for change in &decision.changes {
             let scope = Scope::of(change);
             self.reads.durable(scope);
-            if let Change::Put(task) = &**change {
-                self.deliveries.stored_under_key(task);
+            if let Change::Put(task) = &**change
+                && let Some(subject) = self.deliveries.stored_under_key(task)
+            {
+                self.recall_replaced(&subject, now);
             }
             if let Scope::Task(id) = scope {
                 self.loader.forget_aside(id);

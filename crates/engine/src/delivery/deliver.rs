@@ -77,10 +77,10 @@ impl Owner {
             return;
         }
         let deliveries = std::mem::take(&mut self.deliveries.outbox);
-        if self.tenure.may_act(now) {
+        if self.tenure.may_act(now) && !self.tenure.is_handing_over() {
             return self.actions.push(Action::Deliver(deliveries));
         }
-        // Claims that became durable after the lease had ended.
+        // Claims that became durable after the lease had ended, or during a hand-over.
         let unsent = deliveries.iter().map(|delivery| delivery.report(None));
         self.on_ended(unsent.collect(), now);
     }
@@ -118,9 +118,9 @@ impl Owner {
         let share = self.deliveries.lanes.sent(lane, &task.definition);
         let delivery = Delivery::new(task, share, now, self.tenure.lease_end());
         let (fire_at, permit) = (task.fire_at, delivery.permit.clone());
-        let handed_out = HandedOut { fire_at, permit, is_claim: false };
+        let handed_out = HandedOut { fire_at, permit };
         self.deliveries.lanes.handed_out(share, handed_out);
-        self.tasks.set_sent(id, delivery.permit.clone(), now);
+        self.tasks.set_sent(id, delivery.permit.clone());
         self.deliveries.outbox.push(delivery);
     }
 
@@ -141,7 +141,7 @@ impl Owner {
             // The fire before is in flight: `release_claim` lets this one continue.
             Some(_) => return self.tasks.set_waiting_for_claim(id),
         }
-        let share = self.deliveries.lanes.sent(lane, &task.definition);
+        let share = self.deliveries.lanes.claiming(lane, &task.definition);
         self.tasks.set_lane_share(id, share);
         let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
         // A series may end with the fires that are skipped after this one.
@@ -191,8 +191,8 @@ impl Owner {
         let task = loaded.task().clone();
         let delivery = Delivery::new(&task, share, now, self.tenure.lease_end());
         let permit = delivery.permit.clone();
-        let (fire_at, is_claim) = (task.fire_at, true);
-        let handed_out = HandedOut { fire_at, permit: permit.clone(), is_claim };
+        let handed_out = HandedOut { fire_at: task.fire_at, permit: permit.clone() };
+        self.deliveries.lanes.claimed(share);
         self.deliveries.lanes.handed_out(share, handed_out);
         self.deliveries.outbox.push(delivery);
         self.tasks.remove(id);

@@ -27,9 +27,10 @@ impl Owner {
             let Some(route) = report.route().or_else(inherited) else {
                 continue;
             };
+            let is_recalled = report.is_recalled();
             report.close_permit();
             self.deliveries.lanes.ended(route.share, report.outcome.as_ref());
-            if !report.is_recalled() {
+            if !is_recalled {
                 self.settle(route.task_id, report, now);
             }
         }
@@ -139,6 +140,9 @@ impl Owner {
     pub(crate) fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
         let Claim { task, task_continues, callback, .. } = claim;
         let Report { fire_id, fired_at, outcome, answer, .. } = report;
+        if outcome.is_none() {
+            self.deliveries.claims.came_back(fire_id);
+        }
         let namespace = task.definition.namespace.clone();
         let outcome = match (outcome, task_continues) {
             (Some(outcome), _) => outcome,

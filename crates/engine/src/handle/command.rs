@@ -156,6 +156,13 @@ pub enum Condition {
     Version(Version),
 }
 
+impl Condition {
+    /// Whether the task must exist in a version.
+    pub(crate) const fn is_version(self) -> bool {
+        matches!(self, Self::Version(_))
+    }
+}
+
 /// Where a touch moves the next fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TouchTo {

@@ -8,7 +8,9 @@ impl Simulation {
         let healed = self.healed.unwrap_or(self.now);
         if self.calls.is_empty() && !self.series_cancelled {
             self.series_cancelled = true;
-            for call in callers::cancel_series(self.partitions) {
+            let last = callers::cancel_series(self.partitions);
+            let resumed = callers::resume_all(&self.checker, self.partitions);
+            for call in last.into_iter().chain(resumed) {
                 self.new_call(call);
             }
         }

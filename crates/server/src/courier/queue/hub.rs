@@ -269,8 +269,7 @@ impl Hub {
         {
             let mut state = self.lock();
             for mut leased in batch {
-                if leased.delivery.permit.send(now).is_ok() {
-                    leased.delivery.fired_at = now;
+                if leased.delivery.send(now).is_ok() {
                     state.leases.sent(leased.token, now);
                     sent.push(leased);
                     continue;

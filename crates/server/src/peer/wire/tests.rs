@@ -255,6 +255,7 @@ fn gauges() -> Gauges {
         in_flight: 300,
         firing: 4,
         claimed: 5,
+        claimed_unsent: 3,
         claimed_overlapping: 6,
         lanes: 7,
         parked_lanes: 8,
