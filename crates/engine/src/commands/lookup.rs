@@ -26,7 +26,7 @@ pub struct Lookup {
 pub enum LookupDepth {
     /// Id, version, state and schedule only.
     Head,
-    /// The whole task or, if there is none, the record of its last fire.
+    /// The whole task or, if there is none and no dead letter is read, the record of its last fire.
     Task,
 }
 
@@ -102,9 +102,11 @@ impl FoundTask {
         let mut found: Vec<Self> = lookups.iter().map(|_| Self::default()).collect();
         find(store, partition, lookups, &mut found).await?;
         get(store, partition, lookups, &mut found).await?;
+        read_letters(store, partition, lookups, &mut found).await?;
         for (lookup, result) in lookups.iter().zip(&mut found) {
             if result.task.is_none()
                 && lookup.depth == LookupDepth::Task
+                && lookup.letter.is_none()
                 && let Some(id) = id_of(lookup, result)
             {
                 let records = store.history(partition, id, 1).await?;
@@ -117,12 +119,6 @@ impl FoundTask {
                     let tasks = store.get(partition, &[head.id]).await?;
                     result.receipt = tasks.into_iter().flatten().next();
                 }
-            }
-            if let Some(fire_id) = lookup.letter {
-                let letter = store.dead_letter(partition, fire_id).await?;
-                let namespace = lookup.subject.namespace();
-                result.letter =
-                    letter.filter(|letter| letter.task.definition.namespace == *namespace);
             }
         }
         Ok(found)
@@ -181,6 +177,32 @@ async fn get<S: TaskStore>(
         let task = task.filter(|task| task.definition.namespace == *namespace);
         found[index].head = task.as_ref().map(Head::of);
         found[index].task = task;
+    }
+    Ok(())
+}
+
+/// Reads the dead letters of all lookups at once.
+async fn read_letters<S: TaskStore>(
+    store: &S,
+    partition: PartitionId,
+    lookups: &[Lookup],
+    found: &mut [FoundTask],
+) -> Result<(), StoreError> {
+    let (mut indexes, mut fire_ids) = (Vec::new(), Vec::new());
+    for (index, lookup) in lookups.iter().enumerate() {
+        if let Some(fire_id) = lookup.letter {
+            indexes.push(index);
+            fire_ids.push(fire_id);
+        }
+    }
+    if fire_ids.is_empty() {
+        return Ok(());
+    }
+    let letters = store.dead_letters(partition, &fire_ids).await?;
+    for (letter, index) in letters.into_iter().zip(indexes) {
+        let namespace = lookups[index].subject.namespace();
+        found[index].letter =
+            letter.filter(|letter| letter.task.definition.namespace == *namespace);
     }
     Ok(())
 }

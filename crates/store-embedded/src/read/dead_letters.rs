@@ -139,6 +139,19 @@ impl StoreCore {
         Ok(Page { items, next })
     }
 
+    /// The dead letters of fires, in their order; `None` for a fire of another partition.
+    pub(crate) fn dead_letters(
+        &self,
+        partition: PartitionId,
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StorageFault> {
+        let letter_of = |fire_id: &FireId| match fire_id.task.partition() == partition {
+            true => self.dead_letter(*fire_id),
+            false => Ok(None),
+        };
+        fire_ids.iter().map(letter_of).collect()
+    }
+
     pub(crate) fn dead_letter(&self, fire_id: FireId) -> Result<Option<DeadLetter>, StorageFault> {
         let (known, in_catalog) = {
             let state = self.state()?;

@@ -3,12 +3,13 @@
 //! A redrive schedules dead letters again, in batches of [`REDRIVE_BATCH`]. One call redrives at
 //! most [`REDRIVE_MAX`] of them and says whether there are more.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{DeadLetter, FireId, Invalid, Namespace};
+use punctual_core::{DeadLetter, FireId, Invalid, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Subject};
-use punctual_store::{Page, TaskStore as _};
+use punctual_store::{Page, StoreError, TaskStore as _};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -203,8 +204,9 @@ async fn redrive_ids(
     for batch in ids.chunks(REDRIVE_BATCH) {
         let _permit = broker.limits.reads.acquire(namespace).await?;
         let mut letters = Vec::new();
-        for id in batch {
-            match find_letter(broker, namespace, id).await {
+        let found = find_letters(broker, namespace, batch).await;
+        for (id, found) in batch.iter().zip(found) {
+            match found {
                 Ok(letter) => letters.push(letter),
                 Err(problem) => {
                     redriven.problems.push(LetterProblem { id: id.clone(), problem });
@@ -238,19 +240,58 @@ async fn redrive_all(
     }
 }
 
-async fn find_letter(
+/// Returns the dead letters in the order of `ids`; those of one partition are read together.
+async fn find_letters(
     broker: &Broker,
     namespace: &Namespace,
-    id: &str,
-) -> Result<DeadLetter, Problem> {
-    let fire_id = parse_fire_id("ids", id)?;
-    let partition = fire_id.task.partition();
-    if broker.owners.of(partition).is_none() {
-        return Err(Problem::dead_letter_not_found(namespace, fire_id));
+    ids: &[String],
+) -> Vec<Result<DeadLetter, Problem>> {
+    let mut found = Vec::with_capacity(ids.len());
+    let mut by_partition: BTreeMap<PartitionId, (Vec<usize>, Vec<FireId>)> = BTreeMap::new();
+    for (index, id) in ids.iter().enumerate() {
+        found.push(parse_fire_id("ids", id).and_then(|fire_id| {
+            let (indexes, fire_ids) = by_partition.entry(fire_id.task.partition()).or_default();
+            indexes.push(index);
+            fire_ids.push(fire_id);
+            // Until it is found.
+            Err(Problem::dead_letter_not_found(namespace, fire_id))
+        }));
     }
-    let letter = broker.store.dead_letter(partition, fire_id).await?;
-    let letter = letter.filter(|letter| letter.task.definition.namespace == *namespace);
-    letter.ok_or_else(|| Problem::dead_letter_not_found(namespace, fire_id))
+    for (partition, (indexes, fire_ids)) in by_partition {
+        if broker.owners.of(partition).is_none() {
+            continue;
+        }
+        for (index, letter) in
+            indexes.into_iter().zip(read_letters(broker, partition, &fire_ids).await)
+        {
+            match letter {
+                Ok(Some(letter)) if letter.task.definition.namespace == *namespace => {
+                    found[index] = Ok(letter);
+                }
+                Ok(_) => {}
+                Err(error) => found[index] = Err(error.into()),
+            }
+        }
+    }
+    found
+}
+
+/// Reads dead letters of one partition at once. If that fails, for example because one of them is
+/// damaged, each is read alone.
+async fn read_letters(
+    broker: &Broker,
+    partition: PartitionId,
+    fire_ids: &[FireId],
+) -> Vec<Result<Option<DeadLetter>, StoreError>> {
+    if let Ok(letters) = broker.store.dead_letters(partition, fire_ids).await {
+        return letters.into_iter().map(Ok).collect();
+    }
+    let mut letters = Vec::with_capacity(fire_ids.len());
+    for fire_id in fire_ids {
+        let letter = broker.store.dead_letters(partition, &[*fire_id]).await;
+        letters.push(letter.map(|letter| letter.into_iter().flatten().next()));
+    }
+    letters
 }
 
 async fn redrive_batch(

@@ -397,11 +397,11 @@ async fn last_fire(
     let Some(record) = records.into_iter().find(|record| record.namespace == *namespace) else {
         return Ok(None);
     };
-    let letter = match record.end {
-        FireEnd::Dead(_) => broker.store.dead_letter(id.partition(), record.fire_id).await?,
-        _ => None,
+    let letters = match record.end {
+        FireEnd::Dead(_) => broker.store.dead_letters(id.partition(), &[record.fire_id]).await?,
+        _ => Vec::new(),
     };
-    Ok(Some((record, letter)))
+    Ok(Some((record, letters.into_iter().flatten().next())))
 }
 
 impl CancelAnswer {
