@@ -174,12 +174,12 @@ impl TaskStore for MeteredStore {
         self.store.dead(partition, namespace, after, limit).await
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        self.store.dead_letter(partition, fire_id).await
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        self.store.dead_letters(partition, fire_ids).await
     }
 
     async fn history(

@@ -168,6 +168,7 @@ impl StoreCore {
         state.postponed_order.freeze();
         state.paused_order.freeze();
         state.names_order.freeze();
+        state.dead_order.freeze();
         FrozenState {
             commit: state.commit,
             generation,
@@ -383,8 +384,12 @@ impl StoreCore {
             state.paused.thaw(paused),
             state.dead.thaw(dead),
         );
-        let noted =
-            (state.postponed_order.thaw(), state.paused_order.thaw(), state.names_order.thaw());
+        let noted = (
+            state.postponed_order.thaw(),
+            state.paused_order.thaw(),
+            state.names_order.thaw(),
+            state.dead_order.thaw(),
+        );
         state.checkpoints += 1;
         self.set_pressure(&state);
         drop(state);

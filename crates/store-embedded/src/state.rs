@@ -43,7 +43,7 @@ use crate::state::endings::{Ending, Endings, RecentLocations};
 use crate::state::history::HistoryState;
 use crate::state::layers::Layers;
 use crate::state::names::{NameRow, NameRows, NameTarget, free, name};
-use crate::state::order::{OrderKey, OrderLog, postponed_key};
+use crate::state::order::{LetterKey, OrderKey, OrderLog, postponed_key};
 use crate::state::partition::PartitionState;
 use crate::state::relocation::{Moved, Relocation, Relocations, key_of};
 use crate::state::timeline::Timeline;
@@ -73,6 +73,8 @@ pub(crate) struct StoreState {
     /// Names that may not be in the catalog yet.
     pub(crate) names_order: OrderLog<NameRow>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
+    /// Fires whose rows in `dead` may not be in the catalog yet.
+    pub(crate) dead_order: OrderLog<LetterKey>,
     pub(crate) history: HistoryState,
     pub(crate) leases: BTreeMap<Seat, Lease>,
     pub(crate) partitions: Vec<PartitionState>,
@@ -105,6 +107,7 @@ impl StoreState {
             paused_order: OrderLog::default(),
             names_order: OrderLog::default(),
             dead: Layers::new(false, cached_bytes_max),
+            dead_order: OrderLog::default(),
             history: HistoryState::default(),
             leases: BTreeMap::new(),
             partitions: partitions.iter().map(PartitionState::new).collect(),
@@ -150,7 +153,7 @@ impl StoreState {
             Commit::Sweep { partition, counts, forgotten, now } => {
                 self.check_partition(partition)?;
                 for fire_id in forgotten {
-                    self.dead.set(fire_id, None);
+                    self.set_letter(fire_id, None);
                 }
                 let own = self.partition_mut(partition);
 
@@ -185,14 +188,36 @@ impl StoreState {
             }
             CommitStep::Record { record, frees } => self.keep(record, frees),
             CommitStep::Letter { fire_id, letter } => {
-                self.dead.set(fire_id, Some(letter));
+                self.set_letter(fire_id, Some(letter));
                 Ok(())
             }
             CommitStep::DeleteLetter { fire_id } => {
-                self.dead.set(fire_id, None);
+                self.set_letter(fire_id, None);
                 Ok(())
             }
         }
+    }
+
+    /// Sets the dead letter of a fire, or deletes it.
+    fn set_letter(&mut self, fire_id: FireId, letter: Option<Bytes>) {
+        self.dead_order.note(LetterKey::of(fire_id));
+        self.dead.set(fire_id, letter);
+    }
+
+    /// The rows of a partition's dead letters after one fire, up to another, that the catalog may
+    /// not have yet: in order, at most `limit`. `None` is a deleted letter.
+    pub(crate) fn changed_letters(
+        &self,
+        partition: PartitionId,
+        after: Option<FireId>,
+        upto: Option<FireId>,
+        limit: usize,
+    ) -> Vec<(FireId, Option<Bytes>)> {
+        let before = |key: &LetterKey| !key.is_after(partition, after);
+        let within = |key: &LetterKey| key.is_within(partition, upto);
+        let keys = self.dead_order.select(before, within, limit);
+        let fire_ids = keys.iter().map(LetterKey::fire_id);
+        fire_ids.filter_map(|id| Some((id, self.dead.get(&id)?.clone()))).collect()
     }
 
     fn file(

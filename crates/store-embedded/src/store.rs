@@ -371,16 +371,14 @@ impl TaskStore for EmbeddedStore {
         self.blocking(move |core| core.dead(partition, &namespace, after, limit)).await
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
         self.core.check_partition(partition)?;
-        if fire_id.task.partition() != partition {
-            return Ok(None);
-        }
-        self.blocking(move |core| core.dead_letter(fire_id)).await
+        let fire_ids = fire_ids.to_vec();
+        self.blocking(move |core| core.dead_letters(partition, &fire_ids)).await
     }
 
     async fn history(

@@ -432,15 +432,29 @@ impl RedisStore {
         self.decode_letter(keys, fire_id, &letter)
     }
 
-    pub(crate) async fn read_letter(
+    pub(crate) async fn read_letters(
         &self,
         keys: &PartitionKeys,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(&keys.letters).arg(&codec::fire(fire_id)[..]);
-        let letter = reply::optional_bytes(self.reads.command(command, &keys.letters).await?)?;
-        letter.map(|letter| self.decode_letter(keys, fire_id, &letter)).transpose()
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        let mut letters = Vec::with_capacity(fire_ids.len());
+        for fire_ids in fire_ids.chunks(IDS_MAX) {
+            let mut command = redis::cmd("HMGET");
+            command.arg(&keys.letters);
+            for fire_id in fire_ids {
+                command.arg(&codec::fire(*fire_id)[..]);
+            }
+            let values = self.reads.command(command, &keys.letters).await?;
+            let values = reply::optional_bytes_list(values)?;
+            if values.len() != fire_ids.len() {
+                return Err(reply::unexpected("as many dead letters as fires"));
+            }
+            for (fire_id, value) in fire_ids.iter().zip(values) {
+                let letter = value.map(|value| self.decode_letter(keys, *fire_id, &value));
+                letters.push(letter.transpose()?);
+            }
+        }
+        Ok(letters)
     }
 
     fn decode_letter(

@@ -389,12 +389,12 @@ impl TaskStore for RedisStore {
         self.explained(partition, read).await
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        let read = self.read_letter(self.keys(partition)?, fire_id).await;
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        let read = self.read_letters(self.keys(partition)?, fire_ids).await;
         self.explained(partition, read).await
     }
 

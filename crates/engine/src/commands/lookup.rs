@@ -28,7 +28,8 @@ pub struct Lookup {
 pub enum LookupDepth {
     /// Id, version, state and schedule only.
     Head,
-    /// The whole task or, if no task has the id, the record of its last fire.
+    /// The whole task or, if no task has the id and no dead letter is read, the record of its last
+    /// fire.
     Task,
     /// The same. If a key names no task, the record of the fire that ended last under the key.
     TaskOrLastFire,
@@ -113,9 +114,11 @@ impl FoundTask {
         find(store, partition, lookups, &mut found).await?;
         get(store, partition, lookups, &mut found).await?;
         find_last_fires(store, partition, lookups, &mut found).await?;
+        read_letters(store, partition, lookups, &mut found).await?;
         for (lookup, result) in lookups.iter().zip(&mut found) {
             if result.task.is_none()
                 && lookup.depth.is_whole()
+                && lookup.letter.is_none()
                 && let Some(id) = id_of(lookup, result)
             {
                 let records = store.history(partition, id, 1).await?;
@@ -128,12 +131,6 @@ impl FoundTask {
                     let tasks = store.get(partition, &[head.id]).await?;
                     result.receipt = tasks.into_iter().flatten().next();
                 }
-            }
-            if let Some(fire_id) = lookup.letter {
-                let letter = store.dead_letter(partition, fire_id).await?;
-                let namespace = lookup.subject.namespace();
-                result.letter =
-                    letter.filter(|letter| letter.task.definition.namespace == *namespace);
             }
         }
         Ok(found)
@@ -225,6 +222,32 @@ async fn get<S: TaskStore>(
         let task = task.filter(|task| task.definition.namespace == *namespace);
         found[index].head = task.as_ref().map(Head::of);
         found[index].task = task;
+    }
+    Ok(())
+}
+
+/// Reads the dead letters of all lookups at once.
+async fn read_letters<S: TaskStore>(
+    store: &S,
+    partition: PartitionId,
+    lookups: &[Lookup],
+    found: &mut [FoundTask],
+) -> Result<(), StoreError> {
+    let (mut indexes, mut fire_ids) = (Vec::new(), Vec::new());
+    for (index, lookup) in lookups.iter().enumerate() {
+        if let Some(fire_id) = lookup.letter {
+            indexes.push(index);
+            fire_ids.push(fire_id);
+        }
+    }
+    if fire_ids.is_empty() {
+        return Ok(());
+    }
+    let letters = store.dead_letters(partition, &fire_ids).await?;
+    for (letter, index) in letters.into_iter().zip(indexes) {
+        let namespace = lookups[index].subject.namespace();
+        found[index].letter =
+            letter.filter(|letter| letter.task.definition.namespace == *namespace);
     }
     Ok(())
 }
