@@ -353,6 +353,7 @@ mod tests {
 
     use super::*;
     use crate::api::http::health::readyz;
+    use crate::courier::queue::WorkerLabel;
 
     /// How often a condition is checked.
     const CHECK_EVERY: Duration = Duration::from_millis(5);
@@ -366,6 +367,7 @@ mod tests {
             allow_private_targets: false,
             webhook_authorities: crate::tls::Authorities::default(),
             webhook_connections_max: 8,
+            answer_bytes: 0,
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),
@@ -418,7 +420,8 @@ mod tests {
 
         store.panics.store(false, Ordering::SeqCst);
         let shop = Namespace::new("shop").unwrap();
-        let mut worker = broker.hub.join(&shop, &[Queue::new("orders").unwrap()], 1);
+        let (orders, label) = (Queue::new("orders").unwrap(), WorkerLabel::default());
+        let mut worker = broker.hub.join(&shop, &[orders], 1, label);
         let leased = worker.next().await.unwrap();
         assert_eq!(leased[0].delivery.fire_id, scheduled.task().fire().id);
         assert!(broker.owners.epoch(PartitionId::FIRST).unwrap() > first);

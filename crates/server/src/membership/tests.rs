@@ -14,6 +14,7 @@ use tokio::time::interval;
 
 use super::*;
 use crate::clock::SystemClock;
+use crate::courier::queue::WorkerLabel;
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Reach, Signer};
 use crate::peer::{Secret, Transport};
 use crate::routing::Owners;
@@ -48,7 +49,7 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
     let guard = Guard::new(Reach::Public, SocketAddr::from(([127, 0, 0, 1], 1)));
     let dialler = Dialler::new(guard, &Authorities::default());
     let signer = Signer::new(Vec::new());
-    let http = HttpCourier::new(dialler, 8, signer, Arc::clone(&clock), telemetry.clone());
+    let http = HttpCourier::new(dialler, 8, signer, 0, Arc::clone(&clock), telemetry.clone());
     let couriers = Arc::new(Couriers { http: Arc::new(http), hub: Arc::clone(&hub) });
     let secret = Secret::new("of-the-cluster").unwrap();
     let peers = Arc::new(Peers::new(me.clone(), secret, Transport::Plain).unwrap());
@@ -112,7 +113,7 @@ async fn a_member_takes_a_partition_again_after_its_owner_panicked() {
     }
     store.panics.store(false, Ordering::SeqCst);
     let shop = Namespace::new("shop").unwrap();
-    let mut worker = hub.join(&shop, &[Queue::new("orders").unwrap()], 1);
+    let mut worker = hub.join(&shop, &[Queue::new("orders").unwrap()], 1, WorkerLabel::default());
     let leased = worker.next().await.unwrap();
     assert_eq!(leased[0].delivery.fire_id, scheduled.task().fire().id);
 }
