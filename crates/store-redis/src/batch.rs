@@ -278,7 +278,7 @@ fn write_task(arguments: &mut BatchArguments, id: TaskId, folded: &FoldedTask, r
             if !fresh {
                 was.push(&id);
             }
-            arguments.grows |= fresh && task.definition.callback_of.is_none();
+            arguments.grows |= *fresh && task.definition.callback_of.is_none();
         }
         FoldedTask::Postponed(postponement) => {
             arguments.postponed.push_number(postponement.fire_at.as_millis());
