@@ -66,7 +66,8 @@ impl CallbackLedger {
         if entry.created.len() != entry.ends.len() {
             return Err(format!("{:?} for {:?}", entry.created, entry.ends));
         }
-        (entry.ended.sort(), entry.removed.sort());
+        entry.ended.sort();
+        entry.removed.sort();
         if entry.ended != entry.removed {
             return Err(format!("removed {:?}, ended claims of {:?}", entry.removed, entry.ended));
         }

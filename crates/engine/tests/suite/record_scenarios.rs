@@ -303,7 +303,8 @@ impl RecordScenario {
     /// A key without a task answers for its last one.
     fn check_cancelled(&self, subject: &Subject, reply: Result<Cancelled, EngineError>) {
         let Subject::Key(_, key) = subject else { return };
-        let last = ready(self.fixture.store.last_fires(PARTITION, &shop(), &[key.clone()]));
+        let last =
+            ready(self.fixture.store.last_fires(PARTITION, &shop(), std::slice::from_ref(key)));
         let last = last.unwrap().remove(0);
         match reply {
             Err(EngineError::NotFound) => {

@@ -45,7 +45,8 @@ fn a_cancelled_task_does_not_fire() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("order-1", task(r#""in": "400ms""#, &receiver.url));
     assert_eq!(broker.delete("order-1"), (200, json!({"result": "cancelled"})));
-    assert_eq!(broker.delete("order-1").0, 404);
+    assert_eq!(broker.delete("order-1"), (200, json!({"result": "cancelled"})), "as by its id");
+    assert_eq!(broker.delete("order-2").0, 404);
     assert_eq!(broker.get("order-1").0, 404);
     receiver.stays_silent(Duration::from_millis(700));
 }
