@@ -6,9 +6,10 @@
 //! Read in this order: `startup` builds and runs everything; `broker` is the state that requests
 //! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
 //! requests into commands and replies into responses, with `task_form` and `fire_form` (tasks and
-//! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `routing` finds the owner of a
-//! partition, `peer` talks to other brokers, `membership` makes this broker a member of a cluster;
-//! `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
+//! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `routing`
+//! finds the owner of a partition, `peer` talks to other brokers, `membership` makes this broker a
+//! member of a cluster; `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is
+//! the machine's time.
 
 mod api;
 mod auth;

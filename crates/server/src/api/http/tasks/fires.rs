@@ -20,6 +20,10 @@ use crate::broker::Broker;
 use crate::fire_form::FireAnswer;
 use crate::problem::{Problem, TaskRef};
 
+/// Bytes of the bodies of answers in one response: there may be a thousand fires with 64 KiB each.
+/// The bodies of older fires are left out; fewer fires at a time have them.
+const BODIES_BYTES_MAX: usize = 8 << 20;
+
 /// The fires of a task.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Fires)]
@@ -65,5 +69,7 @@ pub(crate) async fn list(
     }
     let current = current.as_ref().map(FireAnswer::current);
     let fires = current.into_iter().chain(records.iter().map(FireAnswer::ended)).take(limit);
+    let mut bytes_left = BODIES_BYTES_MAX;
+    let fires = fires.map(|fire| fire.limit_bodies(&mut bytes_left));
     response::page(&FiresAnswer { fires: fires.collect() }, permit)
 }
