@@ -243,6 +243,17 @@ impl<'a> FireAnswer<'a> {
         }
     }
 
+    /// Keeps the bodies of answers as long as there are bytes left for them, and drops the others.
+    pub(crate) fn limit_bodies(mut self, bytes_left: &mut usize) -> Self {
+        for answer in self.attempts.iter_mut().filter_map(|attempt| attempt.answer.as_mut()) {
+            match bytes_left.checked_sub(answer.body_length()) {
+                Some(left) => *bytes_left = left,
+                None => answer.drop_body(),
+            }
+        }
+        self
+    }
+
     fn of(
         fire_id: FireId,
         key: Option<&'a TaskKey>,
@@ -314,6 +325,24 @@ impl<'a> ResponseAnswer<'a> {
             truncated: answer.is_truncated(),
         }
     }
+
+    fn body_length(&self) -> usize {
+        self.text.map_or(0, str::len) + self.base64.as_ref().map_or(0, String::len)
+    }
+
+    fn drop_body(&mut self) {
+        (self.text, self.base64, self.truncated) = (Some(""), None, true);
+    }
+}
+
+/// About how many bytes attempts take in a response.
+pub(crate) fn attempts_weight(attempts: &[AttemptRecord]) -> usize {
+    let weight = |attempt: &AttemptRecord| {
+        let body = attempt.answer.as_ref().map_or(0, |answer| answer.body().len());
+        // Base64 adds a third, and JSON may escape.
+        body + body / 2 + 256
+    };
+    attempts.iter().map(weight).sum()
 }
 
 /// The bytes as text; `None` if they are not UTF-8. The last character of a truncated body may be
@@ -450,6 +479,26 @@ mod tests {
             assert_eq!((shown.text, shown.base64.as_deref()), (text, base64), "{body:?}");
             assert_eq!((shown.content_type, shown.truncated), (None, !complete));
         }
+    }
+
+    #[test]
+    fn bodies_are_dropped_when_no_bytes_are_left_for_them() {
+        let answer = |body: &[u8]| Some(Answer::of_response(500, "", body, true, 1024));
+        let attempts = vec![
+            attempt(1, failed(), answer(b"four")),
+            attempt(2, failed(), answer(b"long body")),
+            attempt(3, failed(), answer(b"\xff")),
+            attempt(4, failed(), answer(b"")),
+        ];
+        let record = record(FireEnd::Dead(DeadReason::Exhausted), attempts);
+        let mut left = 8;
+        let fire = FireAnswer::ended(&record).limit_bodies(&mut left);
+        let shown = serde_json::to_value(&fire).unwrap();
+        let answers = [0, 1, 2, 3].map(|number| shown["attempts"][number]["answer"].clone());
+        assert_eq!(answers[0], json!({"text": "four", "truncated": false}));
+        assert_eq!(answers[1], json!({"text": "", "truncated": true}));
+        assert_eq!(answers[2], json!({"base64": "/w==", "truncated": false}));
+        assert_eq!((&answers[3], left), (&json!({"text": "", "truncated": false}), 0));
     }
 
     #[test]

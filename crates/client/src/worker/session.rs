@@ -295,7 +295,8 @@ impl BrokerSession {
         self.worked.stale += stale.tokens.len() as u64;
     }
 
-    /// The broker has other limits than this client; their leases end, and they are delivered again.
+    /// The broker has other limits than this client. They are delivered again when their leases
+    /// have ended.
     fn count_rejected(&mut self, rejected: &v1::Rejected) {
         self.worked.unsettled += rejected.acks.len() as u64;
     }

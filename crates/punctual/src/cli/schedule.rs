@@ -1,11 +1,13 @@
 //! `punctual schedule`: creates a task, or replaces the task with the same key.
 //!
 //! Every member of a task in the API has a flag. `body` turns the flags into the request, `target`
-//! those of the targets; `payload` reads the payload, `retry` the retry policy. With `--dry-run`, `dry_run` checks the task with
-//! the same rules as the broker and prints its next fires; nothing is sent.
+//! those of the targets; `payload` reads the payload, `retry` the retry policy. With `--dry-run`,
+//! `dry_run` checks the task with the same rules as the broker and prints its next fires; nothing
+//! is sent.
 
 mod body;
 mod dry_run;
+mod pairs;
 mod payload;
 mod retry;
 mod target;
@@ -16,6 +18,7 @@ use serde_json::Value;
 use super::broker::{BrokerArgs, part};
 use super::output;
 
+use pairs::pair;
 use payload::PayloadArgs;
 use retry::RetryArgs;
 use target::TargetArgs;
@@ -187,9 +190,4 @@ impl ScheduleArgs {
         }
         headers
     }
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("must be NAME:VALUE")?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

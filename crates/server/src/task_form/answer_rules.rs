@@ -34,7 +34,7 @@ pub(super) struct SuccessBody {
 #[derive(Debug, Default, serde::Deserialize, serde::Serialize, ToSchema)]
 #[schema(as = RefuseRule)]
 #[serde(deny_unknown_fields, default, expecting = "an object with `statuses`")]
-pub(super) struct RefuseBody {
+pub(super) struct RefusalBody {
     /// Statuses that refuse, in addition to 410.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = StatusList)]
@@ -109,7 +109,7 @@ impl<'de> Deserialize<'de> for ExpectedJson {
 /// Checks the rules of a webhook. Fields of errors are relative to the webhook.
 pub(super) fn into_rules(
     success: Option<SuccessBody>,
-    refuse: Option<RefuseBody>,
+    refuse: Option<RefusalBody>,
 ) -> Result<AnswerRules, Invalid> {
     let (success, refuse) = (success.unwrap_or_default(), refuse.unwrap_or_default());
     let values = success.json.0.into_iter();
@@ -150,7 +150,7 @@ fn statuses(field: &str, numbers: &[i64]) -> Result<Vec<u16>, Invalid> {
 }
 
 /// The rules as they were sent.
-pub(super) fn of_rules(rules: &AnswerRules) -> (Option<SuccessBody>, Option<RefuseBody>) {
+pub(super) fn of_rules(rules: &AnswerRules) -> (Option<SuccessBody>, Option<RefusalBody>) {
     let statuses = |list: &[u16]| list.iter().map(|it| WholeNumber(i64::from(*it))).collect();
     let values = rules.success_json().iter().map(|ExpectedValue { pointer, value }| {
         (pointer.clone(), serde_json::from_str(value).unwrap_or_default())
@@ -159,7 +159,7 @@ pub(super) fn of_rules(rules: &AnswerRules) -> (Option<SuccessBody>, Option<Refu
         statuses: statuses(rules.success_statuses()),
         json: ExpectedJson(values.collect()),
     };
-    let refuse = RefuseBody { statuses: statuses(rules.refuse_statuses()) };
+    let refuse = RefusalBody { statuses: statuses(rules.refuse_statuses()) };
     let has_success = !success.statuses.is_empty() || !success.json.is_empty();
     (has_success.then_some(success), (!refuse.statuses.is_empty()).then_some(refuse))
 }
@@ -173,7 +173,7 @@ mod tests {
         #[derive(serde::Deserialize)]
         struct Both {
             success: Option<SuccessBody>,
-            refuse: Option<RefuseBody>,
+            refuse: Option<RefusalBody>,
         }
         let Both { success, refuse } = serde_json::from_str(&text).unwrap();
         into_rules(success, refuse)

@@ -152,7 +152,7 @@ pub(crate) struct TaskBody<'a> {
     #[schema(value_type = LabelMap)]
     pub(super) labels: Pairs,
     /// Whether the task is created paused: it does not fire until it is resumed. Default: false.
-    #[serde(skip_serializing)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) paused: Option<bool>,
     /// Receives the record of each fire that succeeded, as a delivery of its own.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use punctual_core::{HttpTarget, Invalid, Method, Queue, Target};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answer_rules::{RefuseBody, SuccessBody, into_rules, of_rules};
+use super::answer_rules::{RefusalBody, SuccessBody, into_rules, of_rules};
 use super::pairs::{Pairs, check_headers};
 use crate::schema::{HeaderMap, QueueText, UrlText, documented, one_field, one_of, reference};
 
@@ -39,7 +39,7 @@ pub(super) struct HttpBody {
     success: Option<SuccessBody>,
     /// Which answers are a refusal: no further attempt is made. 410 is one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    refuse: Option<RefuseBody>,
+    refuse: Option<RefusalBody>,
 }
 
 documented!(

@@ -7,8 +7,7 @@ use punctual_core::{
 };
 use serde_json::{Map, Value, json};
 
-use super::body::{TaskRequest, object};
-use super::pair;
+use super::pairs::{object, pair};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Target")]
@@ -43,15 +42,13 @@ pub(super) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// Adds the targets to a request.
-    pub(super) fn add_to(&self, body: &mut TaskRequest) -> anyhow::Result<()> {
-        body.set("target", &self.body()?)?;
-        for (name, target) in [("on_done", &self.on_done), ("on_dead", &self.on_dead)] {
-            if let Some(target) = target {
-                body.set(name, &callback_json(target))?;
-            }
-        }
-        Ok(())
+    /// The members of a request that have the targets.
+    pub(super) fn members(&self) -> anyhow::Result<Vec<(&'static str, Value)>> {
+        let callbacks = [("on_done", &self.on_done), ("on_dead", &self.on_dead)];
+        let callbacks = callbacks
+            .into_iter()
+            .filter_map(|(name, target)| Some((name, callback_json(target.as_deref()?))));
+        Ok([("target", self.body()?)].into_iter().chain(callbacks).collect())
     }
 
     fn body(&self) -> anyhow::Result<Value> {
