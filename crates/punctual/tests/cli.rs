@@ -315,6 +315,28 @@ fn a_task_is_explained_and_queues_and_workers_are_listed() {
 }
 
 #[test]
+fn fires_of_all_tasks_are_listed() {
+    let (broker, receiver) = (Broker::start(&[]), Receiver::start());
+    for (key, path) in [("good", "/"), ("bad", "/500")] {
+        let url = format!("{}{path}", receiver.url);
+        let retry = ["--attempts-max", "1"];
+        json_of(
+            &broker,
+            &[&["schedule", "shop", key, "--in", "0s", "--to", &url][..], &retry].concat(),
+        );
+    }
+    let dead = eventually(|| {
+        let dead = json_of(&broker, &["fires", "shop", "--end", "dead"]);
+        (dead["fires"].as_array().unwrap().len() == 1).then_some(dead)
+    });
+    assert_eq!((&dead["fires"][0]["key"], &dead["next"]), (&json!("bad"), &Value::Null));
+    let (success, table, _) = punctual(&broker, &["fires", "shop", "--limit", "1"]);
+    assert!(success && table.contains("ended_at") && table.contains("--cursor f"), "{table}");
+    let (success, _, errors) = punctual(&broker, &["fires", "shop", "--end", "late"]);
+    assert!(!success && errors.contains("must be done, dead, cancelled"), "{errors}");
+}
+
+#[test]
 fn a_task_is_fired_now() {
     let (broker, receiver) = (Broker::start(&[]), Receiver::start());
     json_of(&broker, &["schedule", "shop", "a", "--in", "1h", "--to", &receiver.url]);

@@ -14,11 +14,12 @@ fn shop(broker: &TestBroker) -> Namespace {
 /// Waits until a call returns something.
 async fn eventually<T, F: Future<Output = Option<T>>>(mut call: impl FnMut() -> F) -> T {
     let waiting = async {
+        let mut ticks = tokio::time::interval(Duration::from_millis(20));
         loop {
+            ticks.tick().await;
             if let Some(found) = call().await {
                 return found;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(WAIT_MAX, waiting).await.expect("it happens in time")

@@ -6,6 +6,7 @@ mod batches;
 mod bodies;
 mod dead_letters;
 mod explain;
+mod fires;
 mod grpc;
 mod grpc_reads;
 mod idempotency;
