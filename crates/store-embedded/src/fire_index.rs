@@ -6,13 +6,13 @@
 //! Everything in an index follows from the records (`build`). An index that is missing or damaged
 //! is built again from them, and damage of an index never hides a fire.
 
+mod build;
 pub(crate) mod entry;
 mod filter;
 mod format;
 mod reader;
 #[cfg(test)]
 mod tests;
-mod build;
 
 pub(crate) use filter::{fire_hash, key_hash};
 pub(crate) use reader::{FireIndex, IndexCursor};

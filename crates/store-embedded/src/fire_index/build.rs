@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use punctual_core::{EndKind, PartitionId, Timestamp};
 use punctual_store::codec::{CodecError, RecordName, read_record_name};
 
-use super::entry::{
-    end_code, end_of_code, ends_of, fires_of_key, put_position, put_rank,
-};
+use super::entry::{end_code, end_of_code, ends_of, fires_of_key, put_position, put_rank};
 use super::filter::{IndexFilter, fire_hash, key_hash};
 use super::format::{IndexFooter, IndexWriter};
 use crate::run::RunNo;

@@ -111,7 +111,6 @@ pub(crate) fn put_rank(out: &mut Vec<u8>, rank: Option<u32>) {
     out.extend_from_slice(&rank.unwrap_or(NO_KEY).to_be_bytes());
 }
 
-
 pub(crate) fn read_end(entry: &[u8]) -> Result<EndEntry, CodecError> {
     let (rest, rank) = split_last(entry, RANK_BYTES)?;
     let (ended_at, ordinal) = read_position(rest)?;

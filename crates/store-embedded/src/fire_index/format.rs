@@ -192,8 +192,10 @@ impl IndexTrailer {
         if magic != MAGIC {
             return Err("it does not end with the trailer of an index".to_owned());
         }
-        let word = |at: usize| fields[at..at + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
-        let half = |at: usize| fields[at..at + 4].iter().rev().fold(0, |w, b| w << 8 | u32::from(*b));
+        let word =
+            |at: usize| fields[at..at + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
+        let half =
+            |at: usize| fields[at..at + 4].iter().rev().fold(0, |w, b| w << 8 | u32::from(*b));
         match half(12) {
             FORMAT => Ok(Self { offset: word(0), length: half(8), sum: word(16) }),
             other => Err(format!("it has format {other}, this version reads {FORMAT}")),
@@ -213,7 +215,11 @@ pub(super) struct BlockReader {
 
 impl BlockReader {
     /// Checks that the bytes are the block that the fence describes.
-    pub(super) fn read(no: RunNo, fence: &IndexFence, bytes: Vec<u8>) -> Result<Self, &'static str> {
+    pub(super) fn read(
+        no: RunNo,
+        fence: &IndexFence,
+        bytes: Vec<u8>,
+    ) -> Result<Self, &'static str> {
         let (Some(sum), Some(rest)) = (bytes.first_chunk::<SUM_BYTES>(), bytes.get(SUM_BYTES..))
         else {
             return Err("the block is cut short");

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use punctual_core::{
-    EndKind, Epoch, FireId, FireRecord, Namespace, PartitionId, Sequence, TaskId, TaskKey, Timestamp,
+    EndKind, Epoch, FireId, FireRecord, Namespace, PartitionId, Sequence, TaskId, TaskKey,
+    Timestamp,
 };
 use punctual_store::codec::{read_record, read_record_id};
 use punctual_store::{FireFilter, FirePosition, Page};
@@ -82,8 +83,7 @@ impl StoreCore {
             match read(&mut FireRead::new(self, &sources, partition)) {
                 Err(StorageFault::Damaged { file, offset, what }) => {
                     let damaged = |no| self.files.index_path(no) == file;
-                    let number =
-                        sources.runs.iter().position(|history| damaged(history.run.no));
+                    let number = sources.runs.iter().position(|history| damaged(history.run.no));
                     let fault = StorageFault::Damaged { file, offset, what };
                     let Some(number) = number else { return Err(fault) };
                     tracing::error!(%fault, "index of history damaged, built again from the records");
@@ -96,11 +96,7 @@ impl StoreCore {
 
     /// Builds the index of a run in memory. Its file is removed, so that the next opening writes
     /// another one.
-    fn index_again(
-        &self,
-        sources: &mut HistorySources,
-        number: usize,
-    ) -> Result<(), StorageFault> {
+    fn index_again(&self, sources: &mut HistorySources, number: usize) -> Result<(), StorageFault> {
         let run = Arc::clone(&sources.runs[number].run);
         let index = Arc::new(build_index(&self.files, &run, self.options.block_bytes)?);
         self.files.remove_part(run.no, RunPart::Index)?;
@@ -293,8 +289,7 @@ impl<'a> FireRead<'a> {
         let filter = selection.filter;
         let selected = |ordinal: &u32| {
             let entry = chunk.entry(*ordinal);
-            filter.end.is_none_or(|end| entry.ended_as(end))
-                && selection.includes(entry.position())
+            filter.end.is_none_or(|end| entry.ended_as(end)) && selection.includes(entry.position())
         };
         let ordinals: Vec<u32> = if filter.key_prefix.is_empty() {
             chunk.by_end(self.partition).iter().copied().filter(selected).collect()
@@ -479,9 +474,9 @@ impl<'a> FireRead<'a> {
             }
             cursor.advance(files)?;
             self.examined += cursor.take_blocks_read() * BLOCK_EXAMINED;
-            let matches = ranks.as_ref().is_none_or(|ranks| {
-                fire.rank.is_some_and(|rank| ranks.contains(&rank))
-            });
+            let matches = ranks
+                .as_ref()
+                .is_none_or(|ranks| fire.rank.is_some_and(|rank| ranks.contains(&rank)));
             if matches || self.examined >= EXAMINED_MAX {
                 let (position, record) = self.fire_at(number, fire.ordinal)?;
                 let source = FireSource::RunEnds { number, cursor, front, ranks };

@@ -257,9 +257,7 @@ fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>,
                 id: reader.task_id()?,
                 moved: Moved::read_without_update(reader)?,
             },
-            TOUCH => {
-                CommitStep::Postpone { id: reader.task_id()?, moved: Moved::read(reader)? }
-            }
+            TOUCH => CommitStep::Postpone { id: reader.task_id()?, moved: Moved::read(reader)? },
             END => CommitStep::End { id: reader.task_id()? },
             RECORD => CommitStep::Record {
                 frees: reader.byte()? != 0,

@@ -20,7 +20,7 @@ use punctual_core::{
 };
 use punctual_store::conformance::run;
 use punctual_store::{
-    Batch, BatchNo, Change, Filter, LeaseStore, MemoryStore, Position, TaskStore,
+    Batch, BatchNo, Change, Filter, FireFilter, LeaseStore, MemoryStore, Position, TaskStore,
 };
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 
@@ -248,6 +248,13 @@ async fn compare(store: &EmbeddedStore, model: &MemoryStore, partition: Partitio
             (0..TASKS + 5).map(|n| TaskKey::new(&format!("key/{n}")).unwrap()).collect();
         let heads = store.find(partition, &namespace, &keys).await.unwrap();
         assert_eq!(heads, model.find(partition, &namespace, &keys).await.unwrap());
+        let last = store.last_fires(partition, &namespace, &keys).await.unwrap();
+        assert!(last.iter().any(Option::is_some));
+        assert_eq!(last, model.last_fires(partition, &namespace, &keys).await.unwrap());
+        let filter = FireFilter::all(namespace);
+        let fires = store.fires(partition, &filter, None, 1000).await.unwrap();
+        assert!(!fires.items.is_empty());
+        assert_eq!(fires, model.fires(partition, &filter, None, 1000).await.unwrap());
     }
     for number in 0..TASKS {
         let id = task(partition, number, at(10 + number * 7)).id;
