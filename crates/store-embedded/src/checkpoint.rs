@@ -1,6 +1,7 @@
 //! Checkpoints: write memory to disk, so that the journal up to that commit is no longer needed.
 //!
-//! The state is frozen at one moment, under the lock. Then run files are written and synced; then
+//! The state is frozen at one moment, under the lock. Then run files are written and synced, a run of
+//! history with its index; then
 //! one batch of the catalog makes them part of the store; only then journal files are released and
 //! old runs deleted. A crash at any point leaves either the old list of runs or the new one; run
 //! files that are not listed are removed at the next opening.
@@ -19,10 +20,10 @@ use bytes::Bytes;
 use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
 use punctual_journal::{CommitNo, StoreStopwatch};
 use punctual_store::Counts;
-use punctual_store::codec::read_record_id;
 
 use crate::catalog::{CatalogBatch, CatalogMeta, LastBatch, ListedRun, Paused, RunKind};
 use crate::fault::{ReadContext, StorageFault};
+use crate::fire_index::FireIndex;
 use crate::key::EntryKey;
 use crate::run::{Generation, RunNo, RunWriter, SortedRun};
 use crate::state::buffer::Buffer;
@@ -111,6 +112,8 @@ impl RunNumbers {
 pub(crate) struct Exchange {
     pub(crate) added: Vec<(RunKind, Arc<SortedRun>)>,
     pub(crate) dropped: Vec<Arc<SortedRun>>,
+    /// The index of the run of history in `added`.
+    pub(crate) index: Option<Arc<FireIndex>>,
 }
 
 impl StoreCore {
@@ -159,6 +162,7 @@ impl StoreCore {
         state.generation = Generation(generation.0 + 1);
         let buffer = Arc::new(std::mem::take(&mut state.buffer));
         state.frozen = Some((generation, Arc::clone(&buffer)));
+        state.history.buffer.seal();
         let history = Arc::new(std::mem::take(&mut state.history.buffer));
         state.history.frozen = Some(Arc::clone(&history));
         let endings = Arc::new(state.ended.take());
@@ -223,8 +227,9 @@ impl StoreCore {
             .collect();
         exchange.dropped.extend(finished);
         exchange.dropped.extend(frozen.history_finished.iter().cloned());
-        if let Some(run) = history {
+        if let Some((run, index)) = history {
             exchange.added.push((RunKind::History, run));
+            exchange.index = Some(index);
         }
         self.write_rows(&mut batch, frozen, &stale)?;
         // Before changed bits are taken: they would be missing in the next attempt.
@@ -316,19 +321,37 @@ impl StoreCore {
         &self,
         frozen: &FrozenState,
         numbers: &mut RunNumbers,
-    ) -> Result<Option<Arc<SortedRun>>, StorageFault> {
+    ) -> Result<Option<(Arc<SortedRun>, Arc<FireIndex>)>, StorageFault> {
         if frozen.history.is_empty() {
             return Ok(None);
         }
         let no = numbers.take();
         let mut writer = RunWriter::new(&self.files, no, self.options.block_bytes)?;
-        for (fire_id, record) in frozen.history.sorted() {
-            let (_, ended_at) = read_record_id(record).reading("record of a fire")?;
-            writer.note_newest(ended_at);
-            writer.push(EntryKey::at_due(fire_id.task), record)?;
+        let entries = frozen.history.sorted();
+        for entry in &entries {
+            writer.note_newest(entry.ended_at());
+            writer.push(EntryKey::at_due(entry.fire_id().task), &entry.record)?;
         }
-        let written = writer.finish()?;
-        Ok(written.map(|written| Arc::new(SortedRun::new(written, frozen.generation))))
+        let Some(written) = writer.finish()? else { return Ok(None) };
+        let run = Arc::new(SortedRun::new(written, frozen.generation));
+        self.step()?;
+        let records = entries.iter().map(|entry| &*entry.record);
+        let index = timed("index", || self.write_index(run.no, records));
+        if index.is_err() {
+            // The disk is full, and all of it is written again later.
+            self.files.remove(run.no)?;
+        }
+        Ok(Some((run, Arc::new(index?))))
+    }
+
+    /// Writes the index of a run of history with these records.
+    fn write_index<'a>(
+        &self,
+        no: RunNo,
+        records: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<FireIndex, StorageFault> {
+        let index = FireIndex::build(no, records, self.options.block_bytes);
+        index.reading("record of a fire")?.write(&self.files)
     }
 
     fn write_runs(&self, batch: &mut CatalogBatch<'_>, frozen: &FrozenState, exchange: &Exchange) {
@@ -371,7 +394,7 @@ impl StoreCore {
         state.timeline = timeline;
         state.history.remove(&dropped);
         for (_, run) in history {
-            state.history.add(run, &[]);
+            state.history.add(run, exchange.index.clone(), &[]);
         }
         // Taken out here and freed after the lock is released: a buffer has hundreds of thousands
         // of entries.

@@ -15,6 +15,7 @@
 pub(crate) mod buffer;
 pub(crate) mod endings;
 pub(crate) mod history;
+pub(crate) mod history_chunk;
 pub(crate) mod layers;
 pub(crate) mod names;
 pub(crate) mod order;
@@ -26,9 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{
-    FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
-};
+use punctual_core::{FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp};
 use punctual_journal::CommitNo;
 use punctual_store::codec::{
     CodecError, RecordName, read_named, read_record_name, read_state, read_summary,
@@ -178,8 +177,8 @@ impl StoreState {
     fn step(&mut self, step: CommitStep) -> Result<(), CodecError> {
         match step {
             CommitStep::File { id, fire_at, body, new } => self.file(id, fire_at, body, new),
-            CommitStep::Postpone { id, fire_at, version } => {
-                self.postpone(id, fire_at, version);
+            CommitStep::Postpone { id, moved } => {
+                self.postpone(id, moved);
                 Ok(())
             }
             CommitStep::End { id } => {
@@ -261,7 +260,7 @@ impl StoreState {
         }
     }
 
-    fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
+    fn postpone(&mut self, id: TaskId, moved: Moved) {
         let filed_at = match self.relocations.get(&id) {
             Some(Some(relocation)) => relocation.filed_at(),
             Some(None) => Some(id.due()),
@@ -272,14 +271,14 @@ impl StoreState {
             }
             None => Some(id.due()),
         };
-        let relocation = Relocation::postponed(filed_at, fire_at, version);
+        let relocation = Relocation::postponed(filed_at, moved);
         if let Some(key) = postponed_key(id, Some(relocation)) {
             self.postponed_order.note(OrderKey::of(key));
         }
         self.relocations.set(id, Some(relocation));
         let own = self.partition_mut(id.partition());
         let ahead =
-            filed_at.is_some_and(|at| EntryKey::new(at, id) > own.frontier && at <= fire_at);
+            filed_at.is_some_and(|at| EntryKey::new(at, id) > own.frontier && at <= moved.fire_at);
         if !ahead {
             own.passed.insert(id);
         }
@@ -313,12 +312,14 @@ impl StoreState {
     }
 
     fn keep(&mut self, record: Bytes, frees: bool) -> Result<(), CodecError> {
-        let RecordName { fire_id, task_id, namespace, key, .. } = read_record_name(&record)?;
+        let bytes = record.clone();
+        let record_name = read_record_name(&bytes)?;
+        let RecordName { task_id, namespace, key, .. } = record_name;
         if frees && let Some(key) = key {
             let name = name(task_id.partition(), namespace, key);
             free(&mut self.names, &name, task_id)?;
         }
-        self.history.keep(fire_id, record);
+        self.history.keep(&record_name, record);
         Ok(())
     }
 
