@@ -257,7 +257,7 @@ mod tests {
 
     fn record(number: u64, end: FireEnd, ended_at: Timestamp) -> FireRecord {
         let task = task(id(at(number), partition(0), epoch(1), number));
-        let task = if number % 2 == 0 { task.key(&format!("a{number}")) } else { task };
+        let task = if number.is_multiple_of(2) { task.key(&format!("a{number}")) } else { task };
         FireRecord::of(&task.build(), end, ended_at)
     }
 
