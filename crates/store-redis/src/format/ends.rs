@@ -30,7 +30,7 @@ const WITH_NOMINAL: u16 = 1 << 15;
 /// The size of a time in an entry: times have 48 bits.
 const TIME_BYTES: usize = 6;
 /// The size of a group from its end to its number: end, latest time, epoch, batch, number.
-pub(crate) const NAME_BYTES: usize = 1 + 8 + 4 + 8 + 4;
+const NAME_BYTES: usize = 1 + 8 + 4 + 8 + 4;
 /// The end of a member of `keyed`: time, fire and end.
 const KEYED_TAIL_BYTES: usize = 8 + FIRE_BYTES + 1;
 
@@ -197,6 +197,11 @@ pub(crate) fn latest_of(member: &[u8], start: usize) -> Decoded<Timestamp> {
     read_time(member.get(start + 1..start + 9).ok_or(SHORT)?)
 }
 
+/// Returns the first bytes of a member, which no other group has: up to its number.
+pub(crate) fn name_of(member: &[u8], start: usize) -> &[u8] {
+    &member[..member.len().min(start + NAME_BYTES)]
+}
+
 fn array<const N: usize>(bytes: &[u8]) -> Decoded<[u8; N]> {
     bytes.try_into().map_err(|_| SHORT)
 }
@@ -252,7 +257,7 @@ mod tests {
 
     fn record(number: u64, end: FireEnd, ended_at: Timestamp) -> FireRecord {
         let task = task(id(at(number), partition(0), epoch(1), number));
-        let task = if number % 2 == 0 { task.key(&format!("a{number}")) } else { task };
+        let task = if number.is_multiple_of(2) { task.key(&format!("a{number}")) } else { task };
         FireRecord::of(&task.build(), end, ended_at)
     }
 

@@ -202,8 +202,8 @@ fn groups_of_ended_fires_and_their_pieces() {
     let mut files = golden("ends");
     for (name, records, (origin, number)) in [
         ("two", &done[..], some),
-        ("everything", &[rich.clone()], some),
-        ("largest", &[last.clone()], largest),
+        ("everything", std::slice::from_ref(&rich), some),
+        ("largest", std::slice::from_ref(&last), largest),
     ] {
         let groups = FireGroup::divide(records.iter());
         assert_eq!(groups.len(), 1, "{name}");

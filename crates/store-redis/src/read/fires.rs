@@ -18,26 +18,22 @@ use crate::store::RedisStore;
 use crate::transport::reply;
 use crate::transport::script::{self, ScriptCall};
 
-/// The largest number of records that one call reads.
+/// The number of records that the first call of a page reads, and the largest number of any call.
+const RECORDS_FIRST: usize = 32;
 const RECORDS_MAX: usize = 128;
 /// The largest number of records that one page reads: a label that few fires have ends a page
 /// early.
 const RECORD_READS_MAX: usize = 4096;
-/// The size in bytes at which a call that reads records stops.
-const RECORDS_BYTES_MAX: usize = 1 << 20;
-/// The largest number of fires of each end that are looked for in one call: about a millisecond of
-/// Redis.
-const FIRES_MAX: usize = 2000;
-/// By how much this number grows with each call of a page, until it is the largest: the fires of
-/// earlier calls did not match.
-const FIRES_GROWTH: usize = 4;
 /// The largest number of fires that one page reads from groups: a prefix of keys that few of them
 /// have ends a page early. Some milliseconds of Redis.
 const WALKED_MAX: usize = 50_000;
-/// The size in bytes of groups at which a call stops.
-const GROUPS_BYTES_MAX: usize = 1 << 20;
-/// The largest number of groups of each end that one call looks at.
-const GROUPS_MAX: usize = 2000;
+/// The number of groups that the first call of a page reads, by how much it grows with each call,
+/// and its largest value.
+const GROUPS_FIRST: usize = 4;
+const GROUPS_GROWTH: usize = 4;
+const GROUPS_MAX: usize = 64;
+/// The size in bytes of a reply. The size of the one before decides how much a call asks for.
+const REPLY_BYTES: usize = 1 << 20;
 /// The largest number of fires of a prefix of keys that are read from `keyed` for one page: about a
 /// millisecond of Redis.
 const NARROW_MAX: usize = 4000;
@@ -72,7 +68,7 @@ impl PageReader<'_> {
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(self.wanted())];
             let records = self.store.read_records(self.keys, some).await?;
-            rest = &rest[records.len()..];
+            rest = &rest[some.len()..];
             for (position, record) in some.iter().zip(records) {
                 self.reads += 1;
                 self.bytes += record.value.as_ref().map_or(0, Vec::len);
@@ -91,9 +87,13 @@ impl PageReader<'_> {
     /// Returns how many records to read at once: no more than the page can show, unless some of
     /// them may not match.
     fn wanted(&self) -> usize {
+        let fits = match self.reads {
+            0 => RECORDS_FIRST,
+            reads => fitting(self.bytes / reads).min(RECORDS_MAX),
+        };
         match self.filter.label {
-            None => (self.limit - self.items.len()).min(RECORDS_MAX),
-            Some(_) => RECORDS_MAX,
+            None => fits.min(self.limit - self.items.len()),
+            Some(_) => fits,
         }
     }
 
@@ -106,6 +106,11 @@ impl PageReader<'_> {
     fn end(self, next: Option<FirePosition>) -> Page<FireRecord, FirePosition> {
         Page { items: self.items, next }
     }
+}
+
+/// Returns how many values of a size a reply may have.
+fn fitting(bytes: usize) -> usize {
+    (REPLY_BYTES / bytes.max(1)).max(1)
 }
 
 /// The times and positions that a filter and the start of a page select.
@@ -140,6 +145,8 @@ struct EndCursor {
     last: Vec<u8>,
     /// The latest time that one of them can have; `None` if there are no more.
     unread: Option<Timestamp>,
+    /// How many of them to read next.
+    wanted: usize,
 }
 
 impl EndCursor {
@@ -154,7 +161,24 @@ impl EndCursor {
         let mut last = bound(b'[', latest);
         // Above all groups of this time.
         last.push(0xff);
-        Self { first: bound(b'[', range.from), last, unread: Some(latest) }
+        let (first, unread) = (bound(b'[', range.from), Some(latest));
+        Self { first, last, unread, wanted: GROUPS_FIRST }
+    }
+
+    /// Continues below the groups that were read. `start` is the length of the namespace and of the
+    /// zero behind it.
+    fn move_below(&mut self, groups: &[Vec<u8>], start: usize) {
+        let Some(group) = groups.last().filter(|_| groups.len() == self.wanted) else {
+            self.unread = None;
+            return;
+        };
+        // The time of a damaged group is not known; then the one before it is a bound, too.
+        if let Ok(latest) = ends::latest_of(group, start) {
+            self.unread = self.unread.min(Some(latest));
+        }
+        self.last = [b"(", ends::name_of(group, start)].concat();
+        let bytes = groups.iter().map(Vec::len).sum::<usize>() / groups.len();
+        self.wanted = (self.wanted * GROUPS_GROWTH).min(GROUPS_MAX).min(fitting(bytes));
     }
 }
 
@@ -245,16 +269,14 @@ impl RedisStore {
             return Ok(page.end(next));
         }
         let mut walk = EndsWalk::new(filter, range);
-        let mut wanted = limit.min(FIRES_MAX);
         loop {
-            self.read_groups(keys, &mut walk, wanted).await?;
+            self.read_groups(keys, &mut walk).await?;
             if let Some(next) = page.add(&walk.take_ready()).await? {
                 return Ok(page.end(Some(next)));
             }
             if let Walk::Over(next) = walk.state() {
                 return Ok(page.end(next));
             }
-            wanted = (wanted * FIRES_GROWTH).min(FIRES_MAX);
         }
     }
 
@@ -263,35 +285,24 @@ impl RedisStore {
         &self,
         keys: &PartitionKeys,
         walk: &mut EndsWalk<'_>,
-        wanted: usize,
     ) -> Result<(), StoreError> {
         let start = walk.start();
-        let mut call = ScriptCall::new(&script::ENDS, [keys.ends.as_str()])
-            .number(start as u64 + 1)
-            .number(walk.range.until.as_millis())
-            .number(wanted as u64)
-            .number(GROUPS_BYTES_MAX as u64)
-            .number(GROUPS_MAX as u64);
-        let cursors = walk.newest();
-        for cursor in &cursors {
-            call = call.arg(&cursor.last).arg(&cursor.first);
-        }
-        let answers = reply::array(self.reads.call(&call).await?)?;
-        if answers.len() != cursors.len() {
-            return Err(reply::unexpected("as many ranges as ends"));
-        }
-        let mut members = Vec::new();
-        for (cursor, answer) in cursors.into_iter().zip(answers) {
-            let [name, groups] = reply::tuple(answer)?;
-            cursor.move_below(reply::optional_bytes(name)?, start);
-            members.extend(reply::array(groups)?);
+        let mut groups = Vec::new();
+        for cursor in walk.newest() {
+            let mut read = redis::cmd("ZREVRANGEBYLEX");
+            read.arg(&keys.ends).arg(&cursor.last).arg(&cursor.first);
+            read.arg("LIMIT").arg(0).arg(cursor.wanted);
+            let members = reply::array(self.reads.command(read, &keys.ends).await?)?;
+            let members: Vec<_> =
+                members.into_iter().map(reply::bytes).collect::<Result<_, _>>()?;
+            cursor.move_below(&members, start);
+            groups.extend(members);
         }
         let mut found = Vec::new();
-        walk.walked += members.len();
-        for member in members {
-            let member = reply::bytes(member)?;
+        walk.walked += groups.len();
+        for group in &groups {
             // What is damaged is logged and counted.
-            let Ok(entries) = self.decode_group(keys, &member, start) else { continue };
+            let Ok(entries) = self.decode_group(keys, group, start) else { continue };
             walk.walked += entries.len();
             let selected = entries.iter().filter(|entry| walk.selects(entry));
             found.extend(selected.map(|entry| entry.position));
@@ -307,7 +318,7 @@ impl RedisStore {
         start: usize,
     ) -> Result<Vec<ends::GroupEntry<'a>>, StoreError> {
         ends::read_group(member, start).map_err(|error| {
-            let name = &member[..member.len().min(start + ends::NAME_BYTES)];
+            let name = ends::name_of(member, start);
             self.damage.found("a group of ended fires", &keys.ends, name, error)
         })
     }
@@ -366,23 +377,69 @@ impl RedisStore {
         })
     }
 
-    /// Reads the records of fires: of all, or of the first ones if they are large.
+    /// Reads the records of fires, with one command for many: it costs Redis a fifth of a script.
     async fn read_records(
         &self,
         keys: &PartitionKeys,
         fires: &[FirePosition],
     ) -> Result<Vec<StoredRecord>, StoreError> {
-        let mut call = ScriptCall::new(&script::RECORDS, [keys.tasks.as_str(), &keys.history])
-            .number(RECORDS_BYTES_MAX as u64);
-        for fire in fires {
-            call = call.arg(codec::fire(fire.fire_id));
+        let fires: Vec<FireId> = fires.iter().map(|fire| fire.fire_id).collect();
+        // A record under `history` is newer than one that replaced the task.
+        let mut records = self.read_apart(keys, &fires).await?;
+        let is_left = |(index, fire): &(usize, &FireId)| {
+            records[*index].value.is_none() && codec::is_plain(**fire)
+        };
+        let left: Vec<usize> =
+            fires.iter().enumerate().filter(is_left).map(|(index, _)| index).collect();
+        let ids = left.iter().map(|index| codec::id(fires[*index].task).to_vec()).collect();
+        let mut living = Vec::new();
+        for (index, value) in left.into_iter().zip(self.read_fields(&keys.tasks, ids).await?) {
+            match value {
+                Some(mut value) if codec::is_ended(&value) => {
+                    value.remove(0);
+                    records[index] = StoredRecord { value: Some(value), of_task: true };
+                }
+                Some(_) => living.push(index),
+                None => {}
+            }
         }
-        let [values, of_task] = reply::tuple(self.reads.call(&call).await?)?;
-        let (values, of_task) = (reply::optional_bytes_list(values)?, reply::array(of_task)?);
-        if values.is_empty() || values.len() != of_task.len() || values.len() > fires.len() {
-            return Err(reply::unexpected("a record for a fire"));
+        // A task that was redriven in between: its record has moved to the history.
+        let redriven: Vec<FireId> = living.iter().map(|index| fires[*index]).collect();
+        for (index, record) in living.into_iter().zip(self.read_apart(keys, &redriven).await?) {
+            records[index] = record;
         }
-        values.into_iter().zip(of_task).map(|(value, of_task)| stored(value, &of_task)).collect()
+        Ok(records)
+    }
+
+    async fn read_apart(
+        &self,
+        keys: &PartitionKeys,
+        fires: &[FireId],
+    ) -> Result<Vec<StoredRecord>, StoreError> {
+        let fields = fires.iter().map(|fire| codec::fire(*fire).to_vec()).collect();
+        let values = self.read_fields(&keys.history, fields).await?;
+        Ok(values.into_iter().map(|value| StoredRecord { value, of_task: false }).collect())
+    }
+
+    /// Returns the values of fields of a hash, in their order.
+    async fn read_fields(
+        &self,
+        key: &str,
+        fields: Vec<Vec<u8>>,
+    ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        if fields.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut read = redis::cmd("HMGET");
+        read.arg(key);
+        for field in &fields {
+            read.arg(field);
+        }
+        let values = reply::optional_bytes_list(self.reads.command(read, key).await?)?;
+        if values.len() != fields.len() {
+            return Err(reply::unexpected("as many values as fields"));
+        }
+        Ok(values)
     }
 
     /// Decodes the record of a fire. Returns `None` if the fire ended again since, or is gone.
@@ -452,21 +509,6 @@ impl RedisStore {
                 }
             }
         }
-    }
-}
-
-impl EndCursor {
-    /// Continues below a group, or ends.
-    fn move_below(&mut self, name: Option<Vec<u8>>, start: usize) {
-        let Some(name) = name else {
-            self.unread = None;
-            return;
-        };
-        // The time of a damaged group is not known; then the one before it is a bound, too.
-        if let Ok(latest) = ends::latest_of(&name, start) {
-            self.unread = self.unread.min(Some(latest));
-        }
-        self.last = [b"(", name.as_slice()].concat();
     }
 }
 

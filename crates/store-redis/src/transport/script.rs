@@ -1,5 +1,4 @@
 //! Scripts: one per atomic step, each in a file with its keys, arguments and results at the top.
-//! Two share a first part.
 //!
 //! The store uses scripts instead of Redis functions. A function has to be loaded into every server
 //! by a user with that right, is part of the data, and is shared by brokers of different versions;
@@ -19,9 +18,9 @@ pub(crate) struct Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $($file:literal)+;)+) => {
+    ($($name:ident = $file:literal;)+) => {
         $(pub(crate) static $name: Script = {
-            const SOURCE: &str = concat!($(include_str!($file)),+);
+            const SOURCE: &str = include_str!($file);
             Script { source: SOURCE, compiled: LazyLock::new(|| redis::Script::new(SOURCE)) }
         };)+
     };
@@ -34,9 +33,7 @@ scripts! {
     FIND = "../scripts/find.lua";
     DEAD = "../scripts/dead.lua";
     HISTORY = "../scripts/history.lua";
-    ENDS = "../scripts/ends.lua";
-    RECORDS = "../scripts/record.lua" "../scripts/records.lua";
-    LAST = "../scripts/record.lua" "../scripts/last.lua";
+    LAST = "../scripts/last.lua";
     SWEEP = "../scripts/sweep.lua";
     ACQUIRE = "../scripts/acquire.lua";
     RENEW = "../scripts/renew.lua";

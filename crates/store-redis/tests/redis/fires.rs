@@ -84,7 +84,8 @@ impl FireWalk {
         match self.numbers.below(10) {
             // Clocks of owners differ.
             0 => self.now.millis_before(self.numbers.below(20_000)),
-            _ => self.now.millis_before(self.numbers.below(3) * 400),
+            // Within a group, and further apart.
+            _ => self.now.millis_before(self.numbers.below(12) * 25),
         }
     }
 
