@@ -5,14 +5,17 @@
 //! most [`BODY_WAIT_MAX`], so that the connection can be used again and its beginning can be kept;
 //! a slow or endless body neither fails a success nor delays it for longer.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, StatusCode};
+use http::response::Parts;
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use punctual_core::{Answer, AnswerRules, AttemptResult, ExpectedValue, Outcome, Reason};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::retry_after::retry_after;
 
@@ -23,12 +26,15 @@ const BODY_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a value of an answer that the reason of a failed attempt shows.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// A response whose body was read as far as needed.
+/// A response whose body is being read.
 #[derive(Debug)]
-pub(super) struct JudgedResponse {
-    pub(super) result: AttemptResult,
-    /// Whether the connection can be used for another request.
-    pub(super) reusable: bool,
+pub(super) struct WebhookResponse<'a> {
+    head: Parts,
+    body: Incoming,
+    rules: Cow<'a, AnswerRules>,
+    /// Bytes of the body to keep.
+    answer_bytes: usize,
+    read: ReadBody,
 }
 
 /// What was read of a body.
@@ -54,43 +60,59 @@ enum BodyEnd {
     TooSlow,
 }
 
-/// Reads the body of a response and judges the response. `attempt_over` is ready when the attempt
-/// may take no longer. Keeps the first `answer_bytes` bytes of the body.
-pub(super) async fn judge(
-    response: http::Response<Incoming>,
-    rules: Option<&AnswerRules>,
-    answer_bytes: usize,
-    attempt_over: impl Future<Output = ()>,
-) -> JudgedResponse {
-    let default = AnswerRules::default();
-    let rules = rules.unwrap_or(&default);
-    let (head, body) = response.into_parts();
-    let needs_body = rules.is_success(head.status.as_u16()) && !rules.success_json().is_empty();
-    let mut read = ReadBody::default();
-    let kept_max = if needs_body { BODY_BYTES_MAX } else { answer_bytes };
-    tokio::select! {
-        biased;
-        () = read.read(body, kept_max) => {}
-        () = attempt_over => {}
-        () = tokio::time::sleep(BODY_WAIT_MAX), if !needs_body => {}
+impl<'a> WebhookResponse<'a> {
+    pub(super) fn new(
+        response: Response<Incoming>,
+        rules: Option<&'a AnswerRules>,
+        answer_bytes: usize,
+    ) -> Self {
+        let (head, body) = response.into_parts();
+        let rules = rules.map_or_else(Cow::default, Cow::Borrowed);
+        Self { head, body, rules, answer_bytes, read: ReadBody::default() }
     }
-    let outcome = match (needs_body, read.end) {
-        (true, BodyEnd::Complete) => outcome_of_json(&read.kept, rules.success_json()),
-        (true, BodyEnd::TooLong) => {
-            failed(&format!("answer has more than {BODY_BYTES_MAX} bytes, expected JSON"))
+
+    /// Reads the body as far as it is needed. What was read so far is kept if the future is dropped
+    /// because the attempt may take no longer.
+    pub(super) async fn read(&mut self) {
+        if self.needs_body() {
+            return self.read.read(&mut self.body, BODY_BYTES_MAX).await;
         }
-        (true, BodyEnd::Broken) => failed("answer is incomplete: the connection broke"),
-        (true, BodyEnd::TooSlow) => Outcome::Expired,
-        (false, _) => outcome_of_status(head.status, &head.headers, rules),
-    };
-    let answer = read.answer(head.status, &head.headers, answer_bytes);
-    let result = AttemptResult { outcome, answer: Some(Box::new(answer)) };
-    JudgedResponse { result, reusable: read.end == BodyEnd::Complete }
+        let read = self.read.read(&mut self.body, self.answer_bytes);
+        // Too slow: the status decides.
+        let _ = timeout(BODY_WAIT_MAX, read).await;
+    }
+
+    /// Returns whether the connection can be used for another request.
+    pub(super) fn is_complete(&self) -> bool {
+        self.read.end == BodyEnd::Complete
+    }
+
+    pub(super) fn judge(&self) -> AttemptResult {
+        let outcome = match (self.needs_body(), self.read.end) {
+            (true, BodyEnd::Complete) => {
+                outcome_of_json(&self.read.kept, self.rules.success_json())
+            }
+            (true, BodyEnd::TooLong) => {
+                failed(&format!("answer has more than {BODY_BYTES_MAX} bytes, expected JSON"))
+            }
+            (true, BodyEnd::Broken) => failed("answer is incomplete: the connection broke"),
+            (true, BodyEnd::TooSlow) => Outcome::Expired,
+            (false, _) => outcome_of_status(self.head.status, &self.head.headers, &self.rules),
+        };
+        let answer = self.read.answer(self.head.status, &self.head.headers, self.answer_bytes);
+        AttemptResult { outcome, answer: Some(Box::new(answer)) }
+    }
+
+    /// Whether the status alone does not decide.
+    fn needs_body(&self) -> bool {
+        let status = self.head.status.as_u16();
+        self.rules.is_success(status) && !self.rules.success_json().is_empty()
+    }
 }
 
 impl ReadBody {
-    /// Reads a body to its end or its limit. What was read so far is kept if the future is dropped.
-    async fn read(&mut self, mut body: Incoming, kept_max: usize) {
+    /// Reads a body to its end or its limit.
+    async fn read(&mut self, body: &mut Incoming, kept_max: usize) {
         loop {
             self.end = match body.frame().await {
                 None => BodyEnd::Complete,

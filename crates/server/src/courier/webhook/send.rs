@@ -13,7 +13,6 @@
 
 use std::error::Error;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,9 +24,9 @@ use hyper::client::conn::http1;
 use punctual_core::{AttemptResult, Clock, HttpTarget, Method, Outcome, Reason, Target};
 use punctual_engine::{Delivery, NotSendable};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::timeout;
 
-use super::answer::{self, BODY_BYTES_MAX, JudgedResponse};
+use super::answer::{BODY_BYTES_MAX, WebhookResponse};
 use super::connections::{
     Checkout, ConnectionPermit, ConnectionPool, InUseGuard, RequestSender, Unanswered,
     WebhookConnection,
@@ -136,23 +135,26 @@ impl HttpCourier {
                 }
             };
             let was_open = matches!(connection, OpenOrNew::Open(_));
-            let mut attempt_over = pin!(sleep(definition.timeout));
-            let answered = tokio::select! {
-                biased;
-                answered = self.attempt(delivery, target, &uri, connection) => answered,
-                () = attempt_over.as_mut() => return Some(Outcome::Expired.into()),
+            let mut answered = None;
+            let attempt = async {
+                let attempt = self.attempt(delivery, target, &uri, connection);
+                let (connection, response) = attempt.await?;
+                let response = WebhookResponse::new(response, target.rules(), self.answer_bytes);
+                let (_, response) = answered.insert((connection, response));
+                response.read().await;
+                Ok(())
             };
-            let error = match answered {
-                Ok((connection, response)) => {
-                    let judged =
-                        answer::judge(response, target.rules(), self.answer_bytes, attempt_over);
-                    let JudgedResponse { result, reusable } = judged.await;
-                    if reusable {
-                        connection.keep().await;
-                    }
-                    return Some(result);
+            let ended: Result<Result<(), AttemptError>, _> =
+                timeout(definition.timeout, attempt).await;
+            if let Some((connection, response)) = answered {
+                if response.is_complete() {
+                    connection.keep().await;
                 }
-                Err(error) => error,
+                return Some(response.judge());
+            }
+            let error = match ended {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) | Err(_) => return Some(Outcome::Expired.into()),
             };
             let outcome = match error {
                 // The receiver had closed the idle connection, and nothing was sent.
