@@ -73,8 +73,8 @@ pub use crate::failure::Failure;
 pub use crate::namespace::reads::Fires;
 pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::record::{
-    Answer, Attempt, DeadLetter, DeadLetterPage, Explanation, Fire, FireEnd, FirePage, Forecast,
-    NextFire, QueueInfo, Redriven, SkippedFires, Stats, WorkerInfo,
+    Attempt, DeadLetterInfo, DeadLetters, Explanation, FireEnd, FireInfo, FirePage, Forecast,
+    NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
 };
 pub use crate::task::{
     Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskId, TaskState,

@@ -213,9 +213,9 @@ impl Namespace {
         self.client.call(RetryWhen::Always, call).await.map(wire::touched)
     }
 
-    /// Returns the task with a key or an id; `None` if there is none. A task that has ended is found
-    /// as long as its history is retained ([`Task::end`]); a key that names no living task finds the
-    /// task that had it last.
+    /// Returns the task with a key or an id; `None` if there is none. A task that has ended is
+    /// found as long as its history is retained ([`Task::end`]); a key that names no living task
+    /// finds the task that had it last.
     ///
     /// # Errors
     /// Any [`Error`].

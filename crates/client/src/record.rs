@@ -28,7 +28,7 @@ pub enum FireEnd {
 /// One due moment of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Fire {
+pub struct FireInfo {
     /// The same for all attempts.
     pub fire_id: FireId,
     /// The task that it belongs to.
@@ -50,7 +50,7 @@ pub struct Fire {
     /// Why the fire is a dead letter: `exhausted`, `refused`, `expired` or `unknown`.
     pub reason: Option<String>,
     /// The fires that were skipped, beginning with this one.
-    pub skipped: Option<SkippedFires>,
+    pub skipped: Option<SkippedTimes>,
     /// The JSON value that a worker sent with its ack; empty if it sent none.
     pub result: Bytes,
     /// Oldest first.
@@ -60,7 +60,7 @@ pub struct Fire {
 /// Fires in a row that were skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct SkippedFires {
+pub struct SkippedTimes {
     /// How many.
     pub fires: u32,
     /// When the last of them was due.
@@ -88,13 +88,13 @@ pub struct Attempt {
     /// The HTTP status of the response of a webhook.
     pub status: Option<u16>,
     /// What is kept of the response of a webhook.
-    pub answer: Option<Answer>,
+    pub answer: Option<WebhookAnswer>,
 }
 
 /// What is kept of the response of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Answer {
+pub struct WebhookAnswer {
     /// The media type; empty if the receiver sent none.
     pub content_type: String,
     /// The first bytes.
@@ -108,7 +108,7 @@ pub struct Answer {
 #[non_exhaustive]
 pub struct FirePage {
     /// Newest first.
-    pub fires: Vec<Fire>,
+    pub fires: Vec<FireInfo>,
     /// The cursor of the next page; `None` if this is the last one.
     pub next: Option<String>,
 }
@@ -116,7 +116,7 @@ pub struct FirePage {
 /// A fire that ended without success.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct DeadLetter {
+pub struct DeadLetterInfo {
     /// Names the dead letter in redrive and delete.
     pub fire_id: FireId,
     /// `exhausted`, `refused`, `expired` or `unknown`.
@@ -132,9 +132,9 @@ pub struct DeadLetter {
 /// A page of dead letters.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct DeadLetterPage {
+pub struct DeadLetters {
     /// In the order of their fire ids.
-    pub dead: Vec<DeadLetter>,
+    pub dead: Vec<DeadLetterInfo>,
     /// The cursor of the next page; `None` if this is the last one.
     pub next: Option<String>,
 }
@@ -176,7 +176,7 @@ pub struct Explanation {
     /// The next fires if nothing changes, at most five.
     pub next: Vec<NextFire>,
     /// The last fires, newest first.
-    pub fires: Vec<Fire>,
+    pub fires: Vec<FireInfo>,
 }
 
 /// One future fire of a task.

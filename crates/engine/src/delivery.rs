@@ -22,7 +22,7 @@ use crate::delivery::attempt::{Delivery, Report};
 use crate::delivery::claim::{Claim, ClaimCounts, Claims, RecalledClaim};
 use crate::delivery::inherited::Inherited;
 use crate::delivery::lane::{LaneId, LaneNo, Lanes};
-use crate::delivery::lane_view::LaneView;
+use crate::delivery::lane_view::{LaneQuery, LaneView, OwnerView};
 use crate::event::Event;
 use crate::gauges::{Gauges, Skips};
 use crate::handle::command::Subject;
@@ -239,6 +239,16 @@ impl DeliveryState {
 }
 
 impl DeliveryState {
+    /// Returns the lanes of a namespace that a caller wants to see.
+    pub(crate) fn view(
+        &self,
+        namespace: &Namespace,
+        query: &LaneQuery,
+        tasks: &LoadedTasks,
+    ) -> OwnerView {
+        lane_view::view(&self.lanes, namespace, query, tasks)
+    }
+
     /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and
     /// not with the number of tasks.
     pub(crate) fn gauges(&self, namespace: Option<&Namespace>, tasks: &LoadedTasks) -> Gauges {

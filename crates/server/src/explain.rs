@@ -15,8 +15,8 @@ use punctual_core::{
 };
 use punctual_engine::LaneView;
 
-use crate::broker_view::BrokerView;
-pub(crate) use next_fires::{NextFire, next_fires};
+use crate::namespace_view::NamespaceView;
+pub(crate) use next_fires::{UpcomingFire, next_fires};
 
 /// Deliveries of one namespace to one receiver that are in flight at once, unless the receiver is
 /// slow.
@@ -78,12 +78,12 @@ pub(crate) struct Facts<'a> {
     /// The broker that owns the partition, or did last; `None` if none is known.
     pub(crate) owner: Option<&'a str>,
     /// What that broker says; `None` if it does not answer.
-    pub(crate) view: Option<&'a BrokerView>,
+    pub(crate) view: Option<&'a NamespaceView>,
 }
 
 /// Why a task is in its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Explanation {
+pub(crate) struct TaskExplanation {
     /// One sentence.
     pub(crate) summary: String,
     pub(crate) waiting_for: WaitingFor,
@@ -92,14 +92,14 @@ pub(crate) struct Explanation {
 }
 
 /// Explains a task that has not ended.
-pub(crate) fn explain(facts: &Facts<'_>) -> Explanation {
+pub(crate) fn explain(facts: &Facts<'_>) -> TaskExplanation {
     let (waiting_for, what) = cause(facts);
     let summary = format!("{} {what}.", name_of(facts.task));
-    Explanation { summary, waiting_for, details: details(facts, waiting_for) }
+    TaskExplanation { summary, waiting_for, details: details(facts, waiting_for) }
 }
 
 /// Explains a task that has ended, by its last fire.
-pub(crate) fn explain_ended(record: &FireRecord) -> Explanation {
+pub(crate) fn explain_ended(record: &FireRecord) -> TaskExplanation {
     let name = record.key.as_ref().map_or_else(
         || format!("Task {}", record.fire_id.task),
         |key| format!("Task {:?}", key.as_str()),
@@ -121,7 +121,7 @@ pub(crate) fn explain_ended(record: &FireRecord) -> Explanation {
     if let Some(lag) = record.lag() {
         details.push(format!("Its first attempt was sent {} late.", format_duration(lag)));
     }
-    Explanation { summary, waiting_for: WaitingFor::Nothing, details }
+    TaskExplanation { summary, waiting_for: WaitingFor::Nothing, details }
 }
 
 fn name_of(task: &Task) -> String {
@@ -222,7 +222,7 @@ fn rule(task: &Task) -> String {
 }
 
 /// The task is due and no attempt was sent.
-fn due(task: &Task, view: &BrokerView, now: Timestamp) -> (WaitingFor, String) {
+fn due(task: &Task, view: &NamespaceView, now: Timestamp) -> (WaitingFor, String) {
     let late = rough(now.since(task.fire_at));
     if view.owner.store_away {
         let what = format!("is {late} overdue: its owner cannot reach the store");
@@ -251,7 +251,7 @@ fn due(task: &Task, view: &BrokerView, now: Timestamp) -> (WaitingFor, String) {
 
 fn queue_cause(
     queue: &str,
-    view: &BrokerView,
+    view: &NamespaceView,
     lane: Option<&LaneView>,
 ) -> Option<(WaitingFor, String)> {
     let is_of = |name: &&punctual_core::Queue| name.as_str() == queue;
@@ -275,7 +275,7 @@ fn queue_cause(
 
 fn webhook_cause(
     origin: &str,
-    view: &BrokerView,
+    view: &NamespaceView,
     lane: Option<&LaneView>,
 ) -> Option<(WaitingFor, String)> {
     let lane = lane?;
@@ -319,7 +319,7 @@ fn is_full(lane: &LaneView) -> bool {
 }
 
 /// Nothing at the target holds the task up.
-fn behind(task: &Task, view: &BrokerView) -> (WaitingFor, String) {
+fn behind(task: &Task, view: &NamespaceView) -> (WaitingFor, String) {
     match view.owner.unread_since {
         Some(read) if read <= task.fire_at => {
             let why = format!(

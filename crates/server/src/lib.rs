@@ -6,16 +6,15 @@
 //! Read in this order: `startup` builds and runs everything; `broker` is the state that requests
 //! share; `listen` and `tls` accept connections; `auth` and `browser` check callers; `api` turns
 //! requests into commands and replies into responses, with `task_form` and `fire_form` (tasks and
-//! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `routing`
-//! finds the owner of a partition, `peer` talks to other brokers; `owner_runner` starts owners, for
-//! `membership`, which makes this broker a member of a cluster, or for `sole`, if it is the only
-//! one; `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's
-//! time.
+//! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `explain` says
+//! what a task waits for, from what `view_namespace` learns of brokers; `routing` finds the owner
+//! of a partition, `peer` talks to other brokers; `owner_runner` starts owners, for `membership`,
+//! which makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier`
+//! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
 
 mod api;
 mod auth;
 mod broker;
-mod broker_view;
 mod browser;
 mod clock;
 pub mod config;
@@ -25,6 +24,7 @@ mod explain;
 mod fire_form;
 mod listen;
 mod membership;
+mod namespace_view;
 mod owner_runner;
 mod peer;
 mod problem;
@@ -37,6 +37,7 @@ mod store;
 mod task_form;
 mod telemetry;
 mod tls;
+mod view_namespace;
 
 pub use api::http::preview;
 pub use auth::{ApiToken, Grant, TokenError};

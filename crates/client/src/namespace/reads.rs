@@ -12,8 +12,7 @@ use super::Namespace;
 use crate::brokers::channel::TasksStub;
 use crate::client::state::RetryWhen;
 use crate::record::{
-    DeadLetterPage, Explanation, FireEnd, FirePage, Forecast, QueueInfo, Redriven, Stats,
-    WorkerInfo,
+    DeadLetters, Explanation, FireEnd, FirePage, Forecast, QueueInfo, Redriven, Stats, WorkerInfo,
 };
 use crate::task::Task;
 use crate::time::millis_up;
@@ -100,7 +99,7 @@ impl Namespace {
         call!(self, RetryWhen::Always, fires, request).map(record::fire_page)
     }
 
-    /// Returns a page of dead letters: at most `limit`, after the [`DeadLetterPage::next`] of
+    /// Returns a page of dead letters: at most `limit`, after the [`DeadLetters::next`] of
     /// another page.
     ///
     /// # Errors
@@ -109,7 +108,7 @@ impl Namespace {
         &self,
         limit: u32,
         cursor: Option<String>,
-    ) -> Result<DeadLetterPage, Error> {
+    ) -> Result<DeadLetters, Error> {
         let (namespace, cursor) = (self.name.to_string(), cursor.unwrap_or_default());
         let request = v1::DeadLettersRequest { namespace, limit, cursor };
         record::dead_letter_page(call!(self, RetryWhen::Always, dead_letters, request)?)

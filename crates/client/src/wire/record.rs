@@ -7,8 +7,8 @@ use punctual_proto::v1;
 use super::{error, non_empty, task};
 use crate::delivery::{FireId, Occasion};
 use crate::record::{
-    Answer, Attempt, DeadLetter, DeadLetterPage, Explanation, Fire, FireEnd, FirePage, Forecast,
-    NextFire, QueueInfo, Redriven, SkippedFires, Stats, WorkerInfo,
+    Attempt, DeadLetterInfo, DeadLetters, Explanation, FireEnd, FireInfo, FirePage, Forecast,
+    NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
 };
 use crate::task::TaskId;
 use crate::{Error, Timestamp};
@@ -17,9 +17,9 @@ pub(crate) fn fire_page(answer: v1::FiresResponse) -> FirePage {
     FirePage { fires: answer.fires.into_iter().map(fire).collect(), next: non_empty(answer.next) }
 }
 
-fn fire(fire: v1::Fire) -> Fire {
+fn fire(fire: v1::Fire) -> FireInfo {
     let (occasion, end) = (occasion(fire.occasion()), fire_end(fire.end()));
-    Fire {
+    FireInfo {
         fire_id: FireId::new(fire.fire_id),
         task: TaskId::new(fire.task),
         key: non_empty(fire.key),
@@ -30,7 +30,7 @@ fn fire(fire: v1::Fire) -> Fire {
         lag: fire.lag_ms.map(Duration::from_millis),
         end,
         reason: non_empty(fire.reason),
-        skipped: fire.skipped.map(|skipped| SkippedFires {
+        skipped: fire.skipped.map(|skipped| SkippedTimes {
             fires: skipped.fires,
             until: Timestamp::from_millis(skipped.until_ms),
             reason: skipped.reason,
@@ -78,7 +78,7 @@ fn attempt(attempt: v1::Attempt) -> Attempt {
         reason: non_empty(attempt.reason),
         retry_in: attempt.retry_in_ms.map(Duration::from_millis),
         status: attempt.status.and_then(|status| u16::try_from(status).ok()),
-        answer: attempt.answer.map(|answer| Answer {
+        answer: attempt.answer.map(|answer| WebhookAnswer {
             content_type: answer.content_type,
             body: answer.body,
             truncated: answer.truncated,
@@ -86,13 +86,13 @@ fn attempt(attempt: v1::Attempt) -> Attempt {
     }
 }
 
-pub(crate) fn dead_letter_page(answer: v1::DeadLettersResponse) -> Result<DeadLetterPage, Error> {
+pub(crate) fn dead_letter_page(answer: v1::DeadLettersResponse) -> Result<DeadLetters, Error> {
     let dead = answer.dead.into_iter().map(dead_letter).collect::<Result<_, _>>()?;
-    Ok(DeadLetterPage { dead, next: non_empty(answer.next) })
+    Ok(DeadLetters { dead, next: non_empty(answer.next) })
 }
 
-fn dead_letter(letter: v1::DeadLetter) -> Result<DeadLetter, Error> {
-    Ok(DeadLetter {
+fn dead_letter(letter: v1::DeadLetter) -> Result<DeadLetterInfo, Error> {
+    Ok(DeadLetterInfo {
         fire_id: FireId::new(letter.fire_id),
         reason: letter.reason,
         died_at: Timestamp::from_millis(letter.died_at_ms),

@@ -6,8 +6,7 @@
 
 use punctual_core::{Namespace, Queue, Target, Timestamp};
 
-use crate::delivery::DeliveryState;
-use crate::delivery::lane::{Lane, LaneId};
+use crate::delivery::lane::{Lane, LaneId, Lanes};
 use crate::loaded::tasks::LoadedTasks;
 
 /// Lanes in one view: more queues than a page shows.
@@ -56,20 +55,18 @@ pub struct LaneView {
     pub oldest_overdue: Option<Timestamp>,
 }
 
-impl DeliveryState {
-    /// Returns the lanes of a namespace that a caller wants to see.
-    pub(crate) fn view(
-        &self,
-        namespace: &Namespace,
-        query: &LaneQuery,
-        tasks: &LoadedTasks,
-    ) -> OwnerView {
-        let lanes = self.lanes.iter().map(|(_, lane)| lane);
-        let lanes = lanes.filter(|lane| lane.namespace() == namespace && selects(query, lane.id()));
-        let lanes = lanes.take(LANES_MAX).map(|lane| LaneView::of(lane, tasks)).collect();
-        let share_used_up = !self.lanes.has_share(namespace);
-        OwnerView { lanes, share_used_up, ..OwnerView::default() }
-    }
+/// Returns the lanes of a namespace that a caller wants to see.
+pub(super) fn view(
+    lanes: &Lanes,
+    namespace: &Namespace,
+    query: &LaneQuery,
+    tasks: &LoadedTasks,
+) -> OwnerView {
+    let wanted = lanes.iter().map(|(_, lane)| lane);
+    let wanted = wanted.filter(|lane| lane.namespace() == namespace && selects(query, lane.id()));
+    let views = wanted.take(LANES_MAX).map(|lane| LaneView::of(lane, tasks));
+    let share_used_up = !lanes.has_share(namespace);
+    OwnerView { lanes: views.collect(), share_used_up, ..OwnerView::default() }
 }
 
 fn selects(query: &LaneQuery, lane: &LaneId) -> bool {

@@ -7,11 +7,12 @@ use punctual_core::{Clock as _, FireRecord, PartitionId, Schedule, Task, Timesta
 use punctual_engine::{EngineError, LaneQuery, Subject};
 use punctual_store::{StoreError, TaskStore as _};
 
-use super::find_task::{FoundTask, LastLife, TaskFires, candidates};
+use super::find_task::{LastLife, NamedTask, TaskFires, candidates};
 use crate::broker::Broker;
-use crate::broker_view::{ViewQuery, address_of, view_owner};
-use crate::explain::{Explanation, Facts, NextFire, explain, explain_ended, next_fires};
+use crate::explain::{Facts, TaskExplanation, UpcomingFire, explain, explain_ended, next_fires};
+use crate::namespace_view::ViewQuery;
 use crate::problem::{Problem, TaskRef};
+use crate::view_namespace::{address_of, view_owner};
 
 /// Ended fires that an explanation shows.
 const FIRES_MAX: usize = 5;
@@ -19,8 +20,9 @@ const FIRES_MAX: usize = 5;
 /// A task with why it is in its state.
 #[derive(Debug)]
 pub(crate) struct ExplainedTask {
-    pub(crate) explanation: Explanation,
-    pub(crate) subject: ExplainedSubject,
+    pub(crate) explanation: TaskExplanation,
+    /// The task, as far as it is known.
+    pub(crate) subject: NamedTask,
     pub(crate) partition: PartitionId,
     /// The broker that owns the partition; `None` if none is known.
     pub(crate) owner: Option<String>,
@@ -28,15 +30,8 @@ pub(crate) struct ExplainedTask {
     /// How often a watch was touched or edited; `None` for other tasks.
     pub(crate) touches: Option<u64>,
     pub(crate) touched_at: Option<Timestamp>,
-    pub(crate) next: Vec<NextFire>,
+    pub(crate) next: Vec<UpcomingFire>,
     pub(crate) fires: TaskFires,
-}
-
-/// The task, as far as it is known.
-#[derive(Debug)]
-pub(crate) enum ExplainedSubject {
-    Living(Task),
-    Ended(Box<LastLife>),
 }
 
 /// Explains the task that a path names.
@@ -55,7 +50,7 @@ pub(crate) async fn explain_task(
 
 /// Whether the owner of a task has answered for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answered {
+enum AnswerSource {
     ByOwner,
     /// The owner does not answer; the task is as the store has it.
     ByStore,
@@ -64,15 +59,15 @@ enum Answered {
 async fn living_or_stored(
     broker: &Broker,
     task: TaskRef<'_>,
-) -> Result<Option<(Task, Answered)>, Problem> {
+) -> Result<Option<(Task, AnswerSource)>, Problem> {
     for (owner, subject) in candidates(&broker.owners, task)? {
         match owner.get(subject.clone()).await {
-            Ok(found) => return Ok(Some((found, Answered::ByOwner))),
+            Ok(found) => return Ok(Some((found, AnswerSource::ByOwner))),
             Err(EngineError::NotFound) => {}
             Err(EngineError::Stopped | EngineError::Lost | EngineError::Busy) => {
                 let stored = stored(broker, owner.partition(), &subject).await?;
                 if let Some(found) = stored {
-                    return Ok(Some((found, Answered::ByStore)));
+                    return Ok(Some((found, AnswerSource::ByStore)));
                 }
             }
             Err(error) => return Err(Problem::of_task(error, task)),
@@ -103,12 +98,12 @@ async fn stored(
 async fn explain_living(
     broker: &Broker,
     task: Task,
-    answered: Answered,
+    answered: AnswerSource,
 ) -> Result<ExplainedTask, Problem> {
     let (partition, namespace) = (task.id.partition(), task.definition.namespace.clone());
     let view = match answered {
-        Answered::ByStore => None,
-        Answered::ByOwner => {
+        AnswerSource::ByStore => None,
+        AnswerSource::ByOwner => {
             let lanes = LaneQuery::Target(task.definition.target.clone());
             let partition = Some(partition);
             view_owner(broker, &ViewQuery { namespace: namespace.clone(), partition, lanes }).await
@@ -122,10 +117,10 @@ async fn explain_living(
         view: view.as_ref(),
     };
     let explanation = explain(&facts);
-    let fires = FoundTask::Living(task.clone()).fires(broker, &namespace, FIRES_MAX).await?;
+    let fires = NamedTask::Living(task.clone()).fires(broker, &namespace, FIRES_MAX).await?;
     let (touches, touched_at) = touches(&task);
     let next = next_fires(&task);
-    let subject = ExplainedSubject::Living(task);
+    let subject = NamedTask::Living(task);
     Ok(ExplainedTask {
         explanation,
         subject,
@@ -147,7 +142,7 @@ async fn explain_last_life(broker: &Broker, ended: LastLife) -> Result<Explained
     let (owner, epoch) = owner_of(broker, partition);
     Ok(ExplainedTask {
         explanation: explain_ended(&ended.record),
-        subject: ExplainedSubject::Ended(Box::new(ended)),
+        subject: NamedTask::Ended(Box::new(ended)),
         partition,
         owner,
         epoch,

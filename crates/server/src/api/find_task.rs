@@ -17,10 +17,10 @@ use crate::routing::{Owners, PartitionHandle};
 
 /// A task that was found.
 #[derive(Debug)]
-pub(crate) enum FoundTask {
+pub(crate) enum NamedTask {
     /// It has not ended, or is a watch that has fired.
     Living(Task),
-    Ended(LastLife),
+    Ended(Box<LastLife>),
 }
 
 /// What is known of a task that has ended.
@@ -82,15 +82,15 @@ pub(crate) async fn living(broker: &Broker, task: TaskRef<'_>) -> Result<Option<
 }
 
 /// Finds a task, living or ended.
-pub(crate) async fn find(broker: &Broker, task: TaskRef<'_>) -> Result<FoundTask, Problem> {
+pub(crate) async fn find(broker: &Broker, task: TaskRef<'_>) -> Result<NamedTask, Problem> {
     if let Some(found) = living(broker, task).await? {
-        return Ok(FoundTask::Living(found));
+        return Ok(NamedTask::Living(found));
     }
     let ended = LastLife::find(broker, task).await?;
-    ended.map(FoundTask::Ended).ok_or_else(|| Problem::task_unknown(task))
+    ended.map(|ended| NamedTask::Ended(ended.into())).ok_or_else(|| Problem::task_unknown(task))
 }
 
-impl FoundTask {
+impl NamedTask {
     /// Reads the fires of the task, at most `limit` that have ended.
     pub(crate) async fn fires(
         self,
@@ -100,7 +100,7 @@ impl FoundTask {
     ) -> Result<TaskFires, Problem> {
         let (id, task) = match self {
             Self::Living(task) => (task.id, Some(task)),
-            Self::Ended(LastLife { id, .. }) => (id, None),
+            Self::Ended(ended) => (ended.id, None),
         };
         let mut ended = broker.store.history(id.partition(), id, limit).await?;
         ended.retain(|record| record.namespace == *namespace);

@@ -11,9 +11,10 @@ use punctual_engine::LaneQuery;
 use punctual_store::{Filter, Position, StoreError, TaskStore as _};
 
 use crate::broker::Broker;
-use crate::broker_view::{BrokerView, ViewQuery, view_all};
 use crate::courier::queue::WorkerView;
+use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::problem::Problem;
+use crate::view_namespace::view_all;
 
 /// Due tasks that are read to count those that wait in the store only: some tens of milliseconds.
 const COUNTED_MAX: usize = 10_000;
@@ -72,14 +73,14 @@ pub(crate) async fn list_workers(
 async fn all_views(
     broker: &Broker,
     namespace: &Namespace,
-) -> Result<Vec<(String, BrokerView)>, Problem> {
+) -> Result<Vec<(String, NamespaceView)>, Problem> {
     let lanes = LaneQuery::Queues;
     let query = ViewQuery { namespace: namespace.clone(), partition: None, lanes };
     Ok(view_all(broker, &query).await?)
 }
 
 /// Adds up what brokers know. `more` is set for queues that have tasks in the store only.
-fn sum_up(views: &[(String, BrokerView)]) -> BTreeMap<Queue, QueueSummary> {
+fn sum_up(views: &[(String, NamespaceView)]) -> BTreeMap<Queue, QueueSummary> {
     let mut queues: BTreeMap<Queue, QueueSummary> = BTreeMap::new();
     for lane in views.iter().flat_map(|(_, view)| &view.owner.lanes) {
         let Some(name) = &lane.queue else { continue };
@@ -98,7 +99,7 @@ fn sum_up(views: &[(String, BrokerView)]) -> BTreeMap<Queue, QueueSummary> {
 
 /// Counts the workers of each queue. A worker has a connection to each broker, so that of those
 /// with one name and host the broker with the most counts.
-fn count_workers(views: &[(String, BrokerView)]) -> HashMap<Queue, usize> {
+fn count_workers(views: &[(String, NamespaceView)]) -> HashMap<Queue, usize> {
     let mut most: HashMap<(&Queue, &str, String), usize> = HashMap::new();
     for (_, view) in views {
         let mut here: HashMap<(&Queue, &str, String), usize> = HashMap::new();
@@ -191,9 +192,9 @@ mod tests {
         }
     }
 
-    fn view(lanes: Vec<LaneView>, workers: Vec<WorkerView>) -> (String, BrokerView) {
+    fn view(lanes: Vec<LaneView>, workers: Vec<WorkerView>) -> (String, NamespaceView) {
         let owner = OwnerView { lanes, ..OwnerView::default() };
-        ("a:1".to_owned(), BrokerView { owner, workers, ..BrokerView::default() })
+        ("a:1".to_owned(), NamespaceView { owner, workers, ..NamespaceView::default() })
     }
 
     #[test]

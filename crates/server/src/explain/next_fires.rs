@@ -9,7 +9,7 @@ const NEXT_MAX: usize = 5;
 
 /// One future fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NextFire {
+pub(crate) struct UpcomingFire {
     pub(crate) fire_at: Timestamp,
     /// The same time in the time zone of the schedule.
     pub(crate) local: String,
@@ -18,7 +18,7 @@ pub(crate) struct NextFire {
 }
 
 /// Returns the next fires if nothing changes. A task that does not fire without a caller has none.
-pub(crate) fn next_fires(task: &Task) -> Vec<NextFire> {
+pub(crate) fn next_fires(task: &Task) -> Vec<UpcomingFire> {
     if !matches!(task.state, TaskState::Scheduled | TaskState::Firing) {
         return Vec::new();
     }
@@ -30,10 +30,10 @@ pub(crate) fn next_fires(task: &Task) -> Vec<NextFire> {
     let current = (task.state == TaskState::Scheduled).then(|| task.clone());
     let first = current.or_else(|| follows(task));
     let fires = std::iter::successors(first, follows).take(NEXT_MAX);
-    fires.map(|task| NextFire::of(&task)).collect()
+    fires.map(|task| UpcomingFire::of(&task)).collect()
 }
 
-impl NextFire {
+impl UpcomingFire {
     fn of(task: &Task) -> Self {
         Self { fire_at: task.fire_at, local: zone_of(task).local(task.fire_at), why: why(task) }
     }

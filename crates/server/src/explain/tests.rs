@@ -64,11 +64,11 @@ fn lane() -> LaneView {
     }
 }
 
-fn view(lanes: Vec<LaneView>) -> BrokerView {
-    BrokerView { owner: OwnerView { lanes, ..OwnerView::default() }, ..BrokerView::default() }
+fn view(lanes: Vec<LaneView>) -> NamespaceView {
+    NamespaceView { owner: OwnerView { lanes, ..OwnerView::default() }, ..NamespaceView::default() }
 }
 
-fn workers(count: usize, lanes: Vec<LaneView>) -> BrokerView {
+fn workers(count: usize, lanes: Vec<LaneView>) -> NamespaceView {
     let worker = WorkerView {
         label: WorkerLabel::default(),
         queues: vec![Queue::new("emails").unwrap()],
@@ -76,10 +76,10 @@ fn workers(count: usize, lanes: Vec<LaneView>) -> BrokerView {
         credit: 1,
         since: at(-100),
     };
-    BrokerView { workers: vec![worker; count], ..view(lanes) }
+    NamespaceView { workers: vec![worker; count], ..view(lanes) }
 }
 
-fn explained(task: &Task, view: Option<&BrokerView>) -> Explanation {
+fn explained(task: &Task, view: Option<&NamespaceView>) -> TaskExplanation {
     explain(&Facts { task, now: NOW, owner: None, view })
 }
 
@@ -107,7 +107,7 @@ fn each_planted_cause_is_named_in_one_sentence() {
     unread.owner.unread_since = Some(at(-30));
     let connections = |waits| {
         let lane = LaneView { unsent: 2, in_flight: 0, waiting: 0, ..lane() };
-        BrokerView { connections: 512, connection_waits: waits, ..view(vec![lane]) }
+        NamespaceView { connections: 512, connection_waits: waits, ..view(vec![lane]) }
     };
     let slow = view(vec![LaneView { in_flight: 4, capacity: 4, ..lane() }]);
     let watch = |state| Task { state, ..task(Schedule::watch(secs(60)), queue(), at(60)) };
@@ -235,7 +235,7 @@ fn an_ended_task_waits_for_nothing_and_says_how_it_ended() {
 #[test]
 fn the_next_fires_of_a_task_follow_its_schedule() {
     let local =
-        |fires: &[NextFire]| fires.iter().map(|fire| fire.local.clone()).collect::<Vec<_>>();
+        |fires: &[UpcomingFire]| fires.iter().map(|fire| fire.local.clone()).collect::<Vec<_>>();
     let series = Arc::new(Series { count: Some(3), ..Series::default() });
     let every = task(Schedule::Every { interval: secs(60), series }, queue(), at(0));
     assert_eq!(next_fires(&every).len(), 3, "the series has three fires");

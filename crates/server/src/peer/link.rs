@@ -27,9 +27,8 @@ use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, view};
-use crate::broker_view::{BrokerView, ViewQuery};
-use crate::courier::queue::poll::PollOptions;
-use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
+use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
+use crate::namespace_view::{NamespaceView, ViewQuery};
 use command_queue::CommandQueues;
 
 /// Peers: far more than a cluster has brokers.
@@ -274,7 +273,7 @@ impl Peers {
         &self,
         to: &BrokerId,
         query: &ViewQuery,
-    ) -> Result<BrokerView, PeerError> {
+    ) -> Result<NamespaceView, PeerError> {
         let peer = self.peer(to)?;
         let request = peer.request(view::put_query(query));
         let answer =

@@ -10,9 +10,9 @@ use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
 use crate::broker::Broker;
-use crate::broker_view::{self, BrokerView, ViewQuery};
-use crate::courier::queue::poll::PollOptions;
-use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement};
+use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
+use crate::namespace_view::{NamespaceView, ViewQuery};
+use crate::view_namespace::view_here;
 
 impl LocalBroker for Broker {
     async fn call(
@@ -51,8 +51,8 @@ impl LocalBroker for Broker {
         gauges.map_err(|error| PeerError::Refused(error.to_string()))
     }
 
-    async fn view(&self, query: ViewQuery) -> Result<BrokerView, PeerError> {
-        let view = broker_view::view_here(self, &query).await;
+    async fn view(&self, query: ViewQuery) -> Result<NamespaceView, PeerError> {
+        let view = view_here(self, &query).await;
         view.map_err(|_| PeerError::NotMine)
     }
 

@@ -21,9 +21,10 @@ use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
 use super::{MESSAGE_BYTES_MAX, PeerError, Secret, view};
-use crate::broker_view::{BrokerView, ViewQuery};
-use crate::courier::queue::poll::PollOptions;
-use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement, WorkerLabel};
+use crate::courier::queue::{
+    LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
+};
+use crate::namespace_view::{NamespaceView, ViewQuery};
 
 /// How long a poll may wait: longer than the API lets a worker wait.
 const WAIT_MAX: Duration = Duration::from_secs(65);
@@ -57,7 +58,10 @@ pub(crate) trait LocalBroker: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Gauges, PeerError>> + Send;
 
     /// Returns what this broker knows of a namespace.
-    fn view(&self, query: ViewQuery) -> impl Future<Output = Result<BrokerView, PeerError>> + Send;
+    fn view(
+        &self,
+        query: ViewQuery,
+    ) -> impl Future<Output = Result<NamespaceView, PeerError>> + Send;
 
     /// Waits for deliveries of a queue at the local hub.
     fn poll(

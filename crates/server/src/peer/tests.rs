@@ -30,10 +30,11 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
-use crate::broker_view::{BrokerView, ViewQuery};
-use crate::courier::queue::poll::PollOptions;
-use crate::courier::queue::{LeaseToken, SettleResult, SettleScope, Settlement, WorkerLabel};
+use crate::courier::queue::{
+    LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
+};
 use crate::listen::{self, Callers, ConnectionStage};
+use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
 
@@ -152,11 +153,11 @@ impl LocalBroker for FakeBroker {
         Ok(Gauges { loaded, ..Gauges::default() })
     }
 
-    async fn view(&self, query: ViewQuery) -> Result<BrokerView, PeerError> {
+    async fn view(&self, query: ViewQuery) -> Result<NamespaceView, PeerError> {
         if query.partition == Some(partition(VACANT)) {
             return Err(PeerError::NotMine);
         }
-        Ok(BrokerView { connections: 7, ..BrokerView::default() })
+        Ok(NamespaceView { connections: 7, ..NamespaceView::default() })
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

@@ -9,8 +9,8 @@ use punctual_engine::{LANES_MAX, LaneQuery, LaneView, OwnerView};
 use punctual_proto::v1;
 
 use super::wire::WireError;
-use crate::broker_view::{BrokerView, ViewQuery};
 use crate::courier::queue::{WORKERS_MAX, WorkerLabel, WorkerView};
+use crate::namespace_view::{NamespaceView, ViewQuery};
 
 pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
     let target = match &query.lanes {
@@ -47,7 +47,7 @@ pub(super) fn read_query(request: v1::ViewRequest) -> Result<ViewQuery, Invalid>
     Ok(ViewQuery { namespace, partition: partition.transpose()?, lanes })
 }
 
-pub(super) fn put_view(view: &BrokerView) -> v1::ViewReply {
+pub(super) fn put_view(view: &NamespaceView) -> v1::ViewReply {
     v1::ViewReply {
         lanes: view.owner.lanes.iter().map(put_lane).collect(),
         workers: view.workers.iter().map(put_worker).collect(),
@@ -83,7 +83,7 @@ fn put_worker(worker: &WorkerView) -> v1::PeerWorker {
     }
 }
 
-pub(super) fn read_view(reply: v1::ViewReply) -> Result<BrokerView, WireError> {
+pub(super) fn read_view(reply: v1::ViewReply) -> Result<NamespaceView, WireError> {
     if reply.lanes.len() > LANES_MAX || reply.workers.len() > WORKERS_MAX {
         return Err(WireError::TooMany(LANES_MAX.max(WORKERS_MAX)));
     }
@@ -94,7 +94,7 @@ pub(super) fn read_view(reply: v1::ViewReply) -> Result<BrokerView, WireError> {
         share_used_up: reply.share_used_up,
         store_away: reply.store_away,
     };
-    Ok(BrokerView {
+    Ok(NamespaceView {
         owner,
         workers: reply.workers.iter().map(read_worker).collect(),
         clock_suspect: Some(reply.clock_suspect).filter(|why| !why.is_empty()),
@@ -165,7 +165,7 @@ mod tests {
             oldest_overdue: Some(at),
         };
         let webhook = LaneView { queue: None, spilled_since: None, ..lane.clone() };
-        let view = BrokerView {
+        let view = NamespaceView {
             owner: OwnerView {
                 lanes: vec![lane, webhook],
                 unread_since: Some(at),

@@ -1,7 +1,7 @@
 //! Calls that read: fires, explanations, dead letters, counts, queues and workers; and redrive.
 //!
-//! Each is the same as its HTTP route: the functions beside `grpc` do the work. A page that does not
-//! fit one message ends earlier, and its cursor says where.
+//! Each is the same as its HTTP route: the functions beside `grpc` do the work. A page that does
+//! not fit one message ends earlier, and its cursor says where.
 
 use prost::Message;
 use punctual_core::{Clock as _, Invalid, Namespace, Queue, Timestamp};
@@ -15,7 +15,7 @@ use crate::api::dead_letters::{RedrivenLetters, delete_letter, redrive_all, redr
 use crate::api::explain_task::explain_task;
 use crate::api::find_task::find;
 use crate::api::fire_pages::{after_fire, fire_page, parse_cursor};
-use crate::api::http::forecast::{Forecast, expected_fires};
+use crate::api::http::forecast::{FireForecast, expected_fires};
 use crate::api::http::page_cursor;
 use crate::api::queue_list::{QueueSummary, list_queues, list_workers};
 use crate::api::task_pages::dead_letter_page;
@@ -209,7 +209,7 @@ pub(super) async fn forecast(
 ) -> Result<v1::ForecastResponse, Status> {
     let (ahead, step) = (convert::given(request.for_ms), convert::given(request.step_ms));
     let forecast = expected_fires(broker, namespace, ahead, step).await.map_err(refused)?;
-    let Forecast { from, step, fires, until } = forecast;
+    let FireForecast { from, step, fires, until } = forecast;
     Ok(v1::ForecastResponse {
         from_ms: from.as_millis(),
         step_ms: convert::as_millis(step),

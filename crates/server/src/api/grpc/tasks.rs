@@ -22,7 +22,7 @@ use super::{authorize, authorized_namespace, convert, drained, identify, list, r
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
-use crate::api::find_task::{FoundTask, command_task, find};
+use crate::api::find_task::{NamedTask, command_task, find};
 use crate::api::held_answer::AnswerPermit;
 use crate::api::idempotency::{Creation, Idempotency, bind_all, bind_one};
 use crate::auth::Identity;
@@ -193,8 +193,8 @@ impl v1::tasks_server::Tasks for TasksApi {
         let task = TaskRef { namespace: &namespace, name: &key_or_id };
         let found = find(&self.broker, task).await;
         Ok(Response::new(match found.map_err(|problem| convert::to_status(&problem))? {
-            FoundTask::Living(found) => convert::task(&found),
-            FoundTask::Ended(ended) => convert::fires::ended_task(&ended),
+            NamedTask::Living(found) => convert::task(&found),
+            NamedTask::Ended(ended) => convert::fires::ended_task(&ended),
         }))
     }
 

@@ -139,7 +139,8 @@ documented!(
 
 /// The result of a redrive.
 #[derive(Debug, Serialize, ToSchema)]
-struct Redriven {
+#[schema(as = Redriven)]
+struct RedriveAnswer {
     /// How many were scheduled again.
     redriven: usize,
     /// Those that were not, and why.
@@ -149,7 +150,7 @@ struct Redriven {
     more: bool,
 }
 
-impl Redriven {
+impl RedriveAnswer {
     fn of(RedrivenLetters { redriven, problems, more }: RedrivenLetters) -> Self {
         let problems = problems.into_iter().map(|(id, problem)| LetterProblem { id, problem });
         Self { redriven, problems: problems.collect(), more }
@@ -171,7 +172,7 @@ struct LetterProblem {
 #[utoipa::path(
     post, path = "/v1/{namespace}/dead/redrive", tag = "dead letters",
     operation_id = "redrive_dead_letters", request_body = RedriveRequest,
-    responses((status = 200, description = "How many were redriven.", body = Redriven))
+    responses((status = 200, description = "How many were redriven.", body = RedriveAnswer))
 )]
 pub(crate) async fn redrive(
     State(broker): State<Arc<Broker>>,
@@ -187,7 +188,7 @@ pub(crate) async fn redrive(
             return Err(Invalid::new("ids", problem).into());
         }
     };
-    response::ok(&Redriven::of(redriven))
+    response::ok(&RedriveAnswer::of(redriven))
 }
 
 /// The result of a delete.

@@ -11,10 +11,10 @@ use utoipa::ToSchema;
 use super::request::{PathName, QueryParams};
 use super::response::{self, ApiResult};
 use super::tasks::TaskOrEnded;
-use crate::api::explain_task::{ExplainedSubject, ExplainedTask, explain_task};
-use crate::api::find_task::TaskFires;
+use crate::api::explain_task::{ExplainedTask, explain_task};
+use crate::api::find_task::{NamedTask, TaskFires};
 use crate::broker::Broker;
-use crate::explain::{NextFire, WaitingFor};
+use crate::explain::{UpcomingFire, WaitingFor};
 use crate::fire_form::FireAnswer;
 use crate::problem::TaskRef;
 use crate::schema::{documented, one_of};
@@ -55,7 +55,7 @@ struct ExplainAnswer<'a> {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum AnyTask<'a> {
-    Living(TaskAnswer<'a>),
+    Living(Box<TaskAnswer<'a>>),
     Ended(EndedTask<'a>),
 }
 
@@ -103,9 +103,9 @@ pub(crate) async fn explain(
 impl<'a> ExplainAnswer<'a> {
     fn of(explained: &'a ExplainedTask) -> Self {
         let task = match &explained.subject {
-            ExplainedSubject::Living(task) => AnyTask::Living(TaskAnswer::of(task)),
-            ExplainedSubject::Ended(ended) => match &ended.letter {
-                Some(letter) => AnyTask::Living(TaskAnswer::of_dead_letter(letter)),
+            NamedTask::Living(task) => AnyTask::Living(TaskAnswer::of(task).into()),
+            NamedTask::Ended(ended) => match &ended.letter {
+                Some(letter) => AnyTask::Living(TaskAnswer::of_dead_letter(letter).into()),
                 None => AnyTask::Ended(EndedTask::of(&ended.record)),
             },
         };
@@ -128,8 +128,8 @@ impl<'a> ExplainAnswer<'a> {
 }
 
 impl NextFireAnswer {
-    fn of(fire: &NextFire) -> Self {
-        let NextFire { fire_at, local, why } = fire.clone();
+    fn of(fire: &UpcomingFire) -> Self {
+        let UpcomingFire { fire_at, local, why } = fire.clone();
         Self { fire_at: fire_at.to_string(), local, why }
     }
 }

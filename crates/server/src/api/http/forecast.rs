@@ -104,7 +104,7 @@ pub(crate) async fn forecast(
     let ahead = params.take("for")?.map(|text| parse_duration_field("for", &text)).transpose()?;
     let step = params.take("step")?.map(|text| parse_duration_field("step", &text)).transpose()?;
     params.end()?;
-    let Forecast { from, step, fires, until } =
+    let FireForecast { from, step, fires, until } =
         expected_fires(&broker, namespace, ahead, step).await?;
     let steps = fires.iter().zip(0u32..).map(|(fires, number)| ForecastStep {
         from: from.after(step.saturating_mul(number)).to_string(),
@@ -121,22 +121,22 @@ pub(crate) async fn forecast(
 
 /// How many fires are expected in each step.
 #[derive(Debug)]
-pub(in crate::api) struct Forecast {
-    pub(in crate::api) from: Timestamp,
-    pub(in crate::api) step: Duration,
+pub(crate) struct FireForecast {
+    pub(crate) from: Timestamp,
+    pub(crate) step: Duration,
     /// By step.
-    pub(in crate::api) fires: Vec<u64>,
+    pub(crate) fires: Vec<u64>,
     /// Up to when every fire was counted; `None` if all were.
-    pub(in crate::api) until: Option<Timestamp>,
+    pub(crate) until: Option<Timestamp>,
 }
 
 /// Counts the fires that are expected from now on.
-pub(in crate::api) async fn expected_fires(
+pub(crate) async fn expected_fires(
     broker: &Broker,
     namespace: Namespace,
     ahead: Option<Duration>,
     step: Option<Duration>,
-) -> Result<Forecast, Problem> {
+) -> Result<FireForecast, Problem> {
     let ahead = check_length("for", ahead.unwrap_or(AHEAD_DEFAULT))?;
     let step = check_length("step", step.unwrap_or(STEP_DEFAULT))?;
     if ahead.as_millis().div_ceil(step.as_millis()) > STEPS_MAX {
@@ -160,7 +160,7 @@ pub(in crate::api) async fn expected_fires(
     let counts = tokio::task::spawn_blocking(counting).await;
     let counts = counts.map_err(|error| StoreError::Unavailable(error.into()))?;
     let until = counts.until.map(|until| until.max(from));
-    Ok(Forecast { from, step, fires: counts.fires, until })
+    Ok(FireForecast { from, step, fires: counts.fires, until })
 }
 
 fn check_length(name: &str, length: Duration) -> Result<Duration, Invalid> {

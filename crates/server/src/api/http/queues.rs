@@ -26,9 +26,10 @@ use super::request::{
 use super::response::{self, ApiResult};
 use crate::broker::Broker;
 use crate::courier::occasion_name;
-use crate::courier::queue::poll::{self, PollOptions, PolledDelivery};
+use crate::courier::queue::poll::{self, PolledDelivery};
 use crate::courier::queue::{
-    SettleResult, SettleScope, Settlement, WORKER_NAME_BYTES_MAX, WorkerLabel, WorkerResult,
+    PollOptions, SettleResult, SettleScope, Settlement, WORKER_NAME_BYTES_MAX, WorkerLabel,
+    WorkerResult,
 };
 use crate::fire_form::{OccasionName, ResultJson, lag_ms};
 use crate::listen::CallerAddress;

@@ -25,7 +25,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::request::{self, BODY_BYTES_MAX, JsonBody, PathName};
 use super::response::{self, ApiResult};
 use crate::api::command_batch::{next_result, unexpected_reply};
-use crate::api::find_task::{FoundTask, LastLife, candidates, command_task, find};
+use crate::api::find_task::{NamedTask, candidates, command_task, find};
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::schema::{all_absent, documented, reference, with_keywords};
@@ -178,13 +178,11 @@ pub(crate) async fn show(
 ) -> ApiResult {
     let task = TaskRef { namespace: &namespace, name: &name };
     match find(&broker, task).await? {
-        FoundTask::Living(found) => Ok(response::task(StatusCode::OK, &found)),
-        FoundTask::Ended(LastLife { letter: Some(letter), .. }) => {
-            response::ok(&TaskAnswer::of_dead_letter(&letter))
-        }
-        FoundTask::Ended(LastLife { record, letter: None, .. }) => {
-            response::ok(&EndedTask::of(&record))
-        }
+        NamedTask::Living(found) => Ok(response::task(StatusCode::OK, &found)),
+        NamedTask::Ended(ended) => match &ended.letter {
+            Some(letter) => response::ok(&TaskAnswer::of_dead_letter(letter)),
+            None => response::ok(&EndedTask::of(&ended.record)),
+        },
     }
 }
 

@@ -22,13 +22,13 @@ use rapidhash::fast::RandomState;
 use tokio::sync::mpsc;
 
 use super::ids::{LineId, WorkerNo, is_of, line_of};
-use super::lease::{LeaseHolder, Leases, OpenLease};
+use super::lease::{LeasedBy, Leases, OpenLease};
 use super::line::QueueLine;
 use super::queued_delivery::QueuedDelivery;
 use super::report_batch::ReportBatch;
 use super::settlement::{Leased, SettleResult, SettleScope, Settlement};
 use super::token::LeaseToken;
-use super::worker_view::WorkerLabel;
+use super::worker_label::WorkerLabel;
 use crate::clock::SystemClock;
 use crate::courier::given_up;
 use crate::telemetry::Telemetry;
@@ -428,7 +428,7 @@ impl HubState {
             worker.unsettled += taken.len();
             let leased = taken.into_iter().map(|queued| {
                 let lease = queued.delivery.definition.timeout;
-                leases.begin(queued, LeaseHolder::Worker(number), lease, now)
+                leases.begin(queued, LeasedBy::Worker(number), lease, now)
             });
             match batches.iter_mut().find(|(to, batch)| *to == number && batch.len() < MESSAGE_MAX)
             {

@@ -16,7 +16,7 @@ use super::ids::{LineId, WorkerNo, line_of};
 use super::queued_delivery::QueuedDelivery;
 use super::settlement::{Leased, SettleResult, SettleScope};
 use super::token::LeaseToken;
-use super::worker_view::PolledLease;
+use super::worker_label::PolledLease;
 
 /// Twenty-eight bits of a token are the slot of the lease; the others are the secret.
 const SLOT_BITS: u32 = 28;
@@ -24,7 +24,7 @@ const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 
 /// Which worker has a leased delivery.
 #[derive(Debug)]
-pub(super) enum LeaseHolder {
+pub(super) enum LeasedBy {
     /// A worker on a stream.
     Worker(WorkerNo),
     /// A worker that polled for it.
@@ -36,7 +36,7 @@ pub(super) enum LeaseHolder {
 pub(super) struct OpenLease {
     pub(super) delivery: Delivery,
     pub(super) reports: Reports,
-    holder: LeaseHolder,
+    holder: LeasedBy,
     token: LeaseToken,
     timer: Option<TimerId>,
 }
@@ -45,8 +45,8 @@ impl OpenLease {
     /// Returns the worker on a stream; `None` if the delivery was polled.
     pub(super) const fn worker(&self) -> Option<WorkerNo> {
         match self.holder {
-            LeaseHolder::Worker(number) => Some(number),
-            LeaseHolder::Poll { .. } => None,
+            LeasedBy::Worker(number) => Some(number),
+            LeasedBy::Poll { .. } => None,
         }
     }
 
@@ -88,7 +88,7 @@ impl Leases {
     pub(super) fn begin(
         &mut self,
         queued: QueuedDelivery,
-        holder: LeaseHolder,
+        holder: LeasedBy,
         lease: Duration,
         now: Timestamp,
     ) -> Leased {

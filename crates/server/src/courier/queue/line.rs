@@ -9,10 +9,10 @@ use punctual_core::Timestamp;
 use tokio::sync::oneshot;
 
 use super::ids::WorkerNo;
-use super::lease::{LeaseHolder, Leases};
+use super::lease::{LeasedBy, Leases};
 use super::queued_delivery::QueuedDelivery;
 use super::settlement::{Leased, SettleScope};
-use super::worker_view::{PolledLease, Poller};
+use super::worker_label::{PolledLease, Poller};
 
 /// A long poll that waits for up to `max` deliveries.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl QueueLine {
             self.polled += taken.len();
             let leased = taken.into_iter().map(|queued| {
                 let lease = poll.lease.unwrap_or(queued.delivery.definition.timeout);
-                let holder = LeaseHolder::Poll { _counted: PolledLease::new(&poll.poller) };
+                let holder = LeasedBy::Poll { _counted: PolledLease::new(&poll.poller) };
                 leases.begin(queued, holder, lease, now)
             });
             if let Err(unsent) = poll.sender.send(leased.collect()) {

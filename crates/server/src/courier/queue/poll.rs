@@ -10,11 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_core::{BrokerId, Namespace, Queue};
+use punctual_core::{BrokerId, Namespace};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{LeaseToken, SettleResult, SettleScope, Settlement, WorkerLabel};
+use super::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::broker::{Broker, ClusterParts};
 use crate::peer::{PeerError, Peers, Polled};
 
@@ -27,17 +27,6 @@ pub(crate) struct PolledDelivery {
     pub(crate) polled: Polled,
     /// The broker that leased it; `None` for this broker.
     pub(crate) at: Option<BrokerId>,
-}
-
-/// What a poll asks for.
-#[derive(Debug, Clone)]
-pub(crate) struct PollOptions {
-    pub(crate) namespace: Namespace,
-    pub(crate) queue: Queue,
-    pub(crate) max: usize,
-    pub(crate) wait: Duration,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) label: WorkerLabel,
 }
 
 /// Waits for deliveries of owners on any broker.

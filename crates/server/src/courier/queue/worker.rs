@@ -15,7 +15,7 @@ use super::ids::{LineId, WorkerNo, line_of};
 use super::line::QueuePoll;
 use super::report_batch::ReportBatch;
 use super::settlement::Leased;
-use super::worker_view::WorkerLabel;
+use super::worker_label::WorkerLabel;
 
 /// Unsettled deliveries that one worker may have.
 const CREDIT_MAX: usize = 65_536;

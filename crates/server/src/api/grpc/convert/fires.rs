@@ -7,13 +7,13 @@ use punctual_core::{
 use punctual_proto::v1;
 
 use super::{as_millis, known, state, task};
-use crate::api::explain_task::{ExplainedSubject, ExplainedTask};
-use crate::api::find_task::{LastLife, TaskFires};
-use crate::explain::NextFire;
+use crate::api::explain_task::ExplainedTask;
+use crate::api::find_task::{LastLife, NamedTask, TaskFires};
+use crate::explain::UpcomingFire;
 use crate::fire_form::{lag_ms, reason_name, skip_name};
 
 /// A fire that has ended.
-pub(in super::super) fn ended_fire(record: &FireRecord) -> v1::Fire {
+pub(crate) fn ended_fire(record: &FireRecord) -> v1::Fire {
     let (reason, skipped) = match record.end {
         FireEnd::Dead(reason) => (reason_name(reason), None),
         FireEnd::Skipped(skipped) => {
@@ -34,13 +34,13 @@ pub(in super::super) fn ended_fire(record: &FireRecord) -> v1::Fire {
 }
 
 /// The current fire of a task.
-pub(in super::super) fn current_fire(task: &Task) -> v1::Fire {
+pub(crate) fn current_fire(task: &Task) -> v1::Fire {
     let key = task.origin().map_or(&task.definition.key, |origin| &origin.key);
     fire(task.fire().id, key.as_ref(), task.occasion, &task.attempts, task.due_at())
 }
 
 /// The fires of a task, newest first.
-pub(in super::super) fn task_fires(TaskFires { current, ended }: &TaskFires) -> Vec<v1::Fire> {
+pub(crate) fn task_fires(TaskFires { current, ended }: &TaskFires) -> Vec<v1::Fire> {
     current.iter().map(current_fire).chain(ended.iter().map(ended_fire)).collect()
 }
 
@@ -106,7 +106,7 @@ const fn end(end: EndKind) -> v1::FireEnd {
 }
 
 /// How the listed fires ended; `None` for all.
-pub(in super::super) fn end_filter(end: i32) -> Result<Option<EndKind>, Invalid> {
+pub(crate) fn end_filter(end: i32) -> Result<Option<EndKind>, Invalid> {
     Ok(match known("end", end)? {
         v1::FireEnd::Unspecified => None,
         v1::FireEnd::Done => Some(EndKind::Done),
@@ -117,7 +117,7 @@ pub(in super::super) fn end_filter(end: i32) -> Result<Option<EndKind>, Invalid>
     })
 }
 
-pub(in super::super) fn dead_letter(letter: &DeadLetter) -> v1::DeadLetter {
+pub(crate) fn dead_letter(letter: &DeadLetter) -> v1::DeadLetter {
     v1::DeadLetter {
         fire_id: letter.fire_id().to_string(),
         reason: reason_name(letter.reason).to_owned(),
@@ -141,7 +141,7 @@ fn dead_task(letter: &DeadLetter) -> v1::Task {
 }
 
 /// A task that has ended: whole if it is a dead letter, else what its last fire says.
-pub(in super::super) fn ended_task(LastLife { id, record, letter }: &LastLife) -> v1::Task {
+pub(crate) fn ended_task(LastLife { id, record, letter }: &LastLife) -> v1::Task {
     let fired_at_ms = record.first_attempt().map(|first| first.fired_at.as_millis());
     let ended = v1::Task {
         end: end(record.end.kind()).into(),
@@ -175,16 +175,14 @@ pub(in super::super) fn ended_task(LastLife { id, record, letter }: &LastLife) -
     }
 }
 
-pub(in super::super) fn explanation(explained: ExplainedTask) -> v1::Explanation {
+pub(crate) fn explanation(explained: ExplainedTask) -> v1::Explanation {
     let subject = match &explained.subject {
-        ExplainedSubject::Living(living) => task(living),
-        ExplainedSubject::Ended(ended) => ended_task(ended),
+        NamedTask::Living(living) => task(living),
+        NamedTask::Ended(ended) => ended_task(ended),
     };
     let fires = task_fires(&explained.fires);
-    let next = explained.next.into_iter().map(|NextFire { fire_at, local, why }| v1::NextFire {
-        fire_at_ms: fire_at.as_millis(),
-        local,
-        why: why.unwrap_or_default(),
+    let next = explained.next.into_iter().map(|UpcomingFire { fire_at, local, why }| {
+        v1::NextFire { fire_at_ms: fire_at.as_millis(), local, why: why.unwrap_or_default() }
     });
     v1::Explanation {
         summary: explained.explanation.summary,

@@ -1,43 +1,20 @@
-//! What brokers know of a namespace: what waits in lanes, and which workers are connected.
+//! Asks brokers what they know of a namespace.
 //!
-//! Each broker answers for its own owners and workers ([`view_here`]). [`view_owner`] asks the owner
-//! of one partition, [`view_all`] all brokers of the cluster. Nothing here changes anything.
+//! Each broker answers for its own owners and workers ([`view_here`]). [`view_owner`] asks the
+//! owner of one partition, [`view_all`] all brokers of the cluster. Nothing here changes anything.
 
-use punctual_core::{BrokerId, Namespace, PartitionId};
-use punctual_engine::{EngineError, LANES_MAX, LaneQuery, OwnerView};
+use punctual_core::BrokerId;
+use punctual_engine::{EngineError, LANES_MAX, OwnerView};
 
 use crate::broker::Broker;
-use crate::courier::queue::WorkerView;
+use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::peer::PeerError;
-
-/// What is asked of a broker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ViewQuery {
-    pub(crate) namespace: Namespace,
-    /// Only this partition; all that the broker owns if `None`.
-    pub(crate) partition: Option<PartitionId>,
-    pub(crate) lanes: LaneQuery,
-}
-
-/// What one broker knows of a namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct BrokerView {
-    /// The lanes of all owners that were asked.
-    pub(crate) owner: OwnerView,
-    pub(crate) workers: Vec<WorkerView>,
-    /// Why the clock of the machine is suspect, if it is.
-    pub(crate) clock_suspect: Option<String>,
-    /// Open connections to receivers of webhooks, of all namespaces.
-    pub(crate) connections: u64,
-    /// Deliveries of all namespaces that wait for a connection.
-    pub(crate) connection_waits: u64,
-}
 
 /// Returns what this broker knows. [`EngineError::Stopped`] if it does not own the partition.
 pub(crate) async fn view_here(
     broker: &Broker,
     query: &ViewQuery,
-) -> Result<BrokerView, EngineError> {
+) -> Result<NamespaceView, EngineError> {
     let handles = match query.partition {
         Some(partition) => vec![broker.owners.handle(partition).ok_or(EngineError::Stopped)?],
         None => broker.owners.handles().into_iter().map(|(_, handle)| handle).collect(),
@@ -52,7 +29,7 @@ pub(crate) async fn view_here(
         }
     }
     let (connections, connection_waits) = broker.telemetry.connections_now();
-    Ok(BrokerView {
+    Ok(NamespaceView {
         owner,
         workers: broker.hub.workers(&query.namespace),
         clock_suspect: broker.clock.suspicion().map(|why| why.to_string()),
@@ -71,7 +48,7 @@ fn add(sum: &mut OwnerView, view: OwnerView) {
 
 /// Asks the broker that owns a partition. Returns `None` if the partition has no owner, or if its
 /// broker does not answer.
-pub(crate) async fn view_owner(broker: &Broker, query: &ViewQuery) -> Option<BrokerView> {
+pub(crate) async fn view_owner(broker: &Broker, query: &ViewQuery) -> Option<NamespaceView> {
     if let Ok(view) = view_here(broker, query).await {
         return Some(view);
     }
@@ -84,7 +61,7 @@ pub(crate) async fn view_owner(broker: &Broker, query: &ViewQuery) -> Option<Bro
 pub(crate) async fn view_all(
     broker: &Broker,
     query: &ViewQuery,
-) -> Result<Vec<(String, BrokerView)>, EngineError> {
+) -> Result<Vec<(String, NamespaceView)>, EngineError> {
     let mut views = vec![(address_of(broker), view_here(broker, query).await?)];
     let Some(cluster) = &broker.cluster else { return Ok(views) };
     for other in cluster.membership.others() {
