@@ -1,10 +1,9 @@
 //! Checkpoints: write memory to disk, so that the journal up to that commit is no longer needed.
 //!
-//! The state is frozen at one moment, under the lock. Then run files are written and synced, a run of
-//! history with its index; then
-//! one batch of the catalog makes them part of the store; only then journal files are released and
-//! old runs deleted. A crash at any point leaves either the old list of runs or the new one; run
-//! files that are not listed are removed at the next opening.
+//! The state is frozen at one moment, under the lock. Then run files are written and synced, a run
+//! of history with its index; then one batch of the catalog makes them part of the store; only then
+//! journal files are released and old runs deleted. A crash at any point leaves either the old list
+//! of runs or the new one; files of runs that are not listed are removed at the next opening.
 //! One thread (`background`) writes checkpoints, merges runs (`rewrite`) and sets bits (`resolve`),
 //! so that these never overlap.
 
@@ -213,7 +212,7 @@ impl StoreCore {
             self.set_bits_of_merged(frozen, run)?;
         }
         timed("tasks", || self.write_tasks(frozen, exchange, numbers))?;
-        let history = timed("history", || self.write_history(frozen, numbers))?;
+        timed("history", || self.write_history(frozen, exchange, numbers))?;
         self.step()?;
         timed("directory", || self.files.sync_dir())?;
 
@@ -227,10 +226,6 @@ impl StoreCore {
             .collect();
         exchange.dropped.extend(finished);
         exchange.dropped.extend(frozen.history_finished.iter().cloned());
-        if let Some((run, index)) = history {
-            exchange.added.push((RunKind::History, run));
-            exchange.index = Some(index);
-        }
         self.write_rows(&mut batch, frozen, &stale)?;
         // Before changed bits are taken: they would be missing in the next attempt.
         self.check_free_space(batch.bytes())?;
@@ -320,10 +315,11 @@ impl StoreCore {
     fn write_history(
         &self,
         frozen: &FrozenState,
+        exchange: &mut Exchange,
         numbers: &mut RunNumbers,
-    ) -> Result<Option<(Arc<SortedRun>, Arc<FireIndex>)>, StorageFault> {
+    ) -> Result<(), StorageFault> {
         if frozen.history.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let no = numbers.take();
         let mut writer = RunWriter::new(&self.files, no, self.options.block_bytes)?;
@@ -332,16 +328,14 @@ impl StoreCore {
             writer.note_newest(entry.ended_at());
             writer.push(EntryKey::at_due(entry.fire_id().task), &entry.record)?;
         }
-        let Some(written) = writer.finish()? else { return Ok(None) };
+        let Some(written) = writer.finish()? else { return Ok(()) };
         let run = Arc::new(SortedRun::new(written, frozen.generation));
+        exchange.added.push((RunKind::History, run));
         self.step()?;
         let records = entries.iter().map(|entry| &*entry.record);
-        let index = timed("index", || self.write_index(run.no, records));
-        if index.is_err() {
-            // The disk is full, and all of it is written again later.
-            self.files.remove(run.no)?;
-        }
-        Ok(Some((run, Arc::new(index?))))
+        let index = timed("index", || self.write_index(no, records))?;
+        exchange.index = Some(Arc::new(index));
+        Ok(())
     }
 
     /// Writes the index of a run of history with these records.

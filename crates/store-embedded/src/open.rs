@@ -16,14 +16,13 @@ use punctual_core::Timestamp;
 use punctual_journal::{CommitNo, Dropped};
 
 use crate::catalog::{Catalog, CatalogContents, CatalogMeta, ListedRun, RunKind};
-use crate::fault::{ReadContext, StorageFault};
+use crate::fault::StorageFault;
 use crate::fire_index::FireIndex;
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::modes::TightenedModes;
 use crate::options::EmbeddedOptions;
 use crate::run::{RunFiles, RunNo, SortedRun, run_part_of};
 use crate::state::StoreState;
-use crate::state::history::read_all;
 use crate::state::partition::NamespaceCounts;
 use crate::state::timeline::Timeline;
 
@@ -165,7 +164,7 @@ fn open_index(files: &RunFiles, run: &SortedRun) -> Option<FireIndex> {
 pub(crate) fn index_history(files: &RunFiles, block_bytes: usize, state: &mut StoreState) {
     let mut written = 0u64;
     for history in state.history.runs.iter_mut().filter(|history| history.index.is_none()) {
-        let index = build_index(files, &history.run, block_bytes);
+        let index = FireIndex::of_run(files, &history.run, block_bytes);
         match index.and_then(|index| index.write(files)) {
             Ok(index) => {
                 history.index = Some(Arc::new(index));
@@ -177,17 +176,6 @@ pub(crate) fn index_history(files: &RunFiles, block_bytes: usize, state: &mut St
     if written > 0 {
         tracing::info!(runs = written, "index of history written");
     }
-}
-
-/// Builds the index of a run from its records.
-pub(crate) fn build_index(
-    files: &RunFiles,
-    run: &SortedRun,
-    block_bytes: usize,
-) -> Result<FireIndex, StorageFault> {
-    let records = read_all(files, run)?;
-    let records = records.iter().map(|record| &**record);
-    FireIndex::build(run.no, records, block_bytes).reading("record of a fire")
 }
 
 /// Removes files of runs that are not listed.

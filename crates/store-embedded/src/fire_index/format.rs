@@ -6,7 +6,8 @@
 //!       footer | trailer
 //!
 //! block    sum u64 | count u32 | count x (shared bytes | length of the rest | rest)
-//! footer   records | earliest end | last entry | blocks | blocks x (first entry | offset | bytes | count) | filter
+//! footer   records | earliest end | last entry
+//!          blocks | blocks x (first entry | offset | bytes | count) | filter
 //! trailer  offset of the footer u64 | bytes of the footer u32 | format u32 | sum u64 | magic 8
 //! ```
 //! Fixed integers are little endian, others are varints. An entry of a block leaves out what it

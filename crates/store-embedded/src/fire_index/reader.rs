@@ -11,7 +11,7 @@ use punctual_store::codec::CodecError;
 
 use super::build::index_of;
 use super::format::{BlockReader, IndexFooter, IndexTrailer, TRAILER_BYTES};
-use crate::fault::StorageFault;
+use crate::fault::{ReadContext, StorageFault};
 use crate::run::{RunFiles, RunNo, SortedRun};
 
 #[derive(Debug)]
@@ -33,6 +33,24 @@ impl FireIndex {
     ) -> Result<Self, CodecError> {
         let (bytes, footer) = index_of(no, records, block_bytes)?;
         Ok(Self { no, footer, bytes: bytes.len() as u64, in_memory: Some(bytes.into()) })
+    }
+
+    /// Builds the index of a run from the records in its file.
+    pub(crate) fn of_run(
+        files: &RunFiles,
+        run: &SortedRun,
+        block_bytes: usize,
+    ) -> Result<Self, StorageFault> {
+        let mut records = Vec::with_capacity(run.count() as usize);
+        for block_no in 0..run.footer.fences.len() {
+            let block = run.read_block(files, block_no)?;
+            for index in 0..block.keys.len() {
+                let record = block.body(index);
+                records.push(record.map_err(|what| run.damaged(files, block_no, what))?);
+            }
+        }
+        let records = records.iter().map(|record| &**record);
+        Self::build(run.no, records, block_bytes).reading("record of a fire")
     }
 
     /// Makes an index that was built durable as a file; its name is durable once the directory is
@@ -62,9 +80,14 @@ impl FireIndex {
         Ok(Some(Self { no: run.no, footer, bytes, in_memory: None }))
     }
 
+    /// Whether its blocks are in a file, not in memory.
+    pub(crate) const fn is_in_file(&self) -> bool {
+        self.in_memory.is_none()
+    }
+
     /// Bytes that the index has on disk.
     pub(crate) const fn file_bytes(&self) -> u64 {
-        if self.in_memory.is_some() { 0 } else { self.bytes }
+        if self.is_in_file() { self.bytes } else { 0 }
     }
 
     /// About how many bytes it takes in memory.

@@ -22,7 +22,7 @@ use crate::fire_index::{FireIndex, IndexCursor};
 use crate::key::EntryKey;
 use crate::open::check::listing::{CountsByNamespace, RECORDS_PER_SAMPLE, fire_of};
 use crate::open::directory::{Directory, EmbeddedOpenError};
-use crate::open::{build_index, restore};
+use crate::open::restore;
 use crate::options::EmbeddedOptions;
 use crate::read::fetch::{FetchPart, LiveTask};
 use crate::read::list::end_of;
@@ -166,7 +166,7 @@ impl StoreCore {
     /// A run without an index is no problem: the next opening writes it.
     fn check_index(&self, run: &SortedRun) -> Result<(), StorageFault> {
         let Some(index) = FireIndex::open(&self.files, run)? else { return Ok(()) };
-        let wanted = build_index(&self.files, run, self.options.block_bytes)?;
+        let wanted = FireIndex::of_run(&self.files, run, self.options.block_bytes)?;
         let mut found = IndexCursor::seek(&self.files, Arc::new(index), &[])?;
         let mut wanted = IndexCursor::seek(&self.files, Arc::new(wanted), &[])?;
         while found.entry() == wanted.entry() {

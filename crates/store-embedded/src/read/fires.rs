@@ -24,7 +24,6 @@ use crate::fire_index::entry::{
 };
 use crate::fire_index::{FireIndex, IndexCursor, fire_hash, key_hash};
 use crate::key::EntryKey;
-use crate::open::build_index;
 use crate::run::{RunBlock, RunPart, SortedRun};
 use crate::state::history::HistorySources;
 use crate::state::history_chunk::{HistoryChunk, ShortHash};
@@ -34,8 +33,9 @@ use crate::store_core::StoreCore;
 const EXAMINED_MAX: usize = 16_384;
 /// What reading a block counts as.
 const BLOCK_EXAMINED: usize = 8;
-/// Records of a chunk that are sorted by key for the time of one that is examined.
-const SORTED_PER_EXAMINED: usize = 4;
+/// Records of a chunk that are sorted in the time in which one is examined: by end, and by key.
+const SORTED_BY_END: usize = 16;
+const SORTED_BY_KEY: usize = 4;
 /// Fires of a run that are selected by key and then sorted by time. With more, the run is read by
 /// time, and fires with other keys are skipped.
 const SELECTED_MAX: u32 = 4096;
@@ -66,7 +66,8 @@ impl StoreCore {
         })
     }
 
-    /// Reads, and repeats the read after an index that is damaged was built again.
+    /// Reads, and repeats the read after an index that cannot be read was built again. That happens
+    /// once for each run: an index in memory has no file that could be damaged or removed.
     fn with_fires<T>(
         &self,
         partition: PartitionId,
@@ -80,17 +81,17 @@ impl StoreCore {
             }
         }
         loop {
-            match read(&mut FireRead::new(self, &sources, partition)) {
-                Err(StorageFault::Damaged { file, offset, what }) => {
-                    let damaged = |no| self.files.index_path(no) == file;
-                    let number = sources.runs.iter().position(|history| damaged(history.run.no));
-                    let fault = StorageFault::Damaged { file, offset, what };
-                    let Some(number) = number else { return Err(fault) };
-                    tracing::error!(%fault, "index of history damaged, built again from the records");
-                    self.index_again(&mut sources, number)?;
-                }
-                outcome => return outcome,
-            }
+            let fault = match read(&mut FireRead::new(self, &sources, partition)) {
+                Ok(read) => return Ok(read),
+                Err(fault) => fault,
+            };
+            let number = sources.runs.iter().position(|history| {
+                let in_file = history.index.as_ref().is_some_and(|index| index.is_in_file());
+                in_file && fault.file() == Some(&self.files.index_path(history.run.no))
+            });
+            let Some(number) = number else { return Err(fault) };
+            tracing::error!(%fault, "index of history unusable, built again from the records");
+            self.index_again(&mut sources, number)?;
         }
     }
 
@@ -98,8 +99,11 @@ impl StoreCore {
     /// another one.
     fn index_again(&self, sources: &mut HistorySources, number: usize) -> Result<(), StorageFault> {
         let run = Arc::clone(&sources.runs[number].run);
-        let index = Arc::new(build_index(&self.files, &run, self.options.block_bytes)?);
-        self.files.remove_part(run.no, RunPart::Index)?;
+        let index = FireIndex::of_run(&self.files, &run, self.options.block_bytes)?;
+        let index = Arc::new(index);
+        if let Err(fault) = self.files.remove_part(run.no, RunPart::Index) {
+            tracing::warn!(%fault, "index of history not removed");
+        }
         self.state()?.history.set_index(run.no, &index);
         sources.runs[number].index = Some(index);
         Ok(())
@@ -292,9 +296,10 @@ impl<'a> FireRead<'a> {
             filter.end.is_none_or(|end| entry.ended_as(end)) && selection.includes(entry.position())
         };
         let ordinals: Vec<u32> = if filter.key_prefix.is_empty() {
+            self.examined += chunk.unsorted_ends() / SORTED_BY_END;
             chunk.by_end(self.partition).iter().copied().filter(selected).collect()
         } else {
-            self.examined += chunk.unsorted_keys() / SORTED_PER_EXAMINED;
+            self.examined += chunk.unsorted_keys() / SORTED_BY_KEY;
             let namespace = filter.namespace.as_str();
             let named = chunk.by_key(self.partition, namespace, &filter.key_prefix);
             let mut named: Vec<u32> = named.iter().copied().filter(selected).collect();

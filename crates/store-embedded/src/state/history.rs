@@ -290,19 +290,6 @@ impl HistoryState {
     }
 }
 
-/// All records of a run, in its order. For an index that is missing.
-pub(crate) fn read_all(files: &RunFiles, run: &SortedRun) -> Result<Vec<Bytes>, StorageFault> {
-    let mut records = Vec::with_capacity(run.count() as usize);
-    for block_no in 0..run.footer.fences.len() {
-        let block = run.read_block(files, block_no)?;
-        for index in 0..block.keys.len() {
-            let record = block.body(index);
-            records.push(record.map_err(|what| run.damaged(files, block_no, what))?);
-        }
-    }
-    Ok(records)
-}
-
 /// All records of a task in one run, by nominal time.
 pub(crate) fn read_of_task(
     files: &RunFiles,

@@ -158,8 +158,7 @@ impl HistoryChunk {
         self.key_hashes.contains(&hash)
     }
 
-    /// The fires of a partition, newest first. Whether the order had to be built is the second
-    /// result.
+    /// The fires of a partition, newest first.
     pub(crate) fn by_end(&self, partition: PartitionId) -> &[u32] {
         let all = self.by_end.get_or_init(|| {
             let mut all: Vec<u32> = self.last_records().collect();
@@ -193,7 +192,12 @@ impl HistoryChunk {
         &all[start..start + length]
     }
 
-    /// How many records have to be decoded to search by key.
+    /// How many records have to be sorted before the first search by end.
+    pub(crate) fn unsorted_ends(&self) -> usize {
+        if self.by_end.get().is_some() { 0 } else { self.entries.len() }
+    }
+
+    /// How many records have to be decoded and sorted before the first search by key.
     pub(crate) fn unsorted_keys(&self) -> usize {
         if self.by_key.get().is_some() { 0 } else { self.entries.len() }
     }

@@ -1,8 +1,8 @@
 //! Relocations: tasks whose entry is not at the time in their id, or whose time has changed since.
 //!
 //! A relocation says at which time the entry is filed, and the due time, version and time of change
-//! that replace those in the entry. A task without a relocation is filed at the time in its id, and its entry is
-//! up to date.
+//! that replace those in the entry. A task without a relocation is filed at the time in its id, and
+//! its entry is up to date.
 //! In the catalog these rows are the table `standings`.
 
 use punctual_core::{Task, TaskId, Timestamp, Version};

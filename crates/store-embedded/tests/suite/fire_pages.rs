@@ -236,6 +236,21 @@ fn an_index_that_is_missing_is_written_at_opening() {
 }
 
 #[test]
+fn an_index_that_vanishes_while_the_store_is_open_is_built_again() {
+    run(async {
+        let mut both = Both::new().await;
+        both.end(600, 100).await;
+        both.reopen().await;
+        both.indexes().iter().for_each(|path| fs::remove_file(path).unwrap());
+        both.assert_same().await;
+        both.end(100, 101).await;
+        both.reopen().await;
+        assert_eq!(both.indexes().len(), 2);
+        both.assert_same().await;
+    });
+}
+
+#[test]
 fn an_index_is_counted_and_removed_with_its_run() {
     run(async {
         let mut both = Both::new().await;

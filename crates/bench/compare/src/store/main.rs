@@ -36,8 +36,9 @@ const DISK_BYTES_PER_TASK: u64 = 450;
 /// Disk space of all servers without tasks.
 const DISK_BYTES: u64 = 4 << 30;
 
-const USAGE: &str = "usage: bench-store [--tasks N] [--only insert,open,disk,cancel,fire,touch,fires] \
-     [--dir DIR] [--json] [--no-redis] [--no-postgres]";
+const USAGE: &str = "usage: bench-store [--tasks N] \
+     [--only insert,open,disk,cancel,fire,touch,fires] [--dir DIR] [--json] [--no-redis] \
+     [--no-postgres]";
 const PARTS: &[&str] = &["insert", "open", "disk", "cancel", "fire", "touch", "fires"];
 
 struct StoreBenchArgs {

@@ -41,7 +41,7 @@ pub(crate) async fn tasks_and_letters(
     (tasks, letters)
 }
 
-/// The fires that ended since a time: a summary of all and the newest, and the last one of each key.
+/// The fires that ended since a time: a summary of all, the newest, and the last one of each key.
 async fn fires(store: &impl TaskStore, partition: PartitionId, since: Timestamp) -> Vec<String> {
     let mut lines = Vec::new();
     for name in NAMESPACES {
