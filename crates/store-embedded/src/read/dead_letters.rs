@@ -1,9 +1,9 @@
 //! Dead letters: reading them in pages, and finding those that are past their retention.
 //!
-//! A page reads the letters of all namespaces in order, step by step until it is full. A step merges
-//! rows of the catalog with those that changed since the last checkpoint, both in order, so that
-//! what it examines does not depend on how many letters there are. Steps and pages are bounded in
-//! rows and in bytes: a page may be short, and says where the next begins.
+//! A page reads the letters of all namespaces in order, step by step until it is full. A step
+//! merges rows of the catalog with those that changed since the last checkpoint, both in order, so
+//! that what it examines does not depend on how many letters there are. Steps and pages are bounded
+//! in rows and in bytes: a page may be short, and says where the next begins.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
