@@ -171,11 +171,11 @@ mod tests {
     fn read(success: &Value, refuse: &Value) -> Result<AnswerRules, Invalid> {
         let text = json!({"success": success, "refuse": refuse}).to_string();
         #[derive(serde::Deserialize)]
-        struct Both {
+        struct RuleBodies {
             success: Option<SuccessBody>,
             refuse: Option<RefusalBody>,
         }
-        let Both { success, refuse } = serde_json::from_str(&text).unwrap();
+        let RuleBodies { success, refuse } = serde_json::from_str(&text).unwrap();
         into_rules(success, refuse)
     }
 

@@ -11,7 +11,7 @@ use super::format::{IndexFooter, IndexWriter};
 use crate::run::RunNo;
 
 /// A fire that has a key.
-struct KeyedFire<'a> {
+struct IndexedKey<'a> {
     namespace: u32,
     end: EndKind,
     ordinal: u32,
@@ -24,7 +24,7 @@ struct KeyedFire<'a> {
 struct IndexedRecords<'a> {
     /// Numbers of the namespaces of each partition, in the order in which they were found.
     namespaces: BTreeMap<(PartitionId, &'a str), u32>,
-    keyed: Vec<KeyedFire<'a>>,
+    keyed: Vec<IndexedKey<'a>>,
     /// Namespace, kind of end, inverted time and inverted ordinal of each fire, in one number that
     /// sorts like its entry.
     ends: Vec<u128>,
@@ -43,7 +43,7 @@ impl<'a> IndexedRecords<'a> {
         self.fire_hashes.push(fire_hash(fire_id));
         self.oldest = Some(self.oldest.map_or(ended_at, |oldest| oldest.min(ended_at)));
         if let Some(key) = key {
-            self.keyed.push(KeyedFire { namespace, end, ordinal, ended_at, key });
+            self.keyed.push(IndexedKey { namespace, end, ordinal, ended_at, key });
         }
         Ok(())
     }
@@ -134,6 +134,6 @@ pub(super) fn index_of<'a>(
     Ok(writer.finish(records, oldest.unwrap_or(Timestamp::EPOCH), filter))
 }
 
-fn distinct_keys(sorted: &[KeyedFire<'_>]) -> usize {
+fn distinct_keys(sorted: &[IndexedKey<'_>]) -> usize {
     sorted.chunk_by(|a, b| (a.namespace, a.key) == (b.namespace, b.key)).count()
 }

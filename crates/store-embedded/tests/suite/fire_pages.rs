@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const FIRES: u64 = 9000;
 
 /// A store, the memory store with the same contents, and their owner.
-struct Both {
+struct StorePair {
     dir: TempDir,
     store: Option<EmbeddedStore>,
     model: MemoryStore,
@@ -29,7 +29,7 @@ struct Both {
     made: u64,
 }
 
-impl Both {
+impl StorePair {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
@@ -154,7 +154,7 @@ async fn pages(store: &impl TaskStore, filter: &FireFilter, limit: usize) -> Vec
 #[test]
 fn fires_in_memory_and_in_runs_are_listed_like_those_of_the_memory_store() {
     run(async {
-        let mut both = Both::new().await;
+        let mut both = StorePair::new().await;
         both.end(FIRES, 100).await;
         both.assert_same().await;
         both.store().checkpoint().await.unwrap();
@@ -171,7 +171,7 @@ fn fires_in_memory_and_in_runs_are_listed_like_those_of_the_memory_store() {
     });
 }
 
-async fn both_closed(mut both: Both) -> TempDir {
+async fn both_closed(mut both: StorePair) -> TempDir {
     both.store.take().expect("open").close().await.unwrap();
     both.dir
 }
@@ -179,7 +179,7 @@ async fn both_closed(mut both: Both) -> TempDir {
 #[test]
 fn a_page_that_selects_nothing_is_bounded_and_says_where_it_stopped() {
     run(async {
-        let mut both = Both::new().await;
+        let mut both = StorePair::new().await;
         both.end(2 * FIRES, 100).await;
         let label = Some(("zone".to_owned(), "eu".to_owned()));
         let filter = FireFilter { label, ..FireFilter::all(shop()) };
@@ -196,7 +196,7 @@ fn a_page_that_selects_nothing_is_bounded_and_says_where_it_stopped() {
 #[test]
 fn a_damaged_index_is_built_again_and_no_fire_is_missing() {
     run(async {
-        let mut both = Both::new().await;
+        let mut both = StorePair::new().await;
         both.end(1500, 100).await;
         both.reopen().await;
         let path = both.indexes().remove(0);
@@ -220,7 +220,7 @@ fn a_damaged_index_is_built_again_and_no_fire_is_missing() {
 #[test]
 fn an_index_that_is_missing_is_written_at_opening() {
     run(async {
-        let mut both = Both::new().await;
+        let mut both = StorePair::new().await;
         both.end(600, 100).await;
         both.reopen().await;
         let path = both.indexes().remove(0);
@@ -238,7 +238,7 @@ fn an_index_that_is_missing_is_written_at_opening() {
 #[test]
 fn an_index_that_vanishes_while_the_store_is_open_is_built_again() {
     run(async {
-        let mut both = Both::new().await;
+        let mut both = StorePair::new().await;
         both.end(600, 100).await;
         both.reopen().await;
         both.indexes().iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -253,7 +253,7 @@ fn an_index_that_vanishes_while_the_store_is_open_is_built_again() {
 #[test]
 fn an_index_is_counted_and_removed_with_its_run() {
     run(async {
-        let mut both = Both::new().await;
+        let mut both = StorePair::new().await;
         both.end(600, 100).await;
         both.store().checkpoint().await.unwrap();
         let index_bytes: u64 =
