@@ -98,20 +98,33 @@ impl Dedup {
         E: FnOnce() -> F,
         F: Future<Output = Result<(), Failure>>,
     {
+        self.once_with(fire_id, effect).await.map(Option::unwrap_or_default)
+    }
+
+    /// The same as [`Dedup::once`], with the value of the effect; `None` if it has not run.
+    pub(crate) async fn once_with<E, F, T>(
+        &self,
+        fire_id: &FireId,
+        effect: E,
+    ) -> Result<Option<T>, Failure>
+    where
+        E: FnOnce() -> F,
+        F: Future<Output = Result<T, Failure>>,
+    {
         let entry = self.memory().entry(fire_id);
         let mut done = entry.lock().await;
         if *done {
-            return Ok(());
+            return Ok(None);
         }
         if let Some(table) = &self.table
             && table(fire_id.clone()).await? == FireSeen::Before
         {
             *done = true;
-            return Ok(());
+            return Ok(None);
         }
-        effect().await?;
+        let value = effect().await?;
         *done = true;
-        Ok(())
+        Ok(Some(value))
     }
 
     fn memory(&self) -> MutexGuard<'_, FireMemory> {

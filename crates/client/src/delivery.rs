@@ -85,6 +85,8 @@ pub struct Delivery {
     pub version: u64,
     /// How long the worker may take to settle it. Extended while a handler runs.
     pub lease: Duration,
+    /// The fire whose end the delivery reports, if it is a callback.
+    pub callback_of: Option<FireId>,
 }
 
 impl Delivery {

@@ -77,7 +77,8 @@ pub use crate::record::{
     NextFire, QueueInfo, Redriven, SkippedTimes, Stats, WebhookAnswer, WorkerInfo,
 };
 pub use crate::task::{
-    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Task, TaskId, TaskState, Twice,
+    Gap, Guarantee, Misfire, NewTask, Overlap, Retry, Scheduled, Target, Task, TaskId, TaskState,
+    Twice,
 };
 pub use crate::time::Timestamp;
 pub use crate::worker::{RunningWorker, Worker, WorkerBuilder, WorkerCounts};

@@ -5,6 +5,7 @@
 //! errors name the field. `namespace` and `batch` send the message.
 
 mod series;
+mod target;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,9 +18,10 @@ use serde::Serialize;
 
 use crate::record::FireEnd;
 use crate::time::millis_up;
-use crate::{Error, Problem, Timestamp};
+use crate::{Error, FireId, Problem, Timestamp};
 
 pub use series::{Gap, Misfire, Overlap, Twice};
+pub use target::Target;
 
 const JSON: &str = "application/json";
 
@@ -189,13 +191,12 @@ impl<To> NewTask<To> {
 
     /// Delivers to the workers of a queue.
     pub fn queue(self, queue: impl Into<String>) -> Self {
-        self.target(v1::target::To::Queue(queue.into()))
+        self.target(Target::queue(queue))
     }
 
     /// Delivers to a webhook by `POST`.
     pub fn http(self, url: impl Into<String>) -> Self {
-        let url = url.into();
-        self.target(v1::target::To::Http(v1::HttpTarget { url, ..v1::HttpTarget::default() }))
+        self.target(Target::http(url))
     }
 
     /// Delivers to a webhook with another method and with headers.
@@ -205,9 +206,9 @@ impl<To> NewTask<To> {
         method: impl Into<String>,
         headers: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
-        let (url, method) = (url.into(), method.into());
-        let headers = headers.into_iter().collect();
-        self.target(v1::target::To::Http(v1::HttpTarget { url, method, headers }))
+        let target = Target::http(url).method(method);
+        let add = |target: Target, (name, value)| target.header(name, value);
+        self.target(headers.into_iter().fold(target, add))
     }
 
     /// Carries bytes of a content type. An empty one means `application/octet-stream`.
@@ -289,11 +290,6 @@ impl<To> NewTask<To> {
         self.message.when = Some(when);
         self
     }
-
-    fn target(mut self, to: v1::target::To) -> Self {
-        self.message.target = Some(v1::Target { to: Some(to) });
-        self
-    }
 }
 
 /// The answer to a scheduled task, which is durable now.
@@ -350,6 +346,10 @@ pub struct Task {
     pub attempt: u32,
     /// When the broker accepted the task.
     pub created_at: Timestamp,
+    /// When it changed last: by a caller, or because an attempt ended.
+    pub updated_at: Timestamp,
+    /// The fire whose end it reports, if it is a callback.
+    pub callback_of: Option<FireId>,
     /// How its last fire ended, if the task has ended. History keeps only some fields of such a
     /// task.
     pub end: Option<FireEnd>,

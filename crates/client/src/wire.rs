@@ -208,6 +208,8 @@ pub(crate) fn task(task: v1::Task) -> Result<Task, Error> {
         version: task.version,
         attempt: task.attempt,
         created_at: Timestamp::from_millis(task.created_at_ms),
+        updated_at: Timestamp::from_millis(task.updated_at_ms),
+        callback_of: non_empty(task.callback_of).map(FireId::new),
         end,
         ended_at: task.ended_at_ms.map(Timestamp::from_millis),
         payload: sent.payload,
@@ -231,6 +233,7 @@ pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
         fired_at: Timestamp::from_millis(delivery.fired_at_ms),
         version: delivery.version,
         lease: Duration::from_millis(delivery.lease_ms),
+        callback_of: non_empty(delivery.callback_of).map(FireId::new),
     }
 }
 

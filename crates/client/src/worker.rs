@@ -14,16 +14,16 @@ mod outbox;
 mod session;
 mod sessions;
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use self::attempt::WorkFunction;
+use self::attempt::{HandlerResult, WorkFunction};
 use crate::client::state::ClientState;
-use crate::{Dedup, Delivery, Error, Failure};
+use crate::{BoxFuture, Dedup, Delivery, Error, Failure};
 
 /// The default concurrency: enough to hide a round trip, few enough for a handler that uses a
 /// database.
@@ -94,35 +94,47 @@ impl WorkerBuilder {
 
     /// Calls `handler` for each delivery, up to `concurrency` at once. `Ok` acks the delivery; a
     /// panic is a failed attempt.
-    pub fn handler<H, F>(self, handler: H) -> Worker
+    ///
+    /// The value of `Ok` is the result of the fire, which the history of the task keeps as JSON;
+    /// `()` is none. It may have at most 16 KiB: a longer one, or one that cannot be serialised, is
+    /// a failed attempt.
+    pub fn handler<H, F, R>(self, handler: H) -> Worker
     where
         H: Fn(Delivery) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<(), Failure>> + Send + 'static,
+        F: Future<Output = Result<R, Failure>> + Send + 'static,
+        R: Serialize + Send + 'static,
     {
         let dedup = self.dedup.clone();
         let handler = Arc::new(handler);
-        let each = move |delivery: Delivery| -> Pin<Box<dyn Future<Output = _> + Send>> {
-            match dedup.clone() {
-                None => Box::pin(handler(delivery)),
-                Some(dedup) => {
-                    let (handler, fire_id) = (Arc::clone(&handler), delivery.fire_id.clone());
-                    Box::pin(async move { dedup.once(&fire_id, || handler(delivery)).await })
-                }
-            }
+        let each = move |delivery: Delivery| -> BoxFuture<HandlerResult> {
+            let (handler, dedup) = (Arc::clone(&handler), dedup.clone());
+            Box::pin(async move {
+                let Some(dedup) = dedup else {
+                    return attempt::result_of(&handler(delivery).await?);
+                };
+                let fire_id = delivery.fire_id.clone();
+                let value = dedup.once_with(&fire_id, || handler(delivery)).await?;
+                value.as_ref().map_or(Ok(None), attempt::result_of)
+            })
         };
         Worker { options: self, work: WorkFunction::Each(Arc::new(each)) }
     }
 
     /// Calls `handler` with all deliveries that arrive together, for high rates. It returns one
-    /// result for each, in order. A delivery without a result is a failed attempt; after a panic,
-    /// all are.
-    pub fn batch_handler<H, F>(self, handler: H) -> Worker
+    /// `Result` for each, in order, as [`WorkerBuilder::handler`] does. A delivery without one is a
+    /// failed attempt; after a panic, all are.
+    pub fn batch_handler<H, F, R>(self, handler: H) -> Worker
     where
         H: Fn(Vec<Delivery>) -> F + Send + Sync + 'static,
-        F: Future<Output = Vec<Result<(), Failure>>> + Send + 'static,
+        F: Future<Output = Vec<Result<R, Failure>>> + Send + 'static,
+        R: Serialize + Send + 'static,
     {
-        let batch = move |deliveries| -> Pin<Box<dyn Future<Output = _> + Send>> {
-            Box::pin(handler(deliveries))
+        let batch = move |deliveries| -> BoxFuture<Vec<HandlerResult>> {
+            let running = handler(deliveries);
+            Box::pin(async move {
+                let outcomes = running.await.into_iter();
+                outcomes.map(|outcome| attempt::result_of(&outcome?)).collect()
+            })
         };
         Worker { options: self, work: WorkFunction::Batch(Arc::new(batch)) }
     }

@@ -11,6 +11,7 @@
 //!
 //! The crate `wheel` waits for due times, `store` keeps tasks, and `engine` acts on the decisions.
 
+mod alarm;
 mod answer_rules;
 mod attempt;
 mod cron;
@@ -32,6 +33,7 @@ mod time;
 mod topology;
 mod zone;
 
+pub use alarm::{AlarmCondition, AlarmRule, AlarmState, AlarmStatus, AlarmValue, Notice, Reading};
 pub use answer_rules::{AnswerRules, ExpectedValue};
 pub use attempt::{Answer, AttemptNo, AttemptRecord, AttemptResult, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
@@ -53,7 +55,7 @@ pub use settle::{SettleContext, Verdict, settle};
 pub use target::{HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, HttpTarget, Method, Target};
 pub use task::{
     Callbacks, Edited, Guarantee, NewTask, NextStep, Occasion, Origin, OverlappingFire, Payload,
-    Redrive, Task, TaskState, Version,
+    Redrive, RenderRecord, Task, TaskState, Version,
 };
 pub use time::{Clock, Timestamp, TimestampError};
 pub use topology::{Assignment, Heartbeat, PartitionOwner, Topology};

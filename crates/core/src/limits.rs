@@ -106,6 +106,15 @@ pub const EXPECTED_VALUES_MAX: usize = 8;
 /// Bytes of a JSON pointer into an answer, and of a value that is expected there.
 pub const EXPECTED_BYTES_MAX: usize = 256;
 
+/// The shortest time that an alarm looks back: brokers measure in steps of a second.
+pub const ALARM_WINDOW_MIN: Duration = Duration::from_secs(1);
+/// The longest time that an alarm looks back. Every broker keeps what it measured that long.
+pub const ALARM_WINDOW_MAX: Duration = Duration::from_secs(3600);
+/// The largest number that an alarm counts to.
+pub const ALARM_COUNT_MAX: u64 = 1_000_000_000;
+/// How often a raised alarm may be reported.
+pub const ALARM_REPEAT_MIN: Duration = Duration::from_secs(60);
+
 /// Bytes of the reason of a failed attempt (a status line, an error text).
 pub const REASON_BYTES_MAX: usize = 512;
 

@@ -7,9 +7,10 @@
 //!
 //! The modules below decide what becomes of a task: `next` what follows a fire, `overlap` fires
 //! that are open at the same time, `watch` touches, `edit` new definitions, `occasion` why there
-//! is a fire, `redrive` dead letters that are scheduled again. JSON is in `server/api`, bytes on
-//! disk are in the codecs of the stores.
+//! is a fire, `redrive` dead letters that are scheduled again, `callback` the tasks that report how
+//! fires ended. JSON is in `server/api`, bytes on disk are in the codecs of the stores.
 
+mod callback;
 mod edit;
 #[cfg(test)]
 mod fixtures;
@@ -35,6 +36,7 @@ use crate::{
     format_duration,
 };
 
+pub use callback::{Callbacks, RenderRecord};
 pub use edit::Edited;
 pub use next::NextStep;
 pub use occasion::Occasion;
@@ -70,25 +72,6 @@ pub struct NewTask {
     pub callbacks: Option<Arc<Callbacks>>,
     /// The fire whose end this task reports, if it is a callback.
     pub callback_of: Option<FireId>,
-}
-
-/// Where the end of each fire of a task is reported. A report is a task of its own, which the owner
-/// creates in the batch that ends the fire.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Callbacks {
-    /// Receives the record of each fire that succeeded.
-    pub on_done: Option<Target>,
-    /// Receives the record of each fire that became a dead letter.
-    pub on_dead: Option<Target>,
-}
-
-impl Callbacks {
-    /// Makes the callbacks of a task; `None` without targets.
-    #[must_use]
-    pub fn new(on_done: Option<Target>, on_dead: Option<Target>) -> Option<Arc<Self>> {
-        let any = on_done.is_some() || on_dead.is_some();
-        any.then(|| Arc::new(Self { on_done, on_dead }))
-    }
 }
 
 impl NewTask {
@@ -250,7 +233,8 @@ pub struct Task {
     pub definition: Arc<NewTask>,
     /// When the broker accepted the task.
     pub created_at: Timestamp,
-    /// When the task changed last: by a caller, or because an attempt ended.
+    /// When the task changed last: by a caller, or because a fire was attempted, claimed or
+    /// skipped.
     pub updated_at: Timestamp,
     /// `Scheduled` or `Paused`. A watch that has fired and was not touched since is `Done` or
     /// `Dead`, depending on how that fire ended. A record never has another state.

@@ -5,6 +5,7 @@
 //! from another broker are the private state of this folder.
 
 pub(crate) mod attempt;
+pub(crate) mod callbacks;
 pub(crate) mod claim;
 pub(crate) mod courier;
 pub(crate) mod deliver;
@@ -18,7 +19,7 @@ pub(crate) mod settle;
 use punctual_core::{AttemptNo, FireId, Namespace, NewTask, Task, TaskId, Timestamp};
 
 use crate::delivery::attempt::{Delivery, Report};
-use crate::delivery::claim::{Claim, Claims, RecalledClaim};
+use crate::delivery::claim::{Claim, ClaimCounts, Claims, RecalledClaim};
 use crate::delivery::inherited::Inherited;
 use crate::delivery::lane::{LaneId, LaneNo, Lanes};
 use crate::delivery::lane_view::{LaneQuery, LaneView, OwnerView};
@@ -108,9 +109,14 @@ impl DeliveryState {
 
 /// Claims.
 impl DeliveryState {
-    /// Returns the claimed task that a subject names, as firing.
+    /// Returns the claimed task that a subject names.
     pub(crate) fn claimed_task(&self, subject: &Subject) -> Option<Task> {
-        self.claims.firing_task(subject)
+        self.claims.task(subject)
+    }
+
+    /// Returns the claimed task that a subject names and of which nothing was sent.
+    pub(crate) fn unsent_claim(&self, subject: &Subject) -> Option<&Task> {
+        self.claims.unsent(subject)
     }
 
     /// Returns the attempt in flight of the claimed task that a subject names.
@@ -123,14 +129,19 @@ impl DeliveryState {
         self.claims.recall_continuing(id)
     }
 
+    /// Returns the claimed task that a subject names.
+    pub(crate) fn claimed_task_id(&self, subject: &Subject) -> Option<TaskId> {
+        self.claims.task_id(subject)
+    }
+
     /// Recalls the delivery of the claimed task that a subject names.
     pub(crate) fn recall_claim(&mut self, subject: &Subject) -> RecalledClaim {
         self.claims.recall(subject)
     }
 
-    /// Recalls the deliveries of all claims, because no owner is left that would settle them.
-    pub(crate) fn recall_claims(&mut self) {
-        self.claims.recall_all();
+    /// Recalls the deliveries of all claims. Returns the claims.
+    pub(crate) fn recall_claims(&mut self) -> Vec<Claim> {
+        self.claims.recall_all()
     }
 
     pub(crate) fn claim(&self, fire_id: FireId) -> Option<&Claim> {
@@ -141,14 +152,22 @@ impl DeliveryState {
         self.claims.contains(fire_id)
     }
 
+    /// Returns the attempt in flight whose claim has a task as its provisional callback.
+    pub(crate) fn awaited_attempt(&self, callback: &Task) -> Option<AttemptNo> {
+        let claim = self.claims.get(callback.definition.callback_of?)?;
+        let is_provisional = claim.callback == Some(callback.id);
+        is_provisional.then(|| claim.task.attempt_next())
+    }
+
     /// Returns the claims, each with whether its key was given to another task since.
     pub(crate) fn claims(&self) -> impl Iterator<Item = (&Claim, bool)> {
         self.claims.iter()
     }
 
-    /// A task was stored under its key: a claimed task with the same key has lost it.
-    pub(crate) fn stored_under_key(&mut self, task: &Task) {
-        self.claims.stored_under_key(task);
+    /// A task was stored under its key: a claimed task with the same key has lost it. Returns the
+    /// key if there is one.
+    pub(crate) fn stored_under_key(&mut self, task: &Task) -> Option<Subject> {
+        self.claims.stored_under_key(task)
     }
 }
 
@@ -192,10 +211,11 @@ impl DeliveryState {
         task: Task,
         task_continues: bool,
         key_reused: bool,
+        callback: Option<TaskId>,
         fired_at: Timestamp,
     ) {
         let fire_id = task.fire().id;
-        self.claims.insert(task, task_continues, fired_at, None);
+        self.claims.insert(task, task_continues, callback, fired_at, None);
         if key_reused {
             self.claims.set_key_reused(fire_id);
         }
@@ -232,9 +252,10 @@ impl DeliveryState {
     /// Returns the gauges of lanes and claims, in a time that grows with the number of lanes and
     /// not with the number of tasks.
     pub(crate) fn gauges(&self, namespace: Option<&Namespace>, tasks: &LoadedTasks) -> Gauges {
-        let (claimed, claimed_overlapping) = self.claims.count(namespace);
-        let skips = self.skips;
-        let mut gauges = Gauges { claimed, claimed_overlapping, skips, ..Gauges::default() };
+        let (claims, skips) = (self.claims.count(namespace), self.skips);
+        let ClaimCounts { claimed, claimed_overlapping, claimed_unsent, .. } = claims;
+        let mut gauges =
+            Gauges { claimed, claimed_overlapping, claimed_unsent, skips, ..Gauges::default() };
         let mut oldest = None;
         for (_, lane) in self.lanes.iter() {
             if namespace.is_some_and(|namespace| lane.namespace() != namespace) {
@@ -248,7 +269,7 @@ impl DeliveryState {
             gauges.parked_lanes += usize::from(waits && view.capacity == 0);
             oldest = [oldest, view.oldest_overdue].into_iter().flatten().min();
         }
-        let not_firing = claimed + claimed_overlapping + tasks.overlaps(namespace);
+        let not_firing = claims.sent + tasks.overlaps(namespace);
         gauges.firing = gauges.in_flight.saturating_sub(not_firing);
         gauges.oldest_overdue = oldest;
         gauges

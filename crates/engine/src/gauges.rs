@@ -15,8 +15,10 @@ pub struct Gauges {
     pub firing: usize,
     /// At-most-once tasks in flight. The store has them as dead letters until the outcome is known.
     pub claimed: usize,
-    /// At-most-once fires in flight whose tasks have a next fire. The store has a dead letter for
-    /// each of them until the outcome is known.
+    /// At-most-once tasks of which nothing was sent yet, and that the store has as dead letters.
+    pub claimed_unsent: usize,
+    /// At-most-once fires, sent or not, whose tasks have a next fire. The store has a dead letter
+    /// for each of them until the outcome is known.
     pub claimed_overlapping: usize,
     /// Lanes with waiting tasks or deliveries in flight.
     pub lanes: usize,
@@ -71,6 +73,7 @@ impl Gauges {
             in_flight: self.in_flight + other.in_flight,
             firing: self.firing + other.firing,
             claimed: self.claimed + other.claimed,
+            claimed_unsent: self.claimed_unsent + other.claimed_unsent,
             claimed_overlapping: self.claimed_overlapping + other.claimed_overlapping,
             lanes: self.lanes + other.lanes,
             parked_lanes: self.parked_lanes + other.parked_lanes,

@@ -28,6 +28,8 @@
 //! HTTP, gRPC, Redis, files and the machine's clock are in other crates, and so is the choice of
 //! who owns which partition.
 
+#[cfg(feature = "checks")]
+mod callback_ledger;
 mod commands;
 mod commit;
 mod delivery;
@@ -40,6 +42,8 @@ mod ownership;
 mod shares;
 mod shell;
 
+#[cfg(feature = "checks")]
+pub use callback_ledger::CallbackLedger;
 pub use commands::lookup::{FoundTask, Lookup, LookupDepth, LookupResult};
 pub use delivery::attempt::{Delivery, Report};
 pub use delivery::courier::Courier;
@@ -59,5 +63,6 @@ pub use owner::{Owner, OwnerConfig};
 pub use ownership::in_flight::{HAND_OVER_WAIT, InFlight, OrphanReport, StoredAs};
 pub use ownership::lease::LeaseEnd;
 pub use ownership::recover::{Ownership, take};
+pub use shell::failure::OwnerFailure;
 pub use shell::message::{OrphanReports, Reports};
 pub use shell::thread::spawn;

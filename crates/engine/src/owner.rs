@@ -4,7 +4,7 @@
 //! that the shell carries out. Between two calls nothing is half done. Each folder keeps its part
 //! of the state private and adds the steps that need several parts as methods of the owner.
 
-use punctual_core::{Namespace, Timestamp};
+use punctual_core::{Namespace, RenderRecord, Timestamp};
 use punctual_store::{Retention, StoreError};
 
 use crate::commands::Commands;
@@ -32,6 +32,8 @@ pub struct OwnerConfig {
     /// Whether batches are retained for a while after the store has acknowledged them: for a store
     /// that may lose them when it fails over (Redis).
     pub retains_batches: bool,
+    /// Writes the record of a fire as the payload of a callback.
+    pub render_record: RenderRecord,
 }
 
 /// Decides everything about one partition.
@@ -53,6 +55,7 @@ pub struct Owner {
     pub(crate) deliveries: DeliveryState,
     /// What the shell is to do.
     pub(crate) actions: ActionQueue,
+    pub(crate) render_record: RenderRecord,
     /// The last answer of the store was that it is unavailable.
     store_away: bool,
     stopped: bool,
@@ -71,6 +74,7 @@ impl Owner {
             loader: Loader::new(),
             deliveries: DeliveryState::new(config.budget, now),
             actions: ActionQueue::default(),
+            render_record: config.render_record,
             store_away: false,
             stopped: false,
         }
@@ -232,7 +236,6 @@ impl Owner {
     /// Stops because the store does not let the owner continue.
     pub(crate) fn stop(&mut self, error: StoreError) {
         tracing::error!(partition = %self.tenure.partition(), %error, "owner stopped");
-        self.deliveries.recall_claims();
         self.close();
         self.actions.push(Action::Stop(error));
     }
@@ -249,12 +252,22 @@ impl Owner {
         self.actions.push(Action::End);
     }
 
+    /// Ends after a panic. The actions that are left include those that the panic interrupted.
+    pub(crate) fn abandon(&mut self) -> Vec<Action> {
+        if !self.stopped {
+            self.close();
+        }
+        self.actions.take()
+    }
+
     /// Answers every pending command and decides nothing from now on. Commands that were not sent
     /// to the store get [`EngineError::Stopped`], those that were get [`EngineError::Lost`].
     fn close(&mut self) {
         self.stopped = true;
-        // The next owner sends these itself, or answers that they are cancelled.
-        self.tasks.recall_all();
+        // The next owner sends these itself, or answers that they are cancelled. Fires that are
+        // claimed stay dead letters.
+        self.tasks.recall_for_good();
+        self.deliveries.recall_claims();
         self.answer_durable();
         let unsent = self.writer.take_unsent();
         let unsent = unsent.into_iter().filter_map(|decision| decision.requester?.reply);

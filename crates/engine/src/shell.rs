@@ -2,6 +2,7 @@
 //! that read, write and deliver for it. The owner itself (`owner`) does no I/O.
 
 pub(crate) mod executor;
+pub(crate) mod failure;
 pub(crate) mod message;
 pub(crate) mod next_batch;
 pub(crate) mod thread;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args as _;
-use punctual_core::{Partitions, zones_version};
+use punctual_core::{ANSWER_BYTES_DEFAULT, Partitions, zones_version};
 use punctual_server::config::{
     admin_token, signing_secret, tls, token, webhook_authorities, webhook_connections_max,
 };
@@ -136,6 +136,7 @@ fn config(settings: &Settings) -> anyhow::Result<Config> {
         webhook_connections_max: settings
             .webhook_connections
             .unwrap_or_else(webhook_connections_max),
+        answer_bytes: settings.answer_bytes.unwrap_or(ANSWER_BYTES_DEFAULT),
         tls: tls(settings.tls_cert.as_deref(), settings.tls_key.as_deref())?,
         retention,
         grace: settings.grace.unwrap_or(GRACE),

@@ -133,6 +133,11 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_WEBHOOK_CONNECTIONS", value_name = "COUNT")]
     pub(crate) webhook_connections: Option<usize>,
 
+    /// How many bytes of each answer of a webhook to keep in the history, 0 to 16384; status and
+    /// content type are always kept [default: 1024]
+    #[arg(long, env = "PUNCTUAL_ANSWER_BYTES", value_name = "BYTES")]
+    pub(crate) answer_bytes: Option<usize>,
+
     /// PEM file of the certificate chain, to serve TLS; needs --tls-key
     #[arg(long, env = "PUNCTUAL_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -204,6 +209,7 @@ impl Settings {
             allow_private_targets: self.allow_private_targets.or(other.allow_private_targets),
             webhook_ca: self.webhook_ca.or(other.webhook_ca),
             webhook_connections: self.webhook_connections.or(other.webhook_connections),
+            answer_bytes: self.answer_bytes.or(other.answer_bytes),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
         }

@@ -116,9 +116,10 @@ fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
     let broker = Broker::start(&[]);
     let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
     let made = json_of(&broker, &task);
+    let unknown = "task \"none\" not found in namespace \"shop\": there was none, or its history is \
+                   past its retention";
     let none = json!({"type": "urn:punctual:task-not-found", "title": "Task not found",
-        "status": 404, "detail": "task \"none\" not found in namespace \"shop\": there was none, or \
-            its history is past its retention"});
+        "status": 404, "detail": unknown});
     let of_field = |field: &str, detail: &str| {
         json!({"type": "urn:punctual:invalid-request", "title": "Invalid request", "status": 400,
             "detail": detail, "field": field})
@@ -456,6 +457,76 @@ fn a_payload_is_read_from_standard_input() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"[1, 2]").unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(json_of(&broker, &["show", "shop", "a"])["payload"], json!([1, 2]));
+}
+
+#[test]
+fn flags_say_which_answers_are_a_success_and_where_ends_are_reported() {
+    let broker = Broker::start(&[]);
+    let flags = [
+        "schedule",
+        "shop",
+        "a",
+        "--in",
+        "1h",
+        "--to",
+        "http://127.0.0.1:9/robot",
+        "--success-status",
+        "200,204",
+        "--success-json",
+        "/errcode=0",
+        "--success-json",
+        "/status=\"ok\"",
+        "--refuse-status",
+        "400,404",
+        "--on-done",
+        "queue:ends",
+        "--on-dead",
+        "http://127.0.0.1:9/dead",
+    ];
+    let http = json!({
+        "url": "http://127.0.0.1:9/robot", "method": "POST",
+        "success": {"statuses": [200, 204], "json": {"/errcode": 0, "/status": "ok"}},
+        "refuse": {"statuses": [400, 404]},
+    });
+    let task = json_of(&broker, &flags);
+    assert_eq!(task["target"]["http"], http, "{task}");
+    assert_eq!(task["on_done"], json!({"queue": "ends"}));
+    assert_eq!(task["on_dead"]["http"]["url"], "http://127.0.0.1:9/dead");
+    let (_, shown, _) = punctual(&broker, &["show", "shop", "a"]);
+    assert!(shown.contains("updated_at"), "{shown}");
+    let dry = json_of(&broker, &[&flags[..], &["--paused", "--dry-run"]].concat());
+    assert_eq!((&dry["task"]["paused"], &dry["task"]["on_done"]), (&json!(true), &task["on_done"]));
+    for (more, problem) in [
+        (&["--success-json", "errcode"][..], "must be POINTER=JSON"),
+        (&["--success-json", "/a=ok"], "text needs quotes"),
+        (&["--success-json", "/errcode=1"], "given twice"),
+        (&["--success-status", "700", "--dry-run"], "success.statuses: must be from 200 to 599"),
+        (&["--refuse-status", "700"], "must be from 200 to 599"),
+    ] {
+        let (success, _, errors) = punctual(&broker, &[&flags[..], more].concat());
+        assert!(!success && errors.contains(problem), "{more:?}: {errors}");
+    }
+}
+
+#[test]
+fn the_history_shows_results_and_no_control_character() {
+    let broker = Broker::start(&[]);
+    let made = json_of(&broker, &["schedule", "shop", "--in", "0s", "--queue", "q"]);
+    let result = "{\"sent\": \"\\u001b[2J\u{9b}31m\"}";
+    let (success, _, errors) =
+        punctual(&broker, &["listen", "shop", "q", "--count", "1", "--result", result]);
+    assert!(success, "{errors}");
+    let id = made["id"].as_str().unwrap();
+    let fire = eventually(|| {
+        let fires = json_of(&broker, &["history", "shop", id]);
+        fires["fires"].get(0).filter(|fire| fire["end"] == "done").cloned()
+    });
+    assert_eq!(fire["result"], json!({"sent": "\u{1b}[2J\u{9b}31m"}));
+    for args in [&["history", "shop", id][..], &["history", "shop", id, "--json"]] {
+        let (_, printed, _) = punctual(&broker, args);
+        assert!(printed.contains("sent"), "{printed}");
+        assert!(!printed.contains(|c: char| c.is_control() && c != '\n'), "{printed:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use punctual_core::{BrokerId, Namespace};
+use punctual_core::{ANSWER_BYTES_MAX, BrokerId, Namespace};
 use punctual_store::Retention;
 use rustix::process::{Resource, getrlimit};
 
@@ -44,6 +44,8 @@ pub struct Config {
     pub webhook_authorities: Authorities,
     /// Open connections to all webhook receivers together, at most.
     pub webhook_connections_max: usize,
+    /// Bytes of each answer of a webhook that are kept, at most [`ANSWER_BYTES_MAX`].
+    pub answer_bytes: usize,
     /// The certificate to serve TLS with; `None` serves plain HTTP.
     pub tls: Option<Tls>,
     /// How long history and dead letters are retained.
@@ -139,6 +141,9 @@ impl Config {
         }
         if self.webhook_connections_max == 0 {
             return Err(bad("webhook_connections", "must be at least 1".to_owned()));
+        }
+        if self.answer_bytes > ANSWER_BYTES_MAX {
+            return Err(bad("answer_bytes", format!("must be from 0 to {ANSWER_BYTES_MAX}")));
         }
         if let Some(sharing) = &self.sharing {
             if !LEASE.contains(&sharing.lease) {
@@ -261,6 +266,7 @@ mod tests {
             allow_private_targets: false,
             webhook_authorities: Authorities::default(),
             webhook_connections_max: 8,
+            answer_bytes: 1024,
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),
@@ -302,6 +308,10 @@ mod tests {
         }
         let none = Config { webhook_connections_max: 0, ..config("127.0.0.1:0") };
         assert!(none.check().unwrap_err().to_string().contains("webhook_connections"));
+        for (answer_bytes, fine) in [(0, true), (16_384, true), (16_385, false)] {
+            let config = Config { answer_bytes, ..config("127.0.0.1:0") };
+            assert_eq!(config.check().is_ok(), fine, "{answer_bytes}");
+        }
     }
 
     #[test]

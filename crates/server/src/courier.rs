@@ -51,8 +51,12 @@ impl Courier for Couriers {
         for mut delivery in webhooks {
             let (http, reports) = (Arc::clone(&self.http), reports.clone());
             tokio::spawn(async move {
-                let outcome = http.deliver(&mut delivery).await;
-                reports.send(vec![delivery.report(outcome)]);
+                let result = http.deliver(&mut delivery).await;
+                let (outcome, answer) = match result {
+                    Some(result) => (Some(result.outcome), result.answer),
+                    None => (None, None),
+                };
+                reports.send(vec![delivery.report(outcome).with_answer(answer)]);
             });
         }
     }

@@ -199,7 +199,6 @@ documented!(
 
 /// The record of a fire that has ended, as the payload of a callback: compact JSON of at most
 /// [`PAYLOAD_BYTES_MAX`] bytes. If it is longer, the oldest attempts are left out.
-#[expect(dead_code, reason = "the owner makes the payload of callbacks of it")]
 pub(crate) fn record_document(record: &FireRecord) -> Bytes {
     document_within(record, PAYLOAD_BYTES_MAX)
 }
@@ -242,6 +241,17 @@ impl<'a> FireAnswer<'a> {
             result: record.result().and_then(|result| serde_json::from_slice(result).ok()),
             ..Self::of(record.fire_id, key, occasion, &record.attempts, record.due_at)
         }
+    }
+
+    /// Keeps the bodies of answers as long as there are bytes left for them, and drops the others.
+    pub(crate) fn limit_bodies(mut self, bytes_left: &mut usize) -> Self {
+        for answer in self.attempts.iter_mut().filter_map(|attempt| attempt.answer.as_mut()) {
+            match bytes_left.checked_sub(answer.body_length()) {
+                Some(left) => *bytes_left = left,
+                None => answer.drop_body(),
+            }
+        }
+        self
     }
 
     fn of(
@@ -315,6 +325,24 @@ impl<'a> ResponseAnswer<'a> {
             truncated: answer.is_truncated(),
         }
     }
+
+    fn body_length(&self) -> usize {
+        self.text.map_or(0, str::len) + self.base64.as_ref().map_or(0, String::len)
+    }
+
+    fn drop_body(&mut self) {
+        (self.text, self.base64, self.truncated) = (Some(""), None, true);
+    }
+}
+
+/// About how many bytes attempts take in a response.
+pub(crate) fn attempts_weight(attempts: &[AttemptRecord]) -> usize {
+    let weight = |attempt: &AttemptRecord| {
+        let body = attempt.answer.as_ref().map_or(0, |answer| answer.body().len());
+        // Base64 adds a third, and JSON may escape.
+        body + body / 2 + 256
+    };
+    attempts.iter().map(weight).sum()
 }
 
 /// The bytes as text; `None` if they are not UTF-8. The last character of a truncated body may be
@@ -454,12 +482,32 @@ mod tests {
     }
 
     #[test]
+    fn bodies_are_dropped_when_no_bytes_are_left_for_them() {
+        let answer = |body: &[u8]| Some(Answer::of_response(500, "", body, true, 1024));
+        let attempts = vec![
+            attempt(1, failed(), answer(b"four")),
+            attempt(2, failed(), answer(b"long body")),
+            attempt(3, failed(), answer(b"\xff")),
+            attempt(4, failed(), answer(b"")),
+        ];
+        let record = record(FireEnd::Dead(DeadReason::Exhausted), attempts);
+        let mut left = 8;
+        let fire = FireAnswer::ended(&record).limit_bodies(&mut left);
+        let shown = serde_json::to_value(&fire).unwrap();
+        let answers = [0, 1, 2, 3].map(|number| shown["attempts"][number]["answer"].clone());
+        assert_eq!(answers[0], json!({"text": "four", "truncated": false}));
+        assert_eq!(answers[1], json!({"text": "", "truncated": true}));
+        assert_eq!(answers[2], json!({"base64": "/w==", "truncated": false}));
+        assert_eq!((&answers[3], left), (&json!({"text": "", "truncated": false}), 0));
+    }
+
+    #[test]
     fn a_document_that_is_too_long_has_only_the_latest_attempts() {
         let answer = || Answer::of_response(500, "", &[1; 1024], true, 1024);
         let attempts = (1..=8).map(|number| attempt(number, failed(), Some(answer())));
         let record = record(FireEnd::Dead(DeadReason::Exhausted), attempts.collect());
         for (bytes_max, numbers) in
-            [(PAYLOAD_BYTES_MAX, 1..=8), (40_000, 5..=8), (14_000, 7..=8), (100, 9..=8)]
+            [(PAYLOAD_BYTES_MAX, 1..9), (40_000, 5..9), (14_000, 7..9), (100, 9..9)]
         {
             let bytes = document_within(&record, bytes_max);
             let document: Value = serde_json::from_slice(&bytes).unwrap();

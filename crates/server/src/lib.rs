@@ -8,9 +8,9 @@
 //! requests into commands and replies into responses, with `task_form` and `fire_form` (tasks and
 //! fires as JSON), `problem` (errors) and `schema` (limits in the OpenAPI document); `explain` says
 //! what a task waits for, from what `view_namespace` learns of brokers; `routing` finds the owner
-//! of a partition, `peer` talks to other brokers, `membership` makes this broker a member of a
-//! cluster; `courier` carries deliveries; `telemetry` has metrics and logs; `clock` is the
-//! machine's time.
+//! of a partition, `peer` talks to other brokers; `owner_runner` starts owners, for `membership`,
+//! which makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier`
+//! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
 
 mod api;
 mod auth;
@@ -19,16 +19,19 @@ mod browser;
 mod clock;
 pub mod config;
 mod courier;
+mod error;
 mod explain;
 mod fire_form;
 mod listen;
 mod membership;
 mod namespace_view;
+mod owner_runner;
 mod peer;
 mod problem;
 mod routing;
 mod schema;
 mod shares;
+mod sole;
 mod startup;
 mod store;
 mod task_form;
@@ -40,8 +43,9 @@ pub use api::http::preview;
 pub use auth::{ApiToken, Grant, TokenError};
 pub use config::{Config, ConfigError, Sharing};
 pub use courier::{Reach, SecretError, SigningSecret, Signs};
+pub use error::BrokerError;
 pub use listen::raise_file_limit;
-pub use startup::{BrokerError, run};
+pub use startup::run;
 pub use store::MeteredStore;
 pub use telemetry::{LogFormat, start_log};
 pub use tls::{Authorities, Tls, TlsError};

@@ -8,6 +8,8 @@
 
 mod addresses;
 mod orphans;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -19,17 +21,12 @@ use punctual_cluster::{
     ClusterView, Directive, MemberHandle, MoveAction, MoveEvent, PartitionMoves,
 };
 use punctual_core::{BrokerId, Clock as _, Epoch, PartitionId, Timestamp};
-use punctual_engine::{InFlight, OrphanReports, OwnerConfig, OwnerHandle, Ownership, spawn};
-use punctual_store::StoreError;
+use punctual_engine::{InFlight, OwnerHandle, Ownership};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::clock::SystemClock;
-use crate::courier::{Couriers, Hub};
+use crate::owner_runner::OwnerRunner;
 use crate::peer::{PeerError, Peers};
-use crate::routing::Owners;
-use crate::store::Store;
-use crate::telemetry::Telemetry;
 pub(crate) use addresses::BarredAddresses;
 pub(crate) use orphans::forward_orphan_reports;
 
@@ -50,7 +47,7 @@ type MembershipEvent = MoveEvent<InFlight, AnswerSender>;
 pub(crate) struct Membership {
     pub(crate) me: BrokerId,
     member: MemberHandle,
-    deps: OwnerDeps,
+    runner: OwnerRunner,
     peers: Arc<Peers>,
     /// What [`Membership::run`] handles.
     events: mpsc::Sender<MembershipEvent>,
@@ -64,25 +61,11 @@ pub(crate) struct Membership {
     left: watch::Sender<bool>,
 }
 
-/// What owners need to run.
-#[derive(Debug)]
-pub(crate) struct OwnerDeps {
-    pub(crate) owners: Arc<Owners>,
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) store: Arc<Store>,
-    pub(crate) couriers: Arc<Couriers>,
-    pub(crate) clock: Arc<SystemClock>,
-    pub(crate) telemetry: Telemetry,
-    pub(crate) config: OwnerConfig,
-    /// [`OrphanReports::none`] once the broker has left, when no more owners start.
-    pub(crate) orphans: Mutex<OrphanReports>,
-}
-
 impl Membership {
     pub(crate) fn new(
         me: BrokerId,
         member: MemberHandle,
-        deps: OwnerDeps,
+        runner: OwnerRunner,
         peers: Arc<Peers>,
         lease: Duration,
     ) -> (Arc<Self>, mpsc::Receiver<MembershipEvent>) {
@@ -90,7 +73,7 @@ impl Membership {
         let membership = Self {
             me,
             member,
-            deps,
+            runner,
             peers,
             events,
             lease,
@@ -156,7 +139,7 @@ impl Membership {
         mut directives: mpsc::Receiver<Directive>,
         mut events: mpsc::Receiver<MembershipEvent>,
     ) {
-        let clock = &self.deps.clock;
+        let clock = &self.runner.clock;
         let mut moves = PartitionMoves::default();
         loop {
             moves.act(clock.now()).into_iter().for_each(|action| self.perform(action));
@@ -173,7 +156,7 @@ impl Membership {
                 moves.on(event, clock.now());
             }
         }
-        *lock(&self.deps.orphans) = OrphanReports::none();
+        self.runner.drop_orphans();
         self.left.send_replace(true);
     }
 
@@ -216,7 +199,7 @@ impl Membership {
                     Some(MoveEvent::Stopped { partition, epoch, in_flight })
                 });
             }
-            MoveAction::End { partition, epoch } => self.remove_owner(partition, epoch),
+            MoveAction::End { partition, epoch } => self.runner.remove(partition, epoch),
             MoveAction::Notify { partition, epoch, successor, in_flight, within } => {
                 let peers = Arc::clone(&self.peers);
                 self.send_later(async move {
@@ -234,8 +217,8 @@ impl Membership {
             }
             MoveAction::HandedOver { partition, successor, epoch, took } => {
                 tracing::info!(%partition, %successor, %epoch, ?took, "hand-over done");
-                self.deps.telemetry.handed_over(took);
-                self.deps.owners.learn_owner(partition, successor, epoch);
+                self.runner.telemetry.handed_over(took);
+                self.runner.owners.learn_owner(partition, successor, epoch);
             }
             // The peer may no longer wait.
             MoveAction::Answer { reply, taken } => _ = reply.send(taken),
@@ -255,58 +238,30 @@ impl Membership {
     }
 
     fn start(&self, ownership: Ownership, inherited: Vec<InFlight>) {
-        let OwnerDeps { owners, hub, store, couriers, clock, telemetry, config, orphans, .. } =
-            &self.deps;
         let Ownership { partition, epoch, .. } = ownership;
-        let in_flight = inherited.len();
-        let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
-        let orphans = lock(orphans).clone();
-        let ended = MoveEvent::Ended { partition, epoch };
-        match spawn(ownership, inherited, store, couriers, clock, *config, orphans) {
-            Ok((handle, end)) => {
-                tracing::info!(%partition, %epoch, in_flight, "owner started");
-                owners.insert(partition, epoch, handle.clone());
-                hub.serve(partition, handle);
-                telemetry.holds(partition, Some(epoch));
-                let telemetry = telemetry.clone();
-                self.send_later(async move {
-                    // Closed without an error if the broker ended the owner.
-                    let error = end.await.ok()?;
-                    tracing::warn!(%partition, %epoch, %error, "owner ended");
-                    if matches!(error, StoreError::Fenced { .. }) {
-                        telemetry.stale_write();
-                    }
-                    Some(ended)
-                });
+        let end = self.runner.start(ownership, inherited);
+        self.send_later(async move {
+            // An owner that was not started has ended. Without a failure, the broker ended it.
+            if let Ok(end) = end {
+                end.await?;
             }
-            Err(error) => {
-                tracing::error!(%partition, %epoch, %error, "owner not started");
-                self.send_later(async { Some(ended) });
-            }
-        }
+            Some(MoveEvent::Ended { partition, epoch })
+        });
     }
 
     /// Returns the owner of a partition if it runs here with this epoch.
     fn handle(&self, partition: PartitionId, epoch: Epoch) -> Option<OwnerHandle> {
-        let owners = &self.deps.owners;
+        let owners = &self.runner.owners;
         owners.handle(partition).filter(|_| owners.epoch(partition) == Some(epoch))
     }
 
-    fn remove_owner(&self, partition: PartitionId, epoch: Epoch) {
-        if let Some(handle) = self.deps.owners.remove(partition, epoch) {
-            self.deps.hub.forget(partition);
-            self.deps.telemetry.holds(partition, None);
-            handle.end();
-        }
-    }
-
     fn publish(&self, view: Arc<ClusterView>) {
-        self.deps.owners.update_topology(&view.topology);
+        self.runner.owners.update_topology(&view.topology);
         let others = view.present.iter().map(|seen| seen.broker.clone());
         self.peers.retain(&others.filter(|broker| *broker != self.me).collect::<Vec<_>>());
-        self.deps.telemetry.leads(view.topology.leader.as_ref() == Some(&self.me));
-        self.deps.telemetry.brokers(view.present.len());
-        let now = self.deps.clock.now();
+        self.runner.telemetry.leads(view.topology.leader.as_ref() == Some(&self.me));
+        self.runner.telemetry.brokers(view.present.len());
+        let now = self.runner.clock.now();
         {
             let mut last_alive = lock(&self.last_alive);
             last_alive.extend(view.present.iter().map(|seen| (seen.broker.clone(), now)));
@@ -324,7 +279,7 @@ impl Membership {
             ),
             None => tracing::info!("clock trusted: it agrees with the other brokers' again"),
         }
-        self.deps.telemetry.skew(ahead_ms);
+        self.runner.telemetry.skew(ahead_ms);
         self.skewed.send_replace(ahead_ms);
     }
 

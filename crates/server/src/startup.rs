@@ -5,19 +5,19 @@
 //! the rest, and closes the listener, all within the grace time. When it returns, nothing is in
 //! flight and the store is no longer in use.
 //!
-//! `broker` has the state that the API shares, `api` the routes, and `membership` the broker's part
-//! in a cluster.
+//! `broker` has the state that the API shares, `api` the routes, `sole` the owners of a broker that
+//! shares its store with no other, and `membership` the broker's part in a cluster.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use punctual_core::{BrokerId, Clock, Partitions, Seat, Timestamp};
-use punctual_engine::{Budget, OrphanReports, OwnerConfig, spawn, take};
-use punctual_store::{LeaseStore as _, StoreError};
+use punctual_core::Partitions;
+use punctual_engine::{Budget, OrphanReports, OwnerConfig};
+use punctual_store::StoreError;
 use punctual_store_redis::RedisStore;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
@@ -26,38 +26,22 @@ use crate::auth::ApiTokens;
 use crate::broker::{Broker, ClusterParts};
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
-use crate::config::{Config, ConfigError, Sharing};
+use crate::config::{Config, Sharing};
 use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
+use crate::error::BrokerError;
 use crate::listen::{self, Callers, ConnectionStage};
-use crate::membership::{self, BarredAddresses, Membership, OwnerDeps};
+use crate::membership::{self, BarredAddresses, Membership};
+use crate::owner_runner::OwnerRunner;
 use crate::peer::{Peers, Secret, Transport};
 use crate::routing::Owners;
+use crate::sole::{self, SoleOwners};
 use crate::store::Store;
 use crate::telemetry::Telemetry;
 
-/// The lease of a broker that shares its store with no other: only its epoch matters.
-const SOLE_LEASE: Duration = Duration::from_secs(5);
-/// The id of a broker that shares its store with no other. It does not depend on the port, so that
-/// the broker need not wait for its own lease to end after a restart.
-const SOLE_BROKER: &str = "sole";
 /// How far the clock of a broker may differ from the other brokers' clocks.
 const SKEW_MAX: Duration = Duration::from_millis(250);
 /// How often a stopping broker checks whether its couriers are idle.
 const IDLE_EVERY: Duration = Duration::from_millis(10);
-
-/// Why a broker could not start, or stopped on its own.
-#[derive(Debug, thiserror::Error)]
-pub enum BrokerError {
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The store failed.
-    #[error("the store stopped the broker")]
-    Store(#[from] StoreError),
-    /// The operating system refused something, such as the listener.
-    #[error("cannot start")]
-    Io(#[from] std::io::Error),
-}
 
 /// Runs a broker until `stop` completes or a part of the broker fails.
 pub async fn run(
@@ -109,7 +93,7 @@ pub async fn run(
     hub.close();
     let mut settling = Box::pin(async {
         tokio::select! {
-            () = mode.finish(&broker, &couriers) => {}
+            () = mode.finish(&couriers) => {}
             // Workers still settle, on old and new connections, and leases still expire.
             () = &mut serving => {}
         }
@@ -136,7 +120,7 @@ pub async fn run(
     drop((broker, couriers, mode));
     // Nothing is ever sent: `recv` returns when the last sender is dropped.
     let _ = timeout(budget.close, dropped.recv()).await;
-    failed.map_or(Ok(()), |error| Err(error.into()))
+    failed.map_or(Ok(()), Err)
 }
 
 /// A broker that is ready to serve.
@@ -149,20 +133,20 @@ struct BrokerParts {
 /// How a broker gets its partitions and gives them up.
 enum RunMode {
     /// It owns all partitions from start to end.
-    Sole(OwnerEnds),
+    Sole(SoleOwners),
     /// It shares the partitions with other brokers.
     Member(Arc<Membership>, JoinSet<()>),
 }
 
 impl RunMode {
     /// Completes when a part of the broker fails.
-    async fn failed(&mut self) -> StoreError {
+    async fn failed(&mut self) -> BrokerError {
         match self {
-            Self::Sole(ends) => owner_failed(ends).await,
+            Self::Sole(owners) => owners.failed().await,
             // An owner that fails only loses its partition to another broker.
             Self::Member(_, parts) => {
                 parts.join_next().await;
-                StoreError::Broken("a part of the broker ended unexpectedly".to_owned())
+                StoreError::Broken("a part of the broker ended unexpectedly".to_owned()).into()
             }
         }
     }
@@ -176,12 +160,9 @@ impl RunMode {
     }
 
     /// Gives up all partitions and waits for deliveries in flight.
-    async fn finish(&mut self, broker: &Broker, couriers: &Couriers) {
+    async fn finish(&mut self, couriers: &Couriers) {
         match self {
-            Self::Sole(ends) => {
-                broker.owners.handles().iter().for_each(|(_, handle)| handle.drain());
-                while ends.join_next().await.is_some() {}
-            }
+            Self::Sole(owners) => owners.drain().await,
             Self::Member(membership, parts) => {
                 membership.leave().await;
                 // Outcomes that arrive now are forwarded to the new owners.
@@ -212,13 +193,24 @@ async fn compose(
     let hub = Hub::new(Arc::clone(&clock), telemetry.clone());
     let dialler = Dialler::new(guard.clone(), &config.webhook_authorities);
     let connections_max = config.webhook_connections_max;
-    let http =
-        HttpCourier::new(dialler, connections_max, signer, Arc::clone(&clock), telemetry.clone());
+    let http = HttpCourier::new(
+        dialler,
+        connections_max,
+        signer,
+        config.answer_bytes,
+        Arc::clone(&clock),
+        telemetry.clone(),
+    );
     let http = Arc::new(http);
     let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
-    let owner_config = OwnerConfig { retention: config.retention, budget, retains_batches: false };
+    let owner_config = OwnerConfig {
+        retention: config.retention,
+        budget,
+        retains_batches: false,
+        render_record: crate::fire_form::record_document,
+    };
     let (owners, cluster, mode) = match (&config.sharing, store.shared()) {
         (Some(sharing), Some(shared)) => {
             let join = ClusterJoin { address, config, sharing, shared, partitions };
@@ -226,13 +218,22 @@ async fn compose(
             join.run(parts, &clock, &telemetry, &guard, owner_config).await?
         }
         _ => {
-            if let Some(opened) = last_opened(partitions, &store).await? {
+            if let Some(opened) = sole::last_opened(partitions, &store).await? {
                 clock.saw_store_time(opened);
             }
             let owners = Arc::new(Owners::sole(partitions));
-            let ends = take_all(&owners, &store, &couriers, &clock, owner_config).await?;
-            owners.handles().into_iter().for_each(|(partition, owner)| hub.serve(partition, owner));
-            (owners, None, RunMode::Sole(ends))
+            let runner = OwnerRunner {
+                owners: Arc::clone(&owners),
+                hub: Arc::clone(&hub),
+                store: Arc::clone(&store),
+                couriers: Arc::clone(&couriers),
+                clock: Arc::clone(&clock),
+                telemetry: telemetry.clone(),
+                config: owner_config,
+                orphans: Mutex::new(OrphanReports::none()),
+            };
+            let sole = SoleOwners::start(runner, draining.clone()).await?;
+            (owners, None, RunMode::Sole(sole))
         }
     };
     let broker = Arc::new(Broker {
@@ -296,7 +297,7 @@ impl ClusterJoin<'_> {
         let (orphans, received) = mpsc::unbounded_channel();
         let forwarding =
             membership::forward_orphan_reports(Arc::clone(&owners), Arc::clone(&store), received);
-        let deps = OwnerDeps {
+        let runner = OwnerRunner {
             owners: Arc::clone(&owners),
             hub,
             store,
@@ -307,7 +308,7 @@ impl ClusterJoin<'_> {
             config: OwnerConfig { retains_batches: true, ..owner_config },
             orphans: Mutex::new(OrphanReports::to(orphans)),
         };
-        let (membership, events) = Membership::new(me, member, deps, Arc::clone(&peers), lease);
+        let (membership, events) = Membership::new(me, member, runner, Arc::clone(&peers), lease);
         let mut parts = JoinSet::new();
         parts.spawn(forwarding);
         let running = Arc::clone(&membership);
@@ -338,52 +339,94 @@ impl GraceBudget {
     }
 }
 
-type OwnerEnds = JoinSet<Result<StoreError, oneshot::error::RecvError>>;
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
 
-/// Takes all partitions and starts their owners.
-async fn take_all(
-    owners: &Owners,
-    store: &Arc<Store>,
-    couriers: &Arc<Couriers>,
-    clock: &Arc<SystemClock>,
-    config: OwnerConfig,
-) -> Result<OwnerEnds, BrokerError> {
-    let broker = BrokerId::new(SOLE_BROKER);
-    let mut ends = JoinSet::new();
-    for partition in owners.partitions().iter() {
-        let ownership = take(store.as_ref(), partition, &broker, SOLE_LEASE, clock.now()).await?;
-        let (store, couriers, clock) = (Arc::clone(store), Arc::clone(couriers), Arc::clone(clock));
-        let (handle, end) =
-            spawn(ownership, Vec::new(), store, couriers, clock, config, OrphanReports::none())?;
-        owners.insert(partition, ownership.epoch, handle);
-        ends.spawn(end);
-    }
-    Ok(ends)
-}
+    use axum::extract::State;
+    use punctual_core::{
+        Clock as _, Due, Namespace, NewTask, PartitionId, Queue, Schedule, Target,
+    };
+    use punctual_engine::{Condition, EngineError, ScheduleCommand};
+    use punctual_store::{MemoryStore, Retention};
+    use punctual_store_any::AnyStore;
 
-/// Returns when the store was last opened, according to its leases. If the machine's clock is
-/// before that time, the clock was or is wrong.
-async fn last_opened(
-    partitions: Partitions,
-    store: &Store,
-) -> Result<Option<Timestamp>, StoreError> {
-    let mut opened = None;
-    for partition in partitions.iter() {
-        let lease = store.holder(Seat::Partition(partition)).await?;
-        let taken =
-            lease.map(|lease| lease.until.since(Timestamp::EPOCH).saturating_sub(SOLE_LEASE));
-        opened = opened.max(taken);
-    }
-    Ok(opened.map(|opened| Timestamp::EPOCH.after(opened)))
-}
+    use super::*;
+    use crate::api::http::health::readyz;
+    use crate::courier::queue::WorkerLabel;
 
-/// Completes when an owner has stopped on its own.
-async fn owner_failed(ends: &mut OwnerEnds) -> StoreError {
-    loop {
-        match ends.join_next().await {
-            Some(Ok(Ok(error))) => return error,
-            Some(_) => return StoreError::Broken("an owner ended unexpectedly".to_owned()),
-            None => std::future::pending().await,
+    /// How often a condition is checked.
+    const CHECK_EVERY: Duration = Duration::from_millis(5);
+
+    fn config() -> Config {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            insecure: false,
+            tokens: Vec::new(),
+            signing_secrets: Vec::new(),
+            allow_private_targets: false,
+            webhook_authorities: crate::tls::Authorities::default(),
+            webhook_connections_max: 8,
+            answer_bytes: 0,
+            tls: None,
+            retention: Retention::default(),
+            grace: Duration::from_secs(1),
+            sharing: None,
         }
+    }
+
+    fn due_now() -> ScheduleCommand {
+        let target = Target::Queue(Queue::new("orders").unwrap());
+        let schedule = Schedule::Once(Due::In(Duration::ZERO));
+        let new_task = NewTask::new(Namespace::new("shop").unwrap(), schedule, target);
+        ScheduleCommand {
+            new_task: new_task.into(),
+            condition: Condition::Always,
+            receipt: None,
+            start: punctual_engine::StartState::Scheduled,
+        }
+    }
+
+    async fn is_ready(broker: &Arc<Broker>) -> bool {
+        readyz(State(Arc::clone(broker))).await.is_ok()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_partition_whose_owner_panics_gets_a_new_owner_that_fires_its_tasks() {
+        let store = Arc::new(Store::new(AnyStore::Memory(MemoryStore::default())));
+        let (alive, _dropped) = mpsc::channel(1);
+        let (_drain, draining) = watch::channel(false);
+        let config = config();
+        let parts =
+            compose(config.listen, &config, Arc::clone(&store), Partitions::ONE, draining, alive)
+                .await
+                .unwrap();
+        let broker = &parts.broker;
+        let first = broker.owners.epoch(PartitionId::FIRST).unwrap();
+        let scheduled = broker.owners.any().schedule(due_now()).await.unwrap();
+        assert!(is_ready(broker).await);
+
+        store.panics.store(true, Ordering::SeqCst);
+        let given_to_the_store = broker.owners.any().schedule(due_now()).await.unwrap_err();
+        let may_be_written = [EngineError::Lost, EngineError::Stopped];
+        assert!(may_be_written.contains(&given_to_the_store), "{given_to_the_store}");
+        let mut ticks = interval(CHECK_EVERY);
+        while is_ready(broker).await {
+            ticks.tick().await;
+        }
+        while broker.owners.any().schedule(due_now()).await != Err(EngineError::Stopped) {
+            ticks.tick().await;
+        }
+
+        store.panics.store(false, Ordering::SeqCst);
+        let shop = Namespace::new("shop").unwrap();
+        let (orders, label) = (Queue::new("orders").unwrap(), WorkerLabel::default());
+        let mut worker = broker.hub.join(&shop, &[orders], 1, label);
+        let leased = worker.next().await.unwrap();
+        assert_eq!(leased[0].delivery.fire_id, scheduled.task().fire().id);
+        assert!(broker.owners.epoch(PartitionId::FIRST).unwrap() > first);
+        assert!(is_ready(broker).await);
+        let page = broker.telemetry.page(None, broker.clock.now());
+        assert!(!page.contains("punctual_owner_panics_total 0"), "{page}");
     }
 }

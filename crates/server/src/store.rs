@@ -28,6 +28,9 @@ pub struct MeteredStore {
     store: AnyStore,
     /// Set once, when the broker has telemetry and a clock.
     meter: OnceLock<Meter>,
+    /// Whether reads and writes of tasks panic.
+    #[cfg(test)]
+    pub(crate) panics: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug)]
@@ -40,7 +43,12 @@ impl MeteredStore {
     /// Wraps a store; nothing is measured yet.
     #[must_use]
     pub const fn new(store: AnyStore) -> Self {
-        Self { store, meter: OnceLock::new() }
+        Self {
+            store,
+            meter: OnceLock::new(),
+            #[cfg(test)]
+            panics: std::sync::atomic::AtomicBool::new(false),
+        }
     }
 
     /// The Redis store, if several brokers share it.
@@ -62,7 +70,18 @@ impl MeteredStore {
         }
     }
 
+    /// The memory store inside.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> &punctual_store::MemoryStore {
+        match &self.store {
+            AnyStore::Memory(store) => store,
+            other => panic!("not a memory store: {other:?}"),
+        }
+    }
+
     fn reading(&self) -> Option<Duration> {
+        #[cfg(test)]
+        assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "the store panics");
         self.meter.get().map(|meter| meter.clock.reading())
     }
 
@@ -155,12 +174,12 @@ impl TaskStore for MeteredStore {
         self.store.dead(partition, namespace, after, limit).await
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        self.store.dead_letter(partition, fire_id).await
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        self.store.dead_letters(partition, fire_ids).await
     }
 
     async fn history(

@@ -27,7 +27,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use punctual_core::{AttemptNo, Epoch, Occasion, Outcome, PartitionId, Timestamp, zones_version};
 use punctual_engine::{Delivery, Gauges};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::clock::Offset;
 use shared::SharedMetrics;
@@ -57,13 +59,16 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts logging to standard error. `RUST_LOG` sets the level; the default is `info`.
+/// Starts logging to standard error. `RUST_LOG` sets the levels, for example
+/// `info,punctual_engine=debug`; the default is `info`.
 pub fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    let wanted = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let (log, registry) = (tracing_subscriber::fmt::layer(), tracing_subscriber::registry());
+    let (log, registry) = (log.with_writer(stderr), registry.with(filter));
     match format {
-        LogFormat::Pretty => log.with_ansi(stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Pretty => registry.with(log.with_ansi(stderr().is_terminal())).init(),
+        LogFormat::Json => registry.with(log.json()).init(),
     }
 }
 
@@ -84,6 +89,7 @@ struct Metrics {
     certificates: Family<CertificateLabels, Counter>,
     commit_tasks: Histogram,
     commit_seconds: Histogram,
+    owner_panics: Counter,
     clock_suspect: Gauge,
     clock_offset_seconds: Gauge<f64, AtomicU64>,
     gauges: Arc<LatestGauges>,
@@ -147,6 +153,7 @@ impl Telemetry {
             certificates: Family::default(),
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
+            owner_panics: Counter::default(),
             clock_suspect: Gauge::default(),
             clock_offset_seconds: Gauge::default(),
             gauges: Arc::clone(&gauges),
@@ -182,6 +189,8 @@ impl Telemetry {
         m.registry.register("commit_tasks", tasks, m.commit_tasks.clone());
         let seconds = "Duration of a commit of the store, in seconds";
         m.registry.register("commit_seconds", seconds, m.commit_seconds.clone());
+        let panics = "Owners of partitions that ended by a panic, which is a bug";
+        m.registry.register("owner_panics", panics, m.owner_panics.clone());
         let suspect = "1 if the machine's clock was set and is not followed, else 0";
         m.registry.register("clock_suspect", suspect, m.clock_suspect.clone());
         let offset = "How far the machine's clock is ahead of this broker's time, in seconds";
@@ -271,6 +280,11 @@ impl Telemetry {
     /// This broker owns a partition under this epoch, or no longer owns it.
     pub(crate) fn holds(&self, partition: PartitionId, epoch: Option<Epoch>) {
         self.0.shared.holds(partition, epoch);
+    }
+
+    /// An owner of this broker has panicked.
+    pub(crate) fn owner_panicked(&self) {
+        self.0.owner_panics.inc();
     }
 
     /// Sets whether this broker is the leader.
@@ -464,6 +478,7 @@ mod tests {
         telemetry.leads(true);
         telemetry.brokers(3);
         telemetry.stale_write();
+        telemetry.owner_panicked();
         telemetry.handed_over(Duration::from_millis(4));
         telemetry.skew(Some(-300));
         telemetry.forwarded(Forwarded::answered);
@@ -477,6 +492,7 @@ mod tests {
             queued: 4,
             in_flight: 3,
             claimed: 0,
+            claimed_unsent: 0,
             claimed_overlapping: 0,
             firing: 0,
             lanes: 9,
@@ -515,6 +531,7 @@ mod tests {
             "punctual_fires_skipped_total{reason=\"paused\"} 1",
             "punctual_partition_epoch{partition=\"3\"} 8",
             "punctual_partitions_held 1",
+            "punctual_owner_panics_total 1",
             "punctual_leader 1",
             "punctual_brokers 3",
             "punctual_stale_epoch_rejected_total 1",

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use punctual_cluster::{Member, PartitionMoves};
 use punctual_core::{BrokerId, Epoch, PartitionId, Timestamp, Topology};
-use punctual_engine::{Command, EngineError, InFlight, Owner, Replies};
+use punctual_engine::{Command, Delivery, EngineError, InFlight, Owner, Replies};
 use tokio::sync::oneshot::Receiver;
 
 use crate::clock::SimClock;
 use crate::event_queue::SimEvent;
+use crate::waits::QUEUES;
 
 /// What an owner returns when it has stopped for a hand-over.
 pub(crate) type HandOverReply = Receiver<Result<Vec<InFlight>, EngineError>>;
@@ -52,6 +53,12 @@ pub(crate) struct SimBroker {
     pub(crate) freeze_ms: Option<u64>,
     /// When its next wake-up is due.
     pub(crate) wakes_at: Option<u64>,
+    /// Deliveries that wait in their couriers, by number.
+    pub(crate) waiting: BTreeMap<u64, WaitingDelivery>,
+    /// How many deliveries each owner has sent that were not reported to it.
+    pub(crate) sent: BTreeMap<(PartitionId, Epoch), usize>,
+    /// How many deliveries the workers of each queue take at once.
+    pub(crate) capacities: [usize; QUEUES.len()],
     /// Deliveries and reports in flight; the broker stays until there are none, even if its member
     /// has left.
     pub(crate) in_flight_count: usize,
@@ -73,6 +80,17 @@ pub(crate) struct RunningOwner {
     pub(crate) owner: Owner,
     /// Until when it may act.
     pub(crate) until: Timestamp,
+    /// How many deliveries in flight it has inherited.
+    pub(crate) inherited: usize,
+}
+
+/// A delivery whose first byte has not left.
+pub(crate) struct WaitingDelivery {
+    pub(crate) partition: PartitionId,
+    pub(crate) epoch: Epoch,
+    pub(crate) delivery: Delivery,
+    /// The courier stops waiting for its sake.
+    pub(crate) ends: bool,
 }
 
 /// Where the answer to an offer goes.
@@ -119,6 +137,9 @@ impl SimBroker {
             member_ready: false,
             freeze_ms: None,
             wakes_at: None,
+            waiting: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            capacities: [0; QUEUES.len()],
             in_flight_count: 0,
         }
     }

@@ -4,16 +4,22 @@
 //! true time. It records the first promise that was broken. It knows nothing of how brokers decide.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use punctual_core::{
-    AttemptNo, DeadReason, Epoch, FireEnd, FireId, Guarantee, Namespace, Outcome, PartitionId,
-    Partitions, Schedule, Target, Task, TaskId, TaskKey, TaskState, Timestamp, Version,
+    AttemptNo, AttemptRecord, DeadReason, Epoch, FireEnd, FireId, FireRecord, Guarantee, Namespace,
+    NewTask, Outcome, PartitionId, Partitions, Schedule, Task, TaskId, TaskKey, TaskState,
+    Timestamp, Version,
 };
-use punctual_engine::{Cancelled, Command, Delivery, EngineError, Reply, Scheduled, Subject};
+use punctual_engine::{
+    Cancelled, Command, Delivery, EngineError, Gauges, Reply, Scheduled, Subject,
+};
 use punctual_store::{Filter, Position, TaskStore};
 
 use crate::store::{SimStore, ready};
 
+/// Why an attempt failed whose courier could not open a connection.
+pub(crate) const NO_CONNECTION: &str = "no answer: connection refused";
 /// A page size that includes everything.
 const ALL: usize = 100_000;
 
@@ -49,6 +55,8 @@ struct TaskPromise {
     over: bool,
     version: Version,
     fire_at: Timestamp,
+    /// No attempt of this version starts.
+    paused: bool,
 }
 
 /// A delivery as its receiver sees it.
@@ -67,7 +75,13 @@ pub(crate) struct SentDelivery<'a> {
 #[derive(Default)]
 pub(crate) struct PromiseChecker {
     pub(crate) orders: Vec<OrderedTask>,
+    /// Tasks that callers wanted to pause.
+    pub(crate) pausing: Vec<Subject>,
     promises: BTreeMap<TaskId, TaskPromise>,
+    /// When attempts were sent, by the clock of their broker.
+    sent_at: BTreeSet<(FireId, AttemptNo, Timestamp)>,
+    /// When fires were due, according to the last delivery of each.
+    due_at: BTreeMap<FireId, Timestamp>,
     /// The attempts that were received, by fire.
     received: BTreeMap<FireId, Vec<AttemptNo>>,
     acked: BTreeSet<FireId>,
@@ -115,29 +129,54 @@ impl PromiseChecker {
     ) {
         match (command, answer) {
             (Command::Schedule(order), Ok(Reply::Scheduled(scheduled))) => {
-                if let Some(number) = number(&order.new_task.target) {
+                if let Some(number) = number(&order.new_task) {
                     self.scheduled(number, epoch, scheduled, disturbed);
                 }
             }
             (Command::Schedule(order), Err(EngineError::Lost)) => {
                 self.unknown += 1;
-                let number = number(&order.new_task.target).unwrap_or_default();
+                let number = number(&order.new_task).unwrap_or_default();
                 *self.unknown_of.entry(number).or_default() += 1;
             }
             (Command::Cancel(subject), Ok(Reply::Cancelled(Cancelled::Cancelled))) => {
                 self.cancelled(subject, epoch);
             }
+            (Command::Cancel(Subject::Id(_, id)), Ok(Reply::Cancelled(Cancelled::Firing(_)))) => {
+                self.firing(*id, disturbed);
+            }
+            (Command::Pause(_) | Command::Resume(_), Ok(Reply::Task(task))) => {
+                self.paused_or_resumed(task, epoch);
+            }
             (Command::Touch(subject, _), Ok(Reply::Touched { fire_at, version })) => {
                 let id = self.task_of(subject);
                 if let Some(promise) = id.and_then(|id| self.promises.get_mut(&id))
                     && promise.epoch <= epoch
+                    && promise.version < *version
                 {
                     promise.epoch = epoch;
-                    promise.version = promise.version.max(*version);
+                    promise.version = *version;
                     promise.fire_at = *fire_at;
+                    promise.paused = false;
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A cancel was answered with `firing`: something of the task must have been sent.
+    fn firing(&mut self, id: TaskId, disturbed: &BTreeSet<TaskId>) {
+        if self.received.range(fires_of(id)).next().is_none() && !disturbed.contains(&id) {
+            let observed = format!("firing, and nothing was sent: {id}");
+            self.break_promise("G7 cancel is true", observed);
+        }
+    }
+
+    fn paused_or_resumed(&mut self, task: &Task, epoch: Epoch) {
+        let Some(promise) = self.promises.get_mut(&task.id) else { return };
+        if promise.epoch <= epoch && promise.version <= task.version {
+            promise.epoch = epoch;
+            (promise.version, promise.fire_at) = (task.version, task.fire_at);
+            promise.paused = task.state == TaskState::Paused;
         }
     }
 
@@ -179,11 +218,13 @@ impl PromiseChecker {
             self.created.insert(task.id);
         }
         let (version, fire_at) = (task.version, task.fire_at);
-        let promise = TaskPromise { order: number, epoch, over, version, fire_at };
+        let paused = task.state == TaskState::Paused;
+        let promise = TaskPromise { order: number, epoch, over, version, fire_at, paused };
         let known = self.promises.entry(task.id).or_insert(promise);
         if version > known.version {
             (known.order, known.version, known.fire_at) = (number, version, fire_at);
             known.epoch = known.epoch.max(epoch);
+            known.paused = paused;
         }
     }
 
@@ -248,7 +289,14 @@ impl PromiseChecker {
         } else {
             *newest = epoch;
         }
-        let Some(number) = number(&delivery.definition.target) else { return };
+        let Some(number) = number(&delivery.definition) else { return };
+        self.sent_at.insert((delivery.fire_id, delivery.attempt, delivery.fired_at));
+        self.due_at.insert(delivery.fire_id, delivery.fire_at);
+        if delivery.fired_at != sent.local_time {
+            let (says, local_time) = (delivery.fired_at.as_millis(), sent.local_time.as_millis());
+            let observed = format!("sent at {local_time}, and says {says}: {what}");
+            self.break_promise("G16 what is shown is so", observed);
+        }
         self.made.entry(number).or_default().insert(id);
         self.check_receipt(number, disturbed);
         let received = self.received.entry(delivery.fire_id).or_default();
@@ -276,6 +324,7 @@ impl PromiseChecker {
     fn check_promise(&mut self, sent: &SentDelivery<'_>, first: bool, what: &str) {
         let Some(promise) = self.promises.get(&sent.delivery.fire_id.task) else { return };
         let (over, version, due) = (promise.over, promise.version, promise.fire_at);
+        let paused = promise.paused && sent.delivery.version == version;
         if over {
             self.break_promise(
                 "G7 cancel and replace are true",
@@ -286,19 +335,25 @@ impl PromiseChecker {
             let observed = format!("version {} was answered: {what}", version.get());
             self.break_promise("G8 postpone is true", observed);
         }
-        if first
-            && sent.delivery.version == version
-            && !self.recurs_or_unknown(sent)
-            && sent.local_time < due
-        {
-            self.break_promise("G2 never early", format!("due at {}: {what}", due.as_millis()));
+        if paused {
+            self.break_promise("G8 a pause is true", format!("sent while paused: {what}"));
+        }
+        if first && sent.delivery.version == version && !self.recurs_or_unknown(sent) {
+            let (says, due_ms) = (sent.delivery.fire_at, due.as_millis());
+            if sent.local_time < due {
+                self.break_promise("G2 never early", format!("due at {due_ms}: {what}"));
+            }
+            // The fire of a later attempt was due before.
+            if says != due && sent.delivery.attempt == AttemptNo::FIRST {
+                let observed = format!("due at {due_ms}, and says {}: {what}", says.as_millis());
+                self.break_promise("G16 what is shown is so", observed);
+            }
         }
     }
 
     /// Returns whether the promised time says nothing about this fire.
     fn recurs_or_unknown(&self, sent: &SentDelivery<'_>) -> bool {
-        let target = &sent.delivery.definition.target;
-        number(target).is_none_or(|number| self.orders[number].recurs)
+        number(&sent.delivery.definition).is_none_or(|number| self.orders[number].recurs)
     }
 
     fn check_time(&mut self, sent: &SentDelivery<'_>, what: &str) {
@@ -338,8 +393,10 @@ impl PromiseChecker {
         store: &SimStore,
         namespace: &Namespace,
         partitions: Partitions,
+        callbacks: usize,
     ) {
-        let mut accepted = 0;
+        // Callbacks are accepted tasks that no caller has created.
+        let mut accepted = -i64::try_from(callbacks).unwrap_or(i64::MAX);
         let (mut letters, mut wrong) = (BTreeSet::new(), Vec::new());
         for partition in partitions.iter() {
             let counts =
@@ -363,6 +420,9 @@ impl PromiseChecker {
             accepted += counts.accepted();
             for letter in dead {
                 letters.insert(letter.fire_id());
+                if !store.disturbed.contains(&letter.task.id) {
+                    self.check_attempts(letter.fire_id(), &letter.task.attempts);
+                }
                 self.check_letter(&letter.task, letter.reason, store);
             }
         }
@@ -401,7 +461,7 @@ impl PromiseChecker {
 
     /// Checks that a dead letter has the right reason.
     fn check_letter(&mut self, task: &Task, reason: DeadReason, store: &SimStore) {
-        let Some(number) = number(&task.definition.target) else { return };
+        let Some(number) = number(&task.definition) else { return };
         if store.disturbed.contains(&task.id) {
             return;
         }
@@ -423,6 +483,7 @@ impl PromiseChecker {
     /// Checks that nothing acknowledged is lost, and that every fire that is done was acked.
     fn check_all_received(&mut self, store: &SimStore, letters: &BTreeSet<FireId>) {
         let mut broken = Vec::new();
+        let mut shown = Vec::new();
         for (id, promise) in &self.promises {
             if store.is_excused(*id) {
                 continue;
@@ -430,15 +491,15 @@ impl PromiseChecker {
             let records = ready(store.memory.history(id.partition(), *id, ALL))
                 .expect("the memory store answers");
             for record in &records {
+                if !store.disturbed.contains(id) {
+                    shown.push(record.clone());
+                }
                 if record.end == FireEnd::Done && !self.acked.contains(&record.fire_id) {
                     let observed = format!("done without an ack: {}", record.fire_id);
                     broken.push(("G5 attempts go on until one succeeds", observed));
                 }
             }
-            let fires = FireId { task: *id, nominal_at: Timestamp::EPOCH }..=FireId {
-                task: *id,
-                nominal_at: Timestamp::MAX,
-            };
+            let fires = fires_of(*id);
             let received = self.received.range(fires.clone()).next().is_some();
             let dead = letters.range(fires).next().is_some();
             let called_off = records.iter().any(|record| {
@@ -453,19 +514,79 @@ impl PromiseChecker {
         for (promise, observed) in broken {
             self.break_promise(promise, observed);
         }
+        for record in shown {
+            self.check_record(&record);
+        }
+    }
+
+    /// Checks that a record says of its fire what receivers have seen.
+    fn check_record(&mut self, record: &FireRecord) {
+        let fire_id = record.fire_id;
+        self.check_attempts(fire_id, &record.attempts);
+        let due_at = self.due_at.get(&fire_id).copied().unwrap_or(record.due_at);
+        if !record.attempts.is_empty() && record.due_at != due_at {
+            let (shown, due_at) = (record.due_at.as_millis(), due_at.as_millis());
+            let observed = format!("due at {due_at}, and in history {shown}: {fire_id}");
+            self.break_promise("G16 what is shown is so", observed);
+        }
+    }
+
+    /// Checks that every attempt of a fire was sent when it says, if it was sent.
+    fn check_attempts(&mut self, fire_id: FireId, attempts: &[AttemptRecord]) {
+        for attempt in attempts {
+            let sent = (fire_id, attempt.number, attempt.fired_at);
+            if !self.sent_at.contains(&sent) && !is_unsent(&attempt.outcome) {
+                let (number, at) = (attempt.number.get(), attempt.fired_at.as_millis());
+                let observed = format!("attempt {number} of {fire_id} was not sent at {at}");
+                self.break_promise("G16 what is shown is so", observed);
+            }
+        }
+    }
+
+    /// Checks what an owner shows against the deliveries that wait in its couriers, and the number
+    /// of those that were sent and not reported.
+    pub(crate) fn check_gauges<'a>(
+        &mut self,
+        gauges: &Gauges,
+        waiting: impl Iterator<Item = &'a Delivery>,
+        sent: usize,
+    ) {
+        let (mut count, mut oldest) = (0, None);
+        for delivery in waiting {
+            count += 1;
+            let first = delivery.attempt == AttemptNo::FIRST;
+            oldest = [oldest, first.then_some(delivery.fire_at)].into_iter().flatten().min();
+        }
+        let overdue =
+            oldest.is_none() || gauges.oldest_overdue.is_some_and(|at| Some(at) <= oldest);
+        if !overdue || gauges.queued < count || gauges.in_flight > sent || gauges.firing > sent {
+            let observed = format!("{count} wait since {oldest:?}, {sent} were sent: {gauges:?}");
+            self.break_promise("G16 what is shown is so", observed);
+        }
     }
 }
 
-/// Returns the number of the order of a delivery, which is at the end of its URL.
-pub(crate) fn number(target: &Target) -> Option<usize> {
-    let Target::Http(http) = target else { return None };
-    http.url().rsplit('/').next()?.parse().ok()
+/// Returns the number of the order of a task, which is its payload.
+pub(crate) fn number(definition: &NewTask) -> Option<usize> {
+    str::from_utf8(definition.payload.bytes()).ok()?.parse().ok()
+}
+
+/// Returns the ids of all fires of a task.
+const fn fires_of(task: TaskId) -> RangeInclusive<FireId> {
+    let first = FireId { task, nominal_at: Timestamp::EPOCH };
+    first..=FireId { task, nominal_at: Timestamp::MAX }
+}
+
+/// Whether an outcome says that the attempt was not sent.
+fn is_unsent(outcome: &Outcome) -> bool {
+    let is_unsent = |reason: &str| ["it was not sent", NO_CONNECTION].contains(&reason);
+    matches!(outcome, Outcome::Failed { reason, .. } if is_unsent(reason.as_str()))
 }
 
 pub(crate) fn describe(delivery: &Delivery) -> String {
     let Delivery { fire_id, attempt, version, .. } = delivery;
     let (attempt, version) = (attempt.get(), version.get());
-    let number = number(&delivery.definition.target).unwrap_or_default();
+    let number = number(&delivery.definition).unwrap_or_default();
     format!("order {number} attempt {attempt} version {version} ({fire_id})")
 }
 

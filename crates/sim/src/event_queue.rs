@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use punctual_cluster::MemberAction;
-use punctual_core::{Epoch, PartitionId};
+use punctual_core::{Epoch, Outcome, PartitionId};
 use punctual_engine::{Action as OwnerAction, Command, EngineError, InFlight, Reply, Report};
 
 use crate::faults::SimFault;
@@ -25,6 +25,13 @@ pub(crate) enum SimEvent {
     MemberActs(Vec<MemberAction>, punctual_core::Timestamp),
     /// A paused broker carries out what an owner had decided.
     OwnerActs(PartitionId, Epoch, Vec<OwnerAction>),
+    /// The wait of a delivery is over: its first byte is to leave now.
+    FirstByte(u64),
+    /// The courier of a delivery stops waiting: it was recalled, no worker has taken it, or no
+    /// connection could be opened, which is an outcome.
+    WaitEnds(u64, Option<Outcome>),
+    /// A queue has workers that take this many deliveries at once from now on.
+    Workers(usize, usize),
     /// A courier reports a delivery.
     DeliveryEnded(PartitionId, Epoch, Report),
     /// Reports whose owner is gone are forwarded to the present owner, until a time.

@@ -23,6 +23,14 @@ pub struct SimFigures {
     pub lost_batches: u64,
     /// Batches that reached the store after their owner had given them up.
     pub late_batches: u64,
+    /// Callbacks that reported the end of a fire.
+    pub callbacks: u64,
+    /// Deliveries that waited in their couriers.
+    pub waited: u64,
+    /// Deliveries that their owner recalled before they were sent.
+    pub recalled: u64,
+    /// Deliveries that were not sent because the lease was over.
+    pub lease_over: u64,
     /// Simulated milliseconds.
     pub millis: u64,
     /// The largest lag of a first attempt, in milliseconds.
@@ -44,6 +52,10 @@ impl SimFigures {
             inherited: self.inherited + other.inherited,
             lost_batches: self.lost_batches + other.lost_batches,
             late_batches: self.late_batches + other.late_batches,
+            callbacks: self.callbacks + other.callbacks,
+            waited: self.waited + other.waited,
+            recalled: self.recalled + other.recalled,
+            lease_over: self.lease_over + other.lease_over,
             millis: self.millis + other.millis,
             lag_max_ms: self.lag_max_ms.max(other.lag_max_ms),
         }

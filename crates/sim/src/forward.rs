@@ -4,12 +4,15 @@
 //! executed, and for at most [`WAIT_FOR_OWNER_MAX_MS`].
 
 use punctual_core::PartitionId;
-use punctual_engine::{Call as OwnerCall, Command, EngineError, Event as OwnerEvent, Reply};
+use punctual_engine::{
+    Call as OwnerCall, Command, EngineError, Event as OwnerEvent, Reply, StartState,
+};
 
 use crate::broker::{BrokerState, OpenCall};
 use crate::callers::{SimCall, TRIES_MAX};
 use crate::event_queue::SimEvent;
 use crate::simulation::{LinkState, Simulation};
+use crate::variant::Variant;
 
 /// How long a call waits for an owner.
 const WAIT_FOR_OWNER_MAX_MS: u64 = 3_000;
@@ -23,6 +26,7 @@ impl Simulation {
         self.call_number += 1;
         let number = self.call_number;
         self.figures.calls += 1;
+        self.record.called(number, &call, &self.store);
         self.calls.insert(number, call);
         self.place_call(number);
     }
@@ -95,7 +99,12 @@ impl Simulation {
         command: Command,
     ) {
         let Some(epoch) = self.brokers[number].epoch(partition) else { return };
-        let (sent, answers) = OwnerCall::new(vec![command.clone()]);
+        let mut sent = command.clone();
+        if let (Command::Schedule(order), Variant::NothingStartsPaused) = (&mut sent, self.variant)
+        {
+            order.start = StartState::Scheduled;
+        }
+        let (sent, answers) = OwnerCall::new(vec![sent]);
         self.brokers[number].open.push(OpenCall { call, from, command, epoch, answers });
         self.notify_owner(number, partition, OwnerEvent::Call(sent));
     }

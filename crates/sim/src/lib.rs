@@ -19,8 +19,10 @@ mod store;
 mod broker;
 mod callers;
 mod faults;
+mod waits;
 
 mod forward;
+mod record;
 mod shell;
 mod simulation;
 

@@ -1,30 +1,32 @@
 //! The shell of a broker: carries out what its member and its owners decide.
 //!
 //! It turns their actions into requests to the store, deliveries and messages to other brokers. The
-//! counterpart of the shells of `engine` and `cluster`. `directives` moves partitions, and
-//! `couriers` sends deliveries and passes reports on.
+//! counterpart of the shells of `engine` and `cluster`. `directives` moves partitions,
+//! `couriers` sends deliveries and passes reports on, and `gauges` checks what owners show.
 
 mod couriers;
 mod directives;
+mod gauges;
 
 use std::time::Duration;
 
 use punctual_cluster::{Directive, MemberAction, MemberEvent, MoveAction, MoveEvent};
-use punctual_core::{BrokerId, Epoch, Outcome, PartitionId, Reason, Target, Timestamp};
+use punctual_core::{BrokerId, Epoch, Outcome, PartitionId, Queue, Reason, Target, Timestamp};
 use punctual_engine::{
-    Action as OwnerAction, Budget, Delivery, EngineError, Event as OwnerEvent, InFlight, Owner,
-    OwnerConfig, Ownership, Reply, Report,
+    Action as OwnerAction, Budget, Delivery, EngineError, Event as OwnerEvent, InFlight,
+    NotSendable, Owner, OwnerConfig, Ownership, Reply, Report,
 };
 use punctual_store::Retention;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use crate::broker::{BrokerState, OfferReply, OpenCall, RunningOwner};
+use crate::broker::{BrokerState, OfferReply, OpenCall, RunningOwner, WaitingDelivery};
 use crate::checker::{SentDelivery, describe};
 use crate::event_queue::{PartitionTake, SimEvent};
 use crate::simulation::{LinkState, Simulation};
 use crate::store::{StoreAnswer, StoreRequest};
 use crate::variant::Variant;
+use crate::waits::{CourierWait, QUEUES};
 
 /// Turns of a broker at one moment before it counts as a busy loop.
 const TURNS_MAX: u32 = 1_000;
@@ -48,8 +50,15 @@ impl Simulation {
             SimEvent::OwnerActs(partition, epoch, actions) => {
                 self.perform_of_owner(number, partition, epoch, actions);
             }
+            SimEvent::FirstByte(delivery) => self.first_byte(number, delivery),
+            SimEvent::WaitEnds(delivery, outcome) => self.end_wait(number, delivery, outcome),
+            SimEvent::Workers(queue, capacity) => self.set_workers(number, queue, capacity),
             SimEvent::DeliveryEnded(partition, epoch, report) => {
-                self.brokers[number].in_flight_count -= 1;
+                let broker = &mut self.brokers[number];
+                broker.in_flight_count -= 1;
+                if let Some(sent) = broker.sent.get_mut(&(partition, epoch)) {
+                    *sent = sent.saturating_sub(1);
+                }
                 self.report(number, partition, epoch, report);
             }
             SimEvent::ForwardReports(partition, reports, until) => {
@@ -175,6 +184,8 @@ impl Simulation {
             }
         }
         self.send_answers(number);
+        self.notice_recalls(number);
+        self.check_gauges(number);
         if self.brokers[number].state == BrokerState::Left
             && self.brokers[number].in_flight_count == 0
         {
@@ -289,7 +300,7 @@ impl Simulation {
             match action {
                 OwnerAction::Deliver(deliveries) => {
                     for delivery in deliveries {
-                        self.carry(number, partition, epoch, &delivery);
+                        self.carry(number, partition, epoch, delivery);
                     }
                 }
                 OwnerAction::OrphanReport(reports) => {
@@ -344,6 +355,7 @@ impl Simulation {
         self.trace
             .record(self.now, || format!("b{number} answers call {call}: {}", short(&answer)));
         self.checker.answered(&command, epoch, &answer, &self.store.disturbed);
+        self.record.answered(call, &command, &answer, &self.store, &mut self.checker);
         if from == (number, self.brokers[number].incarnation) {
             return self.on_reply(number, call, answer);
         }

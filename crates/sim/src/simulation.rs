@@ -18,16 +18,18 @@ use punctual_engine::{Action as OwnerAction, Event as OwnerEvent, Lookup, Lookup
 use punctual_store::{BatchNo, Filter, LeaseStore as _, Position, StoreError, TaskStore};
 
 use crate::broker::{BrokerState, SimBroker};
-use crate::callers::{self, SimCall};
+use crate::callers::{self, SimCall, waiting_task};
 use crate::checker::{BrokenPromise, PromiseChecker};
 use crate::clock::SimClock;
 use crate::event_queue::{EventQueue, SimEvent};
 use crate::faults::{CutDirection, FaultPlan, SimFault};
 use crate::figures::SimFigures;
 use crate::random::SimRandom;
+use crate::record::SimRecord;
 use crate::store::{SimStore, StoreAnswer, StoreRequest, ready};
 use crate::trace::RunTrace;
 use crate::variant::Variant;
+use crate::waits::{QUEUES, Waits};
 pub(crate) use requests::LinkState;
 use requests::PendingRequest;
 
@@ -51,6 +53,9 @@ const DRIFT_PPM_MAX: u64 = 500;
 /// The timeout of an owner's request to the store.
 const OWNER_TIMEOUT_MS: u64 = 1_000;
 
+/// What the workers of a queue take at once when no fault keeps them away.
+const CAPACITY: usize = 8;
+
 /// Late batches have random numbers of their own, derived from the seed with this value, so that
 /// runs without them are the same as before late batches were added. With this value, no seed that
 /// was kept before has them.
@@ -73,6 +78,7 @@ pub(crate) struct Simulation {
     pending: BTreeMap<u64, PendingRequest>,
     request_number: u64,
     pub(crate) checker: PromiseChecker,
+    pub(crate) record: SimRecord,
     pub(crate) figures: SimFigures,
     pub(crate) trace: RunTrace,
     pub(crate) healed: Option<u64>,
@@ -85,6 +91,12 @@ pub(crate) struct Simulation {
     cut_peers: BTreeSet<(usize, usize)>,
     loss: u64,
     slow_ms: u64,
+    /// If set, deliveries wait in their couriers.
+    pub(crate) waits: Option<Waits>,
+    /// The last number given to a delivery that waits.
+    pub(crate) waiting_number: u64,
+    /// How many deliveries the workers of each queue take at once.
+    pub(crate) capacities: [usize; QUEUES.len()],
     /// If set, batches around failovers may reach the store after their owner's timeout.
     late: Option<SimRandom>,
     /// Requests that reach the store after their owner has given them up.
@@ -105,6 +117,7 @@ impl Simulation {
         if let Some(late) = &mut late {
             plan.fail_over(late);
         }
+        let waits = Waits::new(seed, plan.lease_ms);
         let partitions = Partitions::new(plan.partitions).expect("a few");
         let mut clock = || {
             let ahead = random.plus_minus(CLOCK_ERROR_MS);
@@ -131,6 +144,7 @@ impl Simulation {
             pending: BTreeMap::new(),
             request_number: 0,
             checker,
+            record: SimRecord::new(seed),
             figures: SimFigures::default(),
             trace,
             healed: None,
@@ -141,6 +155,9 @@ impl Simulation {
             cut_peers: BTreeSet::new(),
             loss: 0,
             slow_ms: 0,
+            waits,
+            waiting_number: 0,
+            capacities: [CAPACITY; QUEUES.len()],
             late,
             given_up: BTreeSet::new(),
             answered: BTreeMap::new(),
@@ -167,6 +184,9 @@ impl Simulation {
         }
         for (at, fault) in plan.faults.iter().filter(|(at, _)| *at < plan.heals_ms) {
             self.events.send(BEGIN + at, None, SimEvent::Fault(*fault));
+        }
+        for queue in 0..QUEUES.len() {
+            self.plan_workers(queue);
         }
         self.events.send(BEGIN + plan.heals_ms, None, SimEvent::Heal);
         for _ in 0..plan.calls {
@@ -243,6 +263,7 @@ impl Simulation {
             SimEvent::CallerRetries(call) => self.place_call(call),
             SimEvent::CallTimedOut(call) => self.on_call_timeout(call),
             SimEvent::Fault(fault) => self.fault(fault),
+            SimEvent::Workers(queue, capacity) => self.workers_change(queue, capacity),
             SimEvent::Heal => self.heal(),
             SimEvent::CheckRest => self.check_rest(),
             event => unreachable!("an event of a broker: {event:?}"),
@@ -250,14 +271,18 @@ impl Simulation {
     }
 
     fn caller_acts(&mut self) {
+        let waiting = self.brokers.iter().flat_map(|broker| broker.waiting.values());
+        let waiting: Vec<_> = waiting.map(|waiting| waiting_task(&waiting.delivery)).collect();
         let next_call = callers::next_call(
             &mut self.random,
+            self.waits.as_mut().map(|waits| (&mut waits.random, &*waiting)),
             &mut self.checker,
             self.variant,
             self.partitions,
             self.now,
         );
-        if let Some(call) = next_call {
+        if let Some(mut call) = next_call {
+            self.record.decorate(&mut call);
             self.new_call(call);
         }
     }

@@ -238,6 +238,9 @@ impl SimStore {
                 record.end != FireEnd::Cancelled
             }
             (Variant::StoreForgetsPostponements, Change::Postpone { .. }) => false,
+            (Variant::StoreForgetsCallbacks, Change::Put(task)) => {
+                task.definition.callback_of.is_none() || task.id.sequence().get() % 5 != 4
+            }
             (Variant::StoreForgetsReceipts, Change::Put(task)) => {
                 !task.definition.namespace.is_of_receipts()
             }
@@ -272,6 +275,14 @@ impl SimStore {
     /// written again. An owner that has nothing to write does not notice the failover.
     pub(crate) fn is_excused(&self, id: TaskId) -> bool {
         self.excused.contains(&id) || self.lost.values().any(|lost| lost.tasks.contains(&id))
+    }
+
+    /// Returns the batches that the store has, in order.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = (PartitionId, &Batch)> {
+        self.writes.iter().filter_map(|(_, write)| match write {
+            StoredWrite::Applied(partition, _, batch) => Some((*partition, batch)),
+            _ => None,
+        })
     }
 
     /// Fails over to a replica that lacks all batches since an instant, and all heartbeats. Returns

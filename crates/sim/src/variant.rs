@@ -22,12 +22,24 @@ pub enum Variant {
     StoreAppliesWhatItRefuses,
     /// The store does not keep receipts of idempotency keys.
     StoreForgetsReceipts,
+    /// The store acknowledges callbacks that it does not keep.
+    StoreForgetsCallbacks,
+    /// Couriers do not pass on what receivers answered.
+    CouriersForgetAnswers,
+    /// Brokers start tasks that were to start paused.
+    NothingStartsPaused,
     /// A hand-over does not include the deliveries in flight.
     HandOverForgetsInFlight,
     /// At-most-once deliveries are sent without a claim.
     NothingIsClaimed,
     /// Owners use a clock that is seconds ahead.
     OwnersAreEarly,
+    /// Couriers stamp deliveries before they wait.
+    CouriersStampEarly,
+    /// Couriers send deliveries that were recalled.
+    CouriersIgnoreRecalls,
+    /// Couriers send deliveries after the lease of their owner.
+    CouriersIgnoreLeases,
     /// Couriers report failures as acked.
     CouriersLie,
     /// A broker ignores some directives to start an owner.

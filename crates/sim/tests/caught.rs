@@ -47,6 +47,21 @@ fn a_courier_that_reports_failures_as_acked_is_caught() {
 }
 
 #[test]
+fn a_courier_that_stamps_deliveries_before_they_wait_is_caught() {
+    is_caught(Variant::CouriersStampEarly, &["G16 "]);
+}
+
+#[test]
+fn a_courier_that_sends_what_was_recalled_is_caught() {
+    is_caught(Variant::CouriersIgnoreRecalls, &["G7 ", "G8 "]);
+}
+
+#[test]
+fn a_courier_that_sends_after_the_lease_is_caught() {
+    is_caught(Variant::CouriersIgnoreLeases, &["G11 one owner"]);
+}
+
+#[test]
 fn a_cancellation_that_the_store_forgets_is_caught() {
     is_caught(Variant::StoreForgetsCancels, &["G7 "]);
 }
@@ -79,6 +94,21 @@ fn a_batch_that_is_applied_although_it_was_refused_is_caught() {
 #[test]
 fn counts_that_do_not_add_up_are_caught() {
     is_caught(Variant::StoreAppliesTwice, &["G15 "]);
+}
+
+#[test]
+fn a_callback_that_the_store_forgets_is_caught() {
+    is_caught(Variant::StoreForgetsCallbacks, &["every end is reported once"]);
+}
+
+#[test]
+fn an_answer_that_a_courier_forgets_is_caught() {
+    is_caught(Variant::CouriersForgetAnswers, &["a record has the answers"]);
+}
+
+#[test]
+fn a_task_that_fires_although_it_was_to_start_paused_is_caught() {
+    is_caught(Variant::NothingStartsPaused, &["a task that starts paused"]);
 }
 
 #[test]

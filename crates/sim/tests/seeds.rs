@@ -13,13 +13,17 @@ use punctual_sim::{SimFigures, Variant, run};
 /// repair. 11193: a store that lost the same batches a second time. 105455: an edit to at-most-once
 /// of a fire that was already sent. 508883: a successor that had just left. 5881, like 227 of the
 /// five hundred, would break one: a batch that was sent without an answer arrives after the repair.
+/// 523, 603 and 1016 broke one before connections could fail: a claim that came back unsent, an
+/// attempt that was handed over after a wait, a claimed fire that waited during a hand-over. 324 of
+/// the five hundred would break the second, and 21 the third.
 /// The others showed where the simulation promised more than the product does (12014 and 40564:
 /// clocks that are wrong together; 5816: a batch that comes back without its owner's knowledge),
 /// did less (3417, 111395, 275655), took a late answer for a newer one (34021), or did not wait for
 /// a broker that had just started (11064).
-const SEEDS_KEPT: [u64; 30] = [
+const SEEDS_KEPT: [u64; 33] = [
     333, 387, 557, 4822, 5994, 7524, 11_193, 105_455, 508_883, 5881, 12_014, 40_564, 5816, 3417,
-    111_395, 275_655, 34_021, 11_064, 28, 67, 72, 147, 357, 364, 422, 450, 462, 468, 476, 480,
+    111_395, 275_655, 34_021, 11_064, 28, 67, 72, 147, 357, 364, 422, 450, 462, 468, 476, 480, 523,
+    603, 1016,
 ];
 const SEEDS: u64 = 500;
 
@@ -60,6 +64,8 @@ fn the_promises_hold_in_five_hundred_runs() {
     for (what, count, least) in floor {
         assert!(count >= least * SEEDS, "{what}: {count} in {SEEDS} runs");
     }
+    assert!(all.callbacks > 5 * SEEDS, "{all:?}");
+    assert!(all.waited > 2 * SEEDS && all.recalled > SEEDS && all.lease_over > 20, "{all:?}");
     assert!(all.inherited > 100 && all.lost_batches > 100 && all.late_batches > 100, "{all:?}");
 }
 

@@ -138,12 +138,12 @@ impl TaskStore for AnyStore {
         call!(self, store => store.dead(partition, namespace, after, limit).await)
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        call!(self, store => store.dead_letter(partition, fire_id).await)
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        call!(self, store => store.dead_letters(partition, fire_ids).await)
     }
 
     async fn history(

@@ -1,9 +1,9 @@
 //! Checkpoints: write memory to disk, so that the journal up to that commit is no longer needed.
 //!
-//! The state is frozen at one moment, under the lock. Then run files are written and synced; then
-//! one batch of the catalog makes them part of the store; only then journal files are released and
-//! old runs deleted. A crash at any point leaves either the old list of runs or the new one; run
-//! files that are not listed are removed at the next opening.
+//! The state is frozen at one moment, under the lock. Then run files are written and synced, a run
+//! of history with its index; then one batch of the catalog makes them part of the store; only then
+//! journal files are released and old runs deleted. A crash at any point leaves either the old list
+//! of runs or the new one; files of runs that are not listed are removed at the next opening.
 //! One thread (`background`) writes checkpoints, merges runs (`rewrite`) and sets bits (`resolve`),
 //! so that these never overlap.
 
@@ -19,10 +19,10 @@ use bytes::Bytes;
 use punctual_core::{FireId, Lease, PartitionId, TaskId, Timestamp};
 use punctual_journal::{CommitNo, StoreStopwatch};
 use punctual_store::Counts;
-use punctual_store::codec::read_record_id;
 
 use crate::catalog::{CatalogBatch, CatalogMeta, LastBatch, ListedRun, Paused, RunKind};
 use crate::fault::{ReadContext, StorageFault};
+use crate::fire_index::FireIndex;
 use crate::key::EntryKey;
 use crate::run::{Generation, RunNo, RunWriter, SortedRun};
 use crate::state::buffer::Buffer;
@@ -111,6 +111,8 @@ impl RunNumbers {
 pub(crate) struct Exchange {
     pub(crate) added: Vec<(RunKind, Arc<SortedRun>)>,
     pub(crate) dropped: Vec<Arc<SortedRun>>,
+    /// The index of the run of history in `added`.
+    pub(crate) index: Option<Arc<FireIndex>>,
 }
 
 impl StoreCore {
@@ -159,6 +161,7 @@ impl StoreCore {
         state.generation = Generation(generation.0 + 1);
         let buffer = Arc::new(std::mem::take(&mut state.buffer));
         state.frozen = Some((generation, Arc::clone(&buffer)));
+        state.history.buffer.seal();
         let history = Arc::new(std::mem::take(&mut state.history.buffer));
         state.history.frozen = Some(Arc::clone(&history));
         let endings = Arc::new(state.ended.take());
@@ -168,6 +171,7 @@ impl StoreCore {
         state.postponed_order.freeze();
         state.paused_order.freeze();
         state.names_order.freeze();
+        state.dead_order.freeze();
         FrozenState {
             commit: state.commit,
             generation,
@@ -208,7 +212,7 @@ impl StoreCore {
             self.set_bits_of_merged(frozen, run)?;
         }
         timed("tasks", || self.write_tasks(frozen, exchange, numbers))?;
-        let history = timed("history", || self.write_history(frozen, numbers))?;
+        timed("history", || self.write_history(frozen, exchange, numbers))?;
         self.step()?;
         timed("directory", || self.files.sync_dir())?;
 
@@ -222,9 +226,6 @@ impl StoreCore {
             .collect();
         exchange.dropped.extend(finished);
         exchange.dropped.extend(frozen.history_finished.iter().cloned());
-        if let Some(run) = history {
-            exchange.added.push((RunKind::History, run));
-        }
         self.write_rows(&mut batch, frozen, &stale)?;
         // Before changed bits are taken: they would be missing in the next attempt.
         self.check_free_space(batch.bytes())?;
@@ -314,20 +315,37 @@ impl StoreCore {
     fn write_history(
         &self,
         frozen: &FrozenState,
+        exchange: &mut Exchange,
         numbers: &mut RunNumbers,
-    ) -> Result<Option<Arc<SortedRun>>, StorageFault> {
+    ) -> Result<(), StorageFault> {
         if frozen.history.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let no = numbers.take();
         let mut writer = RunWriter::new(&self.files, no, self.options.block_bytes)?;
-        for (fire_id, record) in frozen.history.sorted() {
-            let (_, ended_at) = read_record_id(record).reading("record of a fire")?;
-            writer.note_newest(ended_at);
-            writer.push(EntryKey::at_due(fire_id.task), record)?;
+        let entries = frozen.history.sorted();
+        for entry in &entries {
+            writer.note_newest(entry.ended_at());
+            writer.push(EntryKey::at_due(entry.fire_id().task), &entry.record)?;
         }
-        let written = writer.finish()?;
-        Ok(written.map(|written| Arc::new(SortedRun::new(written, frozen.generation))))
+        let Some(written) = writer.finish()? else { return Ok(()) };
+        let run = Arc::new(SortedRun::new(written, frozen.generation));
+        exchange.added.push((RunKind::History, run));
+        self.step()?;
+        let records = entries.iter().map(|entry| &*entry.record);
+        let index = timed("index", || self.write_index(no, records))?;
+        exchange.index = Some(Arc::new(index));
+        Ok(())
+    }
+
+    /// Writes the index of a run of history with these records.
+    fn write_index<'a>(
+        &self,
+        no: RunNo,
+        records: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<FireIndex, StorageFault> {
+        let index = FireIndex::build(no, records, self.options.block_bytes);
+        index.reading("record of a fire")?.write(&self.files)
     }
 
     fn write_runs(&self, batch: &mut CatalogBatch<'_>, frozen: &FrozenState, exchange: &Exchange) {
@@ -370,7 +388,7 @@ impl StoreCore {
         state.timeline = timeline;
         state.history.remove(&dropped);
         for (_, run) in history {
-            state.history.add(run, &[]);
+            state.history.add(run, exchange.index.clone(), &[]);
         }
         // Taken out here and freed after the lock is released: a buffer has hundreds of thousands
         // of entries.
@@ -383,8 +401,12 @@ impl StoreCore {
             state.paused.thaw(paused),
             state.dead.thaw(dead),
         );
-        let noted =
-            (state.postponed_order.thaw(), state.paused_order.thaw(), state.names_order.thaw());
+        let noted = (
+            state.postponed_order.thaw(),
+            state.paused_order.thaw(),
+            state.names_order.thaw(),
+            state.dead_order.thaw(),
+        );
         state.checkpoints += 1;
         self.set_pressure(&state);
         drop(state);

@@ -35,6 +35,14 @@ impl StorageFault {
         Self::Damaged { file: file.to_owned(), offset, what: what.into() }
     }
 
+    /// The file that the error is about.
+    pub(crate) const fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Io { file, .. } | Self::Damaged { file, .. } => Some(file),
+            Self::Bytes { .. } | Self::Catalog(_) | Self::Broken(_) => None,
+        }
+    }
+
     /// Whether the error ends when the disk has free space again.
     pub(crate) fn means_full(&self) -> bool {
         let full = |error: &io::Error| {

@@ -31,7 +31,7 @@
 //!   background thread (`checkpoint::resolve`).
 //! - One background thread writes, merges and sets bits, so these never overlap.
 //! - Every byte that is used was checked against its checksum. Damage is reported and refused,
-//!   never skipped.
+//!   never skipped; a damaged index is built again from the records.
 //! - No thread holds the lock of the state while it reads or writes the disk.
 //!
 //! # Map
@@ -39,12 +39,12 @@
 //! - `write/`: `encode` (batch to commit), `commit` (the bytes of a commit)
 //! - the crate `journal`: makes commits durable, in groups
 //! - `state/`: everything in memory: `buffer`, `relocation`, `names`, `order`, `history`,
-//!   `timeline`, `endings`, `partition`, `layers`
+//!   `history_chunk`, `timeline`, `endings`, `partition`, `layers`
 //! - `checkpoint/`: from memory to disk: `background` (the thread), `resolve` (bits of ended
 //!   tasks), `rewrite` (merge runs), `rows` (catalog rows)
-//! - `run/` and `catalog/`: the two kinds of files that a checkpoint writes
-//! - `read/`: `load`, `list`, `fetch`, `find`, `dead_letters`, `history`; `merge` reads several
-//!   runs
+//! - `run/`, `fire_index/` and `catalog/`: the kinds of files that a checkpoint writes
+//! - `read/`: `load`, `list`, `fetch`, `find`, `dead_letters`, `history`, `fires`; `merge` reads
+//!   several runs
 //! - `open/`: `directory` (format and lock), `modes` (who may read it), `check` (verify a closed
 //!   store)
 //! - `options`, `stats`, `inventory`, `fault`, `key`
@@ -52,6 +52,7 @@
 mod catalog;
 mod checkpoint;
 mod fault;
+mod fire_index;
 #[cfg(test)]
 mod golden;
 mod inventory;

@@ -17,10 +17,11 @@ use punctual_journal::{CommitNo, Dropped};
 
 use crate::catalog::{Catalog, CatalogContents, CatalogMeta, ListedRun, RunKind};
 use crate::fault::StorageFault;
+use crate::fire_index::FireIndex;
 use crate::open::directory::{Directory, EmbeddedOpenError};
 use crate::open::modes::TightenedModes;
 use crate::options::EmbeddedOptions;
-use crate::run::{RunFiles, RunNo, SortedRun, run_no_of};
+use crate::run::{RunFiles, RunNo, SortedRun, run_part_of};
 use crate::state::StoreState;
 use crate::state::partition::NamespaceCounts;
 use crate::state::timeline::Timeline;
@@ -125,7 +126,10 @@ fn restore_runs(
             }
         }
         match entry.kind {
-            RunKind::History => state.history.add(Arc::new(run), &entry.swept),
+            RunKind::History => {
+                let index = open_index(files, &run).map(Arc::new);
+                state.history.add(Arc::new(run), index, &entry.swept);
+            }
             kind => timeline.add(run, kind),
         }
     }
@@ -147,7 +151,34 @@ fn open_run(files: &RunFiles, listed: &ListedRun) -> Result<SortedRun, EmbeddedO
     Ok(run)
 }
 
-/// Removes run files that are not listed.
+/// Opens the index of a run of history; `None` if it is missing or cannot be read.
+fn open_index(files: &RunFiles, run: &SortedRun) -> Option<FireIndex> {
+    FireIndex::open(files, run).unwrap_or_else(|fault| {
+        tracing::error!(%fault, "index of history unreadable, built again from the records");
+        None
+    })
+}
+
+/// Writes the indexes of runs that have none: runs that an earlier version wrote, and those whose
+/// index is damaged. If that fails, opening does not: reads build what they need in memory.
+pub(crate) fn index_history(files: &RunFiles, block_bytes: usize, state: &mut StoreState) {
+    let mut written = 0u64;
+    for history in state.history.runs.iter_mut().filter(|history| history.index.is_none()) {
+        let index = FireIndex::of_run(files, &history.run, block_bytes);
+        match index.and_then(|index| index.write(files)) {
+            Ok(index) => {
+                history.index = Some(Arc::new(index));
+                written += 1;
+            }
+            Err(fault) => tracing::warn!(%fault, "index of history not written"),
+        }
+    }
+    if written > 0 {
+        tracing::info!(runs = written, "index of history written");
+    }
+}
+
+/// Removes files of runs that are not listed.
 pub(crate) fn remove_leftovers(
     files: &RunFiles,
     state: &StoreState,
@@ -159,9 +190,9 @@ pub(crate) fn remove_leftovers(
     let mut removed = 0;
     for entry in fs::read_dir(dir).map_err(|source| StorageFault::io("read", dir, source))? {
         let entry = entry.map_err(|source| StorageFault::io("read", dir, source))?;
-        let no = entry.file_name().to_str().and_then(run_no_of);
-        if let Some(no) = no.filter(|no| !listed.contains(no)) {
-            files.remove(no)?;
+        let part = entry.file_name().to_str().and_then(run_part_of);
+        if let Some((no, part)) = part.filter(|(no, _)| !listed.contains(no)) {
+            files.remove_part(no, part)?;
             removed += 1;
         }
     }

@@ -1,12 +1,14 @@
 //! Reading: tasks by time, by id and by key, dead letters and history.
 //!
-//! `load` returns what is due next, `list` pages through a filter, `fetch` reads tasks by id, and
-//! `find` answers which task a key names. `merge` reads several runs in order. Each read combines
-//! memory with the disk, and never holds the lock of the state while it reads the disk.
+//! `load` returns what is due next, `list` pages through a filter, `fetch` reads tasks by id,
+//! `find` answers which task a key names, and `fires` lists fires that have ended. `merge` reads
+//! several runs in order. Each read combines memory with the disk, and never holds the lock of the
+//! state while it reads the disk.
 
 pub(crate) mod dead_letters;
 pub(crate) mod fetch;
 pub(crate) mod find;
+pub(crate) mod fires;
 pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod load;

@@ -16,7 +16,7 @@ mod writer;
 
 pub(crate) use bits::EndedBits;
 pub(crate) use cursor::{RunCursor, RunEntry};
-pub(crate) use files::{RunFiles, run_no_of};
+pub(crate) use files::{RunFiles, RunPart, run_part_of};
 pub(crate) use format::{RunNo, number_of};
-pub(crate) use reader::{Generation, SortedRun};
+pub(crate) use reader::{Generation, RunBlock, SortedRun};
 pub(crate) use writer::{RunWriter, WrittenRun};

@@ -15,6 +15,7 @@
 pub(crate) mod buffer;
 pub(crate) mod endings;
 pub(crate) mod history;
+pub(crate) mod history_chunk;
 pub(crate) mod layers;
 pub(crate) mod names;
 pub(crate) mod order;
@@ -26,9 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{
-    FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp, Version,
-};
+use punctual_core::{FireId, Lease, PartitionId, Partitions, Seat, TaskId, TaskState, Timestamp};
 use punctual_journal::CommitNo;
 use punctual_store::codec::{
     CodecError, RecordName, read_named, read_record_name, read_state, read_summary,
@@ -43,7 +42,7 @@ use crate::state::endings::{Ending, Endings, RecentLocations};
 use crate::state::history::HistoryState;
 use crate::state::layers::Layers;
 use crate::state::names::{NameRow, NameRows, NameTarget, free, name};
-use crate::state::order::{OrderKey, OrderLog, postponed_key};
+use crate::state::order::{LetterKey, OrderKey, OrderLog, postponed_key};
 use crate::state::partition::PartitionState;
 use crate::state::relocation::{Moved, Relocation, Relocations, key_of};
 use crate::state::timeline::Timeline;
@@ -73,6 +72,8 @@ pub(crate) struct StoreState {
     /// Names that may not be in the catalog yet.
     pub(crate) names_order: OrderLog<NameRow>,
     pub(crate) dead: Layers<FireId, Option<Bytes>>,
+    /// Fires whose rows in `dead` may not be in the catalog yet.
+    pub(crate) dead_order: OrderLog<LetterKey>,
     pub(crate) history: HistoryState,
     pub(crate) leases: BTreeMap<Seat, Lease>,
     pub(crate) partitions: Vec<PartitionState>,
@@ -105,6 +106,7 @@ impl StoreState {
             paused_order: OrderLog::default(),
             names_order: OrderLog::default(),
             dead: Layers::new(false, cached_bytes_max),
+            dead_order: OrderLog::default(),
             history: HistoryState::default(),
             leases: BTreeMap::new(),
             partitions: partitions.iter().map(PartitionState::new).collect(),
@@ -150,7 +152,7 @@ impl StoreState {
             Commit::Sweep { partition, counts, forgotten, now } => {
                 self.check_partition(partition)?;
                 for fire_id in forgotten {
-                    self.dead.set(fire_id, None);
+                    self.set_letter(fire_id, None);
                 }
                 let own = self.partition_mut(partition);
 
@@ -175,8 +177,8 @@ impl StoreState {
     fn step(&mut self, step: CommitStep) -> Result<(), CodecError> {
         match step {
             CommitStep::File { id, fire_at, body, new } => self.file(id, fire_at, body, new),
-            CommitStep::Postpone { id, fire_at, version } => {
-                self.postpone(id, fire_at, version);
+            CommitStep::Postpone { id, moved } => {
+                self.postpone(id, moved);
                 Ok(())
             }
             CommitStep::End { id } => {
@@ -185,14 +187,36 @@ impl StoreState {
             }
             CommitStep::Record { record, frees } => self.keep(record, frees),
             CommitStep::Letter { fire_id, letter } => {
-                self.dead.set(fire_id, Some(letter));
+                self.set_letter(fire_id, Some(letter));
                 Ok(())
             }
             CommitStep::DeleteLetter { fire_id } => {
-                self.dead.set(fire_id, None);
+                self.set_letter(fire_id, None);
                 Ok(())
             }
         }
+    }
+
+    /// Sets the dead letter of a fire, or deletes it.
+    fn set_letter(&mut self, fire_id: FireId, letter: Option<Bytes>) {
+        self.dead_order.note(LetterKey::of(fire_id));
+        self.dead.set(fire_id, letter);
+    }
+
+    /// The rows of a partition's dead letters after one fire, up to another, that the catalog may
+    /// not have yet: in order, at most `limit`. `None` is a deleted letter.
+    pub(crate) fn changed_letters(
+        &self,
+        partition: PartitionId,
+        after: Option<FireId>,
+        upto: Option<FireId>,
+        limit: usize,
+    ) -> Vec<(FireId, Option<Bytes>)> {
+        let before = |key: &LetterKey| !key.is_after(partition, after);
+        let within = |key: &LetterKey| key.is_within(partition, upto);
+        let keys = self.dead_order.select(before, within, limit);
+        let fire_ids = keys.iter().map(LetterKey::fire_id);
+        fire_ids.filter_map(|id| Some((id, self.dead.get(&id)?.clone()))).collect()
     }
 
     fn file(
@@ -236,7 +260,7 @@ impl StoreState {
         }
     }
 
-    fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
+    fn postpone(&mut self, id: TaskId, moved: Moved) {
         let filed_at = match self.relocations.get(&id) {
             Some(Some(relocation)) => relocation.filed_at(),
             Some(None) => Some(id.due()),
@@ -247,14 +271,14 @@ impl StoreState {
             }
             None => Some(id.due()),
         };
-        let relocation = Relocation::postponed(filed_at, fire_at, version);
+        let relocation = Relocation::postponed(filed_at, moved);
         if let Some(key) = postponed_key(id, Some(relocation)) {
             self.postponed_order.note(OrderKey::of(key));
         }
         self.relocations.set(id, Some(relocation));
         let own = self.partition_mut(id.partition());
         let ahead =
-            filed_at.is_some_and(|at| EntryKey::new(at, id) > own.frontier && at <= fire_at);
+            filed_at.is_some_and(|at| EntryKey::new(at, id) > own.frontier && at <= moved.fire_at);
         if !ahead {
             own.passed.insert(id);
         }
@@ -288,12 +312,14 @@ impl StoreState {
     }
 
     fn keep(&mut self, record: Bytes, frees: bool) -> Result<(), CodecError> {
-        let RecordName { fire_id, task_id, namespace, key, .. } = read_record_name(&record)?;
+        let bytes = record.clone();
+        let record_name = read_record_name(&bytes)?;
+        let RecordName { task_id, namespace, key, .. } = record_name;
         if frees && let Some(key) = key {
             let name = name(task_id.partition(), namespace, key);
             free(&mut self.names, &name, task_id)?;
         }
-        self.history.keep(fire_id, record);
+        self.history.keep(&record_name, record);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use punctual_store::StoreError;
 
 use crate::open::directory::EmbeddedOpenError;
 use crate::options::EmbeddedOptions;
+use crate::state::history::HistoryRun;
 use crate::store::EmbeddedStore;
 
 /// Statistics of a store at one moment.
@@ -27,7 +28,7 @@ pub struct StoreStats {
     pub run_bytes: u64,
     /// Runs of history.
     pub history_runs: u64,
-    /// Bytes of the runs of history.
+    /// Bytes of the runs of history and of their indexes.
     pub history_bytes: u64,
     /// Bytes of the catalog.
     pub catalog_bytes: u64,
@@ -39,7 +40,7 @@ pub struct StoreStats {
     pub row_bytes_in_memory: [u64; 4],
     /// Bytes in buffers.
     pub buffer_bytes: u64,
-    /// Bytes of fences and bits in memory.
+    /// Bytes of fences, bits and filters in memory.
     pub index_bytes: u64,
     /// Entries, rows and names that listing has examined since opening.
     pub looked_at: u64,
@@ -73,7 +74,7 @@ impl EmbeddedStore {
             runs: 0,
             run_bytes: 0,
             history_runs: state.history.runs.len() as u64,
-            history_bytes: state.history.runs.iter().map(|history| history.run.file_bytes).sum(),
+            history_bytes: state.history.runs.iter().map(HistoryRun::file_bytes).sum(),
             catalog_bytes,
             journal_bytes: state.journal_bytes,
             rows_in_memory: [
@@ -96,6 +97,9 @@ impl EmbeddedStore {
             journal_disk_full: space.preallocation_failed,
             journal,
         };
+        for history in &state.history.runs {
+            stats.index_bytes += history.index.as_ref().map_or(0, |index| index.memory_bytes());
+        }
         for run in state.timeline.runs() {
             let ended = u64::from(run.ended.count());
             stats.runs += 1;

@@ -30,7 +30,7 @@ use crate::checkpoint::RunNumbers;
 use crate::checkpoint::background::Background;
 use crate::fault::StorageFault;
 use crate::open::directory::{Directory, EmbeddedOpenError};
-use crate::open::{OpenReport, remove_leftovers, restore};
+use crate::open::{OpenReport, index_history, remove_leftovers, restore};
 use crate::options::EmbeddedOptions;
 use crate::read::find::names_of;
 use crate::run::RunFiles;
@@ -81,7 +81,8 @@ impl EmbeddedStore {
         let catalog = Catalog::open(&directory.catalog(), &options)?;
         let restored = restore(&directory, &options, &catalog, &files)?;
         let leftovers = remove_leftovers(&files, &restored.state)?;
-        let (meta, state) = (restored.meta, restored.state);
+        let (meta, mut state) = (restored.meta, restored.state);
+        index_history(&files, options.block_bytes, &mut state);
 
         let mut journal_options = JournalOptions::new(directory.store);
         journal_options.file_bytes = options.journal_file_bytes;
@@ -371,16 +372,14 @@ impl TaskStore for EmbeddedStore {
         self.blocking(move |core| core.dead(partition, &namespace, after, limit)).await
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
         self.core.check_partition(partition)?;
-        if fire_id.task.partition() != partition {
-            return Ok(None);
-        }
-        self.blocking(move |core| core.dead_letter(fire_id)).await
+        let fire_ids = fire_ids.to_vec();
+        self.blocking(move |core| core.dead_letters(partition, &fire_ids)).await
     }
 
     async fn history(
@@ -399,22 +398,24 @@ impl TaskStore for EmbeddedStore {
     async fn fires(
         &self,
         partition: PartitionId,
-        _filter: &FireFilter,
-        _after: Option<FirePosition>,
-        _limit: usize,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
     ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
         self.core.check_partition(partition)?;
-        Ok(Page { items: Vec::new(), next: None })
+        let filter = filter.clone();
+        self.blocking(move |core| core.fires(partition, &filter, after, limit)).await
     }
 
     async fn last_fires(
         &self,
         partition: PartitionId,
-        _namespace: &Namespace,
+        namespace: &Namespace,
         keys: &[TaskKey],
     ) -> Result<Vec<Option<FireRecord>>, StoreError> {
         self.core.check_partition(partition)?;
-        Ok(vec![None; keys.len()])
+        let (namespace, keys) = (namespace.clone(), keys.to_vec());
+        self.blocking(move |core| core.last_fires(partition, &namespace, &keys)).await
     }
 
     async fn counts(

@@ -241,10 +241,8 @@ impl StoreCore {
         moved: Option<Moved>,
     ) -> Result<Task, StorageFault> {
         let mut task = read_body(key.id, key.at, body, &self.interner).reading("task")?;
-        if let Some(Moved { fire_at, version }) = moved {
-            task.fire_at = fire_at;
-            task.nominal_at = fire_at;
-            task.version = version;
+        if let Some(moved) = moved {
+            moved.apply_to(&mut task);
         }
         Ok(task)
     }

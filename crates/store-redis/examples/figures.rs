@@ -10,9 +10,10 @@
 //!
 //! The arguments are the address, the number of tasks and the number of tasks in a batch. Each task
 //! has 128 bytes of payload and is due within an hour. It is put, loaded, and settled after one
-//! attempt; its record is kept. Then the same number of tasks with keys is put, found, touched and
-//! cancelled. CPU time is `used_cpu_user` + `used_cpu_sys` of the server, including the threads
-//! that sync its file.
+//! attempt; its record is kept. One in 10,000 becomes a dead letter. Then the same number of tasks
+//! with keys is put, found, touched and cancelled. At last pages of 100 ended fires are read, and
+//! all records are swept. CPU time is `used_cpu_user` + `used_cpu_sys` of the server, including the
+//! threads that sync its file. Memory is `used_memory` per ended fire.
 
 #![allow(clippy::print_stdout, reason = "prints results")]
 #![allow(clippy::unwrap_used, reason = "an example that stops where it fails")]
@@ -20,14 +21,20 @@
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptRecord, BrokerId, Epoch, FireEnd, FireRecord, Namespace, Outcome, PartitionId,
+    AttemptRecord, BrokerId, EndKind, Epoch, FireEnd, FireRecord, Namespace, Outcome, PartitionId,
     Partitions, Payload, Seat, Task, TaskState, Timestamp, Version,
 };
-use punctual_store::conformance::fixtures::{NOW, id, task};
-use punctual_store::{Batch, BatchNo, Change, LeaseStore, Position, TaskStore};
+use punctual_store::conformance::fixtures::{NOW, die, id, shop, task};
+use punctual_store::{
+    Batch, BatchNo, Change, FireFilter, LeaseStore, Position, Retention, TaskStore,
+};
 use punctual_store_redis::{RedisOptions, RedisStore};
 
 const P: PartitionId = PartitionId::FIRST;
+/// One in this many fires becomes a dead letter.
+const DEAD_ONE_IN: u64 = 10_000;
+/// How many pages are read of each list.
+const PAGES: usize = 200;
 
 struct CostBench {
     store: RedisStore,
@@ -58,9 +65,17 @@ async fn main() {
     let mut bench = CostBench { store, connection, epoch, number, batch, tasks };
     println!("{tasks} tasks in batches of {batch}");
     println!("step       tasks/s   Redis CPU µs/task");
+    let before = bench.memory().await;
     let total = bench.without_keys().await;
     println!("total      {:>9}   {total:>8.2}", "");
+    let without_keys = bench.memory().await;
     bench.with_keys().await;
+    let with_keys = bench.memory().await;
+    let per_task = |bytes: u64| bytes / bench.tasks;
+    println!("bytes of memory per ended fire: {}", per_task(without_keys - before));
+    println!("the same with a key: {}", per_task(with_keys - without_keys));
+    bench.pages().await;
+    bench.sweep().await;
 }
 
 impl CostBench {
@@ -79,11 +94,15 @@ impl CostBench {
         }
         total += self.report("load", timer, before).await;
         // Settled in the order in which they fire.
-        total + self.write("settle", loaded.iter().map(done).collect()).await
+        let ended = (0..).zip(&loaded).map(|(index, task)| match index % DEAD_ONE_IN {
+            0 => die(task, ended_at(index), None),
+            _ => done(task, ended_at(index)),
+        });
+        total + self.write("settle", ended.collect()).await
     }
 
     async fn with_keys(&mut self) {
-        let shop = Namespace::new("shop").unwrap();
+        let shop: Namespace = shop();
         let tasks: Vec<Task> =
             (0..self.tasks).map(|number| self.task(number, Some(number))).collect();
         self.write("put keys", tasks.iter().cloned().map(Change::Put).collect()).await;
@@ -103,12 +122,71 @@ impl CostBench {
             updated_at: task.fire_at,
         };
         self.write("touch", tasks.iter().map(touch).collect()).await;
-        let cancel = |task: &Task| Change::Settle {
-            record: FireRecord::of(task, FireEnd::Cancelled, NOW),
+        let first = self.tasks;
+        let cancel = |(index, task): (u64, &Task)| Change::Settle {
+            record: FireRecord::of(task, FireEnd::Cancelled, ended_at(first + index)),
             next: None,
             was: TaskState::Scheduled,
         };
-        self.write("cancel", tasks.iter().map(cancel).collect()).await;
+        self.write("cancel", (0..).zip(&tasks).map(cancel).collect()).await;
+    }
+
+    /// Reads pages of ended fires: of all, of one end, and of prefixes of keys.
+    async fn pages(&mut self) {
+        let all = || FireFilter::all(shop());
+        let end = |end| FireFilter { end: Some(end), ..all() };
+        let prefix = |text: &str| FireFilter { key_prefix: text.to_owned(), ..all() };
+        println!("pages of 100            pages   fires   p50 µs   p99 µs   Redis CPU µs/page");
+        for (name, filter) in [
+            ("all", all()),
+            ("done", end(EndKind::Done)),
+            ("dead", end(EndKind::Dead)),
+            ("prefix of all keys", prefix("device/")),
+            ("prefix of 1 in 9", prefix("device/7")),
+            ("prefix of some 1,111", prefix("device/77")),
+            ("prefix of some 111", prefix("device/777")),
+            ("prefix of one key", prefix("device/77777")),
+            ("prefix of no key", prefix("unit/")),
+            ("done, prefix of all", FireFilter { end: Some(EndKind::Done), ..prefix("device/") }),
+        ] {
+            self.pages_of(name, &filter).await;
+        }
+    }
+
+    /// Deletes all records.
+    #[allow(clippy::cast_precision_loss, reason = "printed with two digits")]
+    async fn sweep(&mut self) {
+        let retention = Retention { history_age: Duration::ZERO, ..Retention::default() };
+        let (before, mut swept, mut calls) = (self.cpu().await, 0, 0);
+        loop {
+            let more = self.store.sweep(P, self.epoch, retention, Timestamp::MAX).await.unwrap();
+            if more.history == 0 {
+                break;
+            }
+            (swept, calls) = (swept + more.history, calls + 1);
+        }
+        let cpu = (self.cpu().await - before) * 1e6;
+        let (per_fire, per_call) = (cpu / swept as f64, cpu / f64::from(calls));
+        println!("sweep: {swept} fires, Redis CPU {per_fire:.2} µs/fire, {per_call:.0} µs/call");
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "printed without digits")]
+    async fn pages_of(&mut self, name: &str, filter: &FireFilter) {
+        let (mut after, mut fires, mut micros) = (None, 0, Vec::new());
+        let before = self.cpu().await;
+        for _ in 0..PAGES {
+            let timer = CostTimer::start();
+            let page = self.store.fires(P, filter, after, 100).await.unwrap();
+            micros.push(timer.seconds() * 1e6);
+            fires += page.items.len();
+            // From the beginning again, so that short lists are measured as often.
+            after = page.next;
+        }
+        let cpu = (self.cpu().await - before) * 1e6 / micros.len() as f64;
+        micros.sort_by(f64::total_cmp);
+        let [p50, p99] = [50, 99].map(|part| micros[micros.len() * part / 100]);
+        let pages = micros.len();
+        println!("{name:<22} {pages:>6} {fires:>7} {p50:>8.0} {p99:>8.0} {cpu:>10.0}");
     }
 
     fn task(&self, number: u64, key: Option<u64>) -> Task {
@@ -147,17 +225,30 @@ impl CostBench {
     }
 
     async fn cpu(&mut self) -> f64 {
-        let info: String =
-            redis::cmd("INFO").arg("cpu").query_async(&mut self.connection).await.unwrap();
-        let value = |name: &str| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim().parse::<f64>().unwrap()
-        };
-        value("used_cpu_user:") + value("used_cpu_sys:")
+        let info = self.info("cpu").await;
+        value::<f64>(&info, "used_cpu_user:") + value::<f64>(&info, "used_cpu_sys:")
+    }
+
+    async fn memory(&mut self) -> u64 {
+        value(&self.info("memory").await, "used_memory:")
+    }
+
+    async fn info(&mut self, section: &str) -> String {
+        redis::cmd("INFO").arg(section).query_async(&mut self.connection).await.unwrap()
     }
 }
 
-fn done(task: &Task) -> Change {
+fn value<T: std::str::FromStr<Err: std::fmt::Debug>>(info: &str, name: &str) -> T {
+    let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// Returns when a fire ended: 20 in a millisecond.
+fn ended_at(index: u64) -> Timestamp {
+    NOW.after(Duration::from_micros(50 * index))
+}
+
+fn done(task: &Task, ended_at: Timestamp) -> Change {
     let attempt = AttemptRecord {
         number: punctual_core::AttemptNo::FIRST,
         fired_at: task.fire_at,
@@ -167,7 +258,7 @@ fn done(task: &Task) -> Change {
     };
     let task = Task { attempts: vec![attempt], ..task.clone() };
     Change::Settle {
-        record: FireRecord::of(&task, FireEnd::Done, task.fire_at),
+        record: FireRecord::of(&task, FireEnd::Done, ended_at),
         next: None,
         was: TaskState::Scheduled,
     }

@@ -20,6 +20,7 @@ use punctual_store::{Batch, BatchNo, Change, Counts, Head, count};
 
 pub(crate) use self::arguments::BatchArguments;
 use crate::format::codec::{self, Postponement};
+use crate::format::ends::{self, FireGroup, GroupOrigin};
 
 /// The largest number of fires in one piece of history: a sweep deletes a whole piece.
 const PIECE_FIRES_MAX: usize = 1000;
@@ -127,8 +128,9 @@ impl FoldedBatch {
         match change {
             Change::Put(task) => self.file(task, true),
             Change::Refile { task, .. } => self.file(task, false),
-            Change::Postpone { id, fire_at, version, .. } => {
-                self.postpone(id, Postponement { fire_at, version });
+            Change::Postpone { id, fire_at, version, updated_at } => {
+                let updated_at = Some(updated_at);
+                self.postpone(id, Postponement { fire_at, version, updated_at });
             }
             Change::Settle { record, next, was } => {
                 self.end_fire(&record, next, was);
@@ -169,6 +171,7 @@ impl FoldedBatch {
                 task.fire_at = postponement.fire_at;
                 task.nominal_at = postponement.fire_at;
                 task.version = postponement.version;
+                task.updated_at = postponement.updated_at.unwrap_or(task.updated_at);
                 let definition = &task.definition;
                 let name = name(&definition.namespace, definition.key.as_ref());
                 let head = Head::of(task);
@@ -223,7 +226,8 @@ impl FoldedBatch {
         let records = std::mem::take(&mut self.records.items);
         let replaces_task: Vec<bool> =
             records.iter().map(|(fire_id, _)| self.record_replaces_task(*fire_id)).collect();
-        let size = write_history(&mut arguments, &records, &replaces_task, epoch, number);
+        let origin = GroupOrigin { epoch, batch: number };
+        let size = write_history(&mut arguments, &records, &replaces_task, origin);
         let replaced =
             records.iter().zip(&replaces_task).filter(|(_, replaces_task)| **replaces_task);
         let replaced: HashSet<TaskId> = replaced.map(|((fire, _), _)| fire.task).collect();
@@ -278,7 +282,7 @@ fn write_task(arguments: &mut BatchArguments, id: TaskId, folded: &FoldedTask, r
             if !fresh {
                 was.push(&id);
             }
-            arguments.grows |= fresh;
+            arguments.grows |= *fresh && task.definition.callback_of.is_none();
         }
         FoldedTask::Postponed(postponement) => {
             arguments.postponed.push_number(postponement.fire_at.as_millis());
@@ -326,16 +330,16 @@ fn write_letter(arguments: &mut BatchArguments, fire_id: FireId, letter: &Folded
     }
 }
 
-/// Writes the records, which replace their tasks or are stored apart, and the pieces that list
-/// them. Returns their size in bytes.
+/// Writes the records, which replace their tasks or are stored apart, and the groups and pieces
+/// that list them. Returns the size of the records in bytes.
 fn write_history(
     arguments: &mut BatchArguments,
     records: &[(FireId, FireRecord)],
     replaces_task: &[bool],
-    epoch: Epoch,
-    batch: BatchNo,
+    origin: GroupOrigin,
 ) -> u64 {
     let mut size = 0;
+    let mut group_numbers = 0..;
     let pieces = records.chunks(PIECE_FIRES_MAX).zip(replaces_task.chunks(PIECE_FIRES_MAX));
     for (number, (piece, replaces_task)) in (0..).zip(pieces) {
         let before = arguments.history.bytes() + arguments.ended.bytes();
@@ -346,16 +350,36 @@ fn write_history(
         }
         let bytes = arguments.history.bytes() + arguments.ended.bytes() - before;
         size += bytes as u64;
+        let groups = FireGroup::divide(piece.iter().map(|(_, record)| record));
+        let groups: Vec<(u32, FireGroup<'_>)> = group_numbers.by_ref().zip(groups).collect();
         arguments.ages.push_number(ended_at.as_millis());
         arguments.ages.write(|out| {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-            codec::put_piece_header(out, epoch, batch, number, bytes);
-            for (fire_id, _) in piece {
-                out.extend_from_slice(&codec::fire(*fire_id));
-            }
+            ends::put_piece_header(out, origin, number, bytes);
+            groups.iter().for_each(|(number, group)| group.put_reference(out, *number));
         });
+        for (number, group) in &groups {
+            arguments.ends.push(b"0");
+            arguments.ends.write(|out| group.put(out, origin, *number));
+        }
     }
+    write_keyed(arguments, records);
     size
+}
+
+/// Writes the fires of tasks with keys, in the order of the sorted set.
+fn write_keyed(arguments: &mut BatchArguments, records: &[(FireId, FireRecord)]) {
+    let keyed = |(_, record): &(FireId, FireRecord)| {
+        let mut member = Vec::new();
+        ends::put_keyed(&mut member, record, record.key.as_ref()?);
+        Some(member)
+    };
+    let mut members: Vec<Vec<u8>> = records.iter().filter_map(keyed).collect();
+    members.sort_unstable();
+    for member in &members {
+        arguments.keyed.push(b"0");
+        arguments.keyed.push(member);
+    }
 }
 
 fn write_record(
@@ -380,6 +404,7 @@ fn write_record(
 
 #[cfg(test)]
 mod tests {
+    use punctual_core::NewTask;
     use punctual_store::conformance::fixtures::{
         NOW, at, die, epoch, id, partition, postpone, settle, shop, task,
     };
@@ -445,13 +470,37 @@ mod tests {
     }
 
     #[test]
+    fn a_callback_does_not_count_as_growth() {
+        let [ended, mut callback] = [1, 2].map(|count| task(number(count)).build());
+        let callback_of = Some(ended.fire().id);
+        let definition = NewTask { callback_of, ..NewTask::clone(&callback.definition) };
+        callback.definition = definition.into();
+        let done = settle(&ended, FireEnd::Done, NOW);
+        let made = arguments_of(vec![done, Change::Put(callback)]);
+        assert_eq!((made.due.len(), made.grows), (3, false));
+    }
+
+    #[test]
     fn history_is_split_into_pieces_of_limited_size() {
         let tasks: Vec<_> = (0..2500).map(|count| task(number(count)).build()).collect();
         let done = |task| settle(task, FireEnd::Done, NOW);
         let made = arguments_of(tasks.iter().map(done).collect());
         assert_eq!(made.ages.len(), 2 * 3);
         assert_eq!(made.fires.len(), 0, "the id leads to each of them");
-        let last = made.ages.arguments().last().map(<[u8]>::len);
-        assert_eq!(last, Some(codec::PIECE_HEADER_BYTES + 500 * codec::FIRE_BYTES));
+        assert_eq!((made.ends.len(), made.keyed.len()), (2 * 3, 0), "a piece has one group");
+        let bytes: usize = made.ends.arguments().map(<[u8]>::len).sum();
+        assert!(bytes < 2500 * codec::FIRE_BYTES + 3 * 50, "{bytes} bytes");
+    }
+
+    #[test]
+    fn fires_of_a_batch_are_listed_by_namespace_and_end_and_those_with_keys_by_key() {
+        let tasks: Vec<_> = (0..9).map(|count| task(number(count)).key("a").build()).collect();
+        let mut changes: Vec<_> =
+            tasks[..6].iter().map(|task| settle(task, FireEnd::Done, NOW)).collect();
+        changes.extend(tasks[6..].iter().map(|task| die(task, NOW, None)));
+        let made = arguments_of(changes);
+        assert_eq!((made.ages.len(), made.ends.len(), made.keyed.len()), (2, 2 * 2, 2 * 9));
+        let keyed: Vec<_> = made.keyed.arguments().skip(1).step_by(2).collect();
+        assert!(keyed.is_sorted());
     }
 }

@@ -3,6 +3,7 @@
 //! `golden` compares both with the files in `golden/` of this crate.
 
 pub(crate) mod codec;
+pub(crate) mod ends;
 #[cfg(test)]
 mod golden;
 pub mod keys;

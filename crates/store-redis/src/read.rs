@@ -5,7 +5,10 @@
 //!
 //! A result without a limit of its own is read in pages, each with one call of one script, so that
 //! no reply is large and no call blocks Redis for long. One page is one moment; several pages may
-//! see several batches.
+//! see several batches. Pages of ended fires are in `fires`.
+
+mod candidates;
+mod fires;
 
 use std::fmt::Display;
 
@@ -61,7 +64,10 @@ enum TaskSet {
 /// The entries whose times are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EntryTimes {
+    /// That of the last entry. All are read if the order of the tasks shows that an entry is not at
+    /// the time of its task; if the order is right, so is the page.
     Last,
+    /// Those of all entries, so that what is left out does not depend on the other entries.
     All,
 }
 
@@ -107,7 +113,9 @@ impl RedisStore {
         while tasks.len() < limit {
             let wanted = (limit - tasks.len()).min(LOADED_MAX);
             let until = until.as_millis().to_string();
-            let [page] = self.read_after(keys, [TaskSet::Due], after, &until, wanted).await?;
+            let [page] = self
+                .read_after(keys, [TaskSet::Due], after, &until, wanted, EntryTimes::Last)
+                .await?;
             tasks.extend(page.tasks);
             match page.end {
                 Some(end) => after = end,
@@ -126,13 +134,13 @@ impl RedisStore {
         after: Position,
         until: &str,
         limit: usize,
+        mut times: EntryTimes,
     ) -> Result<[TaskRange; N], StoreError> {
         // No task is due before 1970, but a damaged entry may be.
         let fire_at = match after {
             Position::START => "-inf".to_owned(),
             _ => after.fire_at.as_millis().to_string(),
         };
-        let mut times = EntryTimes::Last;
         loop {
             let call = ScriptCall::new(
                 &script::LOAD,
@@ -343,7 +351,8 @@ impl RedisStore {
         let (mut items, mut read) = (Vec::new(), 0);
         loop {
             let sets = [TaskSet::Due, TaskSet::Paused];
-            let [due, paused] = self.read_after(keys, sets, after, &until, LISTED_MAX).await?;
+            let [due, paused] =
+                self.read_after(keys, sets, after, &until, LISTED_MAX, EntryTimes::All).await?;
             let damaged = [&due, &paused].map(|range| range.entries - range.tasks.len());
             let (tasks, end) = merge(due, paused);
             read += damaged.iter().sum::<usize>();
@@ -423,15 +432,29 @@ impl RedisStore {
         self.decode_letter(keys, fire_id, &letter)
     }
 
-    pub(crate) async fn read_letter(
+    pub(crate) async fn read_letters(
         &self,
         keys: &PartitionKeys,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(&keys.letters).arg(&codec::fire(fire_id)[..]);
-        let letter = reply::optional_bytes(self.reads.command(command, &keys.letters).await?)?;
-        letter.map(|letter| self.decode_letter(keys, fire_id, &letter)).transpose()
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        let mut letters = Vec::with_capacity(fire_ids.len());
+        for fire_ids in fire_ids.chunks(IDS_MAX) {
+            let mut command = redis::cmd("HMGET");
+            command.arg(&keys.letters);
+            for fire_id in fire_ids {
+                command.arg(&codec::fire(*fire_id)[..]);
+            }
+            let values = self.reads.command(command, &keys.letters).await?;
+            let values = reply::optional_bytes_list(values)?;
+            if values.len() != fire_ids.len() {
+                return Err(reply::unexpected("as many dead letters as fires"));
+            }
+            for (fire_id, value) in fire_ids.iter().zip(values) {
+                let letter = value.map(|value| self.decode_letter(keys, *fire_id, &value));
+                letters.push(letter.transpose()?);
+            }
+        }
+        Ok(letters)
     }
 
     fn decode_letter(

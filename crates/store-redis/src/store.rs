@@ -389,12 +389,12 @@ impl TaskStore for RedisStore {
         self.explained(partition, read).await
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
-        let read = self.read_letter(self.keys(partition)?, fire_id).await;
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
+        let read = self.read_letters(self.keys(partition)?, fire_ids).await;
         self.explained(partition, read).await
     }
 
@@ -411,22 +411,22 @@ impl TaskStore for RedisStore {
     async fn fires(
         &self,
         partition: PartitionId,
-        _filter: &FireFilter,
-        _after: Option<FirePosition>,
-        _limit: usize,
+        filter: &FireFilter,
+        after: Option<FirePosition>,
+        limit: usize,
     ) -> Result<Page<FireRecord, FirePosition>, StoreError> {
-        self.keys(partition)?;
-        Ok(Page { items: Vec::new(), next: None })
+        let read = self.read_fires(self.keys(partition)?, filter, after, limit).await;
+        self.explained(partition, read).await
     }
 
     async fn last_fires(
         &self,
         partition: PartitionId,
-        _namespace: &Namespace,
+        namespace: &Namespace,
         keys: &[TaskKey],
     ) -> Result<Vec<Option<FireRecord>>, StoreError> {
-        self.keys(partition)?;
-        Ok(vec![None; keys.len()])
+        let read = self.read_last_fires(self.keys(partition)?, namespace, keys).await;
+        self.explained(partition, read).await
     }
 
     async fn counts(
@@ -448,9 +448,9 @@ impl TaskStore for RedisStore {
         let keys = self.keys(partition)?;
         let seat = Seat::Partition(partition);
         let excess = self.excess(partition, retention.history_bytes).await?;
-        let PartitionKeys { own, tasks, history, fires, ages, .. } = keys;
+        let PartitionKeys { own, tasks, history, fires, ages, ends, keyed, .. } = keys;
         let PartitionKeys { letters, dead, dead_ages, counts, .. } = keys;
-        let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks];
+        let all = [own, history, fires, ages, letters, dead, dead_ages, counts, tasks, ends, keyed];
         let call = ScriptCall::new(&script::SWEEP, all.map(String::as_str))
             .number(epoch.get())
             .arg(self.epochs.token(seat, epoch))

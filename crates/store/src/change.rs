@@ -118,12 +118,14 @@ impl Change {
         }
     }
 
-    /// Returns whether the change creates a task. A store that runs out of space refuses these
-    /// changes first. It accepts all others as long as it can: they free as much as they take, and
-    /// tasks can still fire, be cancelled and be redriven.
+    /// Returns whether the change creates a task at a caller's request. A store that runs out of
+    /// space refuses these changes first. It accepts all others as long as it can: tasks can still
+    /// fire, be cancelled and be redriven. Most of them free as much as they take. A callback takes
+    /// about as much as the record that it reports, and is accepted because the end of its fire is
+    /// in the same batch.
     #[must_use]
-    pub const fn grows(&self) -> bool {
-        matches!(self, Self::Put(_))
+    pub fn grows(&self) -> bool {
+        matches!(self, Self::Put(task) if task.definition.callback_of.is_none())
     }
 
     /// Returns the approximate size of the change in bytes, rather too large than too small.
@@ -252,7 +254,7 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use punctual_core::FireEnd;
+    use punctual_core::{FireEnd, NewTask};
 
     use super::*;
     use crate::conformance::fixtures::{
@@ -274,6 +276,19 @@ mod tests {
             Change::DeleteLetter { fire_id, namespace },
         ] {
             assert_eq!(change.task_id(), task.id, "{change:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_callers_create_counts_as_growth() {
+        let task = task(id(at(1), partition(3), epoch(2), 7)).build();
+        let callback_of = Some(task.fire().id);
+        let definition = NewTask { callback_of, ..NewTask::clone(&task.definition) };
+        let callback = Task { definition: definition.into(), ..task.clone() };
+        assert!(Change::Put(task.clone()).grows());
+        let done = settle(&task, FireEnd::Done, NOW);
+        for change in [Change::Put(callback), refile(&task, &task), done] {
+            assert!(!change.grows(), "{change:?}");
         }
     }
 

@@ -217,6 +217,7 @@ macro_rules! conformance_durable {
                 epochs_keep_growing_and_fencing_after_a_restart,
                 leases_survive_a_restart,
                 dead_letters_of_all_partitions_survive_a_restart,
+                fires_of_all_partitions_survive_a_restart,
                 many_postponements_survive_a_restart,
                 counts_and_living_tasks_survive_a_sweep_and_a_restart,
                 large_batches_survive_a_restart;

@@ -242,13 +242,14 @@ impl TaskStore for MemoryStore {
         Ok(self.state()?.partition(partition)?.dead(namespace, after, limit))
     }
 
-    async fn dead_letter(
+    async fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> Result<Option<DeadLetter>, StoreError> {
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StoreError> {
         let state = self.state()?;
-        Ok(state.partition(partition)?.letter(fire_id).cloned())
+        let partition = state.partition(partition)?;
+        Ok(fire_ids.iter().map(|fire_id| partition.letter(*fire_id).cloned()).collect())
     }
 
     async fn history(

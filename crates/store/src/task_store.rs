@@ -113,12 +113,12 @@ pub trait TaskStore: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Page<DeadLetter, FireId>, StoreError>> + Send;
 
-    /// Returns the dead letter of a fire, if the store has it.
-    fn dead_letter(
+    /// Returns the dead letter of each fire, or `None`, in the order of `fire_ids`.
+    fn dead_letters(
         &self,
         partition: PartitionId,
-        fire_id: FireId,
-    ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
+        fire_ids: &[FireId],
+    ) -> impl Future<Output = Result<Vec<Option<DeadLetter>>, StoreError>> + Send;
 
     /// Returns the records of the ended fires of a task, latest nominal time first, at most
     /// `limit`. The task itself may have ended, as long as its records are retained. A fire has one

@@ -456,12 +456,12 @@ impl Importer<'_, '_> {
         stored: &StoredState,
     ) -> anyhow::Result<Vec<Change>> {
         let (partition, fire_id) = (letter.task.id.partition(), letter.fire_id());
-        let stored_letter = if stored.used {
-            self.target.store.dead_letter(partition, fire_id).await?
+        let stored_letters = if stored.used {
+            self.target.store.dead_letters(partition, &[fire_id]).await?
         } else {
-            None
+            Vec::new()
         };
-        if stored_letter.is_some() {
+        if stored_letters.iter().any(Option::is_some) {
             self.summary.existing += 1;
             return Ok(Vec::new());
         }

@@ -3,6 +3,7 @@
 //! Each delivery has one outcome, also if the handler panics. Reports go to the session through a
 //! bounded channel, as [`AttemptDone`].
 
+use std::any::TypeId;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -10,7 +11,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use punctual_proto::v1;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::concurrency::ConcurrencyShares;
@@ -22,7 +25,27 @@ use crate::time::millis_up;
 /// How much of a reason brokers keep. More is not sent.
 const REASON_BYTES_MAX: usize = 512;
 
-type HandlerResult = Result<(), Failure>;
+/// How much of a result brokers accept.
+const RESULT_BYTES_MAX: usize = 16 * 1024;
+
+/// The result of a fire as JSON, if it has one.
+pub(super) type HandlerResult = Result<Option<Bytes>, Failure>;
+
+/// Writes the value of a handler as JSON. `null` is no result.
+pub(super) fn result_of<R: Serialize + 'static>(value: &R) -> HandlerResult {
+    // Most handlers have none, and high rates should not pay for it.
+    if TypeId::of::<R>() == TypeId::of::<()>() {
+        return Ok(None);
+    }
+    let json = serde_json::to_vec(value)
+        .map_err(|error| Failure::fail(format!("the result cannot be serialised: {error}")))?;
+    if json.len() > RESULT_BYTES_MAX {
+        let bytes = json.len();
+        let reason = format!("the result must have at most {RESULT_BYTES_MAX} bytes, has {bytes}");
+        return Err(Failure::fail(reason));
+    }
+    Ok((json != b"null").then(|| json.into()))
+}
 
 /// The handler of a worker.
 #[derive(Clone)]
@@ -188,9 +211,12 @@ impl AttemptReport {
 }
 
 fn add(settle: &mut v1::Settle, token: DeliveryToken, outcome: HandlerResult) {
-    let Err(Failure { mut reason, then }) = outcome else {
-        settle.ack.push(token.0);
-        return;
+    let Failure { mut reason, then } = match outcome {
+        Ok(None) => return settle.ack.push(token.0),
+        Ok(Some(result)) => {
+            return settle.ack_with_result.push(v1::AckWithResult { token: token.0, result });
+        }
+        Err(failure) => failure,
     };
     reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
     let token = token.0;

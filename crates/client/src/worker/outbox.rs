@@ -13,6 +13,10 @@ const ACKS_MAX: usize = 16_384;
 /// Failures, or refusals, in one message: with reasons one megabyte of the four that gRPC servers
 /// accept by default.
 const FAILS_MAX: usize = 2_048;
+/// Acks with results in one message: one megabyte.
+const RESULTS_MAX: usize = 64;
+/// Bytes of a result that count as one more settlement, so that memory is bounded.
+const RESULT_WEIGHT_BYTES: usize = 256;
 /// Sent settlements that are kept: more than the sockets between a worker and its broker hold.
 const SENT_MAX: usize = 32_768;
 
@@ -42,6 +46,7 @@ impl Outbox {
         self.pending.fail.append(&mut settle.fail);
         self.pending.refuse.append(&mut settle.refuse);
         self.pending.extend.append(&mut settle.extend);
+        self.pending.ack_with_result.append(&mut settle.ack_with_result);
     }
 
     /// Takes the settlements of the next message, as many as fit.
@@ -51,6 +56,7 @@ impl Outbox {
             fail: first(&mut self.pending.fail, FAILS_MAX),
             refuse: first(&mut self.pending.refuse, FAILS_MAX),
             extend: first(&mut self.pending.extend, ACKS_MAX),
+            ack_with_result: first(&mut self.pending.ack_with_result, RESULTS_MAX),
         };
         let kept = v1::Settle { extend: Vec::new(), ..settle.clone() };
         self.sent_count += count(&kept);
@@ -102,12 +108,16 @@ fn first<T>(all: &mut Vec<T>, max: usize) -> Vec<T> {
     if all.len() <= max { std::mem::take(all) } else { all.drain(..max).collect() }
 }
 
+/// What a message counts for the bounds: long results count several times.
 fn count(settle: &v1::Settle) -> usize {
-    settled(settle) + settle.extend.len()
+    let results = settle.ack_with_result.iter();
+    let weight: usize = results.map(|ack| ack.result.len() / RESULT_WEIGHT_BYTES).sum();
+    settled(settle) + settle.extend.len() + weight
 }
 
 fn settled(settle: &v1::Settle) -> usize {
-    settle.ack.len() + settle.fail.len() + settle.refuse.len()
+    let acks = settle.ack.len() + settle.ack_with_result.len();
+    acks + settle.fail.len() + settle.refuse.len()
 }
 
 #[cfg(test)]
@@ -153,5 +163,24 @@ mod tests {
         }
         assert!(sent.into_iter().eq(0..100_000));
         assert!(outbox.sent_count <= SENT_MAX);
+    }
+
+    #[test]
+    fn long_results_are_sent_in_small_messages_and_few_are_kept() {
+        let mut outbox = Outbox::default();
+        for token in 0..1000 {
+            let result = vec![b' '; 16 * 1024].into();
+            let ack_with_result = vec![v1::AckWithResult { token, result }];
+            outbox.add(v1::Settle { ack_with_result, ..v1::Settle::default() });
+        }
+        assert_eq!((outbox.is_full(), outbox.unsent()), (true, 1000));
+        let mut sent = Vec::new();
+        while !outbox.is_empty() {
+            let settle = outbox.take();
+            assert!(settle.ack_with_result.len() <= RESULTS_MAX);
+            sent.extend(settle.ack_with_result.into_iter().map(|ack| ack.token));
+        }
+        assert!(sent.into_iter().eq(0..1000));
+        assert!(outbox.sent.iter().map(settled).sum::<usize>() < 600);
     }
 }

@@ -256,6 +256,7 @@ impl BrokerSession {
                     match received?.and_then(|received| received.message) {
                         Some(FromBroker::Deliveries(deliveries)) => self.start(deliveries),
                         Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
+                        Some(FromBroker::Rejected(rejected)) => self.count_rejected(&rejected),
                         Some(FromBroker::Credit(0)) => no_more |= self.is_leaving() && credit == 0,
                         Some(FromBroker::Drain(_)) => (no_more, drained) = (true, true),
                         Some(FromBroker::Credit(_) | FromBroker::Welcome(_)) => {}
@@ -278,6 +279,7 @@ impl BrokerSession {
         while let Some(received) = incoming.message().await? {
             match received.message {
                 Some(FromBroker::Stale(stale)) => self.count_stale(&stale),
+                Some(FromBroker::Rejected(rejected)) => self.count_rejected(&rejected),
                 // Too late; they are delivered again.
                 Some(FromBroker::Deliveries(late)) => {
                     self.worked.unsettled += late.deliveries.len() as u64;
@@ -291,6 +293,12 @@ impl BrokerSession {
 
     fn count_stale(&mut self, stale: &v1::Stale) {
         self.worked.stale += stale.tokens.len() as u64;
+    }
+
+    /// The broker has other limits than this client. They are delivered again when their leases
+    /// have ended.
+    fn count_rejected(&mut self, rejected: &v1::Rejected) {
+        self.worked.unsettled += rejected.acks.len() as u64;
     }
 
     fn hello(&self) -> v1::Hello {
@@ -354,7 +362,7 @@ impl BrokerSession {
         if done.origin.session != self.session {
             self.in_flight_before = self.in_flight_before.saturating_sub(done.count);
         }
-        self.worked.acked += done.settle.ack.len() as u64;
+        self.worked.acked += (done.settle.ack.len() + done.settle.ack_with_result.len()) as u64;
         self.worked.failed += done.settle.fail.len() as u64;
         self.worked.refused += done.settle.refuse.len() as u64;
         if done.origin.run == self.run {

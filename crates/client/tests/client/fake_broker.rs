@@ -30,6 +30,7 @@ pub(crate) struct BrokerRecord {
     pub(crate) tokens: Vec<Option<String>>,
     pub(crate) hellos: Vec<v1::Hello>,
     pub(crate) acked: Vec<u64>,
+    pub(crate) results: Vec<v1::AckWithResult>,
     pub(crate) failed: Vec<v1::Fail>,
     pub(crate) refused: Vec<v1::Refuse>,
     pub(crate) extended: Vec<v1::Extend>,
@@ -460,12 +461,14 @@ async fn work(
             }
             FromWorker::Settle(settle) => {
                 let settled = settle.ack.iter().copied();
+                let settled = settled.chain(settle.ack_with_result.iter().map(|ack| ack.token));
                 let settled = settled.chain(settle.fail.iter().map(|fail| fail.token));
                 let settled: Vec<u64> =
                     settled.chain(settle.refuse.iter().map(|refuse| refuse.token)).collect();
                 unsettled.retain(|token| !settled.contains(token));
                 broker.change(|record| {
                     record.acked.extend(settle.ack);
+                    record.results.extend(settle.ack_with_result);
                     record.failed.extend(settle.fail);
                     record.refused.extend(settle.refuse);
                     record.extended.extend(settle.extend);

@@ -178,3 +178,28 @@ async fn a_fire_delivered_twice_has_one_effect_and_two_acks() {
     worker.stop().await.unwrap();
     assert_eq!(effects.load(Ordering::Relaxed), 1);
 }
+
+#[tokio::test]
+async fn the_value_of_a_handler_is_sent_as_the_result() {
+    let broker = FakeBroker::start().await;
+    for token in 1..=3 {
+        broker.deliver(delivery(token));
+    }
+    let worker = broker.client().namespace("a").worker("q").handler(|delivery| async move {
+        Ok::<_, Failure>(match delivery.fire_id.as_str() {
+            "fire-1" => Some("x".repeat(3)),
+            "fire-2" => None,
+            _ => Some("x".repeat(16 * 1024)),
+        })
+    });
+    let worker = worker.spawn();
+    broker
+        .until(|record| record.acked.len() + record.results.len() + record.failed.len() == 3)
+        .await;
+    let worked = worker.stop().await.unwrap();
+    assert_eq!((worked.acked, worked.failed), (2, 1));
+    let record = broker.record();
+    assert_eq!((&record.acked[..], record.results[0].token), (&[2][..], 1));
+    assert_eq!(record.results[0].result, "\"xxx\"");
+    assert_eq!(record.failed[0].reason, "the result must have at most 16384 bytes, has 16386");
+}

@@ -1,6 +1,8 @@
 //! Cancelling: a task ends before its next fire, or the reply says why it is too late.
 //!
-//! `cancelled` is answered only after it is durable, and then the task never fires.
+//! `cancelled` is answered only after it is durable, and then the task never fires. For a key that
+//! names no task any more, the reply is about the last task that had it, as long as the store has
+//! the record of its last fire.
 
 use punctual_core::{FireEnd, FireRecord, Timestamp};
 use punctual_store::Change;
@@ -17,7 +19,7 @@ impl Owner {
     pub(crate) fn cancel(&mut self, requester: Requester, found: FoundTask, now: Timestamp) {
         let subject = requester.subject.as_ref();
         let Some(task) = found.task else {
-            let recalled = subject.map(|subject| self.deliveries.recall_claim(subject));
+            let recalled = subject.map(|subject| self.recall_claim(subject, now));
             match recalled.unwrap_or(RecalledClaim::No) {
                 RecalledClaim::Recalled(fire_id) => {
                     let mut decision = Decision::answering(requester);
@@ -56,9 +58,13 @@ impl Owner {
 /// Returns how a task ended that is not in the store any more, from the record of its last fire.
 fn too_late(last: Option<FireRecord>) -> Result<Cancelled, EngineError> {
     let last = last.ok_or(EngineError::NotFound)?;
-    match (last.end, last.attempts.last()) {
+    let fired_at = last.attempts.first().map(|attempt| attempt.fired_at);
+    match (last.end, fired_at) {
         (FireEnd::Cancelled, _) => Ok(Cancelled::Cancelled),
-        (_, Some(attempt)) => Ok(Cancelled::AlreadyFired(attempt.fired_at)),
-        (_, None) => Err(EngineError::NotFound),
+        (_, Some(fired_at)) => Ok(Cancelled::AlreadyFired(fired_at)),
+        // It was replaced before it fired, and what replaced it left no record.
+        (FireEnd::Replaced, None) => Err(EngineError::NotFound),
+        // It expired, or its outcome is unknown, or its last fires were skipped.
+        (_, None) => Ok(Cancelled::AlreadyFired(last.ended_at)),
     }
 }

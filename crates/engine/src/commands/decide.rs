@@ -168,6 +168,9 @@ impl Owner {
         if !self.tenure.may_act(now) {
             return self.answer(requester, Err(EngineError::Stopped));
         }
+        if let Some(reply) = self.awaits_outcome(&command, found.task.as_ref()) {
+            return self.answer(requester, reply);
+        }
         if let Some(head) = found.head.as_ref().filter(|_| command.recalls()) {
             if found.task.is_none()
                 && self.tasks.is_firing(head.id)

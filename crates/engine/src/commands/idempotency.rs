@@ -20,7 +20,7 @@ use punctual_store::Change;
 
 use crate::commit::decision::{Decision, Effect};
 use crate::handle::call::Requester;
-use crate::handle::command::Receipt;
+use crate::handle::command::{Receipt, ScheduleCommand};
 use crate::handle::error::EngineError;
 use crate::handle::reply::{Reply, Scheduled};
 use crate::owner::Owner;
@@ -89,7 +89,7 @@ impl Owner {
 /// Returns the reply that was given when the task was created, if the definition is the same.
 /// Otherwise the key was used for another task.
 pub(super) fn recall(
-    new_task: &Arc<NewTask>,
+    command: &ScheduleCommand,
     given: &Receipt,
     stored: &Task,
 ) -> Result<Scheduled, EngineError> {
@@ -102,5 +102,6 @@ pub(super) fn recall(
     let (Some(id), Some(version)) = (id, version) else {
         return Err(EngineError::IdempotencyConflict);
     };
-    Ok(Scheduled::Created(Task::new(id, Arc::clone(new_task), stored.created_at, version)))
+    let task = Task::new(id, Arc::clone(&command.new_task), stored.created_at, version);
+    Ok(Scheduled::Created(command.start.begin(task)))
 }

@@ -3,7 +3,9 @@
 //! A result is used only if no decision about the task was made since the read began
 //! (`read_tracker`), so the store may change between the reads of one lookup.
 
-use punctual_core::{DeadLetter, FireId, FireRecord, PartitionId, Task, TaskId};
+use punctual_core::{
+    DeadLetter, FireId, FireRecord, Namespace, PartitionId, Task, TaskId, TaskKey,
+};
 use punctual_store::{Head, StoreError, TaskStore};
 
 use crate::handle::command::Subject;
@@ -26,8 +28,17 @@ pub struct Lookup {
 pub enum LookupDepth {
     /// Id, version, state and schedule only.
     Head,
-    /// The whole task or, if there is none, the record of its last fire.
+    /// The whole task or, if no task has the id and no dead letter is read, the record of its last
+    /// fire.
     Task,
+    /// The same. If a key names no task, the record of the fire that ended last under the key.
+    TaskOrLastFire,
+}
+
+impl LookupDepth {
+    const fn is_whole(self) -> bool {
+        matches!(self, Self::Task | Self::TaskOrLastFire)
+    }
 }
 
 /// What the store has about a subject.
@@ -37,7 +48,7 @@ pub struct FoundTask {
     pub head: Option<Head>,
     /// The whole task, if it was to be read.
     pub task: Option<Task>,
-    /// Without a task: the record of its last fire, if that is still kept.
+    /// Without a task: the record of its last fire, if it was to be read and is still kept.
     pub last: Option<FireRecord>,
     /// The dead letter, if one was to be read.
     pub letter: Option<DeadLetter>,
@@ -102,9 +113,12 @@ impl FoundTask {
         let mut found: Vec<Self> = lookups.iter().map(|_| Self::default()).collect();
         find(store, partition, lookups, &mut found).await?;
         get(store, partition, lookups, &mut found).await?;
+        find_last_fires(store, partition, lookups, &mut found).await?;
+        read_letters(store, partition, lookups, &mut found).await?;
         for (lookup, result) in lookups.iter().zip(&mut found) {
             if result.task.is_none()
-                && lookup.depth == LookupDepth::Task
+                && lookup.depth.is_whole()
+                && lookup.letter.is_none()
                 && let Some(id) = id_of(lookup, result)
             {
                 let records = store.history(partition, id, 1).await?;
@@ -118,12 +132,6 @@ impl FoundTask {
                     result.receipt = tasks.into_iter().flatten().next();
                 }
             }
-            if let Some(fire_id) = lookup.letter {
-                let letter = store.dead_letter(partition, fire_id).await?;
-                let namespace = lookup.subject.namespace();
-                result.letter =
-                    letter.filter(|letter| letter.task.definition.namespace == *namespace);
-            }
         }
         Ok(found)
     }
@@ -136,23 +144,56 @@ async fn find<S: TaskStore>(
     lookups: &[Lookup],
     found: &mut [FoundTask],
 ) -> Result<(), StoreError> {
+    for KeyGroup { namespace, keys, indexes } in by_namespace(lookups.iter().enumerate()) {
+        let heads = store.find(partition, namespace, &keys).await?;
+        for (head, index) in heads.into_iter().zip(indexes) {
+            found[index].head = head;
+        }
+    }
+    Ok(())
+}
+
+/// Finds the last fires of keys that name no task, with one read per namespace.
+async fn find_last_fires<S: TaskStore>(
+    store: &S,
+    partition: PartitionId,
+    lookups: &[Lookup],
+    found: &mut [FoundTask],
+) -> Result<(), StoreError> {
+    let ended = lookups.iter().enumerate().filter(|(index, lookup)| {
+        lookup.depth == LookupDepth::TaskOrLastFire && found[*index].task.is_none()
+    });
+    for KeyGroup { namespace, keys, indexes } in by_namespace(ended) {
+        let records = store.last_fires(partition, namespace, &keys).await?;
+        for (record, index) in records.into_iter().zip(indexes) {
+            found[index].last = record;
+        }
+    }
+    Ok(())
+}
+
+/// Keys of one namespace, and the indexes of their lookups.
+struct KeyGroup<'a> {
+    namespace: &'a Namespace,
+    keys: Vec<TaskKey>,
+    indexes: Vec<usize>,
+}
+
+/// Groups lookups by key. Those by id are left out.
+fn by_namespace<'a>(lookups: impl Iterator<Item = (usize, &'a Lookup)>) -> Vec<KeyGroup<'a>> {
     let mut by_key: Vec<_> = lookups
-        .iter()
-        .enumerate()
         .filter_map(|(index, lookup)| match &lookup.subject {
             Subject::Key(namespace, key) => Some((namespace, key, index)),
             Subject::Id(..) => None,
         })
         .collect();
     by_key.sort_by(|a, b| a.0.cmp(b.0));
-    for group in by_key.chunk_by(|a, b| a.0 == b.0) {
-        let keys: Vec<_> = group.iter().map(|(_, key, _)| (*key).clone()).collect();
-        let heads = store.find(partition, group[0].0, &keys).await?;
-        for (head, (_, _, index)) in heads.into_iter().zip(group) {
-            found[*index].head = head;
-        }
-    }
-    Ok(())
+    let groups = by_key.chunk_by(|a, b| a.0 == b.0).map(|group| KeyGroup {
+        namespace: group[0].0,
+        keys: group.iter().map(|(_, key, _)| (*key).clone()).collect(),
+        indexes: group.iter().map(|(_, _, index)| *index).collect(),
+    });
+    groups.collect()
 }
 
 async fn get<S: TaskStore>(
@@ -167,7 +208,7 @@ async fn get<S: TaskStore>(
         .enumerate()
         // The head of an id comes from the whole task.
         .filter(|(_, (lookup, _))| {
-            lookup.depth == LookupDepth::Task || matches!(lookup.subject, Subject::Id(..))
+            lookup.depth.is_whole() || matches!(lookup.subject, Subject::Id(..))
         })
         .filter_map(|(index, (lookup, result))| Some((index, id_of(lookup, result)?)))
         .collect();
@@ -181,6 +222,32 @@ async fn get<S: TaskStore>(
         let task = task.filter(|task| task.definition.namespace == *namespace);
         found[index].head = task.as_ref().map(Head::of);
         found[index].task = task;
+    }
+    Ok(())
+}
+
+/// Reads the dead letters of all lookups at once.
+async fn read_letters<S: TaskStore>(
+    store: &S,
+    partition: PartitionId,
+    lookups: &[Lookup],
+    found: &mut [FoundTask],
+) -> Result<(), StoreError> {
+    let (mut indexes, mut fire_ids) = (Vec::new(), Vec::new());
+    for (index, lookup) in lookups.iter().enumerate() {
+        if let Some(fire_id) = lookup.letter {
+            indexes.push(index);
+            fire_ids.push(fire_id);
+        }
+    }
+    if fire_ids.is_empty() {
+        return Ok(());
+    }
+    let letters = store.dead_letters(partition, &fire_ids).await?;
+    for (letter, index) in letters.into_iter().zip(indexes) {
+        let namespace = lookups[index].subject.namespace();
+        found[index].letter =
+            letter.filter(|letter| letter.task.definition.namespace == *namespace);
     }
     Ok(())
 }

@@ -78,8 +78,10 @@ impl Owner {
             let letter = lookup.letter.map(|id| [Scope::Task(id.task), Scope::Letters(id.task)]);
             // The letter of a fire that was redriven apart from its task is redriven as that task.
             let redriven = found.letter.as_ref().map(|letter| Scope::Task(letter.task.id));
+            // A task that has ended may be redriven meanwhile.
+            let last = found.last.as_ref().map(|last| Scope::Task(last.task_id()));
             let scopes = task.into_iter().chain(letter.into_iter().flatten());
-            let mut scopes = scopes.chain(redriven);
+            let mut scopes = scopes.chain(redriven).chain(last);
             match scopes.find(|scope| self.reads.changed_since(*scope, read)) {
                 Some(scope) => self.look_up_when_durable(lookup.subject, scope),
                 None => self.on_found(lookup.subject, found, now),

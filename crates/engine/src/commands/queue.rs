@@ -64,6 +64,7 @@ impl QueuedCommand {
             QueuedWork::Caller(Command::Touch(..)) | QueuedWork::PutBack(_) => {
                 (LookupDepth::Head, None)
             }
+            QueuedWork::Caller(Command::Cancel(_)) => (LookupDepth::TaskOrLastFire, None),
             QueuedWork::Caller(
                 Command::Redrive { fire_id, .. } | Command::DeleteLetter { fire_id, .. },
             ) => (LookupDepth::Task, Some(*fire_id)),

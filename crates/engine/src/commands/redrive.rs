@@ -22,7 +22,9 @@ impl Owner {
         };
         let fire_id = letter.fire_id();
         let continued = letter.task.continued();
-        if let Some(task) = found.task.filter(|_| !continued) {
+        // A claimed task has its key until it is sent, though the store has freed it.
+        let unsent = requester.subject.as_ref().and_then(|it| self.deliveries.unsent_claim(it));
+        if let Some(task) = found.task.or_else(|| unsent.cloned()).filter(|_| !continued) {
             // Another task has the key.
             let task = self.with_firing_state(task);
             return self.answer(requester, Err(EngineError::Exists(Box::new(task))));

@@ -32,10 +32,11 @@ impl Owner {
         now: Timestamp,
     ) {
         if let (Some(given), Some(stored)) = (&command.receipt, &receipt) {
-            let reply = idempotency::recall(&command.new_task, given, stored);
+            let reply = idempotency::recall(&command, given, stored);
             return self.answer(requester, reply.map(Reply::Scheduled));
         }
-        if let Some(error) = self.unmet(command.condition, existing.as_ref()) {
+        let unsent = requester.subject.as_ref().and_then(|it| self.deliveries.unsent_claim(it));
+        if let Some(error) = self.unmet(command.condition, existing.as_ref().or(unsent)) {
             return self.answer(requester, Err(error));
         }
         if let Some(old) = existing.as_ref().filter(|old| old.is_edited_by(&command.new_task)) {
@@ -47,15 +48,19 @@ impl Owner {
         let Some(id) = self.tenure.next_id(fire_at) else {
             return self.stop_out_of_ids();
         };
-        let claim = match self.recall_claim_of_key(&command, existing.as_ref()) {
+        let claim = match self.recall_claim_of_key(&command, existing.as_ref(), now) {
             RecalledClaim::Recalled(fire_id) => Some(fire_id),
             RecalledClaim::Ending => return self.answer(requester, Err(EngineError::Stopped)),
+            // It was sent meanwhile.
+            RecalledClaim::No if existing.is_none() && command.condition.is_version() => {
+                return self.answer(requester, Err(EngineError::NotFound));
+            }
             RecalledClaim::No => None,
         };
         let claimed = claim.and_then(|fire_id| Some(&self.deliveries.claim(fire_id)?.task));
         let old = existing.as_ref().or(claimed);
         let version = old.map_or(Version::FIRST, |task| task.version.next());
-        let task = Task::new(id, Arc::clone(&command.new_task), now, version);
+        let task = command.start.begin(Task::new(id, Arc::clone(&command.new_task), now, version));
         let scheduled = match old {
             None => Scheduled::Created(task.clone()),
             Some(_) => Scheduled::Replaced(task.clone()),
@@ -85,12 +90,13 @@ impl Owner {
         &mut self,
         command: &ScheduleCommand,
         existing: Option<&Task>,
+        now: Timestamp,
     ) -> RecalledClaim {
         let definition = &command.new_task;
         match (definition.key.clone(), existing, command.condition) {
-            (Some(key), None, Condition::Always) => {
+            (Some(key), None, Condition::Always | Condition::Version(_)) => {
                 let subject = Subject::Key(definition.namespace.clone(), key);
-                self.deliveries.recall_claim(&subject)
+                self.recall_claim(&subject, now)
             }
             _ => RecalledClaim::No,
         }
@@ -128,6 +134,7 @@ impl Owner {
         let mut decision = Decision::answering(requester);
         let task = match edited {
             Edited::SameTimes(task) => {
+                let task = command.start.begin(task);
                 let stored = task.clone().earliest();
                 decision.change(Change::Refile { task: stored.clone(), was });
                 let effect =
@@ -136,6 +143,7 @@ impl Owner {
                 task
             }
             Edited::Restarted(task) => {
+                let task = command.start.begin(task);
                 let ended = matches!(was, TaskState::Done | TaskState::Dead);
                 let due = old.fire_at <= now && old.nominal_at != task.nominal_at;
                 let begun =

@@ -23,7 +23,10 @@ impl Owner {
         now: Timestamp,
     ) {
         let Some(head) = found.head else {
-            return self.answer(requester, Err(EngineError::NotFound));
+            let subject = requester.subject.as_ref();
+            let claimed = subject.and_then(|it| self.deliveries.claimed_attempt(it));
+            let error = claimed.map_or(EngineError::NotFound, EngineError::Firing);
+            return self.answer(requester, Err(error));
         };
         let due = match self.touched_due(&head, push) {
             Ok(due) => due,

@@ -122,8 +122,10 @@ impl Owner {
         for change in &decision.changes {
             let scope = Scope::of(change);
             self.reads.durable(scope);
-            if let Change::Put(task) = &**change {
-                self.deliveries.stored_under_key(task);
+            if let Change::Put(task) = &**change
+                && let Some(subject) = self.deliveries.stored_under_key(task)
+            {
+                self.recall_replaced(&subject, now);
             }
             if let Scope::Task(id) = scope {
                 self.loader.forget_aside(id);
@@ -151,9 +153,7 @@ impl Owner {
                 self.file_postponed(namespace, id, fire_at, version, updated_at);
             }
             Effect::Remove(id) => self.tasks.remove(id),
-            Effect::SendClaimed { id, next, task_continues } => {
-                self.send_claimed(id, next, task_continues, now);
-            }
+            Effect::SendClaimed(claimed) => self.send_claimed(*claimed, now),
             Effect::ReleaseClaim(fire_id) => self.release_claim(fire_id, now),
         }
     }

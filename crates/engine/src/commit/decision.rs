@@ -69,10 +69,10 @@ impl Decision {
         match &next_step.skipped {
             None => {
                 let next = next_step.next.clone().map(Task::earliest);
-                decision.change(change(next, was));
+                decision.change(change(next.map(|next| changed(next, now)), was));
             }
             Some((task, _)) => {
-                decision.change(change(Some(task.clone()), was));
+                decision.change(change(Some(changed(task.clone(), now)), was));
             }
         }
         decision.skip_fires(id, next_step, now);
@@ -104,7 +104,7 @@ impl Decision {
 
     /// Adds skipped fires, if any, and the effect of the next step.
     pub(crate) fn skip_fires(&mut self, id: TaskId, next_step: NextStep, now: Timestamp) {
-        let next = next_step.next.map(Task::earliest);
+        let next = next_step.next.map(|next| changed(next.earliest(), now));
         if let Some((task, skipped)) = next_step.skipped {
             let record = FireRecord::of(&task, FireEnd::Skipped(skipped), now);
             let was = task.state;
@@ -133,6 +133,10 @@ impl Decision {
     }
 }
 
+fn changed(task: Task, now: Timestamp) -> Task {
+    Task { updated_at: now, ..task }
+}
+
 /// What follows from a decision once it is durable.
 #[derive(Debug)]
 pub(crate) enum Effect {
@@ -150,11 +154,22 @@ pub(crate) enum Effect {
     },
     /// Remove a task that has ended.
     Remove(TaskId),
-    /// Send an at-most-once fire whose claim is durable, and file the task before its next fire, if
-    /// it has one. The task may also have ended with fires that were skipped after this one.
-    SendClaimed { id: TaskId, next: Option<Box<Task>>, task_continues: bool },
+    /// Send an at-most-once fire whose claim is durable.
+    SendClaimed(Box<ClaimedFire>),
     /// Remove the claim of a fire whose outcome is durable.
     ReleaseClaim(FireId),
+}
+
+/// An at-most-once fire that is sent when its claim is durable.
+#[derive(Debug)]
+pub(crate) struct ClaimedFire {
+    pub(crate) id: TaskId,
+    /// The task before its next fire, to be filed.
+    pub(crate) next: Option<Box<Task>>,
+    /// There is a next fire, or the task has ended with fires that were skipped after this one.
+    pub(crate) task_continues: bool,
+    /// The provisional callback.
+    pub(crate) callback: Option<TaskId>,
 }
 
 impl Effect {

@@ -7,7 +7,7 @@ use punctual_core::{
 };
 
 use crate::delivery::lane::LaneShare;
-use crate::delivery::permit::SendPermit;
+use crate::delivery::permit::{NotSendable, SendPermit};
 use crate::ownership::lease::LeaseEnd;
 
 /// What is sent for one attempt.
@@ -23,7 +23,7 @@ pub struct Delivery {
     pub occasion: Occasion,
     /// Whether the fire was a dead letter that was scheduled again, long after `fire_at`.
     pub redriven: bool,
-    /// When the attempt was sent. A courier that waits before it sends sets the later time.
+    /// When the attempt was sent. Until then, when it was handed to its courier.
     pub fired_at: Timestamp,
     /// Decides, at the first byte, whether the delivery may be sent. If not, it is reported as not
     /// sent.
@@ -67,6 +67,14 @@ impl Delivery {
     #[must_use]
     pub fn of(task: &Task, now: Timestamp) -> Self {
         Self::new(task, LaneShare::NONE, now, LeaseEnd::new(Timestamp::MAX))
+    }
+
+    /// Called by a courier at the moment at which the first byte is to leave: takes the permit and
+    /// sets `fired_at`.
+    pub fn send(&mut self, now: Timestamp) -> Result<(), NotSendable> {
+        self.permit.send(now)?;
+        self.fired_at = now;
+        Ok(())
     }
 
     /// Creates the report of this delivery. `None` means that it was certainly not sent.
@@ -130,10 +138,10 @@ impl Report {
         self.origin.as_ref().map(|origin| origin.route)
     }
 
-    /// Notes that the delivery waits in its courier no longer.
+    /// Notes that the courier has the delivery no longer.
     pub(crate) fn close_permit(&self) {
         if let Some(origin) = &self.origin {
-            origin.permit.give_up();
+            origin.permit.close();
         }
     }
 

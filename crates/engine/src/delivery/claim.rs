@@ -30,12 +30,41 @@ pub(crate) struct Claim {
     /// The store has the task before its next fire, or ended it with later fires that were skipped;
     /// otherwise it ended with this one.
     pub(crate) task_continues: bool,
-    /// When the attempt was sent.
+    /// The provisional callback, which reports an unknown outcome if no owner is left that knows
+    /// another.
+    pub(crate) callback: Option<TaskId>,
+    /// When the attempt was handed out, or sent by another broker.
     pub(crate) fired_at: Timestamp,
     /// Of the delivery; `None` if another broker sent it.
     permit: Option<SendPermit>,
-    /// The delivery was recalled, and a decision about the fire is not durable yet.
+    /// The delivery was recalled, or came back unsent, and the decision about the fire is not
+    /// durable yet.
     recalled: bool,
+}
+
+impl Claim {
+    /// Whether an attempt was sent, here or by another broker.
+    fn was_sent(&self) -> bool {
+        self.permit.as_ref().is_none_or(|permit| permit.sent_at().is_some())
+    }
+
+    /// Returns when the attempt was sent, if this broker has sent it.
+    pub(crate) fn sent_at(&self) -> Option<Timestamp> {
+        self.permit.as_ref().and_then(SendPermit::sent_at)
+    }
+}
+
+/// How many claims there are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ClaimCounts {
+    /// Sent, and their tasks ended with them.
+    pub(crate) claimed: usize,
+    /// Not sent, and their tasks ended with them.
+    pub(crate) claimed_unsent: usize,
+    /// Of tasks that continue, sent or not.
+    pub(crate) claimed_overlapping: usize,
+    /// Sent, of any task.
+    pub(crate) sent: usize,
 }
 
 /// What became of the attempt to recall the delivery of a claim.
@@ -43,7 +72,7 @@ pub(crate) struct Claim {
 pub(crate) enum RecalledClaim {
     /// It was not sent and will not be. The caller ends the claim.
     Recalled(FireId),
-    /// It was recalled before; the claim is being ended.
+    /// It was recalled or came back before; the claim is being ended.
     Ending,
     /// It was sent, or the subject names no claim.
     No,
@@ -54,17 +83,20 @@ impl Claims {
         &mut self,
         task: Task,
         task_continues: bool,
+        callback: Option<TaskId>,
         fired_at: Timestamp,
         permit: Option<SendPermit>,
     ) {
         let fire_id = task.fire().id;
         for subject in subjects(&task) {
-            self.by_subject.insert(subject, fire_id);
+            // Another task that was claimed under the same key has lost it.
+            let before = self.by_subject.insert(subject, fire_id);
+            self.key_reused.extend(before.filter(|before| before.task != fire_id.task));
         }
         if task_continues {
             self.of_continuing.entry(fire_id.task).or_default().push(fire_id);
         }
-        let claim = Claim { task, task_continues, fired_at, permit, recalled: false };
+        let claim = Claim { task, task_continues, callback, fired_at, permit, recalled: false };
         self.fires.insert(fire_id, claim);
     }
 
@@ -112,10 +144,23 @@ impl Claims {
         RecalledClaim::No
     }
 
-    /// Recalls all deliveries that were not sent.
-    pub(crate) fn recall_all(&mut self) {
-        for claim in self.fires.values_mut() {
-            claim.recalled |= claim.permit.as_ref().is_some_and(SendPermit::recall);
+    /// Recalls all deliveries that were not sent. Returns their claims, without those that were
+    /// recalled before.
+    pub(crate) fn recall_all(&mut self) -> Vec<Claim> {
+        let mut recalled = Vec::new();
+        for claim in self.fires.values_mut().filter(|claim| !claim.recalled) {
+            if claim.permit.as_ref().is_some_and(SendPermit::recall) {
+                claim.recalled = true;
+                recalled.push(claim.clone());
+            }
+        }
+        recalled
+    }
+
+    /// Notes that the delivery of a claim came back unsent, so that no command recalls it again.
+    pub(crate) fn came_back(&mut self, fire_id: FireId) {
+        if let Some(claim) = self.fires.get_mut(&fire_id) {
+            claim.recalled = true;
         }
     }
 
@@ -140,16 +185,15 @@ impl Claims {
     }
 
     /// Notes that a task was stored under its key. A claimed task with the same key counts as
-    /// replaced if it turns out that it was not sent.
-    pub(crate) fn stored_under_key(&mut self, task: &Task) {
+    /// replaced if it was not sent. Returns the key if there is one.
+    pub(crate) fn stored_under_key(&mut self, task: &Task) -> Option<Subject> {
         if self.fires.is_empty() {
-            return;
+            return None;
         }
         let definition = &task.definition;
-        if let Some(key) = definition.key.clone() {
-            let subject = Subject::Key(definition.namespace.clone(), key);
-            self.key_reused.extend(self.by_subject.get(&subject));
-        }
+        let subject = Subject::Key(definition.namespace.clone(), definition.key.clone()?);
+        self.key_reused.insert(*self.by_subject.get(&subject)?);
+        Some(subject)
     }
 
     /// Notes that the key of a claimed task was given to another task.
@@ -166,19 +210,41 @@ impl Claims {
         self.fires.iter().map(|(fire_id, claim)| (claim, self.is_key_reused(*fire_id)))
     }
 
-    /// Counts the claims of one namespace or of all: those whose tasks end with them, and those
-    /// whose tasks continue.
-    pub(crate) fn count(&self, namespace: Option<&Namespace>) -> (usize, usize) {
+    /// Counts the claims of one namespace or of all.
+    pub(crate) fn count(&self, namespace: Option<&Namespace>) -> ClaimCounts {
         let of = |claim: &&Claim| namespace.is_none_or(|it| claim.task.definition.namespace == *it);
-        let task_continues =
-            self.fires.values().filter(of).filter(|claim| claim.task_continues).count();
-        (self.fires.values().filter(of).count() - task_continues, task_continues)
+        let mut counts = ClaimCounts::default();
+        for claim in self.fires.values().filter(of) {
+            let was_sent = claim.was_sent();
+            counts.sent += usize::from(was_sent);
+            *match (claim.task_continues, was_sent) {
+                (true, _) => &mut counts.claimed_overlapping,
+                (false, true) => &mut counts.claimed,
+                (false, false) => &mut counts.claimed_unsent,
+            } += 1;
+        }
+        counts
     }
 
-    /// Returns the claimed task that a subject names, as firing.
-    pub(crate) fn firing_task(&self, subject: &Subject) -> Option<Task> {
-        let task = &self.fires.get(self.by_subject.get(subject)?)?.task;
-        Some(Task { state: TaskState::Firing, ..task.clone() })
+    /// Returns the claimed task that a subject names, if it fires once and nothing was sent. A
+    /// series whose last fire is claimed has ended.
+    pub(crate) fn unsent(&self, subject: &Subject) -> Option<&Task> {
+        let claim = self.fires.get(self.by_subject.get(subject)?)?;
+        Some(&claim.task).filter(|task| !claim.was_sent() && !task.recurs())
+    }
+
+    /// Returns the claimed task that a subject names.
+    pub(crate) fn task_id(&self, subject: &Subject) -> Option<TaskId> {
+        let claim = self.fires.get(self.by_subject.get(subject)?)?;
+        // A redriven fire may belong to another task.
+        Some(claim.task.id)
+    }
+
+    /// Returns the claimed task that a subject names: firing if it was sent, else as it was.
+    pub(crate) fn task(&self, subject: &Subject) -> Option<Task> {
+        let claim = self.fires.get(self.by_subject.get(subject)?)?;
+        let state = if claim.was_sent() { TaskState::Firing } else { claim.task.state };
+        Some(Task { state, ..claim.task.clone() })
     }
 
     /// Returns the attempt in flight of the claimed task that a subject names.

@@ -4,6 +4,7 @@
 //! is sent. What becomes of a fire whose outcome is known is decided in `settle`; how a delivery
 //! travels is in `server/courier`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
@@ -12,7 +13,7 @@ use punctual_core::{
 };
 use punctual_store::Change;
 
-use crate::commit::decision::{Decision, Effect};
+use crate::commit::decision::{ClaimedFire, Decision, Effect};
 use crate::delivery::attempt::Delivery;
 use crate::delivery::lane::{HandedOut, LaneNo, Urgency};
 use crate::event::Action;
@@ -76,10 +77,10 @@ impl Owner {
             return;
         }
         let deliveries = std::mem::take(&mut self.deliveries.outbox);
-        if self.tenure.may_act(now) {
+        if self.tenure.may_act(now) && !self.tenure.is_handing_over() {
             return self.actions.push(Action::Deliver(deliveries));
         }
-        // Claims that became durable after the lease had ended.
+        // Claims that became durable after the lease had ended, or during a hand-over.
         let unsent = deliveries.iter().map(|delivery| delivery.report(None));
         self.on_ended(unsent.collect(), now);
     }
@@ -102,11 +103,13 @@ impl Owner {
         }
         if task.expires_at().is_some_and(|expires_at| expires_at <= now) {
             let task = task.clone();
+            let callbacks = task.definition.callbacks.clone();
             let (was, next_step) = (task.state, task.next_step(TaskState::Dead, now));
             let task = without_overlapping(task);
             let letter = DeadLetter { died_at: now, reason: DeadReason::Expired, task };
             let dead = |next, was| Change::Dead { letter, next, was };
-            return self.write(Decision::next_step(id, next_step, was, now, dead));
+            let decision = Decision::next_step(id, next_step, was, now, dead);
+            return self.write_end(decision, callbacks, now);
         }
         if task.definition.guarantee == Guarantee::AtMostOnce {
             let task = task.clone();
@@ -115,9 +118,9 @@ impl Owner {
         let share = self.deliveries.lanes.sent(lane, &task.definition);
         let delivery = Delivery::new(task, share, now, self.tenure.lease_end());
         let (fire_at, permit) = (task.fire_at, delivery.permit.clone());
-        let handed_out = HandedOut { fire_at, permit, is_claim: false };
+        let handed_out = HandedOut { fire_at, permit };
         self.deliveries.lanes.handed_out(share, handed_out);
-        self.tasks.set_sent(id, delivery.permit.clone(), now);
+        self.tasks.set_sent(id, delivery.permit.clone());
         self.deliveries.outbox.push(delivery);
     }
 
@@ -138,12 +141,13 @@ impl Owner {
             // The fire before is in flight: `release_claim` lets this one continue.
             Some(_) => return self.tasks.set_waiting_for_claim(id),
         }
-        let share = self.deliveries.lanes.sent(lane, &task.definition);
+        let share = self.deliveries.lanes.claiming(lane, &task.definition);
         self.tasks.set_lane_share(id, share);
         let (was, next_step) = (task.state, task.next_step(TaskState::Done, now));
         // A series may end with the fires that are skipped after this one.
         let task_continues = next_step.skipped.is_some() || next_step.next.is_some();
         let task = without_overlapping(task);
+        let definition = Arc::clone(&task.definition);
         let letter = DeadLetter { died_at: now, reason: DeadReason::Unknown, task };
         let dead = |next, was| Change::Dead { letter, next, was };
         let mut decision = Decision::next_step(id, next_step, was, now, dead);
@@ -151,7 +155,11 @@ impl Owner {
             Some(Effect::File(next)) => Some(next),
             _ => None,
         };
-        decision.effects.push(Effect::SendClaimed { id, next, task_continues });
+        let Ok(callback) = self.add_provisional_callback(&mut decision, &definition, now) else {
+            return self.stop_out_of_ids();
+        };
+        let sent = ClaimedFire { id, next, task_continues, callback };
+        decision.effects.push(Effect::SendClaimed(Box::new(sent)));
         self.write(decision);
     }
 
@@ -174,13 +182,8 @@ impl Owner {
 
     /// Sends a fire whose claim is durable. The store has freed its task, or has it before its next
     /// fire.
-    pub(crate) fn send_claimed(
-        &mut self,
-        id: TaskId,
-        next: Option<Box<Task>>,
-        task_continues: bool,
-        now: Timestamp,
-    ) {
+    pub(crate) fn send_claimed(&mut self, claimed: ClaimedFire, now: Timestamp) {
+        let ClaimedFire { id, next, task_continues, callback } = claimed;
         let Some(loaded) = self.tasks.get(id) else {
             return;
         };
@@ -188,12 +191,12 @@ impl Owner {
         let task = loaded.task().clone();
         let delivery = Delivery::new(&task, share, now, self.tenure.lease_end());
         let permit = delivery.permit.clone();
-        let (fire_at, is_claim) = (task.fire_at, true);
-        let handed_out = HandedOut { fire_at, permit: permit.clone(), is_claim };
+        let handed_out = HandedOut { fire_at: task.fire_at, permit: permit.clone() };
+        self.deliveries.lanes.claimed(share);
         self.deliveries.lanes.handed_out(share, handed_out);
         self.deliveries.outbox.push(delivery);
         self.tasks.remove(id);
-        self.deliveries.claims.insert(task, task_continues, now, Some(permit));
+        self.deliveries.claims.insert(task, task_continues, callback, now, Some(permit));
         if let Some(next) = next {
             self.file(*next);
         }

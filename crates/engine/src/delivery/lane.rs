@@ -123,8 +123,10 @@ pub(crate) struct Lane {
     /// Counts the tasks that were taken, to give late ones their share.
     taken: u32,
     in_flight: usize,
+    /// Of those, the at-most-once fires whose claim is being written.
+    claiming: usize,
     /// Deliveries in flight in the order in which they were handed out. Those before the first that
-    /// still waits in its courier are forgotten.
+    /// its courier still has unsent are forgotten.
     handed_out: VecDeque<HandedOut>,
     /// How many deliveries may be in flight.
     capacity: usize,
@@ -144,13 +146,16 @@ pub(crate) struct HandedOut {
     /// When its task was due.
     pub(crate) fire_at: Timestamp,
     pub(crate) permit: SendPermit,
-    /// Whether the store has the fire as a claim.
-    pub(crate) is_claim: bool,
 }
 
 impl HandedOut {
     fn is_waiting(&self) -> bool {
         self.permit.is_waiting()
+    }
+
+    /// Whether its courier still has it, and nothing was sent: it waits, or was recalled.
+    fn is_unsent(&self) -> bool {
+        self.permit.is_waiting() || self.permit.is_recalled()
     }
 }
 
@@ -167,8 +172,10 @@ impl Lane {
         self.capacity
     }
 
-    pub(crate) const fn in_flight(&self) -> usize {
-        self.in_flight
+    /// Counts the deliveries that were sent and have not ended.
+    pub(crate) fn count_sent(&self) -> usize {
+        let unsent = self.handed_out.iter().filter(|delivery| delivery.is_unsent()).count();
+        self.in_flight.saturating_sub(self.claiming + unsent)
     }
 
     pub(crate) const fn spilled(&self) -> Option<Position> {
@@ -180,26 +187,26 @@ impl Lane {
         self.on_time.len() + self.late.len()
     }
 
-    /// Returns when the delivery was due that has waited longest in its courier, or nearly so.
-    pub(crate) fn first_unsent(&self) -> Option<Timestamp> {
-        let unsent = self.handed_out.iter().find(|delivery| delivery.is_waiting());
-        unsent.map(|delivery| delivery.fire_at)
+    /// Returns when the first of the deliveries that wait in their courier was due.
+    pub(crate) fn first_waiting(&self) -> Option<Timestamp> {
+        let waiting = self.handed_out.iter().filter(|delivery| delivery.is_waiting());
+        waiting.map(|delivery| delivery.fire_at).min()
     }
 
-    /// Counts the deliveries that wait in their courier, without claims.
-    pub(crate) fn count_unsent(&self) -> usize {
-        let unsent = |delivery: &&HandedOut| !delivery.is_claim && delivery.is_waiting();
-        self.handed_out.iter().filter(unsent).count()
+    /// Counts the at-most-once fires whose claim is being written, and the deliveries that wait in
+    /// their courier.
+    pub(crate) fn count_waiting(&self) -> usize {
+        self.claiming + self.handed_out.iter().filter(|delivery| delivery.is_waiting()).count()
     }
 
-    /// Forgets deliveries that do not wait in their courier any more: the first ones, and all
+    /// Forgets deliveries that their courier does not have unsent any more: the first ones, and all
     /// others if there are many.
     fn forget_sent(&mut self) {
-        while self.handed_out.front().is_some_and(|delivery| !delivery.is_waiting()) {
+        while self.handed_out.front().is_some_and(|delivery| !delivery.is_unsent()) {
             self.handed_out.pop_front();
         }
         if self.handed_out.len() > 2 * self.in_flight + HANDED_OUT_SLACK {
-            self.handed_out.retain(HandedOut::is_waiting);
+            self.handed_out.retain(HandedOut::is_unsent);
         }
     }
 
@@ -323,6 +330,7 @@ impl Lanes {
             late: VecDeque::new(),
             taken: 0,
             in_flight: 0,
+            claiming: 0,
             handed_out: VecDeque::new(),
             capacity,
             starved_since: (capacity == 0).then_some(now),
@@ -479,6 +487,18 @@ impl Lanes {
         self.in_flight += 1;
         self.shares.add(&definition.namespace, weight);
         LaneShare { lane, weight }
+    }
+
+    /// Counts an at-most-once fire of the lane as in flight, while its claim is being written.
+    pub(crate) fn claiming(&mut self, lane: LaneNo, definition: &NewTask) -> LaneShare {
+        self.get_mut(lane).claiming += 1;
+        self.sent(lane, definition)
+    }
+
+    /// The claim of an at-most-once fire is durable.
+    pub(crate) fn claimed(&mut self, share: LaneShare) {
+        let lane = self.get_mut(share.lane);
+        lane.claiming = lane.claiming.saturating_sub(1);
     }
 
     /// Notes that a delivery was handed to its courier.

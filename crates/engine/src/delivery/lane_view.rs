@@ -78,16 +78,15 @@ fn selects(query: &LaneQuery, lane: &LaneId) -> bool {
 
 impl LaneView {
     pub(super) fn of(lane: &Lane, tasks: &LoadedTasks) -> Self {
-        let unsent = lane.count_unsent();
         let first = lane.first().and_then(|id| tasks.get(id));
         let first = first.map(|loaded| loaded.task().fire_at);
         let spilled_since = lane.spilled().map(|spilled| spilled.fire_at);
-        let oldest_overdue = [first, spilled_since, lane.first_unsent()];
+        let oldest_overdue = [first, spilled_since, lane.first_waiting()];
         Self {
             queue: lane.id().queue().cloned(),
             waiting: lane.waiting(),
-            unsent,
-            in_flight: lane.in_flight().saturating_sub(unsent),
+            unsent: lane.count_waiting(),
+            in_flight: lane.count_sent(),
             capacity: lane.capacity(),
             spilled_since,
             oldest_overdue: oldest_overdue.into_iter().flatten().min(),

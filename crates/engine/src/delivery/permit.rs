@@ -6,7 +6,7 @@
 //! owner is checked in the same place, so no byte leaves after its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use punctual_core::Timestamp;
 use tokio::sync::Notify;
@@ -20,6 +20,8 @@ pub struct SendPermit(Arc<PermitState>);
 #[derive(Debug)]
 struct PermitState {
     stage: AtomicU8,
+    /// When the first byte was to leave, in milliseconds; has a meaning once it was sent.
+    sent_at: AtomicU64,
     lease_end: LeaseEnd,
     /// From this time on the task is too late to be sent.
     expires_at: Option<Timestamp>,
@@ -30,7 +32,7 @@ struct PermitState {
 const WAITING: u8 = 0;
 /// The first byte may have left.
 const SENT: u8 = 1;
-/// The courier has given up: nothing was sent, and nothing will be.
+/// The courier has given up, or has reported: nothing was sent, and nothing will be.
 const GIVEN_UP: u8 = 2;
 /// The owner has recalled it: nothing was sent, and nothing will be.
 const RECALLED: u8 = 3;
@@ -51,8 +53,9 @@ pub enum NotSendable {
 
 impl SendPermit {
     pub(crate) fn new(lease_end: LeaseEnd, expires_at: Option<Timestamp>) -> Self {
-        let (stage, recalled) = (AtomicU8::new(WAITING), Notify::new());
-        Self(Arc::new(PermitState { stage, lease_end, expires_at, recalled }))
+        let (stage, sent_at) = (AtomicU8::new(WAITING), AtomicU64::new(0));
+        let recalled = Notify::new();
+        Self(Arc::new(PermitState { stage, sent_at, lease_end, expires_at, recalled }))
     }
 
     /// A permit without an owner, for tests of couriers.
@@ -80,7 +83,11 @@ impl SendPermit {
     /// delivery cannot be recalled.
     pub fn send(&self, now: Timestamp) -> Result<(), NotSendable> {
         self.check(now)?;
-        let stage = &self.0.stage;
+        let PermitState { stage, sent_at, .. } = &*self.0;
+        // The rest of a delivery that has begun leaves later.
+        if stage.load(Ordering::Acquire) == WAITING {
+            sent_at.store(now.as_millis(), Ordering::Relaxed);
+        }
         match stage.compare_exchange(WAITING, SENT, Ordering::AcqRel, Ordering::Acquire) {
             Err(RECALLED | GIVEN_UP) => Err(NotSendable::Recalled),
             _ => Ok(()),
@@ -119,6 +126,20 @@ impl SendPermit {
     #[must_use]
     pub fn is_recalled(&self) -> bool {
         self.0.stage.load(Ordering::Acquire) == RECALLED
+    }
+
+    /// Called by the owner when the courier has reported that the delivery was not sent, recalled
+    /// or not.
+    pub(crate) fn close(&self) {
+        let unless_sent = |stage| (stage != SENT).then_some(GIVEN_UP);
+        // If it was sent, it stays so.
+        let _ = self.0.stage.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_sent);
+    }
+
+    /// Returns when the first byte left; `None` if nothing was sent.
+    pub(crate) fn sent_at(&self) -> Option<Timestamp> {
+        let sent = self.0.stage.load(Ordering::Acquire) == SENT;
+        sent.then(|| Timestamp::from_millis(self.0.sent_at.load(Ordering::Relaxed)))
     }
 
     /// Whether nothing was sent yet.
@@ -167,6 +188,21 @@ mod tests {
         assert!(recalled.recall());
         assert_eq!(recalled.send(NOW), Err(NotSendable::Recalled));
         assert!(recalled.recall(), "as before");
+    }
+
+    #[test]
+    fn a_permit_says_when_the_first_byte_left() {
+        let at = Timestamp::from_millis;
+        let permit = permit();
+        assert_eq!(permit.sent_at(), None);
+        permit.send(at(5)).unwrap();
+        permit.send(at(6)).unwrap();
+        assert_eq!(permit.sent_at(), Some(at(5)), "the rest left later");
+        permit.unsend();
+        assert_eq!(permit.sent_at(), None);
+        permit.send(at(7)).unwrap();
+        permit.close();
+        assert_eq!(permit.sent_at(), Some(at(7)));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use punctual_store::Change;
 
 use crate::commit::decision::{Decision, Effect};
 use crate::delivery::attempt::Report;
-use crate::delivery::claim::Claim;
-use crate::handle::command::Command;
+use crate::delivery::claim::{Claim, RecalledClaim};
+use crate::handle::command::{Command, Subject};
 use crate::owner::Owner;
 
 impl Command {
@@ -35,10 +35,45 @@ impl Owner {
     pub(crate) fn recall(&mut self, id: TaskId, now: Timestamp) {
         self.tasks.recall(id);
         for claim in self.deliveries.recall_claims_of(id) {
-            let (fire_id, attempt) = (claim.task.fire().id, claim.task.attempt_next());
-            let report = Report::of(fire_id, attempt, claim.fired_at, None);
-            self.settle_claimed(claim, report, now);
+            self.settle_recalled(claim, now);
         }
+    }
+
+    /// Recalls the delivery of the claimed task that a subject names, and those of earlier fires of
+    /// the same series.
+    pub(crate) fn recall_claim(&mut self, subject: &Subject, now: Timestamp) -> RecalledClaim {
+        if let Some(id) = self.deliveries.claimed_task_id(subject) {
+            self.recall(id, now);
+        }
+        self.deliveries.recall_claim(subject)
+    }
+
+    /// Recalls the delivery of a claimed task whose key was given to another task.
+    pub(crate) fn recall_replaced(&mut self, subject: &Subject, now: Timestamp) {
+        if let RecalledClaim::Recalled(fire_id) = self.recall_claim(subject, now)
+            && let Some(claim) = self.deliveries.claim(fire_id).cloned()
+        {
+            self.settle_recalled(claim, now);
+        }
+    }
+
+    /// Recalls everything that was not sent, because another broker continues. Returns whether
+    /// claims were recalled, whose tasks are to be stored again.
+    pub(crate) fn recall_all(&mut self, now: Timestamp) -> bool {
+        self.tasks.recall_all();
+        let recalled = self.deliveries.recall_claims();
+        let any = !recalled.is_empty();
+        for claim in recalled {
+            self.settle_recalled(claim, now);
+        }
+        any
+    }
+
+    /// Decides about a claimed fire whose delivery was recalled, as if it had come back unsent.
+    fn settle_recalled(&mut self, claim: Claim, now: Timestamp) {
+        let (fire_id, attempt) = (claim.task.fire().id, claim.task.attempt_next());
+        let report = Report::of(fire_id, attempt, claim.fired_at, None);
+        self.settle_claimed(claim, report, now);
     }
 
     /// Ends the claim of a fire whose delivery was recalled, as part of a decision. If the decision
@@ -50,11 +85,12 @@ impl Owner {
         end: FireEnd,
         now: Timestamp,
     ) {
-        let Some(Claim { task, .. }) = self.deliveries.claim(fire_id) else {
+        let Some(Claim { task, callback, .. }) = self.deliveries.claim(fire_id) else {
             return;
         };
         let namespace = task.definition.namespace.clone();
         let record = FireRecord::of(task, end, now);
+        decision.end_provisional_callback(*callback, &namespace, now);
         decision.change(Change::DeleteLetter { fire_id, namespace });
         decision.change(Change::Settle { record, next: None, was: TaskState::Dead });
         decision.effects.push(Effect::ReleaseClaim(fire_id));

@@ -27,9 +27,10 @@ impl Owner {
             let Some(route) = report.route().or_else(inherited) else {
                 continue;
             };
+            let is_recalled = report.is_recalled();
             report.close_permit();
             self.deliveries.lanes.ended(route.share, report.outcome.as_ref());
-            if !report.is_recalled() {
+            if !is_recalled {
                 self.settle(route.task_id, report, now);
             }
         }
@@ -63,6 +64,7 @@ impl Owner {
                 _ => self.enqueue(id, now),
             };
         };
+        let callbacks = task.definition.callbacks.clone();
         let touched = task.touched_while_firing();
         let decision = match end_attempt(task, fired_at, AttemptResult { outcome, answer }, now) {
             AttemptEnd::Done(task) => {
@@ -84,7 +86,7 @@ impl Owner {
                 Decision::next_step(id, next_step, was, now, dead)
             }
         };
-        self.write(decision);
+        self.write_end(decision, callbacks, now);
     }
 
     fn count_skips(&mut self, next_step: NextStep) -> NextStep {
@@ -109,6 +111,8 @@ impl Owner {
         };
         let result = AttemptResult { outcome, answer };
         let was = task.state;
+        let callbacks = task.definition.callbacks.clone();
+        let task = Task { updated_at: now, ..task };
         let without = task.with_overlapping(nominal_at, None);
         let (change, updated) = match end_attempt(before, fired_at, result, now) {
             AttemptEnd::Done(before) => {
@@ -128,14 +132,17 @@ impl Owner {
             }
         };
         self.tasks.overlapping_ended(id, nominal_at);
-        self.write(Decision::own(change, Effect::update(updated)));
+        self.write_end(Decision::own(change, Effect::update(updated)), callbacks, now);
     }
 
     /// Settles an at-most-once fire. Its claim is a dead letter with an unknown outcome, which the
     /// outcome that is now known replaces.
     pub(crate) fn settle_claimed(&mut self, claim: Claim, report: Report, now: Timestamp) {
-        let Claim { task, task_continues, .. } = claim;
+        let Claim { task, task_continues, callback, .. } = claim;
         let Report { fire_id, fired_at, outcome, answer, .. } = report;
+        if outcome.is_none() {
+            self.deliveries.claims.came_back(fire_id);
+        }
         let namespace = task.definition.namespace.clone();
         let outcome = match (outcome, task_continues) {
             (Some(outcome), _) => outcome,
@@ -148,6 +155,7 @@ impl Owner {
             // The task is before its next fire already, so this one is over.
             (None, true) => not_sent(),
         };
+        let callbacks = task.definition.callbacks.clone();
         let was = if task_continues { TaskState::Firing } else { TaskState::Dead };
         let change = match end_attempt(task, fired_at, AttemptResult { outcome, answer }, now) {
             AttemptEnd::Done(task) => {
@@ -158,8 +166,9 @@ impl Owner {
             AttemptEnd::Dead(letter) => Change::Dead { letter, next: None, was },
         };
         let mut decision = Decision::own(change, Effect::ReleaseClaim(fire_id));
+        decision.end_provisional_callback(callback, &namespace, now);
         decision.changes.insert(0, Change::DeleteLetter { fire_id, namespace }.into());
-        self.write(decision);
+        self.write_end(decision, callbacks, now);
     }
 
     /// Stores the task of a claimed fire again, because it was not sent. If another task was given
@@ -173,11 +182,13 @@ impl Owner {
         now: Timestamp,
     ) {
         let requester = Requester { reply: None, subject };
-        let Some(Claim { task, .. }) = self.deliveries.claims.get(fire_id).cloned() else {
+        let Some(Claim { task, callback, .. }) = self.deliveries.claims.get(fire_id).cloned()
+        else {
             return self.answer(requester, Err(EngineError::NotFound));
         };
         let mut decision = Decision::answering(requester);
         decision.effects.push(Effect::ReleaseClaim(fire_id));
+        decision.end_provisional_callback(callback, &task.definition.namespace, now);
         if successor.is_some() || self.deliveries.claims.is_key_reused(fire_id) {
             let namespace = task.definition.namespace.clone();
             let record = FireRecord::of(&task, FireEnd::Replaced, now);

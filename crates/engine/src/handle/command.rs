@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use punctual_core::{Due, FireId, Namespace, NewTask, TaskId, TaskKey, Version};
+use punctual_core::{Due, FireId, Namespace, NewTask, Task, TaskId, TaskKey, TaskState, Version};
 
 /// The task that a command is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -113,6 +113,16 @@ pub enum StartState {
     Paused,
 }
 
+impl StartState {
+    /// Returns a task that was created or edited, in the state in which it starts.
+    pub(crate) fn begin(self, task: Task) -> Task {
+        match self {
+            Self::Scheduled => task,
+            Self::Paused => Task { state: TaskState::Paused, ..task },
+        }
+    }
+}
+
 impl ScheduleCommand {
     /// Returns the name under which the receipt is stored.
     pub(crate) fn receipt_subject(&self) -> Option<Subject> {
@@ -144,6 +154,13 @@ pub enum Condition {
     Absent,
     /// The key names a task of this version.
     Version(Version),
+}
+
+impl Condition {
+    /// Whether the task must exist in a version.
+    pub(crate) const fn is_version(self) -> bool {
+        matches!(self, Self::Version(_))
+    }
 }
 
 /// Where a touch moves the next fire.

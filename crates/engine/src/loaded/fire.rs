@@ -48,6 +48,10 @@ impl Owner {
             let change = Change::Settle { record, next: None, was };
             return self.write(Decision::own(change, Effect::Remove(id)));
         }
+        if self.deliveries.awaited_attempt(task).is_some() {
+            // The decision that ends the claim replaces its provisional callback.
+            return self.tasks.set_waiting_for_claim(id);
+        }
         self.enqueue(id, now);
     }
 
@@ -71,7 +75,7 @@ impl Owner {
             (true, None) => task.fired_manually(now),
             _ => Task { fire_at: now.min(task.fire_at), ..task },
         };
-        let task = Task { version, ..task };
+        let task = Task { version, updated_at: now, ..task };
         let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: task.clone(), was });
         decision.effects.push(Effect::file(task.clone()));

@@ -51,8 +51,6 @@ pub(crate) struct LoadedTask {
     held_reports: Vec<Report>,
     /// The nominal times of its overlapping fires that are in flight.
     in_flight: Vec<Timestamp>,
-    /// When an attempt of it was last sent.
-    fired_at: Timestamp,
     /// The permits of its fires in flight, by nominal time. Those of other brokers are not here.
     permits: Vec<(Timestamp, SendPermit)>,
 }
@@ -82,6 +80,12 @@ impl LoadedTask {
         };
         let present = (self.phase == LoadedPhase::Firing).then_some(self.task.nominal_at);
         present.iter().chain(&self.in_flight).filter(|at| !waits(**at)).count()
+    }
+
+    /// Returns when the fire of a nominal time was sent, if this broker has sent it.
+    fn sent_at(&self, nominal_at: Timestamp) -> Option<Timestamp> {
+        let permit = self.permits.iter().find(|(at, _)| *at == nominal_at);
+        permit.and_then(|(_, permit)| permit.sent_at())
     }
 
     pub(crate) const fn has_overlapping_in_flight(&self) -> bool {
@@ -228,7 +232,6 @@ impl LoadedTasks {
             lane_share: None,
             held_reports: Vec::new(),
             in_flight: Vec::new(),
-            fired_at: Timestamp::EPOCH,
             permits: Vec::new(),
         });
         self.by_id.insert(id, slot);
@@ -309,16 +312,21 @@ impl LoadedTasks {
         // Fires that were adopted before stay in flight.
         let present = (loaded.phase == LoadedPhase::Firing).then_some(loaded.task.nominal_at);
         loaded.in_flight.extend(present.into_iter().chain([at]));
-        loaded.fired_at = delivery.fired_at;
         loaded.task = task;
         self.rearm(slot);
         Some(definition)
     }
 
-    /// Returns the task before each fire that is in flight, and when it was sent.
-    pub(crate) fn in_flight(&self) -> impl Iterator<Item = (Task, Timestamp)> {
+    /// Returns the task before each fire that is in flight, and when it was sent, if this broker
+    /// has sent it.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = (Task, Option<Timestamp>)> {
         let firing = self.tasks.iter().map(|(_, loaded)| loaded).filter(|it| it.is_firing());
-        firing.flat_map(|loaded| loaded.before_each_in_flight().map(|task| (task, loaded.fired_at)))
+        firing.flat_map(|loaded| {
+            loaded.before_each_in_flight().map(|task| {
+                let sent_at = loaded.sent_at(task.nominal_at);
+                (task, sent_at)
+            })
+        })
     }
 
     /// The task is due and waits in its lane.
@@ -331,9 +339,8 @@ impl LoadedTasks {
     }
 
     /// An attempt of the present fire was handed to its courier.
-    pub(crate) fn set_sent(&mut self, id: TaskId, permit: SendPermit, now: Timestamp) {
+    pub(crate) fn set_sent(&mut self, id: TaskId, permit: SendPermit) {
         if let Some(loaded) = self.get_mut(id) {
-            loaded.fired_at = now;
             loaded.permits.push((loaded.task.nominal_at, permit));
         }
         self.set_firing(id);
@@ -433,6 +440,12 @@ impl LoadedTasks {
         let ids = self.tasks.iter().filter(|(_, loaded)| waits(loaded));
         let ids: Vec<_> = ids.map(|(_, loaded)| loaded.task.id).collect();
         ids.into_iter().for_each(|id| self.recall(id));
+    }
+
+    /// Recalls all deliveries that were not sent, for an owner that decides nothing any more.
+    pub(crate) fn recall_for_good(&self) {
+        let permits = self.tasks.iter().flat_map(|(_, loaded)| &loaded.permits);
+        permits.for_each(|(_, permit)| _ = permit.recall());
     }
 
     /// An overlapping fire was not sent.

@@ -10,6 +10,7 @@ use punctual_core::{Task, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::delivery::attempt::Report;
+use crate::delivery::claim::Claim;
 use crate::event::Action;
 use crate::handle::error::EngineError;
 use crate::owner::Owner;
@@ -30,7 +31,7 @@ impl Owner {
         }
         self.tenure.drain();
         // The successor sends these itself.
-        self.tasks.recall_all();
+        self.recall_all(now);
         // The successor does not have the batches that the store may have lost.
         self.writer.confirm();
         self.tenure.handing_over = Some(PendingHandOver::new(reply, now));
@@ -45,7 +46,12 @@ impl Owner {
         let (waited, overdue) = (hand_over.has_waited(in_flight, now), hand_over.is_overdue(now));
         let decided = self.commands.is_empty() || self.deliveries.is_resolving();
         let flushed = self.writer.is_idle() && !self.commands.has_pending_calls() && decided;
-        let result = match waited && flushed && !self.deliveries.has_unsent() {
+        let ready = waited && flushed && !self.deliveries.has_unsent();
+        // A task about which a decision was pending, or a claim, may be unsent still.
+        if ready && self.recall_all(now) {
+            return;
+        }
+        let result = match ready {
             true => Ok(self.list_in_flight(now)),
             false if overdue => Err(EngineError::Lost),
             false => return,
@@ -76,10 +82,11 @@ impl Owner {
     fn list_in_flight(&self, now: Timestamp) -> Vec<InFlight> {
         let filed = self.tasks.in_flight();
         let filed = filed
-            .map(|(task, fired_at)| self.describe_in_flight(&task, fired_at, StoredAs::Filed, now));
+            .map(|(task, sent_at)| self.describe_in_flight(&task, sent_at, StoredAs::Filed, now));
         let claimed = self.deliveries.claims().map(|(claim, key_reused)| {
-            let stored_as = StoredAs::Claimed { task_continues: claim.task_continues, key_reused };
-            self.describe_in_flight(&claim.task, claim.fired_at, stored_as, now)
+            let Claim { task_continues, callback, .. } = *claim;
+            let stored_as = StoredAs::Claimed { task_continues, key_reused, callback };
+            self.describe_in_flight(&claim.task, claim.sent_at(), stored_as, now)
         });
         // Deliveries whose lookup has not been answered are passed on as they were received.
         filed.chain(claimed).chain(self.commands.adoptions().cloned()).collect()
@@ -88,7 +95,7 @@ impl Owner {
     fn describe_in_flight(
         &self,
         task: &Task,
-        fired_at: Timestamp,
+        sent_at: Option<Timestamp>,
         stored_as: StoredAs,
         now: Timestamp,
     ) -> InFlight {
@@ -96,7 +103,7 @@ impl Owner {
         let own_end = || now.after(task.definition.timeout).after(REPORT_SLACK);
         // A delivery that was inherited keeps its times.
         let inherited = self.deliveries.inherited_times(fire_id);
-        let (fired_at, until) = inherited.unwrap_or_else(|| (fired_at, own_end()));
+        let (fired_at, until) = inherited.unwrap_or_else(|| (sent_at.unwrap_or(now), own_end()));
         let attempt = task.attempt_next();
         InFlight { fire_id, task_id: task.id, namespace, attempt, fired_at, until, stored_as }
     }

@@ -48,6 +48,8 @@ pub enum StoredAs {
         task_continues: bool,
         /// The key was given to another task since.
         key_reused: bool,
+        /// The provisional callback, if the task has a callback for dead letters.
+        callback: Option<TaskId>,
     },
 }
 

@@ -38,7 +38,7 @@ impl Owner {
             // The same delivery was handed over twice.
             _ if self.deliveries.is_inherited(delivery.fire_id) => None,
             StoredAs::Filed => found.task.and_then(|task| self.tasks.inherit(task, delivery)),
-            StoredAs::Claimed { task_continues, key_reused } => {
+            StoredAs::Claimed { task_continues, key_reused, callback } => {
                 let letter = found.letter.filter(|letter| letter.reason == DeadReason::Unknown);
                 letter.map(|letter| {
                     let definition = Arc::clone(&letter.task.definition);
@@ -47,6 +47,7 @@ impl Owner {
                         letter.task,
                         task_continues,
                         key_reused,
+                        callback,
                         fired_at,
                     );
                     definition

@@ -21,6 +21,7 @@ use crate::delivery::courier::Courier;
 use crate::event::{Action, Event};
 use crate::handle::error::EngineError;
 use crate::ownership::recover::Ownership;
+use crate::shell::failure::{OwnerFailure, catch_panic_in};
 use crate::shell::message::{Message, OrphanReports, Reports};
 use crate::shell::next_batch::NextBatch;
 
@@ -95,23 +96,39 @@ impl<S, K> ActionExecutor<S, K> {
     }
 
     /// Turns a message into events. The answer to a batch brings the calls that waited for it.
-    pub(crate) fn receive(&self, message: Message, events: &mut VecDeque<Event>) {
+    pub(crate) fn receive(
+        &self,
+        message: Message,
+        events: &mut VecDeque<Event>,
+    ) -> Result<(), OwnerFailure> {
         let event = match message {
             Message::Event(event) => Some(event),
             Message::BatchReady => self.poll_batch(),
+            Message::Failed(failure) => return Err(failure),
         };
         if matches!(event, Some(Event::Applied(_))) {
             events.extend(self.next_batch.close().into_iter().map(Event::Call));
         }
         events.extend(event);
+        Ok(())
     }
 
-    /// Runs work on the runtime.
+    /// Runs work on the runtime that ends with an event.
     fn spawn(&self, work: impl Future<Output = Event> + Send + 'static) {
+        self.spawn_caught(async move { Some(work.await) });
+    }
+
+    /// Runs work on the runtime. If it panics, the owner ends: it would wait for the event, or for
+    /// the reports of a courier, without end.
+    fn spawn_caught(&self, work: impl Future<Output = Option<Event>> + Send + 'static) {
         let messages = self.messages.clone();
         self.runtime.spawn(async move {
-            // An owner that has ended takes no events.
-            let _ = messages.send(Message::Event(work.await));
+            let message = match catch_panic_in(work).await {
+                Ok(event) => event.map(Message::Event),
+                Err(failure) => Some(Message::Failed(failure)),
+            };
+            // An owner that has ended takes no messages.
+            message.map(|message| messages.send(message));
         });
     }
 
@@ -134,14 +151,14 @@ impl<S, K> ActionExecutor<S, K> {
 
     /// Polls the write of this thread and returns its event once it has finished.
     fn poll_batch(&self) -> Option<Event> {
-        let mut batch = self.batch.borrow_mut();
-        let poll = batch.as_mut()?.as_mut().poll(&mut Context::from_waker(&self.waker));
-        match poll {
-            Poll::Ready(event) => {
-                *batch = None;
-                Some(event)
+        // Taken out for the poll: a write that panics must not be polled again.
+        let mut batch = self.batch.take()?;
+        match batch.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+            Poll::Ready(event) => Some(event),
+            Poll::Pending => {
+                self.batch.replace(Some(batch));
+                None
             }
-            Poll::Pending => None,
         }
     }
 }
@@ -180,7 +197,10 @@ impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
                 let courier = Arc::clone(&self.courier);
                 let reports = Reports::new(self.messages.clone(), partition, epoch);
                 // The courier is quick, but the thread has timers to watch.
-                self.runtime.spawn(async move { courier.carry(deliveries, &reports) });
+                self.spawn_caught(async move {
+                    courier.carry(deliveries, &reports);
+                    None
+                });
             }
             Action::OrphanReport(reports) => self.orphans.send(partition, reports),
             Action::Stop(_) | Action::End => unreachable!("the loop ends with these"),

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use crate::delivery::attempt::Report;
 use crate::event::Event;
 use crate::ownership::in_flight::OrphanReport;
+use crate::shell::failure::OwnerFailure;
 
 /// Reports of couriers in one event.
 const REPORTS_MAX: usize = 256;
@@ -19,6 +20,8 @@ pub(crate) enum Message {
     Event(Event),
     /// The batch that the thread polls itself may be written.
     BatchReady,
+    /// Work on the runtime panicked, so its event will not arrive.
+    Failed(OwnerFailure),
 }
 
 /// Where couriers report the outcomes of deliveries.

@@ -2,8 +2,10 @@
 //!
 //! The thread only decides and waits for time; `executor` does everything that may take long. After
 //! the owner has ended, the thread stays as long as a handle or a courier can reach it, to refuse
-//! calls and to pass reports on. Apart from pending commands (`COMMANDS_MAX` of the handle), its
-//! channel only holds answers to actions that the owner has in flight.
+//! calls and to pass reports on. A panic ends the owner like an error of the store: pending calls
+//! are answered, and the receiver of [`spawn`] yields it. Apart from pending commands
+//! (`COMMANDS_MAX` of the handle), its channel only holds answers to actions that the owner has in
+//! flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use punctual_core::{Clock, PartitionId};
-use punctual_store::{StoreError, TaskStore};
+use punctual_store::TaskStore;
 use tokio::sync::oneshot;
 
 use crate::delivery::courier::Courier;
@@ -23,6 +25,7 @@ use crate::owner::{Owner, OwnerConfig};
 use crate::ownership::in_flight::InFlight;
 use crate::ownership::recover::Ownership;
 use crate::shell::executor::ActionExecutor;
+use crate::shell::failure::{OwnerFailure, catch_panic};
 use crate::shell::message::{Message, OrphanReports};
 use crate::shell::next_batch::NextBatch;
 
@@ -35,8 +38,8 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 
 /// Starts an owner on a thread of its own.
 ///
-/// `in_flight` are deliveries that the previous owner handed over. The receiver yields the error if
-/// the owner stops by itself; it is closed without a value after a drain, a hand-over or
+/// `in_flight` are deliveries that the previous owner handed over. The receiver yields the failure
+/// if the owner stops by itself; it is closed without a value after a drain, a hand-over or
 /// [`OwnerHandle::end`].
 pub fn spawn<S, K, C>(
     ownership: Ownership,
@@ -46,14 +49,14 @@ pub fn spawn<S, K, C>(
     clock: Arc<C>,
     config: OwnerConfig,
     orphans: OrphanReports,
-) -> std::io::Result<(OwnerHandle, oneshot::Receiver<StoreError>)>
+) -> std::io::Result<(OwnerHandle, oneshot::Receiver<OwnerFailure>)>
 where
     S: TaskStore,
     K: Courier,
     C: Clock,
 {
     let (messages, received) = channel();
-    let (stopped, error) = oneshot::channel();
+    let (stopped, failure) = oneshot::channel();
     let next_batch = Arc::new(NextBatch::default());
     let executor = ActionExecutor::new(
         ownership,
@@ -66,27 +69,34 @@ where
     );
     thread::Builder::new().name(ownership.partition.to_string()).spawn(move || {
         let mut owner = Owner::new(ownership, config, clock.now());
-        owner.inherit(in_flight);
-        let end = run(owner, &received, &executor, clock.as_ref());
+        let running = || {
+            owner.inherit(in_flight);
+            run(&mut owner, &received, &executor, clock.as_ref())
+        };
+        let end = catch_panic(running).unwrap_or_else(Err);
+        if matches!(end, Err(OwnerFailure::Panicked(_))) {
+            abandon(&mut owner, &executor);
+        }
+        drop(owner);
         let (partition, orphans) = (ownership.partition, executor.orphans().clone());
         // The end is announced only after the store is released and the executor's sender is gone.
         drop((executor, clock));
         match end {
             Ok(()) => drop(stopped),
-            Err(error) => _ = stopped.send(error),
+            Err(failure) => _ = stopped.send(failure),
         }
         refuse_until_unreachable(&received, &orphans, partition);
     })?;
-    Ok((OwnerHandle::new(messages, next_batch), error))
+    Ok((OwnerHandle::new(messages, next_batch), failure))
 }
 
 /// Runs the owner until a drain or a hand-over has finished, or until it cannot continue.
 fn run<S: TaskStore, K: Courier, C: Clock>(
-    mut owner: Owner,
+    owner: &mut Owner,
     received: &Receiver<Message>,
     executor: &ActionExecutor<S, K>,
     clock: &C,
-) -> Result<(), StoreError> {
+) -> Result<(), OwnerFailure> {
     // A store may need the runtime's timers when this thread polls a write.
     let _runtime = executor.runtime().enter();
     let mut draining = false;
@@ -95,7 +105,7 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
         let mut end = None;
         for action in owner.act(clock.now()) {
             match action {
-                Action::Stop(error) => end = Some(Err(error)),
+                Action::Stop(error) => end = Some(Err(error.into())),
                 Action::End => end = Some(Ok(())),
                 action => executor.perform(action),
             }
@@ -108,7 +118,7 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
         }
         let wait = owner.wakes_at().map_or(IDLE_MAX, |at| clock.until(at).min(IDLE_MAX));
         match received.recv_timeout(wait) {
-            Ok(message) => executor.receive(message, &mut events),
+            Ok(message) => executor.receive(message, &mut events)?,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
@@ -123,8 +133,21 @@ fn run<S: TaskStore, K: Courier, C: Clock>(
                 break;
             }
             let Ok(message) = received.try_recv() else { break };
-            executor.receive(message, &mut events);
+            executor.receive(message, &mut events)?;
         }
+    }
+}
+
+/// Answers the pending calls of an owner that has panicked, and recalls what it has not sent.
+fn abandon<S: TaskStore, K: Courier>(owner: &mut Owner, executor: &ActionExecutor<S, K>) {
+    let abandoned = catch_panic(|| {
+        let actions = owner.abandon().into_iter();
+        let orphans = actions.filter(|action| matches!(action, Action::OrphanReport(_)));
+        orphans.for_each(|action| executor.perform(action));
+    });
+    // Its state may be half changed. Callers without an answer see that the owner is dropped.
+    if let Err(failure) = abandoned {
+        tracing::warn!(%failure, "pending calls lost");
     }
 }
 

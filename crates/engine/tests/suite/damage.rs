@@ -50,7 +50,8 @@ fn a_claimed_fire_that_was_not_sent_is_a_dead_letter_if_its_key_is_damaged() {
     fixture.advance(secs(1));
     fixture.report_unsent();
     look_up(&mut fixture, &[key("order")]);
-    let letter = ready(fixture.store.dead_letter(PARTITION, task.fire().id)).unwrap().unwrap();
+    let letters = ready(fixture.store.dead_letters(PARTITION, &[task.fire().id])).unwrap();
+    let letter = letters[0].as_ref().unwrap();
     assert!(matches!(letter.task.attempts[0].outcome, Outcome::Failed { .. }), "{letter:?}");
     let counts = fixture.counts();
     assert_eq!((counts.dead, counts.dead_letters, counts.accepted()), (1, 1, 1));

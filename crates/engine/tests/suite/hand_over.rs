@@ -285,7 +285,7 @@ fn inherited_deliveries_of_unknown_fires_are_dropped_and_so_are_their_reports() 
         let (task_id, namespace) = (fire_id.task, shop());
         InFlight { fire_id, task_id, namespace, attempt, fired_at, until, stored_as }
     };
-    let claimed = StoredAs::Claimed { task_continues: false, key_reused: false };
+    let claimed = StoredAs::Claimed { task_continues: false, key_reused: false, callback: None };
     fixture.crash();
     fixture.owner.inherit(vec![delivery(StoredAs::Filed), delivery(claimed), delivery(claimed)]);
     fixture.run();

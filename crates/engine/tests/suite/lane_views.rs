@@ -35,7 +35,7 @@ fn a_view_has_what_waits_and_what_is_in_flight() {
         spilled_since: None,
         oldest_overdue: Some(due),
     };
-    assert_eq!(view(&mut fixture, LaneQuery::Queues).lanes, [lane.clone()]);
+    assert_eq!(view(&mut fixture, LaneQuery::Queues).lanes, std::slice::from_ref(&lane));
     assert_eq!(view(&mut fixture, LaneQuery::Target(queue)).lanes, [lane]);
     let other = HttpTarget::new("http://127.0.0.1:9/b", Method::Post, vec![]).unwrap();
     let webhook = view(&mut fixture, LaneQuery::Target(Target::Http(other))).lanes;

@@ -133,7 +133,8 @@ fn a_cancelled_task_never_fires() {
     let mut fixture = OwnerFixture::new();
     fixture.schedule(keyed("order", secs(1)));
     assert_eq!(fixture.cancel(key("order")), Ok(Cancelled::Cancelled));
-    assert_eq!(fixture.cancel(key("order")), Err(EngineError::NotFound));
+    assert_eq!(fixture.cancel(key("order")), Ok(Cancelled::Cancelled));
+    assert_eq!(fixture.cancel(key("other")), Err(EngineError::NotFound));
     fixture.advance(secs(60));
     assert!(fixture.in_flight.is_empty());
     assert_eq!(fixture.counts().cancelled, 1);

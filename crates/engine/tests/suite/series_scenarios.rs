@@ -14,16 +14,19 @@ use crate::fixture::{
 use punctual_core::{
     Backoff, DeadReason, FireEnd, FireId, FireRecord, Guarantee, Jitter, Misfire, NewTask,
     Occasion, Outcome, Overlap, Payload, RetryPolicy, Schedule, Series, Task, TaskId, TaskState,
-    Timestamp,
+    Timestamp, Version,
 };
-use punctual_engine::{Command, Condition, Subject, TouchTo};
+use punctual_engine::{Cancelled, Command, Condition, Scheduled, Subject, TouchTo};
 use punctual_store::{Filter, Position, TaskStore};
+use tokio::sync::oneshot::error::TryRecvError;
 
 const SEEDS_DEFAULT: u64 = 200;
 /// Each failed once.
 const SEEDS_KEPT: [u64; 12] = [8, 9, 18, 25, 27, 29, 30, 73, 100, 114, 418, 726];
 /// The same with hand-overs.
 const SEEDS_KEPT_HAND_OVER: [u64; 0] = [];
+/// How many actions are performed at once.
+const ACTIONS_MAX: u32 = 6;
 const STEPS: u32 = 300;
 
 #[test]
@@ -58,6 +61,9 @@ struct ExpectedSeries {
     guarantee: Guarantee,
     paused: bool,
     pausing: Option<PendingReply<Task>>,
+    /// The version of the last edit that was answered.
+    version: Version,
+    editing: Vec<PendingReply<Scheduled>>,
 }
 
 struct SeriesScenario {
@@ -79,6 +85,9 @@ struct SeriesScenario {
     redriven: HashMap<FireId, u32>,
     /// How often a redrive may have made a task of its own.
     redriven_apart: i64,
+    cancelling: Vec<(FireId, PendingReply<Cancelled>)>,
+    /// Redriven fires that were cancelled, and not redriven since.
+    cancelled: HashSet<FireId>,
 }
 
 impl SeriesScenario {
@@ -96,7 +105,18 @@ impl SeriesScenario {
             let new_task = new_series(name, interval, count, guarantee, &mut rng);
             let first = fixture.schedule(new_task);
             let (paused, pausing) = (false, None);
-            ExpectedSeries { name, first, interval, count, guarantee, paused, pausing }
+            let (version, editing) = (first.version, Vec::new());
+            ExpectedSeries {
+                name,
+                first,
+                interval,
+                count,
+                guarantee,
+                paused,
+                pausing,
+                version,
+                editing,
+            }
         });
         let on_return = rng.below(2) == 0;
         let within = secs(20);
@@ -117,6 +137,8 @@ impl SeriesScenario {
             watch_fired: HashSet::new(),
             redriven: HashMap::new(),
             redriven_apart: 0,
+            cancelling: Vec::new(),
+            cancelled: HashSet::new(),
         }
     }
 
@@ -139,6 +161,8 @@ impl SeriesScenario {
             self.check(series);
         }
         self.check_watch();
+        let series = self.series.iter().map(|series| series.first.id);
+        self.fixture.check_attempts(series.chain([self.watch.id]));
         assert!(self.fixture.owner.is_quiet());
         assert_eq!(self.fixture.owner.loaded(), 0, "memory is empty");
         let counts = self.fixture.counts();
@@ -153,6 +177,9 @@ impl SeriesScenario {
             && hand_overs.step(&mut self.fixture)
         {
             return;
+        }
+        if self.fixture.roll_waiting(3) == Some(0) {
+            return self.command_waiting();
         }
         match self.rng.below(100) {
             0..3 => self.pause(),
@@ -190,8 +217,52 @@ impl SeriesScenario {
         }
     }
 
+    /// Sends a command about a task whose delivery waits in the courier, or lets the owner lose
+    /// the delivery in another way.
+    fn command_waiting(&mut self) {
+        let Some(delivery) = self.fixture.any_waiting() else { return };
+        let of = |series: &ExpectedSeries| series.first.id == delivery.fire_id.task;
+        match (self.series.iter().position(of), self.rng.below(8)) {
+            (_, 0) if self.hand_overs.as_ref().is_none_or(|it| it.crashes) => {
+                self.lose_partition();
+            }
+            (_, 0) => self.fixture.start_hand_over(),
+            _ if delivery.redriven => self.cancel_redriven(),
+            (Some(index), 1..3) => self.pause_one(index),
+            (Some(index), 3..5) => self.resume_one(index),
+            (Some(index), _) => self.edit_one(index),
+            (None, _) => self.touch(),
+        }
+        self.perform_at_times();
+    }
+
+    /// Performs the next actions, now and then, so that commands are answered before the courier
+    /// sends anything.
+    fn perform_at_times(&mut self) {
+        if self.fixture.roll_waiting(2) == Some(0) {
+            for _ in 0..ACTIONS_MAX {
+                self.check_sent();
+                if !self.fixture.actions.is_empty() {
+                    self.fixture.perform(0);
+                }
+            }
+        }
+    }
+
+    fn lose_partition(&mut self) {
+        let crashes = self.fixture.crashes;
+        self.fixture.lose_partition();
+        if self.fixture.crashes > crashes {
+            self.forget_replies();
+        }
+    }
+
     fn pause(&mut self) {
         let index = self.rng.index(self.series.len());
+        self.pause_one(index);
+    }
+
+    fn pause_one(&mut self, index: usize) {
         let command = Command::Pause(key(self.series[index].name));
         let answer = self.fixture.send_for_task(command);
         self.series[index].pausing = Some(answer);
@@ -212,6 +283,10 @@ impl SeriesScenario {
     /// Changes the payload. The schedule stays as it is, and with it every nominal time.
     fn edit(&mut self) {
         let index = self.rng.index(self.series.len());
+        self.edit_one(index);
+    }
+
+    fn edit_one(&mut self, index: usize) {
         let ExpectedSeries { first, .. } = &self.series[index];
         let payload = Payload::Json(format!("{}", self.rng.below(1000)).into());
         let new_task = NewTask { payload, ..NewTask::clone(&first.definition) };
@@ -219,7 +294,8 @@ impl SeriesScenario {
         let stored = ready(self.fixture.store.get(PARTITION, &[first.id])).unwrap();
         let Some(Some(task)) = stored.first() else { return };
         let condition = Condition::Version(task.version);
-        drop(self.fixture.send_schedule(new_task, condition));
+        let answer = self.fixture.send_schedule(new_task, condition);
+        self.series[index].editing.push(answer);
     }
 
     fn touch(&mut self) {
@@ -243,6 +319,8 @@ impl SeriesScenario {
             None => Subject::Id(shop(), task.id),
         };
         *self.redriven.entry(fire_id).or_default() += 1;
+        self.cancelled.remove(&fire_id);
+        self.cancelling.retain(|(cancelling, _)| *cancelling != fire_id);
         self.redriven_apart += i64::from(task.origin().is_none());
         drop(self.fixture.send_for_task(Command::Redrive { subject, fire_id }));
     }
@@ -255,7 +333,8 @@ impl SeriesScenario {
         tasks.retain(|task| task.origin().is_some());
         if !tasks.is_empty() {
             let task = &tasks[self.rng.index(tasks.len())];
-            drop(self.fixture.send_cancel(Subject::Id(shop(), task.id)));
+            let answer = self.fixture.send_cancel(Subject::Id(shop(), task.id));
+            self.cancelling.push((task.fire().id, answer));
         }
     }
 
@@ -267,11 +346,17 @@ impl SeriesScenario {
     }
 
     fn crash(&mut self) {
+        self.forget_replies();
+        self.fixture.crash();
+    }
+
+    fn forget_replies(&mut self) {
         for series in &mut self.series {
             series.pausing = None;
+            series.editing.clear();
         }
         self.touching = None;
-        self.fixture.crash();
+        self.cancelling.clear();
     }
 
     fn recover(&mut self) {
@@ -318,6 +403,15 @@ impl SeriesScenario {
                 series.paused = answer.is_ok();
                 series.pausing = None;
             }
+            for mut answer in std::mem::take(&mut series.editing) {
+                match answer.try_recv() {
+                    Ok(Ok(Scheduled::Created(task) | Scheduled::Replaced(task))) => {
+                        series.version = series.version.max(task.version);
+                    }
+                    Err(TryRecvError::Empty) => series.editing.push(answer),
+                    _ => {}
+                }
+            }
         }
         if let Some(answer) = &mut self.touching
             && let Ok(answer) = answer.try_recv()
@@ -327,10 +421,18 @@ impl SeriesScenario {
             }
             self.touching = None;
         }
+        for (fire_id, mut answer) in std::mem::take(&mut self.cancelling) {
+            match answer.try_recv() {
+                Ok(Ok(Cancelled::Cancelled)) => _ = self.cancelled.insert(fire_id),
+                Err(TryRecvError::Empty) => self.cancelling.push((fire_id, answer)),
+                _ => {}
+            }
+        }
     }
 
     fn check_sent(&mut self) {
         self.take_replies();
+        self.fixture.check_gauges();
         let crashed = self.has_crashed();
         for delivery in self.fixture.sent.drain(..) {
             self.receiver.receive(&delivery, crashed);
@@ -353,6 +455,10 @@ impl SeriesScenario {
                 let max = 1 + self.redriven.get(&fire_id).copied().unwrap_or_default();
                 assert!(*times <= max, "an at-most-once fire was received again: {delivery:?}");
             }
+            let cancelled = delivery.redriven && self.cancelled.contains(&fire_id);
+            assert!(!cancelled, "sent after it was cancelled: {delivery:?}");
+            let is_old = delivery.version < series.version && !delivery.redriven;
+            assert!(!is_old, "an older version: {delivery:?}");
             // A redriven fire does not wait for its series.
             assert!(!series.paused || delivery.redriven, "sent while paused: {delivery:?}");
         }

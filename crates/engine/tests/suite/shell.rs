@@ -2,19 +2,19 @@
 //! courier that asks the test for outcomes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, Clock, Due, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule, Target, Task,
-    Timestamp,
+    BrokerId, Clock, Due, FireRecord, Namespace, NewTask, Outcome, PartitionId, Queue, Schedule,
+    Target, Task, Timestamp,
 };
 use punctual_engine::{
     Budget, Cancelled, Command, Condition, Courier, Delivery, EngineError, HAND_OVER_WAIT,
-    InFlight, OrphanReport, OrphanReports, OwnerConfig, OwnerHandle, Ownership, Reply, Reports,
-    ScheduleCommand, Scheduled, StartState, Subject, spawn, take,
+    InFlight, OrphanReport, OrphanReports, OwnerConfig, OwnerFailure, OwnerHandle, Ownership,
+    Reply, Reports, ScheduleCommand, Scheduled, StartState, Subject, spawn, take,
 };
-use punctual_store::{MemoryStore, Retention, StoreError};
+use punctual_store::{MemoryStore, Retention};
 use tokio::sync::{mpsc, oneshot};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -57,10 +57,52 @@ impl Courier for ChannelCourier {
     }
 }
 
+/// Panics once when it is told to, and is the clock and the courier inside otherwise.
+struct PanicsOnce<T> {
+    inner: T,
+    panics: AtomicBool,
+}
+
+impl<T> PanicsOnce<T> {
+    fn new(inner: T) -> Self {
+        Self { inner, panics: AtomicBool::new(false) }
+    }
+
+    fn arm(&self) {
+        self.panics.store(true, Ordering::SeqCst);
+    }
+
+    fn inner(&self) -> &T {
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "told to panic");
+        &self.inner
+    }
+}
+
+impl<T: Clock> Clock for PanicsOnce<T> {
+    fn now(&self) -> Timestamp {
+        self.inner().now()
+    }
+
+    fn until(&self, at: Timestamp) -> Duration {
+        self.inner().until(at)
+    }
+}
+
+impl<T: Courier> Courier for PanicsOnce<T> {
+    fn carry(&self, deliveries: Vec<Delivery>, reports: &Reports) {
+        self.inner().carry(deliveries, reports);
+    }
+}
+
+fn config(budget: Budget, retains_batches: bool) -> OwnerConfig {
+    let render_record = |record: &FireRecord| record.fire_id.to_string().into();
+    OwnerConfig { retention: Retention::default(), budget, retains_batches, render_record }
+}
+
 struct RunningOwner {
     clock: Arc<ManualClock>,
     owner: OwnerHandle,
-    stopped: oneshot::Receiver<StoreError>,
+    stopped: oneshot::Receiver<OwnerFailure>,
     orphans: mpsc::UnboundedReceiver<OrphanReport>,
     deliveries: mpsc::UnboundedReceiver<(Delivery, oneshot::Sender<Outcome>)>,
 }
@@ -75,19 +117,28 @@ async fn start_with(
     clock: Arc<ManualClock>,
     in_flight: Vec<InFlight>,
 ) -> RunningOwner {
+    let (sender, deliveries) = mpsc::unbounded_channel();
+    let courier = Arc::new(ChannelCourier(sender));
+    let (owner, stopped, orphans) = start_of(store, courier, Arc::clone(&clock), in_flight).await;
+    RunningOwner { clock, owner, stopped, orphans, deliveries }
+}
+
+async fn start_of<K: Courier, C: Clock>(
+    store: Arc<MemoryStore>,
+    courier: Arc<K>,
+    clock: Arc<C>,
+    in_flight: Vec<InFlight>,
+) -> (OwnerHandle, oneshot::Receiver<OwnerFailure>, mpsc::UnboundedReceiver<OrphanReport>) {
     let broker = BrokerId::new("here:1");
     let acquired = take(store.as_ref(), PartitionId::FIRST, &broker, HOUR, clock.now()).await;
     let (orphans, orphans_received) = mpsc::unbounded_channel();
-    let (sender, deliveries) = mpsc::unbounded_channel();
-    let courier = Arc::new(ChannelCourier(sender));
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: false };
+    let config = config(budget, false);
     let (ownership, orphans) = (acquired.unwrap(), OrphanReports::to(orphans));
-    let clocked = Arc::clone(&clock);
     let (owner, stopped) =
-        spawn(ownership, in_flight, store, courier, clocked, config, orphans).unwrap();
+        spawn(ownership, in_flight, store, courier, clock, config, orphans).unwrap();
     owner.set_capacity(shop(), Queue::new("orders").unwrap(), 8);
-    RunningOwner { clock, owner, stopped, orphans: orphans_received, deliveries }
+    (owner, stopped, orphans_received)
 }
 
 /// Sends one command and waits for its reply.
@@ -225,7 +276,7 @@ async fn past_its_lease_an_owner_refuses_calls_until_the_lease_is_extended() {
     let ownership = Ownership { until: clock.now().after(HOUR), ..acquired.unwrap() };
     let (sender, _deliveries) = mpsc::unbounded_channel();
     let budget = Budget::shared_by(1);
-    let config = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
+    let config = config(budget, true);
     let (courier, orphans) = (Arc::new(ChannelCourier(sender)), OrphanReports::none());
     let clocked = Arc::clone(&clock);
     let (owner, _stopped) =
@@ -235,4 +286,50 @@ async fn past_its_lease_an_owner_refuses_calls_until_the_lease_is_extended() {
     assert_eq!(schedule(&owner).await, Err(EngineError::Stopped));
     owner.extend(clock.now().after(HOUR));
     schedule(&owner).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_that_panics_answers_its_callers_and_the_next_owner_sends_its_tasks() {
+    let clock = Arc::new(PanicsOnce::new(ManualClock(AtomicU64::new(1_700_000_000_000))));
+    let store = Arc::new(MemoryStore::default());
+    let (sender, mut deliveries) = mpsc::unbounded_channel();
+    let courier = Arc::new(ChannelCourier(sender));
+    let start =
+        || start_of(Arc::clone(&store), Arc::clone(&courier), Arc::clone(&clock), Vec::new());
+    let (owner, stopped, _) = start().await;
+    let task = schedule(&owner).await.unwrap();
+    clock.arm();
+    let answer = get(&owner, &task).await;
+    let pending_or_late = [Err(EngineError::Lost), Err(EngineError::Stopped)];
+    assert!(pending_or_late.contains(&answer), "{answer:?}");
+    assert_eq!(stopped.await.unwrap().to_string(), "panic: told to panic");
+    assert_eq!(get(&owner, &task).await, Err(EngineError::Stopped));
+
+    let (owner, _stopped, _) = start().await;
+    clock.inner.advance(HOUR);
+    get(&owner, &task).await.unwrap();
+    let (delivery, _answer) = deliveries.recv().await.unwrap();
+    assert_eq!(delivery.fire_id, task.fire().id);
+}
+
+#[tokio::test]
+async fn a_courier_that_panics_ends_the_owner_and_the_next_owner_sends_again() {
+    let clock = Arc::new(ManualClock(AtomicU64::new(1_700_000_000_000)));
+    let store = Arc::new(MemoryStore::default());
+    let (sender, mut deliveries) = mpsc::unbounded_channel();
+    let courier = Arc::new(PanicsOnce::new(ChannelCourier(sender)));
+    let start =
+        || start_of(Arc::clone(&store), Arc::clone(&courier), Arc::clone(&clock), Vec::new());
+    let (owner, stopped, _) = start().await;
+    let task = schedule(&owner).await.unwrap();
+    courier.arm();
+    clock.advance(HOUR);
+    // The owner may end before it answers.
+    let _ = get(&owner, &task).await;
+    assert_eq!(stopped.await.unwrap().to_string(), "panic: told to panic");
+    assert!(deliveries.try_recv().is_err());
+
+    let (_owner, _stopped, _) = start().await;
+    let (delivery, _answer) = deliveries.recv().await.unwrap();
+    assert_eq!(delivery.fire_id, task.fire().id);
 }

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::broker::{BrokerArgs, part};
@@ -22,6 +23,7 @@ const WAIT_OF_SEVERAL: &str = "1s";
 #[command(after_help = "Examples:
   punctual listen shop mail
   punctual listen shop mail --count 1 --json
+  punctual listen shop mail --result '[42]'
   punctual listen shop mail --fail 'out of paper'")]
 pub(crate) struct ListenArgs {
     /// The namespace
@@ -31,6 +33,9 @@ pub(crate) struct ListenArgs {
     /// Fail deliveries with this reason instead of acking them
     #[arg(long, value_name = "REASON")]
     fail: Option<String>,
+    /// Ack deliveries with this result, which the history of each task keeps
+    #[arg(long, value_name = "JSON", value_parser = parse_json, conflicts_with = "fail")]
+    result: Option<Value>,
     /// Stop after this many deliveries
     #[arg(long, value_name = "COUNT")]
     count: Option<u64>,
@@ -139,7 +144,7 @@ impl ListenArgs {
 
     fn print(&self, delivery: &Value) -> anyhow::Result<()> {
         if self.broker.json {
-            return output::print_line(&delivery.to_string());
+            return output::print_line(&output::json_text(delivery));
         }
         let text = |name: &str| match &delivery[name] {
             Value::Null => "-".to_owned(),
@@ -152,26 +157,49 @@ impl ListenArgs {
         };
         let (fired_at, key, task) = (text("fired_at"), text("key"), text("task"));
         let (attempt, lag) = (text("attempt"), text("lag_ms"));
-        output::print_line(&format!(
+        output::print_line(&output::clean(&format!(
             "{fired_at}  {key}  {task}  attempt {attempt}  lag {lag}ms  {payload}"
-        ))
+        )))
     }
 
     /// Settles deliveries with the broker that sent them.
     fn settle(&self, broker: &BrokerArgs, queue: &str, deliveries: &[Value]) -> anyhow::Result<()> {
         let Some(reason) = &self.fail else {
-            let tokens: Vec<&Value> =
-                deliveries.iter().map(|delivery| &delivery["token"]).collect();
-            if !tokens.is_empty() {
-                broker.post(&format!("{queue}/ack"), &json!({ "tokens": tokens }))?;
-            }
-            return Ok(());
+            return self.ack(broker, queue, deliveries);
         };
         for delivery in deliveries {
             let body = json!({ "token": delivery["token"], "reason": reason });
             broker.post(&format!("{queue}/fail"), &body)?;
         }
         Ok(())
+    }
+}
+
+impl ListenArgs {
+    fn ack(&self, broker: &BrokerArgs, queue: &str, deliveries: &[Value]) -> anyhow::Result<()> {
+        if deliveries.is_empty() {
+            return Ok(());
+        }
+        let tokens = deliveries.iter().map(|delivery| &delivery["token"]);
+        let body = match &self.result {
+            None => json!({ "tokens": tokens.collect::<Vec<_>>() }),
+            Some(result) => {
+                let acks = tokens.map(|token| json!({ "token": token, "result": result }));
+                json!({ "acks": acks.collect::<Vec<_>>() })
+            }
+        };
+        let answer = broker.post(&format!("{queue}/ack"), &body)?;
+        match answer["results"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|it| it["problem"].is_object())
+        {
+            Some(rejected) => {
+                bail!("{}", output::clean(&rejected["problem"]["detail"].to_string()))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -200,6 +228,10 @@ impl ListenShared {
     fn lock(&self) -> MutexGuard<'_, ListenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn parse_json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
 }
 
 #[cfg(test)]

@@ -55,7 +55,21 @@ pub(super) fn print(
     answer: &Value,
     table: impl FnOnce(&Value) -> String,
 ) -> anyhow::Result<()> {
-    print_line(&if broker.json { answer.to_string() } else { table(answer) })
+    print_line(&if broker.json { json_text(answer) } else { table(answer) })
+}
+
+/// A value as JSON without control characters: those that JSON allows as they are get escaped too,
+/// because a terminal may obey them.
+pub(super) fn json_text(value: &Value) -> String {
+    let text = value.to_string();
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let escaped = |c: char| match c.is_control() {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 /// Prints a line. If the reader has closed the pipe, the program ends.
@@ -176,6 +190,14 @@ mod tests {
         assert_eq!(cell("fire_at", &time, now), "2030-01-01T01:00:00Z (in 1h)");
         assert_eq!(cell("payload", &time, now), "2030-01-01T01:00:00.000Z");
         assert_eq!(cell("fire_at", &json!("\u{7}"), now), " ");
+    }
+
+    #[test]
+    fn json_has_no_control_characters() {
+        let value = json!({"text": "a\u{1b}[2J\u{7f}\u{9b}31mä\n"});
+        let text = json_text(&value);
+        assert!(!text.contains(char::is_control), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 
     #[test]

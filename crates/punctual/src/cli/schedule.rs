@@ -1,13 +1,16 @@
 //! `punctual schedule`: creates a task, or replaces the task with the same key.
 //!
-//! Every member of a task in the API has a flag. `body` turns the flags into the request, `payload`
-//! reads the payload, `retry` the retry policy. With `--dry-run`, `dry_run` checks the task with
-//! the same rules as the broker and prints its next fires; nothing is sent.
+//! Every member of a task in the API has a flag. `body` turns the flags into the request, `target`
+//! those of the targets; `payload` reads the payload, `retry` the retry policy. With `--dry-run`,
+//! `dry_run` checks the task with the same rules as the broker and prints its next fires; nothing
+//! is sent.
 
 mod body;
 mod dry_run;
+mod pairs;
 mod payload;
 mod retry;
+mod target;
 
 use clap::ArgGroup;
 use serde_json::Value;
@@ -15,8 +18,10 @@ use serde_json::Value;
 use super::broker::{BrokerArgs, part};
 use super::output;
 
+use pairs::pair;
 use payload::PayloadArgs;
 use retry::RetryArgs;
+use target::TargetArgs;
 
 /// Exactly one of these must be given.
 const WHEN_FLAGS: [&str; 5] = ["in", "at", "cron", "every", "within"];
@@ -26,6 +31,7 @@ const EXAMPLES: &str = "Examples:
   punctual schedule shop report --cron '0 9 * * MON-FRI' --timezone Europe/Berlin --queue reports
   punctual schedule fleet device-7 --within 10m --to https://fleet.example/silent
   punctual schedule shop sync --every 1h --queue work --backoff exponential:1s,2,5m
+  punctual schedule shop standup --in 1h --to https://chat.example/robot --success-json /errcode=0
   punctual schedule shop report --cron '0 9 * * *' --queue reports --dry-run";
 
 #[derive(Debug, clap::Args)]
@@ -59,20 +65,8 @@ pub(crate) struct ScheduleArgs {
     #[command(flatten)]
     watch: WatchArgs,
 
-    /// URL of the webhook to call
-    #[arg(long, value_name = "URL", help_heading = "Target")]
-    to: Option<String>,
-    /// HTTP method of the webhook; POST if not given
-    #[arg(long, requires = "to", help_heading = "Target")]
-    method: Option<String>,
-    /// Header to send to the webhook; may be repeated
-    #[arg(long = "header", requires = "to", value_name = "NAME:VALUE", value_parser = pair)]
-    #[arg(help_heading = "Target")]
-    headers: Vec<(String, String)>,
-    /// Queue whose workers receive the task
-    #[arg(long, help_heading = "Target")]
-    queue: Option<String>,
-
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(flatten)]
     payload: PayloadArgs,
     #[command(flatten)]
@@ -93,6 +87,9 @@ pub(crate) struct ScheduleArgs {
     #[arg(long = "label", value_name = "NAME:VALUE", value_parser = pair)]
     #[arg(help_heading = "Options")]
     labels: Vec<(String, String)>,
+    /// Create the task paused; it does not fire until it is resumed
+    #[arg(long, help_heading = "Options")]
+    paused: bool,
     /// Create the task; fail if the key names a task already
     #[arg(long, alias = "if-absent", requires = "key", conflicts_with = "if_match")]
     #[arg(help_heading = "Options")]
@@ -193,9 +190,4 @@ impl ScheduleArgs {
         }
         headers
     }
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("must be NAME:VALUE")?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }

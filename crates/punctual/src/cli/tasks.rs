@@ -7,6 +7,9 @@ use super::broker::{BrokerArgs, part};
 use super::output;
 use super::pages::{PageArgs, with_cursor};
 
+/// Characters of an answer in a table; `--json` has all that is kept.
+const ANSWER_CHARS_MAX: usize = 120;
+
 /// One task.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TaskArgs {
@@ -39,18 +42,20 @@ impl TaskArgs {
                 let whole = json!({"fire_at": fire["fire_at"], "end": end, "lag_ms": lag});
                 if attempts.is_empty() {
                     let mut row = whole.clone();
-                    row["answer"] = skipped(&fire["skipped"]);
+                    row["reason"] = skipped(&fire["skipped"]);
                     rows.push(row);
                 }
                 for attempt in attempts {
                     let mut row = whole.clone();
-                    for name in ["attempt", "fired_at", "outcome", "answer"] {
+                    for name in ["attempt", "at", "outcome", "reason"] {
                         row[name] = attempt[name].clone();
                     }
+                    row["answer"] = answered(attempt, &fire["result"]);
                     rows.push(row);
                 }
             }
-            let columns = ["fire_at", "end", "lag_ms", "attempt", "fired_at", "outcome", "answer"];
+            let columns =
+                ["fire_at", "end", "lag_ms", "attempt", "at", "outcome", "reason", "answer"];
             output::rows(&rows.into(), &columns)
         })
     }
@@ -184,6 +189,23 @@ impl ListArgs {
             with_cursor(output::rows(&tasks, &columns), "tasks", answer)
         })
     }
+}
+
+/// The beginning of what an attempt was answered: the response of a webhook, or the result that a
+/// worker sent with its ack.
+fn answered(attempt: &Value, result: &Value) -> Value {
+    let answer = &attempt["answer"];
+    let text = match (answer["text"].as_str(), answer["base64"].as_str()) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(base64)) => format!("base64 {base64}"),
+        (None, None) if attempt["outcome"] == "acked" && !result.is_null() => result.to_string(),
+        (None, None) => return Value::Null,
+    };
+    let mut shown: String = text.chars().take(ANSWER_CHARS_MAX).collect();
+    if shown.len() < text.len() || answer["truncated"] == true {
+        shown.push('…');
+    }
+    json!(shown)
 }
 
 /// Describes fires that a misfire or overlap policy skipped.

@@ -89,7 +89,8 @@ fn dead_letters(broker: &TestBroker, limit: usize) -> BTreeSet<String> {
 fn dead_letters_of_all_partitions_are_listed_and_redriven_after_a_restart() {
     let (flags, receiver) = (&["--partitions", "4"], WebhookReceiver::start());
     let broker = TestBroker::start(flags);
-    let count = 120;
+    // More than one step of a redrive.
+    let count = 300;
     for number in 0..count {
         let body = task(r#""in": "0s""#, &format!("{}/410", receiver.url));
         assert_eq!(broker.put(&format!("order-{number}"), body).0, 201);

@@ -87,7 +87,7 @@ fn queues_and_workers_are_listed() {
     assert_eq!(get(&broker, "/queues").1, json!({"queues": []}));
     assert_eq!(get(&broker, "/workers").1, json!({"workers": []}));
     for key in ["a", "b", "c"] {
-        broker.put(key, r#"{"in": "0s", "target": {"queue": "q"}}"#.to_owned());
+        broker.put(key, r#"{"in": "0s", "target": {"queue": "q"}}"#);
     }
     let queue = eventually(|| {
         let (_, answer) = get(&broker, "/queues");

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use punctual_client::{
     CancelResult, Client, Delivery, Error, Failure, FireEnd, Gap, List, Misfire, Namespace,
-    NewTask, Occasion, Overlap, Retry, TaskState, Timestamp, Touch, Twice, Worker,
+    NewTask, Occasion, Overlap, Retry, Target, TaskState, Timestamp, Touch, Twice, Worker,
 };
 use punctual_proto::v1;
 use punctual_proto::v1::broker_message::Message as FromBroker;
 use punctual_proto::v1::tasks_client::TasksClient;
 use punctual_proto::v1::worker_message::Message as ToBroker;
 use punctual_proto::v1::workers_client::WorkersClient;
-use punctual_test_support::{TestBroker, WAIT_MAX};
+use punctual_test_support::{TestBroker, WAIT_MAX, eventually};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
@@ -542,4 +543,86 @@ async fn one_port_serves_http_health_and_grpc() {
     assert_eq!(broker.call("GET", "/nowhere", &[], "").0, 404);
     shop(&broker).task().key("both").delay(HOUR).queue("q").schedule().await.unwrap();
     assert_eq!(broker.get("both").1["target"]["queue"], "q");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_and_callbacks_over_grpc_are_those_of_http() {
+    let broker = TestBroker::start(&[]);
+    let robot = Target::http("http://127.0.0.1:9/robot")
+        .header("x-a", "b")
+        .success_statuses([200, 204])
+        .success_json("/errcode", &0)
+        .success_json("/data/0", &["x"])
+        .refuse_statuses([400]);
+    let task = shop(&broker).task().key("a").delay(HOUR).target(robot);
+    let on_dead = Target::http("http://127.0.0.1:9/dead").method("PUT");
+    task.on_done(Target::queue("ends")).on_dead(on_dead).schedule().await.unwrap();
+    let (_, task) = broker.get("a");
+    let http = json!({
+        "url": "http://127.0.0.1:9/robot", "method": "POST", "headers": {"x-a": "b"},
+        "success": {"statuses": [200, 204], "json": {"/data/0": ["x"], "/errcode": 0}},
+        "refuse": {"statuses": [400]},
+    });
+    assert_eq!(task["target"]["http"], http, "{task}");
+    assert_eq!(task["on_done"], json!({"queue": "ends"}));
+    let dead = json!({"http": {"url": "http://127.0.0.1:9/dead", "method": "PUT"}});
+    assert_eq!(task["on_dead"], dead);
+    let found = shop(&broker).get("a").await.unwrap().unwrap();
+    assert_eq!((found.updated_at, found.callback_of), (found.created_at, None));
+
+    for (target, field) in [
+        (Target::http("http://x/").success_statuses([99]), "target.http.success.statuses"),
+        (Target::http("http://x/").success_json("errcode", &0), "target.http.success.json"),
+        (Target::http("http://x/").refuse_statuses([600]), "target.http.refuse.statuses"),
+        (Target::queue("a b"), "target.queue"),
+    ] {
+        let refused = shop(&broker).task().key("b").delay(HOUR).target(target).schedule().await;
+        let Err(Error::Problem(problem)) = refused else { panic!("{field}: {refused:?}") };
+        assert_eq!(problem.field.as_deref(), Some(field));
+    }
+    let refused = soon(&shop(&broker)).on_done(Target::http("ftp://x/")).schedule().await;
+    let Err(Error::Problem(problem)) = refused else { panic!("{refused:?}") };
+    assert_eq!(problem.field.as_deref(), Some("on_done.http.url"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_value_of_a_handler_is_the_result_of_the_fire() {
+    let broker = TestBroker::start(&[]);
+    let shop = shop(&broker);
+    let scheduled = soon(&shop).schedule().await.unwrap();
+    let worker = shop
+        .worker("q")
+        .handler(|delivery| async move { Ok::<_, Failure>(json!({"attempt": delivery.attempt})) });
+    let worker = worker.spawn();
+    let path = format!("/v1/shop/tasks/{}/fires", scheduled.id);
+    let fire = eventually(|| {
+        let (_, page) = broker.call("GET", &path, &[], "");
+        page["fires"].get(0).filter(|fire| fire["end"] == "done").cloned()
+    });
+    assert_eq!(fire["result"], json!({"attempt": 1}), "{fire}");
+    assert_eq!(worker.stop().await.unwrap().acked, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_whose_result_is_not_allowed_is_rejected_and_the_lease_continues() {
+    let broker = TestBroker::start(&[]);
+    let mut raw = RawWorker::new(&broker, "shop", 10).await;
+    soon(&shop(&broker)).key("a").schedule().await.unwrap();
+    let token = raw.delivery().await.token;
+    let ack_with = |result: Vec<u8>| {
+        let ack_with_result = vec![v1::AckWithResult { token, result: result.into() }];
+        ToBroker::Settle(v1::Settle { ack_with_result, ..v1::Settle::default() })
+    };
+    for result in [vec![b' '; 16_385], b"{".to_vec(), vec![0xff]] {
+        raw.send(ack_with(result)).await;
+        let FromBroker::Rejected(rejected) = raw.next().await else { panic!("not rejected") };
+        let problem = rejected.acks[0].problem.clone().unwrap();
+        assert_eq!((rejected.acks[0].token, problem.status), (token, 422), "{problem:?}");
+        assert_eq!(problem.field, "ack_with_result[0].result");
+    }
+    assert_eq!(broker.get("a").1["state"], "firing");
+    raw.send(ack_with(b"[42]".to_vec())).await;
+    eventually(|| (broker.get("a").1["state"] != "firing").then_some(()));
+    raw.send(ack_with(Vec::new())).await;
+    assert!(matches!(raw.next().await, FromBroker::Stale(stale) if stale.tokens == [token]));
 }

@@ -67,7 +67,8 @@ fn the_history_has_the_answers_of_the_target() {
     for (attempt, number) in attempts.iter().zip(1..) {
         assert_eq!(attempt["attempt"], number);
         assert_eq!(attempt["outcome"], "failed");
-        assert!(attempt["answer"].as_str().unwrap().contains("500"), "{attempt}");
+        assert!(attempt["reason"].as_str().unwrap().contains("500"), "{attempt}");
+        assert_eq!(attempt["status"], 500, "{attempt}");
     }
     let (_, done) =
         broker.call("POST", "/v1/shop/tasks", &[], task(r#""in": "0s""#, &receiver.url));

@@ -530,12 +530,16 @@ fn limit_probes(schema: &Value, field: &Field) -> Vec<(Value, bool)> {
         }
     }
     if let Some(max) = schema["maxProperties"].as_u64() {
-        let map = |count| -> Value { (0..count).map(|n| (format!("x{n}"), json!("y"))).collect() };
+        // Values that an answer must have are named by JSON pointers.
+        let start = if field.name == "json" { "/" } else { "x" };
+        let name = |n| format!("{start}{n}");
+        let map = |count| -> Value { (0..count).map(|n| (name(n), json!("y"))).collect() };
         all.extend([(map(max), true), (map(max + 1), false)]);
         let longest = schema["propertyNames"]["maxLength"].as_u64().unwrap_or_default();
         for (length, accepted) in [(longest, true), (longest + 1, false)] {
             if longest > 0 {
-                all.push((json!({"x".repeat(usize::try_from(length).unwrap()): "y"}), accepted));
+                let name = format!("{start}{}", "x".repeat(usize::try_from(length).unwrap() - 1));
+                all.push((json!({name: "y"}), accepted));
             }
         }
         all.push((json!({"no name": "y"}), false));
@@ -584,11 +588,10 @@ fn too_long(field: &Field, max: usize) -> String {
 
 /// One of many entries of a list.
 fn entry(field: &Field, number: u64) -> Value {
-    let example = field.example[0].as_str().unwrap_or("1s");
-    match field.name.as_str() {
-        "keys" => format!("k{number}").into(),
-        "ids" => example.into(),
-        _ => example.into(),
+    match (field.name.as_str(), &field.example[0]) {
+        ("keys", _) => format!("k{number}").into(),
+        (_, Value::Null) => json!("1s"),
+        (_, example) => example.clone(),
     }
 }
 

@@ -89,7 +89,7 @@ fn a_failed_delivery_is_retried_and_a_refused_one_becomes_a_dead_letter() {
     assert_eq!((&second["attempt"], &second["fire_id"]), (&json!(2), &first["fire_id"]));
     let (_, fires) = broker.call("GET", "/v1/shop/tasks/a/fires", &[], "");
     assert_eq!(fires["fires"][0]["end"], json!(null), "{fires}");
-    assert_eq!(fires["fires"][0]["attempts"][0]["answer"], "no paper");
+    assert_eq!(fires["fires"][0]["attempts"][0]["reason"], "no paper");
     let extend = json!({"token": second["token"], "lease": "5m"});
     assert_eq!(queue(&broker, "extend", &extend).1, json!({"result": "extended"}));
     let refuse = json!({"token": second["token"], "reason": "no such person"});
@@ -99,7 +99,55 @@ fn a_failed_delivery_is_retried_and_a_refused_one_becomes_a_dead_letter() {
         page["dead"].get(0).cloned()
     });
     assert_eq!((&letter["reason"], &letter["fire_id"]), (&json!("refused"), &first["fire_id"]));
-    assert_eq!(letter["attempts"][1]["answer"], "no such person");
+    assert_eq!(letter["attempts"][1]["reason"], "no such person");
+}
+
+#[test]
+fn the_result_of_an_ack_is_in_the_history_and_one_that_is_too_long_is_rejected() {
+    let broker = TestBroker::start(&[]);
+    let [a, b] = ["a", "b"].map(|key| put(&broker, key, r#""in": "0s""#)["id"].clone());
+    let (mut got, mut tokens) = (Vec::new(), std::collections::HashMap::new());
+    while got.len() < 2 {
+        got.extend(lease(&broker, 2));
+    }
+    for delivery in &got {
+        tokens.insert(delivery["key"].as_str().unwrap(), delivery["token"].clone());
+    }
+    let text = |bytes: usize| json!("x".repeat(bytes - 2));
+    let acks = json!({"acks": [{"token": tokens["a"], "result": text(16_385)}]});
+    let (status, answer) = queue(&broker, "ack", &acks);
+    let rejected = &answer["results"][0];
+    assert_eq!((status, &rejected["result"]), (200, &json!("rejected")), "{answer}");
+    assert_eq!(rejected["problem"]["field"], "acks[0].result", "{answer}");
+    assert!(rejected["problem"]["detail"].as_str().unwrap().contains("at most 16384 bytes"));
+    assert_eq!(broker.get("a").1["state"], "firing", "its lease continues");
+
+    let acks = json!({
+        "tokens": [tokens["b"], "x"],
+        "acks": [{"token": tokens["a"], "result": {"paid": 1.5, "at": [null]}}, {"token": "y"}],
+    });
+    let (_, answer) = queue(&broker, "ack", &acks);
+    let results: Vec<&Value> =
+        answer["results"].as_array().unwrap().iter().map(|it| &it["result"]).collect();
+    assert_eq!(results, ["acked", "stale", "acked", "stale"], "{answer}");
+    for (id, result) in [(a, json!({"paid": 1.5, "at": [null]})), (b, json!(null))] {
+        let path = format!("/v1/shop/tasks/{}/fires", id.as_str().unwrap());
+        let fire = eventually(|| {
+            let (_, page) = broker.call("GET", &path, &[], "");
+            page["fires"].get(0).filter(|fire| fire["end"] == "done").cloned()
+        });
+        assert_eq!(fire["result"], result, "{fire}");
+        assert_eq!(fire["attempts"][0]["outcome"], "acked");
+    }
+    for (body, status, field) in [
+        (json!({}), 422, "tokens"),
+        (json!({"acks": [{"result": 1}]}), 400, "acks[0]"),
+        (json!({"acks": vec![json!({"token": ""}); 10_001]}), 422, "acks"),
+    ] {
+        let (got, problem) = queue(&broker, "ack", &body);
+        assert_eq!(got, status, "{problem}");
+        assert!(problem["field"].as_str().unwrap().starts_with(field), "{problem}");
+    }
 }
 
 /// A token settles only at the path of its own queue.

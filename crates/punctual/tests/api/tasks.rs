@@ -5,7 +5,7 @@ use std::time::Duration;
 use punctual_test_support::{TestBroker, WebhookReceiver, eventually, now_millis, task};
 use serde_json::json;
 
-use crate::requests::{get, later, post};
+use crate::requests::{URL, get, later, post};
 
 #[test]
 fn a_task_calls_its_webhook_on_time_with_payload_and_headers() {
@@ -45,6 +45,8 @@ fn a_cancelled_task_does_not_fire() {
     let (broker, receiver) = (TestBroker::start(&[]), WebhookReceiver::start());
     broker.put("order-1", task(r#""in": "400ms""#, &receiver.url));
     assert_eq!(broker.delete("order-1"), (200, json!({"result": "cancelled"})));
+    assert_eq!(broker.delete("order-1"), (200, json!({"result": "cancelled"})), "as by its id");
+    assert_eq!(broker.delete("order-2").0, 404);
     assert_eq!(broker.get("order-1").1["state"], "cancelled");
     receiver.stays_silent(Duration::from_millis(700));
 }
@@ -252,4 +254,28 @@ fn a_paused_task_does_not_fire_until_it_is_resumed() {
     post(&broker, "/tasks/a/touch", &json!({"in": "0s"}));
     receiver.next();
     assert_eq!(post(&broker, "/tasks/none/pause", &json!({})).0, 404);
+}
+
+#[test]
+fn rules_and_callbacks_are_answered_as_they_were_sent() {
+    let broker = TestBroker::start(&[]);
+    let http = json!({
+        "url": URL, "method": "POST",
+        "success": {"statuses": [200, 204], "json": {"/errcode": 0, "/a": {"b": [1.5, null]}}},
+        "refuse": {"statuses": [400, 404]},
+    });
+    let sent = json!({
+        "in": "1h", "target": {"http": http}, "paused": false,
+        "on_done": {"queue": "ends"}, "on_dead": {"http": {"url": URL, "method": "PUT"}},
+    });
+    let (status, task) = broker.put("a", sent.to_string());
+    assert_eq!(status, 201, "{task}");
+    for (name, value) in sent.as_object().unwrap().iter().filter(|(name, _)| *name != "paused") {
+        assert_eq!(task[name], *value, "{name}: {task}");
+    }
+    assert_eq!(task["updated_at"], task["created_at"]);
+    assert!(task.get("paused").is_none() && task.get("callback_of").is_none(), "{task}");
+    let (_, touched) = post(&broker, "/tasks/a/touch", &json!({"in": "2h"}));
+    assert_eq!((&touched["on_done"], &touched["target"]), (&sent["on_done"], &sent["target"]));
+    assert!(touched["updated_at"].as_str() >= touched["created_at"].as_str(), "{touched}");
 }

@@ -99,7 +99,10 @@ fn assert_fire(receiver: &RecordingReceiver, client: &BrokerClient, names: &[&st
         missing.remove(&key);
     }
     for key in keys() {
-        eventually(|| (client.get(&format!("/tasks/{key}")).0 == 404).then_some(()));
+        eventually(|| {
+            let (status, task) = client.get(&format!("/tasks/{key}"));
+            (status == 404 || task["end"].is_string()).then_some(())
+        });
     }
 }
 

@@ -181,7 +181,7 @@ fn check_fire(findings: &mut Findings, what: &str, at: u64, got: &[&ReceivedDeli
 /// Returns whether a fire or a dead letter has only an attempt that was not sent.
 pub(crate) fn was_not_sent(fire: &Value) -> bool {
     let attempts = fire["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
-    matches!(attempts, [only] if only["answer"] == "it was not sent")
+    matches!(attempts, [only] if only["reason"] == "it was not sent")
 }
 
 /// Returns the fate of every due time in the history.

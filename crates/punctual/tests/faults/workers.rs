@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use punctual_client::Client;
+use punctual_client::{Client, Failure};
 use punctual_test_support::ports::free_address;
 use punctual_test_support::workers::{POLLED, STREAMED};
 use punctual_test_support::{
@@ -332,7 +332,7 @@ fn a_stopping_broker_does_not_wait_for_workers_that_are_gone() {
     let connect = async { Client::connect(format!("http://{address}")).unwrap() };
     let worker = runtime.block_on(connect).namespace("shop").worker(STREAMED).handler(move |_| {
         let _ = started.send(());
-        std::future::pending()
+        std::future::pending::<Result<(), Failure>>()
     });
     runtime.block_on(async { worker.spawn() });
     assert_eq!(client.try_put("held", &due("at_least_once", STREAMED)), Some(true));

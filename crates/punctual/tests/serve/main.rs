@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 
 mod access;
+mod answers;
 mod config;
 mod connections;
 mod file_modes;

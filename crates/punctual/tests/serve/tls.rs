@@ -175,14 +175,14 @@ fn a_receiver_without_a_valid_certificate_gets_nothing_and_the_history_has_the_r
         let (url, got) = receiver(certificate);
         let attempt = attempt_at(&broker, &url, "10s");
         assert_eq!(attempt["outcome"], "failed");
-        assert!(attempt["answer"].as_str().unwrap().contains(reason), "{attempt}");
+        assert!(attempt["reason"].as_str().unwrap().contains(reason), "{attempt}");
         assert!(got.try_recv().is_err(), "nothing was sent");
     }
     // Without the flag the authority is unknown.
     let broker = TestBroker::start(&[]);
     let (url, _got) = receiver(authority.sign("localhost"));
     let attempt = attempt_at(&broker, &url, "10s");
-    assert!(attempt["answer"].as_str().unwrap().contains("--webhook-ca"), "{attempt}");
+    assert!(attempt["reason"].as_str().unwrap().contains("--webhook-ca"), "{attempt}");
 }
 
 #[test]

@@ -3,9 +3,11 @@
 //! A redrive schedules dead letters again, in batches of [`REDRIVE_BATCH`]. One call redrives at
 //! most [`REDRIVE_MAX`] of them and says whether there are more.
 
-use punctual_core::{DeadLetter, FireId, Invalid, Namespace};
+use std::collections::BTreeMap;
+
+use punctual_core::{DeadLetter, FireId, Invalid, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Subject};
-use punctual_store::TaskStore as _;
+use punctual_store::{StoreError, TaskStore as _};
 
 use super::command_batch::{CommandBatch, expect_forgotten, expect_task, next_result};
 use super::limits::check_count;
@@ -13,8 +15,9 @@ use super::task_pages::dead_letter_page;
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 
-/// Dead letters that are redriven in one commit.
-const REDRIVE_BATCH: usize = 500;
+/// Dead letters that are redriven in one commit. An owner takes a call whole, so this is how long a
+/// step holds up other namespaces: a fraction of a millisecond.
+const REDRIVE_BATCH: usize = 128;
 /// Dead letters that one call redrives: this takes some seconds.
 const REDRIVE_MAX: usize = 100_000;
 
@@ -40,8 +43,9 @@ pub(crate) async fn redrive_ids(
     for batch in ids.chunks(REDRIVE_BATCH) {
         let _permit = broker.limits.reads.acquire(namespace).await?;
         let mut letters = Vec::new();
-        for id in batch {
-            match find_letter(broker, namespace, id).await {
+        let found = find_letters(broker, namespace, batch).await;
+        for (id, found) in batch.iter().zip(found) {
+            match found {
                 Ok(letter) => letters.push(letter),
                 Err(problem) => {
                     redriven.problems.push((id.clone(), problem));
@@ -77,19 +81,58 @@ pub(crate) async fn redrive_all(
     }
 }
 
-async fn find_letter(
+/// Returns the dead letters in the order of `ids`; those of one partition are read together.
+async fn find_letters(
     broker: &Broker,
     namespace: &Namespace,
-    id: &str,
-) -> Result<DeadLetter, Problem> {
-    let fire_id = parse_fire_id("ids", id)?;
-    let partition = fire_id.task.partition();
-    if broker.owners.of(partition).is_none() {
-        return Err(Problem::dead_letter_not_found(namespace, fire_id));
+    ids: &[String],
+) -> Vec<Result<DeadLetter, Problem>> {
+    let mut found = Vec::with_capacity(ids.len());
+    let mut by_partition: BTreeMap<PartitionId, (Vec<usize>, Vec<FireId>)> = BTreeMap::new();
+    for (index, id) in ids.iter().enumerate() {
+        found.push(parse_fire_id("ids", id).and_then(|fire_id| {
+            let (indexes, fire_ids) = by_partition.entry(fire_id.task.partition()).or_default();
+            indexes.push(index);
+            fire_ids.push(fire_id);
+            // Until it is found.
+            Err(Problem::dead_letter_not_found(namespace, fire_id))
+        }));
     }
-    let letter = broker.store.dead_letter(partition, fire_id).await?;
-    let letter = letter.filter(|letter| letter.task.definition.namespace == *namespace);
-    letter.ok_or_else(|| Problem::dead_letter_not_found(namespace, fire_id))
+    for (partition, (indexes, fire_ids)) in by_partition {
+        if broker.owners.of(partition).is_none() {
+            continue;
+        }
+        for (index, letter) in
+            indexes.into_iter().zip(read_letters(broker, partition, &fire_ids).await)
+        {
+            match letter {
+                Ok(Some(letter)) if letter.task.definition.namespace == *namespace => {
+                    found[index] = Ok(letter);
+                }
+                Ok(_) => {}
+                Err(error) => found[index] = Err(error.into()),
+            }
+        }
+    }
+    found
+}
+
+/// Reads dead letters of one partition at once. If that fails, for example because one of them is
+/// damaged, each is read alone.
+async fn read_letters(
+    broker: &Broker,
+    partition: PartitionId,
+    fire_ids: &[FireId],
+) -> Vec<Result<Option<DeadLetter>, StoreError>> {
+    if let Ok(letters) = broker.store.dead_letters(partition, fire_ids).await {
+        return letters.into_iter().map(Ok).collect();
+    }
+    let mut letters = Vec::with_capacity(fire_ids.len());
+    for fire_id in fire_ids {
+        let letter = broker.store.dead_letters(partition, &[*fire_id]).await;
+        letters.push(letter.map(|letter| letter.into_iter().flatten().next()));
+    }
+    letters
 }
 
 async fn redrive_batch(

@@ -133,7 +133,10 @@ impl LastLife {
             return Ok(None);
         };
         let letter = match record.end {
-            FireEnd::Dead(_) => broker.store.dead_letter(id.partition(), record.fire_id).await?,
+            FireEnd::Dead(_) => {
+                let letters = broker.store.dead_letters(id.partition(), &[record.fire_id]).await?;
+                letters.into_iter().flatten().next()
+            }
             _ => None,
         };
         Ok(Some(Self { id, record, letter }))

@@ -11,7 +11,7 @@ mod dead_letters;
 mod explain;
 mod fires;
 pub(super) mod forecast;
-mod health;
+pub(crate) mod health;
 mod openapi;
 pub(super) mod page_cursor;
 pub mod preview;

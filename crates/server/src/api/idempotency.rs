@@ -15,10 +15,11 @@ use http::HeaderName;
 use punctual_core::{
     IDEMPOTENCY_KEY_BYTES_MAX, Invalid, NewTask, PartitionId, Partitions, TaskKey, partition_of,
 };
-use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand, StartState};
+use punctual_engine::{Command, Condition, EngineError, Receipt, ScheduleCommand};
 
 use super::command_batch::{CommandBatch, expect_bound, next_result};
 use crate::routing::Owners;
+use crate::task_form::TaskToSchedule;
 
 /// The header that makes a request safe to repeat.
 pub(crate) const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
@@ -71,20 +72,20 @@ struct Receipts {
 /// A task to create; at most once if it was sent with an idempotency key.
 #[derive(Debug)]
 pub(crate) struct Creation {
-    new_task: NewTask,
+    task: TaskToSchedule,
     receipts: Option<Receipts>,
 }
 
 impl Creation {
     /// `index` is the position of the task in its request, `sent` the bytes it was parsed from.
     pub(crate) fn new(
-        new_task: NewTask,
+        task: TaskToSchedule,
         index: usize,
         sent: &[u8],
         idempotency: Option<&Idempotency>,
     ) -> Self {
-        let receipts = idempotency.map(|key| key.receipts(new_task.key.as_ref(), index, sent));
-        Self { new_task, receipts }
+        let receipts = idempotency.map(|key| key.receipts(task.new_task.key.as_ref(), index, sent));
+        Self { task, receipts }
     }
 
     fn needs_binding(&self) -> bool {
@@ -94,7 +95,7 @@ impl Creation {
     /// The command that binds the idempotency key, and its partition.
     fn binding(&self, partitions: Partitions) -> Option<(PartitionId, Command)> {
         let binding = self.receipts.as_ref()?.binding.clone()?;
-        let namespace = self.new_task.namespace.clone();
+        let namespace = self.task.new_task.namespace.clone();
         let partition = partition_of(&namespace.of_receipts(), &binding.key, partitions);
         Some((partition, Command::Bind(namespace, binding)))
     }
@@ -105,18 +106,10 @@ impl Creation {
         condition: Condition,
         partitions: Partitions,
     ) -> (Option<PartitionId>, ScheduleCommand) {
-        let Self { new_task, receipts } = self;
+        let Self { task, receipts } = self;
         let receipt = receipts.map(|receipts| receipts.receipt);
-        let partition = partition_for(&new_task, receipt.as_ref(), partitions);
-        (
-            partition,
-            ScheduleCommand {
-                new_task: new_task.into(),
-                condition,
-                receipt,
-                start: StartState::Scheduled,
-            },
-        )
+        let partition = partition_for(&task.new_task, receipt.as_ref(), partitions);
+        (partition, task.into_command(condition, receipt))
     }
 }
 

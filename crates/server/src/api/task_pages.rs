@@ -12,6 +12,7 @@ use punctual_store::{Filter, Page, Position, TaskStore as _};
 use super::command_batch::{CommandBatch, expect_task};
 use super::merge_pages::{SortBy, merge};
 use crate::broker::Broker;
+use crate::fire_form::attempts_weight;
 use crate::problem::Problem;
 
 /// The states that a list can be restricted to.
@@ -80,7 +81,8 @@ pub(crate) async fn dead_letter_page(
     after: Option<FireId>,
     limit: usize,
 ) -> Result<Page<DeadLetter, FireId>, Problem> {
-    let weight = |letter: &DeadLetter| task_weight(&letter.task);
+    let weight =
+        |letter: &DeadLetter| task_weight(&letter.task) + attempts_weight(&letter.task.attempts);
     let sort_by = SortBy { position: DeadLetter::fire_id, weight };
     let fetch = |partition, after, limit| {
         let (store, namespace) = (Arc::clone(&broker.store), namespace.clone());

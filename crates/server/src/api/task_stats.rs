@@ -44,14 +44,16 @@ pub(crate) async fn count_tasks(
         counts.add(broker.store.counts(partition, namespace).await?);
     }
     let gauges = broker.owners.gauges(Some(namespace)).await?;
-    // In the store a firing task is scheduled; an at-most-once task that was sent is dead until its
-    // outcome is known.
+    // In the store a firing task is scheduled; an at-most-once task that is due is dead until its
+    // outcome is known. If nothing of it was sent, it is scheduled.
     let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
-    let claimed = count(gauges.claimed).min(counts.dead).min(counts.dead_letters);
+    let unknown = counts.dead.min(counts.dead_letters);
+    let claimed = count(gauges.claimed).min(unknown);
+    let unsent = count(gauges.claimed_unsent).min(unknown - claimed);
     let firing = count(gauges.firing).min(counts.scheduled).max(0);
-    let letters = (claimed + count(gauges.claimed_overlapping)).min(counts.dead_letters);
-    counts.scheduled -= firing;
-    counts.dead -= claimed;
+    let letters = (claimed + unsent + count(gauges.claimed_overlapping)).min(counts.dead_letters);
+    counts.scheduled += unsent - firing;
+    counts.dead -= claimed + unsent;
     counts.dead_letters -= letters;
     Ok(TaskStats {
         counts,

@@ -22,7 +22,7 @@ mod worker_view;
 
 pub(crate) use hub::Hub;
 pub(crate) use poll_options::PollOptions;
-pub(crate) use settlement::{Leased, SettleResult, SettleScope, Settlement};
+pub(crate) use settlement::{Leased, SettleResult, SettleScope, Settlement, WorkerResult};
 pub(crate) use token::LeaseToken;
 pub(crate) use worker::StreamWorker;
 pub(crate) use worker_label::{WORKER_NAME_BYTES_MAX, WORKERS_MAX, WorkerLabel, WorkerView};

@@ -176,6 +176,7 @@ impl LocalBroker for FakeBroker {
             version: Version::FIRST,
             key: None,
             payload: self.payload.clone(),
+            callback_of: None,
         };
         Ok((0..max as u64).map(polled).collect())
     }

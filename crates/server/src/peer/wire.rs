@@ -29,7 +29,7 @@ pub(super) use gauges::{put_gauges, read_gauges};
 pub(super) use in_flight::{REPORTS_MAX, put_in_flight, put_reports, read_in_flight, read_reports};
 
 /// The version of all messages. Changes when the meaning of any byte changes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Entries for which memory is allocated before a list is read: a larger count may be wrong.
 const PREALLOCATE_MAX: usize = 1024;
 /// The size of one piece of a long answer: large enough to make pieces cheap, small enough not to

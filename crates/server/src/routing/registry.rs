@@ -269,7 +269,12 @@ impl Owners {
         namespace: Option<&Namespace>,
     ) -> Result<Gauges, EngineError> {
         let mut gauges = Gauges::default();
-        for (_, handle) in self.handles() {
+        let handles = self.handles();
+        // Of the partitions of a sole broker, one has no owner right now.
+        if self.remote.is_none() && handles.len() < usize::from(self.partitions.count()) {
+            return Err(EngineError::Stopped);
+        }
+        for (_, handle) in handles {
             match handle.gauges(namespace.cloned()).await {
                 Ok(of_owner) => gauges = gauges.and(of_owner),
                 // The partition has just moved, and the next owner counts it.

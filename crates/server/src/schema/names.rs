@@ -68,7 +68,10 @@ documented!(
     /// The cursor of a list.
     CursorText,
     "Cursor",
-    id("The `next` of the previous page.", &format!("(?:[dt]|f[0-9]{{1,15}}[.]){}", fire_id_letters()))
+    {
+        let letters = format!("(?:[dt]|f[0-9]{{1,15}}[.]){}", fire_id_letters());
+        id("The `next` of the previous page.", &letters)
+    }
 );
 documented!(
     /// An instant in a response.

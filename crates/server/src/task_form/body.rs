@@ -151,6 +151,17 @@ pub(crate) struct TaskBody<'a> {
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     #[schema(value_type = LabelMap)]
     pub(super) labels: Pairs,
+    /// Whether the task is created paused: it does not fire until it is resumed. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) paused: Option<bool>,
+    /// Receives the record of each fire that succeeded, as a delivery of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TargetBody>)]
+    pub(super) on_done: Option<TargetBody>,
+    /// Receives the record of each fire that became a dead letter, as a delivery of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TargetBody>)]
+    pub(super) on_dead: Option<TargetBody>,
 }
 
 /// How often a fire may be delivered: `at_most_once` never twice, `at_least_once` until an attempt

@@ -5,7 +5,6 @@
 //! these rules, for tasks in responses. A field that is `null` counts as absent.
 
 use serde_json::{Value, json};
-use utoipa::PartialSchema as _;
 
 use super::body::TaskBody;
 use super::schedule_fields::{CRON_FIELDS, SERIES_FIELDS, WATCH_FIELDS};

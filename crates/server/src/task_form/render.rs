@@ -19,7 +19,7 @@ use super::body::{GuaranteeBody, TaskBody};
 use super::document::TaskFields;
 use super::retry::RetryBody;
 use super::target::TargetBody;
-use crate::schema::{InstantText, KeyText, TaskIdText, documented, one_of};
+use crate::schema::{FireIdText, InstantText, KeyText, TaskIdText, documented, one_of};
 
 /// A task with its state.
 #[derive(Debug, Serialize, ToSchema)]
@@ -53,6 +53,14 @@ pub(crate) struct TaskAnswer<'a> {
     #[serde(serialize_with = "text")]
     #[schema(value_type = InstantText)]
     created_at: Timestamp,
+    /// When the task changed last: by a caller, or because an attempt ended.
+    #[serde(serialize_with = "text")]
+    #[schema(value_type = InstantText)]
+    updated_at: Timestamp,
+    /// The fire whose end the task reports, if it is a callback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FireIdText>)]
+    callback_of: Option<String>,
     #[serde(flatten)]
     #[schema(value_type = TaskFields)]
     sent: TaskBody<'a>,
@@ -91,6 +99,8 @@ impl<'a> TaskAnswer<'a> {
             attempt: task.attempt_next().get() - 1 + firing,
             redriven,
             created_at: task.created_at,
+            updated_at: task.updated_at,
+            callback_of: task.definition.callback_of.map(|fire_id| fire_id.to_string()),
             sent: TaskBody::of(&task.definition),
         }
     }
@@ -219,6 +229,9 @@ impl<'a> TaskBody<'a> {
                 (None, Some(STANDARD.encode(bytes)), Some(Cow::Borrowed(&**content_type)))
             }
         };
+        let callbacks = task.callbacks.as_deref();
+        let on_done = callbacks.and_then(|callbacks| callbacks.on_done.as_ref());
+        let on_dead = callbacks.and_then(|callbacks| callbacks.on_dead.as_ref());
         let mut body = Self {
             key: task.key.as_ref().map(|key| key.as_str().to_owned()),
             target: Some(TargetBody::of(&task.target)),
@@ -230,6 +243,8 @@ impl<'a> TaskBody<'a> {
             timeout: Some(format_duration(task.timeout)),
             expires_after: task.expires_after.map(format_duration),
             labels: task.labels.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
+            on_done: on_done.map(TargetBody::of),
+            on_dead: on_dead.map(TargetBody::of),
             ..Self::default()
         };
         body.set_schedule(&task.schedule);

@@ -4,6 +4,7 @@ use punctual_core::{HttpTarget, Invalid, Method, Queue, Target};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::answer_rules::{RefusalBody, SuccessBody, into_rules, of_rules};
 use super::pairs::{Pairs, check_headers};
 use crate::schema::{HeaderMap, QueueText, UrlText, documented, one_field, one_of, reference};
 
@@ -33,6 +34,12 @@ pub(super) struct HttpBody {
     #[serde(default, skip_serializing_if = "Pairs::is_empty")]
     #[schema(value_type = HeaderMap)]
     headers: Pairs,
+    /// Which answers are a success. Default: every status from 200 to 299.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    success: Option<SuccessBody>,
+    /// Which answers are a refusal: no further attempt is made. 410 is one by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refuse: Option<RefusalBody>,
 }
 
 documented!(
@@ -59,29 +66,42 @@ documented!(
 );
 
 impl TargetBody {
-    pub(super) fn into_target(self) -> Result<Target, Invalid> {
+    /// `field` is the name of the target in the task.
+    pub(super) fn into_target(self, field: &str) -> Result<Target, Invalid> {
         let http = match self {
             Self::Http(http) => http,
-            Self::Queue(queue) => return Ok(Target::Queue(Queue::new(&queue)?)),
+            Self::Queue(queue) => return queue_target(field, &queue),
         };
         let method = http.method.as_deref().map(Method::parse).transpose();
         let target = method.and_then(|method| {
             let headers = http.headers.by_name("headers")?;
             check_headers(&headers)?;
             let headers = headers.into_iter().collect();
-            HttpTarget::new(&http.url, method.unwrap_or_default(), headers)
+            let target = HttpTarget::new(&http.url, method.unwrap_or_default(), headers)?;
+            Ok(target.with_rules(into_rules(http.success, http.refuse)?))
         });
-        Ok(Target::Http(target.map_err(|invalid| invalid.within("target.http"))?))
+        Ok(Target::Http(target.map_err(|invalid| invalid.within(&format!("{field}.http")))?))
     }
 
     pub(super) fn of(target: &Target) -> Self {
         match target {
             Target::Queue(queue) => Self::Queue(queue.as_str().to_owned()),
-            Target::Http(http) => Self::Http(HttpBody {
-                url: http.url().to_owned(),
-                method: Some(http.method().as_str().to_owned()),
-                headers: http.headers().iter().cloned().collect(),
-            }),
+            Target::Http(http) => {
+                let (success, refuse) = http.rules().map_or((None, None), of_rules);
+                Self::Http(HttpBody {
+                    url: http.url().to_owned(),
+                    method: Some(http.method().as_str().to_owned()),
+                    headers: http.headers().iter().cloned().collect(),
+                    success,
+                    refuse,
+                })
+            }
         }
     }
+}
+
+/// A queue as the target `field` of a task.
+pub(crate) fn queue_target(field: &str, name: &str) -> Result<Target, Invalid> {
+    let named = |invalid: Invalid| Invalid::new(format!("{field}.queue"), invalid.problem);
+    Ok(Target::Queue(Queue::new(name).map_err(named)?))
 }

@@ -84,14 +84,23 @@ impl Simulation {
             if self.variant == Variant::OwnersIgnoreTheirLease { Timestamp::MAX } else { until };
         let local_time = self.owner_time(number);
         let budget = Budget { tasks: 1_000_000, payload_bytes: 1 << 30 };
-        let terms = OwnerConfig { retention: Retention::default(), budget, retains_batches: true };
+        let terms = OwnerConfig {
+            retention: Retention::default(),
+            budget,
+            retains_batches: true,
+            render_record: |record| record.fire_id.to_string().into(),
+        };
         let mut owner = Owner::new(Ownership { partition, epoch, until }, terms, local_time);
-        self.figures.inherited += in_flight.len() as u64;
+        let inherited = in_flight.len();
+        self.figures.inherited += inherited as u64;
         self.figures.owners += 1;
         owner.inherit(in_flight);
         let broker = &mut self.brokers[number];
-        broker.owners.insert(partition, RunningOwner { epoch, owner, until });
+        broker.owners.insert(partition, RunningOwner { epoch, owner, until, inherited });
         broker.ready_owners.insert(partition);
+        for (queue, capacity) in broker.capacities.into_iter().enumerate() {
+            self.announce_workers(number, partition, queue, capacity);
+        }
     }
 
     fn end_owner(&mut self, number: usize, partition: PartitionId, epoch: Epoch) {

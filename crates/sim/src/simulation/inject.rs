@@ -71,6 +71,7 @@ impl Simulation {
         let terms = MemberConfig { me: id, partitions, lease, skew_max };
         broker.member = Some(Member::new(terms, clock.at(now)));
         broker.member_ready = true;
+        broker.capacities = self.capacities;
         self.drive(number);
     }
 
@@ -79,6 +80,8 @@ impl Simulation {
         broker.state = BrokerState::Dead;
         broker.member = None;
         broker.owners.clear();
+        broker.waiting.clear();
+        broker.sent.clear();
         broker.stopping.clear();
         let (inbox, open) = (std::mem::take(&mut broker.inbox), std::mem::take(&mut broker.open));
         inbox.into_iter().for_each(|event| self.undelivered(event));
@@ -118,6 +121,7 @@ impl Simulation {
         }
         self.brokers[number].state = BrokerState::Runs;
         self.brokers[number].wakes_at = None;
+        self.reorder_inbox(number);
         while let Some(event) = self.brokers[number].inbox.pop_front() {
             // One of the events may pause it again.
             if self.brokers[number].state == BrokerState::Paused {
@@ -135,6 +139,39 @@ impl Simulation {
         self.drive(number);
     }
 
+    /// Couriers have threads of their own: those that wait may go on before anything else is
+    /// handled.
+    fn reorder_inbox(&mut self, number: usize) {
+        let inbox = &mut self.brokers[number].inbox;
+        if self.waits.as_mut().is_some_and(|waits| waits.random.below(2) == 0) {
+            let is_courier = |event: &SimEvent| matches!(event, SimEvent::FirstByte(_));
+            inbox.make_contiguous().sort_by_key(|event| !is_courier(event));
+        }
+    }
+
+    /// Plans when the workers of a queue come and go.
+    pub(super) fn plan_workers(&mut self, queue: usize) {
+        let Some(waits) = &mut self.waits else { return };
+        let mut at = 0;
+        while at < self.plan.heals_ms {
+            let (lasts, capacity) = waits.workers();
+            self.events.send(BEGIN + at, None, SimEvent::Workers(queue, capacity));
+            at += lasts;
+        }
+    }
+
+    /// The workers of a queue come or go, at all brokers.
+    pub(super) fn workers_change(&mut self, queue: usize, capacity: usize) {
+        if self.waits.is_none() {
+            return;
+        }
+        self.capacities[queue] = capacity;
+        for (number, broker) in self.brokers.iter().enumerate() {
+            let to = Some((number, broker.incarnation));
+            self.events.send(self.now + 1, to, SimEvent::Workers(queue, capacity));
+        }
+    }
+
     pub(super) fn heal(&mut self) {
         self.trace.record_fault(self.now, || "all faults end".to_owned());
         self.last_fault_at = self.now;
@@ -142,6 +179,9 @@ impl Simulation {
         self.cut_store.clear();
         self.cut_peers.clear();
         (self.loss, self.slow_ms) = (0, 0);
+        for queue in 0..QUEUES.len() {
+            self.workers_change(queue, CAPACITY);
+        }
         self.healed = Some(self.now);
         for number in 0..self.brokers.len() {
             self.brokers[number].freeze_ms = None;

@@ -8,7 +8,14 @@ impl Simulation {
         let healed = self.healed.unwrap_or(self.now);
         if self.calls.is_empty() && !self.series_cancelled {
             self.series_cancelled = true;
-            for call in callers::cancel_series(self.partitions) {
+            let last = callers::cancel_series(self.partitions);
+            let resumed = callers::resume_all(&self.checker, self.partitions);
+            for call in last.into_iter().chain(resumed) {
+                self.new_call(call);
+            }
+        }
+        if self.calls.is_empty() {
+            for call in self.record.resume_all(&self.store, self.partitions) {
                 self.new_call(call);
             }
         }
@@ -22,7 +29,11 @@ impl Simulation {
         }
         self.is_over = true;
         self.check_owners();
-        self.checker.check_at_rest(&self.store, &callers::shop(), self.partitions);
+        self.record.read_batches(&self.store);
+        let callbacks = self.record.callbacks.len();
+        self.checker.check_at_rest(&self.store, &callers::shop(), self.partitions, callbacks);
+        self.record.check_at_rest(&self.store, self.partitions, &mut self.checker);
+        self.figures.callbacks = callbacks as u64;
     }
 
     pub(super) fn is_at_rest(&self) -> bool {

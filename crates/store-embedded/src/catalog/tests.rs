@@ -6,9 +6,10 @@ use punctual_journal::CommitNo;
 use tempfile::TempDir;
 
 use super::*;
-use crate::golden::{assert_golden_text, from_hex, to_hex};
+use crate::golden::{assert_golden, assert_golden_text, from_hex, to_hex};
 use crate::run::Generation;
 use crate::state::names::name;
+use crate::state::relocation::Moved;
 
 const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
@@ -71,8 +72,12 @@ fn relocations() -> Vec<(TaskId, Relocation)> {
     let later = Timestamp::from_millis(1_900_000_000_000);
     vec![
         (id(5), Relocation::filed(later)),
-        (id(6), Relocation::postponed(Some(NOW), later, Version::new(9))),
+        (id(6), Relocation::postponed(Some(NOW), moved(later, None))),
     ]
+}
+
+fn moved(fire_at: Timestamp, updated_at: Option<Timestamp>) -> Moved {
+    Moved { fire_at, version: Version::new(9), updated_at }
 }
 
 fn paused() -> Paused {
@@ -172,4 +177,15 @@ fn rows_have_the_bytes_of_format_2() {
     assert_eq!(paused, [EntryKey::new(NOW, id(7))]);
     let names = catalog.names_from(&name(partition(), "shop", "key/"), 9).expect("reads");
     assert_eq!(names, [name(partition(), "shop", "key/5")]);
+}
+
+#[test]
+fn a_relocation_with_the_time_of_a_touch_has_the_bytes_of_format_2() {
+    let later = Timestamp::from_millis(1_900_000_000_000);
+    let touched = moved(later, Some(Timestamp::from_millis(1_900_000_000_000 - 900_000)));
+    let relocation = Relocation::postponed(Some(NOW), touched);
+    let golden = assert_golden("catalog_touched_row", &relocation.to_bytes());
+    assert_eq!(Relocation::read(&golden), Ok(relocation));
+    let without = Relocation::postponed(Some(NOW), moved(later, None));
+    assert_eq!(golden.len(), without.to_bytes().len() + 3);
 }

@@ -52,7 +52,7 @@ impl StoreCore {
                 writer.push(key, &candidate.entry.body)?;
             }
         }
-        let mut exchange = Exchange { added: Vec::new(), dropped: runs };
+        let mut exchange = Exchange { dropped: runs, ..Exchange::default() };
         for (slice, writer) in writers {
             match writer.finish() {
                 Ok(None) => {}

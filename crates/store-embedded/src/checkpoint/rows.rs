@@ -9,7 +9,7 @@ use super::FrozenState;
 use crate::catalog::CatalogBatch;
 use crate::fault::{ReadContext, StorageFault};
 use crate::state::names::NameBytes;
-use crate::state::order::{ListedKind, paused_key, postponed_key};
+use crate::state::order::{LetterKey, ListedKind, paused_key, postponed_key};
 use crate::state::relocation::Relocation;
 use crate::store_core::StoreCore;
 
@@ -38,7 +38,9 @@ impl StoreCore {
                 }
             }
         }
-        for (fire_id, letter) in frozen.dead.iter() {
+        let mut letters: Vec<_> = frozen.dead.iter().collect();
+        letters.sort_unstable_by_key(|(fire_id, _)| LetterKey::of(**fire_id));
+        for (fire_id, letter) in letters {
             batch.letter(*fire_id, letter.as_deref());
         }
         for (partition, namespace, counts) in &frozen.counts {

@@ -18,6 +18,7 @@ use punctual_store::codec::{read_letter, read_record, read_summary};
 
 use crate::catalog::Catalog;
 use crate::fault::{ReadContext, StorageFault};
+use crate::fire_index::{FireIndex, IndexCursor};
 use crate::key::EntryKey;
 use crate::open::check::listing::{CountsByNamespace, RECORDS_PER_SAMPLE, fire_of};
 use crate::open::directory::{Directory, EmbeddedOpenError};
@@ -51,7 +52,7 @@ pub struct CheckReport {
     pub records: u64,
     /// Runs of tasks and of history.
     pub runs: u64,
-    /// Bytes of all runs.
+    /// Bytes of all runs and their indexes.
     pub run_bytes: u64,
     /// Commits that are only in the journal.
     pub replayed: u64,
@@ -142,7 +143,7 @@ impl StoreCore {
         for history in &history {
             let run = &history.run;
             report.runs += 1;
-            report.run_bytes += run.file_bytes;
+            report.run_bytes += history.file_bytes();
             report.records += u64::from(run.count());
             let (mut records, mut sampled) = (0, Vec::<FireId>::new());
             let outcome = self.check_run(run, |_, body| {
@@ -154,10 +155,29 @@ impl StoreCore {
                 Ok(())
             });
             report.note(outcome);
+            report.note(self.check_index(run));
             sampled.retain(|fire_id| !history.is_swept(fire_id.task.partition()));
             samples.extend(sampled);
         }
         self.check_samples(&samples, report)
+    }
+
+    /// Verifies every block of the index of a run of history, and that it has what the records say.
+    /// A run without an index is no problem: the next opening writes it.
+    fn check_index(&self, run: &SortedRun) -> Result<(), StorageFault> {
+        let Some(index) = FireIndex::open(&self.files, run)? else { return Ok(()) };
+        let wanted = FireIndex::of_run(&self.files, run, self.options.block_bytes)?;
+        let mut found = IndexCursor::seek(&self.files, Arc::new(index), &[])?;
+        let mut wanted = IndexCursor::seek(&self.files, Arc::new(wanted), &[])?;
+        while found.entry() == wanted.entry() {
+            if found.entry().is_none() {
+                return Ok(());
+            }
+            found.advance(&self.files)?;
+            wanted.advance(&self.files)?;
+        }
+        let what = "it does not have what the records of its run say";
+        Err(StorageFault::damaged(&self.files.index_path(run.no), 0, what))
     }
 
     fn check_run(

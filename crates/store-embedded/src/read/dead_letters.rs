@@ -1,7 +1,9 @@
 //! Dead letters: reading them in pages, and finding those that are past their retention.
 //!
-//! A page reads the letters of all namespaces in order, step by step until it is full. Steps and
-//! pages are bounded in letters and in bytes: a page may be short, and says where the next begins.
+//! A page reads the letters of all namespaces in order, step by step until it is full. A step
+//! merges rows of the catalog with those that changed since the last checkpoint, both in order, so
+//! that what it examines does not depend on how many letters there are. Steps and pages are bounded
+//! in rows and in bytes: a page may be short, and says where the next begins.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -14,66 +16,82 @@ use punctual_store::{Page, Retention};
 use crate::fault::{ReadContext, StorageFault};
 use crate::store_core::StoreCore;
 
-/// Dead letters that one page examines, at most, apart from its last step.
+/// Rows that one page examines, at most, apart from its last step.
 const EXAMINED_MAX: usize = 4096;
-/// Dead letters that one step examines: first what the page needs, then twice as much each time,
-/// within these limits.
+/// Rows of the catalog that one step examines, and rows in memory: first what the page needs, then
+/// twice as much each time, within these limits.
 const STEP: std::ops::RangeInclusive<usize> = 32..=1024;
 /// A step and a page end when they have this many bytes: 30 of the largest letters.
 const BYTES_MAX: usize = 8 << 20;
 
+/// Some dead letters of a partition, in order.
+struct LetterStep {
+    letters: Vec<(FireId, Bytes)>,
+    /// How many rows were examined, with those of deleted letters.
+    examined: usize,
+    /// Up to which fire all letters were examined; `None` if there are none after it.
+    covered: Option<FireId>,
+}
+
 impl StoreCore {
-    /// At most `count` dead letters of a partition after one fire, in order, and whether these are
-    /// all.
+    /// The next dead letters of a partition after one fire. Examines at most `count` rows of the
+    /// catalog and as many in memory.
     fn letters(
         &self,
         partition: PartitionId,
         after: Option<FireId>,
         count: usize,
-    ) -> Result<(Vec<(FireId, Bytes)>, bool), StorageFault> {
+    ) -> Result<LetterStep, StorageFault> {
         loop {
             let (in_catalog, checkpoints) = {
                 let state = self.state()?;
                 (state.dead.in_catalog(), state.checkpoints)
             };
             let mut rows: BTreeMap<FireId, Option<Bytes>> = BTreeMap::new();
-            let (mut more, mut bytes) = (false, 0);
+            let (mut covered, mut bytes) = (None, 0);
             if in_catalog {
                 self.catalog.letters_after(partition, after, |fire_id, letter| {
                     rows.insert(fire_id, Some(Bytes::copy_from_slice(letter)));
                     bytes += letter.len();
-                    more = rows.len() >= count || bytes >= BYTES_MAX;
-                    !more
+                    covered = (rows.len() >= count || bytes >= BYTES_MAX).then_some(fire_id);
+                    covered.is_none()
                 })?;
             }
-            self.examined.fetch_add(rows.len() as u64, Ordering::Relaxed);
-            let covered = rows.last_key_value().map(|(fire_id, _)| *fire_id).filter(|_| more);
             let state = self.state()?;
             if state.checkpoints != checkpoints {
                 continue;
             }
-            let mut known = std::collections::HashSet::new();
-            for (fire_id, letter) in state.dead.iter() {
-                let ours = fire_id.task.partition() == partition
-                    && after.is_none_or(|after| *fire_id > after)
-                    && covered.is_none_or(|covered| *fire_id <= covered);
-                if ours && known.insert(*fire_id) {
-                    rows.insert(*fire_id, letter.clone());
-                }
+            let changed = state.changed_letters(partition, after, covered, count);
+            if changed.len() >= count {
+                covered = changed.last().map(|(fire_id, _)| *fire_id);
             }
             drop(state);
-            let mut letters: Vec<(FireId, Bytes)> =
-                rows.into_iter().filter_map(|(fire_id, letter)| Some((fire_id, letter?))).collect();
-            // A page needs a position to continue from, even if all letters that it examined were
-            // deleted meanwhile.
-            if more && letters.is_empty() {
-                return self.letters(partition, covered, count);
+            let examined = rows.len() + changed.len();
+            self.examined.fetch_add(examined as u64, Ordering::Relaxed);
+            rows.extend(changed);
+            let within = |fire_id: &FireId| covered.is_none_or(|covered| *fire_id <= covered);
+            let letters = rows.into_iter().take_while(|(fire_id, _)| within(fire_id));
+            let letters = letters.filter_map(|(fire_id, letter)| Some((fire_id, letter?)));
+            return Ok(LetterStep { letters: letters.collect(), examined, covered });
+        }
+    }
+
+    /// Calls `each` for all dead letters of a partition, in order.
+    fn each_letter(
+        &self,
+        partition: PartitionId,
+        mut each: impl FnMut(FireId, Bytes) -> Result<(), StorageFault>,
+    ) -> Result<(), StorageFault> {
+        let mut after = None;
+        loop {
+            let step = self.letters(partition, after, *STEP.end())?;
+            for (fire_id, letter) in step.letters {
+                each(fire_id, letter)?;
             }
-            if letters.len() > count {
-                letters.truncate(count);
-                more = true;
+            if step.covered.is_none() {
+                return Ok(());
             }
-            return Ok((letters, !more));
+            after = step.covered;
         }
     }
 
@@ -83,14 +101,11 @@ impl StoreCore {
         partition: PartitionId,
     ) -> Result<Vec<(FireId, Bytes)>, StorageFault> {
         let mut all = Vec::new();
-        loop {
-            let after = all.last().map(|(fire_id, _)| *fire_id);
-            let (letters, complete) = self.letters(partition, after, *STEP.end())?;
-            all.extend(letters);
-            if complete {
-                return Ok(all);
-            }
-        }
+        self.each_letter(partition, |fire_id, letter| {
+            all.push((fire_id, letter));
+            Ok(())
+        })?;
+        Ok(all)
     }
 
     pub(crate) fn dead(
@@ -101,27 +116,40 @@ impl StoreCore {
         limit: usize,
     ) -> Result<Page<DeadLetter, FireId>, StorageFault> {
         let (mut items, mut examined, mut bytes) = (Vec::new(), 0, 0);
-        let (mut last, mut want) = (after, limit.clamp(*STEP.start(), *STEP.end()));
+        let (mut next, mut want) = (after, limit.clamp(*STEP.start(), *STEP.end()));
         while examined < EXAMINED_MAX {
-            let (letters, complete) = self.letters(partition, last, want)?;
-            examined += letters.len();
-            for (fire_id, encoded) in letters {
+            let step = self.letters(partition, next, want)?;
+            examined += step.examined;
+            for (fire_id, encoded) in step.letters {
                 let letter = read_letter(&encoded, &self.interner).reading("dead letter")?;
-                last = Some(fire_id);
                 if letter.task.definition.namespace == *namespace {
                     bytes += encoded.len();
                     items.push(letter);
                 }
                 if items.len() >= limit || bytes >= BYTES_MAX {
-                    return Ok(Page { items, next: last });
+                    return Ok(Page { items, next: Some(fire_id) });
                 }
             }
-            if complete {
-                return Ok(Page { items, next: None });
+            next = step.covered;
+            if next.is_none() {
+                break;
             }
             want = (want * 2).min(*STEP.end());
         }
-        Ok(Page { items, next: last })
+        Ok(Page { items, next })
+    }
+
+    /// The dead letters of fires, in their order; `None` for a fire of another partition.
+    pub(crate) fn dead_letters(
+        &self,
+        partition: PartitionId,
+        fire_ids: &[FireId],
+    ) -> Result<Vec<Option<DeadLetter>>, StorageFault> {
+        let letter_of = |fire_id: &FireId| match fire_id.task.partition() == partition {
+            true => self.dead_letter(*fire_id),
+            false => Ok(None),
+        };
+        fire_ids.iter().map(letter_of).collect()
     }
 
     pub(crate) fn dead_letter(&self, fire_id: FireId) -> Result<Option<DeadLetter>, StorageFault> {
@@ -145,19 +173,13 @@ impl StoreCore {
         now: Timestamp,
     ) -> Result<Vec<(FireId, Namespace)>, StorageFault> {
         let mut past = Vec::new();
-        let mut after = None;
-        loop {
-            let (letters, complete) = self.letters(partition, after, *STEP.end())?;
-            after = letters.last().map(|(fire_id, _)| *fire_id);
-            for (fire_id, letter) in letters {
-                let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
-                if now.since(letter.died_at) >= retention.dead_age {
-                    past.push((fire_id, letter.task.definition.namespace.clone()));
-                }
+        self.each_letter(partition, |fire_id, letter| {
+            let letter = read_letter(&letter, &self.interner).reading("dead letter")?;
+            if now.since(letter.died_at) >= retention.dead_age {
+                past.push((fire_id, letter.task.definition.namespace.clone()));
             }
-            if complete {
-                return Ok(past);
-            }
-        }
+            Ok(())
+        })?;
+        Ok(past)
     }
 }

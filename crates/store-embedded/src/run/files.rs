@@ -1,10 +1,11 @@
-//! The files of runs, a limited number of them open.
+//! The files of runs and of their indexes, a limited number of them open.
 //!
 //! A process may open a limited number of files, and a large store may have more runs than that, so
 //! files that were not used recently are closed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +30,25 @@ pub(crate) struct RunFiles {
 
 #[derive(Debug, Default)]
 struct OpenFiles {
-    files: HashMap<RunNo, (Arc<File>, u64), IdHash>,
+    files: HashMap<(RunNo, RunPart), (Arc<File>, u64), IdHash>,
     uses: u64,
+}
+
+/// The files of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum RunPart {
+    Entries,
+    /// The index of a run of history (`fire_index`).
+    Index,
+}
+
+impl RunPart {
+    const fn extension(self) -> &'static str {
+        match self {
+            Self::Entries => "run",
+            Self::Index => "idx",
+        }
+    }
 }
 
 impl RunFiles {
@@ -43,15 +61,27 @@ impl RunFiles {
     }
 
     pub(crate) fn path(&self, no: RunNo) -> PathBuf {
-        self.dir.join(run_name(no))
+        self.path_of(no, RunPart::Entries)
+    }
+
+    pub(crate) fn index_path(&self, no: RunNo) -> PathBuf {
+        self.path_of(no, RunPart::Index)
+    }
+
+    fn path_of(&self, no: RunNo, part: RunPart) -> PathBuf {
+        self.dir.join(format!("{:016x}.{}", no.0, part.extension()))
     }
 
     /// The open file of a run.
     pub(crate) fn file(&self, no: RunNo) -> Result<Arc<File>, StorageFault> {
-        if let Some(file) = self.cached(no) {
+        self.file_of(no, RunPart::Entries)
+    }
+
+    fn file_of(&self, no: RunNo, part: RunPart) -> Result<Arc<File>, StorageFault> {
+        if let Some(file) = self.cached(no, part) {
             return Ok(file);
         }
-        let path = self.path(no);
+        let path = self.path_of(no, part);
         let file = open_untimed(&path).map_err(|source| StorageFault::io("open", &path, source))?;
         let file = Arc::new(file);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,15 +89,15 @@ impl RunFiles {
             open.close_half();
         }
         let used = open.uses;
-        open.files.insert(no, (Arc::clone(&file), used));
+        open.files.insert((no, part), (Arc::clone(&file), used));
         Ok(file)
     }
 
-    fn cached(&self, no: RunNo) -> Option<Arc<File>> {
+    fn cached(&self, no: RunNo, part: RunPart) -> Option<Arc<File>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.uses += 1;
         let uses = open.uses;
-        let (file, used) = open.files.get_mut(&no)?;
+        let (file, used) = open.files.get_mut(&(no, part))?;
         *used = uses;
         Some(Arc::clone(file))
     }
@@ -79,9 +109,30 @@ impl RunFiles {
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, StorageFault> {
+        self.read_part(no, RunPart::Entries, offset, length)
+    }
+
+    /// Reads bytes of the index of a run; a short read is damage.
+    pub(crate) fn read_index(
+        &self,
+        no: RunNo,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, StorageFault> {
+        self.read_part(no, RunPart::Index, offset, length)
+    }
+
+    fn read_part(
+        &self,
+        no: RunNo,
+        part: RunPart,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, StorageFault> {
         let mut bytes = vec![0; length];
-        let file = self.file(no)?;
-        self.read_into(&file, no, offset, &mut bytes)?;
+        let file = self.file_of(no, part)?;
+        let read = file.read_exact_at(&mut bytes, offset);
+        read.map_err(|source| read_fault(&self.path_of(no, part), offset, source))?;
         Ok(bytes)
     }
 
@@ -93,22 +144,37 @@ impl RunFiles {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<(), StorageFault> {
-        file.read_exact_at(bytes, offset).map_err(|source| {
-            let path = self.path(no);
-            if source.kind() == std::io::ErrorKind::UnexpectedEof {
-                StorageFault::damaged(&path, offset, "the file is cut short")
-            } else {
-                StorageFault::io("read", &path, source)
-            }
+        let read = file.read_exact_at(bytes, offset);
+        read.map_err(|source| read_fault(&self.path(no), offset, source))
+    }
+
+    /// Writes the index of a run and syncs it. A file that is not finished is removed.
+    pub(crate) fn write_index(&self, no: RunNo, bytes: &[u8]) -> Result<(), StorageFault> {
+        let path = self.index_path(no);
+        let write = || {
+            let mut file = File::create(&path)?;
+            file.write_all(bytes)?;
+            file.sync_data()
+        };
+        write().map_err(|source| {
+            // A file that cannot be removed now is removed at the next opening.
+            let _ = std::fs::remove_file(&path);
+            StorageFault::io("write", &path, source)
         })
     }
 
-    /// Removes the file of a run, if it exists.
+    /// Removes the files of a run, if they exist.
     pub(crate) fn remove(&self, no: RunNo) -> Result<(), StorageFault> {
+        self.remove_part(no, RunPart::Entries)?;
+        self.remove_part(no, RunPart::Index)
+    }
+
+    /// Removes one file of a run, if it exists.
+    pub(crate) fn remove_part(&self, no: RunNo, part: RunPart) -> Result<(), StorageFault> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.files.remove(&no);
+        open.files.remove(&(no, part));
         drop(open);
-        let path = self.path(no);
+        let path = self.path_of(no, part);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 Err(StorageFault::io("remove", &path, source))
@@ -165,13 +231,17 @@ fn allowed(wanted: usize) -> usize {
     usize::try_from(left).unwrap_or(usize::MAX).min(wanted).max(1)
 }
 
-/// The name of a run's file.
-fn run_name(no: RunNo) -> String {
-    format!("{:016x}.run", no.0)
+fn read_fault(path: &Path, offset: u64, source: std::io::Error) -> StorageFault {
+    if source.kind() == std::io::ErrorKind::UnexpectedEof {
+        return StorageFault::damaged(path, offset, "the file is cut short");
+    }
+    StorageFault::io("read", path, source)
 }
 
-/// The number of a run, from the name of its file.
-pub(crate) fn run_no_of(name: &str) -> Option<RunNo> {
-    let digits = name.strip_suffix(".run").filter(|digits| digits.len() == 16)?;
-    u64::from_str_radix(digits, 16).ok().map(RunNo)
+/// The number of a run and which of its files it is, from the name of the file.
+pub(crate) fn run_part_of(name: &str) -> Option<(RunNo, RunPart)> {
+    let (digits, extension) = name.split_once('.').filter(|(digits, _)| digits.len() == 16)?;
+    let mut parts = [RunPart::Entries, RunPart::Index].into_iter();
+    let part = parts.find(|part| part.extension() == extension)?;
+    u64::from_str_radix(digits, 16).ok().map(|no| (RunNo(no), part))
 }

@@ -207,10 +207,19 @@ impl<B: AsRef<[u8]>> KeysReader<B> {
 
     /// The first entry at or after a key.
     pub(crate) fn lower_bound(&self, key: EntryKey) -> Result<usize, &'static str> {
+        self.partition_point(|other| other < key)
+    }
+
+    /// The first entry after a key.
+    pub(crate) fn upper_bound(&self, key: EntryKey) -> Result<usize, &'static str> {
+        self.partition_point(|other| other <= key)
+    }
+
+    fn partition_point(&self, before: impl Fn(EntryKey) -> bool) -> Result<usize, &'static str> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = usize::midpoint(low, high);
-            if self.key(middle)? < key {
+            if before(self.key(middle)?) {
                 low = middle + 1;
             } else {
                 high = middle;

@@ -194,6 +194,42 @@ impl SortedRun {
         Ok(None)
     }
 
+    /// The block of an entry, and its index in the block.
+    pub(crate) fn block_at(&self, ordinal: u32) -> Option<(usize, usize)> {
+        let fences = &self.footer.fences;
+        let block = fences.partition_point(|fence| fence.ordinal <= ordinal).checked_sub(1)?;
+        let index = ordinal - fences[block].ordinal;
+        (index < fences[block].count).then_some((block, index as usize))
+    }
+
+    /// The ordinals of the entries with a key. Several entries of history have the same one.
+    pub(crate) fn ordinals_of(
+        &self,
+        files: &RunFiles,
+        key: EntryKey,
+    ) -> Result<std::ops::Range<u32>, StorageFault> {
+        let fences = &self.footer.fences;
+        let lower = |keys: &KeysReader<Bytes>| keys.lower_bound(key);
+        let upper = |keys: &KeysReader<Bytes>| keys.upper_bound(key);
+        let before = fences.partition_point(|fence| fence.first < key);
+        let upto = fences.partition_point(|fence| fence.first <= key);
+        let start = self.ordinal_in(files, before, lower)?;
+        Ok(start..self.ordinal_in(files, upto, upper)?)
+    }
+
+    /// The ordinal that `search` finds in the last of the first `blocks` blocks.
+    fn ordinal_in(
+        &self,
+        files: &RunFiles,
+        blocks: usize,
+        search: impl FnOnce(&KeysReader<Bytes>) -> Result<usize, &'static str>,
+    ) -> Result<u32, StorageFault> {
+        let Some(block) = blocks.checked_sub(1) else { return Ok(0) };
+        let keys = self.read_block(files, block)?.keys;
+        let index = search(&keys).map_err(|what| self.damaged(files, block, what))?;
+        Ok(self.ordinal_at(block, index))
+    }
+
     pub(crate) fn ordinal_at(&self, block: usize, index: usize) -> u32 {
         let index = u32::try_from(index).expect("a block has fewer");
         self.footer.fences[block].ordinal + index

@@ -1,7 +1,7 @@
 //! History: records of how fires ended, in runs of their own.
 //!
 //! A later record of the same fire replaces an earlier one, so newer runs are read first. A run is
-//! deleted as a whole, once every partition in it has swept it.
+//! deleted as a whole, with its index (`fire_index`), once every partition in it has swept it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use punctual_core::{FireId, PartitionId, TaskId, Timestamp};
 use punctual_store::Retention;
-use punctual_store::codec::read_record_id;
+use punctual_store::codec::{RecordName, read_record_id, read_record_name};
 
 use crate::catalog::{ListedRun, RunKind};
 use crate::fault::{ReadContext, StorageFault};
+use crate::fire_index::FireIndex;
 use crate::key::EntryKey;
 use crate::run::{RunFiles, RunNo, SortedRun};
+use crate::state::history_chunk::{HistoryChunk, HistoryEntry, ShortHash};
 use crate::state::layers::IdHash;
 
-/// What a record costs in memory, without its bytes.
-const ENTRY_BYTES: usize = size_of::<(FireId, Bytes)>();
 /// Records that are sorted together: a commit adds hundreds, and inserting each into one large tree
 /// is expensive.
 const CHUNK_LENGTH: usize = 4096;
@@ -26,8 +26,10 @@ const CHUNK_LENGTH: usize = 4096;
 /// Records in memory, in sorted chunks, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryBuffer {
-    chunks: Vec<Vec<(FireId, Bytes)>>,
-    open: Vec<(FireId, Bytes)>,
+    chunks: Vec<Arc<HistoryChunk>>,
+    open: Vec<HistoryEntry>,
+    /// Hashes of the keys in `open`.
+    open_hashes: Vec<ShortHash>,
     pub(crate) bytes: usize,
 }
 
@@ -35,6 +37,8 @@ pub(crate) struct HistoryBuffer {
 #[derive(Debug, Clone)]
 pub(crate) struct HistoryRun {
     pub(crate) run: Arc<SortedRun>,
+    /// `None` if it could not be written, or not be read.
+    pub(crate) index: Option<Arc<FireIndex>>,
     /// Partitions that have swept this run. Kept in the list of runs: its records must not reappear
     /// after the records that replaced them are gone.
     swept: BTreeSet<PartitionId>,
@@ -47,6 +51,35 @@ impl HistoryRun {
     pub(crate) fn is_swept(&self, partition: PartitionId) -> bool {
         self.swept.contains(&partition)
     }
+
+    /// Bytes of the run and its index.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.run.file_bytes + self.index.as_ref().map_or(0, |index| index.file_bytes())
+    }
+}
+
+/// Everything that has records of ended fires of a partition, at one moment.
+#[derive(Debug)]
+pub(crate) struct HistorySources {
+    /// Oldest first, before all chunks.
+    pub(crate) runs: Vec<HistoryRun>,
+    /// Oldest first.
+    pub(crate) chunks: Vec<Arc<HistoryChunk>>,
+    /// The newest records, which are not in a chunk yet.
+    open: Vec<HistoryEntry>,
+    open_hashes: Vec<ShortHash>,
+}
+
+impl HistorySources {
+    /// Makes a chunk of the newest records. To be called without the lock of the state.
+    pub(crate) fn sorted(mut self) -> Self {
+        if !self.open.is_empty() {
+            let hashes = std::mem::take(&mut self.open_hashes);
+            let open = HistoryChunk::new(std::mem::take(&mut self.open), hashes);
+            self.chunks.push(Arc::new(open));
+        }
+        self
+    }
 }
 
 #[derive(Debug, Default)]
@@ -58,17 +91,27 @@ pub(crate) struct HistoryState {
 }
 
 impl HistoryBuffer {
-    fn keep(&mut self, fire_id: FireId, record: Bytes) {
-        self.bytes += record.len() + ENTRY_BYTES;
+    fn keep(&mut self, name: &RecordName<'_>, record: Bytes) {
+        self.bytes += record.len() + HistoryChunk::ENTRY_BYTES;
         if self.open.capacity() == 0 {
             self.open.reserve_exact(CHUNK_LENGTH);
         }
-        self.open.push((fire_id, record));
+        if let Some(key) = name.key {
+            let partition = name.fire_id.task.partition();
+            self.open_hashes.push(ShortHash::of(partition, name.namespace, key));
+        }
+        self.open.push(HistoryEntry::new(name, record));
         if self.open.len() >= CHUNK_LENGTH {
-            let mut chunk = std::mem::take(&mut self.open);
-            // A stable sort: records of one fire stay in the order in which they came.
-            chunk.sort_by_key(|(fire_id, _)| place_of(*fire_id));
-            self.chunks.push(chunk);
+            self.seal();
+        }
+    }
+
+    /// Makes a chunk of the newest records.
+    pub(crate) fn seal(&mut self) {
+        if !self.open.is_empty() {
+            let hashes = std::mem::take(&mut self.open_hashes);
+            let chunk = HistoryChunk::new(std::mem::take(&mut self.open), hashes);
+            self.chunks.push(Arc::new(chunk));
         }
     }
 
@@ -77,14 +120,14 @@ impl HistoryBuffer {
     }
 
     /// The records in order, only the last of each fire.
-    pub(crate) fn sorted(&self) -> Vec<(FireId, &Bytes)> {
-        let all = self.chunks.iter().flatten().chain(&self.open);
-        let mut all: Vec<(FireId, &Bytes)> = all.map(|(fire_id, r)| (*fire_id, r)).collect();
-        all.sort_by_key(|(fire_id, _)| place_of(*fire_id));
+    pub(crate) fn sorted(&self) -> Vec<&HistoryEntry> {
+        let chunks = self.chunks.iter().flat_map(|chunk| chunk.entries());
+        let mut all: Vec<&HistoryEntry> = chunks.chain(&self.open).collect();
+        all.sort_by_key(|entry| entry.place());
         all.dedup_by(|later, earlier| {
-            let same = later.0 == earlier.0;
+            let same = later.place() == earlier.place();
             if same {
-                earlier.1 = later.1;
+                *earlier = later;
             }
             same
         });
@@ -95,40 +138,54 @@ impl HistoryBuffer {
     /// commit: after a crash they are there again, until the next sweep.
     fn sweep(&mut self, past: impl Fn(Timestamp) -> bool, keep: impl Fn(FireId) -> bool) -> u64 {
         let all = self.sorted();
-        let stays = |(fire_id, record): &(FireId, &Bytes)| {
-            let ended = read_record_id(record);
-            !ended.is_ok_and(|(_, ended_at)| past(ended_at)) || keep(*fire_id)
-        };
+        let stays = |entry: &&HistoryEntry| !past(entry.ended_at()) || keep(entry.fire_id());
         let before = all.len();
-        let left = all.into_iter().filter(stays).map(|(fire_id, record)| (fire_id, record.clone()));
-        let left: Vec<(FireId, Bytes)> = left.collect();
+        let left: Vec<HistoryEntry> = all.into_iter().filter(stays).cloned().collect();
         let gone = before - left.len();
         if gone > 0 {
-            self.chunks = if left.is_empty() { Vec::new() } else { vec![left] };
-            self.open = Vec::new();
+            let mut swept = Self::default();
+            for entry in &left {
+                let name = read_record_name(&entry.record);
+                let Ok(name) = name else { continue };
+                swept.keep(&name, entry.record.clone());
+            }
+            *self = swept;
         }
         gone as u64
     }
 
     fn of_task(&self, id: TaskId) -> impl Iterator<Item = (Timestamp, Bytes)> {
-        let piled = self.chunks.iter().flat_map(move |chunk| {
-            let first = FireId { task: id, nominal_at: Timestamp::EPOCH };
-            let start = chunk.partition_point(|(other, _)| place_of(*other) < place_of(first));
-            chunk[start..].iter().take_while(move |(fire_id, _)| fire_id.task == id)
-        });
-        let open = self.open.iter().filter(move |(fire_id, _)| fire_id.task == id);
-        piled.chain(open).map(|(fire_id, record)| (fire_id.nominal_at, record.clone()))
+        let sorted = self.chunks.iter().flat_map(move |chunk| chunk.of_task(id));
+        let open = self.open.iter().filter(move |entry| entry.fire_id().task == id);
+        sorted.chain(open).map(|entry| (entry.fire_id().nominal_at, entry.record.clone()))
     }
 }
 
-/// The order of runs: partition first.
-const fn place_of(fire_id: FireId) -> (PartitionId, FireId) {
-    (fire_id.task.partition(), fire_id)
-}
-
 impl HistoryState {
-    pub(crate) fn keep(&mut self, fire_id: FireId, record: Bytes) {
-        self.buffer.keep(fire_id, record);
+    pub(crate) fn keep(&mut self, name: &RecordName<'_>, record: Bytes) {
+        self.buffer.keep(name, record);
+    }
+
+    /// What has records of a partition. Copies only references, and the few newest entries.
+    pub(crate) fn sources(&self, partition: PartitionId) -> HistorySources {
+        let unswept = |history: &&HistoryRun| {
+            !history.is_swept(partition) && history.run.count_of(partition) > 0
+        };
+        let frozen = self.frozen.iter().flat_map(|frozen| &frozen.chunks);
+        let own = |entry: &&HistoryEntry| entry.fire_id().task.partition() == partition;
+        HistorySources {
+            runs: self.runs.iter().filter(unswept).cloned().collect(),
+            chunks: frozen.chain(&self.buffer.chunks).cloned().collect(),
+            open: self.buffer.open.iter().filter(own).cloned().collect(),
+            open_hashes: self.buffer.open_hashes.clone(),
+        }
+    }
+
+    /// Sets the index of a run that had none, or a damaged one.
+    pub(crate) fn set_index(&mut self, no: RunNo, index: &Arc<FireIndex>) {
+        if let Some(history) = self.runs.iter_mut().find(|history| history.run.no == no) {
+            history.index = Some(Arc::clone(index));
+        }
     }
 
     /// Records of a task that are in memory, by nominal time; and the runs to read, newest first.
@@ -143,15 +200,20 @@ impl HistoryState {
         (found, runs.map(|history| Arc::clone(&history.run)).collect())
     }
 
-    pub(crate) fn add(&mut self, run: Arc<SortedRun>, swept: &[PartitionId]) {
+    pub(crate) fn add(
+        &mut self,
+        run: Arc<SortedRun>,
+        index: Option<Arc<FireIndex>>,
+        swept: &[PartitionId],
+    ) {
         let swept = swept.iter().copied().collect();
-        self.runs.push(HistoryRun { run, swept, changed: false });
+        self.runs.push(HistoryRun { run, index, swept, changed: false });
     }
 
     /// Runs that were swept since the last call, as rows for the list of runs.
     pub(crate) fn take_changed(&mut self) -> Vec<ListedRun> {
         let mut taken = Vec::new();
-        for HistoryRun { run, swept, changed } in &mut self.runs {
+        for HistoryRun { run, swept, changed, .. } in &mut self.runs {
             if std::mem::take(changed) {
                 taken.push(ListedRun {
                     no: run.no,
@@ -177,13 +239,13 @@ impl HistoryState {
         retention: Retention,
         now: Timestamp,
     ) -> u64 {
-        let mut total: u64 = self.runs.iter().map(|history| history.run.file_bytes).sum();
+        let mut total: u64 = self.runs.iter().map(HistoryRun::file_bytes).sum();
         total += self.buffer.bytes as u64;
         total += self.frozen.as_ref().map_or(0, |frozen| frozen.bytes as u64);
         let past = |ended_at| now.since(ended_at) >= retention.history_age;
         let mut gone = 0;
         for history in &mut self.runs {
-            let bytes = history.run.file_bytes;
+            let bytes = history.file_bytes();
             // A run goes as a whole, so only if what is left is still more than the limit.
             let excess = total.saturating_sub(bytes) >= retention.history_bytes;
             if history.run.count_of(partition) == 0 {
@@ -206,7 +268,7 @@ impl HistoryState {
             .collect();
         let earlier = |id: TaskId| kept.iter().any(|run| run.may_have_history_of(id));
         let frozen = self.frozen.iter().flat_map(|frozen| frozen.sorted());
-        let writing: HashSet<FireId, IdHash> = frozen.map(|(fire_id, _)| fire_id).collect();
+        let writing: HashSet<FireId, IdHash> = frozen.map(HistoryEntry::fire_id).collect();
         let stays = |fire: FireId| {
             fire.task.partition() != partition || writing.contains(&fire) || earlier(fire.task)
         };

@@ -7,13 +7,14 @@
 //! A postponed or paused task is found under its present time. It may also be found under an
 //! earlier one that no longer holds, so a reader checks the task itself.
 //! Names are noted in the same way, so that keys with a common prefix are found together
-//! (`read::list`).
+//! (`read::list`), and the fires of dead letters, so that a page of them examines no others
+//! (`read::dead_letters`).
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use punctual_core::{PartitionId, TaskId, Timestamp};
+use punctual_core::{FireId, PartitionId, TaskId, Timestamp};
 use punctual_store::codec::CodecError;
 
 use crate::catalog::Paused;
@@ -80,6 +81,48 @@ pub(crate) fn postponed_key(id: TaskId, relocation: Option<Relocation>) -> Optio
 /// The key under which a paused task is listed.
 pub(crate) fn paused_key(id: TaskId, paused: Option<&Paused>) -> Option<EntryKey> {
     paused.map(|paused| EntryKey::new(paused.fire_at, id))
+}
+
+/// A fire in the order in which the catalog has dead letters: by partition, then by fire id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LetterKey(FireId);
+
+impl LetterKey {
+    pub(crate) const fn of(fire_id: FireId) -> Self {
+        Self(fire_id)
+    }
+
+    pub(crate) const fn fire_id(&self) -> FireId {
+        self.0
+    }
+
+    /// Whether the key is after a fire, which may be one of another partition, in the order of a
+    /// partition, or after that partition.
+    pub(crate) fn is_after(&self, partition: PartitionId, fire_id: Option<FireId>) -> bool {
+        match self.0.task.partition().cmp(&partition) {
+            Ordering::Less => false,
+            Ordering::Equal => fire_id.is_none_or(|fire_id| self.0 > fire_id),
+            Ordering::Greater => true,
+        }
+    }
+
+    /// Whether the key is of a partition, and not after a fire of it.
+    pub(crate) fn is_within(&self, partition: PartitionId, upto: Option<FireId>) -> bool {
+        self.0.task.partition() == partition && upto.is_none_or(|upto| self.0 <= upto)
+    }
+}
+
+impl Ord for LetterKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let partitions = self.0.task.partition().cmp(&other.0.task.partition());
+        partitions.then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for LetterKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// Values in sorted chunks, and the latest ones unsorted.

@@ -7,7 +7,7 @@
 //! are written to a run.
 
 use bytes::Bytes;
-use punctual_core::{FireId, FireRecord, Lease, PartitionId, Task, TaskId, Timestamp, Version};
+use punctual_core::{FireId, FireRecord, Lease, PartitionId, Task, TaskId, Timestamp};
 use punctual_store::codec::{
     CodecError, Reader, put_body, put_bytes, put_fire_id, put_letter, put_record, put_task_id,
     put_timestamp, put_varint,
@@ -15,6 +15,7 @@ use punctual_store::codec::{
 use punctual_store::{BatchNo, Counts};
 
 use crate::catalog::{put_counts, put_lease, read_counts, read_lease};
+use crate::state::relocation::Moved;
 
 const BATCH: u8 = 1;
 const LEASE: u8 = 2;
@@ -28,6 +29,8 @@ const END: u8 = 4;
 const RECORD: u8 = 5;
 const LETTER: u8 = 6;
 const FORGET: u8 = 7;
+/// As `POSTPONE`, with the time of the touch.
+const TOUCH: u8 = 8;
 
 /// One change of the state. A `Change` of the contract is one or several of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +45,7 @@ pub(crate) enum CommitStep {
     },
     Postpone {
         id: TaskId,
-        fire_at: Timestamp,
-        version: Version,
+        moved: Moved,
     },
     /// Ends a task. The record that follows contains its key.
     End {
@@ -135,11 +137,10 @@ impl CommitWriter {
         self.out[at..at + 4].copy_from_slice(&length.to_le_bytes());
     }
 
-    pub(crate) fn postpone(&mut self, id: TaskId, fire_at: Timestamp, version: Version) {
-        self.out.push(POSTPONE);
+    pub(crate) fn postpone(&mut self, id: TaskId, moved: Moved) {
+        self.out.push(if moved.updated_at.is_some() { TOUCH } else { POSTPONE });
         put_task_id(&mut self.out, id);
-        put_timestamp(&mut self.out, fire_at);
-        put_varint(&mut self.out, version.get());
+        moved.put(&mut self.out);
     }
 
     pub(crate) fn end(&mut self, id: TaskId) {
@@ -254,9 +255,9 @@ fn read_steps(bytes: &Bytes, reader: &mut Reader<'_>) -> Result<Vec<CommitStep>,
             },
             POSTPONE => CommitStep::Postpone {
                 id: reader.task_id()?,
-                fire_at: reader.timestamp()?,
-                version: Version::new(reader.varint()?),
+                moved: Moved::read_without_update(reader)?,
             },
+            TOUCH => CommitStep::Postpone { id: reader.task_id()?, moved: Moved::read(reader)? },
             END => CommitStep::End { id: reader.task_id()? },
             RECORD => CommitStep::Record {
                 frees: reader.byte()? != 0,
@@ -298,7 +299,7 @@ mod tests {
 
     use punctual_core::{
         BrokerId, DeadLetter, DeadReason, Due, Epoch, FireEnd, Namespace, NewTask, Payload, Queue,
-        Schedule, Seat, Sequence, Target, TaskKey,
+        Schedule, Seat, Sequence, Target, TaskKey, Version,
     };
     use punctual_store::codec::{Interner, read_body, read_letter, read_record};
 
@@ -339,7 +340,12 @@ mod tests {
         let mut commit = CommitWriter::batch(partition(), number, &[("shop", counts())], 0);
         commit.file_new(&task);
         commit.file(&task);
-        commit.postpone(task.id, Timestamp::from_millis(1_900_000_000_000), Version::new(9));
+        let moved = Moved {
+            fire_at: Timestamp::from_millis(1_900_000_000_000),
+            version: Version::new(9),
+            updated_at: None,
+        };
+        commit.postpone(task.id, moved);
         commit.end(task.id);
         commit.record(&record, true);
         commit.letter(&letter);
@@ -347,10 +353,10 @@ mod tests {
         let golden = Bytes::from(assert_golden("commit_batch", &commit.finish()));
 
         let read = Commit::read(&golden).expect("a commit");
-        let Commit::Batch { partition: of, number: no, counts: moved, steps } = read else {
+        let Commit::Batch { partition: of, number: no, counts: counted, steps } = read else {
             panic!("{read:?}");
         };
-        assert_eq!((of, no, moved), (partition(), number, vec![("shop".to_owned(), counts())]));
+        assert_eq!((of, no, counted), (partition(), number, vec![("shop".to_owned(), counts())]));
         let interner = Interner::default();
         let [new, file, postpone, end, ended, dead, forget] = &steps[..] else {
             panic!("{steps:?}");
@@ -360,15 +366,30 @@ mod tests {
             assert_eq!(*new, is_new);
             assert_eq!(read_body(*id, *fire_at, body, &interner), Ok(task.clone()));
         }
-        let fire_at = Timestamp::from_millis(1_900_000_000_000);
-        let version = Version::new(9);
-        assert_eq!(*postpone, CommitStep::Postpone { id: task.id, fire_at, version });
+        assert_eq!(*postpone, CommitStep::Postpone { id: task.id, moved });
         assert_eq!(*end, CommitStep::End { id: task.id });
         let CommitStep::Record { record: bytes, frees: true } = ended else { panic!("{ended:?}") };
         assert_eq!(read_record(bytes, &interner), Ok(record));
         let CommitStep::Letter { fire_id: of, letter: bytes } = dead else { panic!("{dead:?}") };
         assert_eq!((*of, read_letter(bytes, &interner)), (fire_id, Ok(letter)));
         assert_eq!(*forget, CommitStep::DeleteLetter { fire_id });
+    }
+
+    #[test]
+    fn a_touch_takes_three_bytes_more_than_a_postponement_without_a_time() {
+        let fire_at = Timestamp::from_millis(1_900_000_000_000);
+        let at = |updated_at| Moved { fire_at, version: Version::new(9), updated_at };
+        let bytes = |moved| {
+            let mut commit = CommitWriter::batch(partition(), BatchNo::new(777), &[], 0);
+            commit.postpone(task().id, moved);
+            commit.finish()
+        };
+        // A watch of a quarter of an hour.
+        let touched = at(Some(Timestamp::from_millis(1_900_000_000_000 - 900_000)));
+        assert_eq!(bytes(touched).len(), bytes(at(None)).len() + 3);
+        let golden = Bytes::from(assert_golden("commit_touch", &bytes(touched)));
+        let Ok(Commit::Batch { steps, .. }) = Commit::read(&golden) else { panic!("a batch") };
+        assert_eq!(steps, [CommitStep::Postpone { id: task().id, moved: touched }]);
     }
 
     #[test]

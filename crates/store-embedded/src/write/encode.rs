@@ -8,15 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use punctual_core::{
-    FireEnd, FireRecord, PartitionId, Task, TaskId, TaskState, Timestamp, Version,
-};
+use punctual_core::{FireEnd, FireRecord, PartitionId, Task, TaskId, TaskState};
 use punctual_journal::Class;
 use punctual_store::{Batch, Change, Counts, count};
 
 use crate::fault::StorageFault;
 use crate::read::fetch::{FetchPart, LiveTask};
 use crate::state::layers::IdHash;
+use crate::state::relocation::Moved;
 use crate::store_core::StoreCore;
 use crate::write::commit::CommitWriter;
 
@@ -88,8 +87,9 @@ fn encode_change(commit: &mut CommitWriter, known: &mut KnownTasks, change: &Cha
         Change::Refile { task, .. } => {
             refile_or_end(commit, known, task.id, Some(task));
         }
-        Change::Postpone { id, fire_at, version, .. } => {
-            postpone(commit, known, *id, *fire_at, *version)
+        Change::Postpone { id, fire_at, version, updated_at } => {
+            let (fire_at, version, updated_at) = (*fire_at, *version, Some(*updated_at));
+            postpone(commit, known, *id, Moved { fire_at, version, updated_at });
         }
         Change::Settle { record, next, was } => {
             let overlapping = *was == TaskState::Firing;
@@ -135,21 +135,16 @@ fn refile_or_end(
     true
 }
 
-fn postpone(
-    commit: &mut CommitWriter,
-    known: &mut KnownTasks,
-    id: TaskId,
-    fire_at: Timestamp,
-    version: Version,
-) {
+fn postpone(commit: &mut CommitWriter, known: &mut KnownTasks, id: TaskId, moved: Moved) {
     match known.get(&id) {
         Some(TaskPresence::Absent) => {}
         Some(TaskPresence::Paused(task)) => {
-            let task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
+            let mut task = task.clone();
+            moved.apply_to(&mut task);
             commit.file(&task);
             note(known, id, Some(&task));
         }
-        Some(TaskPresence::Scheduled) | None => commit.postpone(id, fire_at, version),
+        Some(TaskPresence::Scheduled) | None => commit.postpone(id, moved),
     }
 }
 

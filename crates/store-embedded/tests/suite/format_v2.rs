@@ -20,7 +20,7 @@ use punctual_core::{
 };
 use punctual_store::conformance::run;
 use punctual_store::{
-    Batch, BatchNo, Change, Filter, LeaseStore, MemoryStore, Position, TaskStore,
+    Batch, BatchNo, Change, Filter, FireFilter, LeaseStore, MemoryStore, Position, TaskStore,
 };
 use punctual_store_embedded::{EmbeddedOptions, EmbeddedStore, check};
 
@@ -76,7 +76,8 @@ fn task_with_key(partition: PartitionId, number: u64, due: Timestamp, key: Optio
 fn postpone(task: &mut Task, fire_at: Timestamp) -> Change {
     let version = task.version.next();
     *task = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
-    Change::Postpone { id: task.id, fire_at, version }
+    // The fixture was written before postponements had the time of the touch.
+    Change::Postpone { id: task.id, fire_at, version, updated_at: task.updated_at }
 }
 
 fn refile(was: &mut Task, task: Task) -> Change {
@@ -105,6 +106,7 @@ fn change(task: &mut Task, number: u64) -> Option<Change> {
                 fired_at: NOW,
                 ended_at: at(1),
                 outcome: Outcome::Failed { reason: Reason::new("HTTP 503"), retry_in: None },
+                answer: None,
             }];
             let retried = Task { fire_at: later, attempts, ..task.clone() };
             Some(refile(task, retried))
@@ -246,6 +248,13 @@ async fn compare(store: &EmbeddedStore, model: &MemoryStore, partition: Partitio
             (0..TASKS + 5).map(|n| TaskKey::new(&format!("key/{n}")).unwrap()).collect();
         let heads = store.find(partition, &namespace, &keys).await.unwrap();
         assert_eq!(heads, model.find(partition, &namespace, &keys).await.unwrap());
+        let last = store.last_fires(partition, &namespace, &keys).await.unwrap();
+        assert!(last.iter().any(Option::is_some));
+        assert_eq!(last, model.last_fires(partition, &namespace, &keys).await.unwrap());
+        let filter = FireFilter::all(namespace);
+        let fires = store.fires(partition, &filter, None, 1000).await.unwrap();
+        assert!(!fires.items.is_empty());
+        assert_eq!(fires, model.fires(partition, &filter, None, 1000).await.unwrap());
     }
     for number in 0..TASKS {
         let id = task(partition, number, at(10 + number * 7)).id;

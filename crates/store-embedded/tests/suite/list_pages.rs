@@ -2,9 +2,10 @@
 //!
 //! Counted in entries, rows and names, not in time: `StoreStats::looked_at`.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use punctual_core::{Partitions, Payload, Task, TaskState};
+use punctual_core::{DeadLetter, FireId, Partitions, Payload, Task, TaskState};
 use punctual_store::conformance::fixtures::{
     at, broker, die, id, in_state, partition, postpone, refile, shop, task,
 };
@@ -16,6 +17,11 @@ const LIMIT: usize = 10;
 /// The number of watches in two stores.
 const WATCHES: [u64; 2] = [2_000, 6_000];
 
+/// The number of dead letters in two stores.
+const LETTERS: [u64; 2] = [2_000, 6_000];
+/// What a page of [`LIMIT`] dead letters may examine: 32 rows of the catalog, and 32 in memory.
+const LETTER_ROWS_MAX: u64 = 64;
+
 struct PageFixture {
     store: EmbeddedStore,
     epoch: punctual_core::Epoch,
@@ -23,11 +29,60 @@ struct PageFixture {
 }
 
 impl PageFixture {
+    /// Opens a store and owns its first partition.
+    async fn open(dir: &Path, partitions: Partitions) -> Self {
+        let options =
+            EmbeddedOptions { journal_file_bytes: 16 << 20, ..EmbeddedOptions::new(partitions) };
+        let (store, _) = EmbeddedStore::open(dir, options).unwrap();
+        let seat = punctual_core::Seat::Partition(partition(0));
+        let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;
+        Self { store, epoch, batch: BatchNo::FIRST }
+    }
+
     async fn apply(&mut self, changes: Vec<Change>) {
         for changes in changes.chunks(1000) {
             let batch = Batch::new(self.batch, changes.to_vec());
             self.store.apply(partition(0), self.epoch, batch).await.unwrap();
             self.batch = self.batch.next();
+        }
+    }
+
+    /// Makes dead letters, not in their order. Returns their fires in order.
+    async fn make_letters(&mut self, count: u64) -> Vec<FireId> {
+        let make = |n: u64| {
+            let due = at(10_000 + n * 7919 % count);
+            task(id(due, partition(0), self.epoch, n)).build()
+        };
+        let tasks: Vec<Task> = (0..count).map(make).collect();
+        self.apply(tasks.iter().map(|task| die(task, NOW, None)).collect()).await;
+        let mut fire_ids: Vec<FireId> = tasks.iter().map(|task| task.fire().id).collect();
+        fire_ids.sort_unstable();
+        fire_ids
+    }
+
+    async fn delete_letters(&mut self, fire_ids: impl IntoIterator<Item = FireId>) {
+        let delete = |fire_id| Change::DeleteLetter { fire_id, namespace: shop() };
+        self.apply(fire_ids.into_iter().map(delete).collect()).await;
+    }
+
+    /// The fires of a page of dead letters, where the next begins, and how many rows were examined.
+    async fn dead_page(&self, after: Option<FireId>) -> (Vec<FireId>, Option<FireId>, u64) {
+        let before = self.store.stats().unwrap().looked_at;
+        let page = self.store.dead(partition(0), &shop(), after, LIMIT).await.unwrap();
+        let fire_ids = page.items.iter().map(DeadLetter::fire_id).collect();
+        (fire_ids, page.next, self.store.stats().unwrap().looked_at - before)
+    }
+
+    /// Checks pages of dead letters at several positions.
+    async fn check_dead_pages(&self, expected: &[FireId], what: &str) {
+        for start in [0, expected.len() / 3, expected.len() - LIMIT / 2] {
+            let mut after = start.checked_sub(1).map(|last| expected[last]);
+            for some in expected[start..].chunks(LIMIT).take(4) {
+                let (fire_ids, next, examined) = self.dead_page(after).await;
+                assert_eq!(fire_ids, some, "{what}, from {start} of {}", expected.len());
+                assert!((1..=LETTER_ROWS_MAX).contains(&examined), "{what}: {examined} examined");
+                after = next;
+            }
         }
     }
 
@@ -96,12 +151,8 @@ fn a_page_examines_what_it_shows_however_many_tasks_are_postponed() {
 /// How much each page examines in a store with so many watches.
 async fn pages_of(watches: u64) -> Vec<u64> {
     let dir = tempfile::tempdir().unwrap();
-    let options =
-        EmbeddedOptions { journal_file_bytes: 16 << 20, ..EmbeddedOptions::new(Partitions::ONE) };
-    let (store, _) = EmbeddedStore::open(dir.path(), options).unwrap();
-    let seat = punctual_core::Seat::Partition(partition(0));
-    let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;
-    let mut owner = PageFixture { store, epoch, batch: BatchNo::FIRST };
+    let mut owner = PageFixture::open(dir.path(), Partitions::ONE).await;
+    let epoch = owner.epoch;
     let make = |n: u64| {
         let due = at(10_000 + n);
         task(id(due, partition(0), epoch, n)).key(&format!("watch/{n:05}")).build()
@@ -164,11 +215,8 @@ fn a_page_of_dead_letters_examines_what_it_shows_and_ends_at_a_size() {
     const LETTERS: u64 = 300;
     run(async {
         let dir = tempfile::tempdir().unwrap();
-        let options = EmbeddedOptions::new(Partitions::ONE);
-        let (store, _) = EmbeddedStore::open(dir.path(), options).unwrap();
-        let seat = punctual_core::Seat::Partition(partition(0));
-        let epoch = store.acquire(seat, &broker("a"), TTL, NOW).await.unwrap().epoch;
-        let mut owner = PageFixture { store, epoch, batch: BatchNo::FIRST };
+        let mut owner = PageFixture::open(dir.path(), Partitions::ONE).await;
+        let epoch = owner.epoch;
         let payload = Payload::Binary {
             bytes: vec![7; 64 << 10].into(),
             content_type: "application/octet-stream".into(),
@@ -201,5 +249,49 @@ fn a_page_of_dead_letters_examines_what_it_shows_and_ends_at_a_size() {
             }
         }
         assert_eq!(seen as u64, LETTERS);
+    });
+}
+
+#[test]
+fn a_page_of_dead_letters_examines_what_it_shows_however_many_there_are() {
+    run(async {
+        for count in LETTERS {
+            let dir = tempfile::tempdir().unwrap();
+            let mut owner = PageFixture::open(dir.path(), Partitions::ONE).await;
+            let mut fire_ids = owner.make_letters(count).await;
+            owner.check_dead_pages(&fire_ids, "in memory").await;
+            owner.store.checkpoint().await.unwrap();
+            owner.check_dead_pages(&fire_ids, "in the catalog").await;
+            let deleted = fire_ids.extract_if(.., |id| id.nominal_at.as_millis() % 3000 == 0);
+            let deleted: Vec<FireId> = deleted.collect();
+            owner.delete_letters(deleted).await;
+            owner.check_dead_pages(&fire_ids, "some deleted").await;
+            owner.store.checkpoint().await.unwrap();
+            owner.check_dead_pages(&fire_ids, "some deleted in the catalog").await;
+        }
+    });
+}
+
+#[test]
+fn a_page_of_dead_letters_ends_early_behind_many_deleted_ones() {
+    const COUNT: u64 = 12_000;
+    run(async {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owner = PageFixture::open(dir.path(), Partitions::ONE).await;
+        let mut fire_ids = owner.make_letters(COUNT).await;
+        let last = fire_ids.pop();
+        owner.delete_letters(fire_ids).await;
+        let (mut after, mut found) = (None, Vec::new());
+        loop {
+            let (fire_ids, next, examined) = owner.dead_page(after).await;
+            assert!(examined <= COUNT / 2, "{examined} deleted letters examined for one page");
+            found.extend(fire_ids);
+            assert!(next.is_none() || next > after, "a page ends after it begins");
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, Vec::from_iter(last));
     });
 }

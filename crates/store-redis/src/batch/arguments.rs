@@ -61,6 +61,8 @@ pub(crate) struct BatchArguments {
     pub(super) history: ArgumentList,
     pub(super) fires: ArgumentList,
     pub(super) ages: ArgumentList,
+    pub(super) ends: ArgumentList,
+    pub(super) keyed: ArgumentList,
     pub(super) counts: ArgumentList,
     /// Whether the batch has new tasks, which need free memory.
     pub(crate) grows: bool,
@@ -68,7 +70,7 @@ pub(crate) struct BatchArguments {
 
 impl BatchArguments {
     /// Returns all sections, in the order in which `apply.lua` reads them.
-    pub(crate) const fn all(&self) -> [&ArgumentList; 22] {
+    pub(crate) const fn all(&self) -> [&ArgumentList; 24] {
         [
             &self.restored,
             &self.restored_fires,
@@ -91,6 +93,8 @@ impl BatchArguments {
             &self.history,
             &self.fires,
             &self.ages,
+            &self.ends,
+            &self.keyed,
             &self.counts,
         ]
     }

@@ -2,9 +2,9 @@
 //!
 //! Bodies, heads, records and dead letters are encoded by `punctual_store::codec`; this file adds
 //! what the scripts need in front of them, at fixed offsets: whether a task lives (1 byte), the id
-//! that a name leads to (16 bytes), the end of a record (8 bytes), the size of a piece. So scripts
-//! never decode a value. Decoding treats its input as untrusted. The names of keys are in `keys`;
-//! `golden/` keeps samples of the bytes.
+//! that a name leads to (16 bytes), the end of a record (8 bytes). So scripts never decode a value.
+//! Decoding treats its input as untrusted. The members by which ended fires are listed are in
+//! `ends`, the names of keys in `keys`; `golden/` keeps samples of the bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,12 @@ use punctual_core::{
     PartitionId, Task, TaskId, TaskState, Timestamp, Version,
 };
 use punctual_store::codec::{self, CodecError, Decoded, Interner, Reader};
-use punctual_store::{BatchNo, Counts, Head, Position};
+use punctual_store::{Counts, Head, Position};
 
 /// The size of a task id in bytes.
 pub(crate) const ID_BYTES: usize = 16;
 /// The size of a fire in bytes: the task id and the nominal time.
 pub(crate) const FIRE_BYTES: usize = ID_BYTES + 8;
-/// The size of the header of a piece of history: epoch, batch, piece, size.
-#[cfg(test)]
-pub(crate) const PIECE_HEADER_BYTES: usize = 4 + 8 + 2 + 4;
 
 /// The field of the size of history among the counts. No namespace is empty, so no count has this
 /// field.
@@ -129,16 +126,19 @@ pub(crate) fn read_task(id: TaskId, value: &[u8], interner: &Interner) -> Decode
 pub(crate) struct Postponement {
     pub(crate) fire_at: Timestamp,
     pub(crate) version: Version,
+    /// When the task was touched. Values of the first format do not have it.
+    pub(crate) updated_at: Option<Timestamp>,
 }
 
 impl Postponement {
     pub(crate) fn of_task(self, task: Task) -> Task {
-        let Self { fire_at, version } = self;
-        Task { fire_at, nominal_at: fire_at, version, ..task }
+        let Self { fire_at, version, updated_at } = self;
+        let updated_at = updated_at.unwrap_or(task.updated_at);
+        Task { fire_at, nominal_at: fire_at, version, updated_at, ..task }
     }
 
     pub(crate) fn of_head(self, head: Head) -> Head {
-        let Self { fire_at, version } = self;
+        let Self { fire_at, version, .. } = self;
         Head { fire_at, nominal_at: fire_at, version, ..head }
     }
 }
@@ -146,14 +146,20 @@ impl Postponement {
 pub(crate) fn put_postponement(out: &mut Vec<u8>, postponement: Postponement) {
     codec::put_timestamp(out, postponement.fire_at);
     codec::put_varint(out, postponement.version.get());
+    if let Some(updated_at) = postponement.updated_at {
+        codec::put_timestamp(out, updated_at);
+    }
 }
 
 pub(crate) fn read_postponement(bytes: &[u8]) -> Decoded<Postponement> {
     let mut reader = Reader::new(bytes);
-    let postponement =
-        Postponement { fire_at: reader.timestamp()?, version: Version::new(reader.varint()?) };
+    let (fire_at, version) = (reader.timestamp()?, Version::new(reader.varint()?));
+    let updated_at = match reader.rest() {
+        [] => None,
+        _ => Some(reader.timestamp()?),
+    };
     reader.end()?;
-    Ok(postponement)
+    Ok(Postponement { fire_at, version, updated_at })
 }
 
 /// Writes the field of a name. No namespace has a zero byte, so different names have different
@@ -195,21 +201,6 @@ pub(crate) fn put_record(out: &mut Vec<u8>, record: &FireRecord) {
 pub(crate) fn read_record(value: &[u8], interner: &Interner) -> Decoded<FireRecord> {
     let (_, bytes) = value.split_at_checked(8).ok_or(CodecError::Short("record"))?;
     codec::read_record(bytes, interner)
-}
-
-/// Writes the header of a piece of history; the fires follow. Epoch, batch and number make the
-/// piece unique.
-pub(crate) fn put_piece_header(
-    out: &mut Vec<u8>,
-    epoch: Epoch,
-    batch: BatchNo,
-    number: u16,
-    size: u32,
-) {
-    out.extend_from_slice(&epoch.get().to_be_bytes());
-    out.extend_from_slice(&batch.get().to_be_bytes());
-    out.extend_from_slice(&number.to_be_bytes());
-    out.extend_from_slice(&size.to_be_bytes());
 }
 
 /// Returns the counts of a namespace with the letters of their fields.

@@ -6,10 +6,12 @@
 //! ones never change. A mismatch means that the store of a running cluster can no longer be read.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use punctual_core::{
-    Assignment, BrokerId, DeadReason, Epoch, FireEnd, FireId, FireRecord, Heartbeat,
-    PARTITIONS_MAX, PartitionId, Seat, Sequence, Task, TaskId, TaskState, Timestamp, Version,
+    Assignment, BrokerId, DeadReason, EndKind, Epoch, FireEnd, FireId, FireRecord, Heartbeat,
+    Labels, PARTITIONS_MAX, PartitionId, Seat, Sequence, Task, TaskId, TaskState, Timestamp,
+    Version,
 };
 use punctual_store::codec::{Interner, put_bytes, put_varint};
 use punctual_store::conformance::fixtures::{
@@ -17,10 +19,11 @@ use punctual_store::conformance::fixtures::{
     settle_with_next, shop, task,
 };
 use punctual_store::conformance::golden::GoldenFiles;
-use punctual_store::{Batch, BatchNo, Change, Counts, Head};
+use punctual_store::{Batch, BatchNo, Change, Counts, FirePosition, Head};
 
 use crate::batch::BatchArguments;
 use crate::format::codec::{self, Postponement};
+use crate::format::ends::{self, FireGroup, GroupOrigin};
 use crate::format::keys::{self, PartitionKeys};
 
 fn golden(folder: &str) -> GoldenFiles {
@@ -71,8 +74,15 @@ fn keys_of_a_cluster_and_of_a_partition() {
 #[test]
 fn tasks_and_their_postponements() {
     let interner = Interner::default();
-    let late = Postponement { fire_at: at(90), version: Version::new(300) };
-    let latest = Postponement { fire_at: Timestamp::MAX, version: Version::new(u64::MAX) };
+    let late =
+        Postponement { fire_at: at(90), version: Version::new(300), updated_at: Some(at(80)) };
+    let latest = Postponement {
+        fire_at: Timestamp::MAX,
+        version: Version::new(u64::MAX),
+        updated_at: Some(Timestamp::MAX),
+    };
+    // Values of the first format do not have the time of the touch.
+    let of_first_format = |late| Postponement { updated_at: None, ..late };
     let mut files = golden("task");
     for (name, task) in [
         ("scheduled", task(some_id()).build()),
@@ -87,12 +97,18 @@ fn tasks_and_their_postponements() {
     }
     let task = task(some_id()).build();
     let value = bytes(|out| codec::put_task(out, &task));
-    for (name, late) in [("postponement", late), ("postponement_largest_numbers", latest)] {
+    for (name, late) in [
+        ("postponement", of_first_format(late)),
+        ("postponement_largest_numbers", of_first_format(latest)),
+        ("postponement_touched", late),
+        ("postponement_touched_largest_numbers", latest),
+    ] {
         let kept = files.check(name, &bytes(|out| codec::put_postponement(out, late)));
         let read = codec::read_task(task.id, &value, &interner);
         let postponed = codec::read_postponement(&kept).map(|late| late.of_task(read.unwrap()));
-        let Postponement { fire_at, version } = late;
-        let want = Task { fire_at, nominal_at: fire_at, version, ..task.clone() };
+        let Postponement { fire_at, version, updated_at } = late;
+        let updated_at = updated_at.unwrap_or(task.updated_at);
+        let want = Task { fire_at, nominal_at: fire_at, version, updated_at, ..task.clone() };
         assert_eq!(postponed, Ok(want), "{name}");
     }
     files.finish();
@@ -137,16 +153,16 @@ fn names_and_heads() {
 }
 
 #[test]
-fn records_and_the_pieces_of_history() {
+fn records() {
     let interner = Interner::default();
     let task = Task { attempts: attempts(), ..task(some_id()).build() };
+    let labelled =
+        FireRecord::of(&rich_task(some_id()), FireEnd::Dead(DeadReason::Unknown), at(99));
     let mut files = golden("history");
     for (name, record) in [
         ("record_done", FireRecord::of(&task, FireEnd::Done, at(99))),
-        (
-            "record_dead",
-            FireRecord::of(&rich_task(some_id()), FireEnd::Dead(DeadReason::Unknown), at(99)),
-        ),
+        ("record_dead", FireRecord { labels: Labels::default(), ..labelled.clone() }),
+        ("record_labelled", labelled),
         (
             "record_largest_numbers",
             FireRecord {
@@ -163,11 +179,57 @@ fn records_and_the_pieces_of_history() {
         assert!(codec::is_ended(&kept), "{name}");
         assert_eq!(codec::read_record(&kept[1..], &interner), Ok(record), "{name}");
     }
-    let header = |epoch, batch, number, size| {
-        bytes(|out| codec::put_piece_header(out, epoch, BatchNo::new(batch), number, size))
+    files.finish();
+}
+
+#[test]
+fn groups_of_ended_fires_and_their_pieces() {
+    let origin = |epoch, batch| GroupOrigin { epoch, batch: BatchNo::new(batch) };
+    let some = (origin(epoch(2), 300), 1);
+    let largest = (origin(Epoch::MAX, u64::MAX), u32::MAX);
+    let dead = FireEnd::Dead(DeadReason::Unknown);
+    let ended = |task: &Task, end, ended_at| FireRecord::of(task, end, ended_at);
+    let done = [task(some_id()).build(), task(id(at(61), partition(3), epoch(2), 8)).build()];
+    let mut done = done.map(|task| ended(&task, FireEnd::Done, at(99)));
+    done[1].ended_at = at(99).after(Duration::from_millis(70));
+    let later = FireId { task: some_id(), nominal_at: at(61) };
+    let rich = FireRecord { fire_id: later, ..ended(&rich_task(some_id()), dead, at(99)) };
+    let last = FireRecord {
+        fire_id: largest_fire(),
+        namespace: shop().of_receipts(),
+        ..ended(&rich_task(largest_id()), FireEnd::Cancelled, Timestamp::MAX)
     };
-    files.check("piece_header", &header(epoch(2), 300, 1, 4096));
-    files.check("piece_header_largest", &header(Epoch::MAX, u64::MAX, u16::MAX, u32::MAX));
+    let mut files = golden("ends");
+    for (name, records, (origin, number)) in [
+        ("two", &done[..], some),
+        ("everything", std::slice::from_ref(&rich), some),
+        ("largest", std::slice::from_ref(&last), largest),
+    ] {
+        let groups = FireGroup::divide(records.iter());
+        assert_eq!(groups.len(), 1, "{name}");
+        let kept =
+            files.check(&format!("group_{name}"), &bytes(|out| groups[0].put(out, origin, number)));
+        let start = records[0].namespace.as_str().len() + 1;
+        let positions: Vec<_> = records.iter().rev().map(FirePosition::of).collect();
+        let read = ends::read_group(&kept, start).unwrap();
+        assert_eq!(read.iter().map(|it| it.position).collect::<Vec<_>>(), positions, "{name}");
+        files.check(
+            &format!("piece_{name}"),
+            &bytes(|out| {
+                ends::put_piece_header(out, origin, 1, u32::MAX);
+                groups[0].put_reference(out, number);
+            }),
+        );
+    }
+    for (name, record) in [("keyed", &rich), ("keyed_largest", &last)] {
+        let key = record.key.as_ref().unwrap();
+        let kept = files.check(name, &bytes(|out| ends::put_keyed(out, record, key)));
+        let letter = ends::letter(record.end.kind());
+        let want = ends::KeyedFire { position: FirePosition::of(record), letter };
+        assert_eq!(ends::read_keyed(&kept), Ok(want), "{name}");
+    }
+    let letters: Vec<u8> = EndKind::ALL.into_iter().map(ends::letter).collect();
+    files.check("letters", &letters);
     files.finish();
 }
 

@@ -53,7 +53,8 @@ pub struct PartitionKeys {
     /// Living tasks: a hash from id to `fire_at` and body. For a task that ended with its first
     /// fire, the value is the record of that fire.
     pub tasks: String,
-    /// Postponements since the body was written: a hash from id to `fire_at` and version.
+    /// Postponements since the body was written: a hash from id to `fire_at`, version and
+    /// `updated_at`.
     pub late: String,
     /// Tasks with keys: a hash from namespace and key to id and head.
     pub names: String,
@@ -67,9 +68,15 @@ pub struct PartitionKeys {
     pub history: String,
     /// Fires whose nominal time is not in the id of their task: a sorted set by bytes.
     pub fires: String,
-    /// Pieces of history, each with the fires of one batch: a sorted set by the latest end of a
-    /// fire.
+    /// Pieces of history, each with the groups of fires of one batch: a sorted set by the latest
+    /// end of a fire.
     pub ages: String,
+    /// Groups of ended fires, each with the fires of one batch that have the same namespace and
+    /// end: a sorted set by bytes, in which the groups of a namespace and an end are ordered by
+    /// time.
+    pub ends: String,
+    /// Ended fires of tasks with keys: a sorted set of namespace, key, end time and fire, by bytes.
+    pub keyed: String,
     /// Counts by namespace and state, and the size of history in bytes: a hash of numbers.
     pub counts: String,
 }
@@ -93,13 +100,15 @@ impl PartitionKeys {
             history: key("history"),
             fires: key("fires"),
             ages: key("ages"),
+            ends: key("ends"),
+            keyed: key("keyed"),
             counts: key("counts"),
         }
     }
 
     /// Returns all keys, in the order of `KEYS` in `apply.lua`.
     #[must_use]
-    pub fn all(&self) -> [&str; 13] {
+    pub fn all(&self) -> [&str; 15] {
         [
             &self.own,
             &self.due,
@@ -114,12 +123,16 @@ impl PartitionKeys {
             &self.fires,
             &self.ages,
             &self.counts,
+            &self.ends,
+            &self.keyed,
         ]
     }
 
     /// Returns all keys with their types, as `TYPE` returns them.
     pub(crate) fn types(&self) -> impl Iterator<Item = (&str, &'static str)> {
-        let sets = [&self.due, &self.paused, &self.dead, &self.dead_ages, &self.fires, &self.ages];
+        let tasks_and_letters = [&self.due, &self.paused, &self.dead, &self.dead_ages];
+        let ended_fires = [&self.fires, &self.ages, &self.ends, &self.keyed];
+        let sets = [tasks_and_letters, ended_fires].concat();
         let is_set = move |key: &str| sets.iter().any(|set| *set == key);
         self.all().into_iter().map(move |key| (key, if is_set(key) { "zset" } else { "hash" }))
     }
@@ -149,8 +162,8 @@ mod tests {
         for key in keys.all() {
             assert!(key.starts_with("{shop.17}:"), "{key}");
         }
-        assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 13);
-        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 6);
+        assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 15);
+        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 8);
         assert_eq!(own("shop", Seat::Partition(partition)), keys.own);
         assert_eq!(own("shop", Seat::Leader), "{shop}:leader");
         assert_eq!(meta("shop"), "{shop}:meta");

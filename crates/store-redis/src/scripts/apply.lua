@@ -1,7 +1,7 @@
 -- apply: makes all changes of a batch, if its sender owns the partition and the batch is the next.
 --
 -- KEYS 1 own  2 due  3 paused  4 tasks  5 late  6 names  7 letters  8 dead  9 dead-ages
---      10 history  11 fires  12 ages  13 counts
+--      10 history  11 fires  12 ages  13 counts  14 ends  15 keyed
 -- ARGV 1 epoch  2 token, or '' if the sender does not know it
 --      3 number of the batch  4 the number before it
 --      5 '1' if the batch has new tasks, which need free memory; else '0'
@@ -28,6 +28,8 @@
 --        history          (fire, record): fires whose record does not replace a task
 --        fires            (0, fire): those of them that the id of the task does not lead to
 --        ages             (ended_at, piece)
+--        ends             (0, group of ended fires)
+--        keyed            (0, namespace, key, ended_at and fire)
 --        counts           (field, by how much it moves)
 -- Returns {0, fields ...} made, but these counts could not be moved
 --         {1} was made before · {2, epoch} another broker owns the partition
@@ -220,6 +222,10 @@ first, last = section()
 run('ZADD', KEYS[11], first, last)
 first, last = section()
 run('ZADD', KEYS[12], first, last)
+first, last = section()
+run('ZADD', KEYS[14], first, last)
+first, last = section()
+run('ZADD', KEYS[15], first, last)
 first, last = section()
 local made = {0}
 for i = first, last, 2 do

@@ -33,6 +33,7 @@ scripts! {
     FIND = "../scripts/find.lua";
     DEAD = "../scripts/dead.lua";
     HISTORY = "../scripts/history.lua";
+    LAST = "../scripts/last.lua";
     SWEEP = "../scripts/sweep.lua";
     ACQUIRE = "../scripts/acquire.lua";
     RENEW = "../scripts/renew.lua";

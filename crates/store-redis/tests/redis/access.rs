@@ -2,6 +2,8 @@
 //! needs.
 
 use punctual_core::PartitionId;
+use punctual_store::conformance::fixtures::shop;
+use punctual_store::{FireFilter, TaskStore};
 use punctual_store_redis::{RedisOpenError, RedisStore};
 use punctual_test_support::ports::free_port;
 use punctual_test_support::redis::RedisServer;
@@ -55,6 +57,11 @@ async fn the_store_works_over_tls_with_only_the_documented_rights() {
     writer.put(3).await;
     writer.settle(1).await;
     writer.assert_whole().await;
+    for key_prefix in ["", "order-"] {
+        let filter = FireFilter { key_prefix: key_prefix.to_owned(), ..FireFilter::all(shop()) };
+        let fires = writer.store.fires(PartitionId::FIRST, &filter, None, 9).await;
+        assert_eq!(fires.expect("the rights are enough").items.len(), 1);
+    }
 
     let mut other = settings.clone();
     other.cluster = "others".to_owned();

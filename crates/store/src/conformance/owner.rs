@@ -210,8 +210,14 @@ impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
 
     /// Returns a dead letter.
     pub async fn dead_letter(&self, fire_id: FireId) -> Option<DeadLetter> {
-        let letter = self.store.dead_letter(self.state.partition, fire_id);
-        letter.await.expect("reads need no lease")
+        let letters = self.dead_letters(&[fire_id]).await;
+        letters.into_iter().next().expect("an answer for each fire")
+    }
+
+    /// Returns dead letters, in the order of the fires.
+    pub async fn dead_letters(&self, fire_ids: &[FireId]) -> Vec<Option<DeadLetter>> {
+        let letters = self.store.dead_letters(self.state.partition, fire_ids);
+        letters.await.expect("reads need no lease")
     }
 
     /// Returns all records of a task.

@@ -21,6 +21,9 @@ use std::process::{Command, ExitCode, Stdio};
 use figures::{StoreFigures, TableRow, grouped};
 use owners::{BATCH, BenchResult, OWNERS};
 use parts::KEYS;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Tasks for Redis and PostgreSQL: more would not change the rates, and Redis keeps them in memory.
 const SERVER_TASKS: u64 = 2_000_000;
@@ -33,9 +36,10 @@ const DISK_BYTES_PER_TASK: u64 = 450;
 /// Disk space of all servers without tasks.
 const DISK_BYTES: u64 = 4 << 30;
 
-const USAGE: &str = "usage: bench-store [--tasks N] [--only insert,open,disk,cancel,fire,touch] \
-     [--dir DIR] [--json] [--no-redis] [--no-postgres]";
-const PARTS: &[&str] = &["insert", "open", "disk", "cancel", "fire", "touch"];
+const USAGE: &str = "usage: bench-store [--tasks N] \
+     [--only insert,open,disk,cancel,fire,touch,fires] [--dir DIR] [--json] [--no-redis] \
+     [--no-postgres]";
+const PARTS: &[&str] = &["insert", "open", "disk", "cancel", "fire", "touch", "fires"];
 
 struct StoreBenchArgs {
     tasks: u64,
@@ -83,8 +87,9 @@ impl StoreBenchArgs {
 
 fn main() -> ExitCode {
     // RUST_LOG=debug shows the checkpoints of the store.
-    let log = tracing_subscriber::EnvFilter::from_default_env();
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(std::io::stderr).init();
+    let levels = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse::<Targets>().ok());
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(levels.unwrap_or_default()).with(log).init();
     let Some(args) = StoreBenchArgs::read(std::env::args().skip(1)) else {
         eprintln!("{USAGE}\n--tasks is at least {}", OWNERS * BATCH * 10);
         return ExitCode::FAILURE;
@@ -112,6 +117,7 @@ fn run_part(part: &str, args: &StoreBenchArgs) -> BenchResult<()> {
         "cancel" => parts::cancel(dir, *tasks),
         "fire" => parts::fire(dir, *tasks),
         "touch" => parts::touch(dir, *tasks),
+        "fires" => parts::fires(dir, *tasks),
         _ => Err(format!("no part {part}").into()),
     }?;
     println!("{figures}end 1");
@@ -167,6 +173,10 @@ fn measure_all(dir: &Path, args: &StoreBenchArgs) -> BenchResult<Vec<TableRow>> 
     if args.wants(&["touch"]) {
         let touched = part("touch", &dir.join("touch"), KEYS.min(args.tasks))?;
         touch_rows(&touched, &mut rows);
+    }
+    if args.wants(&["fires"]) {
+        let fires = part("fires", &dir.join("fires"), KEYS.min(args.tasks))?;
+        fires_rows(&fires, &mut rows);
     }
     let load = machine::load();
     let head = format!(
@@ -525,6 +535,36 @@ fn touch_rows(touched: &StoreFigures, rows: &mut Vec<TableRow>) {
             grouped(touched.get("list_looked_at"))
         ),
     ));
+}
+
+fn fires_rows(fires: &StoreFigures, rows: &mut Vec<TableRow>) {
+    let rate = fires.get("per_second");
+    let reached = format!(
+        "{}/s ({}; {:.0} bytes of journal each, {:.0} written; {:.0} MiB at its peak)",
+        grouped(rate),
+        cpu_of(rate, fires.get("cpu_micros")),
+        fires.get("journal_bytes"),
+        fires.get("written_bytes"),
+        fires.get("memory_peak_mib")
+    );
+    let what = format!("load + settle of {} tasks with keys", grouped(fires.get("fires")));
+    rows.push(TableRow::new(what, reached));
+    let reached =
+        format!("{:.0} in {:.0} runs", fires.get("history_bytes"), fires.get("history_runs"));
+    rows.push(TableRow::new("— bytes of history each, index included", reached));
+    for (state, place) in [("memory", "partly in memory"), ("runs", "all in runs")] {
+        for kind in parts::FIRE_READS {
+            let of = |figure: &str| fires.get(&format!("{state}_{kind}_{figure}"));
+            let reached = format!(
+                "{:.2} ms, 99 % {:.2} ms ({:.1} at most)",
+                of("p50_ms"),
+                of("p99_ms"),
+                of("max_ms")
+            );
+            let what = format!("— {}, {place}", parts::fire_read(kind));
+            rows.push(TableRow::new(what, reached).wanted("99 % ≤ 20 ms", of("p99_ms") <= 20.0));
+        }
+    }
 }
 
 fn print_json(rows: &[TableRow]) {

@@ -4,16 +4,18 @@
 //! counts, by order and by a sum over ids.
 
 mod end;
+mod fires;
 mod insert;
 mod open;
 mod touch;
 
 pub use end::{cancel, fire};
+pub use fires::{FIRE_READS, fire_read, fires};
 pub use insert::{TENTHS, insert};
 pub use open::open;
 pub use touch::touch;
 
-/// Keys in the part `touch`.
+/// Keys in the parts `touch` and `fires`.
 pub const KEYS: u64 = 1_000_000;
 /// Spreads consecutive numbers over all: prime, and larger than the share of an owner in usual
 /// runs.

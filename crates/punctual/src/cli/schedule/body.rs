@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::ScheduleArgs;
+use super::pairs::object;
 use super::payload::PayloadInput;
 use crate::cli::tasks::time;
 
@@ -69,7 +70,12 @@ impl ScheduleArgs {
         if let Some(dst) = self.dst() {
             body.set("dst", &dst)?;
         }
-        body.set("target", &self.target()?)?;
+        if self.paused {
+            body.set("paused", &true)?;
+        }
+        for (name, target) in self.target.members()? {
+            body.set(name, &target)?;
+        }
         payload.add_to(&mut body)?;
         if let Some(retry) = self.retry.body()? {
             body.set("retry", &retry)?;
@@ -86,29 +92,4 @@ impl ScheduleArgs {
         let dst: Map<_, _> = dst.map(|(name, value)| (name.to_owned(), json!(value))).collect();
         (!dst.is_empty()).then(|| dst.into())
     }
-
-    fn target(&self) -> anyhow::Result<Value> {
-        let Some(url) = &self.to else {
-            return Ok(json!({ "queue": self.queue }));
-        };
-        let mut http = Map::from_iter([("url".to_owned(), json!(url))]);
-        if let Some(method) = &self.method {
-            http.insert("method".to_owned(), json!(method));
-        }
-        if !self.headers.is_empty() {
-            http.insert("headers".to_owned(), object("--header", &self.headers)?);
-        }
-        Ok(json!({ "http": http }))
-    }
-}
-
-/// An object of all pairs. A name that is given twice is an error: one of its values would be lost.
-pub(super) fn object(flag: &str, pairs: &[(String, String)]) -> anyhow::Result<Value> {
-    let mut object = Map::new();
-    for (name, value) in pairs {
-        if object.insert(name.clone(), json!(value)).is_some() {
-            bail!("{flag} {name} is given twice");
-        }
-    }
-    Ok(object.into())
 }

@@ -8,14 +8,12 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use punctual_core::{
-    Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Labels, Method, Misfire, Namespace,
-    NewTask, Overlap, Queue, Schedule, Series, Target, TaskKey, Timestamp, Twice, Zone,
-    parse_duration, parse_every,
+    Cron, Dst, Due, Gap, Guarantee, Invalid, Labels, Misfire, Namespace, NewTask, Overlap,
+    Schedule, Series, TaskKey, Timestamp, Twice, Zone, parse_duration, parse_every,
 };
 use serde_json::{Value, json};
 
 use super::ScheduleArgs;
-use super::body::object;
 use super::payload::PayloadInput;
 use crate::cli::output;
 use crate::cli::time::now;
@@ -42,7 +40,8 @@ impl ScheduleArgs {
 
     fn new_task(&self, payload: PayloadInput) -> anyhow::Result<NewTask> {
         let namespace = Namespace::new(&self.namespace)?;
-        let mut task = NewTask::new(namespace, self.schedule()?, self.core_target()?);
+        let mut task = NewTask::new(namespace, self.schedule()?, self.target.target()?);
+        task.callbacks = self.target.callbacks()?;
         task.key = self.key.as_deref().map(TaskKey::new).transpose()?;
         task.payload = payload.into_payload();
         task.retry = self.retry.policy()?;
@@ -61,16 +60,6 @@ impl ScheduleArgs {
             .map(|text| duration("expires_after", text))
             .transpose()?;
         Ok(task)
-    }
-
-    fn core_target(&self) -> anyhow::Result<Target> {
-        let Some(url) = &self.to else {
-            let queue = self.queue.as_deref().unwrap_or_default();
-            return Ok(Target::Queue(Queue::new(queue)?));
-        };
-        object("--header", &self.headers)?;
-        let method = self.method.as_deref().map(Method::parse).transpose()?.unwrap_or_default();
-        Ok(Target::Http(HttpTarget::new(url, method, self.headers.clone())?))
     }
 
     fn schedule(&self) -> anyhow::Result<Schedule> {

@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use punctual_core::{
-    Backoff, Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter, Labels, Method, Misfire,
-    Namespace, NewTask, Overlap, Payload, Queue, Reason, RetryPolicy, Schedule, Series,
-    TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
+    AnswerRules, Backoff, Callbacks, Cron, Dst, Due, Gap, Guarantee, HttpTarget, Invalid, Jitter,
+    Labels, Method, Misfire, Namespace, NewTask, Overlap, Payload, Reason, RetryPolicy, Schedule,
+    Series, TIMEOUT_MAX, Target, Task, TaskKey, TaskState, Timestamp, Twice, Version,
 };
 use punctual_engine::{Cancelled, Condition, EngineError, Scheduled, TouchTo};
 use punctual_proto::v1;
@@ -23,9 +23,12 @@ use serde::de::IgnoredAny;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-use crate::courier::queue::{LeaseToken, Settlement};
+use crate::courier::queue::{LeaseToken, Settlement, WorkerResult};
 use crate::problem::{Problem, TaskRef};
-use crate::task_form::{ScheduleFields, check_headers, check_json, factor_thousandths};
+use crate::task_form::{
+    ScheduleFields, TaskToSchedule, answer_rules, check_headers, check_json, factor_thousandths,
+    queue_target,
+};
 
 const JSON: &str = "application/json";
 const OCTETS: &str = "application/octet-stream";
@@ -33,11 +36,15 @@ const OCTETS: &str = "application/octet-stream";
 const PROBLEM_METADATA: &str = "punctual-problem-bin";
 
 /// Converts and checks a task.
-pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTask, Invalid> {
+pub(super) fn new_task(
+    namespace: &Namespace,
+    sent: v1::NewTask,
+) -> Result<TaskToSchedule, Invalid> {
     let schedule = schedule(&sent)?;
-    let target = target(sent.target)?;
+    let main = target("target", sent.target)?;
+    let main = main.ok_or_else(|| Invalid::new("target", "must be given"))?;
     let guarantee = known("guarantee", sent.guarantee)?;
-    let mut task = NewTask::new(namespace.clone(), schedule, target);
+    let mut task = NewTask::new(namespace.clone(), schedule, main);
     task.key = (!sent.key.is_empty()).then(|| TaskKey::new(&sent.key)).transpose()?;
     task.payload = payload(&sent.payload, &sent.content_type)?;
     task.labels = Labels::new(sent.labels.into_iter().collect::<BTreeMap<_, _>>())?;
@@ -54,8 +61,10 @@ pub(super) fn new_task(namespace: &Namespace, sent: v1::NewTask) -> Result<NewTa
         task.timeout = timeout;
     }
     task.expires_after = given(sent.expires_after_ms);
+    task.callbacks =
+        Callbacks::new(target("on_done", sent.on_done)?, target("on_dead", sent.on_dead)?);
     task.check()?;
-    Ok(task)
+    Ok(TaskToSchedule::new(task, Some(sent.paused)))
 }
 
 fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
@@ -114,10 +123,11 @@ pub(super) fn known<E: TryFrom<i32>>(field: &str, number: i32) -> Result<E, Inva
     E::try_from(number).map_err(|_| Invalid::new(field, "is an unknown enum value"))
 }
 
-fn target(target: Option<v1::Target>) -> Result<Target, Invalid> {
+/// A target of a task, if it is set. `field` is its name in the task.
+fn target(field: &str, target: Option<v1::Target>) -> Result<Option<Target>, Invalid> {
     match target.and_then(|target| target.to) {
-        None => Err(Invalid::new("target", "must be given")),
-        Some(v1::target::To::Queue(queue)) => Ok(Target::Queue(Queue::new(&queue)?)),
+        None => Ok(None),
+        Some(v1::target::To::Queue(queue)) => queue_target(field, &queue).map(Some),
         Some(v1::target::To::Http(http)) => {
             let method = match http.method.as_str() {
                 "" => Ok(Method::default()),
@@ -126,11 +136,33 @@ fn target(target: Option<v1::Target>) -> Result<Target, Invalid> {
             let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
             let target = method.and_then(|method| {
                 check_headers(&headers)?;
-                HttpTarget::new(&http.url, method, headers.into_iter().collect())
+                let target = HttpTarget::new(&http.url, method, headers.into_iter().collect())?;
+                Ok(target.with_rules(rules(http.success, http.refuse)?))
             });
-            Ok(Target::Http(target.map_err(|invalid| invalid.within("target.http"))?))
+            let within = |invalid: Invalid| invalid.within(&format!("{field}.http"));
+            Ok(Some(Target::Http(target.map_err(within)?)))
         }
     }
+}
+
+fn rules(
+    success: Option<v1::SuccessRule>,
+    refuse: Option<v1::RefuseRule>,
+) -> Result<AnswerRules, Invalid> {
+    let (success, refuse) = (success.unwrap_or_default(), refuse.unwrap_or_default());
+    let values: BTreeMap<_, _> = success.json.into_iter().collect();
+    let values = values.into_iter().map(|(pointer, json)| {
+        // Compact JSON, as the other parsers make it.
+        let value: serde_json::Value = serde_json::from_str(&json).map_err(|error| {
+            let problem = format!("the value of {pointer} must be JSON: {error}");
+            Invalid::new("success.json", problem)
+        })?;
+        Ok((pointer, value.to_string()))
+    });
+    let values = values.collect::<Result<Vec<_>, Invalid>>()?;
+    let numbers = |statuses: &[u32]| statuses.iter().copied().map(i64::from).collect::<Vec<_>>();
+    let (success, refuse) = (numbers(&success.statuses), numbers(&refuse.statuses));
+    answer_rules(&success, values.into_iter(), &refuse)
 }
 
 fn payload(payload: &Bytes, content_type: &str) -> Result<Payload, Invalid> {
@@ -235,6 +267,11 @@ pub(super) fn task(task: &Task) -> v1::Task {
             .redrive
             .as_ref()
             .map_or_else(String::new, |_| task.fire().id.to_string()),
+        updated_at_ms: task.updated_at.as_millis(),
+        callback_of: task
+            .definition
+            .callback_of
+            .map_or_else(String::new, |fire_id| fire_id.to_string()),
         ..v1::Task::default()
     }
 }
@@ -264,14 +301,7 @@ fn sent(task: &NewTask) -> v1::NewTask {
         Schedule::Watch { postpone_max, on_return, .. } => (postpone_max, on_return),
         _ => (None, false),
     };
-    let to = match &task.target {
-        Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
-        Target::Http(http) => v1::target::To::Http(v1::HttpTarget {
-            url: http.url().to_owned(),
-            method: http.method().as_str().to_owned(),
-            headers: http.headers().iter().cloned().collect(),
-        }),
-    };
+    let callbacks = task.callbacks.as_deref();
     let guarantee = match task.guarantee {
         Guarantee::AtLeastOnce => v1::Guarantee::AtLeastOnce,
         Guarantee::AtMostOnce => v1::Guarantee::AtMostOnce,
@@ -281,7 +311,7 @@ fn sent(task: &NewTask) -> v1::NewTask {
     v1::NewTask {
         key: task.key.as_ref().map_or_else(String::new, |key| key.as_str().to_owned()),
         when: Some(when),
-        target: Some(v1::Target { to: Some(to) }),
+        target: Some(sent_target(&task.target)),
         payload: task.payload.bytes().clone(),
         content_type: task.payload.content_type().unwrap_or_default().to_owned(),
         guarantee: guarantee.into(),
@@ -292,7 +322,40 @@ fn sent(task: &NewTask) -> v1::NewTask {
         series: task.schedule.series().map(sent_series),
         postpone_max_ms: postpone_max.map_or(0, as_millis),
         on_return,
+        // The state of the task says whether it is paused.
+        paused: false,
+        on_done: callbacks.and_then(|it| it.on_done.as_ref()).map(sent_target),
+        on_dead: callbacks.and_then(|it| it.on_dead.as_ref()).map(sent_target),
     }
+}
+
+fn sent_target(target: &Target) -> v1::Target {
+    let to = match target {
+        Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
+        Target::Http(http) => {
+            let (success, refuse) = http.rules().map_or((None, None), sent_rules);
+            v1::target::To::Http(v1::HttpTarget {
+                url: http.url().to_owned(),
+                method: http.method().as_str().to_owned(),
+                headers: http.headers().iter().cloned().collect(),
+                success,
+                refuse,
+            })
+        }
+    };
+    v1::Target { to: Some(to) }
+}
+
+fn sent_rules(rules: &AnswerRules) -> (Option<v1::SuccessRule>, Option<v1::RefuseRule>) {
+    let numbers = |statuses: &[u16]| statuses.iter().copied().map(u32::from).collect();
+    let json = rules.success_json().iter();
+    let success = v1::SuccessRule {
+        statuses: numbers(rules.success_statuses()),
+        json: json.map(|expected| (expected.pointer.clone(), expected.value.clone())).collect(),
+    };
+    let refuse = v1::RefuseRule { statuses: numbers(rules.refuse_statuses()) };
+    let has_success = success != v1::SuccessRule::default();
+    (has_success.then_some(success), (!refuse.statuses.is_empty()).then_some(refuse))
 }
 
 fn sent_cron(cron: &Cron) -> v1::Cron {
@@ -410,7 +473,29 @@ pub(super) fn failed(error: EngineError, task: TaskRef<'_>) -> Status {
     to_status(&Problem::of_task(error, task))
 }
 
-/// The settlements of a message, with their tokens.
+/// Acks with results. Those whose results are not allowed are rejected and change nothing.
+pub(super) fn acks_with_result(
+    acks: Vec<v1::AckWithResult>,
+) -> (Vec<(LeaseToken, Settlement)>, Vec<v1::RejectedAck>) {
+    let (mut taken, mut rejected) = (Vec::with_capacity(acks.len()), Vec::new());
+    for (index, v1::AckWithResult { token, result }) in acks.into_iter().enumerate() {
+        if result.is_empty() {
+            taken.push((LeaseToken(token), Settlement::Ack));
+            continue;
+        }
+        match WorkerResult::new(&result) {
+            Ok(result) => taken.push((LeaseToken(token), Settlement::AckWith { result })),
+            Err(problem) => {
+                let field = format!("ack_with_result[{index}].result");
+                let problem = to_problem(&Problem::from(Invalid::new(field, problem)));
+                rejected.push(v1::RejectedAck { token, problem: Some(problem) });
+            }
+        }
+    }
+    (taken, rejected)
+}
+
+/// The settlements of a message, with their tokens, except for acks with results.
 pub(super) fn settlements(settle: v1::Settle) -> impl Iterator<Item = (LeaseToken, Settlement)> {
     let acks = settle.ack.into_iter().map(|token| (LeaseToken(token), Settlement::Ack));
     let fails = settle.fail.into_iter().map(|fail| {

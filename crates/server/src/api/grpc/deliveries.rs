@@ -123,8 +123,27 @@ fn put_head(field: u8, length: usize, out: &mut impl BufMut) {
     encode_varint(length as u64, out);
 }
 
-/// The fields of a delivery in the order of their numbers. A fire id begins with the task id.
-fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'a>; 13] {
+/// The ids of a delivery as text. The fire id begins with the id of the task.
+struct IdTexts {
+    fire_id: [u8; FireId::LETTERS],
+    callback_of: Option<[u8; FireId::LETTERS]>,
+}
+
+impl IdTexts {
+    fn of(leased: &Leased) -> Self {
+        let callback_of = leased.delivery.definition.callback_of.map(|fire_id| fire_id.letters());
+        Self { fire_id: leased.delivery.fire_id.letters(), callback_of }
+    }
+
+    /// Texts of the same lengths.
+    fn lengths_of(leased: &Leased) -> Self {
+        let text = [0; FireId::LETTERS];
+        Self { fire_id: text, callback_of: leased.delivery.definition.callback_of.map(|_| text) }
+    }
+}
+
+/// The fields of a delivery in the order of their numbers.
+fn fields<'a>(leased: &'a Leased, ids: &'a IdTexts) -> [Value<'a>; 14] {
     use Value::{Bytes, Fixed, Number};
     let Leased { token, delivery, lease } = leased;
     let definition = &delivery.definition;
@@ -139,8 +158,8 @@ fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'
     };
     [
         Fixed(token.0),
-        Bytes(fire_id),
-        Bytes(task),
+        Bytes(&ids.fire_id),
+        Bytes(&ids.fire_id[..TaskId::LETTERS]),
         Bytes(definition.key.as_ref().map_or("", TaskKey::as_str).as_bytes()),
         Bytes(queue.as_bytes()),
         Number(u64::from(delivery.attempt.get())),
@@ -151,14 +170,14 @@ fn fields<'a>(leased: &'a Leased, fire_id: &'a [u8], task: &'a [u8]) -> [Value<'
         Number(delivery.version.get()),
         Number(as_millis(*lease)),
         Number(occasion as u64),
+        Bytes(ids.callback_of.as_ref().map_or(&[], |text| text)),
     ]
 }
 
 /// The encoded length of a delivery.
 fn delivery_length(leased: &Leased) -> usize {
-    let fire_id = [0; FireId::LETTERS];
-    let fields = fields(leased, &fire_id, &fire_id[..TaskId::LETTERS]);
-    fields.into_iter().map(Value::length).sum()
+    let ids = IdTexts::lengths_of(leased);
+    fields(leased, &ids).into_iter().map(Value::length).sum()
 }
 
 /// The encoded length of `Deliveries`.
@@ -171,9 +190,8 @@ fn put(out: &mut impl BufMut, length: usize, leased: &[Leased]) {
     put_head(DELIVERIES, length, out);
     for leased in leased {
         put_head(DELIVERY, delivery_length(leased), out);
-        let fire_id = leased.delivery.fire_id.letters();
-        let fields = fields(leased, &fire_id, &fire_id[..TaskId::LETTERS]);
-        for (field, value) in (1..).zip(fields) {
+        let ids = IdTexts::of(leased);
+        for (field, value) in (1..).zip(fields(leased, &ids)) {
             value.put(field, out);
         }
     }
@@ -221,6 +239,7 @@ mod tests {
             version: 1,
             lease_ms: as_millis(*lease),
             occasion: v1::Occasion::Due.into(),
+            callback_of: definition.callback_of.map_or_else(String::new, |it| it.to_string()),
         }
     }
 
@@ -230,6 +249,11 @@ mod tests {
             leased(u64::MAX, |_| {}),
             leased(0, |new_task| new_task.key = Some(TaskKey::new("ä key").unwrap())),
             leased(1, |new_task| new_task.payload = Payload::Json(Bytes::from_static(b"{}"))),
+            leased(2, |new_task| {
+                let nominal_at = Timestamp::from_millis(7);
+                let task = TaskId::floor(nominal_at);
+                new_task.callback_of = Some(FireId { task, nominal_at });
+            }),
             leased(1 << 40, |new_task| {
                 let bytes = Bytes::from(vec![7; 70_000]);
                 let content_type = "application/octet-stream".into();

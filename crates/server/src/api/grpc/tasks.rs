@@ -8,10 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use prost::Message;
-use punctual_core::{Clock as _, Invalid, Namespace, NewTask, TaskId, TaskKey, partition_of};
+use punctual_core::{Clock as _, Invalid, Namespace, TaskId, TaskKey, partition_of};
 use punctual_engine::{
-    COMMANDS_MAX, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState,
-    Subject, TouchTo,
+    COMMANDS_MAX, Command, Condition, EngineError, Reply, Scheduled, Subject, TouchTo,
 };
 use punctual_proto::v1;
 use tokio::sync::{Semaphore, mpsc};
@@ -30,7 +29,7 @@ use crate::auth::Identity;
 use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::shares::SharePermit;
-use crate::task_form::check_fires;
+use crate::task_form::{TaskToSchedule, check_fires};
 
 /// Tasks, keys or ids in one message.
 const BATCH_MAX: usize = 10_000;
@@ -68,14 +67,14 @@ impl v1::tasks_server::Tasks for TasksApi {
         let idempotency = idempotency(&request.idempotency_key).map_err(convert::invalid)?;
         let sent = request.task.ok_or_else(|| missing("task"))?;
         let bytes = idempotency.as_ref().map_or_else(Vec::new, |_| sent.encode_to_vec());
-        let new_task = checked(&self.broker, &namespace, sent).map_err(convert::invalid)?;
+        let task = checked(&self.broker, &namespace, sent).map_err(convert::invalid)?;
         let condition = convert::condition(request.condition);
-        if new_task.key.is_none() && condition != Condition::Always {
+        if task.new_task.key.is_none() && condition != Condition::Always {
             return Err(convert::invalid(Invalid::new("key", "must be given with a condition")));
         }
         let owners = &self.broker.owners;
-        let key = new_task.key.clone();
-        let creation = Creation::new(new_task, 0, &bytes, idempotency.as_ref());
+        let key = task.new_task.key.clone();
+        let creation = Creation::new(task, 0, &bytes, idempotency.as_ref());
         let creation = bind_one::<Problem>(owners, creation).await;
         let creation = creation.map_err(|problem| convert::to_status(&problem))?;
         let (partition, command) = creation.into_command(condition, owners.partitions());
@@ -176,14 +175,9 @@ impl v1::tasks_server::Tasks for TasksApi {
         let mut missing = self.run_each(&namespace, keys, touch, &mut response).await;
         if let Some(template) = template {
             let create = |key: &TaskKey| {
-                let new_task = NewTask { key: Some(key.clone()), ..template.clone() };
-                let condition = Condition::Absent;
-                Command::Schedule(ScheduleCommand {
-                    new_task: new_task.into(),
-                    condition,
-                    receipt: None,
-                    start: StartState::Scheduled,
-                })
+                let mut task = template.clone();
+                task.new_task.key = Some(key.clone());
+                Command::Schedule(task.into_command(Condition::Absent, None))
             };
             // Another caller may have created some of them meanwhile; those are touched.
             let exist = self.run_each(&namespace, missing, create, &mut response).await;
@@ -476,8 +470,8 @@ async fn send_batch(
     let any = broker.owners.any_partition();
     let creations = batch.tasks.into_iter().enumerate().map(|(index, sent)| {
         let bytes = idempotency.as_ref().map_or_else(Vec::new, |_| sent.encode_to_vec());
-        let new_task = checked(broker, &namespace, sent)?;
-        Ok(Creation::new(new_task, index, &bytes, idempotency.as_ref()))
+        let task = checked(broker, &namespace, sent)?;
+        Ok(Creation::new(task, index, &bytes, idempotency.as_ref()))
     });
     let creations: Vec<Result<Creation, Problem>> = creations.collect();
     let mut commands = CommandBatch::default();
@@ -520,12 +514,12 @@ fn template(
     broker: &Broker,
     namespace: &Namespace,
     create: v1::NewTask,
-) -> Result<NewTask, Invalid> {
-    let new_task = checked(broker, namespace, create)?;
-    if new_task.key.is_some() {
+) -> Result<TaskToSchedule, Invalid> {
+    let task = checked(broker, namespace, create)?;
+    if task.new_task.key.is_some() {
         return Err(Invalid::new("key", "must be left out; the keys are in `keys`"));
     }
-    Ok(new_task)
+    Ok(task)
 }
 
 pub(super) fn namespace(name: &str) -> Result<Namespace, Status> {
@@ -549,10 +543,14 @@ fn idempotency(key: &str) -> Result<Option<Idempotency>, Invalid> {
     (!key.is_empty()).then(|| Idempotency::new(key).map_err(field)).transpose()
 }
 
-/// Checks a task: its fields, that it fires, and that its target is allowed.
-fn checked(broker: &Broker, namespace: &Namespace, sent: v1::NewTask) -> Result<NewTask, Invalid> {
-    let new_task = convert::new_task(namespace, sent)?;
-    check_fires(&new_task.schedule, broker.clock.now())?;
-    broker.guard.check_target(&new_task.target)?;
-    Ok(new_task)
+/// Checks a task: its fields, that it fires, and that its targets are allowed.
+fn checked(
+    broker: &Broker,
+    namespace: &Namespace,
+    sent: v1::NewTask,
+) -> Result<TaskToSchedule, Invalid> {
+    let task = convert::new_task(namespace, sent)?;
+    check_fires(&task.new_task.schedule, broker.clock.now())?;
+    broker.guard.check_targets(&task.new_task)?;
+    Ok(task)
 }

@@ -239,10 +239,18 @@ impl WorkerStream {
         }
     }
 
-    fn settle(&mut self, settle: v1::Settle) {
-        let tokens = convert::tokens(&settle);
+    fn settle(&mut self, mut settle: v1::Settle) {
+        let with_result = std::mem::take(&mut settle.ack_with_result);
+        let (with_result, rejected) = convert::acks_with_result(with_result);
+        if !rejected.is_empty() {
+            let rejected = v1::Rejected { acks: rejected };
+            self.waiting.push_back(message(ToWorker::Rejected(rejected)));
+        }
+        let mut tokens: Vec<u64> = with_result.iter().map(|(token, _)| token.0).collect();
+        tokens.extend(convert::tokens(&settle));
         let scope = SettleScope::of_namespace(&self.namespace);
-        let results = self.broker.hub.settle(scope, convert::settlements(settle));
+        let settlements = with_result.into_iter().chain(convert::settlements(settle));
+        let results = self.broker.hub.settle(scope, settlements);
         let stale =
             tokens.into_iter().zip(results).filter(|(_, result)| *result == SettleResult::Stale);
         let tokens: Vec<u64> = stale.map(|(token, _)| token).collect();

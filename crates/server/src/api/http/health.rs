@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use punctual_cluster::ClusterView;
 use punctual_core::{BrokerId, Clock as _, PartitionId};
+use punctual_engine::EngineError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -56,8 +57,12 @@ pub(crate) async fn readyz(State(broker): State<Arc<Broker>>) -> ApiResult {
     let mut warnings = Vec::new();
     match &broker.cluster {
         None => {
-            for (partition, owner) in broker.owners.handles() {
-                if let Err(error) = owner.gauges(None).await {
+            for partition in broker.owners.partitions().iter() {
+                let gauges = match broker.owners.handle(partition) {
+                    Some(owner) => owner.gauges(None).await,
+                    None => Err(EngineError::Stopped),
+                };
+                if let Err(error) = gauges {
                     reasons.push(format!("{partition}: {error}"));
                 }
             }
@@ -117,7 +122,7 @@ pub(crate) async fn topology(State(broker): State<Arc<Broker>>) -> ApiResult {
     }
     // A single broker leads itself, and this response is its heartbeat.
     let address = broker.address.to_string();
-    let partitions = broker.owners.partitions().iter().map(|partition| partition.get());
+    let partitions = broker.owners.handles().into_iter().map(|(partition, _)| partition.get());
     let sole = BrokerAnswer {
         address: address.clone(),
         partitions: partitions.collect(),

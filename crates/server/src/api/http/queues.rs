@@ -29,14 +29,15 @@ use crate::courier::occasion_name;
 use crate::courier::queue::poll::{self, PolledDelivery};
 use crate::courier::queue::{
     PollOptions, SettleResult, SettleScope, Settlement, WORKER_NAME_BYTES_MAX, WorkerLabel,
+    WorkerResult,
 };
-use crate::fire_form::{OccasionName, lag_ms};
+use crate::fire_form::{OccasionName, ResultJson, lag_ms};
 use crate::listen::CallerAddress;
 use crate::peer::PeerError;
 use crate::problem::Problem;
 use crate::schema::{
     Base64Text, ContentTypeText, FireIdText, KeyText, TaskIdText, array, count, documented,
-    duration, one_of,
+    duration, one_of, reference, with_keywords,
 };
 use crate::task_form::{Delay, InstantText, Pause, WholeNumber, parse_duration_field};
 
@@ -58,6 +59,7 @@ const FAILED: &str = "failed";
 const REFUSED: &str = "refused";
 const EXTENDED: &str = "extended";
 const STALE: &str = "stale";
+const REJECTED: &str = "rejected";
 
 /// What a worker asks for.
 #[derive(Debug, Deserialize, Default, ToSchema)]
@@ -158,6 +160,10 @@ struct DeliveryAnswer {
     fired_at: String,
     /// `fired_at` minus `fire_at`, in milliseconds.
     lag_ms: u64,
+    /// The fire whose end is reported, if the task is a callback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<FireIdText>)]
+    callback_of: Option<String>,
     /// How long the worker has, from now, to settle or extend.
     #[schema(value_type = Delay)]
     lease: String,
@@ -238,20 +244,59 @@ impl DeliveryAnswer {
             fire_at: delivery.fire_at.to_string(),
             fired_at: delivery.fired_at.to_string(),
             lag_ms: lag_ms(delivery.fired_at, delivery.fire_at),
+            callback_of: delivery.callback_of.map(|fire_id| fire_id.to_string()),
             lease: format_duration(delivery.lease),
         }
     }
 }
 
-/// The deliveries that succeeded.
+/// The deliveries that succeeded: at least one of `tokens` and `acks`, together at most 10,000.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "a JSON object")]
-#[schema(as = Ack)]
-struct AckBody {
-    /// Their tokens.
-    #[schema(value_type = TokenList)]
-    tokens: Vec<String>,
+#[schema(as = AckFields)]
+struct AckBody<'a> {
+    /// Tokens of deliveries without a result.
+    #[serde(default)]
+    #[schema(value_type = Option<TokenList>)]
+    tokens: Option<Vec<String>>,
+    /// Deliveries with a result.
+    #[serde(borrow, default)]
+    #[schema(value_type = Option<AckList>)]
+    acks: Option<Vec<AckEntry<'a>>>,
 }
+
+/// A delivery that succeeded, and its result.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, expecting = "an object with a `token`")]
+#[schema(as = AckEntry)]
+struct AckEntry<'a> {
+    /// The token of the delivery.
+    token: String,
+    /// The result, which the history of the task keeps.
+    #[serde(borrow, default)]
+    #[schema(value_type = ResultJson)]
+    result: Option<&'a RawValue>,
+}
+
+documented!(
+    /// An [`AckBody`] with at least one of its fields.
+    AckRequest,
+    "Ack",
+    {
+        let given = |field: &str| {
+            json!({"required": [field], "properties": {field: {"type": "array"}}})
+        };
+        with_keywords(&AckBody::schema(), &json!({"anyOf": [given("tokens"), given("acks")]}))
+    },
+    fields of AckBody
+);
+documented!(
+    /// Deliveries that succeeded, with their results.
+    AckList,
+    "AckList",
+    array(&reference::<AckEntry<'_>>(), 0, BATCH_MAX),
+    uses AckEntry
+);
 
 documented!(
     /// The tokens of some deliveries.
@@ -263,7 +308,7 @@ documented!(
 /// The result of an ack.
 #[derive(Debug, Serialize, ToSchema)]
 struct Acked {
-    /// One per token, in order.
+    /// One per entry of `tokens`, then one per entry of `acks`, in order.
     results: Vec<AckedOne>,
 }
 
@@ -272,16 +317,20 @@ struct Acked {
 struct AckedOne {
     /// The token as it was sent.
     token: String,
-    /// `stale`: the attempt had ended, and nothing was changed.
+    /// `stale`: the attempt had ended, and nothing was changed. `rejected`: the result is not
+    /// allowed, and the lease continues.
     #[schema(value_type = AckResult)]
     result: &'static str,
+    /// Why it was rejected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
 }
 
 documented!(
     /// What became of an ack.
     AckResult,
     "AckResult",
-    one_of([ACKED, STALE])
+    one_of([ACKED, STALE, REJECTED])
 );
 documented!(
     /// What became of another settlement.
@@ -300,9 +349,9 @@ struct Settled {
 
 /// Ack deliveries
 ///
-/// Reports that deliveries succeeded.
+/// Reports that deliveries succeeded, with or without results.
 #[utoipa::path(
-    post, path = "/v1/{namespace}/queues/{queue}/ack", tag = "queues", request_body = AckBody,
+    post, path = "/v1/{namespace}/queues/{queue}/ack", tag = "queues", request_body = AckRequest,
     responses((status = 200, description = "One result each.", body = Acked))
 )]
 pub(crate) async fn ack(
@@ -311,16 +360,52 @@ pub(crate) async fn ack(
     JsonBody(body): JsonBody<NAMES_BYTES_MAX>,
 ) -> ApiResult {
     let queue = queue_of(&queue)?;
-    let body: AckBody = request::json(&body, "a list of tokens")?;
-    check_count("tokens", body.tokens.len())?;
-    let acks = body.tokens.iter().map(|token| (token.clone(), Settlement::Ack));
-    let settled = poll::settle(&broker, scope(&namespace, &queue), acks.collect()).await;
+    let body: AckBody<'_> = request::json(&body, "a list of tokens")?;
+    let acks = body.into_acks()?;
+    let (mut settlements, mut results) = (Vec::new(), Vec::with_capacity(acks.len()));
+    for (token, settlement) in acks {
+        results.push(match settlement {
+            Ok(settlement) => {
+                settlements.push((token.clone(), settlement));
+                AckedOne { token, result: STALE, problem: None }
+            }
+            Err(invalid) => {
+                AckedOne { token, result: REJECTED, problem: Some(Problem::from(invalid)) }
+            }
+        });
+    }
+    let settled = poll::settle(&broker, scope(&namespace, &queue), settlements).await;
     let settled = settled.map_err(not_forwarded)?;
-    let results = body.tokens.into_iter().zip(settled).map(|(token, settled)| {
-        let result = result_name(settled, ACKED);
-        AckedOne { token, result }
-    });
-    response::ok(&Acked { results: results.collect() })
+    let sent = results.iter_mut().filter(|one| one.problem.is_none());
+    sent.zip(settled).for_each(|(one, settled)| one.result = result_name(settled, ACKED));
+    response::ok(&Acked { results })
+}
+
+/// An ack and its token; an error if its result is not allowed.
+type CheckedAck = (String, Result<Settlement, Invalid>);
+
+impl AckBody<'_> {
+    /// Checks the results. One that is not allowed does not affect the other acks.
+    fn into_acks(self) -> Result<Vec<CheckedAck>, Invalid> {
+        if self.tokens.is_none() && self.acks.is_none() {
+            return Err(Invalid::new(
+                "tokens",
+                "at least one of `tokens` and `acks` must be given",
+            ));
+        }
+        let (tokens, acks) = (self.tokens.unwrap_or_default(), self.acks.unwrap_or_default());
+        check_count("tokens", tokens.len())?;
+        check_count("acks", tokens.len() + acks.len())?;
+        let plain = tokens.into_iter().map(|token| (token, Ok(Settlement::Ack)));
+        let with_result =
+            acks.into_iter().enumerate().map(|(index, AckEntry { token, result })| {
+                let Some(json) = result else { return (token, Ok(Settlement::Ack)) };
+                let result = WorkerResult::new(json.get().as_bytes());
+                let invalid = |problem| Invalid::new(format!("acks[{index}].result"), problem);
+                (token, result.map(|result| Settlement::AckWith { result }).map_err(invalid))
+            });
+        Ok(plain.chain(with_result).collect())
+    }
 }
 
 /// A delivery that failed.

@@ -13,10 +13,9 @@ use axum::extract::State;
 use axum::response::Response;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
-use punctual_core::{Clock as _, Due, Invalid, Namespace, NewTask, Schedule, TaskKey, Version};
+use punctual_core::{Clock as _, Due, Invalid, Namespace, Schedule, TaskKey, Version};
 use punctual_engine::{
-    Cancelled, Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState,
-    Subject, TouchTo,
+    Cancelled, Command, Condition, EngineError, Reply, Scheduled, Subject, TouchTo,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -31,8 +30,8 @@ use crate::broker::Broker;
 use crate::problem::{Problem, TaskRef};
 use crate::schema::{all_absent, documented, reference, with_keywords};
 use crate::task_form::{
-    Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TimeValue,
-    check_fires, parse_duration_field,
+    Delay, EndedTask, InstantText, Interval, KeylessTask, TaskAnswer, TaskBody, TaskToSchedule,
+    TimeValue, check_fires, parse_duration_field,
 };
 
 /// The result of a cancel.
@@ -155,17 +154,9 @@ pub(crate) async fn replace(
     let key = TaskKey::new(&name)?;
     let condition = condition(&headers)?;
     let owner = broker.owners.of_key(&namespace, &key);
-    let new_task = checked(&broker, parse_task(&body)?, &namespace, Some(key))?;
+    let to_schedule = checked(&broker, parse_task(&body)?, &namespace, Some(key))?;
     let task = TaskRef { namespace: &namespace, name: &name };
-    match owner
-        .schedule(ScheduleCommand {
-            new_task: new_task.into(),
-            condition,
-            receipt: None,
-            start: StartState::Scheduled,
-        })
-        .await
-    {
+    match owner.schedule(to_schedule.into_command(condition, None)).await {
         Ok(scheduled) => Ok(scheduled_response(&scheduled)),
         // Only `If-Match` needs a task; one that does not exist has another version, too.
         Err(EngineError::NotFound) => Err(Problem::no_version(task)),
@@ -305,18 +296,18 @@ fn parse_task(body: &[u8]) -> Result<TaskBody<'_>, Problem> {
     request::json(body, "one task")
 }
 
-/// Checks a task: its fields, that it fires, and that its target is allowed. Every task that is
+/// Checks a task: its fields, that it fires, and that its targets are allowed. Every task that is
 /// scheduled over HTTP passes here.
 fn checked(
     broker: &Broker,
     body: TaskBody<'_>,
     namespace: &Namespace,
     key: Option<TaskKey>,
-) -> Result<NewTask, Problem> {
-    let new_task = body.into_new_task(namespace.clone(), key)?;
-    check_fires(&new_task.schedule, broker.clock.now())?;
-    broker.guard.check_target(&new_task.target)?;
-    Ok(new_task)
+) -> Result<TaskToSchedule, Problem> {
+    let task = body.into_task(namespace.clone(), key)?;
+    check_fires(&task.new_task.schedule, broker.clock.now())?;
+    broker.guard.check_targets(&task.new_task)?;
+    Ok(task)
 }
 
 /// The new due time of a touch.

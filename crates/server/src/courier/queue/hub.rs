@@ -184,6 +184,7 @@ impl Hub {
         {
             let mut state = self.lock();
             for (token, settlement) in settlements {
+                let mut answer = None;
                 let outcome = match settlement {
                     Settlement::Extend { lease } => {
                         results.push(state.leases.extend(token, scope, now.after(lease)));
@@ -194,6 +195,10 @@ impl Hub {
                         continue;
                     }
                     Settlement::Ack => Outcome::Acked,
+                    Settlement::AckWith { result } => {
+                        answer = Some(Box::new(result.into_answer()));
+                        Outcome::Acked
+                    }
                     Settlement::Fail { reason, retry_in } => Outcome::Failed { reason, retry_in },
                     Settlement::Refuse { reason } => Outcome::Refused { reason },
                 };
@@ -204,7 +209,8 @@ impl Hub {
                 results.push(SettleResult::Accepted);
                 state.release(&lease, &mut lines, &mut polled);
                 self.count(&lease.delivery, &outcome);
-                reports.push(&lease.reports, lease.delivery.report(Some(outcome)));
+                let report = lease.delivery.report(Some(outcome)).with_answer(answer);
+                reports.push(&lease.reports, report);
             }
             for line_id in &lines {
                 state.dispatch(line_id, now);
@@ -263,8 +269,7 @@ impl Hub {
         {
             let mut state = self.lock();
             for mut leased in batch {
-                if leased.delivery.permit.send(now).is_ok() {
-                    leased.delivery.fired_at = now;
+                if leased.delivery.send(now).is_ok() {
                     state.leases.sent(leased.token, now);
                     sent.push(leased);
                     continue;

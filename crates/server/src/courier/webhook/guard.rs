@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use punctual_core::{Invalid, Target};
+use punctual_core::{Invalid, NewTask, Target};
 
 /// How far webhooks may reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,12 +137,22 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks the target of a new task. A host name is checked only when it is called, because its
-    /// addresses may change until then.
-    pub(crate) fn check_target(&self, target: &Target) -> Result<(), Invalid> {
+    /// Checks the targets of a new task: where its deliveries go, and its callbacks.
+    pub(crate) fn check_targets(&self, task: &NewTask) -> Result<(), Invalid> {
+        self.check_target("target", &task.target)?;
+        let callbacks = task.callbacks.as_deref();
+        let on_done = callbacks.and_then(|callbacks| callbacks.on_done.as_ref());
+        let on_dead = callbacks.and_then(|callbacks| callbacks.on_dead.as_ref());
+        on_done.map_or(Ok(()), |target| self.check_target("on_done", target))?;
+        on_dead.map_or(Ok(()), |target| self.check_target("on_dead", target))
+    }
+
+    /// A host name is checked only when it is called, because its addresses may change until then.
+    fn check_target(&self, field: &str, target: &Target) -> Result<(), Invalid> {
         let Target::Http(http) = target else {
             return Ok(());
         };
+        let bad_url = |problem: &str| Invalid::new(format!("{field}.http.url"), problem);
         let uri: http::Uri = http.url().parse().map_err(|_| bad_url("must be a URL"))?;
         let Some((host, port)) = host_and_port(&uri) else {
             return Err(bad_url("must name a host"));
@@ -161,10 +171,6 @@ impl Guard {
         // be bound.
         own == ip || (own.is_unspecified() && UdpSocket::bind((ip, 0)).is_ok())
     }
-}
-
-fn bad_url(problem: &str) -> Invalid {
-    Invalid::new("target.http.url", problem)
 }
 
 /// Returns the host of a URL, without the brackets of IPv6, and its port.
@@ -375,7 +381,7 @@ mod tests {
             ("http://2130706433/", true),
         ] {
             let target = Target::Http(HttpTarget::new(url, Method::Post, vec![]).unwrap());
-            let answer = guard.check_target(&target);
+            let answer = guard.check_target("target", &target);
             assert_eq!(answer.is_ok(), taken, "{url}: {answer:?}");
             if let Err(invalid) = answer {
                 assert_eq!(invalid.field, "target.http.url");

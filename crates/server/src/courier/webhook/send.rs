@@ -1,49 +1,43 @@
-//! Sends a delivery as an HTTP request and turns the answer into an outcome.
+//! Sends a delivery as an HTTP request and reports what came of it.
 //!
-//! Status 2xx acks, 410 refuses, any other status fails, and no answer within the task's timeout is
-//! expired. With 429 and 503, `Retry-After` sets the time of the next attempt. An address that may
-//! not be called refuses too, because a retry would not help.
+//! The status of the response decides, with the rules of the webhook (`answer`). No response within
+//! the task's timeout is expired. An address that may not be called refuses, because a retry would
+//! not help.
 //!
 //! A delivery may wait for a connection and for the lookup of a host name, which it shares with
 //! others. That is not part of its attempt, and ends if the owner recalls it. The request is built
 //! when its connection is open: what it says of time is the moment of sending.
 //!
-//! At most [`ANSWER_BYTES_MAX`] of an answer are read, for at most [`ANSWER_MAX`]. Redirects are
-//! not followed, and proxies of the environment are not used.
+//! Redirects are not followed, and proxies of the environment are not used. Payloads, headers and
+//! answers are not logged.
 
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
+use http::{HeaderName, HeaderValue, Request, Response, Uri};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use punctual_core::{Clock, HttpTarget, Method, Outcome, Reason, Target};
+use punctual_core::{AttemptResult, Clock, HttpTarget, Method, Outcome, Reason, Target};
 use punctual_engine::{Delivery, NotSendable};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::answer::{BODY_BYTES_MAX, WebhookResponse};
 use super::connections::{
     Checkout, ConnectionPermit, ConnectionPool, InUseGuard, RequestSender, Unanswered,
     WebhookConnection,
 };
 use super::dial::{BoxError, DialError, Dialler, LookupPermit};
 use super::gate::{GatedStream, SendGate};
-use super::retry_after::retry_after;
 use super::sign::Signer;
 use crate::clock::SystemClock;
 use crate::courier::{given_up, occasion_name};
 use crate::shares::ShareKey;
 use crate::telemetry::Telemetry;
-
-/// How much of an answer is read, so that the connection can be used again.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// How long reading the body may take once the status is known.
-const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -55,6 +49,7 @@ const PUNCTUAL_ATTEMPT: HeaderName = HeaderName::from_static("punctual-attempt")
 const PUNCTUAL_FIRE_AT: HeaderName = HeaderName::from_static("punctual-fire-at");
 const PUNCTUAL_LAG_MS: HeaderName = HeaderName::from_static("punctual-lag-ms");
 const PUNCTUAL_VERSION: HeaderName = HeaderName::from_static("punctual-version");
+const PUNCTUAL_CALLBACK_OF: HeaderName = HeaderName::from_static("punctual-callback-of");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("punctual/", env!("CARGO_PKG_VERSION")));
 
@@ -64,6 +59,8 @@ pub(crate) struct HttpCourier {
     dialler: Dialler,
     pool: ConnectionPool,
     signer: Signer,
+    /// Bytes of each answer that are kept.
+    answer_bytes: usize,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
     /// Becomes true when the broker stops waiting for answers. Each delivery in flight subscribes.
@@ -75,37 +72,35 @@ impl HttpCourier {
         dialler: Dialler,
         connections_max: usize,
         signer: Signer,
+        answer_bytes: usize,
         clock: Arc<SystemClock>,
         telemetry: Telemetry,
     ) -> Self {
         let pool = ConnectionPool::new(connections_max, Arc::clone(&clock), telemetry.clone());
         pool.watch();
         let stopped = watch::Sender::new(false);
-        Self { dialler, pool, signer, clock, telemetry, stopped }
+        Self { dialler, pool, signer, answer_bytes, clock, telemetry, stopped }
     }
 
-    /// Sends one delivery and sets its `fired_at`. Returns its outcome; `None` if it counts as not
+    /// Sends one delivery and sets its `fired_at`. Returns its result; `None` if it counts as not
     /// sent.
-    pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<Outcome> {
+    pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<AttemptResult> {
         let mut stopped = self.stopped.subscribe();
         let permit = delivery.permit.clone();
-        let outcome = tokio::select! {
-            outcome = self.send(delivery) => outcome?,
+        let result = tokio::select! {
+            result = self.send(delivery) => result?,
             // Nothing was sent, and nothing will be.
             () = permit.recalled() => return None,
             _ = stopped.wait_for(|stopped| *stopped) => {
                 if permit.give_up() {
                     return None;
                 }
-                given_up(delivery)?
+                given_up(delivery)?.into()
             }
         };
-        if outcome != Outcome::Acked {
-            let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
-            tracing::debug!(%fire_id, attempt, ?outcome, "attempt failed");
-        }
-        self.telemetry.attempt(delivery, &outcome);
-        Some(outcome)
+        log_failure(delivery, &result);
+        self.telemetry.attempt(delivery, &result.outcome);
+        Some(result)
     }
 
     /// Returns whether no delivery is in flight.
@@ -120,14 +115,14 @@ impl HttpCourier {
     }
 
     /// Returns `None` if the owner does not allow it to be sent any more.
-    async fn send(&self, delivery: &mut Delivery) -> Option<Outcome> {
+    async fn send(&self, delivery: &mut Delivery) -> Option<AttemptResult> {
         let definition = Arc::clone(&delivery.definition);
         let Target::Http(target) = &definition.target else {
-            return Some(Outcome::Refused { reason: Reason::new("not a webhook") });
+            return Some(refused(&"not a webhook").into());
         };
         let uri: Uri = match target.url().parse() {
             Ok(uri) => uri,
-            Err(error) => return Some(refused(&error)),
+            Err(error) => return Some(refused(&error).into()),
         };
         let key = ShareKey::part(definition.namespace.clone(), target.origin());
         loop {
@@ -140,32 +135,42 @@ impl HttpCourier {
                 }
             };
             let was_open = matches!(connection, OpenOrNew::Open(_));
-            let attempt = self.attempt(delivery, target, &uri, connection);
-            let error = match timeout(definition.timeout, attempt).await {
-                Ok(Ok((connection, response))) => {
-                    let (head, body) = response.into_parts();
-                    if read_rest(body).await {
-                        connection.keep().await;
-                    }
-                    return Some(outcome_of(head.status, &head.headers));
-                }
-                Ok(Err(error)) => error,
-                Err(_) => return Some(Outcome::Expired),
+            let mut answered = None;
+            let attempt = async {
+                let attempt = self.attempt(delivery, target, &uri, connection);
+                let (connection, response) = attempt.await?;
+                let response = WebhookResponse::new(response, target.rules(), self.answer_bytes);
+                let (_, response) = answered.insert((connection, response));
+                response.read().await;
+                Ok(())
             };
-            return match error {
+            let ended: Result<Result<(), AttemptError>, _> =
+                timeout(definition.timeout, attempt).await;
+            if let Some((connection, response)) = answered {
+                if response.is_complete() {
+                    connection.keep().await;
+                }
+                return Some(response.judge());
+            }
+            let error = match ended {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) | Err(_) => return Some(Outcome::Expired.into()),
+            };
+            let outcome = match error {
                 // The receiver had closed the idle connection, and nothing was sent.
                 AttemptError::Unanswered(Unanswered::Closed(_)) if was_open => continue,
                 AttemptError::Unanswered(Unanswered::NotSendable(why))
                 | AttemptError::NotSendable(why) => {
                     tracing::debug!(fire_id = %delivery.fire_id, %why, "delivery not sent");
-                    None
+                    return None;
                 }
                 AttemptError::Unanswered(Unanswered::Closed(error) | Unanswered::Broken(error)) => {
-                    Some(outcome_of_failure(&error))
+                    outcome_of_failure(&error)
                 }
-                AttemptError::Dial(error) => Some(outcome_of_failure(error.as_ref())),
-                AttemptError::Request(error) => Some(refused(&error)),
+                AttemptError::Dial(error) => outcome_of_failure(error.as_ref()),
+                AttemptError::Request(error) => refused(&error),
             };
+            return Some(outcome.into());
         }
     }
 
@@ -205,13 +210,25 @@ impl HttpCourier {
         let gate = SendGate::new(Arc::clone(&self.clock));
         let stream = GatedStream::new(stream, gate.clone());
         let (requests, connection) =
-            http1::Builder::new().max_buf_size(ANSWER_BYTES_MAX).handshake(stream).await?;
+            http1::Builder::new().max_buf_size(BODY_BYTES_MAX).handshake(stream).await?;
         tokio::spawn(async move {
             // An error also reaches the request that waits for its answer.
             let _ = connection.await;
             drop(permit);
         });
         Ok(WebhookConnection::new(RequestSender::new(requests, gate), in_use))
+    }
+}
+
+/// The reason of an attempt that was answered may repeat a part of the answer; it is not logged.
+fn log_failure(delivery: &Delivery, result: &AttemptResult) {
+    let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
+    match (&result.outcome, &result.answer) {
+        (Outcome::Acked, _) => {}
+        (_, Some(answer)) => {
+            tracing::debug!(%fire_id, attempt, status = answer.status(), "attempt failed");
+        }
+        (outcome, None) => tracing::debug!(%fire_id, attempt, ?outcome, "attempt failed"),
     }
 }
 
@@ -289,6 +306,9 @@ fn request(
     if let Some(key) = &task.key {
         headers.insert(PUNCTUAL_KEY, HeaderValue::from_bytes(key.as_str().as_bytes())?);
     }
+    if let Some(fire_id) = task.callback_of {
+        headers.insert(PUNCTUAL_CALLBACK_OF, fire_id.to_string().try_into()?);
+    }
     if let Some(content_type) = payload.content_type()
         && !body.is_empty()
     {
@@ -304,26 +324,6 @@ fn request(
 fn lag_millis(delivery: &Delivery) -> u64 {
     let lag = delivery.fired_at.since(delivery.fire_at).as_millis();
     u64::try_from(lag).unwrap_or(u64::MAX)
-}
-
-/// Reads the body of an answer and returns whether its connection can be used again. An answer that
-/// is too long or too slow only loses the connection: the status is already known.
-async fn read_rest(body: Incoming) -> bool {
-    let read = timeout(ANSWER_MAX, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
-    matches!(read, Ok(Ok(_)))
-}
-
-/// Returns the outcome for an answer.
-fn outcome_of(status: StatusCode, headers: &HeaderMap) -> Outcome {
-    let status_text = format!("HTTP {}", status.as_u16());
-    match status {
-        status if status.is_success() => Outcome::Acked,
-        StatusCode::GONE => Outcome::Refused { reason: Reason::new(&status_text) },
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            Outcome::Failed { reason: Reason::new(&status_text), retry_in: retry_after(headers) }
-        }
-        _ => failed(&status_text),
-    }
 }
 
 /// Returns the outcome for a request without an answer.

@@ -56,7 +56,7 @@ async fn a_message_of_another_version_is_refused_before_anything_is_done() {
     request.metadata_mut().insert("authorization", Secret::new(SECRET).unwrap().header);
     let status = client.forward(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(status.message(), "the peer speaks version 9, this broker version 2");
+    assert_eq!(status.message(), "the peer speaks version 9, this broker version 3");
     assert!(matches!(PeerError::of(&status), PeerError::Refused(_)));
     assert!(peer.arrived.try_recv().is_err());
 }

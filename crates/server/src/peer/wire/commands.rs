@@ -156,6 +156,10 @@ fn put_schedule(out: &mut Vec<u8>, order: &ScheduleCommand) {
             put_receipt(out, receipt);
         }
     }
+    out.push(match order.start {
+        StartState::Scheduled => 0,
+        StartState::Paused => 1,
+    });
 }
 
 fn put_receipt(out: &mut Vec<u8>, Receipt { key, digest }: &Receipt) {
@@ -166,7 +170,8 @@ fn put_receipt(out: &mut Vec<u8>, Receipt { key, digest }: &Receipt) {
 fn read_schedule(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<ScheduleCommand> {
     let new_task = read_new_task(reader.bytes()?, interner)?;
     // The peer has checked the task too, but its version may have other limits.
-    if new_task.check().is_err() || new_task.namespace.is_of_receipts() {
+    let is_internal = new_task.namespace.is_of_receipts() || new_task.callback_of.is_some();
+    if new_task.check().is_err() || is_internal {
         return Err(CodecError::Invalid("task"));
     }
     let new_task: Arc<NewTask> = new_task.into();
@@ -181,7 +186,12 @@ fn read_schedule(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Schedu
         1 => Some(read_receipt(reader)?),
         _ => return Err(CodecError::Invalid("receipt")),
     };
-    Ok(ScheduleCommand { new_task, condition, receipt, start: StartState::Scheduled })
+    let start = match reader.byte()? {
+        0 => StartState::Scheduled,
+        1 => StartState::Paused,
+        _ => return Err(CodecError::Invalid("start")),
+    };
+    Ok(ScheduleCommand { new_task, condition, receipt, start })
 }
 
 fn read_receipt(reader: &mut Reader<'_>) -> Decoded<Receipt> {

@@ -12,7 +12,7 @@ use punctual_store::codec::{
 };
 
 use super::{Decoded, Packed, WireResult, list_of, read_list};
-use crate::courier::queue::{LeaseToken, Leased, SettleResult, Settlement};
+use crate::courier::queue::{LeaseToken, Leased, SettleResult, Settlement, WorkerResult};
 
 /// Deliveries of one poll.
 pub(crate) const DELIVERIES_MAX: usize = 1000;
@@ -34,6 +34,8 @@ pub(crate) struct Polled {
     pub(crate) version: Version,
     pub(crate) key: Option<TaskKey>,
     pub(crate) payload: Payload,
+    /// The fire whose end is reported, if the delivery is a callback.
+    pub(crate) callback_of: Option<FireId>,
 }
 
 impl From<&Leased> for Polled {
@@ -50,6 +52,7 @@ impl From<&Leased> for Polled {
             version: delivery.version,
             key: delivery.definition.key.clone(),
             payload: delivery.definition.payload.clone(),
+            callback_of: delivery.definition.callback_of,
         }
     }
 }
@@ -77,6 +80,8 @@ fn put_delivery(out: &mut Vec<u8>, polled: &Polled) {
     let key = polled.key.as_ref().map_or("", TaskKey::as_str);
     put_bytes(out, key.as_bytes());
     put_payload(out, &polled.payload);
+    out.push(u8::from(polled.callback_of.is_some()));
+    polled.callback_of.into_iter().for_each(|fire_id| put_fire_id(out, fire_id));
 }
 
 fn read_delivery(reader: &mut Reader<'_>) -> Decoded<Polled> {
@@ -94,6 +99,11 @@ fn read_delivery(reader: &mut Reader<'_>) -> Decoded<Polled> {
             key => Some(TaskKey::new(key).map_err(|_| CodecError::Invalid("key"))?),
         },
         payload: read_payload(reader)?,
+        callback_of: match reader.byte()? {
+            0 => None,
+            1 => Some(reader.fire_id()?),
+            _ => return Err(CodecError::Invalid("callback")),
+        },
     })
 }
 
@@ -133,6 +143,10 @@ fn put_settlement(out: &mut Vec<u8>, settlement: &Settlement) {
             put_duration(out, *lease);
         }
         Settlement::Returned => out.push(5),
+        Settlement::AckWith { result } => {
+            out.push(6);
+            put_bytes(out, result.as_bytes());
+        }
     }
 }
 
@@ -147,6 +161,10 @@ fn read_settlement(reader: &mut Reader<'_>) -> Decoded<Settlement> {
         3 => Settlement::Refuse { reason: Reason::new(reader.text()?) },
         4 => Settlement::Extend { lease: read_at_most(reader, TIMEOUT_MAX)? },
         5 => Settlement::Returned,
+        6 => {
+            let result = WorkerResult::new(reader.bytes()?);
+            Settlement::AckWith { result: result.map_err(|_| CodecError::Invalid("result"))? }
+        }
         _ => return Err(CodecError::Invalid("settlement")),
     })
 }

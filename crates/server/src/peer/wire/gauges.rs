@@ -16,6 +16,7 @@ pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
         in_flight,
         firing,
         claimed,
+        claimed_unsent,
         claimed_overlapping,
         lanes,
         parked_lanes,
@@ -24,9 +25,11 @@ pub(crate) fn put_gauges(gauges: &Gauges) -> Vec<u8> {
         skips: Skips { misfire, overlap, paused },
     } = *gauges;
     let mut out = vec![VERSION];
-    for count in
-        [loaded, queued, in_flight, firing, claimed, claimed_overlapping, lanes, parked_lanes]
-    {
+    let claims = [claimed, claimed_unsent, claimed_overlapping];
+    for count in [loaded, queued, in_flight, firing].into_iter().chain(claims) {
+        put_varint(&mut out, count as u64);
+    }
+    for count in [lanes, parked_lanes] {
         put_varint(&mut out, count as u64);
     }
     for count in [misfire, overlap, paused] {
@@ -52,6 +55,7 @@ pub(crate) fn read_gauges(bytes: &[u8]) -> WireResult<Gauges> {
         in_flight: count()?,
         firing: count()?,
         claimed: count()?,
+        claimed_unsent: count()?,
         claimed_overlapping: count()?,
         lanes: count()?,
         parked_lanes: count()?,

@@ -16,9 +16,11 @@ pub(crate) const REPORTS_MAX: usize = 10_000;
 
 const FILED: u8 = 0;
 /// Has one bit for each field of [`StoredAs::Claimed`].
-const CLAIMED: u8 = 0b100;
-const CLAIMED_TASK_CONTINUES: u8 = 0b001;
-const CLAIMED_KEY_REUSED: u8 = 0b010;
+const CLAIMED: u8 = 0b1000;
+const CLAIMED_TASK_CONTINUES: u8 = 0b0001;
+const CLAIMED_KEY_REUSED: u8 = 0b0010;
+/// The id of the callback follows.
+const CLAIMED_CALLBACK: u8 = 0b0100;
 
 /// Writes deliveries in flight.
 pub(crate) fn put_in_flight(deliveries: &[InFlight]) -> Vec<u8> {
@@ -37,15 +39,19 @@ fn put_one_in_flight(out: &mut Vec<u8>, delivery: &InFlight) {
     put_varint(out, u64::from(delivery.attempt.get()));
     put_timestamp(out, delivery.fired_at);
     put_timestamp(out, delivery.until);
-    out.push(match delivery.stored_as {
-        StoredAs::Filed => FILED,
-        StoredAs::Claimed { task_continues, key_reused } => {
+    match delivery.stored_as {
+        StoredAs::Filed => out.push(FILED),
+        StoredAs::Claimed { task_continues, key_reused, callback } => {
             let bit = |bit: u8, set: bool| if set { bit } else { 0 };
-            CLAIMED
-                | bit(CLAIMED_TASK_CONTINUES, task_continues)
-                | bit(CLAIMED_KEY_REUSED, key_reused)
+            out.push(
+                CLAIMED
+                    | bit(CLAIMED_TASK_CONTINUES, task_continues)
+                    | bit(CLAIMED_KEY_REUSED, key_reused)
+                    | bit(CLAIMED_CALLBACK, callback.is_some()),
+            );
+            callback.into_iter().for_each(|id| put_task_id(out, id));
         }
-    });
+    }
 }
 
 fn read_one_in_flight(reader: &mut Reader<'_>) -> Decoded<InFlight> {
@@ -60,9 +66,13 @@ fn read_one_in_flight(reader: &mut Reader<'_>) -> Decoded<InFlight> {
         until: reader.timestamp()?,
         stored_as: match reader.byte()? {
             FILED => StoredAs::Filed,
-            code @ CLAIMED..=0b111 => StoredAs::Claimed {
+            code @ CLAIMED..=0b1111 => StoredAs::Claimed {
                 task_continues: code & CLAIMED_TASK_CONTINUES != 0,
                 key_reused: code & CLAIMED_KEY_REUSED != 0,
+                callback: match code & CLAIMED_CALLBACK {
+                    0 => None,
+                    _ => Some(reader.task_id()?),
+                },
             },
             _ => return Err(CodecError::Invalid("delivery")),
         },

@@ -18,7 +18,7 @@ use punctual_store::Resource;
 use punctual_store::codec::Interner;
 
 use super::*;
-use crate::courier::queue::{LeaseToken, SettleResult, Settlement};
+use crate::courier::queue::{LeaseToken, SettleResult, Settlement, WorkerResult};
 
 fn shop() -> Namespace {
     Namespace::new("shop").unwrap()
@@ -95,6 +95,10 @@ fn schedule_commands() -> Vec<ScheduleCommand> {
         schedule(plain(), Condition::Always, None),
         schedule(rich(), Condition::Absent, Some(receipt())),
         schedule(rich(), Condition::Version(Version::new(u64::MAX)), None),
+        ScheduleCommand {
+            start: StartState::Paused,
+            ..schedule(plain(), Condition::Always, Some(receipt()))
+        },
     ]
 }
 
@@ -170,6 +174,7 @@ fn settlements() -> Vec<(LeaseToken, Settlement)> {
     let pause = Duration::from_secs(5);
     let settlements = [
         Settlement::Ack,
+        Settlement::AckWith { result: WorkerResult::new(b"{\"paid\":1}").unwrap() },
         Settlement::Fail { reason: reason(), retry_in: None },
         Settlement::Fail { reason: reason(), retry_in: Some(pause) },
         Settlement::Refuse { reason: reason() },
@@ -182,7 +187,7 @@ fn settlements() -> Vec<(LeaseToken, Settlement)> {
 }
 
 fn polled() -> Vec<Polled> {
-    let polled = |key, payload, occasion| Polled {
+    let polled = |key, payload, occasion, callback_of| Polled {
         token: LeaseToken(u64::MAX),
         lease: Duration::from_secs(10),
         fire_id: fire_id(),
@@ -193,20 +198,28 @@ fn polled() -> Vec<Polled> {
         version: Version::FIRST,
         key,
         payload,
+        callback_of,
     };
     let json = Payload::Json(Bytes::from_static(b"{}"));
     vec![
-        polled(None, Payload::Empty, Occasion::Due),
-        polled(Some(key()), json, Occasion::Manual),
-        polled(Some(key()), rich().payload, Occasion::Return),
+        polled(None, Payload::Empty, Occasion::Due, None),
+        polled(Some(key()), json, Occasion::Manual, Some(fire_id())),
+        polled(Some(key()), rich().payload, Occasion::Return, None),
     ]
 }
 
 fn in_flight() -> Vec<InFlight> {
-    let claimed = [(false, false), (true, false), (false, true), (true, true)];
-    let claimed = claimed
-        .map(|(task_continues, key_reused)| StoredAs::Claimed { task_continues, key_reused })
-        .into_iter();
+    let callback = Some(TaskId::floor(at(11)));
+    let claimed = [
+        (false, false, None),
+        (true, false, callback),
+        (false, true, None),
+        (true, true, None),
+        (true, true, callback),
+    ];
+    let claimed = claimed.into_iter().map(|(task_continues, key_reused, callback)| {
+        StoredAs::Claimed { task_continues, key_reused, callback }
+    });
     let stored = [StoredAs::Filed].into_iter().chain(claimed);
     let in_flight = stored.map(|stored_as| InFlight {
         fire_id: fire_id(),
@@ -242,6 +255,7 @@ fn gauges() -> Gauges {
         in_flight: 300,
         firing: 4,
         claimed: 5,
+        claimed_unsent: 3,
         claimed_overlapping: 6,
         lanes: 7,
         parked_lanes: 8,
@@ -393,6 +407,7 @@ fn values_beyond_our_limits_are_refused() {
         schedule(NewTask { payload: over, ..plain() }),
         schedule(NewTask { timeout: Duration::ZERO, ..plain() }),
         schedule(NewTask { namespace: receipts.clone(), ..plain() }),
+        schedule(NewTask { callback_of: Some(fire_id()), ..plain() }),
         Command::Bind(shop(), receipt.clone()),
         Command::Bind(receipts.clone(), self::receipt()),
         Command::Schedule(ScheduleCommand {

@@ -135,7 +135,7 @@ impl StoreCore {
     pub(super) fn sampled_in_memory(&self) -> Result<Vec<FireId>, StorageFault> {
         let state = self.state()?;
         let records = state.history.buffer.sorted();
-        Ok(records.iter().step_by(RECORDS_PER_SAMPLE).map(|(fire_id, _)| *fire_id).collect())
+        Ok(records.iter().step_by(RECORDS_PER_SAMPLE).map(|entry| entry.fire_id()).collect())
     }
 }
 

@@ -1,14 +1,18 @@
 //! Views: everything that can be read of a partition, as lines of text. A store that lost nothing
 //! has the same lines as the model.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use punctual_core::{DeadLetter, PartitionId, Task, TaskId, Timestamp};
 use punctual_store::conformance::fixtures::{key, namespace};
-use punctual_store::{Filter, Position, TaskStore};
+use punctual_store::{Filter, FireFilter, Position, TaskStore};
 
 use super::plan::{KEYS, NAMESPACES, key_of};
 
 /// Tasks per page: several pages are needed, so that cursors cross runs and memory.
 const PAGE: usize = 257;
+/// Fires that are compared as text. All are compared by a hash.
+const NEWEST: usize = 20;
 
 /// The live tasks and the dead letters of a partition, in an order that does not depend on the
 /// store.
@@ -35,6 +39,32 @@ pub(crate) async fn tasks_and_letters(
         }
     }
     (tasks, letters)
+}
+
+/// The fires that ended since a time: a summary of all, the newest, and the last one of each key.
+async fn fires(store: &impl TaskStore, partition: PartitionId, since: Timestamp) -> Vec<String> {
+    let mut lines = Vec::new();
+    for name in NAMESPACES {
+        let filter = FireFilter { from: since, ..FireFilter::all(namespace(name)) };
+        let (mut after, mut records) = (None, Vec::new());
+        loop {
+            let page = store.fires(partition, &filter, after, PAGE).await.expect("fires");
+            records.extend(page.items.iter().map(|record| format!("fire of {name} {record:?}")));
+            let Some(next) = page.next else { break };
+            after = Some(next);
+        }
+        let mut hasher = DefaultHasher::new();
+        records.hash(&mut hasher);
+        lines.push(format!("fires of {name} {} {}", records.len(), hasher.finish()));
+        lines.extend(records.into_iter().take(NEWEST));
+        let keys: Vec<_> = (0..KEYS).map(|number| key(&key_of(number))).collect();
+        let last = store.last_fires(partition, &filter.namespace, &keys).await.expect("last");
+        for (key, record) in keys.iter().zip(last) {
+            let record = record.filter(|record| record.ended_at >= since);
+            lines.push(format!("last fire {name} {key:?} {record:?}"));
+        }
+    }
+    lines
 }
 
 /// Everything, and what became of the `tracked` tasks, which may have ended. History before `since`
@@ -70,6 +100,7 @@ pub(crate) async fn lines(
             _ => break,
         }
     }
+    lines.extend(fires(store, partition, since).await);
     for (id, task) in tracked.iter().zip(store.get(partition, tracked).await.expect("get")) {
         lines.push(format!("got {id} {task:?}"));
         let records = store.history(partition, *id, usize::MAX).await.expect("history");

@@ -2,23 +2,25 @@
 //!
 //! Each clause fills a partition, reads everything, opens the store again and reads the same.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use punctual_core::{
-    DeadLetter, FireEnd, FireRecord, Lease, Payload, Seat, Task, TaskId, TaskState,
+    DeadLetter, DeadReason, EndKind, FireEnd, FireId, FireRecord, Lease, Payload, Seat, Task,
+    TaskId, TaskState,
 };
 
 use super::settlement::{assert_dead_after_any_fire, dead_in_all_partitions};
 use crate::change::{BatchNo, Change};
-use crate::conformance::StoreUnderTest;
 use crate::conformance::fixtures::{
     NOW, TTL, at, broker, die, due_at, in_state, next_fire, partition, postpone, refile, rich_task,
     settle, settle_with_next, shop,
 };
 use crate::conformance::owner::{OwnerState, TestOwner};
+use crate::conformance::{PARTITIONS, StoreUnderTest};
 use crate::counts::Counts;
 use crate::error::StoreError;
-use crate::query::{Head, Retention};
+use crate::query::{FireFilter, FirePosition, Head, Retention};
 use crate::{LeaseStore, TaskStore};
 
 /// How a test ends the store.
@@ -153,6 +155,94 @@ pub async fn dead_letters_of_all_partitions_survive_a_restart<S: StoreUnderTest>
     for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Close] {
         store = reopen(under_test, store, end).await;
         assert_dead_after_any_fire(&store, &all).await;
+    }
+}
+
+/// Ends fires in every way, and dead ones again after they were redriven. Adds them to `records`.
+async fn end_fires<S: TaskStore + LeaseStore>(
+    owner: &mut TestOwner<'_, S>,
+    round: u64,
+    dead: &mut Vec<Task>,
+    records: &mut BTreeMap<FireId, FireRecord>,
+) {
+    let ended_at = |number: u64| at(100 * round + number / 2);
+    let mut keep = |task: &Task, end, ended_at| {
+        records.insert(task.fire().id, FireRecord::of(task, end, ended_at));
+    };
+    for (number, task) in (0..).zip(std::mem::take(dead)) {
+        let fire_id = task.fire().id;
+        let redriven = task.redriven(at(100 * round));
+        owner.apply(vec![Change::Redrive { fire_id, task: redriven.clone() }]).await;
+        if number % 2 == 0 {
+            owner.apply(vec![settle(&redriven, FireEnd::Done, ended_at(number))]).await;
+            keep(&redriven, FireEnd::Done, ended_at(number));
+        }
+    }
+    for number in 0..12 {
+        let task = owner.task(at(round + number)).key(&format!("key-{}", number % 5)).build();
+        let ended_at = ended_at(20 + number);
+        owner.put([&task]).await;
+        if number % 3 == 0 {
+            owner.apply(vec![die(&task, ended_at, None)]).await;
+            keep(&task, FireEnd::Dead(DeadReason::Exhausted), ended_at);
+            dead.push(task);
+        } else {
+            owner.apply(vec![settle(&task, FireEnd::Cancelled, ended_at)]).await;
+            keep(&task, FireEnd::Cancelled, ended_at);
+        }
+    }
+}
+
+async fn assert_fires<S: TaskStore + LeaseStore>(
+    owner: &TestOwner<'_, S>,
+    records: &BTreeMap<FireId, FireRecord>,
+) {
+    let mut newest: Vec<&FireRecord> = records.values().collect();
+    newest.sort_by_key(|record| std::cmp::Reverse(FirePosition::of(record)));
+    let all = || FireFilter::all(shop());
+    for filter in [
+        all(),
+        FireFilter { end: Some(EndKind::Dead), ..all() },
+        FireFilter { key_prefix: "key-".to_owned(), ..all() },
+        FireFilter { key_prefix: "key-3".to_owned(), end: Some(EndKind::Cancelled), ..all() },
+        FireFilter { from: at(120), to: at(330), ..all() },
+    ] {
+        let want: Vec<_> = newest.iter().filter(|record| filter.matches(record)).collect();
+        for limit in [1, 7, 1000] {
+            let got = owner.fires(&filter, limit).await;
+            assert_eq!(
+                got.iter().collect::<Vec<_>>(),
+                want.iter().map(|r| **r).collect::<Vec<_>>()
+            );
+        }
+    }
+    for number in 0..6 {
+        let name = format!("key-{number}");
+        let of_key =
+            |record: &&&FireRecord| record.key.as_ref().is_some_and(|k| k.as_str() == name);
+        assert_eq!(owner.last_fire(&name).await.as_ref(), newest.iter().find(of_key).copied());
+    }
+}
+
+pub async fn fires_of_all_partitions_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
+    let mut states = Vec::new();
+    for number in 0..PARTITIONS {
+        let owner = TestOwner::take(&store, partition(number)).await;
+        states.push((owner.state(), Vec::new(), BTreeMap::new()));
+    }
+    let ends = [StoreEnd::Close, StoreEnd::Close, StoreEnd::Crash, StoreEnd::Close];
+    for (round, end) in (1..).zip(ends) {
+        for (state, dead, records) in &mut states {
+            let mut owner = TestOwner::resume(&store, state.clone());
+            end_fires(&mut owner, round, dead, records).await;
+            assert_fires(&owner, records).await;
+            *state = owner.state();
+        }
+        store = reopen(under_test, store, end).await;
+        for (state, _, records) in &states {
+            assert_fires(&TestOwner::resume(&store, state.clone()), records).await;
+        }
     }
 }
 

@@ -156,7 +156,7 @@ pub async fn a_partition_that_the_store_does_not_have_is_refused<S: StoreUnderTe
         store.get(outside, &[task]).await.map(drop),
         store.list(outside, &all, Position::START, 9).await.map(drop),
         store.dead(outside, &shop(), None, 9).await.map(drop),
-        store.dead_letter(outside, fire_id).await.map(drop),
+        store.dead_letters(outside, &[fire_id]).await.map(drop),
         store.history(outside, task, 9).await.map(drop),
         store.counts(outside, &shop()).await.map(drop),
         store.sweep(outside, Epoch::NONE, Retention::default(), NOW).await.map(drop),

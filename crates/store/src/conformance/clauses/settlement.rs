@@ -203,6 +203,7 @@ pub async fn a_key_can_be_cancelled_and_reused_in_one_batch<S: StoreUnderTest>(u
 pub async fn a_dead_task_leaves_a_letter_and_a_record<S: StoreUnderTest>(under_test: &S) {
     let store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;
+    let mut letters = Vec::new();
     for reason in
         [DeadReason::Exhausted, DeadReason::Refused, DeadReason::Expired, DeadReason::Unknown]
     {
@@ -213,7 +214,8 @@ pub async fn a_dead_task_leaves_a_letter_and_a_record<S: StoreUnderTest>(under_t
         letter.reason = reason;
         let change = Change::Dead { letter: letter.clone(), next: None, was: task.state };
         owner.apply(vec![change]).await;
-        assert_eq!(owner.dead_letter(letter.fire_id()).await, Some(letter));
+        assert_eq!(owner.dead_letter(letter.fire_id()).await.as_ref(), Some(&letter));
+        letters.push(Some(letter));
         let record = FireRecord::of(&task, FireEnd::Dead(reason), at(5));
         assert_eq!(owner.history(id).await, [record]);
         assert_eq!(owner.get(id).await, None);
@@ -222,6 +224,15 @@ pub async fn a_dead_task_leaves_a_letter_and_a_record<S: StoreUnderTest>(under_t
     assert_eq!(owner.load().await, []);
     let counts = owner.counts().await;
     assert_eq!((counts.dead, counts.dead_letters, counts.accepted()), (4, 4, 4));
+
+    // Many at once, in the order of the fires, which is not that of the ids.
+    letters.reverse();
+    let missing = owner.task(at(2)).build().fire().id;
+    let mut fire_ids: Vec<_> = letters.iter().flatten().map(DeadLetter::fire_id).collect();
+    fire_ids.insert(1, missing);
+    letters.insert(1, None);
+    assert_eq!(owner.dead_letters(&fire_ids).await, letters);
+    assert_eq!(owner.dead_letters(&[]).await, []);
 }
 
 pub async fn a_task_may_continue_after_a_dead_fire<S: StoreUnderTest>(under_test: &S) {

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use punctual_core::{
-    BrokerId, DeadLetter, Epoch, FireId, FireRecord, Lease, Seat, Task, TaskId, TaskState,
+    BrokerId, DeadLetter, EndKind, Epoch, FireId, FireRecord, Lease, Seat, Task, TaskId, TaskState,
     Timestamp,
 };
 
@@ -16,7 +16,7 @@ use crate::conformance::PARTITIONS;
 use crate::conformance::fixtures::{epoch, id, key, namespace, partition};
 use crate::conformance::owner::{OwnerState, TestOwner};
 use crate::counts::Counts;
-use crate::query::{Filter, Head, Position};
+use crate::query::{Filter, FireFilter, FirePosition, Head, Position};
 use crate::{LeaseStore, TaskStore};
 
 /// The page sizes, bounds and filters of the reads. The results of whole reads must not depend on
@@ -27,6 +27,7 @@ pub(super) struct ReadParameters {
     filter: Filter,
     /// A fire of any partition, which may not exist.
     after: FireId,
+    fire_filter: FireFilter,
 }
 
 impl ReadParameters {
@@ -50,8 +51,26 @@ impl ReadParameters {
         let due = Timestamp::from_millis(now.as_millis() - 1000 * random.below(200));
         let other = partition(u16::try_from(random.below(PARTITIONS.into())).expect("few"));
         let task = id(due, other, epoch(1), random.below(500));
-        Self { limit, until, filter, after: FireId { task, nominal_at: due } }
+        let fire_filter = fire_filter(random, now);
+        Self { limit, until, filter, after: FireId { task, nominal_at: due }, fire_filter }
     }
+}
+
+fn fire_filter(random: &mut ModelRandom, now: Timestamp) -> FireFilter {
+    let mut filter = FireFilter::all(namespace(NAMESPACES[random.index(3)]));
+    match random.below(6) {
+        0 => filter.end = Some(EndKind::ALL[random.index(EndKind::ALL.len())]),
+        1 => filter.key_prefix = KEYS[random.index(KEYS.len())].to_owned(),
+        2 => filter.label = Some(("zone".to_owned(), "eu".to_owned())),
+        3 => filter.from = Timestamp::from_millis(now.as_millis() - 1000 * random.below(600)),
+        4 => {
+            filter.end = Some(EndKind::Dead);
+            filter.key_prefix = "b".to_owned();
+            filter.to = now;
+        }
+        _ => {}
+    }
+    filter
 }
 
 /// The results of all reads of one partition.
@@ -67,6 +86,11 @@ pub(super) struct ReadResults {
     dead_after: Vec<Vec<DeadLetter>>,
     listed_after: Vec<Task>,
     history: Vec<(TaskId, Vec<FireRecord>)>,
+    /// The ended fires of each namespace, and the last one of each key.
+    fires: Vec<Vec<FireRecord>>,
+    last_fires: Vec<Vec<Option<FireRecord>>>,
+    fires_filtered: Vec<FireRecord>,
+    fires_after: Vec<FireRecord>,
 }
 
 pub(super) fn epoch_holder_until(lease: Lease) -> (Epoch, BrokerId, Timestamp) {
@@ -91,6 +115,7 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
     let made: Vec<TaskId> = owner_model.made.iter().copied().collect();
     let (mut listed, mut found, mut history) = (Vec::new(), Vec::new(), Vec::new());
     let (mut counts, mut dead, mut dead_after) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut fires, mut last_fires) = (Vec::new(), Vec::new());
     for name in NAMESPACES {
         let namespace = namespace(name);
         let filter = Filter::all(namespace.clone());
@@ -101,6 +126,9 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
         dead.push(owner.dead_of(&namespace, parameters.limit).await);
         dead_after
             .push(owner.dead_after(&namespace, Some(parameters.after), parameters.limit).await);
+        fires.push(owner.fires(&FireFilter::all(namespace.clone()), 100).await);
+        let last = store.last_fires(partition, &namespace, &KEYS.map(key)).await;
+        last_fires.push(last.expect("reads need no lease"));
     }
     for id in &made {
         history.push((*id, owner.history(*id).await));
@@ -108,6 +136,8 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
     let holder = store.holder(Seat::Partition(partition)).await;
     let after = Position { fire_at: parameters.after.nominal_at, id: parameters.after.task };
     let listed_after = owner.list_after(&parameters.filter, after, parameters.limit).await;
+    let filter = &parameters.fire_filter;
+    let ended = FirePosition { ended_at: after.fire_at, fire_id: parameters.after };
     ReadResults {
         loaded: load(&owner, parameters).await,
         listed,
@@ -120,6 +150,10 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
         dead_after,
         listed_after,
         history,
+        fires,
+        last_fires,
+        fires_filtered: owner.fires(filter, parameters.limit).await,
+        fires_after: owner.fires_after(filter, Some(ended), parameters.limit).await,
     }
 }
 
@@ -169,7 +203,21 @@ pub(super) fn compare(
         among(&about("a record that must be kept"), &least.history[index].1, records)?;
         among(&about("a record that may be kept"), records, &most.history[index].1)?;
     }
-    Ok(())
+    for (index, fires) in ours.fires.iter().enumerate() {
+        among("a fire that must be kept", &least.fires[index], fires)?;
+        among("a fire that may be kept", fires, &most.fires[index])?;
+        let last = ours.last_fires[index].iter().zip(&least.last_fires[index]);
+        for (last, least) in last {
+            match least {
+                Some(_) => alike("last fire", last, least)?,
+                None => among("a last fire", last.as_slice(), fires)?,
+            }
+        }
+    }
+    among("a selected fire that must be kept", &least.fires_filtered, &ours.fires_filtered)?;
+    among("a selected fire that may be kept", &ours.fires_filtered, &most.fires_filtered)?;
+    among("a fire after another that must be kept", &least.fires_after, &ours.fires_after)?;
+    among("a fire after another that may be kept", &ours.fires_after, &most.fires_after)
 }
 
 pub(super) fn alike<T: PartialEq + Debug>(what: &str, ours: &T, want: &T) -> Result<(), String> {

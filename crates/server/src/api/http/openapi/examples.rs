@@ -78,7 +78,10 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
         "lease" => {
             vec![("lease", json!({"max": 10, "wait": "0s", "lease": "30s", "worker": "mailer-1"}))]
         }
-        "ack" => vec![("ack", json!({"tokens": ["TOKEN"]}))],
+        "ack" => vec![
+            ("ack", json!({"tokens": ["TOKEN"]})),
+            ("results", json!({"acks": [{"token": "TOKEN", "result": {"refund": 9.5}}]})),
+        ],
         "fail" => {
             vec![("fail", json!({"token": "TOKEN", "reason": "no stock", "retry_in": "5m"}))]
         }
@@ -111,6 +114,8 @@ fn tasks() -> [(&'static str, Value); 5] {
             "url": "http://localhost:9000/cancel-order",
             "method": "POST",
             "headers": {"x-shop": "7"},
+            "success": {"statuses": [200, 204], "json": {"/errcode": 0}},
+            "refuse": {"statuses": [400, 404]},
         }},
         "payload": {"order": 1},
         "guarantee": "at_least_once",
@@ -122,6 +127,8 @@ fn tasks() -> [(&'static str, Value); 5] {
         "timeout": "10s",
         "expires_after": "1h",
         "labels": {"campaign": "7"},
+        "on_done": {"queue": "done"},
+        "on_dead": {"http": {"url": "http://localhost:9000/dead"}},
     });
     let at = json!({
         "at": "2035-01-01T09:00:00+01:00",
@@ -129,6 +136,7 @@ fn tasks() -> [(&'static str, Value); 5] {
         "payload_base64": "aGVsbG8=",
         "content_type": "text/plain",
         "retry": {"backoff": {"fixed": "3s"}},
+        "paused": true,
     });
     let cron = json!({
         "cron": "0 9 * * MON-FRI",

@@ -7,12 +7,10 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use punctual_core::{
-    IDEMPOTENCY_KEPT, IDEMPOTENCY_KEY_BYTES_MAX, Invalid, Namespace, NewTask, PartitionId, TaskId,
-    TaskKey, format_duration, partition_of,
+    IDEMPOTENCY_KEPT, IDEMPOTENCY_KEY_BYTES_MAX, Invalid, Namespace, PartitionId, TaskId, TaskKey,
+    format_duration, partition_of,
 };
-use punctual_engine::{
-    Command, Condition, EngineError, Reply, ScheduleCommand, Scheduled, StartState, Subject,
-};
+use punctual_engine::{Command, Condition, EngineError, Reply, Scheduled, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
@@ -34,7 +32,9 @@ use crate::problem::{Problem, TaskRef};
 use crate::schema::{
     KeyText, TaskIdText, array, documented, exactly_one, reference, with_keywords,
 };
-use crate::task_form::{Delay, Interval, KeylessTask, NewTaskBody, TaskAnswer, TimeValue};
+use crate::task_form::{
+    Delay, Interval, KeylessTask, NewTaskBody, TaskAnswer, TaskToSchedule, TimeValue,
+};
 
 /// The result of creating many tasks.
 #[derive(Debug, Serialize, ToSchema)]
@@ -185,8 +185,8 @@ fn read_all(
         return Err(Problem::too_many("tasks", BATCH_MAX));
     }
     let creations = pieces.into_iter().enumerate().map(|(index, piece)| {
-        let new_task = checked(broker, parse_task(piece)?, namespace, None)?;
-        Ok(Creation::new(new_task, index, piece, idempotency))
+        let task = checked(broker, parse_task(piece)?, namespace, None)?;
+        Ok(Creation::new(task, index, piece, idempotency))
     });
     Ok(creations.collect())
 }
@@ -197,23 +197,14 @@ async fn create_one(
     body: &[u8],
     idempotency: Option<Idempotency>,
 ) -> ApiResult {
-    let new_task = checked(broker, parse_task(body)?, namespace, None)?;
-    let creation = Creation::new(new_task, 0, body, idempotency.as_ref());
+    let task = checked(broker, parse_task(body)?, namespace, None)?;
+    let creation = Creation::new(task, 0, body, idempotency.as_ref());
     let creation = bind_one::<Problem>(&broker.owners, creation).await?;
     let (partition, command) = creation.into_command(Condition::Always, broker.owners.partitions());
     let owner = partition
         .and_then(|partition| broker.owners.of(partition))
         .unwrap_or_else(|| broker.owners.any());
     Ok(scheduled_response(&owner.schedule(command).await?))
-}
-
-fn schedule(new_task: NewTask, condition: Condition) -> Command {
-    Command::Schedule(ScheduleCommand {
-        new_task: new_task.into(),
-        condition,
-        receipt: None,
-        start: StartState::Scheduled,
-    })
 }
 
 fn split_array(body: &[u8]) -> Result<Vec<&[u8]>, Problem> {
@@ -328,7 +319,9 @@ pub(crate) async fn touch(
     let touch = |key: &TaskKey| Command::Touch(Subject::Key(namespace.clone(), key.clone()), push);
     let mut missing = run_each(&broker, &namespace, keys, touch, &mut answer).await;
     if let Some(template) = template {
-        let create = |key: &TaskKey| schedule(template.with_key(key), Condition::Absent);
+        let create = |key: &TaskKey| {
+            Command::Schedule(template.with_key(key).into_command(Condition::Absent, None))
+        };
         // Another caller may have created some of them meanwhile; those are touched.
         let exist = run_each(&broker, &namespace, missing, create, &mut answer).await;
         missing = run_each(&broker, &namespace, exist, touch, &mut answer).await;
@@ -367,23 +360,25 @@ async fn run_each(
 }
 
 /// The task that missing ones are created from; it has no key.
-struct Template(NewTask);
+struct Template(TaskToSchedule);
 
 impl Template {
     fn check(broker: &Broker, json: &str, namespace: &Namespace) -> Result<Self, Problem> {
         let within = |problem: Problem| problem.within("create");
         let body = parse_task(json.as_bytes()).map_err(within)?;
-        let new_task = checked(broker, body, namespace, None).map_err(within)?;
-        if new_task.key.is_some() {
+        let task = checked(broker, body, namespace, None).map_err(within)?;
+        if task.new_task.key.is_some() {
             return Err(
                 Invalid::new("create.key", "must be left out; the keys are in `keys`").into()
             );
         }
-        Ok(Self(new_task))
+        Ok(Self(task))
     }
 
-    fn with_key(&self, key: &TaskKey) -> NewTask {
-        NewTask { key: Some(key.clone()), ..self.0.clone() }
+    fn with_key(&self, key: &TaskKey) -> TaskToSchedule {
+        let mut task = self.0.clone();
+        task.new_task.key = Some(key.clone());
+        task
     }
 }
 

@@ -18,6 +18,10 @@ use crate::broker::Broker;
 use crate::fire_form::FireAnswer;
 use crate::problem::TaskRef;
 
+/// Bytes of the bodies of answers in one response: there may be a thousand fires with 64 KiB each.
+/// The bodies of older fires are left out; fewer fires at a time have them.
+const BODIES_BYTES_MAX: usize = 8 << 20;
+
 /// The fires of a task.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Fires)]
@@ -48,6 +52,8 @@ pub(crate) async fn list(
     let found = find(&broker, TaskRef { namespace: &namespace, name: &name }).await?;
     let TaskFires { current, ended } = found.fires(&broker, &namespace, limit).await?;
     let current = current.as_ref().map(FireAnswer::current);
-    let fires = current.into_iter().chain(ended.iter().map(FireAnswer::ended));
+    let fires = current.into_iter().chain(ended.iter().map(FireAnswer::ended)).take(limit);
+    let mut bytes_left = BODIES_BYTES_MAX;
+    let fires = fires.map(|fire| fire.limit_bodies(&mut bytes_left));
     response::page(&FiresAnswer { fires: fires.collect() }, permit)
 }

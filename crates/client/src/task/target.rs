@@ -1,0 +1,114 @@
+//! Targets: where the deliveries of a task go, and where the ends of its fires are reported.
+
+use std::sync::Arc;
+
+use punctual_proto::v1;
+use serde::Serialize;
+
+use crate::{Error, NewTask};
+
+/// A queue, or a webhook with rules for its answers.
+#[derive(Debug, Clone)]
+#[must_use = "a target does nothing until a task has it"]
+pub struct Target {
+    to: v1::target::To,
+    /// The first error of a method.
+    problem: Option<Error>,
+}
+
+impl Target {
+    /// The workers of a queue.
+    pub fn queue(queue: impl Into<String>) -> Self {
+        Self { to: v1::target::To::Queue(queue.into()), problem: None }
+    }
+
+    /// A webhook, which is called by `POST`.
+    pub fn http(url: impl Into<String>) -> Self {
+        let http = v1::HttpTarget { url: url.into(), ..v1::HttpTarget::default() };
+        Self { to: v1::target::To::Http(http), problem: None }
+    }
+
+    /// The method of a webhook.
+    pub fn method(self, method: impl Into<String>) -> Self {
+        self.change(|http| http.method = method.into())
+    }
+
+    /// Adds a header of a webhook.
+    pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.change(|http| _ = http.headers.insert(name.into(), value.into()))
+    }
+
+    /// The statuses of a webhook that are a success. The default is 200 to 299.
+    pub fn success_statuses(self, statuses: impl IntoIterator<Item = u16>) -> Self {
+        let statuses = statuses.into_iter().map(u32::from).collect();
+        self.change(|http| http.success.get_or_insert_default().statuses = statuses)
+    }
+
+    /// A JSON value that a successful answer of a webhook must have, by JSON pointer (RFC 6901):
+    /// `success_json("/errcode", &0)`.
+    pub fn success_json(
+        mut self,
+        pointer: impl Into<String>,
+        value: &(impl Serialize + ?Sized),
+    ) -> Self {
+        match serde_json::to_string(value) {
+            Ok(json) => {
+                let pointer = pointer.into();
+                self.change(|http| {
+                    http.success.get_or_insert_default().json.insert(pointer, json);
+                })
+            }
+            Err(error) => {
+                self.problem.get_or_insert(Error::Payload(Arc::new(error)));
+                self
+            }
+        }
+    }
+
+    /// The statuses of a webhook after which no further attempt is made, in addition to 410.
+    pub fn refuse_statuses(self, statuses: impl IntoIterator<Item = u16>) -> Self {
+        let statuses = statuses.into_iter().map(u32::from).collect();
+        self.change(|http| http.refuse = Some(v1::RefuseRule { statuses }))
+    }
+
+    /// Changes a webhook. A queue has none of these options, and ignores them.
+    fn change(mut self, change: impl FnOnce(&mut v1::HttpTarget)) -> Self {
+        if let v1::target::To::Http(http) = &mut self.to {
+            change(http);
+        }
+        self
+    }
+}
+
+impl<To> NewTask<To> {
+    /// Delivers to a target: a queue, or a webhook with rules for its answers.
+    pub fn target(mut self, target: Target) -> Self {
+        self.message.target = self.message_of(target);
+        self
+    }
+
+    /// Creates the task paused: it does not fire until it is resumed.
+    pub fn paused(mut self) -> Self {
+        self.message.paused = true;
+        self
+    }
+
+    /// Where the record of each fire that succeeded is delivered.
+    pub fn on_done(mut self, target: Target) -> Self {
+        self.message.on_done = self.message_of(target);
+        self
+    }
+
+    /// Where the record of each fire that became a dead letter is delivered.
+    pub fn on_dead(mut self, target: Target) -> Self {
+        self.message.on_dead = self.message_of(target);
+        self
+    }
+
+    fn message_of(&mut self, Target { to, problem }: Target) -> Option<v1::Target> {
+        if let Some(problem) = problem {
+            self.problem.get_or_insert(problem);
+        }
+        Some(v1::Target { to: Some(to) })
+    }
+}

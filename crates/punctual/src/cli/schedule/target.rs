@@ -1,0 +1,143 @@
+//! The target flags of `punctual schedule`: where deliveries go, which answers are a success, and
+//! who receives the ends of fires.
+
+use anyhow::bail;
+use punctual_core::{
+    AnswerRules, Callbacks, ExpectedValue, HttpTarget, Invalid, Method, Queue, Target,
+};
+use serde_json::{Map, Value, json};
+
+use super::pairs::{object, pair};
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Target")]
+pub(super) struct TargetArgs {
+    /// URL of the webhook to call
+    #[arg(long, value_name = "URL")]
+    to: Option<String>,
+    /// HTTP method of the webhook; POST if not given
+    #[arg(long, requires = "to")]
+    method: Option<String>,
+    /// Header to send to the webhook; may be repeated
+    #[arg(long = "header", requires = "to", value_name = "NAME:VALUE", value_parser = pair)]
+    headers: Vec<(String, String)>,
+    /// Statuses of the webhook that are a success; 200 to 299 if not given
+    #[arg(long, requires = "to", value_name = "STATUS,…", value_delimiter = ',')]
+    success_status: Vec<u16>,
+    /// Value that a successful answer must have at a JSON pointer, like /errcode=0; may be repeated
+    #[arg(long, requires = "to", value_name = "POINTER=JSON", value_parser = expected)]
+    success_json: Vec<(String, Value)>,
+    /// Statuses of the webhook after which no further attempt is made, in addition to 410
+    #[arg(long, requires = "to", value_name = "STATUS,…", value_delimiter = ',')]
+    refuse_status: Vec<u16>,
+    /// Queue whose workers receive the task
+    #[arg(long)]
+    queue: Option<String>,
+    /// Webhook or queue that receives the record of each fire that succeeded
+    #[arg(long, value_name = "URL|queue:NAME")]
+    on_done: Option<String>,
+    /// Webhook or queue that receives the record of each fire that became a dead letter
+    #[arg(long, value_name = "URL|queue:NAME")]
+    on_dead: Option<String>,
+}
+
+impl TargetArgs {
+    /// The members of a request that have the targets.
+    pub(super) fn members(&self) -> anyhow::Result<Vec<(&'static str, Value)>> {
+        let callbacks = [("on_done", &self.on_done), ("on_dead", &self.on_dead)];
+        let callbacks = callbacks
+            .into_iter()
+            .filter_map(|(name, target)| Some((name, callback_json(target.as_deref()?))));
+        Ok([("target", self.body()?)].into_iter().chain(callbacks).collect())
+    }
+
+    fn body(&self) -> anyhow::Result<Value> {
+        let Some(url) = &self.to else {
+            return Ok(json!({ "queue": self.queue }));
+        };
+        let mut http = Map::from_iter([("url".to_owned(), json!(url))]);
+        if let Some(method) = &self.method {
+            http.insert("method".to_owned(), json!(method));
+        }
+        if !self.headers.is_empty() {
+            http.insert("headers".to_owned(), object("--header", &self.headers)?);
+        }
+        let mut success = Map::new();
+        if !self.success_status.is_empty() {
+            success.insert("statuses".to_owned(), json!(self.success_status));
+        }
+        if !self.success_json.is_empty() {
+            success.insert("json".to_owned(), self.expected_values()?.into());
+        }
+        if !success.is_empty() {
+            http.insert("success".to_owned(), success.into());
+        }
+        if !self.refuse_status.is_empty() {
+            http.insert("refuse".to_owned(), json!({ "statuses": self.refuse_status }));
+        }
+        Ok(json!({ "http": http }))
+    }
+
+    fn expected_values(&self) -> anyhow::Result<Map<String, Value>> {
+        let mut values = Map::new();
+        for (pointer, value) in &self.success_json {
+            if values.insert(pointer.clone(), value.clone()).is_some() {
+                bail!("--success-json {pointer} is given twice");
+            }
+        }
+        Ok(values)
+    }
+
+    /// The target, checked by the rules of `core`.
+    pub(super) fn target(&self) -> anyhow::Result<Target> {
+        let Some(url) = &self.to else {
+            let queue = self.queue.as_deref().unwrap_or_default();
+            return Ok(Target::Queue(Queue::new(queue)?));
+        };
+        object("--header", &self.headers)?;
+        let method = self.method.as_deref().map(Method::parse).transpose()?.unwrap_or_default();
+        let expected = self.expected_values()?.into_iter();
+        let expected = expected
+            .map(|(pointer, value)| ExpectedValue { pointer, value: value.to_string() })
+            .collect();
+        let (success, refuse) = (self.success_status.clone(), self.refuse_status.clone());
+        let rules = AnswerRules::new(success, expected, refuse)?;
+        Ok(Target::Http(HttpTarget::new(url, method, self.headers.clone())?.with_rules(rules)))
+    }
+
+    /// The callbacks, checked by the rules of `core`.
+    pub(super) fn callbacks(&self) -> Result<Option<std::sync::Arc<Callbacks>>, Invalid> {
+        let target = |name: &str, text: &Option<String>| {
+            text.as_deref().map(|text| callback(name, text)).transpose()
+        };
+        let on_done = target("on_done", &self.on_done)?;
+        Ok(Callbacks::new(on_done, target("on_dead", &self.on_dead)?))
+    }
+}
+
+fn callback_json(text: &str) -> Value {
+    match text.strip_prefix("queue:") {
+        Some(queue) => json!({ "queue": queue }),
+        None => json!({ "http": { "url": text } }),
+    }
+}
+
+fn callback(name: &str, text: &str) -> Result<Target, Invalid> {
+    let named = |invalid: Invalid| Invalid::new(name, invalid.problem);
+    match text.strip_prefix("queue:") {
+        Some(queue) => Ok(Target::Queue(Queue::new(queue).map_err(named)?)),
+        None => {
+            let webhook = HttpTarget::new(text, Method::default(), Vec::new());
+            Ok(Target::Http(webhook.map_err(named)?))
+        }
+    }
+}
+
+/// A JSON pointer and a JSON value.
+fn expected(text: &str) -> Result<(String, Value), String> {
+    let (pointer, json) = text.split_once('=').ok_or("must be POINTER=JSON, like /errcode=0")?;
+    let value = serde_json::from_str(json).map_err(|error| {
+        format!("the value must be JSON ({error}); text needs quotes, like '/status=\"ok\"'")
+    })?;
+    Ok((pointer.to_owned(), value))
+}
