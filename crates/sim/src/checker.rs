@@ -289,7 +289,6 @@ impl PromiseChecker {
         } else {
             *newest = epoch;
         }
-        let Some(number) = number(&delivery.definition) else { return };
         self.sent_at.insert((delivery.fire_id, delivery.attempt, delivery.fired_at));
         self.due_at.insert(delivery.fire_id, delivery.fire_at);
         if delivery.fired_at != sent.local_time {
@@ -297,6 +296,8 @@ impl PromiseChecker {
             let observed = format!("sent at {local_time}, and says {says}: {what}");
             self.break_promise("G16 what is shown is so", observed);
         }
+        // A callback is no order of a caller.
+        let Some(number) = number(&delivery.definition) else { return };
         self.made.entry(number).or_default().insert(id);
         self.check_receipt(number, disturbed);
         let received = self.received.entry(delivery.fire_id).or_default();
@@ -578,7 +579,7 @@ const fn fires_of(task: TaskId) -> RangeInclusive<FireId> {
 }
 
 /// Whether an outcome says that the attempt was not sent.
-fn is_unsent(outcome: &Outcome) -> bool {
+pub(crate) fn is_unsent(outcome: &Outcome) -> bool {
     let is_unsent = |reason: &str| ["it was not sent", NO_CONNECTION].contains(&reason);
     matches!(outcome, Outcome::Failed { reason, .. } if is_unsent(reason.as_str()))
 }

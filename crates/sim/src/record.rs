@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use punctual_core::{
     Answer, AttemptNo, Callbacks, FireEnd, FireId, FireRecord, HttpTarget, Method, NewTask,
-    Outcome, Partitions, Schedule, Target, TaskId, TaskState,
+    Outcome, Partitions, Schedule, Target, TaskId, TaskKey, TaskState,
 };
 use punctual_engine::{
     CallbackLedger, Command, Delivery, EngineError, Reply, Scheduled, StartState, Subject,
@@ -20,7 +20,7 @@ use punctual_engine::{
 use punctual_store::{Filter, FireFilter, Position, TaskStore};
 
 use crate::callers::{self, SimCall, shop};
-use crate::checker::PromiseChecker;
+use crate::checker::{PromiseChecker, is_unsent};
 use crate::random::SimRandom;
 use crate::store::{SimStore, ready};
 
@@ -36,7 +36,7 @@ pub(crate) struct SimRecord {
     /// Decides about callbacks and paused starts; `None` in a run without them.
     random: Option<SimRandom>,
     /// Tasks that were created paused.
-    start_paused: BTreeSet<TaskId>,
+    start_paused: BTreeMap<TaskId, Option<TaskKey>>,
     /// Callbacks that were received.
     received: BTreeSet<TaskId>,
     /// Calls that cancel a key which had a record when they were made.
@@ -53,7 +53,7 @@ impl SimRecord {
         let random = (random.below(3) == 0).then_some(random);
         Self {
             random,
-            start_paused: BTreeSet::new(),
+            start_paused: BTreeMap::new(),
             received: BTreeSet::new(),
             found_before: BTreeSet::new(),
             callbacks: BTreeMap::new(),
@@ -79,8 +79,14 @@ impl SimRecord {
         }
     }
 
-    /// Notes whether a key that is to be cancelled has a record.
+    /// Notes whether a key that is to be cancelled has a record, and which tasks may be resumed.
     pub(crate) fn called(&mut self, number: u64, call: &SimCall, store: &SimStore) {
+        if let Command::Resume(subject) = &call.command {
+            self.start_paused.retain(|id, key| match subject {
+                Subject::Key(_, resumed) => key.as_ref() != Some(resumed),
+                Subject::Id(_, resumed) => id != resumed,
+            });
+        }
         if let (Command::Cancel(Subject::Key(_, key)), Some(partition)) =
             (&call.command, call.partition)
         {
@@ -126,14 +132,14 @@ impl SimRecord {
         }
         // A series or a watch may be edited while an attempt is in flight.
         if matches!(task.definition.schedule, Schedule::Once(_)) {
-            self.start_paused.insert(task.id);
+            self.start_paused.insert(task.id, task.definition.key.clone());
         }
     }
 
     /// Checks a delivery that a receiver gets.
     pub(crate) fn receive(&mut self, delivery: &Delivery, checker: &mut PromiseChecker) {
         let id = delivery.fire_id.task;
-        if self.start_paused.contains(&id) {
+        if self.start_paused.contains_key(&id) {
             let observed = format!("sent before it was resumed: {}", delivery.fire_id);
             checker.break_promise("a task that starts paused waits", observed);
         }
@@ -214,8 +220,7 @@ pub(crate) fn answer_to(fire_id: FireId, attempt: AttemptNo, outcome: &Outcome) 
 
 fn wrong_answer(record: &FireRecord) -> Option<String> {
     let wrong = record.attempts.iter().find(|attempt| {
-        let not_sent = matches!(&attempt.outcome, Outcome::Failed { reason, .. }
-            if reason.as_str() == "it was not sent");
+        let not_sent = is_unsent(&attempt.outcome);
         let expected = answer_to(record.fire_id, attempt.number, &attempt.outcome);
         attempt.answer.as_deref() != expected.as_ref().filter(|_| !not_sent)
     })?;

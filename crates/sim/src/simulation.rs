@@ -272,6 +272,8 @@ impl Simulation {
 
     fn caller_acts(&mut self) {
         let waiting = self.brokers.iter().flat_map(|broker| broker.waiting.values());
+        // A caller that cancels a callback gets no report of the end.
+        let waiting = waiting.filter(|it| it.delivery.definition.callback_of.is_none());
         let waiting: Vec<_> = waiting.map(|waiting| waiting_task(&waiting.delivery)).collect();
         let next_call = callers::next_call(
             &mut self.random,

@@ -163,7 +163,7 @@ fn the_checks_find_every_kind_of_violation() {
     assert_eq!(violations(false, &[], &with_skipped), 0, "missed by more than five seconds");
     let with_unknown = json!({"fires": [done(1_000), unknown(2_000)]});
     assert_eq!(violations(true, &both()[..1], &with_unknown), 0);
-    let no_attempt = json!([{"answer": "it was not sent"}]);
+    let no_attempt = json!([{"reason": "it was not sent"}]);
     let dead = json!({"fire_at": text(2_000), "end": "dead", "attempts": no_attempt});
     let not_sent = json!({"fires": [done(1_000), dead]});
     assert_eq!(violations(true, &both()[..1], &not_sent), 0);
