@@ -116,8 +116,8 @@ fn with_json_an_error_is_one_object_and_the_exit_code_is_the_same() {
     let broker = Broker::start(&[]);
     let task = ["schedule", "shop", "a", "--in", "1h", "--queue", "q"];
     let made = json_of(&broker, &task);
-    let unknown = "task \"none\" not found in namespace \"shop\": there was none, or its history is \
-                   past its retention";
+    let unknown = "task \"none\" not found in namespace \"shop\": there was none, or its history \
+                   is past its retention";
     let none = json!({"type": "urn:punctual:task-not-found", "title": "Task not found",
         "status": 404, "detail": unknown});
     let of_field = |field: &str, detail: &str| {
