@@ -57,7 +57,7 @@ impl Courier for ChannelCourier {
     }
 }
 
-/// Panics once when it is told to, and is the clock and the courier inside otherwise.
+/// Panics once after it was armed, and is the clock and the courier inside otherwise.
 struct PanicsOnce<T> {
     inner: T,
     panics: AtomicBool,
@@ -73,7 +73,7 @@ impl<T> PanicsOnce<T> {
     }
 
     fn inner(&self) -> &T {
-        assert!(!self.panics.swap(false, Ordering::SeqCst), "told to panic");
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "armed to panic");
         &self.inner
     }
 }
@@ -302,7 +302,7 @@ async fn an_owner_that_panics_answers_its_callers_and_the_next_owner_sends_its_t
     let answer = get(&owner, &task).await;
     let pending_or_late = [Err(EngineError::Lost), Err(EngineError::Stopped)];
     assert!(pending_or_late.contains(&answer), "{answer:?}");
-    assert_eq!(stopped.await.unwrap().to_string(), "panic: told to panic");
+    assert_eq!(stopped.await.unwrap().to_string(), "panic: armed to panic");
     assert_eq!(get(&owner, &task).await, Err(EngineError::Stopped));
 
     let (owner, _stopped, _) = start().await;
@@ -326,7 +326,7 @@ async fn a_courier_that_panics_ends_the_owner_and_the_next_owner_sends_again() {
     clock.advance(HOUR);
     // The owner may end before it answers.
     let _ = get(&owner, &task).await;
-    assert_eq!(stopped.await.unwrap().to_string(), "panic: told to panic");
+    assert_eq!(stopped.await.unwrap().to_string(), "panic: armed to panic");
     assert!(deliveries.try_recv().is_err());
 
     let (_owner, _stopped, _) = start().await;
