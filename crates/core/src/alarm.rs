@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use crate::limits::{
-    ALARM_COUNT_MAX, ALARM_REPEAT_MIN, ALARM_WINDOW_MAX, ALARM_WINDOW_MIN, DELAY_MAX,
+    ALARM_COUNT_MAX, ALARM_REPEAT_MIN, ALARM_WINDOW_MAX, ALARM_WINDOW_MIN, CHAT_SECRET_BYTES_MAX,
+    DELAY_MAX,
 };
-use crate::{Invalid, Queue, Timestamp, format_duration};
+use crate::{HttpTarget, Invalid, MailTarget, Queue, Timestamp, format_duration};
 
 /// When an alarm is raised.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +106,10 @@ pub struct AlarmStatus {
     pub notices: u64,
     /// When the last notice was decided.
     pub noticed_at: Timestamp,
+    /// The last notice, until its task is durable.
+    pub pending: Option<Notice>,
+    /// What was measured when the last notice was decided.
+    pub value: Option<AlarmValue>,
 }
 
 /// Why a notice is sent.
@@ -118,11 +123,48 @@ pub enum Notice {
     Over,
 }
 
+/// Chat services whose robots take notices by a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChatKind {
+    /// Slack.
+    Slack,
+    /// DingTalk.
+    DingTalk,
+    /// Feishu, also called Lark.
+    Feishu,
+    /// WeCom, also called WeChat Work.
+    WeCom,
+}
+
+/// The robot of a chat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatRobot {
+    /// The chat service.
+    pub kind: ChatKind,
+    /// The webhook of the robot.
+    pub webhook: HttpTarget,
+    /// Signs the notices for DingTalk and Feishu, if the robot requires that.
+    pub secret: Option<String>,
+}
+
+/// Where the notices of an alarm go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlarmReceiver {
+    /// A webhook, which gets a JSON document.
+    Http(HttpTarget),
+    /// The robot of a chat, which gets a text.
+    Chat(ChatRobot),
+    /// Mail addresses.
+    Mail(Vec<String>),
+}
+
 /// A rule of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AlarmRule {
     /// When the alarm is raised.
     pub when: AlarmCondition,
+    /// Where its notices go.
+    pub to: AlarmReceiver,
     /// After how long a raised alarm is reported again; never if not set.
     pub repeat_after: Option<Duration>,
 }
@@ -131,15 +173,24 @@ impl AlarmStatus {
     /// The status of a new alarm.
     #[must_use]
     pub const fn new(now: Timestamp) -> Self {
-        Self { state: AlarmState::Ok, since: now, notices: 0, noticed_at: now }
+        Self {
+            state: AlarmState::Ok,
+            since: now,
+            notices: 0,
+            noticed_at: now,
+            pending: None,
+            value: None,
+        }
     }
 
-    fn changed(self, state: AlarmState, now: Timestamp) -> Self {
-        Self { state, since: now, ..self }.noticed(now)
-    }
-
-    fn noticed(self, now: Timestamp) -> Self {
-        Self { notices: self.notices + 1, noticed_at: now, ..self }
+    fn noticed(self, notice: Notice, value: AlarmValue, now: Timestamp) -> Self {
+        let (state, since) = match notice {
+            Notice::Raised => (AlarmState::Raised, now),
+            Notice::Repeated => (self.state, self.since),
+            Notice::Over => (AlarmState::Ok, now),
+        };
+        let notices = self.notices.saturating_add(1);
+        Self { state, since, notices, noticed_at: now, pending: Some(notice), value: Some(value) }
     }
 }
 
@@ -147,33 +198,62 @@ impl AlarmRule {
     /// Checks all limits. The error names the field as the caller wrote it.
     pub fn check(&self) -> Result<(), Invalid> {
         self.when.check().map_err(|invalid| invalid.within("when"))?;
+        self.to.check().map_err(|invalid| invalid.within("to"))?;
         match self.repeat_after {
             Some(after) => check_time("repeat_after", after, ALARM_REPEAT_MIN, DELAY_MAX),
             None => Ok(()),
         }
     }
 
-    /// Returns the status after a reading, and the notice to send if there is one. The status must
-    /// be stored before the notice is sent.
+    /// Returns the status after a reading if it differs. Its pending notice is sent after the
+    /// status was stored; until then nothing else is decided.
     #[must_use]
     pub fn evaluate(
         &self,
         status: AlarmStatus,
         reading: Reading,
         now: Timestamp,
-    ) -> (AlarmStatus, Option<Notice>) {
+    ) -> Option<AlarmStatus> {
+        if status.pending.is_some() {
+            return None;
+        }
         let repeats = |after: Duration| now.since(status.noticed_at) >= after;
-        match (status.state, self.when.holds(reading.value)) {
-            (AlarmState::Ok, true) => {
-                (status.changed(AlarmState::Raised, now), Some(Notice::Raised))
-            }
+        let notice = match (status.state, self.when.holds(reading.value)) {
+            (AlarmState::Ok, true) => Notice::Raised,
             (AlarmState::Raised, true) if self.repeat_after.is_some_and(repeats) => {
-                (status.noticed(now), Some(Notice::Repeated))
+                Notice::Repeated
             }
-            (AlarmState::Raised, false) if reading.complete => {
-                (status.changed(AlarmState::Ok, now), Some(Notice::Over))
+            (AlarmState::Raised, false) if reading.complete => Notice::Over,
+            (AlarmState::Ok | AlarmState::Raised, _) => return None,
+        };
+        Some(status.noticed(notice, reading.value, now))
+    }
+}
+
+impl AlarmReceiver {
+    fn check(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Http(_) => Ok(()),
+            Self::Chat(robot) => robot.check().map_err(|invalid| invalid.within("chat")),
+            Self::Mail(recipients) => MailTarget::new(recipients.clone(), "")
+                .map(|_| ())
+                .map_err(|invalid| invalid.within("mail")),
+        }
+    }
+}
+
+impl ChatRobot {
+    fn check(&self) -> Result<(), Invalid> {
+        let signs = matches!(self.kind, ChatKind::DingTalk | ChatKind::Feishu);
+        match &self.secret {
+            Some(_) if !signs => {
+                Err(Invalid::new("secret", "is only for the kinds dingtalk and feishu"))
             }
-            (AlarmState::Ok | AlarmState::Raised, _) => (status, None),
+            Some(secret) if !(1..=CHAT_SECRET_BYTES_MAX).contains(&secret.len()) => {
+                let (max, len) = (CHAT_SECRET_BYTES_MAX, secret.len());
+                Err(Invalid::new("secret", format!("must have 1 to {max} bytes, has {len}")))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -260,11 +340,20 @@ fn check_time(field: &str, time: Duration, min: Duration, max: Duration) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Method;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(seconds * 1000)
+    }
+
+    fn webhook() -> HttpTarget {
+        HttpTarget::new("http://localhost:1/alarm", Method::Post, vec![]).unwrap()
+    }
+
+    fn rule(when: AlarmCondition, repeat_after: Option<Duration>) -> AlarmRule {
+        AlarmRule { when, to: AlarmReceiver::Http(webhook()), repeat_after }
     }
 
     fn failures(count: u64) -> AlarmCondition {
@@ -307,7 +396,7 @@ mod tests {
 
     #[test]
     fn each_change_of_state_gives_one_notice() {
-        let rule = AlarmRule { when: failures(10), repeat_after: Some(SECOND * 60) };
+        let rule = rule(failures(10), Some(SECOND * 60));
         let mut status = AlarmStatus::new(at(0));
         let mut notices = Vec::new();
         for (second, failed, complete) in [
@@ -324,9 +413,11 @@ mod tests {
             (130, 10, false),
         ] {
             let reading = Reading { value: AlarmValue::Count(failed), complete };
-            let (next, notice) = rule.evaluate(status, reading, at(second));
-            status = next;
-            notices.extend(notice.map(|notice| (second, notice, status.notices)));
+            if let Some(next) = rule.evaluate(status, reading, at(second)) {
+                assert_eq!(rule.evaluate(next, reading, at(second + 1000)), None, "pending");
+                notices.push((second, next.pending.unwrap(), next.notices));
+                status = AlarmStatus { pending: None, ..next };
+            }
         }
         let want = [
             (2, Notice::Raised, 1),
@@ -340,26 +431,38 @@ mod tests {
 
     #[test]
     fn without_repeat_after_a_raised_alarm_is_reported_once() {
-        let rule = AlarmRule { when: failures(1), repeat_after: None };
+        let rule = rule(failures(1), None);
         let reading = Reading { value: AlarmValue::Count(1), complete: true };
-        let (status, notice) = rule.evaluate(AlarmStatus::new(at(0)), reading, at(1));
-        assert_eq!(notice, Some(Notice::Raised));
-        assert_eq!(rule.evaluate(status, reading, at(1_000_000)), (status, None));
+        let status = rule.evaluate(AlarmStatus::new(at(0)), reading, at(1)).unwrap();
+        assert_eq!(status.pending, Some(Notice::Raised));
+        let sent = AlarmStatus { pending: None, ..status };
+        assert_eq!(rule.evaluate(sent, reading, at(1_000_000)), None);
     }
 
     #[test]
     fn an_error_names_the_field_and_its_limit() {
-        let rule = |when| AlarmRule { when, repeat_after: None };
+        let robot = |kind, secret: &str| {
+            let secret = Some(secret.to_owned());
+            let to = AlarmReceiver::Chat(ChatRobot { kind, webhook: webhook(), secret });
+            AlarmRule { to, ..rule(failures(1), None) }
+        };
+        let mail = AlarmReceiver::Mail(vec!["ops".to_owned()]);
         for (rule, want) in [
-            (rule(failures(0)), "when.failures.count: must be from 1 to 1000000000, is 0"),
+            (rule(failures(0), None), "when.failures.count: must be from 1 to 1000000000, is 0"),
             (
-                rule(AlarmCondition::Failures { count: 1, window: SECOND * 7200 }),
+                rule(AlarmCondition::Failures { count: 1, window: SECOND * 7200 }, None),
                 "when.failures.window: must be from 1s to 1h, is 2h",
             ),
+            (rule(failures(1), Some(SECOND)), "repeat_after: must be from 1m to 36500d, is 1s"),
             (
-                AlarmRule { when: failures(1), repeat_after: Some(SECOND) },
-                "repeat_after: must be from 1m to 36500d, is 1s",
+                AlarmRule { to: mail, ..rule(failures(1), None) },
+                "to.mail.to: \"ops\" is not a mail address like ops@example.org",
             ),
+            (
+                robot(ChatKind::Slack, "s"),
+                "to.chat.secret: is only for the kinds dingtalk and feishu",
+            ),
+            (robot(ChatKind::Feishu, ""), "to.chat.secret: must have 1 to 256 bytes, has 0"),
         ] {
             assert_eq!(rule.check().unwrap_err().to_string(), want);
         }

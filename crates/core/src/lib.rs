@@ -21,6 +21,7 @@ mod fire;
 mod id;
 mod lease;
 mod limits;
+mod mail;
 mod name;
 mod partition;
 mod retry;
@@ -33,7 +34,10 @@ mod time;
 mod topology;
 mod zone;
 
-pub use alarm::{AlarmCondition, AlarmRule, AlarmState, AlarmStatus, AlarmValue, Notice, Reading};
+pub use alarm::{
+    AlarmCondition, AlarmReceiver, AlarmRule, AlarmState, AlarmStatus, AlarmValue, ChatKind,
+    ChatRobot, Notice, Reading,
+};
 pub use answer_rules::{AnswerRules, ExpectedValue};
 pub use attempt::{Answer, AttemptNo, AttemptRecord, AttemptResult, Outcome, Reason};
 #[cfg(any(test, feature = "oracle"))]
@@ -46,7 +50,8 @@ pub use fire::{EndKind, Fire, FireEnd, FireRecord, SkipReason, Skipped};
 pub use id::{FireId, IdError, Sequence, TaskId};
 pub use lease::{BrokerId, Epoch, Lease, Seat};
 pub use limits::*;
-pub use name::{Labels, Namespace, Queue, TaskKey};
+pub use mail::MailTarget;
+pub use name::{AlarmName, Labels, Namespace, Queue, TaskKey};
 pub use partition::{PartitionId, Partitions, partition_of};
 pub use retry::{Backoff, Jitter, RetryPolicy};
 pub use schedule::{Due, Schedule};

@@ -106,7 +106,19 @@ pub const EXPECTED_VALUES_MAX: usize = 8;
 /// Bytes of a JSON pointer into an answer, and of a value that is expected there.
 pub const EXPECTED_BYTES_MAX: usize = 256;
 
-/// The shortest time that an alarm looks back: brokers measure in steps of a second.
+/// Bytes of the name of an alarm.
+pub const ALARM_NAME_BYTES_MAX: usize = 64;
+/// Alarms of one namespace. All are evaluated twice a second.
+pub const ALARMS_MAX: usize = 32;
+/// Mail addresses that one alarm reports to.
+pub const MAIL_RECIPIENTS_MAX: usize = 16;
+/// Bytes of a mail address (RFC 5321).
+pub const MAIL_ADDRESS_BYTES_MAX: usize = 254;
+/// Bytes of the secret of a chat robot.
+pub const CHAT_SECRET_BYTES_MAX: usize = 256;
+/// Bytes of the subject of a mail.
+pub const MAIL_SUBJECT_BYTES_MAX: usize = 512;
+/// The shortest time that an alarm looks back: alarms are evaluated twice a second.
 pub const ALARM_WINDOW_MIN: Duration = Duration::from_secs(1);
 /// The longest time that an alarm looks back. Every broker keeps what it measured that long.
 pub const ALARM_WINDOW_MAX: Duration = Duration::from_secs(3600);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::Invalid;
 use crate::limits::{
-    KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX,
-    QUEUE_BYTES_MAX,
+    ALARM_NAME_BYTES_MAX, KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX,
+    NAMESPACE_BYTES_MAX, QUEUE_BYTES_MAX,
 };
 
 macro_rules! name {
@@ -62,12 +62,24 @@ name!(
     |text| check_word(text, QUEUE_BYTES_MAX)
 );
 
-/// Ends the namespaces of receipts. Not allowed in the namespace of a caller.
-const RECEIPTS_MARK: char = '~';
+name!(
+    /// The name of an alarm, unique in its namespace.
+    AlarmName,
+    "name",
+    |text| check_word(text, ALARM_NAME_BYTES_MAX)
+);
 
+/// Ends the namespaces of receipts. Not allowed in the namespace of a caller, like the next two.
+const RECEIPTS_MARK: char = '~';
+/// Ends the namespaces of notices.
+const NOTICES_MARK: char = '!';
+/// The namespace of alarms.
+const ALARMS: &str = "!alarms";
+
+/// Internal namespaces. No caller can name them.
 impl Namespace {
     /// The namespace of the receipts of this one. Receipts are internal tasks that remember what
-    /// was created with which idempotency key. No caller can name their namespace.
+    /// was created with which idempotency key.
     #[must_use]
     pub fn of_receipts(&self) -> Self {
         Self(format!("{}{RECEIPTS_MARK}", self.0).into())
@@ -79,10 +91,48 @@ impl Namespace {
         self.0.ends_with(RECEIPTS_MARK)
     }
 
-    /// Makes a namespace of stored text, which may be one of receipts.
+    /// The namespace of the notices of this one: tasks that report that an alarm was raised or is
+    /// over. They share nothing with the tasks that the alarms watch.
+    #[must_use]
+    pub fn of_notices(&self) -> Self {
+        Self(format!("{}{NOTICES_MARK}", self.0).into())
+    }
+
+    /// The namespace of the alarms of all namespaces. Each is a paused task.
+    #[must_use]
+    pub fn of_alarms() -> Self {
+        Self(ALARMS.into())
+    }
+
+    /// Whether its tasks are alarms.
+    #[must_use]
+    pub fn is_of_alarms(&self) -> bool {
+        *self.0 == *ALARMS
+    }
+
+    /// Whether its tasks are made by Punctual and not by a caller.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.0.starts_with(NOTICES_MARK) || self.0.ends_with([RECEIPTS_MARK, NOTICES_MARK])
+    }
+
+    /// The namespace as a receiver knows it: that of the caller, also for its notices.
+    #[must_use]
+    pub fn of_caller(&self) -> Self {
+        match self.0.strip_suffix(NOTICES_MARK) {
+            Some(owner) => Self(owner.into()),
+            None => self.clone(),
+        }
+    }
+
+    /// Makes a namespace of stored text, which may be an internal one.
     pub fn from_stored(text: &str) -> Result<Self, Invalid> {
-        match text.strip_suffix(RECEIPTS_MARK) {
-            Some(owner) => Ok(Self::new(owner)?.of_receipts()),
+        if let Some(owner) = text.strip_suffix(RECEIPTS_MARK) {
+            return Ok(Self::from_stored(owner)?.of_receipts());
+        }
+        match text.strip_suffix(NOTICES_MARK) {
+            Some(owner) => Ok(Self::new(owner)?.of_notices()),
+            None if text == ALARMS => Ok(Self::of_alarms()),
             None => Self::new(text),
         }
     }
@@ -175,14 +225,28 @@ mod tests {
     }
 
     #[test]
-    fn no_caller_can_name_the_namespace_of_receipts() {
+    fn no_caller_can_name_an_internal_namespace() {
         let shop = Namespace::new("shop").unwrap();
-        let receipts = shop.of_receipts();
-        assert!(receipts.is_of_receipts() && !shop.is_of_receipts());
-        assert!(Namespace::new(receipts.as_str()).is_err());
-        assert_eq!(Namespace::from_stored(receipts.as_str()), Ok(receipts));
+        let notices = shop.of_notices();
+        for internal in [
+            shop.of_receipts(),
+            notices.clone(),
+            notices.of_receipts(),
+            Namespace::of_alarms(),
+            Namespace::of_alarms().of_receipts(),
+        ] {
+            assert!(internal.is_internal(), "{internal}");
+            assert!(Namespace::new(internal.as_str()).is_err());
+            assert_eq!(Namespace::from_stored(internal.as_str()), Ok(internal));
+        }
+        assert!(shop.of_receipts().is_of_receipts() && !shop.is_of_receipts());
+        assert!(Namespace::of_alarms().is_of_alarms() && !notices.is_of_alarms());
+        assert!(!shop.is_internal());
+        assert_eq!((notices.of_caller(), shop.of_caller()), (shop.clone(), shop.clone()));
         assert_eq!(Namespace::from_stored("shop"), Ok(shop));
-        assert!(Namespace::from_stored("a b~").is_err());
+        for text in ["a b~", "a b!", "!", "~", "!other", "shop!!", "shop~!"] {
+            assert!(Namespace::from_stored(text).is_err(), "{text}");
+        }
     }
 
     #[test]

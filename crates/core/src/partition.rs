@@ -73,8 +73,12 @@ impl Partitions {
 
 /// The partition of a task with a key: XXH3 (64 bits, seed 0) over namespace, a zero byte and key,
 /// modulo the count. No namespace contains a zero byte, so different pairs give different input.
+/// All alarms are in the first partition, so that one broker evaluates them.
 #[must_use]
 pub fn partition_of(namespace: &Namespace, key: &TaskKey, partitions: Partitions) -> PartitionId {
+    if namespace.is_of_alarms() {
+        return PartitionId::FIRST;
+    }
     let mut name = Vec::with_capacity(namespace.as_str().len() + 1 + key.as_str().len());
     name.extend_from_slice(namespace.as_str().as_bytes());
     name.push(0);
@@ -100,6 +104,16 @@ mod tests {
             assert_eq!(partition(namespace, key, 64), of_64, "{namespace}/{key}");
             assert_eq!(partition(namespace, key, 4096), of_4096, "{namespace}/{key}");
             assert_eq!(partition(namespace, key, 1), 0);
+        }
+    }
+
+    #[test]
+    fn all_alarms_are_in_the_first_partition() {
+        let partitions = Partitions::new(4096).unwrap();
+        for key in ["shop/errors", "shop/lag"] {
+            let key = TaskKey::new(key).unwrap();
+            let partition = partition_of(&Namespace::of_alarms(), &key, partitions);
+            assert_eq!(partition, PartitionId::FIRST);
         }
     }
 

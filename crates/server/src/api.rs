@@ -20,9 +20,9 @@ pub(crate) mod http;
 mod idempotency;
 pub(crate) mod limits;
 mod merge_pages;
-mod queue_list;
+pub(crate) mod queue_list;
 mod task_pages;
-mod task_stats;
+pub(crate) mod task_stats;
 
 use std::sync::Arc;
 

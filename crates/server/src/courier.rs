@@ -1,6 +1,7 @@
 //! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `queue` leases
-//! deliveries to workers. Each delivery is reported to its owner with an outcome, or as not sent.
+//! deliveries to workers, `mail` sends the notices of alarms. Each delivery is reported to its owner with an outcome, or as not sent.
 
+mod mail;
 pub(crate) mod queue;
 mod webhook;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
+pub(crate) use mail::MailCourier;
 pub(crate) use queue::Hub;
 pub(crate) use webhook::{Dialler, Guard, HttpCourier, Signer};
 pub use webhook::{Reach, SecretError, SigningSecret, Signs};
@@ -27,12 +29,13 @@ pub(crate) const fn occasion_name(occasion: Occasion) -> &'static str {
 pub(crate) struct Couriers {
     pub(crate) http: Arc<HttpCourier>,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) mail: Arc<MailCourier>,
 }
 
 impl Couriers {
     /// Returns whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.http.is_idle() && self.hub.is_idle()
+        self.http.is_idle() && self.hub.is_idle() && self.mail.is_idle()
     }
 }
 
@@ -49,9 +52,13 @@ impl Courier for Couriers {
             self.hub.carry(queued, reports);
         }
         for mut delivery in webhooks {
-            let (http, reports) = (Arc::clone(&self.http), reports.clone());
+            let (http, mail) = (Arc::clone(&self.http), Arc::clone(&self.mail));
+            let reports = reports.clone();
             tokio::spawn(async move {
-                let result = http.deliver(&mut delivery).await;
+                let result = match delivery.definition.target {
+                    Target::Mail(_) => mail.deliver(&mut delivery).await,
+                    Target::Http(_) | Target::Queue(_) => http.deliver(&mut delivery).await,
+                };
                 let (outcome, answer) = match result {
                     Some(result) => (Some(result.outcome), result.answer),
                     None => (None, None),

@@ -181,6 +181,7 @@ fn in_flight(task: &Task) -> (WaitingFor, String) {
             );
             (WaitingFor::Nothing, what)
         }
+        Target::Mail(_) => (WaitingFor::Nothing, "is firing: its mail is being sent".to_owned()),
     }
 }
 
@@ -232,6 +233,7 @@ fn due(task: &Task, view: &NamespaceView, now: Timestamp) -> (WaitingFor, String
     let at_target = match &task.definition.target {
         Target::Queue(queue) => queue_cause(queue.as_str(), view, lane),
         Target::Http(http) => webhook_cause(http.origin(), view, lane),
+        Target::Mail(_) => None,
     };
     let waiting = lane.is_some_and(|lane| lane.waiting > 0 || lane.spilled_since.is_some());
     let (waiting_for, why) = match at_target {

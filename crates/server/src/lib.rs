@@ -12,6 +12,7 @@
 //! which makes this broker a member of a cluster, or for `sole`, if it is the only one; `courier`
 //! carries deliveries; `telemetry` has metrics and logs; `clock` is the machine's time.
 
+mod alarms;
 mod api;
 mod auth;
 mod broker;

@@ -5,12 +5,13 @@
 //! done, or it is not known.
 //!
 //! `link` keeps the connections and makes the calls, `serve` answers the calls of peers, `local` is
-//! what this broker does for them, `wire` encodes the messages, and `view` what brokers tell each
-//! other for people. `membership` and `routing`
-//! decide which broker is called.
+//! what this broker does for them, `wire` encodes the messages, `view` what brokers tell each
+//! other for people, and `measure` what they measure for alarms. `membership` and `routing` decide
+//! which broker is called.
 
 mod link;
 mod local;
+mod measure;
 mod serve;
 mod view;
 mod wire;

@@ -21,13 +21,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
+use crate::alarms;
 use crate::api::{self, limits::ApiLimits};
 use crate::auth::ApiTokens;
 use crate::broker::{Broker, ClusterParts};
 use crate::browser::BrowserPolicy;
 use crate::clock::SystemClock;
 use crate::config::{Config, Sharing};
-use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Signer};
+use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Signer};
 use crate::error::BrokerError;
 use crate::listen::{self, Callers, ConnectionStage};
 use crate::membership::{self, BarredAddresses, Membership};
@@ -74,7 +75,8 @@ pub async fn run(
                 tls.watch(&telemetry).await;
             }
         };
-        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry), renewing);
+        let alarms = alarms::evaluate::watch(Arc::clone(&broker));
+        tokio::join!(accepting, hub.watch(), broker.clock.watch(&telemetry), renewing, alarms);
     });
     let failed = tokio::select! {
         () = stop => None,
@@ -101,6 +103,7 @@ pub async fn run(
     // A broken store accepts no outcome, so there is nothing to wait for.
     let settle_max = if failed.is_none() { budget.settle } else { Duration::ZERO };
     if timeout(settle_max, &mut settling).await.is_err() {
+        couriers.mail.give_up();
         let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
         if leases + webhooks > 0 {
             tracing::warn!(
@@ -202,7 +205,8 @@ async fn compose(
         telemetry.clone(),
     );
     let http = Arc::new(http);
-    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub) });
+    let mail = Arc::new(MailCourier::new(Arc::clone(&clock), telemetry.clone()));
+    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub), mail });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
     let owner_config = OwnerConfig {

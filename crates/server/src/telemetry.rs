@@ -25,12 +25,13 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use punctual_core::{AttemptNo, Epoch, Occasion, Outcome, PartitionId, Timestamp, zones_version};
+use punctual_core::{Epoch, Outcome, PartitionId, Timestamp, zones_version};
 use punctual_engine::{Delivery, Gauges};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::alarms::windows::{AttemptWindows, has_lag};
 use crate::clock::Offset;
 use shared::SharedMetrics;
 pub(crate) use shared::{Forwarded, StoreCall};
@@ -90,6 +91,10 @@ struct Metrics {
     commit_tasks: Histogram,
     commit_seconds: Histogram,
     owner_panics: Counter,
+    windows: AttemptWindows,
+    alarms: Gauge,
+    alarms_raised: Gauge,
+    alarm_notices: Counter,
     clock_suspect: Gauge,
     clock_offset_seconds: Gauge<f64, AtomicU64>,
     gauges: Arc<LatestGauges>,
@@ -154,6 +159,10 @@ impl Telemetry {
             commit_tasks: Histogram::new(COMMIT_TASKS_BOUNDS),
             commit_seconds: Histogram::new(COMMIT_SECONDS_BOUNDS),
             owner_panics: Counter::default(),
+            windows: AttemptWindows::default(),
+            alarms: Gauge::default(),
+            alarms_raised: Gauge::default(),
+            alarm_notices: Counter::default(),
             clock_suspect: Gauge::default(),
             clock_offset_seconds: Gauge::default(),
             gauges: Arc::clone(&gauges),
@@ -191,6 +200,12 @@ impl Telemetry {
         m.registry.register("commit_seconds", seconds, m.commit_seconds.clone());
         let panics = "Owners of partitions that ended by a panic, which is a bug";
         m.registry.register("owner_panics", panics, m.owner_panics.clone());
+        let alarms = "Alarms that this broker evaluates";
+        m.registry.register("alarms", alarms, m.alarms.clone());
+        let raised = "Alarms that this broker evaluates and that are raised";
+        m.registry.register("alarms_raised", raised, m.alarms_raised.clone());
+        let notices = "Notices of alarms that this broker has scheduled";
+        m.registry.register("alarm_notices", notices, m.alarm_notices.clone());
         let suspect = "1 if the machine's clock was set and is not followed, else 0";
         m.registry.register("clock_suspect", suspect, m.clock_suspect.clone());
         let offset = "How far the machine's clock is ahead of this broker's time, in seconds";
@@ -201,11 +216,16 @@ impl Telemetry {
 
     /// An attempt has ended. Only first attempts of fires that the schedule or a touch made due
     /// count for the lag: a retry or a redrive is late on purpose, and a manual fire has no due
-    /// time of its own.
-    pub(crate) fn attempt(&self, delivery: &Delivery, outcome: &Outcome) {
-        let Delivery { attempt, fire_at, fired_at, occasion, redriven, .. } = *delivery;
-        let is_scheduled = matches!(occasion, Occasion::Due | Occasion::Return) && !redriven;
-        if attempt == AttemptNo::FIRST && is_scheduled {
+    /// time of its own. `now` is called only if an alarm watches the namespace.
+    pub(crate) fn attempt(
+        &self,
+        delivery: &Delivery,
+        outcome: &Outcome,
+        now: impl FnOnce() -> Timestamp,
+    ) {
+        self.0.windows.record(delivery, outcome, now);
+        let Delivery { fire_at, fired_at, .. } = *delivery;
+        if has_lag(delivery) {
             self.0.lag.observe(fired_at.since(fire_at).as_secs_f64());
         }
         if fired_at < fire_at {
@@ -218,6 +238,22 @@ impl Telemetry {
             Outcome::Expired => OutcomeLabel::expired,
         };
         self.0.attempts.get_or_create(&AttemptLabels { outcome }).inc();
+    }
+
+    /// What attempts came to lately, for alarms.
+    pub(crate) fn windows(&self) -> &AttemptWindows {
+        &self.0.windows
+    }
+
+    /// Sets how many alarms this broker evaluates, and how many of them are raised.
+    pub(crate) fn alarms(&self, alarms: usize, raised: usize) {
+        self.0.alarms.set(i64::try_from(alarms).unwrap_or(i64::MAX));
+        self.0.alarms_raised.set(i64::try_from(raised).unwrap_or(i64::MAX));
+    }
+
+    /// The notice of an alarm was scheduled.
+    pub(crate) fn alarm_notice(&self) {
+        self.0.alarm_notices.inc();
     }
 
     /// A request was answered. `route` is the pattern that it matched, never its path.
@@ -458,11 +494,11 @@ mod tests {
     #[test]
     fn the_page_has_every_metric() {
         let telemetry = Telemetry::new();
-        telemetry.attempt(&delivery(1000, 1004), &Outcome::Acked);
+        telemetry.attempt(&delivery(1000, 1004), &Outcome::Acked, || Timestamp::EPOCH);
         let failed = Outcome::Failed { reason: Reason::new("no"), retry_in: None };
         let mut second = delivery(1000, 9000);
         second.attempt = AttemptNo::new(2);
-        telemetry.attempt(&second, &failed);
+        telemetry.attempt(&second, &failed, || Timestamp::EPOCH);
         telemetry.request(&Method::PUT, Some("/v1/{namespace}/tasks/{key}"), StatusCode::CREATED);
         telemetry.request(&"BREW".parse().unwrap(), None, StatusCode::NOT_FOUND);
         let connected = telemetry.connection();
@@ -565,7 +601,7 @@ mod tests {
             let telemetry = Telemetry::new();
             let mut delivery = delivery(1000, 5000);
             (delivery.occasion, delivery.attempt) = (occasion, attempt);
-            telemetry.attempt(&delivery, &Outcome::Acked);
+            telemetry.attempt(&delivery, &Outcome::Acked, || Timestamp::EPOCH);
             let page = telemetry.page(None, Timestamp::EPOCH);
             let line = format!("punctual_lag_seconds_count {count}");
             assert!(page.lines().any(|got| got == line), "{occasion:?} {attempt:?}\n{page}");
@@ -576,7 +612,7 @@ mod tests {
     #[test]
     fn an_early_attempt_is_counted() {
         let telemetry = Telemetry::new();
-        telemetry.attempt(&delivery(1000, 999), &Outcome::Acked);
+        telemetry.attempt(&delivery(1000, 999), &Outcome::Acked, || Timestamp::EPOCH);
         assert!(telemetry.page(None, Timestamp::EPOCH).contains("punctual_early_total 1"));
     }
 }

@@ -170,7 +170,14 @@ fn weigh_labels(labels: &Labels) -> usize {
 }
 
 fn weigh_target(target: &Target) -> usize {
-    let Target::Http(http) = target else { return QUEUE_BYTES_MAX };
+    let http = match target {
+        Target::Http(http) => http,
+        Target::Queue(_) => return QUEUE_BYTES_MAX,
+        Target::Mail(mail) => {
+            let addresses = mail.recipients().iter().map(|address| address.len() + 8);
+            return addresses.sum::<usize>() + mail.subject().len();
+        }
+    };
     let headers = http.headers().iter().map(|(name, value)| name.len() + value.len() + 8);
     let rules = http.rules().map_or(0, |rules| {
         let json = rules.success_json().iter().map(|it| it.pointer.len() + it.value.len() + 8);

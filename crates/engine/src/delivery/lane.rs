@@ -46,6 +46,7 @@ enum LaneTarget {
     /// Scheme, host and port of a webhook.
     Origin(Box<str>),
     Queue(Queue),
+    Mail,
 }
 
 impl LaneId {
@@ -53,6 +54,7 @@ impl LaneId {
         let target = match &definition.target {
             Target::Queue(queue) => LaneTarget::Queue(queue.clone()),
             Target::Http(http) => LaneTarget::Origin(http.origin().into()),
+            Target::Mail(_) => LaneTarget::Mail,
         };
         Self { namespace: definition.namespace.clone(), target }
     }
@@ -71,6 +73,7 @@ impl LaneId {
         match (&self.target, target) {
             (LaneTarget::Queue(queue), Target::Queue(other)) => queue == other,
             (LaneTarget::Origin(origin), Target::Http(http)) => **origin == *http.origin(),
+            (LaneTarget::Mail, Target::Mail(_)) => true,
             _ => false,
         }
     }
@@ -79,7 +82,7 @@ impl LaneId {
     pub(crate) const fn queue(&self) -> Option<&Queue> {
         match &self.target {
             LaneTarget::Queue(queue) => Some(queue),
-            LaneTarget::Origin(_) => None,
+            LaneTarget::Origin(_) | LaneTarget::Mail => None,
         }
     }
 }
@@ -322,6 +325,7 @@ impl Lanes {
         let id = LaneId::of(definition);
         let capacity = match id.target {
             LaneTarget::Origin(_) => INFLIGHT_MAX,
+            LaneTarget::Mail => INFLIGHT_MIN,
             LaneTarget::Queue(_) => self.capacities.get(&id).copied().unwrap_or(0),
         };
         let slot = self.lanes.insert(Lane {

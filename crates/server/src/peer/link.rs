@@ -26,7 +26,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
 use super::wire::{self, Polled, WireError};
-use super::{MESSAGE_BYTES_MAX, PeerError, Secret, view};
+use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
+use crate::alarms::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use command_queue::CommandQueues;
@@ -279,6 +280,19 @@ impl Peers {
         let answer =
             peer.call(ANSWER_SOON_MAX, async |mut client| client.view(request).await).await?;
         view::read_view(answer.into_inner()).map_err(undecodable)
+    }
+
+    /// Returns what a broker has counted within windows, one sum per window.
+    pub(crate) async fn measure(
+        &self,
+        to: &BrokerId,
+        windows: &[WindowSpec],
+    ) -> Result<Vec<WindowSum>, PeerError> {
+        let peer = self.peer(to)?;
+        let request = peer.request(measure::put_windows(windows));
+        let answer =
+            peer.call(ANSWER_SOON_MAX, async |mut client| client.measure(request).await).await?;
+        measure::read_sums(answer.into_inner(), windows.len()).map_err(undecodable)
     }
 
     /// Sends settlements to the broker that leased the deliveries. Returns one result per

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use punctual_core::{Epoch, Namespace, PartitionId};
+use punctual_core::{Clock as _, Epoch, Namespace, PartitionId};
 use punctual_engine::{Command, EngineError, Gauges, InFlight, Replies, Report};
 
 use super::{LocalBroker, PeerError, Polled};
+use crate::alarms::windows::{WindowSpec, WindowSum};
 use crate::broker::Broker;
 use crate::courier::queue::{LeaseToken, PollOptions, SettleResult, SettleScope, Settlement};
 use crate::namespace_view::{NamespaceView, ViewQuery};
@@ -54,6 +55,10 @@ impl LocalBroker for Broker {
     async fn view(&self, query: ViewQuery) -> Result<NamespaceView, PeerError> {
         let view = view_here(self, &query).await;
         view.map_err(|_| PeerError::NotMine)
+    }
+
+    fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum> {
+        self.telemetry.windows().read(windows, self.clock.now())
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

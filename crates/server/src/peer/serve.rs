@@ -20,7 +20,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status};
 
 use super::wire::{self, Polled, WireError};
-use super::{MESSAGE_BYTES_MAX, PeerError, Secret, view};
+use super::{MESSAGE_BYTES_MAX, PeerError, Secret, measure, view};
+use crate::alarms::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
@@ -62,6 +63,9 @@ pub(crate) trait LocalBroker: Send + Sync + 'static {
         &self,
         query: ViewQuery,
     ) -> impl Future<Output = Result<NamespaceView, PeerError>> + Send;
+
+    /// Returns what this broker has counted within windows, one sum per window.
+    fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum>;
 
     /// Waits for deliveries of a queue at the local hub.
     fn poll(
@@ -173,6 +177,14 @@ impl<H: LocalBroker> Peers for PeerApi<H> {
         let query = view::read_query(request.into_inner()).map_err(invalid)?;
         let view = self.local.view(query).await.map_err(PeerError::into_status)?;
         Ok(Response::new(view::put_view(&view)))
+    }
+
+    async fn measure(
+        &self,
+        request: Request<v1::MeasureRequest>,
+    ) -> Result<Response<v1::MeasureReply>, Status> {
+        let windows = measure::read_windows(request.into_inner()).map_err(invalid)?;
+        Ok(Response::new(measure::put_sums(&self.local.measure(&windows))))
     }
 
     type PollStream = Pieces<v1::PollReply>;

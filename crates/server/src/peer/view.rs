@@ -14,7 +14,7 @@ use crate::namespace_view::{NamespaceView, ViewQuery};
 
 pub(super) fn put_query(query: &ViewQuery) -> v1::ViewRequest {
     let target = match &query.lanes {
-        LaneQuery::Queues => None,
+        LaneQuery::Queues | LaneQuery::Target(Target::Mail(_)) => None,
         LaneQuery::Target(Target::Queue(queue)) => {
             Some(v1::view_request::Target::Queue(queue.as_str().to_owned()))
         }

@@ -234,7 +234,7 @@ impl<'a> TaskBody<'a> {
         let on_dead = callbacks.and_then(|callbacks| callbacks.on_dead.as_ref());
         let mut body = Self {
             key: task.key.as_ref().map(|key| key.as_str().to_owned()),
-            target: Some(TargetBody::of(&task.target)),
+            target: TargetBody::of(&task.target),
             payload,
             payload_base64,
             content_type,
@@ -243,8 +243,8 @@ impl<'a> TaskBody<'a> {
             timeout: Some(format_duration(task.timeout)),
             expires_after: task.expires_after.map(format_duration),
             labels: task.labels.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect(),
-            on_done: on_done.map(TargetBody::of),
-            on_dead: on_dead.map(TargetBody::of),
+            on_done: on_done.and_then(TargetBody::of),
+            on_dead: on_dead.and_then(TargetBody::of),
             ..Self::default()
         };
         body.set_schedule(&task.schedule);

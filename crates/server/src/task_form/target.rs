@@ -22,7 +22,7 @@ pub(super) enum TargetBody {
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[schema(as = HttpTarget)]
 #[serde(deny_unknown_fields, expecting = "an object with a `url`")]
-pub(super) struct HttpBody {
+pub(crate) struct HttpBody {
     /// Where the request is sent.
     #[schema(value_type = UrlText)]
     url: String,
@@ -68,34 +68,44 @@ documented!(
 impl TargetBody {
     /// `field` is the name of the target in the task.
     pub(super) fn into_target(self, field: &str) -> Result<Target, Invalid> {
-        let http = match self {
-            Self::Http(http) => http,
-            Self::Queue(queue) => return queue_target(field, &queue),
-        };
-        let method = http.method.as_deref().map(Method::parse).transpose();
-        let target = method.and_then(|method| {
-            let headers = http.headers.by_name("headers")?;
-            check_headers(&headers)?;
-            let headers = headers.into_iter().collect();
-            let target = HttpTarget::new(&http.url, method.unwrap_or_default(), headers)?;
-            Ok(target.with_rules(into_rules(http.success, http.refuse)?))
-        });
-        Ok(Target::Http(target.map_err(|invalid| invalid.within(&format!("{field}.http")))?))
+        match self {
+            Self::Http(http) => {
+                let named = |invalid: Invalid| invalid.within(&format!("{field}.http"));
+                Ok(Target::Http(http.into_webhook().map_err(named)?))
+            }
+            Self::Queue(queue) => queue_target(field, &queue),
+        }
     }
 
-    pub(super) fn of(target: &Target) -> Self {
+    /// `None` for mail, which no task of a caller has.
+    pub(super) fn of(target: &Target) -> Option<Self> {
         match target {
-            Target::Queue(queue) => Self::Queue(queue.as_str().to_owned()),
-            Target::Http(http) => {
-                let (success, refuse) = http.rules().map_or((None, None), of_rules);
-                Self::Http(HttpBody {
-                    url: http.url().to_owned(),
-                    method: Some(http.method().as_str().to_owned()),
-                    headers: http.headers().iter().cloned().collect(),
-                    success,
-                    refuse,
-                })
-            }
+            Target::Queue(queue) => Some(Self::Queue(queue.as_str().to_owned())),
+            Target::Http(http) => Some(Self::Http(HttpBody::of(http))),
+            Target::Mail(_) => None,
+        }
+    }
+}
+
+impl HttpBody {
+    /// Checks the webhook. The error names the field within it.
+    pub(crate) fn into_webhook(self) -> Result<HttpTarget, Invalid> {
+        let method = self.method.as_deref().map(Method::parse).transpose()?;
+        let headers = self.headers.by_name("headers")?;
+        check_headers(&headers)?;
+        let headers = headers.into_iter().collect();
+        let target = HttpTarget::new(&self.url, method.unwrap_or_default(), headers)?;
+        Ok(target.with_rules(into_rules(self.success, self.refuse)?))
+    }
+
+    pub(crate) fn of(http: &HttpTarget) -> Self {
+        let (success, refuse) = http.rules().map_or((None, None), of_rules);
+        Self {
+            url: http.url().to_owned(),
+            method: Some(http.method().as_str().to_owned()),
+            headers: http.headers().iter().cloned().collect(),
+            success,
+            refuse,
         }
     }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use punctual_core::{
     AnswerRules, Backoff, Callbacks, ExpectedValue, FireId, Guarantee, HttpTarget, Jitter, Labels,
-    Method, Namespace, NewTask, Payload, RetryPolicy, Schedule, TIMEOUT_DEFAULT, Target, TaskKey,
+    MailTarget, Method, Namespace, NewTask, Payload, RetryPolicy, Schedule, TIMEOUT_DEFAULT,
+    Target, TaskKey,
 };
 
 use super::bytes::{Reader, put_bytes, put_duration, put_fire_id, put_varint, read_count};
@@ -236,6 +237,12 @@ fn put_target(out: &mut Vec<u8>, target: &Target) {
                 put_rules(out, rules);
             }
         }
+        Target::Mail(mail) => {
+            out.push(TARGET_MAIL);
+            put_varint(out, mail.recipients().len() as u64);
+            mail.recipients().iter().for_each(|address| put_bytes(out, address.as_bytes()));
+            put_bytes(out, mail.subject().as_bytes());
+        }
     }
 }
 
@@ -269,6 +276,7 @@ const TARGET_QUEUE: u8 = 0;
 const TARGET_HTTP: u8 = 1;
 /// A webhook, with its answer rules at the end.
 const TARGET_HTTP_RULES: u8 = 2;
+const TARGET_MAIL: u8 = 3;
 
 fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> {
     match reader.byte()? {
@@ -289,6 +297,13 @@ fn read_target(reader: &mut Reader<'_>, interner: &Interner) -> Decoded<Target> 
                 _ => AnswerRules::default(),
             };
             Ok(Target::Http(target.with_rules(rules)))
+        }
+        TARGET_MAIL => {
+            let count = read_count(reader)?;
+            let recipients = (0..count).map(|_| Ok(reader.text()?.to_owned()));
+            let recipients = recipients.collect::<Decoded<Vec<String>>>()?;
+            let mail = MailTarget::new(recipients, reader.text()?);
+            Ok(Target::Mail(Box::new(mail.map_err(|_| CodecError::Invalid("mail"))?)))
         }
         _ => Err(CodecError::Invalid("target")),
     }

@@ -10,9 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use punctual_core::{
-    AnswerRules, Backoff, Callbacks, ExpectedValue, HttpTarget, Jitter, Labels, Method, Namespace,
-    NewTask, Origin, OverlappingFire, Payload, Queue, Redrive, RetryPolicy, Target, Task, TaskKey,
-    Version,
+    AnswerRules, Backoff, Callbacks, ExpectedValue, HttpTarget, Jitter, Labels, MailTarget, Method,
+    Namespace, NewTask, Origin, OverlappingFire, Payload, Queue, Redrive, RetryPolicy, Target,
+    Task, TaskKey, Version,
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,10 @@ enum ExportedTarget {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rules: Option<ExportedRules>,
     },
+    Mail {
+        to: Vec<String>,
+        subject: String,
+    },
 }
 
 /// Which answers of a webhook are a success or a refusal.
@@ -99,6 +103,10 @@ fn export_target(target: &Target) -> ExportedTarget {
             headers: http.headers().to_vec(),
             rules: http.rules().map(export_rules),
         },
+        Target::Mail(mail) => ExportedTarget::Mail {
+            to: mail.recipients().to_vec(),
+            subject: mail.subject().to_owned(),
+        },
     }
 }
 
@@ -114,6 +122,9 @@ fn export_rules(rules: &AnswerRules) -> ExportedRules {
 fn read_target(exported: ExportedTarget) -> anyhow::Result<Target> {
     Ok(match exported {
         ExportedTarget::Queue(queue) => Target::Queue(Queue::new(&queue)?),
+        ExportedTarget::Mail { to, subject } => {
+            Target::Mail(Box::new(MailTarget::new(to, &subject)?))
+        }
         ExportedTarget::Http { url, method, headers, rules } => {
             let target = HttpTarget::new(&url, Method::parse(&method)?, headers)?;
             Target::Http(target.with_rules(rules.map_or(Ok(AnswerRules::default()), read_rules)?))

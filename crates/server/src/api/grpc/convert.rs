@@ -329,8 +329,10 @@ fn sent(task: &NewTask) -> v1::NewTask {
     }
 }
 
+/// Mail has no field: no task of a caller has it.
 fn sent_target(target: &Target) -> v1::Target {
     let to = match target {
+        Target::Mail(_) => return v1::Target { to: None },
         Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
         Target::Http(http) => {
             let (success, refuse) = http.rules().map_or((None, None), sent_rules);

@@ -99,7 +99,7 @@ impl HttpCourier {
             }
         };
         log_failure(delivery, &result);
-        self.telemetry.attempt(delivery, &result.outcome);
+        self.telemetry.attempt(delivery, &result.outcome, || self.clock.now());
         Some(result)
     }
 
@@ -291,12 +291,13 @@ fn request(
         headers.insert(name, value);
     }
     let (id, timestamp) = (delivery.fire_id.to_string(), delivery.fired_at.as_millis() / 1000);
-    if let Some(signature) = signer.sign(&task.namespace, &id, timestamp, &body) {
+    let namespace = task.namespace.of_caller();
+    if let Some(signature) = signer.sign(&namespace, &id, timestamp, &body) {
         headers.insert(WEBHOOK_SIGNATURE, signature);
     }
     headers.insert(WEBHOOK_ID, id.try_into()?);
     headers.insert(WEBHOOK_TIMESTAMP, timestamp.into());
-    headers.insert(PUNCTUAL_NAMESPACE, task.namespace.as_str().try_into()?);
+    headers.insert(PUNCTUAL_NAMESPACE, namespace.as_str().try_into()?);
     let occasion = HeaderValue::from_static(occasion_name(delivery.occasion));
     headers.insert(PUNCTUAL_OCCASION, occasion);
     headers.insert(PUNCTUAL_ATTEMPT, delivery.attempt.get().into());

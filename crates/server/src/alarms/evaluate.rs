@@ -1,0 +1,167 @@
+//! The evaluation of all alarms, by the broker that owns the first partition.
+//!
+//! Each round lists the alarms, reads what was measured, and stores what has changed. A notice is
+//! scheduled after the status that announces it was stored, in the same round or, if the broker
+//! ends in between, in the first round of the next evaluator. An alarm that cannot be changed now
+//! is tried again in the next round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_core::{
+    AlarmState, AlarmStatus, AlarmValue, Clock as _, Namespace, Notice, PartitionId, Reading,
+    TaskKey,
+};
+use punctual_engine::{Condition, EngineError, Receipt, ScheduleCommand, StartState};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::measure::Measurer;
+use super::notice::{NoticeFacts, NoticeKind, notice_task};
+use super::stored::{self, StoredAlarm};
+use crate::broker::Broker;
+
+/// How often alarms are evaluated.
+const EVERY: Duration = Duration::from_millis(500);
+/// Alarms that are changed at the same time.
+const CHANGES_MAX: usize = 64;
+
+/// Evaluates the alarms whenever this broker owns the first partition. Never returns.
+pub(crate) async fn watch(broker: Arc<Broker>) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut measurer = None;
+    loop {
+        ticks.tick().await;
+        if broker.owners.handle(PartitionId::FIRST).is_none() {
+            measurer = None;
+            broker.telemetry.alarms(0, 0);
+            continue;
+        }
+        let measurer = measurer.get_or_insert_with(|| Measurer::new(broker.clock.now()));
+        if let Err(error) = evaluate_all(&broker, measurer).await {
+            tracing::debug!(%error, "alarms not evaluated");
+        }
+    }
+}
+
+async fn evaluate_all(
+    broker: &Arc<Broker>,
+    measurer: &mut Measurer,
+) -> Result<(), punctual_store::StoreError> {
+    let alarms = stored::list(broker, None).await?;
+    let readings = measurer.read(broker, &alarms).await;
+    let raised = alarms.iter().filter(|alarm| alarm.status.state == AlarmState::Raised).count();
+    broker.telemetry.alarms(alarms.len(), raised);
+    let mut changes = JoinSet::new();
+    for (alarm, reading) in alarms.into_iter().zip(readings) {
+        if changes.len() >= CHANGES_MAX {
+            changes.join_next().await;
+        }
+        if let Some(status) = decide(&alarm, reading, broker.clock.now()) {
+            let broker = Arc::clone(broker);
+            changes.spawn(async move {
+                let (namespace, name) = (alarm.namespace.clone(), alarm.name.clone());
+                if let Err(error) = change(&broker, alarm, status).await {
+                    tracing::debug!(%namespace, %name, %error, "alarm not changed");
+                }
+            });
+        }
+    }
+    while changes.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Returns the status with the notice to send: one that is pending, or a new one.
+fn decide(
+    alarm: &StoredAlarm,
+    reading: Option<Reading>,
+    now: punctual_core::Timestamp,
+) -> Option<AlarmStatus> {
+    if alarm.status.pending.is_some() {
+        return Some(alarm.status);
+    }
+    alarm.rule.evaluate(alarm.status, reading?, now)
+}
+
+/// Stores the status, schedules its notice, and stores that the notice is scheduled.
+async fn change(
+    broker: &Broker,
+    alarm: StoredAlarm,
+    status: AlarmStatus,
+) -> Result<(), EngineError> {
+    let alarm = match alarm.status == status {
+        true => alarm,
+        false => {
+            let stored = alarm.with_status(broker, status).await?;
+            log_change(&stored);
+            stored
+        }
+    };
+    let Some(notice) = status.pending else { return Ok(()) };
+    schedule_notice(broker, &alarm, notice).await?;
+    alarm.with_status(broker, AlarmStatus { pending: None, ..status }).await?;
+    Ok(())
+}
+
+fn log_change(alarm: &StoredAlarm) {
+    let (namespace, name) = (&alarm.namespace, &alarm.name);
+    match alarm.status.pending {
+        Some(Notice::Raised) => tracing::warn!(%namespace, %name, "alarm raised"),
+        Some(Notice::Repeated) => tracing::warn!(%namespace, %name, "alarm still raised"),
+        Some(Notice::Over) => tracing::info!(%namespace, %name, "alarm over"),
+        None => {}
+    }
+}
+
+/// Schedules a notice. Repeating it creates nothing.
+async fn schedule_notice(
+    broker: &Broker,
+    alarm: &StoredAlarm,
+    notice: Notice,
+) -> Result<(), EngineError> {
+    let status = &alarm.status;
+    let kind = match notice {
+        Notice::Raised => NoticeKind::Raised,
+        Notice::Repeated => NoticeKind::Repeated,
+        Notice::Over => NoticeKind::Over,
+    };
+    let (created, number) = (alarm.created_at.as_millis(), status.notices);
+    let key = format!("{}/{created}/{number}", alarm.name);
+    let key = TaskKey::new(&key).expect("a short name and numbers");
+    let receipt = Some(Receipt { key, digest: number.to_string() });
+    match schedule(broker, alarm, kind, status.value, receipt).await {
+        // The rule was changed after the notice was scheduled.
+        Ok(_) | Err(EngineError::IdempotencyConflict) => {}
+        Err(error) => return Err(error),
+    }
+    broker.telemetry.alarm_notice();
+    Ok(())
+}
+
+/// Schedules a notice of an alarm, to be sent now. Returns the id of its task.
+pub(crate) async fn schedule(
+    broker: &Broker,
+    alarm: &StoredAlarm,
+    kind: NoticeKind,
+    value: Option<AlarmValue>,
+    receipt: Option<Receipt>,
+) -> Result<punctual_core::TaskId, EngineError> {
+    let facts = NoticeFacts { alarm, kind, value, now: broker.clock.now() };
+    let new_task = Arc::new(notice_task(&facts));
+    let (condition, start) = (Condition::Always, StartState::Scheduled);
+    let command = ScheduleCommand { new_task, condition, receipt, start };
+    // The partition of the alarm, so that repeating finds the receipt.
+    let owner = broker.owners.of(PartitionId::FIRST).ok_or(EngineError::Stopped)?;
+    Ok(owner.schedule(command).await?.task().id)
+}
+
+/// Sends a notice that says that it is a test. Returns the id of its task in the namespace of
+/// notices.
+pub(crate) async fn send_test(
+    broker: &Broker,
+    alarm: &StoredAlarm,
+) -> Result<(Namespace, punctual_core::TaskId), EngineError> {
+    let id = schedule(broker, alarm, NoticeKind::Test, alarm.status.value, None).await?;
+    Ok((alarm.namespace.of_notices(), id))
+}

@@ -1,0 +1,225 @@
+//! Readings of alarms: what all brokers together have measured.
+//!
+//! Failures and lags come from the windows of each broker, dead letters and overdue tasks from
+//! `stats`, workers from the hubs. What cannot be measured right now, because a broker or the store
+//! does not answer, has no reading; a window without the counts of a broker has an incomplete one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_core::{
+    AlarmCondition, AlarmValue, BrokerId, Clock as _, Namespace, Queue, Reading, Timestamp,
+};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::stored::StoredAlarm;
+use super::windows::{WindowCounts, WindowSpec, WindowSum};
+use crate::api::queue_list::list_workers;
+use crate::api::task_stats::{TaskStats, count_tasks};
+use crate::broker::Broker;
+
+/// How long one source may take to answer. An alarm is raised within two seconds.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// What is remembered between two rounds of readings.
+#[derive(Debug)]
+pub(crate) struct Measurer {
+    /// Since when all brokers have answered, so that no counts are missing.
+    complete_since: Timestamp,
+    brokers: BTreeSet<BrokerId>,
+    /// Since when a queue has had no worker.
+    without_workers: HashMap<(Namespace, Queue), Timestamp>,
+}
+
+/// What was measured at one time.
+#[derive(Debug, Default)]
+struct Sources {
+    windows: HashMap<WindowSpec, WindowSum>,
+    stats: HashMap<Namespace, TaskStats>,
+    /// The queues of a namespace that have a worker.
+    served: HashMap<Namespace, BTreeSet<Queue>>,
+}
+
+impl Measurer {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        let (brokers, without_workers) = (BTreeSet::new(), HashMap::new());
+        Self { complete_since: now, brokers, without_workers }
+    }
+
+    /// Returns a reading for each alarm; `None` if it cannot be measured now.
+    pub(crate) async fn read(
+        &mut self,
+        broker: &Arc<Broker>,
+        alarms: &[StoredAlarm],
+    ) -> Vec<Option<Reading>> {
+        let sources = Sources {
+            windows: self.windows(broker, alarms).await,
+            stats: stats(broker, alarms).await,
+            served: served(broker, alarms).await,
+        };
+        let now = broker.clock.now();
+        self.note_workers(alarms, &sources, now);
+        alarms.iter().map(|alarm| self.reading(alarm, &sources, now)).collect()
+    }
+
+    /// Sums the windows of all brokers.
+    async fn windows(
+        &mut self,
+        broker: &Arc<Broker>,
+        alarms: &[StoredAlarm],
+    ) -> HashMap<WindowSpec, WindowSum> {
+        let specs: BTreeSet<_> = alarms.iter().filter_map(spec_of).map(SortedSpec).collect();
+        let specs: Vec<_> = specs.into_iter().map(|spec| spec.0).collect();
+        let now = broker.clock.now();
+        let mut sums = broker.telemetry.windows().read(&specs, now);
+        let others: BTreeSet<_> =
+            broker.cluster.iter().flat_map(|cluster| cluster.membership.others()).collect();
+        let mut calls = JoinSet::new();
+        for other in others.iter().filter(|_| !specs.is_empty()).cloned() {
+            let (broker, specs) = (Arc::clone(broker), specs.clone());
+            calls.spawn(async move {
+                let peers = &broker.cluster.as_ref()?.peers;
+                timeout(ANSWER_MAX, peers.measure(&other, &specs)).await.ok()?.ok()
+            });
+        }
+        let mut all_answered = true;
+        while let Some(answer) = calls.join_next().await {
+            match answer.ok().flatten() {
+                Some(theirs) => sums.iter_mut().zip(&theirs).for_each(|(sum, it)| sum.add(it)),
+                None => all_answered = false,
+            }
+        }
+        let one_left = !self.brokers.is_subset(&others);
+        if one_left || !all_answered {
+            self.complete_since = now;
+        }
+        self.brokers = others;
+        specs.into_iter().zip(sums).collect()
+    }
+
+    /// Remembers since when queues have had no worker.
+    fn note_workers(&mut self, alarms: &[StoredAlarm], sources: &Sources, now: Timestamp) {
+        let mut watched = BTreeSet::new();
+        for alarm in alarms {
+            let AlarmCondition::NoWorkers { queue, .. } = &alarm.rule.when else { continue };
+            let Some(served) = sources.served.get(&alarm.namespace) else { continue };
+            let line = (alarm.namespace.clone(), queue.clone());
+            if served.contains(queue) {
+                self.without_workers.remove(&line);
+            } else {
+                self.without_workers.entry(line.clone()).or_insert(now);
+            }
+            watched.insert(line);
+        }
+        self.without_workers.retain(|line, _| watched.contains(line));
+    }
+
+    fn reading(&self, alarm: &StoredAlarm, sources: &Sources, now: Timestamp) -> Option<Reading> {
+        let namespace = &alarm.namespace;
+        let whole = |value| Reading { value, complete: true };
+        match &alarm.rule.when {
+            AlarmCondition::Failures { .. }
+            | AlarmCondition::FailureShare { .. }
+            | AlarmCondition::Lag { .. } => {
+                let spec = spec_of(alarm)?;
+                let sum = sources.windows.get(&spec)?;
+                let since = sum.since.max(self.complete_since);
+                let complete = now.since(since) >= spec.window;
+                Some(Reading { value: window_value(&alarm.rule.when, sum), complete })
+            }
+            AlarmCondition::DeadLetters { .. } => {
+                let letters = sources.stats.get(namespace)?.counts.dead_letters;
+                Some(whole(AlarmValue::Count(u64::try_from(letters).unwrap_or(0))))
+            }
+            AlarmCondition::Overdue { .. } => {
+                let oldest = sources.stats.get(namespace)?.oldest_overdue;
+                let late = oldest.map_or(Duration::ZERO, |oldest| now.since(oldest));
+                Some(whole(AlarmValue::Time(late)))
+            }
+            AlarmCondition::NoWorkers { queue, .. } => {
+                let served = sources.served.get(namespace)?.contains(queue);
+                let since = self.without_workers.get(&(namespace.clone(), queue.clone()));
+                let without = since.map_or(Duration::ZERO, |since| now.since(*since));
+                Some(Reading { value: AlarmValue::Time(without), complete: served })
+            }
+        }
+    }
+}
+
+/// Orders specifications, so that each is asked for once.
+#[derive(Debug, PartialEq, Eq)]
+struct SortedSpec(WindowSpec);
+
+impl Ord for SortedSpec {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let key = |spec: &WindowSpec| {
+            let limit = match spec.counts {
+                WindowCounts::Failures => None,
+                WindowCounts::LaterThan(limit) => Some(limit),
+            };
+            (spec.namespace.clone(), spec.window, limit)
+        };
+        key(&self.0).cmp(&key(&other.0))
+    }
+}
+
+impl PartialOrd for SortedSpec {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The window of an alarm; `None` if only the present counts for it.
+fn spec_of(alarm: &StoredAlarm) -> Option<WindowSpec> {
+    let window = alarm.rule.when.window()?;
+    let counts = match alarm.rule.when {
+        AlarmCondition::Lag { p99_over, .. } => WindowCounts::LaterThan(p99_over),
+        _ => WindowCounts::Failures,
+    };
+    Some(WindowSpec { namespace: alarm.namespace.clone(), window, counts })
+}
+
+fn window_value(when: &AlarmCondition, sum: &WindowSum) -> AlarmValue {
+    match when {
+        AlarmCondition::Lag { p99_over, .. } => AlarmValue::Time(sum.lag_p99(*p99_over)),
+        AlarmCondition::FailureShare { .. } => {
+            AlarmValue::Share { failed: sum.counted, total: sum.total }
+        }
+        _ => AlarmValue::Count(sum.counted),
+    }
+}
+
+fn namespaces(
+    alarms: &[StoredAlarm],
+    is_wanted: impl Fn(&AlarmCondition) -> bool,
+) -> BTreeSet<Namespace> {
+    let wanted = alarms.iter().filter(|alarm| is_wanted(&alarm.rule.when));
+    wanted.map(|alarm| alarm.namespace.clone()).collect()
+}
+
+/// Returns the stats of the namespaces that need them and can be measured now.
+async fn stats(broker: &Broker, alarms: &[StoredAlarm]) -> HashMap<Namespace, TaskStats> {
+    let (mut all, now) = (HashMap::new(), broker.clock.now());
+    for namespace in namespaces(alarms, |when| {
+        matches!(when, AlarmCondition::DeadLetters { .. } | AlarmCondition::Overdue { .. })
+    }) {
+        if let Ok(Ok(stats)) = timeout(ANSWER_MAX, count_tasks(broker, &namespace, now)).await {
+            all.insert(namespace, stats);
+        }
+    }
+    all
+}
+
+/// Returns the queues that have workers, of the namespaces that need them.
+async fn served(broker: &Broker, alarms: &[StoredAlarm]) -> HashMap<Namespace, BTreeSet<Queue>> {
+    let mut all = HashMap::new();
+    for namespace in namespaces(alarms, |when| matches!(when, AlarmCondition::NoWorkers { .. })) {
+        if let Ok(Ok(workers)) = timeout(ANSWER_MAX, list_workers(broker, &namespace)).await {
+            let queues = workers.into_iter().flat_map(|(_, worker)| worker.queues).collect();
+            all.insert(namespace, queues);
+        }
+    }
+    all
+}
