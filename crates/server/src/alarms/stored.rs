@@ -151,7 +151,12 @@ fn subject(namespace: &Namespace, name: &AlarmName) -> Subject {
 }
 
 impl StoredAlarm {
-    fn new(namespace: &Namespace, name: &AlarmName, rule: &AlarmRule, now: Timestamp) -> Self {
+    pub(super) fn new(
+        namespace: &Namespace,
+        name: &AlarmName,
+        rule: &AlarmRule,
+        now: Timestamp,
+    ) -> Self {
         Self {
             namespace: namespace.clone(),
             name: name.clone(),
