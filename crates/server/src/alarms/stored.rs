@@ -152,7 +152,7 @@ fn subject(namespace: &Namespace, name: &AlarmName) -> Subject {
 }
 
 impl StoredAlarm {
-    pub(super) fn new(
+    pub(crate) fn new(
         namespace: &Namespace,
         name: &AlarmName,
         rule: &AlarmRule,
