@@ -474,7 +474,8 @@ fn method_label(method: &Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use punctual_core::{
-        Due, Namespace, NewTask, Queue, Reason, Schedule, Target, Task, TaskId, Version,
+        AttemptNo, Due, Namespace, NewTask, Occasion, Queue, Reason, Schedule, Target, Task,
+        TaskId, Version,
     };
     use punctual_engine::Skips;
 

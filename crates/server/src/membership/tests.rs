@@ -15,7 +15,7 @@ use tokio::time::interval;
 use super::*;
 use crate::clock::SystemClock;
 use crate::courier::queue::WorkerLabel;
-use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, Reach, Signer};
+use crate::courier::{Couriers, Dialler, Guard, HttpCourier, Hub, MailCourier, Reach, Signer};
 use crate::peer::{Secret, Transport};
 use crate::routing::Owners;
 use crate::store::Store;
@@ -50,7 +50,8 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
     let dialler = Dialler::new(guard, &Authorities::default());
     let signer = Signer::new(Vec::new());
     let http = HttpCourier::new(dialler, 8, signer, 0, Arc::clone(&clock), telemetry.clone());
-    let couriers = Arc::new(Couriers { http: Arc::new(http), hub: Arc::clone(&hub) });
+    let mail = Arc::new(MailCourier::new(Arc::clone(&clock), telemetry.clone()));
+    let couriers = Arc::new(Couriers { http: Arc::new(http), mail, hub: Arc::clone(&hub) });
     let secret = Secret::new("of-the-cluster").unwrap();
     let peers = Arc::new(Peers::new(me.clone(), secret, Transport::Plain).unwrap());
     let owners = Owners::shared(partitions, me.clone(), Arc::clone(&peers), telemetry.clone());

@@ -30,6 +30,7 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request};
 
 use super::*;
+use crate::alarms::windows::{WindowSpec, WindowSum};
 use crate::courier::queue::{
     LeaseToken, PollOptions, SettleResult, SettleScope, Settlement, WorkerLabel,
 };
@@ -158,6 +159,10 @@ impl LocalBroker for FakeBroker {
             return Err(PeerError::NotMine);
         }
         Ok(NamespaceView { connections: 7, ..NamespaceView::default() })
+    }
+
+    fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum> {
+        windows.iter().map(|_| WindowSum::empty(Timestamp::EPOCH)).collect()
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {
