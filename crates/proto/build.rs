@@ -8,7 +8,8 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
+    "punctual/v1/alarms.proto",
     "punctual/v1/fire.proto",
     "punctual/v1/task.proto",
     "punctual/v1/tasks.proto",

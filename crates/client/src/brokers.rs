@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Limited};
-use punctual_proto::v1::tasks_client::TasksClient;
 use punctual_proto::v1::workers_client::WorkersClient;
 use serde::Deserialize;
 use tokio::sync::{Notify, oneshot, watch};
@@ -29,7 +28,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Status, body::Body};
 
 use crate::brokers::address_list::{AddressList, AfterFailure, BrokerAddress, LEARNED_MAX};
-use crate::brokers::channel::{AuthorizedChannel, Bearer, TasksStub};
+use crate::brokers::channel::{AuthorizedChannel, Bearer, TrackedChannel};
 use crate::brokers::send_state::{SendState, TrackSend};
 use crate::clock;
 use crate::error::{CallFailure, Error};
@@ -129,11 +128,10 @@ impl BrokerConnections {
         (address, InterceptedService::new(channel, self.options.bearer.clone()))
     }
 
-    /// A stub for one call about tasks, which records in `send_state` whether it was sent.
-    pub(crate) fn tasks(&self, send_state: &SendState) -> (BrokerAddress, TasksStub) {
+    /// A channel for one call, which records in `send_state` whether it was sent.
+    pub(crate) fn tracked(&self, send_state: &SendState) -> (BrokerAddress, TrackedChannel) {
         let (address, channel) = self.channel();
-        let channel = TrackSend { channel, send_state: send_state.clone() };
-        (address, TasksClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
+        (address, TrackSend { channel, send_state: send_state.clone() })
     }
 
     /// A stub with a connection of its own, so that deliveries and calls do not delay each other.

@@ -45,6 +45,7 @@
 
 use std::pin::Pin;
 
+mod alarm;
 mod answer;
 mod batch;
 mod brokers;
@@ -64,12 +65,17 @@ mod worker;
 /// A future of a handler or of a dedup table.
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
+pub use crate::alarm::{
+    AlarmCondition, AlarmInfo, AlarmReceiver, AlarmRule, AlarmState, AlarmValue, ChatKind,
+    ChatRobot, NoticeInfo, NoticeState,
+};
 pub use crate::answer::{CancelResult, Page, Touched};
 pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::delivery::{Delivery, FireId, Occasion};
 pub use crate::error::{Error, Problem};
 pub use crate::failure::Failure;
+pub use crate::namespace::alarms::Alarms;
 pub use crate::namespace::reads::Fires;
 pub use crate::namespace::{List, Namespace, Touch};
 pub use crate::record::{

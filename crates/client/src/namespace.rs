@@ -1,9 +1,11 @@
-//! The calls of a namespace: schedule, cancel, touch, get, list, and workers. `reads` has more.
+//! The calls of a namespace: schedule, cancel, touch, get, list, and workers. `reads` has more,
+//! `alarms` those about alarms.
 //!
 //! The client repeats a call only if repeating it has no further effect or if no broker has carried
 //! it out. The [`Error`] of a call tells whether a broker may have carried it out. `task` builds
 //! tasks, `batch` sends them in batches, and `worker` has workers.
 
+pub(crate) mod alarms;
 pub(crate) mod reads;
 
 use std::sync::Arc;

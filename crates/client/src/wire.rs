@@ -3,6 +3,7 @@
 //! An answer that does not make sense becomes [`Error::Answer`]. The builder in `task` writes new
 //! tasks directly into their message.
 
+pub(crate) mod alarm;
 pub(crate) mod record;
 
 use std::sync::Arc;

@@ -5,6 +5,7 @@
 //! ([`AlarmRule::evaluate`]) and stores the [`AlarmStatus`] before it sends the [`Notice`], so that
 //! each change of state is reported once. `server/alarms` measures, stores and sends.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::limits::{
@@ -139,7 +140,7 @@ pub enum ChatKind {
 }
 
 /// The robot of a chat.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ChatRobot {
     /// The chat service.
     pub kind: ChatKind,
@@ -252,6 +253,14 @@ impl AlarmReceiver {
     }
 }
 
+impl fmt::Debug for ChatRobot {
+    /// Leaves out the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut robot = f.debug_struct("ChatRobot");
+        robot.field("kind", &self.kind).field("webhook", &self.webhook).finish_non_exhaustive()
+    }
+}
+
 impl ChatRobot {
     fn check(&self) -> Result<(), Invalid> {
         let signs = matches!(self.kind, ChatKind::DingTalk | ChatKind::Feishu);
@@ -308,7 +317,7 @@ impl AlarmCondition {
         let millisecond = Duration::from_millis(1);
         match self {
             Self::Failures { count, window: back } => {
-                check_count("failures.count", *count)?;
+                check_count("failures.count", 1, *count)?;
                 window("failures.window", *back)
             }
             Self::FailureShare { over_thousandths, min, window: back } => {
@@ -316,10 +325,10 @@ impl AlarmCondition {
                     let problem = "must be from 0 to 0.999";
                     return Err(Invalid::new("failure_share.over", problem));
                 }
-                check_count("failure_share.min", *min)?;
+                check_count("failure_share.min", 1, *min)?;
                 window("failure_share.window", *back)
             }
-            Self::DeadLetters { .. } => Ok(()),
+            Self::DeadLetters { over } => check_count("dead_letters.over", 0, *over),
             Self::Lag { p99_over, window: back } => {
                 check_time("lag.p99_over", *p99_over, millisecond, ALARM_WINDOW_MAX)?;
                 window("lag.window", *back)
@@ -332,11 +341,11 @@ impl AlarmCondition {
     }
 }
 
-fn check_count(field: &str, count: u64) -> Result<(), Invalid> {
-    if (1..=ALARM_COUNT_MAX).contains(&count) {
+fn check_count(field: &str, min: u64, count: u64) -> Result<(), Invalid> {
+    if (min..=ALARM_COUNT_MAX).contains(&count) {
         return Ok(());
     }
-    Err(Invalid::new(field, format!("must be from 1 to {ALARM_COUNT_MAX}, is {count}")))
+    Err(Invalid::new(field, format!("must be from {min} to {ALARM_COUNT_MAX}, is {count}")))
 }
 
 fn check_time(field: &str, time: Duration, min: Duration, max: Duration) -> Result<(), Invalid> {

@@ -1,6 +1,6 @@
 //! The messages and services of the gRPC API, generated from `proto/punctual/v1`.
 //!
-//! `Tasks` and `Workers` are public; brokers use `Peers` among themselves. The comments of the
+//! `Tasks`, `Alarms` and `Workers` are public; brokers use `Peers` among themselves. The comments of the
 //! files are the documentation. `punctual-server` and `punctual-client` convert messages to their
 //! own types.
 

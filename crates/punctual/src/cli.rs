@@ -4,6 +4,7 @@
 //! the broker is one sentence, or with `--json` one object, and exit code 1 (see `error`). There is
 //! one file per command or small group of commands; `broker` makes the calls, `output` prints.
 
+mod alarms;
 mod broker;
 mod dead;
 mod explain;
@@ -55,6 +56,9 @@ pub(crate) enum BrokerCommand {
     /// List, redrive or delete dead letters
     #[command(subcommand)]
     Dead(dead::DeadCommand),
+    /// List, show, create, delete or test alarms
+    #[command(subcommand)]
+    Alarms(alarms::AlarmsCommand),
     /// Count the tasks of a namespace by state
     Stats(stats::StatsArgs),
     /// List the queues of a namespace: what waits, and how many workers take it
@@ -88,6 +92,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Queues(args) => args.run(),
         BrokerCommand::Workers(args) => args.run(),
         BrokerCommand::Dead(command) => command.run(),
+        BrokerCommand::Alarms(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),
         BrokerCommand::Preview(args) => args.run(),

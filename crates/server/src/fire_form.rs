@@ -115,7 +115,7 @@ pub(crate) struct AttemptAnswer<'a> {
 /// What is kept of the response of a webhook: exactly one of `text` and `base64`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Answer)]
-struct ResponseAnswer<'a> {
+pub(crate) struct ResponseAnswer<'a> {
     /// The media type, if the receiver sent one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<AnswerType>)]
@@ -316,7 +316,7 @@ impl<'a> AttemptAnswer<'a> {
 }
 
 impl<'a> ResponseAnswer<'a> {
-    fn of(answer: &'a Answer) -> Self {
+    pub(crate) fn of(answer: &'a Answer) -> Self {
         let text = text_of(answer.body(), answer.is_truncated());
         Self {
             content_type: Some(answer.content_type()).filter(|media_type| !media_type.is_empty()),

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
-use punctual_core::{FireId, Invalid, Namespace, format_duration};
+use punctual_core::{AlarmName, FireId, Invalid, Namespace, format_duration};
 use punctual_engine::EngineError;
 use punctual_store::{Resource, StoreError};
 use serde::Serialize;
@@ -59,6 +59,7 @@ problem_types! {
     NotFound = ("not-found", "Not found", NOT_FOUND);
     TaskNotFound = ("task-not-found", "Task not found", NOT_FOUND);
     DeadLetterNotFound = ("dead-letter-not-found", "Dead letter not found", NOT_FOUND);
+    AlarmNotFound = ("alarm-not-found", "Alarm not found", NOT_FOUND);
     Unauthenticated = ("unauthenticated", "Unauthenticated", UNAUTHORIZED);
     Forbidden = ("forbidden", "Forbidden", FORBIDDEN);
     CrossOrigin = ("cross-origin", "Cross-origin call", FORBIDDEN);
@@ -215,6 +216,12 @@ impl Problem {
         let namespace = namespace.as_str();
         let detail = format!("dead letter \"{fire_id}\" not found in namespace {namespace:?}");
         Self::new(ProblemType::DeadLetterNotFound, detail)
+    }
+
+    pub(crate) fn alarm_not_found(namespace: &Namespace, name: &AlarmName) -> Self {
+        let (namespace, name) = (namespace.as_str(), name.as_str());
+        let detail = format!("alarm {name:?} not found in namespace {namespace:?}");
+        Self::new(ProblemType::AlarmNotFound, detail)
     }
 
     /// The call has no token, or a wrong one.

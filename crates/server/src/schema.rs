@@ -15,8 +15,8 @@ use utoipa::openapi::schema::{ObjectBuilder, SchemaType};
 use utoipa::openapi::{RefOr, Schema};
 
 pub(crate) use names::{
-    Base64Text, ContentTypeText, CronText, CursorText, FireIdText, HeaderMap, InstantText, KeyText,
-    LabelMap, QueueText, TaskIdText, UrlText, ZoneText, at_every, namespace,
+    AlarmNameText, Base64Text, ContentTypeText, CronText, CursorText, FireIdText, HeaderMap,
+    InstantText, KeyText, LabelMap, QueueText, TaskIdText, UrlText, ZoneText, at_every, namespace,
 };
 
 /// Defines a type that stands for a schema of the document, or, after `impl`, gives a schema to a

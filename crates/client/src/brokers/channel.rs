@@ -14,7 +14,9 @@ use crate::Error;
 use crate::brokers::send_state::TrackSend;
 
 pub(crate) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
-pub(crate) type TasksStub = TasksClient<TrackSend<AuthorizedChannel>>;
+/// A channel for one call, which records whether it was sent.
+pub(crate) type TrackedChannel = TrackSend<AuthorizedChannel>;
+pub(crate) type TasksStub = TasksClient<TrackedChannel>;
 
 /// Adds the token to every call.
 #[derive(Debug, Clone)]

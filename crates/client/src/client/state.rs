@@ -12,9 +12,9 @@ use tonic::{Response, Status};
 
 use crate::batch::{self, ScheduleCall};
 use crate::brokers::address_list::AfterFailure;
-use crate::brokers::channel::TasksStub;
+use crate::brokers::channel::{TasksStub, TrackedChannel};
 use crate::brokers::send_state::SendState;
-use crate::brokers::{BrokerConnections, ConnectOptions};
+use crate::brokers::{ANSWER_BYTES_MAX, BrokerConnections, ConnectOptions};
 use crate::clock::Backoff;
 use crate::error::CallFailure;
 use crate::{Error, wire};
@@ -53,12 +53,26 @@ impl ClientState {
         &self.brokers
     }
 
-    /// Calls until a broker answers or refuses, the timeout is over, or it is not safe to repeat
-    /// the call. If a broker is down, the next one is called at once.
+    /// Calls a method of the `Tasks` service. See [`ClientState::call_channel`].
     pub(crate) async fn call<T, F>(
         &self,
         retry_when: RetryWhen,
         call: impl Fn(TasksStub) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let call =
+            |channel| call(TasksStub::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX));
+        self.call_channel(retry_when, call).await
+    }
+
+    /// Calls until a broker answers or refuses, the timeout is over, or it is not safe to repeat
+    /// the call. If a broker is down, the next one is called at once.
+    pub(crate) async fn call_channel<T, F>(
+        &self,
+        retry_when: RetryWhen,
+        call: impl Fn(TrackedChannel) -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -72,8 +86,8 @@ impl ClientState {
             let mut backoff = Backoff::new();
             loop {
                 send_state = SendState::default();
-                let (address, tasks) = self.brokers.tasks(&send_state);
-                let status = match call(tasks).await {
+                let (address, channel) = self.brokers.tracked(&send_state);
+                let status = match call(channel).await {
                     Ok(answer) => {
                         self.brokers.answered(&address);
                         return Ok(answer.into_inner());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use punctual_proto::v1;
 use serde::Serialize;
 
-use crate::{Error, NewTask};
+use crate::{Error, NewTask, Problem};
 
 /// A queue, or a webhook with rules for its answers.
 #[derive(Debug, Clone)]
@@ -69,6 +69,25 @@ impl Target {
     pub fn refuse_statuses(self, statuses: impl IntoIterator<Item = u16>) -> Self {
         let statuses = statuses.into_iter().map(u32::from).collect();
         self.change(|http| http.refuse = Some(v1::RefuseRule { statuses }))
+    }
+
+    /// A webhook that a broker has answered.
+    pub(crate) fn of_webhook(http: v1::HttpTarget) -> Self {
+        Self { to: v1::target::To::Http(http), problem: None }
+    }
+
+    /// The webhook of a field that takes no queue.
+    pub(crate) fn into_webhook(self, field: &str) -> Result<v1::HttpTarget, Error> {
+        match (self.problem, self.to) {
+            (Some(problem), _) => Err(problem),
+            (None, v1::target::To::Http(http)) => Ok(http),
+            (None, v1::target::To::Queue(_)) => Err(Error::Problem(Problem {
+                kind: "urn:punctual:invalid-field".to_owned(),
+                status: 422,
+                detail: format!("{field}: must be a webhook; notices cannot go to a queue"),
+                field: Some(field.to_owned()),
+            })),
+        }
     }
 
     /// Changes a webhook. A queue has none of these options, and ignores them.

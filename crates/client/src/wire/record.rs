@@ -78,11 +78,15 @@ fn attempt(attempt: v1::Attempt) -> Attempt {
         reason: non_empty(attempt.reason),
         retry_in: attempt.retry_in_ms.map(Duration::from_millis),
         status: attempt.status.and_then(|status| u16::try_from(status).ok()),
-        answer: attempt.answer.map(|answer| WebhookAnswer {
-            content_type: answer.content_type,
-            body: answer.body,
-            truncated: answer.truncated,
-        }),
+        answer: attempt.answer.map(webhook_answer),
+    }
+}
+
+pub(super) fn webhook_answer(answer: v1::Answer) -> WebhookAnswer {
+    WebhookAnswer {
+        content_type: answer.content_type,
+        body: answer.body,
+        truncated: answer.truncated,
     }
 }
 

@@ -148,7 +148,12 @@ pub(crate) async fn schedule(
     receipt: Option<Receipt>,
 ) -> Result<punctual_core::TaskId, EngineError> {
     let facts = NoticeFacts { alarm, kind, value, now: broker.clock.now() };
-    let new_task = Arc::new(notice_task(&facts));
+    let mut new_task = notice_task(&facts);
+    if kind == NoticeKind::Test {
+        // The caller waits for the outcome.
+        new_task.retry.attempts_max = 1;
+    }
+    let new_task = Arc::new(new_task);
     let (condition, start) = (Condition::Always, StartState::Scheduled);
     let command = ScheduleCommand { new_task, condition, receipt, start };
     // The partition of the alarm, so that repeating finds the receipt.

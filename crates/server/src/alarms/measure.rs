@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AlarmCondition, AlarmValue, BrokerId, Clock as _, Namespace, Queue, Reading, Timestamp,
+    AlarmCondition, AlarmState, AlarmStatus, AlarmValue, BrokerId, Clock as _, Namespace, Queue,
+    Reading, Timestamp,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -29,6 +30,8 @@ pub(crate) struct Measurer {
     /// Since when all brokers have answered, so that no counts are missing.
     complete_since: Timestamp,
     brokers: BTreeSet<BrokerId>,
+    /// Whether all brokers have answered in the last round.
+    all_answered: bool,
     /// Since when a queue has had no worker.
     without_workers: HashMap<(Namespace, Queue), Timestamp>,
 }
@@ -45,7 +48,7 @@ struct Sources {
 impl Measurer {
     pub(crate) fn new(now: Timestamp) -> Self {
         let (brokers, without_workers) = (BTreeSet::new(), HashMap::new());
-        Self { complete_since: now, brokers, without_workers }
+        Self { complete_since: now, brokers, all_answered: true, without_workers }
     }
 
     /// Returns a reading for each alarm; `None` if it cannot be measured now.
@@ -96,6 +99,7 @@ impl Measurer {
             self.complete_since = now;
         }
         self.brokers = others;
+        self.all_answered = all_answered;
         specs.into_iter().zip(sums).collect()
     }
 
@@ -145,6 +149,41 @@ impl Measurer {
                 Some(Reading { value: AlarmValue::Time(without), complete: served })
             }
         }
+    }
+}
+
+/// Returns the present value of each alarm, on any broker; `None` if it cannot be measured now.
+pub(crate) async fn present_values(
+    broker: &Arc<Broker>,
+    alarms: &[StoredAlarm],
+) -> Vec<Option<AlarmValue>> {
+    let mut measurer = Measurer::new(broker.clock.now());
+    let readings = measurer.read(broker, alarms).await;
+    let now = broker.clock.now();
+    let value = |(alarm, reading): (&StoredAlarm, Option<Reading>)| {
+        // Without the counts of a broker the value would be too small.
+        let is_partial = alarm.rule.when.window().is_some() && !measurer.all_answered;
+        reading.filter(|_| !is_partial).and_then(|reading| present_value(alarm, reading, now))
+    };
+    alarms.iter().zip(readings).map(value).collect()
+}
+
+/// The value of a first reading. How long a queue has had no worker is known only to the evaluator,
+/// and from the status of an alarm that is raised.
+fn present_value(alarm: &StoredAlarm, reading: Reading, now: Timestamp) -> Option<AlarmValue> {
+    match (&alarm.rule.when, &alarm.status) {
+        (AlarmCondition::NoWorkers { .. }, _) if reading.complete => Some(reading.value),
+        (
+            AlarmCondition::NoWorkers { .. },
+            AlarmStatus {
+                state: AlarmState::Raised,
+                value: Some(AlarmValue::Time(without)),
+                noticed_at,
+                ..
+            },
+        ) => Some(AlarmValue::Time(*without + now.since(*noticed_at))),
+        (AlarmCondition::NoWorkers { .. }, _) => None,
+        _ => Some(reading.value),
     }
 }
 

@@ -22,6 +22,9 @@ use super::stored::StoredAlarm;
 /// The label of a notice that has the name of its alarm.
 pub(crate) const ALARM_LABEL: &str = "alarm";
 
+/// The label of a notice that has its kind.
+pub(crate) const KIND_LABEL: &str = "notice";
+
 /// The pauses between attempts, in seconds. The first ones bridge a restart of the receiver, the
 /// last ones an outage. Together they take 49 minutes, and with the attempts less than the time
 /// that a signature is valid.
@@ -39,6 +42,25 @@ pub(crate) enum NoticeKind {
     Test,
 }
 
+impl NoticeKind {
+    pub(crate) const ALL: [Self; 4] = [Self::Raised, Self::Repeated, Self::Over, Self::Test];
+
+    /// The kind as the value of [`KIND_LABEL`] and in answers.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Raised => "raised",
+            Self::Repeated => "repeated",
+            Self::Over => "over",
+            Self::Test => "test",
+        }
+    }
+
+    /// Reads a label. `None` for one that a later version has written.
+    pub(crate) fn from_label(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.label() == label)
+    }
+}
+
 /// What a notice says.
 #[derive(Debug)]
 pub(crate) struct NoticeFacts<'a> {
@@ -52,10 +74,13 @@ pub(crate) struct NoticeFacts<'a> {
 /// Returns the task that sends a notice now.
 pub(crate) fn notice_task(facts: &NoticeFacts<'_>) -> NewTask {
     let (target, payload) = message(facts);
-    let labels = BTreeMap::from([(ALARM_LABEL.to_owned(), facts.alarm.name.to_string())]);
+    let labels = BTreeMap::from([
+        (ALARM_LABEL.to_owned(), facts.alarm.name.to_string()),
+        (KIND_LABEL.to_owned(), facts.kind.label().to_owned()),
+    ]);
     NewTask {
         payload,
-        labels: Labels::new(labels).expect("one short label"),
+        labels: Labels::new(labels).expect("two short labels"),
         retry: retry(),
         expires_after: is_signed(&facts.alarm.rule.to).then_some(SIGNED_EXPIRES_AFTER),
         ..NewTask::new(

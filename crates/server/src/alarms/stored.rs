@@ -115,6 +115,7 @@ async fn check_count(broker: &Broker, namespace: &Namespace) -> Result<(), Probl
     if list(broker, Some(namespace)).await?.len() < ALARMS_MAX {
         return Ok(());
     }
+    let namespace = namespace.as_str();
     let problem = format!("namespace {namespace:?} has {ALARMS_MAX} alarms, the most it may have");
     Err(punctual_core::Invalid::new("name", problem).into())
 }

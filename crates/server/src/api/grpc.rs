@@ -1,10 +1,11 @@
 //! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
-//! `tasks`, `reads`, `list` and `workers` hold the calls. `convert` and `deliveries` are the files
+//! `tasks`, `reads`, `list`, `alarms` and `workers` hold the calls. `convert` and `deliveries` are the files
 //! that know both messages and the types of the core. The token of a call is checked before its
 //! messages are read. Batches, messages and what a stream keeps pending are bounded, and streams
 //! end when the broker drains.
 
+mod alarms;
 mod convert;
 mod deliveries;
 mod list;
@@ -24,6 +25,7 @@ use http::request::Parts;
 use http_body_util::BodyExt as _;
 use punctual_core::Namespace;
 use punctual_proto::DESCRIPTORS;
+use punctual_proto::v1::alarms_server::AlarmsServer;
 use punctual_proto::v1::tasks_server::TasksServer;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::Status;
@@ -34,11 +36,12 @@ use tonic_health::server::HealthReporter;
 use super::body::{BodyKind, BodyOwner, BoundedBody, discard_refused};
 use super::held_answer::{AnswerPermit, hold};
 use super::http::{check_host, note_caller};
-use super::limits::ApiLimits;
+use super::limits::{ApiLimits, SMALL_BYTES_MAX};
 use crate::auth::Identity;
 use crate::broker::Broker;
 use crate::peer;
 use crate::problem::Problem;
+use alarms::AlarmsApi;
 use tasks::TasksApi;
 use workers::WorkersApi;
 
@@ -57,6 +60,8 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
     let run = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let tasks = TasksServer::new(TasksApi::new(Arc::clone(broker)))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let alarms = AlarmsServer::new(AlarmsApi::new(Arc::clone(broker)))
+        .max_decoding_message_size(SMALL_BYTES_MAX);
     let workers = WorkersApi::new(Arc::clone(broker), run);
     let (reporter, health) = tonic_health::server::health_reporter();
     let health = health.max_decoding_message_size(PUBLIC_BYTES_MAX);
@@ -67,7 +72,7 @@ pub(crate) fn routes(broker: &Arc<Broker>) -> Router {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let mut routes = Routes::builder();
-    routes.add_service(tasks).add_service(workers).add_service(health);
+    routes.add_service(tasks).add_service(alarms).add_service(workers).add_service(health);
     // Some tools still use the older version of the protocol.
     match (reflection().build_v1(), reflection().build_v1alpha()) {
         (Ok(v1), Ok(v1alpha)) => {
@@ -182,10 +187,12 @@ async fn check_peer(State(broker): State<Arc<Broker>>, request: Request, next: N
 /// Reports `SERVING` until the broker drains.
 async fn report_health(reporter: HealthReporter, mut draining: watch::Receiver<bool>) {
     reporter.set_serving::<TasksServer<TasksApi>>().await;
+    reporter.set_serving::<AlarmsServer<AlarmsApi>>().await;
     reporter.set_serving::<WorkersApi>().await;
     drained(&mut draining).await;
     reporter.set_service_status("", ServingStatus::NotServing).await;
     reporter.set_not_serving::<TasksServer<TasksApi>>().await;
+    reporter.set_not_serving::<AlarmsServer<AlarmsApi>>().await;
     reporter.set_not_serving::<WorkersApi>().await;
 }
 

@@ -1,12 +1,13 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `queues`, `workers`, `stats`, `forecast`, `preview`
-//! and `health` hold the routes.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`, `forecast`,
+//! `preview` and `health` hold the routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
 
 mod admission;
+mod alarms;
 mod dead_letters;
 mod explain;
 mod fires;
@@ -84,6 +85,9 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(dead_letters::list))
         .routes(routes!(dead_letters::redrive))
         .routes(routes!(dead_letters::delete))
+        .routes(routes!(alarms::list))
+        .routes(routes!(alarms::put, alarms::show, alarms::delete))
+        .routes(routes!(alarms::test))
         .routes(routes!(stats::stats))
         .routes(routes!(forecast::forecast))
         .routes(routes!(preview::preview))

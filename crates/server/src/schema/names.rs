@@ -3,10 +3,10 @@
 //! Where a pattern has a grammar of its own, a test compares it with the check in the core.
 
 use punctual_core::{
-    CONTENT_TYPE_BYTES_MAX, CRON_BYTES_MAX, CRON_NICKNAMES, FireId, HEADERS_BYTES_MAX, HEADERS_MAX,
-    HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, KEY_BYTES_MAX, LABEL_NAME_BYTES_MAX,
-    LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX, PAYLOAD_BYTES_MAX, QUEUE_BYTES_MAX,
-    TaskId, Timestamp, URL_BYTES_MAX, ZONE_NAME_BYTES_MAX,
+    ALARM_NAME_BYTES_MAX, CONTENT_TYPE_BYTES_MAX, CRON_BYTES_MAX, CRON_NICKNAMES, FireId,
+    HEADERS_BYTES_MAX, HEADERS_MAX, HEADERS_RESERVED, HEADERS_RESERVED_PREFIXES, KEY_BYTES_MAX,
+    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, NAMESPACE_BYTES_MAX,
+    PAYLOAD_BYTES_MAX, QUEUE_BYTES_MAX, TaskId, Timestamp, URL_BYTES_MAX, ZONE_NAME_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
@@ -51,6 +51,12 @@ documented!(
     QueueText,
     "QueueName",
     word(QUEUE_BYTES_MAX)
+);
+documented!(
+    /// The name of an alarm.
+    AlarmNameText,
+    "AlarmName",
+    word(ALARM_NAME_BYTES_MAX)
 );
 documented!(
     /// The id of a task.

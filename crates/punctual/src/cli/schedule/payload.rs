@@ -104,7 +104,8 @@ impl PayloadInput {
     }
 }
 
-fn read_file(name: &str) -> anyhow::Result<Vec<u8>> {
+/// Reads a file; `-` is standard input.
+pub(in crate::cli) fn read_file(name: &str) -> anyhow::Result<Vec<u8>> {
     if name == "-" {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;

@@ -2,8 +2,10 @@
 //!
 //! Messages are untrusted: they become checked values, or an [`Invalid`] that names the field as
 //! HTTP does. No value keeps a part of the message alive that it came in. Deliveries are not
-//! converted but encoded directly (`deliveries`). `fires` has fires, dead letters and explanations.
+//! converted but encoded directly (`deliveries`). `fires` has fires, dead letters and explanations,
+//! `alarms` has alarms.
 
+pub(super) mod alarms;
 pub(super) mod fires;
 
 use std::collections::BTreeMap;
@@ -129,20 +131,21 @@ fn target(field: &str, target: Option<v1::Target>) -> Result<Option<Target>, Inv
         None => Ok(None),
         Some(v1::target::To::Queue(queue)) => queue_target(field, &queue).map(Some),
         Some(v1::target::To::Http(http)) => {
-            let method = match http.method.as_str() {
-                "" => Ok(Method::default()),
-                method => Method::parse(method),
-            };
-            let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
-            let target = method.and_then(|method| {
-                check_headers(&headers)?;
-                let target = HttpTarget::new(&http.url, method, headers.into_iter().collect())?;
-                Ok(target.with_rules(rules(http.success, http.refuse)?))
-            });
             let within = |invalid: Invalid| invalid.within(&format!("{field}.http"));
-            Ok(Some(Target::Http(target.map_err(within)?)))
+            Ok(Some(Target::Http(webhook(http).map_err(within)?)))
         }
     }
+}
+
+fn webhook(http: v1::HttpTarget) -> Result<HttpTarget, Invalid> {
+    let method = match http.method.as_str() {
+        "" => Method::default(),
+        method => Method::parse(method)?,
+    };
+    let headers: BTreeMap<_, _> = http.headers.into_iter().collect();
+    check_headers(&headers)?;
+    let target = HttpTarget::new(&http.url, method, headers.into_iter().collect())?;
+    Ok(target.with_rules(rules(http.success, http.refuse)?))
 }
 
 fn rules(
@@ -334,18 +337,20 @@ fn sent_target(target: &Target) -> v1::Target {
     let to = match target {
         Target::Mail(_) => return v1::Target { to: None },
         Target::Queue(queue) => v1::target::To::Queue(queue.as_str().to_owned()),
-        Target::Http(http) => {
-            let (success, refuse) = http.rules().map_or((None, None), sent_rules);
-            v1::target::To::Http(v1::HttpTarget {
-                url: http.url().to_owned(),
-                method: http.method().as_str().to_owned(),
-                headers: http.headers().iter().cloned().collect(),
-                success,
-                refuse,
-            })
-        }
+        Target::Http(http) => v1::target::To::Http(sent_webhook(http)),
     };
     v1::Target { to: Some(to) }
+}
+
+fn sent_webhook(http: &HttpTarget) -> v1::HttpTarget {
+    let (success, refuse) = http.rules().map_or((None, None), sent_rules);
+    v1::HttpTarget {
+        url: http.url().to_owned(),
+        method: http.method().as_str().to_owned(),
+        headers: http.headers().iter().cloned().collect(),
+        success,
+        refuse,
+    }
 }
 
 fn sent_rules(rules: &AnswerRules) -> (Option<v1::SuccessRule>, Option<v1::RefuseRule>) {

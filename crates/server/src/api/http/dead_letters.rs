@@ -13,7 +13,7 @@ use super::page_cursor;
 use super::request::{
     self, BATCH_MAX, JsonBody, NAMES_BYTES_MAX, PathName, PathNamespace, QueryParams,
 };
-use super::response::{self, ApiResult};
+use super::response::{self, ApiResult, DELETED, Deleted};
 use super::tasks::list::{PAGE_DEFAULT, PAGE_MAX, PageLimit};
 use crate::api::dead_letters::{RedrivenLetters, delete_letter, redrive_all, redrive_ids};
 use crate::api::task_pages::dead_letter_page;
@@ -21,12 +21,9 @@ use crate::broker::Broker;
 use crate::fire_form::{AttemptAnswer, DeadReasonName, attempts_of, reason_name};
 use crate::problem::Problem;
 use crate::schema::{
-    CursorText, FireIdText, array, documented, exactly_one, one_of, reference, with_keywords,
+    CursorText, FireIdText, array, documented, exactly_one, reference, with_keywords,
 };
 use crate::task_form::{InstantText, TaskAnswer};
-
-/// The result of a delete.
-const DELETED: &str = "deleted";
 
 /// A page of dead letters.
 #[derive(Debug, Serialize, ToSchema)]
@@ -190,20 +187,6 @@ pub(crate) async fn redrive(
     };
     response::ok(&RedriveAnswer::of(redriven))
 }
-
-/// The result of a delete.
-#[derive(Debug, Serialize, ToSchema)]
-struct Deleted {
-    #[schema(value_type = DeletedResult)]
-    result: &'static str,
-}
-
-documented!(
-    /// The only result of a delete.
-    DeletedResult,
-    "DeletedResult",
-    one_of([DELETED])
-);
 
 /// Delete a dead letter
 ///

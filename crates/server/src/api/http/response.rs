@@ -6,14 +6,33 @@ use http::header::{CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
 use punctual_core::Task;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::api::held_answer;
 use crate::problem::Problem;
+use crate::schema::{documented, one_of};
 use crate::shares::SharePermit;
 use crate::task_form::TaskAnswer;
 
 /// Bytes to reserve for a response: about one task with a small payload.
 const RESPONSE_BYTES: usize = 1024;
+
+/// The result of a delete.
+pub(crate) const DELETED: &str = "deleted";
+
+/// The result of a delete.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Deleted {
+    #[schema(value_type = DeletedResult)]
+    pub(crate) result: &'static str,
+}
+
+documented!(
+    /// The only result of a delete.
+    DeletedResult,
+    "DeletedResult",
+    one_of([DELETED])
+);
 
 /// What every route returns.
 pub(crate) type ApiResult = Result<Response, Problem>;
@@ -21,6 +40,11 @@ pub(crate) type ApiResult = Result<Response, Problem>;
 /// 200 with a JSON body.
 pub(crate) fn ok(body: &impl Serialize) -> ApiResult {
     Ok(json(StatusCode::OK, body))
+}
+
+/// 201 with a JSON body.
+pub(crate) fn created(body: &impl Serialize) -> ApiResult {
+    Ok(json(StatusCode::CREATED, body))
 }
 
 /// 200 with a page of a list. A large one keeps the permit of the list until it was sent.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use punctual_core::{Invalid, NewTask, Target};
+use punctual_core::{HttpTarget, Invalid, NewTask, Target};
 
 /// How far webhooks may reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,12 +147,17 @@ impl Guard {
         on_dead.map_or(Ok(()), |target| self.check_target("on_dead", target))
     }
 
-    /// A host name is checked only when it is called, because its addresses may change until then.
     fn check_target(&self, field: &str, target: &Target) -> Result<(), Invalid> {
-        let Target::Http(http) = target else {
-            return Ok(());
-        };
-        let bad_url = |problem: &str| Invalid::new(format!("{field}.http.url"), problem);
+        match target {
+            Target::Http(http) => self.check_webhook(&format!("{field}.http.url"), http),
+            Target::Queue(_) | Target::Mail(_) => Ok(()),
+        }
+    }
+
+    /// Checks the address of a webhook whose URL is `field` of the request. A host name is checked
+    /// only when it is called, because its addresses may change until then.
+    pub(crate) fn check_webhook(&self, field: &str, http: &HttpTarget) -> Result<(), Invalid> {
+        let bad_url = |problem: &str| Invalid::new(field, problem);
         let uri: http::Uri = http.url().parse().map_err(|_| bad_url("must be a URL"))?;
         let Some((host, port)) = host_and_port(&uri) else {
             return Err(bad_url("must name a host"));

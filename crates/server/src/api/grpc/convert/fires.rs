@@ -1,8 +1,8 @@
 //! Converts fires, dead letters, ended tasks and explanations to their messages.
 
 use punctual_core::{
-    AttemptNo, AttemptRecord, DeadLetter, EndKind, FireEnd, FireId, FireRecord, Invalid, Occasion,
-    Origin, Outcome, Task, TaskKey, TaskState, Timestamp,
+    Answer, AttemptNo, AttemptRecord, DeadLetter, EndKind, FireEnd, FireId, FireRecord, Invalid,
+    Occasion, Origin, Outcome, Task, TaskKey, TaskState, Timestamp,
 };
 use punctual_proto::v1;
 
@@ -87,11 +87,15 @@ fn attempt(record: &AttemptRecord) -> v1::Attempt {
         reason: reason.map_or_else(String::new, |reason| reason.as_str().to_owned()),
         retry_in_ms: retry_in.map(as_millis),
         status: response.and_then(|answer| answer.status()).map(u32::from),
-        answer: response.map(|answer| v1::Answer {
-            content_type: answer.content_type().to_owned(),
-            body: answer.body().clone(),
-            truncated: answer.is_truncated(),
-        }),
+        answer: response.map(answer),
+    }
+}
+
+pub(crate) fn answer(answer: &Answer) -> v1::Answer {
+    v1::Answer {
+        content_type: answer.content_type().to_owned(),
+        body: answer.body().clone(),
+        truncated: answer.is_truncated(),
     }
 }
 

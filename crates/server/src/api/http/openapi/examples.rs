@@ -27,6 +27,7 @@ fn of_parameter(name: &str) -> Option<Value> {
         "namespace" => "shop",
         "key" => "order-1",
         "queue" => "emails",
+        "name" => "errors",
         "fire_id" => "01q3dcbd0001r0000c0000001a-01q3dcbd00",
         "idempotency-key" => "7f3a",
         "if-match" => "\"3\"",
@@ -87,8 +88,29 @@ fn bodies(operation: &str) -> Vec<(&'static str, Value)> {
         }
         "refuse" => vec![("refuse", json!({"token": "TOKEN", "reason": "unknown order"}))],
         "extend" => vec![("extend", json!({"token": "TOKEN", "lease": "1m"}))],
+        "put_alarm" => alarms().into(),
         _ => vec![],
     }
+}
+
+/// An alarm of each kind. None has a mail receiver, because not every broker has a mail server.
+fn alarms() -> [(&'static str, Value); 6] {
+    let http = json!({"http": {"url": "http://localhost:9000/alarm"}});
+    let chat = |kind: &str| json!({"chat": {"kind": kind, "url": "http://localhost:9000/robot"}});
+    let mut signed = chat("dingtalk");
+    signed["chat"]["secret"] = json!("SEC000a1b2c3");
+    let failures = json!({"failures": {"count": 100, "window": "1m"}});
+    let share = json!({"failure_share": {"over": 0.1, "min": 50, "window": "5m"}});
+    let lag = json!({"lag": {"p99_over": "1s", "window": "1m"}});
+    let no_workers = json!({"no_workers": {"queue": "emails", "for": "1m"}});
+    [
+        ("failures", json!({"when": failures, "to": http, "repeat_after": "1h"})),
+        ("failure_share", json!({"when": share, "to": signed})),
+        ("dead_letters", json!({"when": {"dead_letters": {"over": 0}}, "to": chat("slack")})),
+        ("lag", json!({"when": lag, "to": chat("feishu")})),
+        ("overdue", json!({"when": {"overdue": {"over": "30s"}}, "to": chat("wecom")})),
+        ("no_workers", json!({"when": no_workers, "to": http})),
+    ]
 }
 
 /// The ways to say when a touched task is due.

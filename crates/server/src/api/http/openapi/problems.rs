@@ -73,6 +73,11 @@ fn of_verb(operation: &Value) -> Vec<P> {
         "list_all_fires" | "list_dead_letters" | "redrive_dead_letters" | "forecast" => {
             (&[&STORE], &[])
         }
+        "put_alarm" => (&[&OWNER, &STORE, &GROWTH], &[]),
+        "list_alarms" => (&[&STORE], &[]),
+        "get_alarm" => (&[&OWNER, &STORE], &[P::AlarmNotFound]),
+        "delete_alarm" => (&[&OWNER], &[P::AlarmNotFound]),
+        "test_alarm" => (&[&OWNER, &STORE, &GROWTH], &[P::AlarmNotFound]),
         "delete_dead_letter" => (&[&OWNER], &[P::DeadLetterNotFound]),
         "ack" | "fail" | "refuse" | "extend" => (&[], &[P::Lost]),
         "topology" | "readyz" => (&[], &[P::NotReady]),

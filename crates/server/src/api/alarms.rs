@@ -1,0 +1,314 @@
+//! Alarms for HTTP and gRPC: each with its present value and what became of its last notice.
+//!
+//! `alarms/stored` keeps alarms, `alarms/measure` measures, and notices are tasks of an internal
+//! namespace. A new rule is checked here, after its form: its webhook must be allowed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use punctual_core::{
+    AlarmName, AlarmReceiver, AlarmRule, AlarmValue, Answer, AttemptRecord, FireEnd, FireRecord,
+    Invalid, Labels, Namespace, Outcome, PartitionId, Task, TaskId, Timestamp,
+};
+use punctual_store::{Filter, FireFilter, FirePosition, Position, StoreError, TaskStore as _};
+use tokio::time::{sleep, timeout};
+
+use crate::alarms::evaluate::send_test;
+use crate::alarms::measure::present_values;
+use crate::alarms::notice::{ALARM_LABEL, KIND_LABEL, NoticeKind};
+use crate::alarms::stored::{self, PutAlarm, StoredAlarm};
+use crate::broker::Broker;
+use crate::problem::Problem;
+
+/// Notices that are read at once.
+const READ: usize = 256;
+/// Pages of notices that are searched for the last one of each alarm. An alarm whose last notice is
+/// older than some thousand of other alarms shows none.
+const PAGES_MAX: usize = 8;
+/// How long a test waits for the outcome of its notice: half of the time that clients wait.
+const TEST_WAIT_MAX: Duration = Duration::from_secs(5);
+/// How often a test looks for the outcome.
+const TEST_POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// An alarm as callers see it.
+#[derive(Debug)]
+pub(crate) struct AlarmView {
+    pub(crate) alarm: StoredAlarm,
+    /// `None` if it cannot be measured now.
+    pub(crate) value: Option<AlarmValue>,
+    /// `None` if there was none, or if it is past its retention.
+    pub(crate) last_notice: Option<NoticeView>,
+}
+
+/// A notice, and what became of it.
+#[derive(Debug, Clone)]
+pub(crate) struct NoticeView {
+    /// When it was sent first.
+    pub(crate) at: Timestamp,
+    /// `None` if a later version has written it.
+    pub(crate) kind: Option<NoticeKind>,
+    pub(crate) state: NoticeState,
+    /// `None` if no attempt has ended.
+    last_attempt: Option<AttemptRecord>,
+}
+
+/// What became of a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoticeState {
+    /// It is sent, or sent again after a failed attempt.
+    Waiting,
+    /// The receiver has it.
+    Done,
+    /// No further attempt is made.
+    Failed,
+}
+
+/// What became of a rule that was put.
+#[derive(Debug)]
+pub(crate) enum PutView {
+    Created(AlarmView),
+    Replaced(AlarmView),
+}
+
+/// Lists the alarms of a namespace by name.
+pub(crate) async fn list_alarms(
+    broker: &Arc<Broker>,
+    namespace: &Namespace,
+) -> Result<Vec<AlarmView>, Problem> {
+    let alarms = stored::list(broker, Some(namespace)).await?;
+    view(broker, namespace, alarms).await
+}
+
+/// Returns one alarm.
+pub(crate) async fn show_alarm(
+    broker: &Arc<Broker>,
+    namespace: &Namespace,
+    name: &AlarmName,
+) -> Result<AlarmView, Problem> {
+    let alarm = stored_alarm(broker, namespace, name).await?;
+    view_one(broker, alarm).await
+}
+
+/// Creates an alarm, or replaces its rule.
+pub(crate) async fn put_alarm(
+    broker: &Arc<Broker>,
+    namespace: &Namespace,
+    name: &AlarmName,
+    rule: &AlarmRule,
+) -> Result<PutView, Problem> {
+    check_receiver(broker, &rule.to)?;
+    match stored::put(broker, namespace, name, rule).await? {
+        PutAlarm::Created(alarm) => Ok(PutView::Created(view_one(broker, alarm).await?)),
+        PutAlarm::Replaced(alarm) => Ok(PutView::Replaced(view_one(broker, alarm).await?)),
+    }
+}
+
+/// Deletes an alarm.
+pub(crate) async fn delete_alarm(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &AlarmName,
+) -> Result<(), Problem> {
+    match stored::remove(broker, namespace, name).await? {
+        true => Ok(()),
+        false => Err(Problem::alarm_not_found(namespace, name)),
+    }
+}
+
+/// Sends a notice that says that it is a test, and waits for its outcome.
+pub(crate) async fn test_alarm(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &AlarmName,
+) -> Result<NoticeView, Problem> {
+    let alarm = stored_alarm(broker, namespace, name).await?;
+    let (_, id) = send_test(broker, &alarm).await?;
+    match timeout(TEST_WAIT_MAX, ended_notice(broker, id)).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => Ok(NoticeView {
+            at: id.due(),
+            kind: Some(NoticeKind::Test),
+            state: NoticeState::Waiting,
+            last_attempt: None,
+        }),
+    }
+}
+
+async fn stored_alarm(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &AlarmName,
+) -> Result<StoredAlarm, Problem> {
+    let alarm = stored::get(broker, namespace, name).await?;
+    alarm.ok_or_else(|| Problem::alarm_not_found(namespace, name))
+}
+
+/// Checks that the broker may call a webhook, or has a mail server.
+fn check_receiver(broker: &Broker, receiver: &AlarmReceiver) -> Result<(), Invalid> {
+    match receiver {
+        AlarmReceiver::Http(webhook) => broker.guard.check_webhook("to.http.url", webhook),
+        AlarmReceiver::Chat(robot) => broker.guard.check_webhook("to.chat.url", &robot.webhook),
+        AlarmReceiver::Mail(_) if broker.sends_mail => Ok(()),
+        AlarmReceiver::Mail(_) => {
+            let problem = "is not possible: the broker has no mail server in its configuration";
+            Err(Invalid::new("to.mail", problem))
+        }
+    }
+}
+
+async fn view_one(broker: &Arc<Broker>, alarm: StoredAlarm) -> Result<AlarmView, Problem> {
+    let (namespace, name) = (alarm.namespace.clone(), alarm.name.clone());
+    let view = view(broker, &namespace, vec![alarm]).await?.pop();
+    view.ok_or_else(|| Problem::alarm_not_found(&namespace, &name))
+}
+
+async fn view(
+    broker: &Arc<Broker>,
+    namespace: &Namespace,
+    alarms: Vec<StoredAlarm>,
+) -> Result<Vec<AlarmView>, Problem> {
+    let values = present_values(broker, &alarms).await;
+    let mut notices = last_notices(broker, namespace, &alarms).await?;
+    let view = |(alarm, value): (StoredAlarm, Option<AlarmValue>)| {
+        let last_notice = notices.remove(alarm.name.as_str());
+        AlarmView { alarm, value, last_notice }
+    };
+    Ok(alarms.into_iter().zip(values).map(view).collect())
+}
+
+/// Returns the last notice of each alarm, by its name. All notices are in the first partition.
+async fn last_notices(
+    broker: &Broker,
+    namespace: &Namespace,
+    alarms: &[StoredAlarm],
+) -> Result<HashMap<String, NoticeView>, StoreError> {
+    let mut last = living_notices(broker, namespace).await?;
+    let filter = FireFilter::all(namespace.of_notices());
+    let (mut after, mut pages) = (None::<FirePosition>, 0);
+    loop {
+        let page = broker.store.fires(PartitionId::FIRST, &filter, after, READ).await?;
+        for record in &page.items {
+            keep_newer(&mut last, &record.labels, NoticeView::ended(record));
+        }
+        let is_found = |alarm: &StoredAlarm| last.contains_key(alarm.name.as_str());
+        pages += 1;
+        after = page.next;
+        if after.is_none() || pages == PAGES_MAX || alarms.iter().all(is_found) {
+            return Ok(last);
+        }
+    }
+}
+
+/// Returns the newest notice of each alarm that has not ended.
+async fn living_notices(
+    broker: &Broker,
+    namespace: &Namespace,
+) -> Result<HashMap<String, NoticeView>, StoreError> {
+    let filter = Filter::all(namespace.of_notices());
+    let (mut last, mut after) = (HashMap::new(), Position::START);
+    for _ in 0..PAGES_MAX {
+        let page = broker.store.list(PartitionId::FIRST, &filter, after, READ).await?;
+        for task in &page.items {
+            keep_newer(&mut last, &task.definition.labels, NoticeView::living(task));
+        }
+        match page.next {
+            Some(next) => after = next,
+            None => break,
+        }
+    }
+    Ok(last)
+}
+
+fn keep_newer(last: &mut HashMap<String, NoticeView>, labels: &Labels, notice: NoticeView) {
+    let Some(name) = labels.get(ALARM_LABEL) else { return };
+    if last.get(name).is_none_or(|other| other.at < notice.at) {
+        last.insert(name.to_owned(), notice);
+    }
+}
+
+/// Waits until a notice has ended.
+async fn ended_notice(broker: &Broker, id: TaskId) -> Result<NoticeView, StoreError> {
+    loop {
+        let records = broker.store.history(id.partition(), id, 1).await?;
+        if let Some(record) = records.first() {
+            return Ok(NoticeView::ended(record));
+        }
+        sleep(TEST_POLL_EVERY).await;
+    }
+}
+
+impl NoticeView {
+    fn living(task: &Task) -> Self {
+        Self {
+            at: task.nominal_at,
+            kind: kind_of(&task.definition.labels),
+            state: NoticeState::Waiting,
+            last_attempt: task.attempts.last().cloned(),
+        }
+    }
+
+    fn ended(record: &FireRecord) -> Self {
+        let state = match record.end {
+            FireEnd::Done => NoticeState::Done,
+            _ => NoticeState::Failed,
+        };
+        Self {
+            at: record.fire_id.nominal_at,
+            kind: kind_of(&record.labels),
+            state,
+            last_attempt: record.attempts.last().cloned(),
+        }
+    }
+
+    /// Why the last attempt was not a success.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        match &self.last_attempt.as_ref()?.outcome {
+            Outcome::Failed { reason, .. } | Outcome::Refused { reason } => Some(reason.as_str()),
+            Outcome::Acked | Outcome::Expired => None,
+        }
+    }
+
+    /// What the receiver answered last.
+    pub(crate) fn answer(&self) -> Option<&Answer> {
+        let answer = self.last_attempt.as_ref()?.answer.as_deref();
+        answer.filter(|answer| answer.status().is_some())
+    }
+}
+
+fn kind_of(labels: &Labels) -> Option<NoticeKind> {
+    labels.get(KIND_LABEL).and_then(NoticeKind::from_label)
+}
+
+impl NoticeState {
+    /// The state in answers.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A share with three decimals.
+pub(crate) fn share(failed: u64, total: u64) -> f64 {
+    let thousandths = u128::from(failed) * 1000 + u128::from(total) / 2;
+    let thousandths = thousandths.checked_div(u128::from(total)).unwrap_or(0);
+    f64::from(u32::try_from(thousandths).unwrap_or(1000)) / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_has_three_decimals() {
+        for (failed, total, want) in
+            [(0, 0, 0.0), (0, 7, 0.0), (1, 3, 0.333), (2, 3, 0.667), (31, 1000, 0.031), (5, 5, 1.0)]
+        {
+            assert!((share(failed, total) - want).abs() < 1e-12, "{failed} of {total}");
+        }
+        assert!((share(u64::MAX, u64::MAX) - 1.0).abs() < 1e-12);
+    }
+}
