@@ -120,9 +120,12 @@ impl<I: Iterator, P: Fn(&mut Vec<u8>, &I::Item)> Iterator for Packed<I, P> {
     }
 }
 
-/// Reads a namespace that callers may use; namespaces of receipts are internal to owners.
+/// Reads a namespace that brokers may use: of callers, alarms or notices. Namespaces of receipts are
+/// internal to owners.
 fn read_namespace(reader: &mut Reader<'_>) -> Decoded<Namespace> {
-    Namespace::new(reader.text()?).map_err(|_| CodecError::Invalid("namespace"))
+    let namespace = Namespace::from_stored(reader.text()?).ok();
+    let namespace = namespace.filter(|namespace| !namespace.is_of_receipts());
+    namespace.ok_or(CodecError::Invalid("namespace"))
 }
 
 #[cfg(test)]

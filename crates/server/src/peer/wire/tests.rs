@@ -113,6 +113,8 @@ fn commands() -> Vec<Command> {
         Command::Cancel(by_key()),
         Command::Cancel(by_id()),
         Command::Get(by_id()),
+        Command::Get(Subject::Key(Namespace::of_alarms(), key())),
+        Command::Get(Subject::Key(shop().of_notices(), key())),
         Command::Touch(by_id(), TouchTo::Within),
         to(Due::At(at(12_345))),
         to(Due::In(Duration::from_millis(250))),
