@@ -1,5 +1,6 @@
 //! Couriers carry deliveries to their targets: `webhook` sends HTTP requests, `queue` leases
-//! deliveries to workers, `mail` sends the notices of alarms. Each delivery is reported to its owner with an outcome, or as not sent.
+//! deliveries to workers, `mail` sends the notices of alarms. Each delivery is reported to its
+//! owner with an outcome, or as not sent.
 
 mod mail;
 pub(crate) mod queue;

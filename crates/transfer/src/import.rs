@@ -257,7 +257,7 @@ impl Importer<'_, '_> {
         namespace: &Namespace,
         key: Option<&TaskKey>,
     ) -> Option<TaskId> {
-        // Every store has the partition of notices, and a notice whose receipt is lost could be sent
+        // Every store has the partition of notices. Without its receipt a notice could be sent
         // twice.
         if self.keeps_ids || namespace.is_of_notice_receipts() {
             return Some(id);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_client::{
-    AlarmCondition, AlarmReceiver, AlarmRule, AlarmState, AlarmValue, ChatKind, ChatRobot, Client,
-    Error, NoticeState, Target,
+    AlarmWhen, ChatTarget, Client, Error, MeasuredValue, NewAlarm, NoticeProgress, NoticeTarget,
+    RobotKind, Target,
 };
 use punctual_test_support::{TestBroker, WebhookReceiver, eventually, task};
 use serde_json::{Value, json};
@@ -222,27 +222,27 @@ async fn the_rust_client_puts_shows_tests_and_deletes_alarms() {
     let client = Client::connect(format!("http://{}", broker.address)).unwrap();
     let alarms = client.namespace("shop").alarms();
     let minute = Duration::from_secs(60);
-    let rule = AlarmRule::new(
-        AlarmCondition::FailureShare { over: 0.1, min: 50, window: minute },
-        AlarmReceiver::Http(Target::http(&receiver.url).header("x-a", "b")),
+    let rule = NewAlarm::new(
+        AlarmWhen::FailureShare { over: 0.1, min: 50, window: minute },
+        NoticeTarget::http(Target::http(&receiver.url).header("x-a", "b")),
     );
     let made = alarms.put("errors", rule.repeat_after(60 * minute)).await.unwrap();
-    assert_eq!((made.name.as_str(), made.state), ("errors", AlarmState::Ok));
-    assert_eq!((made.value, made.notices), (Some(AlarmValue::Share(0.0)), 0));
+    assert_eq!((made.name.as_str(), made.is_raised), ("errors", false));
+    assert_eq!((made.value, made.notices), (Some(MeasuredValue::Share(0.0)), 0));
     let notice = alarms.test("errors").await.unwrap();
-    assert_eq!((notice.state, notice.kind.as_deref()), (NoticeState::Done, Some("test")));
+    assert_eq!((notice.state, notice.kind.as_deref()), (NoticeProgress::Done, Some("test")));
     let shown = alarms.get("errors").await.unwrap().unwrap();
-    assert_eq!(shown.rule.repeat_after, Some(60 * minute));
+    assert_eq!(shown.repeat_after, Some(60 * minute));
     assert_eq!(shown.last_notice, Some(notice));
-    let robot = ChatRobot::new(ChatKind::Feishu, &receiver.url).secret("SEC1");
-    let rule = AlarmRule::new(AlarmCondition::DeadLetters { over: 5 }, AlarmReceiver::Chat(robot));
+    let robot = ChatTarget::new(RobotKind::Feishu, &receiver.url).secret("SEC1");
+    let rule = NewAlarm::new(AlarmWhen::DeadLetters { over: 5 }, NoticeTarget::Chat(robot));
     alarms.put("dead", rule).await.unwrap();
     let all = alarms.list().await.unwrap();
     assert_eq!(all.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["dead", "errors"]);
-    let AlarmReceiver::Chat(robot) = &all[0].rule.to else { panic!("{:?}", all[0]) };
-    assert_eq!((robot.kind, &robot.secret), (ChatKind::Feishu, &None), "secrets are not shown");
-    let mail = AlarmReceiver::Mail(vec!["ops@example.org".to_owned()]);
-    let rule = AlarmRule::new(AlarmCondition::Overdue { over: minute }, mail);
+    let NoticeTarget::Chat(robot) = &all[0].to else { panic!("{:?}", all[0]) };
+    assert_eq!((robot.kind, &robot.secret), (RobotKind::Feishu, &None), "secrets are not shown");
+    let mail = NoticeTarget::mail(["ops@example.org"]);
+    let rule = NewAlarm::new(AlarmWhen::Overdue { over: minute }, mail);
     match alarms.put("late", rule).await {
         Err(Error::Problem(problem)) => {
             assert_eq!((problem.status, problem.field.as_deref()), (422, Some("to.mail")));
