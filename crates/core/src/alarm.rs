@@ -111,6 +111,8 @@ pub struct AlarmStatus {
     pub pending: Option<Notice>,
     /// What was measured when the last notice was decided.
     pub value: Option<AlarmValue>,
+    /// How long the alarm was raised, if the last notice says that it is over.
+    pub raised_for: Option<Duration>,
 }
 
 /// Why a notice is sent.
@@ -181,6 +183,7 @@ impl AlarmStatus {
             noticed_at: now,
             pending: None,
             value: None,
+            raised_for: None,
         }
     }
 
@@ -190,8 +193,15 @@ impl AlarmStatus {
             Notice::Repeated => (self.state, self.since),
             Notice::Over => (AlarmState::Ok, now),
         };
-        let notices = self.notices.saturating_add(1);
-        Self { state, since, notices, noticed_at: now, pending: Some(notice), value: Some(value) }
+        Self {
+            state,
+            since,
+            notices: self.notices.saturating_add(1),
+            noticed_at: now,
+            pending: Some(notice),
+            value: Some(value),
+            raised_for: (notice == Notice::Over).then(|| now.since(self.since)),
+        }
     }
 }
 
@@ -424,15 +434,15 @@ mod tests {
             let reading = Reading { value: AlarmValue::Count(failed), complete };
             if let Some(next) = rule.evaluate(status, reading, at(second)) {
                 assert_eq!(rule.evaluate(next, reading, at(second + 1000)), None, "pending");
-                notices.push((second, next.pending.unwrap(), next.notices));
+                notices.push((second, next.pending.unwrap(), next.notices, next.raised_for));
                 status = AlarmStatus { pending: None, ..next };
             }
         }
         let want = [
-            (2, Notice::Raised, 1),
-            (62, Notice::Repeated, 2),
-            (100, Notice::Over, 3),
-            (130, Notice::Raised, 4),
+            (2, Notice::Raised, 1, None),
+            (62, Notice::Repeated, 2, None),
+            (100, Notice::Over, 3, Some(SECOND * 98)),
+            (130, Notice::Raised, 4, None),
         ];
         assert_eq!(notices, want);
         assert_eq!((status.state, status.since), (AlarmState::Raised, at(130)));

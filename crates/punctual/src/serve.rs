@@ -13,7 +13,8 @@ use anyhow::{Context as _, bail};
 use clap::Args as _;
 use punctual_core::{ANSWER_BYTES_DEFAULT, Partitions, zones_version};
 use punctual_server::config::{
-    admin_token, signing_secret, tls, token, webhook_authorities, webhook_connections_max,
+    MailSettings, admin_token, mail_server, signing_secret, tls, token, webhook_authorities,
+    webhook_connections_max,
 };
 use punctual_server::{
     Config, ConfigError, LogFormat, MeteredStore, Sharing, raise_file_limit, start_log,
@@ -137,6 +138,12 @@ fn config(settings: &Settings) -> anyhow::Result<Config> {
             .webhook_connections
             .unwrap_or_else(webhook_connections_max),
         answer_bytes: settings.answer_bytes.unwrap_or(ANSWER_BYTES_DEFAULT),
+        mail_server: mail_server(MailSettings {
+            url: settings.smtp_url.as_deref(),
+            from: settings.smtp_from.as_deref(),
+            credentials_file: settings.smtp_credentials_file.as_deref(),
+            ca: settings.smtp_ca.as_deref(),
+        })?,
         tls: tls(settings.tls_cert.as_deref(), settings.tls_key.as_deref())?,
         retention,
         grace: settings.grace.unwrap_or(GRACE),

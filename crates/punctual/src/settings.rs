@@ -138,6 +138,24 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_ANSWER_BYTES", value_name = "BYTES")]
     pub(crate) answer_bytes: Option<usize>,
 
+    /// Mail server for the notices of alarms: `smtps://HOST:PORT`, or `smtp://HOST:PORT?tls=required`
+    /// for STARTTLS; without TLS (`smtp://HOST:PORT`) on loopback only. Needs --smtp-from
+    #[arg(long, env = "PUNCTUAL_SMTP_URL", value_name = "URL")]
+    pub(crate) smtp_url: Option<String>,
+
+    /// Sender of mails: an address, or `NAME <ADDRESS>`
+    #[arg(long, env = "PUNCTUAL_SMTP_FROM", value_name = "ADDRESS")]
+    pub(crate) smtp_from: Option<String>,
+
+    /// File with `USER:PASSWORD` for the mail server
+    #[arg(long, env = "PUNCTUAL_SMTP_CREDENTIALS_FILE", value_name = "FILE")]
+    pub(crate) smtp_credentials_file: Option<PathBuf>,
+
+    /// PEM file of a certificate authority to trust for the mail server, in addition to those that
+    /// browsers trust
+    #[arg(long, env = "PUNCTUAL_SMTP_CA", value_name = "FILE")]
+    pub(crate) smtp_ca: Option<PathBuf>,
+
     /// PEM file of the certificate chain, to serve TLS; needs --tls-key
     #[arg(long, env = "PUNCTUAL_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -210,6 +228,10 @@ impl Settings {
             webhook_ca: self.webhook_ca.or(other.webhook_ca),
             webhook_connections: self.webhook_connections.or(other.webhook_connections),
             answer_bytes: self.answer_bytes.or(other.answer_bytes),
+            smtp_url: self.smtp_url.or(other.smtp_url),
+            smtp_from: self.smtp_from.or(other.smtp_from),
+            smtp_credentials_file: self.smtp_credentials_file.or(other.smtp_credentials_file),
+            smtp_ca: self.smtp_ca.or(other.smtp_ca),
             tls_cert: self.tls_cert.or(other.tls_cert),
             tls_key: self.tls_key.or(other.tls_key),
         }

@@ -35,6 +35,8 @@ pub(crate) struct Broker {
     /// Which addresses webhooks may call.
     pub(crate) guard: Guard,
     pub(crate) tls: Option<Tls>,
+    /// Whether it has a mail server; without one, alarms cannot be reported by mail.
+    pub(crate) sends_mail: bool,
     pub(crate) telemetry: Telemetry,
     /// The address that it listens on.
     pub(crate) address: SocketAddr,

@@ -9,12 +9,13 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lettre::message::Mailbox;
 use punctual_core::{ANSWER_BYTES_MAX, BrokerId, Namespace};
 use punctual_store::Retention;
 use rustix::process::{Resource, getrlimit};
 
 use crate::auth::{ApiToken, Grant};
-use crate::courier::{Reach, SigningSecret, Signs};
+use crate::courier::{MailServer, MailServerUrl, Reach, SigningSecret, Signs, SmtpCredentials};
 use crate::listen::CONNECTIONS_MAX;
 use crate::tls::{Authorities, Tls, TlsError};
 
@@ -46,6 +47,8 @@ pub struct Config {
     pub webhook_connections_max: usize,
     /// Bytes of each answer of a webhook that are kept, at most [`ANSWER_BYTES_MAX`].
     pub answer_bytes: usize,
+    /// The mail server for the notices of alarms; `None` if there is none.
+    pub mail_server: Option<MailServer>,
     /// The certificate to serve TLS with; `None` serves plain HTTP.
     pub tls: Option<Tls>,
     /// How long history and dead letters are retained.
@@ -90,6 +93,19 @@ impl Sharing {
             None => Ok(BrokerId::new(&listens.to_string())),
         }
     }
+}
+
+/// The settings of the mail server, as they were given.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MailSettings<'a> {
+    /// `smtps://HOST:PORT` or `smtp://HOST:PORT?tls=required`; plain `smtp://` on loopback only.
+    pub url: Option<&'a str>,
+    /// The sender: an address, or a name and an address.
+    pub from: Option<&'a str>,
+    /// A file with `USER:PASSWORD`.
+    pub credentials_file: Option<&'a Path>,
+    /// A PEM file of authorities to trust, in addition to the public ones.
+    pub ca: Option<&'a Path>,
 }
 
 /// The range of the lease. With a shorter one a slow store would cost partitions, with a longer one
@@ -214,6 +230,49 @@ pub fn webhook_authorities(path: Option<&Path>) -> Result<Authorities, ConfigErr
     }
 }
 
+/// Reads the settings of the mail server; `None` if none are given.
+pub fn mail_server(settings: MailSettings<'_>) -> Result<Option<MailServer>, ConfigError> {
+    let MailSettings { url, from, credentials_file, ca } = settings;
+    let Some(url) = url else {
+        let given = [
+            ("smtp_from", from.is_some()),
+            ("smtp_credentials_file", credentials_file.is_some()),
+            ("smtp_ca", ca.is_some()),
+        ];
+        return match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((key, _)) => Err(bad(key, "needs a mail server: give --smtp-url too".to_owned())),
+            None => Ok(None),
+        };
+    };
+    let url = MailServerUrl::parse(url).map_err(|problem| bad("smtp_url", problem))?;
+    let from = sender(from)?;
+    let credentials = credentials_file.map(smtp_credentials).transpose()?;
+    let authorities = match ca {
+        None => Authorities::default(),
+        Some(_) if !url.is_encrypted() => {
+            let problem = "has no effect: the connection of smtp_url is not encrypted";
+            return Err(bad("smtp_ca", problem.to_owned()));
+        }
+        Some(path) => Authorities::load(path).map_err(|error| bad("smtp_ca", error.to_string()))?,
+    };
+    let server = MailServer::new(url, from, credentials, &authorities);
+    server.map(Some).map_err(|problem| bad("smtp_url", problem))
+}
+
+fn sender(from: Option<&str>) -> Result<Mailbox, ConfigError> {
+    const KEY: &str = "smtp_from";
+    const FORM: &str = "like alarms@example.org or Punctual <alarms@example.org>";
+    let from = from.ok_or_else(|| bad(KEY, format!("must be given with smtp_url, {FORM}")))?;
+    let mailbox = from.parse().ok().filter(|it: &Mailbox| it.email.to_string().is_ascii());
+    mailbox.ok_or_else(|| bad(KEY, format!("must be a mail address {FORM}")))
+}
+
+fn smtp_credentials(path: &Path) -> Result<SmtpCredentials, ConfigError> {
+    const KEY: &str = "smtp_credentials_file";
+    let text = secret_in(KEY, path)?;
+    SmtpCredentials::parse(&text).map_err(|problem| bad(KEY, problem))
+}
+
 /// The default for webhook connections: the file descriptors that are left after the connections of
 /// callers and the store, between 512 and 4096, and at most a quarter of all.
 #[must_use]
@@ -237,13 +296,17 @@ fn namespace(key: &'static str, name: &str) -> Result<Namespace, ConfigError> {
 }
 
 fn secret_of(key: &'static str, text: &str) -> Result<String, ConfigError> {
-    let Some(path) = text.strip_prefix('@') else {
-        return Ok(text.to_owned());
-    };
-    let unreadable = |source| ConfigError::SecretFile { key, path: PathBuf::from(path), source };
+    match text.strip_prefix('@') {
+        Some(path) => secret_in(key, Path::new(path)),
+        None => Ok(text.to_owned()),
+    }
+}
+
+fn secret_in(key: &'static str, path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |source| ConfigError::SecretFile { key, path: path.to_owned(), source };
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > SECRET_FILE_BYTES_MAX {
-        return Err(bad(key, format!("{path} is too large for a secret")));
+        return Err(bad(key, format!("{} is too large for a secret", path.display())));
     }
     // Editors and `echo` end a file with a line break.
     Ok(std::fs::read_to_string(path).map_err(unreadable)?.trim_end().to_owned())
@@ -267,6 +330,7 @@ mod tests {
             webhook_authorities: Authorities::default(),
             webhook_connections_max: 8,
             answer_bytes: 1024,
+            mail_server: None,
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),
@@ -387,5 +451,41 @@ mod tests {
         assert!(admin_token(&format!("@{path}")).is_ok());
         let config = Config { tokens: vec![token("shop=hush").unwrap()], ..config("[::1]:1") };
         assert!(!format!("{config:?}").contains("hush"));
+    }
+
+    #[test]
+    fn a_mail_server_needs_a_url_and_a_sender() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "ops:hush\n").unwrap();
+        let wrong = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&wrong, "hush\n").unwrap();
+        let (plain, tls) = ("smtp://127.0.0.1:25", "smtps://mail.example.org");
+        let (ops, nowhere) = ("Ops <ops@example.org>", Path::new("/no/such/file"));
+        for (url, from, credentials_file, ca, want) in [
+            (None, None, None, None, Ok(false)),
+            (Some(plain), Some(ops), None, None, Ok(true)),
+            (Some(tls), Some("ops@example.org"), Some(file.path()), None, Ok(true)),
+            (None, Some(ops), None, None, Err("smtp_from: needs a mail server")),
+            (None, None, Some(nowhere), None, Err("smtp_credentials_file: needs a mail")),
+            (None, None, None, Some(nowhere), Err("smtp_ca: needs a mail server")),
+            (Some(tls), None, None, None, Err("smtp_from: must be given with smtp_url")),
+            (Some(tls), Some("ops"), None, None, Err("smtp_from: must be a mail address")),
+            (Some(tls), Some("öps@example.org"), None, None, Err("smtp_from: must be a mail")),
+            (Some("smtp://a.example"), Some(ops), None, None, Err("smtp_url: the connection")),
+            (Some(tls), Some(ops), Some(nowhere), None, Err("smtp_credentials_file: cannot")),
+            (Some(tls), Some(ops), Some(wrong.path()), None, Err("smtp_credentials_file: the")),
+            (Some(tls), Some(ops), None, Some(nowhere), Err("smtp_ca: /no/such/file has no")),
+            (Some(plain), Some(ops), None, Some(nowhere), Err("smtp_ca: has no effect")),
+        ] {
+            let settings = MailSettings { url, from, credentials_file, ca };
+            match (mail_server(settings), want) {
+                (Ok(server), Ok(want)) => assert_eq!(server.is_some(), want, "{settings:?}"),
+                (Err(error), Err(want)) => {
+                    let error = error.to_string();
+                    assert!(error.starts_with(want) && !error.contains("hush"), "{error}");
+                }
+                (got, want) => panic!("{settings:?}: {got:?}, not {want:?}"),
+            }
+        }
     }
 }

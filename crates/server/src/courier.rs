@@ -4,14 +4,18 @@
 
 mod mail;
 pub(crate) mod queue;
+mod stop;
 mod webhook;
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
 use punctual_core::{Guarantee, Occasion, Outcome, Target};
 use punctual_engine::{Courier, Delivery, Reports};
 
-pub(crate) use mail::MailCourier;
+pub use mail::MailServer;
+pub(crate) use mail::{MailCourier, MailServerUrl, SmtpCredentials};
 pub(crate) use queue::Hub;
 pub(crate) use webhook::{Dialler, Guard, HttpCourier, Signer};
 pub use webhook::{Reach, SecretError, SigningSecret, Signs};
@@ -75,9 +79,15 @@ impl Courier for Couriers {
 ///
 /// With at-most-once it is expired and never sent again. Otherwise it has no outcome: it counts as
 /// not sent, stays in the store, and is sent again after the next start.
-fn given_up(delivery: &Delivery) -> Option<Outcome> {
-    match delivery.definition.guarantee {
+fn given_up(guarantee: Guarantee) -> Option<Outcome> {
+    match guarantee {
         Guarantee::AtMostOnce => Some(Outcome::Expired),
         Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => None,
     }
+}
+
+/// Returns the cause of an error. An [`io::Error`] does not give the error it wraps as its source.
+fn inner_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    inner.map_or_else(|| error.source(), |inner| Some(inner))
 }

@@ -43,7 +43,7 @@ mod view_namespace;
 pub use api::http::preview;
 pub use auth::{ApiToken, Grant, TokenError};
 pub use config::{Config, ConfigError, Sharing};
-pub use courier::{Reach, SecretError, SigningSecret, Signs};
+pub use courier::{MailServer, Reach, SecretError, SigningSecret, Signs};
 pub use error::BrokerError;
 pub use listen::raise_file_limit;
 pub use startup::run;

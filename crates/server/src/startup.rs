@@ -103,12 +103,13 @@ pub async fn run(
     // A broken store accepts no outcome, so there is nothing to wait for.
     let settle_max = if failed.is_none() { budget.settle } else { Duration::ZERO };
     if timeout(settle_max, &mut settling).await.is_err() {
-        couriers.mail.give_up();
         let (leases, webhooks) = (hub.give_up(), couriers.http.give_up());
-        if leases + webhooks > 0 {
+        let mails = couriers.mail.give_up();
+        if leases + webhooks + mails > 0 {
             tracing::warn!(
                 leases,
                 webhooks,
+                mails,
                 "in-flight deliveries abandoned; they will be sent again"
             );
         }
@@ -205,8 +206,13 @@ async fn compose(
         telemetry.clone(),
     );
     let http = Arc::new(http);
-    let mail = Arc::new(MailCourier::new(Arc::clone(&clock), telemetry.clone()));
-    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub), mail });
+    let mail = MailCourier::new(
+        config.mail_server.clone(),
+        config.answer_bytes,
+        Arc::clone(&clock),
+        telemetry.clone(),
+    );
+    let couriers = Arc::new(Couriers { http, hub: Arc::clone(&hub), mail: Arc::new(mail) });
     store.tell(telemetry.clone(), Arc::clone(&clock));
     let budget = Budget::shared_by(partitions.count());
     let owner_config = OwnerConfig {
@@ -250,6 +256,7 @@ async fn compose(
         browser_policy: BrowserPolicy::of(config),
         guard,
         tls: config.tls.clone(),
+        sends_mail: config.mail_server.is_some(),
         telemetry,
         address,
         cluster,
@@ -344,6 +351,9 @@ impl GraceBudget {
 }
 
 #[cfg(test)]
+mod mail_tests;
+
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
 
@@ -362,7 +372,7 @@ mod tests {
     /// How often a condition is checked.
     const CHECK_EVERY: Duration = Duration::from_millis(5);
 
-    fn config() -> Config {
+    pub(super) fn config() -> Config {
         Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             insecure: false,
@@ -372,6 +382,7 @@ mod tests {
             webhook_authorities: crate::tls::Authorities::default(),
             webhook_connections_max: 8,
             answer_bytes: 0,
+            mail_server: None,
             tls: None,
             retention: Retention::default(),
             grace: Duration::from_secs(1),

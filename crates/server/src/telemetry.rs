@@ -81,6 +81,7 @@ struct Metrics {
     registry: Registry,
     lag: Histogram,
     attempts: Family<AttemptLabels, Counter>,
+    mails: Family<AttemptLabels, Counter>,
     early: Counter,
     requests: Family<RequestLabels, Counter>,
     connections: Gauge,
@@ -116,6 +117,18 @@ enum OutcomeLabel {
     expired,
 }
 
+impl AttemptLabels {
+    const fn of(outcome: &Outcome) -> Self {
+        let outcome = match outcome {
+            Outcome::Acked => OutcomeLabel::acked,
+            Outcome::Failed { .. } => OutcomeLabel::failed,
+            Outcome::Refused { .. } => OutcomeLabel::refused,
+            Outcome::Expired => OutcomeLabel::expired,
+        };
+        Self { outcome }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CertificateLabels {
     result: CertificateLabel,
@@ -149,6 +162,7 @@ impl Telemetry {
         let mut metrics = Metrics {
             lag: Histogram::new(LAG_BOUNDS),
             attempts: Family::default(),
+            mails: Family::default(),
             early: Counter::default(),
             requests: Family::default(),
             connections: Gauge::default(),
@@ -175,6 +189,8 @@ impl Telemetry {
         m.registry.register("lag_seconds", lag, m.lag.clone());
         let attempts = "Delivery attempts that have ended, by outcome";
         m.registry.register("attempts", attempts, m.attempts.clone());
+        let mails = "Attempts to send a mail that have ended, by outcome";
+        m.registry.register("mails", mails, m.mails.clone());
         let early = "Attempts that were sent before they were due; every one is a bug";
         m.registry.register("early", early, m.early.clone());
         let requests = "HTTP requests that were answered, by method, route and status";
@@ -231,13 +247,12 @@ impl Telemetry {
         if fired_at < fire_at {
             self.0.early.inc();
         }
-        let outcome = match outcome {
-            Outcome::Acked => OutcomeLabel::acked,
-            Outcome::Failed { .. } => OutcomeLabel::failed,
-            Outcome::Refused { .. } => OutcomeLabel::refused,
-            Outcome::Expired => OutcomeLabel::expired,
-        };
-        self.0.attempts.get_or_create(&AttemptLabels { outcome }).inc();
+        self.0.attempts.get_or_create(&AttemptLabels::of(outcome)).inc();
+    }
+
+    /// An attempt to send a mail has ended.
+    pub(crate) fn mail(&self, outcome: &Outcome) {
+        self.0.mails.get_or_create(&AttemptLabels::of(outcome)).inc();
     }
 
     /// What attempts came to lately, for alarms.

@@ -230,6 +230,10 @@ impl Authorities {
         Ok(Self(found))
     }
 
+    pub(crate) fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.0
+    }
+
     /// A client configuration that trusts these authorities and the public ones.
     pub(crate) fn client(&self) -> ClientConfig {
         let mut roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();

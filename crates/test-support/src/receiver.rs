@@ -84,6 +84,11 @@ impl WebhookReceiver {
         self.requests.recv_timeout(WAIT_MAX).expect("a request comes")
     }
 
+    /// Returns the next request if one comes in time.
+    pub fn next_within(&self, time: Duration) -> Option<ReceivedWebhook> {
+        self.requests.recv_timeout(time).ok()
+    }
+
     /// Asserts that no request comes within `time`.
     pub fn stays_silent(&self, time: Duration) {
         let received = self.requests.recv_timeout(time);

@@ -43,16 +43,42 @@ impl Task {
         !matches!(self.definition.schedule, Schedule::Once(_))
     }
 
-    /// Returns the task with a manual fire at `now`. The fire of its schedule follows that one.
+    /// Returns the task with a fire that a caller asked for at `now`. A retry or a redrive that is
+    /// pending is made now. Otherwise there is a manual fire, and the fires of the schedule follow
+    /// at their times.
     #[must_use]
     pub fn fired_manually(self, now: Timestamp) -> Self {
-        // A fire is identified by its nominal time, so the manual one needs another.
-        let at = if self.nominal_at == now { now.after(Duration::from_millis(1)) } else { now };
-        let silent = matches!(self.state, TaskState::Done | TaskState::Dead);
-        let resumes_at = (!silent).then_some(self.nominal_at);
-        let (occasion, state) = (Occasion::Manual, TaskState::Scheduled);
-        let (fire_at, nominal_at) = (at, at);
-        Self { fire_at, nominal_at, resumes_at, occasion, state, updated_at: now, ..self }
+        if self.redrive.is_some() || !self.attempts.is_empty() {
+            return Self { fire_at: now.min(self.fire_at), ..self };
+        }
+        if let Some(task) = self.with_overlapping_retry_at(now) {
+            return task;
+        }
+        match (self.occasion, self.resumes_at) {
+            // It is about to be fired.
+            (Occasion::Manual | Occasion::Return, _) => self,
+            (Occasion::Due, None) if self.overlapping.is_empty() => {
+                let silent = matches!(self.state, TaskState::Done | TaskState::Dead);
+                let resumes_at = (!silent).then_some(self.nominal_at);
+                let at = self.free_nominal_at(now);
+                let (occasion, state) = (Occasion::Manual, TaskState::Scheduled);
+                let (fire_at, nominal_at, updated_at) = (at, at, now);
+                Self { fire_at, nominal_at, resumes_at, occasion, state, updated_at, ..self }
+            }
+            (Occasion::Due, _) => {
+                let at = self.free_nominal_at(now);
+                self.with_manual_fire(at)
+            }
+        }
+    }
+
+    /// A fire is identified by its nominal time, so a manual one needs one that no other has.
+    fn free_nominal_at(&self, now: Timestamp) -> Timestamp {
+        let mut at = now;
+        while self.nominal_at == at || self.overlapping.iter().any(|fire| fire.nominal_at == at) {
+            at = at.after(Duration::from_millis(1));
+        }
+        at
     }
 }
 

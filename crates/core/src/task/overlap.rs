@@ -68,6 +68,27 @@ impl Task {
         }
     }
 
+    /// Returns the task with the first pending retry of an overlapping fire at `now`; `None` if
+    /// there is none.
+    pub(super) fn with_overlapping_retry_at(&self, now: Timestamp) -> Option<Self> {
+        let retried = self.overlapping.iter().filter(|fire| !fire.attempts.is_empty());
+        let first = retried.min_by_key(|fire| fire.fire_at)?;
+        let fire_at = now.min(first.fire_at);
+        let retry = OverlappingFire { fire_at, ..first.clone() };
+        Some(self.with_overlapping(first.nominal_at, Some(retry)).earliest())
+    }
+
+    /// Returns the task with a manual fire as its current one. The fire that was the current one
+    /// keeps its time among the overlapping ones. If no more fires may overlap, nothing changes.
+    pub(super) fn with_manual_fire(&self, at: Timestamp) -> Self {
+        if !self.may_overlap() {
+            return self.clone();
+        }
+        let (attempts, occasion) = (Vec::new(), Occasion::Manual);
+        let manual = OverlappingFire { nominal_at: at, fire_at: at, attempts, occasion };
+        self.with_current(manual, self.next_of_series().as_ref())
+    }
+
     /// When the first open fire is due. Stores order tasks by this time.
     #[must_use]
     pub fn first_due(&self) -> Timestamp {

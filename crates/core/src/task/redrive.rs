@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use crate::attempt::{AttemptNo, AttemptRecord, AttemptResult};
 use crate::limits::{ANSWERS_KEPT_BYTES_MAX, ATTEMPTS_KEPT_MAX};
-use crate::{Due, FireId, NewTask, Schedule, Task, TaskId, TaskKey, TaskState, Timestamp};
+use crate::{
+    Due, FireId, NewTask, Occasion, Schedule, Task, TaskId, TaskKey, TaskState, Timestamp,
+};
 
 /// What a task knows about the last redrive of its current fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,11 +103,15 @@ impl Task {
     }
 
     /// The task moved to another time by its caller: a new fire. A redriven fire of another task
-    /// stays the same fire, because that task may have a fire at the new time.
+    /// stays the same fire, because that task may have a fire at the new time. A manual fire that
+    /// has not ended comes first.
     #[must_use]
     pub fn moved(self, fire_at: Timestamp) -> Self {
         if self.origin().is_some() {
             return Self { fire_at: self.redriven_at(fire_at), ..self };
+        }
+        if self.occasion == Occasion::Manual {
+            return Self { resumes_at: Some(fire_at), ..self };
         }
         Self { fire_at, nominal_at: fire_at, attempts: Vec::new(), redrive: None, ..self }
     }

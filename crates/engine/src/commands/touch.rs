@@ -3,7 +3,9 @@
 //! If a task is only moved to a later time, a small change is written; otherwise the whole task is.
 //! After the reply, no fire at the old time happens.
 
-use punctual_core::{AttemptNo, Due, FireEnd, FireRecord, Schedule, Task, TaskState, Timestamp};
+use punctual_core::{
+    AttemptNo, Due, FireEnd, FireRecord, Occasion, Schedule, Task, TaskState, Timestamp,
+};
 use punctual_store::{Change, Head};
 
 use crate::commands::lookup::FoundTask;
@@ -75,13 +77,15 @@ impl Owner {
         }
     }
 
-    /// Whether the task is only moved to a later time: it waits for its first attempt, and no limit
-    /// of its schedule applies.
+    /// Whether the task is only moved to a later time: it waits for the first attempt of the fire
+    /// of its schedule, and no limit of the schedule applies. A task that is due may have a manual
+    /// fire, which is not moved.
     fn only_postpones(&self, head: &Head, due: Due, now: Timestamp) -> bool {
         let limited = matches!(head.schedule, Schedule::Watch { postpone_max: Some(_), .. });
         let waits = head.state == TaskState::Scheduled && !self.tasks.is_firing(head.id);
-        let ahead = head.fire_at == head.nominal_at
-            && (head.fire_at > now || matches!(head.schedule, Schedule::Once(_)));
+        let loaded = self.tasks.get(head.id);
+        let is_scheduled = loaded.is_none_or(|it| it.task().occasion == Occasion::Due);
+        let ahead = head.fire_at == head.nominal_at && head.fire_at > now && is_scheduled;
         waits && ahead && !limited && due.resolve(now) > head.fire_at
     }
 

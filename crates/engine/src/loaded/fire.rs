@@ -69,13 +69,7 @@ impl Owner {
         };
         let was = task.state;
         let version = task.version.next();
-        let fresh =
-            task.attempts.is_empty() && task.overlapping.is_empty() && task.redrive.is_none();
-        let task = match (fresh, task.resumes_at) {
-            (true, None) => task.fired_manually(now),
-            _ => Task { fire_at: now.min(task.fire_at), ..task },
-        };
-        let task = Task { version, updated_at: now, ..task };
+        let task = Task { version, updated_at: now, ..task.fired_manually(now) };
         let mut decision = Decision::answering(requester);
         decision.change(Change::Refile { task: task.clone(), was });
         decision.effects.push(Effect::file(task.clone()));

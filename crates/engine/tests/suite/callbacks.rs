@@ -51,7 +51,7 @@ fn callbacks_in_flight(fixture: &OwnerFixture) -> Vec<(String, String)> {
 fn queue_of(delivery: &Delivery) -> String {
     match &delivery.definition.target {
         Target::Queue(queue) => queue.as_str().to_owned(),
-        Target::Http(_) => panic!("a webhook"),
+        other => panic!("not a queue: {other:?}"),
     }
 }
 

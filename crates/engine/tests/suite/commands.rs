@@ -81,6 +81,33 @@ fn a_touch_while_a_retry_is_pending_begins_a_new_fire() {
 }
 
 #[test]
+fn a_touch_moves_the_schedule_and_not_a_manual_fire_that_waits_or_is_retried() {
+    for waits_for_retry in [false, true] {
+        let mut fixture = OwnerFixture::new();
+        let task = fixture.schedule(keyed("order", secs(30)));
+        if !waits_for_retry {
+            fixture.set_capacity(0);
+        }
+        fixture.task(Command::Fire(key("order"))).unwrap();
+        if waits_for_retry {
+            fixture.report(failed());
+            fixture.run();
+        }
+        fixture.touch(key("order"), to(secs(60))).unwrap();
+        fixture.set_capacity(256);
+        fixture.advance(secs(20));
+        let manual = fixture.report(Outcome::Acked);
+        assert_eq!(manual.occasion, Occasion::Manual);
+        fixture.advance(secs(39));
+        assert!(fixture.in_flight.is_empty(), "fired at its old time");
+        fixture.advance(secs(1));
+        let moved = fixture.report(Outcome::Acked);
+        assert_eq!(moved.occasion, Occasion::Due);
+        assert_eq!(moved.fire_id.task, task.id);
+    }
+}
+
+#[test]
 fn a_task_that_cannot_be_touched_says_why() {
     let mut fixture = OwnerFixture::new();
     assert_eq!(fixture.touch(key("order"), to(secs(1))), Err(EngineError::NotFound));

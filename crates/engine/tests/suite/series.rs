@@ -333,6 +333,27 @@ fn a_manual_fire_leaves_the_schedule_alone() {
 }
 
 #[test]
+fn a_manual_fire_makes_the_retry_of_an_overlapping_fire_and_not_the_next_fire_early() {
+    let mut fixture = OwnerFixture::new();
+    let backoff = Backoff::Fixed(secs(60));
+    let retry = RetryPolicy { backoff, ..RetryPolicy::default() };
+    fixture.schedule(NewTask { retry, ..every(secs(10), overlap(Overlap::Allow)) });
+    fixture.advance(secs(10));
+    fixture.report(failed());
+    fixture.advance(secs(1));
+    fixture.task(Command::Fire(key("s"))).unwrap();
+    let retried = fixture.report(Outcome::Acked);
+    assert_eq!((retried.attempt.get(), retried.fire_at), (2, START.after(secs(10))));
+    // Nothing is left to retry, so this one is a fire of its own.
+    fixture.run();
+    fixture.task(Command::Fire(key("s"))).unwrap();
+    assert_eq!(fixture.report(Outcome::Acked).occasion, Occasion::Manual);
+    fixture.advance(secs(19));
+    ack_all(&mut fixture);
+    assert_eq!(nominal(&fixture.sent), [10, 10, 11, 20, 30]);
+}
+
+#[test]
 fn a_watch_fires_once_when_it_is_silent_and_again_after_a_touch() {
     let mut fixture = OwnerFixture::new();
     let task = fixture.schedule(watch(false));

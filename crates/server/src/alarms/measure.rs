@@ -262,3 +262,84 @@ async fn served(broker: &Broker, alarms: &[StoredAlarm]) -> HashMap<Namespace, B
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use punctual_core::{AlarmName, AlarmReceiver, AlarmRule, HttpTarget, Method};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(1_700_000_000_000 + seconds * 1000)
+    }
+
+    fn alarm(when: AlarmCondition) -> StoredAlarm {
+        let webhook = HttpTarget::new("http://h/x", Method::Post, vec![]).unwrap();
+        let rule = AlarmRule { when, to: AlarmReceiver::Http(webhook), repeat_after: None };
+        let (shop, name) = (Namespace::new("shop").unwrap(), AlarmName::new("a").unwrap());
+        StoredAlarm::new(&shop, &name, &rule, at(0))
+    }
+
+    fn served(queues: &[&str]) -> Sources {
+        let queues = queues.iter().map(|name| Queue::new(name).unwrap()).collect();
+        let served = HashMap::from([(Namespace::new("shop").unwrap(), queues)]);
+        Sources { served, ..Sources::default() }
+    }
+
+    #[test]
+    fn a_window_is_complete_when_all_brokers_have_counted_all_of_it() {
+        let failures = alarm(AlarmCondition::Failures { count: 5, window: SECOND * 60 });
+        let spec = spec_of(&failures).unwrap();
+        let sum = WindowSum { total: 9, counted: 7, ..WindowSum::empty(at(100)) };
+        let windows = HashMap::from([(spec, sum)]);
+        let sources = Sources { windows, ..Sources::default() };
+        for (complete_since, now, complete) in [
+            (at(0), at(159), false),
+            (at(0), at(160), true),
+            (at(130), at(160), false),
+            (at(130), at(190), true),
+        ] {
+            let measurer = Measurer { complete_since, ..Measurer::new(at(0)) };
+            let reading = Some(Reading { value: AlarmValue::Count(7), complete });
+            assert_eq!(measurer.reading(&failures, &sources, now), reading, "{now}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_reading() {
+        let (measurer, nothing) = (Measurer::new(at(0)), Sources::default());
+        for when in [
+            AlarmCondition::Lag { p99_over: SECOND, window: SECOND },
+            AlarmCondition::DeadLetters { over: 0 },
+            AlarmCondition::Overdue { over: SECOND },
+            AlarmCondition::NoWorkers { queue: Queue::new("q").unwrap(), longest: SECOND },
+        ] {
+            assert_eq!(measurer.reading(&alarm(when), &nothing, at(9)), None);
+        }
+    }
+
+    #[test]
+    fn the_time_without_workers_counts_from_the_last_one_and_ends_only_with_a_worker() {
+        let queue = Queue::new("q").unwrap();
+        let alarms = [alarm(AlarmCondition::NoWorkers { queue, longest: SECOND * 60 })];
+        let mut measurer = Measurer::new(at(0));
+        for (second, queues, without, complete) in [
+            (10, &["q"][..], 0, true),
+            (11, &["other"], 0, false),
+            (15, &[], 4, false),
+            (16, &["q"], 0, true),
+            (20, &[], 0, false),
+            (90, &[], 70, false),
+        ] {
+            let (sources, now) = (served(queues), at(second));
+            measurer.note_workers(&alarms, &sources, now);
+            let reading = measurer.reading(&alarms[0], &sources, now).unwrap();
+            let want = Reading { value: AlarmValue::Time(SECOND * without), complete };
+            assert_eq!(reading, want, "second {second}");
+        }
+        measurer.note_workers(&[], &served(&[]), at(91));
+        assert!(measurer.without_workers.is_empty(), "a deleted alarm is forgotten");
+    }
+}

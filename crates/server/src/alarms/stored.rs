@@ -6,6 +6,7 @@
 //! that evaluate at the same time, one fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use punctual_core::{
@@ -161,7 +162,12 @@ fn subject(namespace: &Namespace, name: &AlarmName) -> Subject {
 }
 
 impl StoredAlarm {
-    fn new(namespace: &Namespace, name: &AlarmName, rule: &AlarmRule, now: Timestamp) -> Self {
+    pub(crate) fn new(
+        namespace: &Namespace,
+        name: &AlarmName,
+        rule: &AlarmRule,
+        now: Timestamp,
+    ) -> Self {
         Self {
             namespace: namespace.clone(),
             name: name.clone(),
@@ -241,6 +247,8 @@ struct StatusDocument {
     pending: Option<NoticeDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<ValueDocument>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    raised_for_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -288,10 +296,9 @@ impl StatusDocument {
             value: status.value.map(|value| match value {
                 AlarmValue::Count(count) => ValueDocument::Count(count),
                 AlarmValue::Share { failed, total } => ValueDocument::Share { failed, total },
-                AlarmValue::Time(time) => {
-                    ValueDocument::TimeMs(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-                }
+                AlarmValue::Time(time) => ValueDocument::TimeMs(millis(time)),
             }),
+            raised_for_ms: status.raised_for.map(millis),
         }
     }
 
@@ -309,12 +316,15 @@ impl StatusDocument {
             value: self.value.map(|value| match value {
                 ValueDocument::Count(count) => AlarmValue::Count(count),
                 ValueDocument::Share { failed, total } => AlarmValue::Share { failed, total },
-                ValueDocument::TimeMs(millis) => {
-                    AlarmValue::Time(std::time::Duration::from_millis(millis))
-                }
+                ValueDocument::TimeMs(millis) => AlarmValue::Time(Duration::from_millis(millis)),
             }),
+            raised_for: self.raised_for_ms.map(Duration::from_millis),
         })
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn time(millis: u64) -> Option<Timestamp> {
@@ -323,8 +333,6 @@ fn time(millis: u64) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use punctual_core::{AlarmCondition, AlarmReceiver, HttpTarget, Method, TaskId};
 
     use super::*;
@@ -345,13 +353,17 @@ mod tests {
             created_at: at,
             version: Version::FIRST,
         };
-        for (pending, value) in [
-            (None, None),
-            (Some(Notice::Raised), Some(AlarmValue::Count(4))),
-            (Some(Notice::Repeated), Some(AlarmValue::Share { failed: 1, total: 2 })),
-            (Some(Notice::Over), Some(AlarmValue::Time(Duration::from_millis(5)))),
+        for (pending, value, raised_for) in [
+            (None, None, None),
+            (Some(Notice::Raised), Some(AlarmValue::Count(4)), None),
+            (Some(Notice::Repeated), Some(AlarmValue::Share { failed: 1, total: 2 }), None),
+            (
+                Some(Notice::Over),
+                Some(AlarmValue::Time(Duration::from_millis(5))),
+                Some(Duration::from_secs(720)),
+            ),
         ] {
-            let status = AlarmStatus { pending, value, notices: 7, ..alarm.status };
+            let status = AlarmStatus { pending, value, raised_for, notices: 7, ..alarm.status };
             let alarm = StoredAlarm { status, ..alarm.clone() };
             let definition = NewTask {
                 key: Some(key_of(&alarm.namespace, &alarm.name)),

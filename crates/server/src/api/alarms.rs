@@ -149,17 +149,12 @@ fn check_receiver(broker: &Broker, receiver: &AlarmReceiver) -> Result<(), Inval
     match receiver {
         AlarmReceiver::Http(webhook) => broker.guard.check_webhook("to.http.url", webhook),
         AlarmReceiver::Chat(robot) => broker.guard.check_webhook("to.chat.url", &robot.webhook),
-        AlarmReceiver::Mail(_) if can_send_mail(broker) => Ok(()),
+        AlarmReceiver::Mail(_) if broker.sends_mail => Ok(()),
         AlarmReceiver::Mail(_) => {
             let problem = "is not possible: the broker has no mail server in its configuration";
             Err(Invalid::new("to.mail", problem))
         }
     }
-}
-
-/// Whether the configuration has a mail server.
-const fn can_send_mail(_: &Broker) -> bool {
-    false
 }
 
 async fn view_one(broker: &Arc<Broker>, alarm: StoredAlarm) -> Result<AlarmView, Problem> {

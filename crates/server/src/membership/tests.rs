@@ -51,7 +51,8 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
     let signer = Signer::new(Vec::new());
     let http = HttpCourier::new(dialler, 8, signer, 0, Arc::clone(&clock), telemetry.clone());
     let mail = Arc::new(MailCourier::new(Arc::clone(&clock), telemetry.clone()));
-    let couriers = Arc::new(Couriers { http: Arc::new(http), mail, hub: Arc::clone(&hub) });
+    let couriers = Couriers { http: Arc::new(http), hub: Arc::clone(&hub), mail };
+    let couriers = Arc::new(couriers);
     let secret = Secret::new("of-the-cluster").unwrap();
     let peers = Arc::new(Peers::new(me.clone(), secret, Transport::Plain).unwrap());
     let owners = Owners::shared(partitions, me.clone(), Arc::clone(&peers), telemetry.clone());

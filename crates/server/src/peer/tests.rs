@@ -162,7 +162,11 @@ impl LocalBroker for FakeBroker {
     }
 
     fn measure(&self, windows: &[WindowSpec]) -> Vec<WindowSum> {
-        windows.iter().map(|_| WindowSum::empty(Timestamp::EPOCH)).collect()
+        let sum = |spec: &WindowSpec| WindowSum {
+            total: u64::try_from(spec.window.as_secs()).unwrap(),
+            ..WindowSum::empty(Timestamp::EPOCH)
+        };
+        windows.iter().map(sum).collect()
     }
 
     async fn poll(&self, options: PollOptions) -> Result<Vec<Polled>, PeerError> {

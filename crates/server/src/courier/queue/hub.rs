@@ -162,7 +162,7 @@ impl Hub {
 
     pub(super) fn report_abandoned(&self, leases: Vec<OpenLease>, reports: &mut ReportBatch) {
         for lease in leases {
-            let outcome = given_up(&lease.delivery);
+            let outcome = given_up(lease.delivery.definition.guarantee);
             if let Some(outcome) = &outcome {
                 self.count(&lease.delivery, outcome);
             }

@@ -185,9 +185,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    use super::super::send::inner_error;
     use super::*;
     use crate::courier::Reach;
+    use crate::courier::inner_error;
 
     fn dial(reach: Reach, own: SocketAddr) -> TcpDialler {
         TcpDialler { guard: Guard::new(reach, own), permit: None }

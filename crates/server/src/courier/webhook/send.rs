@@ -12,7 +12,6 @@
 //! answers are not logged.
 
 use std::error::Error;
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,7 +22,6 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use punctual_core::{AttemptResult, Clock, HttpTarget, Method, Outcome, Reason, Target};
 use punctual_engine::{Delivery, NotSendable};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::answer::{BODY_BYTES_MAX, WebhookResponse};
@@ -35,7 +33,8 @@ use super::dial::{BoxError, DialError, Dialler, LookupPermit};
 use super::gate::{GatedStream, SendGate};
 use super::sign::Signer;
 use crate::clock::SystemClock;
-use crate::courier::{given_up, occasion_name};
+use crate::courier::stop::StopSignal;
+use crate::courier::{inner_error, occasion_name};
 use crate::shares::ShareKey;
 use crate::telemetry::Telemetry;
 
@@ -63,8 +62,7 @@ pub(crate) struct HttpCourier {
     answer_bytes: usize,
     clock: Arc<SystemClock>,
     telemetry: Telemetry,
-    /// Becomes true when the broker stops waiting for answers. Each delivery in flight subscribes.
-    stopped: watch::Sender<bool>,
+    stop: StopSignal,
 }
 
 impl HttpCourier {
@@ -78,26 +76,15 @@ impl HttpCourier {
     ) -> Self {
         let pool = ConnectionPool::new(connections_max, Arc::clone(&clock), telemetry.clone());
         pool.watch();
-        let stopped = watch::Sender::new(false);
-        Self { dialler, pool, signer, answer_bytes, clock, telemetry, stopped }
+        let stop = StopSignal::new();
+        Self { dialler, pool, signer, answer_bytes, clock, telemetry, stop }
     }
 
     /// Sends one delivery and sets its `fired_at`. Returns its result; `None` if it counts as not
     /// sent.
     pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<AttemptResult> {
-        let mut stopped = self.stopped.subscribe();
-        let permit = delivery.permit.clone();
-        let result = tokio::select! {
-            result = self.send(delivery) => result?,
-            // Nothing was sent, and nothing will be.
-            () = permit.recalled() => return None,
-            _ = stopped.wait_for(|stopped| *stopped) => {
-                if permit.give_up() {
-                    return None;
-                }
-                given_up(delivery)?.into()
-            }
-        };
+        let (permit, guarantee) = (delivery.permit.clone(), delivery.definition.guarantee);
+        let result = self.stop.unless_stopped(permit, guarantee, self.send(delivery)).await?;
         log_failure(delivery, &result);
         self.telemetry.attempt(delivery, &result.outcome, || self.clock.now());
         Some(result)
@@ -105,13 +92,12 @@ impl HttpCourier {
 
     /// Returns whether no delivery is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.stopped.receiver_count() == 0
+        self.stop.is_idle()
     }
 
     /// Stops waiting for answers. Returns how many deliveries were in flight.
     pub(crate) fn give_up(&self) -> usize {
-        self.stopped.send_replace(true);
-        self.stopped.receiver_count()
+        self.stop.give_up()
     }
 
     /// Returns `None` if the owner does not allow it to be sent any more.
@@ -351,14 +337,6 @@ fn outcome_of_failure(error: &(dyn Error + 'static)) -> Outcome {
             None => return failed(&format!("no answer: {cause}")),
         }
     }
-}
-
-/// Returns the cause of an error. An [`io::Error`] does not give the error it wraps as its source.
-pub(super) fn inner_error<'a>(
-    error: &'a (dyn Error + 'static),
-) -> Option<&'a (dyn Error + 'static)> {
-    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    inner.map_or_else(|| error.source(), |inner| Some(inner))
 }
 
 fn refused(error: &dyn std::fmt::Display) -> Outcome {
