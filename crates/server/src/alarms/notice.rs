@@ -151,7 +151,9 @@ mod tests {
             raised_for: Some(Duration::from_millis(720_123)),
             ..AlarmStatus::new(since)
         };
-        StoredAlarm { status, ..StoredAlarm::new(&namespace, &name, &rule, since) }
+        let mut alarm = StoredAlarm::new(&namespace, &name, &rule, since);
+        alarm.status = status;
+        alarm
     }
 
     pub(super) fn failures() -> AlarmCondition {

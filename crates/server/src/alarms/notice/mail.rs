@@ -62,7 +62,7 @@ mod tests {
         let want = "Alarm \"errors\" of namespace \"shop\" is raised: \
                     120 attempts failed within 1m (limit 100).\n\n\
                     namespace: shop\nalarm: errors\nstate: raised\n\
-                    since: 2026-11-18T10:54:40Z\nat: 2026-11-18T11:06:40Z\n\
+                    since: 2026-11-18T10:54:40.000Z\nat: 2026-11-18T11:06:40.000Z\n\
                     measured: 120 attempts failed within 1m\nlimit: 100\nnotice: 3\n";
         assert_eq!(payload.bytes(), want);
     }

@@ -172,7 +172,7 @@ mod tests {
             (
                 NoticeKind::Repeated,
                 "Alarm \"errors\" of namespace \"shop\" is still raised, since \
-                 2026-11-18T10:54:40Z: 120 attempts failed within 1m (limit 100).",
+                 2026-11-18T10:54:40.000Z: 120 attempts failed within 1m (limit 100).",
             ),
             (
                 NoticeKind::Over,
