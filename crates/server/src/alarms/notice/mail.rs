@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use punctual_core::{MailTarget, Payload, Target};
 
-use super::{NoticeFacts, sentence, state_name};
+use super::facts::{NoticeFacts, state_name};
+use super::sentence;
 
 /// The content type of the text.
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -43,8 +44,8 @@ fn text(facts: &NoticeFacts<'_>) -> String {
 mod tests {
     use punctual_core::{AlarmReceiver, AlarmValue};
 
-    use super::super::NoticeKind;
-    use super::super::tests::{NOW, alarm, failures};
+    use super::super::facts::NoticeKind;
+    use super::super::facts::fixtures::{NOW, alarm, failures};
     use super::*;
 
     #[test]
