@@ -10,7 +10,7 @@ use crate::{Target, Timestamp, WebhookAnswer};
 /// When an alarm is raised.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum AlarmCondition {
+pub enum AlarmWhen {
     /// This many attempts failed within the window.
     Failures {
         /// The smallest number that raises the alarm.
@@ -56,21 +56,35 @@ pub enum AlarmCondition {
 /// Where the notices of an alarm go.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum AlarmReceiver {
+pub enum NoticeTarget {
     /// A webhook ([`Target::http`]), which gets a JSON document.
-    Http(Target),
+    Http(Box<Target>),
     /// The robot of a chat, which gets a text.
-    Chat(ChatRobot),
+    Chat(ChatTarget),
     /// Mail addresses. The configuration of the broker names the mail server.
     Mail(Vec<String>),
+}
+
+impl NoticeTarget {
+    /// A webhook ([`Target::http`]). A queue is refused when the alarm is put.
+    #[must_use]
+    pub fn http(target: Target) -> Self {
+        Self::Http(Box::new(target))
+    }
+
+    /// Mail addresses, at most 16.
+    #[must_use]
+    pub fn mail<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> Self {
+        Self::Mail(addresses.into_iter().map(Into::into).collect())
+    }
 }
 
 /// The robot of a chat.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ChatRobot {
+pub struct ChatTarget {
     /// The chat service.
-    pub kind: ChatKind,
+    pub kind: RobotKind,
     /// The webhook of the robot.
     pub url: String,
     /// Signs the notices for DingTalk and Feishu, if the robot requires that. Brokers never return
@@ -81,7 +95,7 @@ pub struct ChatRobot {
 /// Chat services whose robots take notices by a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ChatKind {
+pub enum RobotKind {
     /// Slack.
     Slack,
     /// DingTalk.
@@ -92,10 +106,10 @@ pub enum ChatKind {
     WeCom,
 }
 
-impl ChatRobot {
+impl ChatTarget {
     /// A robot that requires no signature.
     #[must_use]
-    pub fn new(kind: ChatKind, url: impl Into<String>) -> Self {
+    pub fn new(kind: RobotKind, url: impl Into<String>) -> Self {
         Self { kind, url: url.into(), secret: None }
     }
 
@@ -107,75 +121,64 @@ impl ChatRobot {
     }
 }
 
-impl fmt::Debug for ChatRobot {
+impl fmt::Debug for ChatTarget {
     /// Leaves out the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut robot = f.debug_struct("ChatRobot");
+        let mut robot = f.debug_struct("ChatTarget");
         robot.field("kind", &self.kind).field("url", &self.url).finish_non_exhaustive()
     }
 }
 
-/// When an alarm is raised, and where its notices go.
+/// A rule to put: when an alarm is raised, and where its notices go.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct AlarmRule {
-    /// When the alarm is raised.
-    pub when: AlarmCondition,
-    /// Where its notices go.
-    pub to: AlarmReceiver,
-    /// After how long a raised alarm is reported again; never if not set.
-    pub repeat_after: Option<Duration>,
+#[must_use = "a rule does nothing until it is passed to `put`"]
+pub struct NewAlarm {
+    pub(crate) when: AlarmWhen,
+    pub(crate) to: NoticeTarget,
+    pub(crate) repeat_after: Option<Duration>,
 }
 
-impl AlarmRule {
+impl NewAlarm {
     /// A rule whose raised alarm is reported once.
-    #[must_use]
-    pub fn new(when: AlarmCondition, to: AlarmReceiver) -> Self {
+    pub fn new(when: AlarmWhen, to: NoticeTarget) -> Self {
         Self { when, to, repeat_after: None }
     }
 
     /// Reports a raised alarm again after this time, at least a minute.
-    #[must_use]
     pub fn repeat_after(mut self, after: Duration) -> Self {
         self.repeat_after = Some(after);
         self
     }
 }
 
-/// An alarm with its state.
+/// An alarm as a broker shows it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AlarmInfo {
     /// Unique in the namespace.
     pub name: String,
-    /// The rule, without the secret of a chat robot.
-    pub rule: AlarmRule,
-    /// Whether the condition holds.
-    pub state: AlarmState,
-    /// Since when the alarm is in this state.
+    /// When the alarm is raised.
+    pub when: AlarmWhen,
+    /// Where its notices go, without the secret of a chat robot.
+    pub to: NoticeTarget,
+    /// After how long a raised alarm is reported again; never if not set.
+    pub repeat_after: Option<Duration>,
+    /// Whether the alarm is raised: the condition holds.
+    pub is_raised: bool,
+    /// Since when it is raised, or is not.
     pub since: Timestamp,
     /// What is measured now; `None` if it cannot be measured now.
-    pub value: Option<AlarmValue>,
+    pub value: Option<MeasuredValue>,
     /// How many notices the alarm has sent, tests not included.
     pub notices: u64,
     /// The last notice, tests included; `None` if there was none, or if it is no longer kept.
     pub last_notice: Option<NoticeInfo>,
 }
 
-/// The state of an alarm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AlarmState {
-    /// The condition does not hold.
-    Ok,
-    /// The condition holds.
-    Raised,
-}
-
 /// What is measured for an alarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
-pub enum AlarmValue {
+pub enum MeasuredValue {
     /// Failed attempts, or dead letters.
     Count(u64),
     /// The share of the attempts that failed.
@@ -193,7 +196,7 @@ pub struct NoticeInfo {
     /// `raised`, `repeated`, `over` or `test`.
     pub kind: Option<String>,
     /// What became of it.
-    pub state: NoticeState,
+    pub state: NoticeProgress,
     /// Why the last attempt was not a success.
     pub reason: Option<String>,
     /// What the receiver answered last, if it is a webhook or a chat.
@@ -203,7 +206,7 @@ pub struct NoticeInfo {
 /// What became of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum NoticeState {
+pub enum NoticeProgress {
     /// It is sent, or sent again after a failed attempt.
     Waiting,
     /// The receiver has it.

@@ -66,8 +66,8 @@ mod worker;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub use crate::alarm::{
-    AlarmCondition, AlarmInfo, AlarmReceiver, AlarmRule, AlarmState, AlarmValue, ChatKind,
-    ChatRobot, NoticeInfo, NoticeState,
+    AlarmInfo, AlarmWhen, ChatTarget, MeasuredValue, NewAlarm, NoticeInfo, NoticeProgress,
+    NoticeTarget, RobotKind,
 };
 pub use crate::answer::{CancelResult, Page, Touched};
 pub use crate::client::{Client, ClientBuilder};

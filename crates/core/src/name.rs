@@ -98,6 +98,12 @@ impl Namespace {
         Self(format!("{}{NOTICES_MARK}", self.0).into())
     }
 
+    /// Whether its tasks are receipts of notices. They are in the first partition of every store.
+    #[must_use]
+    pub fn is_of_notice_receipts(&self) -> bool {
+        self.0.strip_suffix(RECEIPTS_MARK).is_some_and(|owner| owner.ends_with(NOTICES_MARK))
+    }
+
     /// The namespace of the alarms of all namespaces. Each is a paused task.
     #[must_use]
     pub fn of_alarms() -> Self {
@@ -241,6 +247,8 @@ mod tests {
         }
         assert!(shop.of_receipts().is_of_receipts() && !shop.is_of_receipts());
         assert!(Namespace::of_alarms().is_of_alarms() && !notices.is_of_alarms());
+        assert!(notices.of_receipts().is_of_notice_receipts() && !notices.is_of_notice_receipts());
+        assert!(!shop.of_receipts().is_of_notice_receipts());
         assert!(!shop.is_internal());
         assert_eq!((notices.of_caller(), shop.of_caller()), (shop.clone(), shop.clone()));
         assert_eq!(Namespace::from_stored("shop"), Ok(shop));

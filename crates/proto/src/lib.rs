@@ -1,8 +1,8 @@
 //! The messages and services of the gRPC API, generated from `proto/punctual/v1`.
 //!
-//! `Tasks`, `Alarms` and `Workers` are public; brokers use `Peers` among themselves. The comments of the
-//! files are the documentation. `punctual-server` and `punctual-client` convert messages to their
-//! own types.
+//! `Tasks`, `Alarms` and `Workers` are public; brokers use `Peers` among themselves. The comments
+//! of the files are the documentation. `punctual-server` and `punctual-client` convert messages to
+//! their own types.
 
 /// Version 1 of the API.
 pub mod v1 {

@@ -9,6 +9,7 @@ mod broker;
 mod dead;
 mod explain;
 mod fires;
+mod input;
 mod listen;
 mod output;
 mod pages;

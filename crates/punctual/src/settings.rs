@@ -138,8 +138,9 @@ pub(crate) struct Settings {
     #[arg(long, env = "PUNCTUAL_ANSWER_BYTES", value_name = "BYTES")]
     pub(crate) answer_bytes: Option<usize>,
 
-    /// Mail server for the notices of alarms: `smtps://HOST:PORT`, or `smtp://HOST:PORT?tls=required`
-    /// for STARTTLS; without TLS (`smtp://HOST:PORT`) on loopback only. Needs --smtp-from
+    /// Mail server for the notices of alarms: `smtps://HOST:PORT`, or
+    /// `smtp://HOST:PORT?tls=required` for STARTTLS; without TLS (`smtp://HOST:PORT`) on loopback
+    /// only. Needs --smtp-from
     #[arg(long, env = "PUNCTUAL_SMTP_URL", value_name = "URL")]
     pub(crate) smtp_url: Option<String>,
 

@@ -659,3 +659,44 @@ fn completions_and_manual_pages_are_made_from_the_command_line() {
         assert!(text.contains(".SH NAME"), "{page}: {text}");
     }
 }
+
+#[test]
+fn alarms_are_put_listed_shown_tested_and_deleted() {
+    let (broker, receiver) = (Broker::start(&[]), Receiver::start());
+    let put = ["alarms", "put", "shop", "errors", "--failures", "100", "--window", "1m"];
+    let made = json_of(&broker, &[&put[..], &["--http", &receiver.url]].concat());
+    assert_eq!(made["when"], json!({"failures": {"count": 100, "window": "1m"}}));
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let rule = json!({
+        "when": {"overdue": {"over": "30s"}},
+        "to": {"chat": {"kind": "wecom", "url": receiver.url}},
+        "repeat_after": "1h",
+    });
+    std::fs::write(path("rule.json"), rule.to_string()).unwrap();
+    std::fs::write(path("secret"), "SEC1\n").unwrap();
+    let from_file =
+        json_of(&broker, &["alarms", "put", "shop", "late", "--file", &path("rule.json")]);
+    assert_eq!((&from_file["when"], &from_file["to"]), (&rule["when"], &rule["to"]));
+    let secret = format!("@{}", path("secret"));
+    let flags = ["--dead-letters-over", "5", "--dingtalk", &receiver.url, "--secret", &secret];
+    let signed = json_of(&broker, &[&["alarms", "put", "shop", "dead"][..], &flags].concat());
+    assert_eq!(signed["to"]["chat"]["kind"], "dingtalk");
+    assert_eq!(json_of(&broker, &["alarms", "test", "shop", "errors"])["state"], "done");
+    let (success, table, _) = punctual(&broker, &["alarms", "list", "shop"]);
+    assert!(success && table.contains("failures >= 100 in 1m"), "{table}");
+    assert!(table.contains("test: done") && table.contains("Z ("), "{table}");
+    assert_eq!(json_of(&broker, &["alarms", "list", "shop"])["alarms"][2]["name"], "late");
+    let (success, shown, _) = punctual(&broker, &["alarms", "show", "shop", "late"]);
+    assert!(success && shown.contains("overdue > 30s") && shown.contains("wecom"), "{shown}");
+    let deleted = json_of(&broker, &["alarms", "delete", "shop", "errors"]);
+    assert_eq!(deleted, json!({"result": "deleted"}));
+    let (success, _, errors) = punctual(&broker, &["alarms", "show", "shop", "errors"]);
+    let sentence = "alarm \"errors\" not found in namespace \"shop\"";
+    assert!(!success && errors.contains(sentence), "{errors}");
+    let url = format!("{}/500", receiver.url);
+    json_of(&broker, &[&put[..], &["--http", &url]].concat());
+    let (success, shown, errors) = punctual(&broker, &["alarms", "test", "shop", "errors"]);
+    assert!(!success && shown.contains("failed"), "{shown}");
+    assert!(errors.contains("the receiver did not take the notice"), "{errors}");
+}

@@ -487,3 +487,42 @@ fn a_redriven_fire_of_a_series_is_the_same_fire_after_an_import_into_other_parti
     let broker = Broker::start_on(other, &["--partitions", "7"]);
     assert_eq!(broker.call("GET", "/v1/shop/dead", &[], "").1["dead"], json!([]));
 }
+
+#[test]
+fn alarms_keep_their_states_in_a_store_with_other_partitions() {
+    let (files, receiver) = (ExportFiles::new(), Receiver::start());
+    let broker = Broker::start(&["--partitions", "3"]);
+    let rule = |url: &str| {
+        json!({"when": {"dead_letters": {"over": 0}}, "to": {"http": {"url": url}}}).to_string()
+    };
+    let alarm = |broker: &Broker| broker.call("GET", "/v1/shop/alarms/dead", &[], "").1;
+    // The notice stays a task, because nothing listens there.
+    broker.call("PUT", "/v1/shop/alarms/dead", &[], rule("http://127.0.0.1:9/"));
+    let dead = field::task(r#""in": "0s", "retry": {"attempts_max": 1}"#, "http://127.0.0.1:9/");
+    broker.put("order-1", dead);
+    let raised = eventually(|| Some(alarm(&broker)).filter(|alarm| alarm["notices"] == 1));
+    let from = stop(broker);
+    let lines = files.export(&in_dir(from.path()), "alarms");
+    for namespace in [r#""namespace":"!alarms""#, r#""namespace":"shop!""#] {
+        assert!(lines.iter().any(|line| line.contains(namespace)), "{namespace}: {lines:?}");
+    }
+    let to = Arc::new(tempfile::tempdir().unwrap());
+    let import = ["--in", &files.text("alarms"), "--partitions", "16"];
+    succeed("import", &in_dir(to.path()), &import);
+    let again = succeed("import", &in_dir(to.path()), &import);
+    assert!(again.contains("imported 0 tasks"), "{again}");
+    let broker = Broker::start_on(to, &["--partitions", "16"]);
+    let imported = alarm(&broker);
+    for field in ["when", "to", "state", "since", "notices"] {
+        assert_eq!(imported[field], raised[field], "{field}: {imported}");
+    }
+    assert_eq!(imported["last_notice"]["kind"], "raised", "{imported}");
+    // It is still evaluated, and the change is reported once.
+    broker.call("PUT", "/v1/shop/alarms/dead", &[], rule(&receiver.url));
+    let letters = broker.call("GET", "/v1/shop/dead", &[], "").1;
+    let id = letters["dead"][0]["fire_id"].as_str().unwrap();
+    broker.call("DELETE", &format!("/v1/shop/dead/{id}"), &[], "");
+    let over = eventually(|| Some(alarm(&broker)).filter(|alarm| alarm["notices"] == 2));
+    assert_eq!(over["state"], "ok");
+    receiver.next();
+}

@@ -4,10 +4,10 @@
 //! beside them: `command_batch` sends many commands to their owners at once, `idempotency` makes a
 //! repeated request create nothing, `find_task` finds a task by key or id, living or ended,
 //! `explain_task` gathers why it is in its state, `merge_pages`, `task_pages` and `fire_pages` read
-//! one page from all partitions, `dead_letters` redrives, `alarms` reads alarms with their values and
-//! notices, `task_stats` counts, `queue_list` sums up
-//! queues, `body` bounds what callers send, `held_answer` what they leave unread, and `limits` has
-//! what namespaces share. Every refusal is a [`Problem`](crate::problem::Problem).
+//! one page from all partitions, `dead_letters` redrives, `alarms` reads alarms with their values
+//! and notices, `task_stats` counts, `queue_list` sums up queues, `body` bounds what callers send,
+//! `held_answer` what they leave unread, and `limits` has what namespaces share. Every
+//! refusal is a [`Problem`](crate::problem::Problem).
 
 pub(crate) mod alarms;
 mod body;

@@ -66,7 +66,7 @@ class Server(Controller):
             require_starttls=starttls is not None,
             authenticator=authenticate,
             auth_required="--credentials" in flags,
-            auth_require_tls=bool(tls or starttls),
+            auth_require_tls=starttls is not None,
         )
 
 

@@ -257,7 +257,9 @@ impl Importer<'_, '_> {
         namespace: &Namespace,
         key: Option<&TaskKey>,
     ) -> Option<TaskId> {
-        if self.keeps_ids {
+        // Every store has the partition of notices. Without its receipt a notice could be sent
+        // twice.
+        if self.keeps_ids || namespace.is_of_notice_receipts() {
             return Some(id);
         }
         if namespace.is_of_receipts() {

@@ -6,7 +6,7 @@ use punctual_proto::v1::alarms_client::AlarmsClient;
 use super::Namespace;
 use super::reads::unless_not_found;
 use crate::Error;
-use crate::alarm::{AlarmInfo, AlarmRule, NoticeInfo};
+use crate::alarm::{AlarmInfo, NewAlarm, NoticeInfo};
 use crate::brokers::channel::TrackedChannel;
 use crate::client::state::RetryWhen;
 use crate::wire::alarm as wire;
@@ -41,7 +41,7 @@ impl Alarms {
     /// # Errors
     /// [`Error::Problem`] with status 422 if the rule is not allowed, or if the namespace has as
     /// many alarms as it may have; any other [`Error`]. It is safe to put again.
-    pub async fn put(&self, name: impl Into<String>, rule: AlarmRule) -> Result<AlarmInfo, Error> {
+    pub async fn put(&self, name: impl Into<String>, rule: NewAlarm) -> Result<AlarmInfo, Error> {
         let (namespace, name) = (self.0.name.to_string(), name.into());
         let request = v1::PutAlarmRequest { namespace, name, rule: Some(wire::sent_rule(rule)?) };
         let answer = call!(self, RetryWhen::Always, put, request)?;

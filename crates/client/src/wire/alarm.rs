@@ -9,13 +9,13 @@ use punctual_proto::v1::alarm_receiver::To;
 use super::non_empty;
 use super::record::webhook_answer;
 use crate::alarm::{
-    AlarmCondition, AlarmInfo, AlarmReceiver, AlarmRule, AlarmState, AlarmValue, ChatKind,
-    ChatRobot, NoticeInfo, NoticeState,
+    AlarmInfo, AlarmWhen, ChatTarget, MeasuredValue, NewAlarm, NoticeInfo, NoticeProgress,
+    NoticeTarget, RobotKind,
 };
 use crate::time::millis_up;
 use crate::{Error, Target, Timestamp};
 
-pub(crate) fn sent_rule(rule: AlarmRule) -> Result<v1::AlarmRule, Error> {
+pub(crate) fn sent_rule(rule: NewAlarm) -> Result<v1::AlarmRule, Error> {
     Ok(v1::AlarmRule {
         when: Some(v1::AlarmCondition { when: Some(sent_condition(rule.when)) }),
         to: Some(v1::AlarmReceiver { to: Some(sent_receiver(rule.to)?) }),
@@ -23,58 +23,60 @@ pub(crate) fn sent_rule(rule: AlarmRule) -> Result<v1::AlarmRule, Error> {
     })
 }
 
-fn sent_condition(condition: AlarmCondition) -> When {
+fn sent_condition(condition: AlarmWhen) -> When {
     match condition {
-        AlarmCondition::Failures { count, window } => {
+        AlarmWhen::Failures { count, window } => {
             When::Failures(v1::FailuresCondition { count, window_ms: millis_up(window) })
         }
-        AlarmCondition::FailureShare { over, min, window } => {
+        AlarmWhen::FailureShare { over, min, window } => {
             let window_ms = millis_up(window);
             When::FailureShare(v1::FailureShareCondition { over, min, window_ms })
         }
-        AlarmCondition::DeadLetters { over } => {
-            When::DeadLetters(v1::DeadLettersCondition { over })
-        }
-        AlarmCondition::Lag { p99_over, window } => {
+        AlarmWhen::DeadLetters { over } => When::DeadLetters(v1::DeadLettersCondition { over }),
+        AlarmWhen::Lag { p99_over, window } => {
             let [p99_over_ms, window_ms] = [p99_over, window].map(millis_up);
             When::Lag(v1::LagCondition { p99_over_ms, window_ms })
         }
-        AlarmCondition::Overdue { over } => {
+        AlarmWhen::Overdue { over } => {
             When::Overdue(v1::OverdueCondition { over_ms: millis_up(over) })
         }
-        AlarmCondition::NoWorkers { queue, longest } => {
+        AlarmWhen::NoWorkers { queue, longest } => {
             When::NoWorkers(v1::NoWorkersCondition { queue, for_ms: millis_up(longest) })
         }
     }
 }
 
-fn sent_receiver(receiver: AlarmReceiver) -> Result<To, Error> {
+fn sent_receiver(receiver: NoticeTarget) -> Result<To, Error> {
     Ok(match receiver {
-        AlarmReceiver::Http(target) => To::Http(target.into_webhook("to.http")?),
-        AlarmReceiver::Chat(robot) => {
+        NoticeTarget::Http(target) => To::Http(target.into_webhook("to.http")?),
+        NoticeTarget::Chat(robot) => {
             let kind = match robot.kind {
-                ChatKind::Slack => v1::ChatKind::Slack,
-                ChatKind::DingTalk => v1::ChatKind::Dingtalk,
-                ChatKind::Feishu => v1::ChatKind::Feishu,
-                ChatKind::WeCom => v1::ChatKind::Wecom,
+                RobotKind::Slack => v1::ChatKind::Slack,
+                RobotKind::DingTalk => v1::ChatKind::Dingtalk,
+                RobotKind::Feishu => v1::ChatKind::Feishu,
+                RobotKind::WeCom => v1::ChatKind::Wecom,
             };
             let (url, secret) = (robot.url, robot.secret.unwrap_or_default());
             To::Chat(v1::ChatRobot { kind: kind.into(), url, secret })
         }
-        AlarmReceiver::Mail(to) => To::Mail(v1::MailReceiver { to }),
+        NoticeTarget::Mail(to) => To::Mail(v1::MailReceiver { to }),
     })
 }
 
 pub(crate) fn alarm(alarm: v1::Alarm) -> Result<AlarmInfo, Error> {
-    let state = match alarm.state() {
-        v1::AlarmState::Ok => AlarmState::Ok,
-        v1::AlarmState::Raised => AlarmState::Raised,
+    let is_raised = match alarm.state() {
+        v1::AlarmState::Ok => false,
+        v1::AlarmState::Raised => true,
         v1::AlarmState::Unspecified => return Err(Error::Answer("an alarm has no known state")),
     };
+    let rule = rule(alarm.rule.ok_or(Error::Answer("an alarm has no rule"))?)?;
+    let NewAlarm { when, to, repeat_after } = rule;
     Ok(AlarmInfo {
         name: alarm.name,
-        rule: rule(alarm.rule.ok_or(Error::Answer("an alarm has no rule"))?)?,
-        state,
+        when,
+        to,
+        repeat_after,
+        is_raised,
         since: Timestamp::from_millis(alarm.since_ms),
         value: alarm.value.and_then(|value| value.value).map(value),
         notices: alarm.notices,
@@ -82,74 +84,72 @@ pub(crate) fn alarm(alarm: v1::Alarm) -> Result<AlarmInfo, Error> {
     })
 }
 
-fn rule(rule: v1::AlarmRule) -> Result<AlarmRule, Error> {
+fn rule(rule: v1::AlarmRule) -> Result<NewAlarm, Error> {
     let when = rule.when.and_then(|condition| condition.when);
     let to = rule.to.and_then(|receiver| receiver.to);
-    Ok(AlarmRule {
+    Ok(NewAlarm {
         when: condition(when.ok_or(Error::Answer("an alarm has no known condition"))?),
         to: receiver(to.ok_or(Error::Answer("an alarm has no known receiver"))?)?,
         repeat_after: rule.repeat_after_ms.map(Duration::from_millis),
     })
 }
 
-fn condition(when: When) -> AlarmCondition {
+fn condition(when: When) -> AlarmWhen {
     let time = Duration::from_millis;
     match when {
         When::Failures(v1::FailuresCondition { count, window_ms }) => {
-            AlarmCondition::Failures { count, window: time(window_ms) }
+            AlarmWhen::Failures { count, window: time(window_ms) }
         }
         When::FailureShare(v1::FailureShareCondition { over, min, window_ms }) => {
-            AlarmCondition::FailureShare { over, min, window: time(window_ms) }
+            AlarmWhen::FailureShare { over, min, window: time(window_ms) }
         }
-        When::DeadLetters(v1::DeadLettersCondition { over }) => {
-            AlarmCondition::DeadLetters { over }
-        }
+        When::DeadLetters(v1::DeadLettersCondition { over }) => AlarmWhen::DeadLetters { over },
         When::Lag(v1::LagCondition { p99_over_ms, window_ms }) => {
-            AlarmCondition::Lag { p99_over: time(p99_over_ms), window: time(window_ms) }
+            AlarmWhen::Lag { p99_over: time(p99_over_ms), window: time(window_ms) }
         }
         When::Overdue(v1::OverdueCondition { over_ms }) => {
-            AlarmCondition::Overdue { over: time(over_ms) }
+            AlarmWhen::Overdue { over: time(over_ms) }
         }
         When::NoWorkers(v1::NoWorkersCondition { queue, for_ms }) => {
-            AlarmCondition::NoWorkers { queue, longest: time(for_ms) }
+            AlarmWhen::NoWorkers { queue, longest: time(for_ms) }
         }
     }
 }
 
-fn receiver(to: To) -> Result<AlarmReceiver, Error> {
+fn receiver(to: To) -> Result<NoticeTarget, Error> {
     Ok(match to {
-        To::Http(http) => AlarmReceiver::Http(Target::of_webhook(http)),
+        To::Http(http) => NoticeTarget::http(Target::of_webhook(http)),
         To::Chat(robot) => {
             let kind = match robot.kind() {
-                v1::ChatKind::Slack => ChatKind::Slack,
-                v1::ChatKind::Dingtalk => ChatKind::DingTalk,
-                v1::ChatKind::Feishu => ChatKind::Feishu,
-                v1::ChatKind::Wecom => ChatKind::WeCom,
+                v1::ChatKind::Slack => RobotKind::Slack,
+                v1::ChatKind::Dingtalk => RobotKind::DingTalk,
+                v1::ChatKind::Feishu => RobotKind::Feishu,
+                v1::ChatKind::Wecom => RobotKind::WeCom,
                 v1::ChatKind::Unspecified => {
                     return Err(Error::Answer("a chat robot has no known kind"));
                 }
             };
             let (url, secret) = (robot.url, non_empty(robot.secret));
-            AlarmReceiver::Chat(ChatRobot { kind, url, secret })
+            NoticeTarget::Chat(ChatTarget { kind, url, secret })
         }
-        To::Mail(mail) => AlarmReceiver::Mail(mail.to),
+        To::Mail(mail) => NoticeTarget::Mail(mail.to),
     })
 }
 
-fn value(value: v1::alarm_value::Value) -> AlarmValue {
+fn value(value: v1::alarm_value::Value) -> MeasuredValue {
     use v1::alarm_value::Value;
     match value {
-        Value::Count(count) => AlarmValue::Count(count),
-        Value::Share(share) => AlarmValue::Share(share),
-        Value::TimeMs(millis) => AlarmValue::Time(Duration::from_millis(millis)),
+        Value::Count(count) => MeasuredValue::Count(count),
+        Value::Share(share) => MeasuredValue::Share(share),
+        Value::TimeMs(millis) => MeasuredValue::Time(Duration::from_millis(millis)),
     }
 }
 
 pub(crate) fn notice(notice: v1::AlarmNotice) -> Result<NoticeInfo, Error> {
     let state = match notice.state() {
-        v1::NoticeState::Waiting => NoticeState::Waiting,
-        v1::NoticeState::Done => NoticeState::Done,
-        v1::NoticeState::Failed => NoticeState::Failed,
+        v1::NoticeState::Waiting => NoticeProgress::Waiting,
+        v1::NoticeState::Done => NoticeProgress::Done,
+        v1::NoticeState::Failed => NoticeProgress::Failed,
         v1::NoticeState::Unspecified => return Err(Error::Answer("a notice has no known state")),
     };
     Ok(NoticeInfo {
@@ -169,34 +169,31 @@ mod tests {
     fn a_rule_is_read_back_as_it_was_sent() {
         let second = Duration::from_secs(1);
         let queue = "mail".to_owned();
-        let robot = ChatRobot::new(ChatKind::Feishu, "http://h/robot").secret("s");
+        let robot = ChatTarget::new(RobotKind::Feishu, "http://h/robot").secret("s");
         for (when, to) in [
             (
-                AlarmCondition::Failures { count: 3, window: second },
-                AlarmReceiver::Http(Target::http("http://h/x").header("a", "b")),
+                AlarmWhen::Failures { count: 3, window: second },
+                NoticeTarget::http(Target::http("http://h/x").header("a", "b")),
             ),
             (
-                AlarmCondition::FailureShare { over: 0.1, min: 2, window: second },
-                AlarmReceiver::Chat(robot),
+                AlarmWhen::FailureShare { over: 0.1, min: 2, window: second },
+                NoticeTarget::Chat(robot),
+            ),
+            (AlarmWhen::DeadLetters { over: 0 }, NoticeTarget::mail(["ops@example.org"])),
+            (
+                AlarmWhen::Lag { p99_over: second, window: second * 2 },
+                NoticeTarget::Chat(ChatTarget::new(RobotKind::Slack, "http://h/robot")),
             ),
             (
-                AlarmCondition::DeadLetters { over: 0 },
-                AlarmReceiver::Mail(vec!["ops@example.org".to_owned()]),
+                AlarmWhen::Overdue { over: second },
+                NoticeTarget::Chat(ChatTarget::new(RobotKind::DingTalk, "http://h/robot")),
             ),
             (
-                AlarmCondition::Lag { p99_over: second, window: second * 2 },
-                AlarmReceiver::Chat(ChatRobot::new(ChatKind::Slack, "http://h/robot")),
-            ),
-            (
-                AlarmCondition::Overdue { over: second },
-                AlarmReceiver::Chat(ChatRobot::new(ChatKind::DingTalk, "http://h/robot")),
-            ),
-            (
-                AlarmCondition::NoWorkers { queue, longest: second },
-                AlarmReceiver::Chat(ChatRobot::new(ChatKind::WeCom, "http://h/robot")),
+                AlarmWhen::NoWorkers { queue, longest: second },
+                NoticeTarget::Chat(ChatTarget::new(RobotKind::WeCom, "http://h/robot")),
             ),
         ] {
-            let sent = AlarmRule::new(when, to).repeat_after(second * 60);
+            let sent = NewAlarm::new(when, to).repeat_after(second * 60);
             let message = sent_rule(sent.clone()).unwrap();
             let read = rule(message.clone()).unwrap();
             assert_eq!(format!("{read:?}"), format!("{sent:?}"));
@@ -206,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_queue_is_no_receiver_of_notices() {
-        let condition = AlarmCondition::DeadLetters { over: 0 };
-        let rule = AlarmRule::new(condition, AlarmReceiver::Http(Target::queue("q")));
+        let condition = AlarmWhen::DeadLetters { over: 0 };
+        let rule = NewAlarm::new(condition, NoticeTarget::http(Target::queue("q")));
         let error = sent_rule(rule).unwrap_err();
         assert_eq!(error.to_string(), "to.http: must be a webhook; notices cannot go to a queue");
     }

@@ -20,7 +20,6 @@ use super::output;
 
 use pairs::pair;
 use payload::PayloadArgs;
-pub(super) use payload::read_file;
 use retry::RetryArgs;
 use target::TargetArgs;
 

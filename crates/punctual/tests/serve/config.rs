@@ -52,6 +52,10 @@ fn errors_and_help_texts_contain_no_secret() {
         (&["--signing-secret", "shop=whsec_hush"], "24 to 64 bytes"),
         (&["--signing-secret", "*=hush"], "whsec_"),
         (&["--tls-cert", "/no/such/cert"], "must be given together"),
+        (&["--smtp-url", "smtps://ops:hush@mail.example.org"], "--smtp-credentials-file"),
+        (&["--smtp-url", "smtp://mail.example.org"], "would not be encrypted"),
+        (&["--smtp-url", "smtps://mail.example.org"], "smtp_from: must be given"),
+        (&["--smtp-from", "ops@example.org"], "give --smtp-url too"),
     ] {
         let error = refused_start(flags, &[]);
         assert!(error.contains(expected) && !error.contains("hush"), "{error}");

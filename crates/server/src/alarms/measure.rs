@@ -80,8 +80,8 @@ impl Measurer {
         let others: BTreeSet<_> =
             broker.cluster.iter().flat_map(|cluster| cluster.membership.others()).collect();
         let mut calls = JoinSet::new();
-        for other in others.iter().filter(|_| !specs.is_empty()).cloned() {
-            let (broker, specs) = (Arc::clone(broker), specs.clone());
+        for other in others.iter().filter(|_| !specs.is_empty()) {
+            let (broker, other, specs) = (Arc::clone(broker), other.clone(), specs.clone());
             calls.spawn(async move {
                 let peers = &broker.cluster.as_ref()?.peers;
                 timeout(ANSWER_MAX, peers.measure(&other, &specs)).await.ok()?.ok()

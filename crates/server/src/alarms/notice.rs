@@ -1,11 +1,13 @@
 //! Notices: the tasks that report an alarm, in the form that each receiver takes.
 //!
-//! `sentence` says in plain English what has happened, for all receivers. `document` is the JSON
-//! document of webhooks, `chat` has the forms of chat robots, `mail` the text of mails. Everything
-//! here is pure: the courier of the target sends the notice, and the engine retries it.
+//! `facts` is what there is to say, and `sentence` says it in plain English, for all receivers.
+//! `document` is the JSON document of webhooks, `chat` has the forms of chat robots, `mail` the
+//! text of mails. Everything here is pure: the courier of the target sends the notice, and the
+//! engine retries it.
 
 mod chat;
 mod document;
+mod facts;
 mod mail;
 mod sentence;
 
@@ -13,11 +15,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use punctual_core::{
-    AlarmReceiver, AlarmState, AlarmValue, Backoff, Due, Jitter, Labels, NewTask, Payload,
-    RetryPolicy, Schedule, Target, Timestamp,
+    AlarmReceiver, Backoff, Due, Jitter, Labels, NewTask, Payload, RetryPolicy, Schedule, Target,
 };
 
-use super::stored::StoredAlarm;
+pub(crate) use self::facts::{NoticeFacts, NoticeKind};
 
 /// The label of a notice that has the name of its alarm.
 pub(crate) const ALARM_LABEL: &str = "alarm";
@@ -32,44 +33,6 @@ const PAUSES_SECS: [u64; 9] = [5, 15, 30, 60, 120, 300, 600, 900, 900];
 /// How long a signed notice is attempted. DingTalk and Feishu accept a signature for an hour, by
 /// their clock; the rest is for clocks that differ.
 const SIGNED_EXPIRES_AFTER: Duration = Duration::from_secs(55 * 60);
-
-/// Why a notice is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum NoticeKind {
-    Raised,
-    Repeated,
-    Over,
-    Test,
-}
-
-impl NoticeKind {
-    pub(crate) const ALL: [Self; 4] = [Self::Raised, Self::Repeated, Self::Over, Self::Test];
-
-    /// The kind as the value of [`KIND_LABEL`] and in answers.
-    pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Raised => "raised",
-            Self::Repeated => "repeated",
-            Self::Over => "over",
-            Self::Test => "test",
-        }
-    }
-
-    /// Reads a label. `None` for one that a later version has written.
-    pub(crate) fn from_label(label: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.label() == label)
-    }
-}
-
-/// What a notice says.
-#[derive(Debug)]
-pub(crate) struct NoticeFacts<'a> {
-    pub(crate) alarm: &'a StoredAlarm,
-    pub(crate) kind: NoticeKind,
-    /// What was measured when the notice was decided.
-    pub(crate) value: Option<AlarmValue>,
-    pub(crate) now: Timestamp,
-}
 
 /// Returns the task that sends a notice now.
 pub(crate) fn notice_task(facts: &NoticeFacts<'_>) -> NewTask {
@@ -120,48 +83,12 @@ fn message(facts: &NoticeFacts<'_>) -> (Target, Payload) {
     }
 }
 
-/// Returns the name of a state in JSON and in mails.
-const fn state_name(state: AlarmState) -> &'static str {
-    match state {
-        AlarmState::Ok => "ok",
-        AlarmState::Raised => "raised",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use punctual_core::{
-        AlarmCondition, AlarmName, AlarmRule, AlarmStatus, AttemptNo, ChatKind, ChatRobot,
-        HttpTarget, Method, Namespace, TIMEOUT_DEFAULT,
-    };
+    use punctual_core::{AlarmValue, AttemptNo, ChatKind, TIMEOUT_DEFAULT};
 
+    use super::facts::fixtures::{NOW, alarm, failures, robot};
     use super::*;
-
-    pub(super) const NOW: Timestamp = Timestamp::from_millis(1_795_000_000_000);
-
-    /// The alarm `errors` of the namespace `shop`, raised for twelve minutes.
-    pub(super) fn alarm(when: AlarmCondition, to: AlarmReceiver) -> StoredAlarm {
-        let (namespace, name) = ("shop", "errors");
-        let (namespace, name) = (Namespace::new(namespace).unwrap(), AlarmName::new(name).unwrap());
-        let rule = AlarmRule { when, to, repeat_after: None };
-        let since = Timestamp::from_millis(NOW.as_millis() - 720_000);
-        let status = AlarmStatus {
-            state: AlarmState::Raised,
-            notices: 3,
-            raised_for: Some(Duration::from_millis(720_123)),
-            ..AlarmStatus::new(since)
-        };
-        StoredAlarm { status, ..StoredAlarm::new(&namespace, &name, &rule, since) }
-    }
-
-    pub(super) fn failures() -> AlarmCondition {
-        AlarmCondition::Failures { count: 100, window: Duration::from_secs(60) }
-    }
-
-    pub(super) fn robot(kind: ChatKind, url: &str, secret: Option<&str>) -> ChatRobot {
-        let webhook = HttpTarget::new(url, Method::Post, vec![]).unwrap();
-        ChatRobot { kind, webhook, secret: secret.map(str::to_owned) }
-    }
 
     fn task(to: AlarmReceiver) -> NewTask {
         let alarm = alarm(failures(), to);

@@ -235,17 +235,17 @@ pub(crate) struct ChatBody {
     /// never have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<ChatSecret>)]
-    secret: Option<SecretText>,
+    secret: Option<RobotSecret>,
 }
 
 /// A text that debug output does not have.
 #[derive(Deserialize, Serialize)]
 #[serde(transparent)]
-struct SecretText(String);
+struct RobotSecret(String);
 
-impl fmt::Debug for SecretText {
+impl fmt::Debug for RobotSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText")
+        f.write_str("RobotSecret")
     }
 }
 
@@ -413,7 +413,7 @@ impl ReceiverBody {
             AlarmReceiver::Chat(robot) => Self::Chat(ChatBody {
                 kind: chat_kind_name(robot.kind).to_owned(),
                 url: robot.webhook.url().to_owned(),
-                secret: robot.secret.clone().map(SecretText),
+                secret: robot.secret.clone().map(RobotSecret),
             }),
             AlarmReceiver::Mail(to) => Self::Mail(MailBody { to: to.clone() }),
         }
@@ -422,7 +422,7 @@ impl ReceiverBody {
 
 impl ChatBody {
     fn into_robot(self) -> Result<ChatRobot, Invalid> {
-        let secret = self.secret.map(|SecretText(secret)| secret);
+        let secret = self.secret.map(|RobotSecret(secret)| secret);
         Ok(ChatRobot { kind: chat_kind(&self.kind)?, webhook: robot_webhook(&self.url)?, secret })
     }
 }

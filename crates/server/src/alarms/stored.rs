@@ -112,6 +112,11 @@ pub(crate) async fn put(
 }
 
 async fn check_count(broker: &Broker, namespace: &Namespace) -> Result<(), Problem> {
+    let all = broker.store.counts(PartitionId::FIRST, &Namespace::of_alarms()).await?.paused;
+    if usize::try_from(all).is_ok_and(|all| all >= ALL_ALARMS_MAX) {
+        let problem = format!("the store has {ALL_ALARMS_MAX} alarms, the most it may have");
+        return Err(punctual_core::Invalid::new("name", problem).into());
+    }
     if list(broker, Some(namespace)).await?.len() < ALARMS_MAX {
         return Ok(());
     }
@@ -127,9 +132,13 @@ pub(crate) async fn remove(
     name: &AlarmName,
 ) -> Result<bool, EngineError> {
     let owner = broker.owners.of_key(&Namespace::of_alarms(), &key_of(namespace, name));
-    match owner.cancel(subject(namespace, name)).await {
+    // A key that names no living task answers for its last life, so a cancel alone cannot tell.
+    let cancelled = match owner.get(subject(namespace, name)).await {
+        Ok(_) => owner.cancel(subject(namespace, name)).await,
+        Err(error) => Err(error),
+    };
+    match cancelled {
         Ok(Cancelled::Cancelled) => Ok(true),
-        // The key keeps its last life.
         Ok(_) | Err(EngineError::NotFound) => Ok(false),
         Err(error) => Err(error),
     }

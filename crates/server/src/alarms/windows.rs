@@ -13,8 +13,10 @@ use std::time::Duration;
 use punctual_core::{AttemptNo, Namespace, Occasion, Outcome, Timestamp};
 use punctual_engine::Delivery;
 
-/// Steps in which a window slides. One more is kept: the one that has just begun.
+/// Steps in which a window slides.
 const STEPS: u64 = 60;
+/// One more step is kept: the one that has just begun.
+const STEPS_KEPT: usize = 61;
 /// Windows of a broker: some hundred bytes each, or some kilobytes if lags are measured.
 pub(crate) const WINDOWS_MAX: usize = 16_384;
 /// How long a window is kept that is not asked for.
@@ -260,7 +262,7 @@ struct SlidingCounts {
 impl SlidingCounts {
     fn new(window: Duration, cells: usize) -> Self {
         let millis = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
-        let counts = vec![0; cells * (STEPS as usize + 1)].into();
+        let counts = vec![0; cells * STEPS_KEPT].into();
         Self { step_ms: millis.div_ceil(STEPS).max(1), cells, newest: 0, counts }
     }
 
@@ -293,7 +295,7 @@ impl SlidingCounts {
     }
 
     fn start_of(&self, step: u64) -> usize {
-        (step % (STEPS + 1)) as usize * self.cells
+        usize::try_from(step % (STEPS + 1)).unwrap_or(0) * self.cells
     }
 }
 

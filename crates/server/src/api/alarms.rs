@@ -12,7 +12,7 @@ use punctual_core::{
     Invalid, Labels, Namespace, Outcome, PartitionId, Task, TaskId, Timestamp,
 };
 use punctual_store::{Filter, FireFilter, FirePosition, Position, StoreError, TaskStore as _};
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, timeout};
 
 use crate::alarms::evaluate::send_test;
 use crate::alarms::measure::present_values;
@@ -229,12 +229,13 @@ fn keep_newer(last: &mut HashMap<String, NoticeView>, labels: &Labels, notice: N
 
 /// Waits until a notice has ended.
 async fn ended_notice(broker: &Broker, id: TaskId) -> Result<NoticeView, StoreError> {
+    let mut ticks = interval(TEST_POLL_EVERY);
     loop {
+        ticks.tick().await;
         let records = broker.store.history(id.partition(), id, 1).await?;
         if let Some(record) = records.first() {
             return Ok(NoticeView::ended(record));
         }
-        sleep(TEST_POLL_EVERY).await;
     }
 }
 

@@ -1,11 +1,13 @@
 //! The gRPC API: the same operations as HTTP, on the same port, with less overhead per task.
 //!
-//! `tasks`, `reads`, `list`, `alarms` and `workers` hold the calls. `convert` and `deliveries` are the files
-//! that know both messages and the types of the core. The token of a call is checked before its
+//! `tasks`, `reads`, `list`, `alarms` and `workers` hold the calls, `caller` checks who may use a
+//! namespace. `convert` and `deliveries` are the files that know both messages and the types of the
+//! core. The token of a call is checked before its
 //! messages are read. Batches, messages and what a stream keeps pending are bounded, and streams
 //! end when the broker drains.
 
 mod alarms;
+mod caller;
 mod convert;
 mod deliveries;
 mod list;
@@ -23,12 +25,10 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use http::request::Parts;
 use http_body_util::BodyExt as _;
-use punctual_core::Namespace;
 use punctual_proto::DESCRIPTORS;
 use punctual_proto::v1::alarms_server::AlarmsServer;
 use punctual_proto::v1::tasks_server::TasksServer;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -194,29 +194,6 @@ async fn report_health(reporter: HealthReporter, mut draining: watch::Receiver<b
     reporter.set_not_serving::<TasksServer<TasksApi>>().await;
     reporter.set_not_serving::<AlarmsServer<AlarmsApi>>().await;
     reporter.set_not_serving::<WorkersApi>().await;
-}
-
-/// The caller, as [`check_call`] has found it.
-fn identify<T>(request: &tonic::Request<T>) -> Result<Identity, Status> {
-    let identity = request.extensions().get::<Option<Identity>>().cloned().flatten();
-    identity.ok_or_else(|| convert::to_status(&Problem::unauthenticated()))
-}
-
-/// Checks that a caller may use a namespace.
-fn authorize(identity: &Identity, namespace: &Namespace) -> Result<(), Status> {
-    if identity.may_use(namespace) {
-        return Ok(());
-    }
-    Err(convert::to_status(&Problem::namespace_forbidden(namespace)))
-}
-
-/// The namespace that a call names, if its caller may use it.
-fn authorized_namespace<T>(request: &tonic::Request<T>, name: &str) -> Result<Namespace, Status> {
-    // The token is checked first, so that callers without one learn nothing about names.
-    let identity = identify(request)?;
-    let namespace = Namespace::new(name).map_err(convert::invalid)?;
-    authorize(&identity, &namespace)?;
-    Ok(namespace)
 }
 
 /// Resolves when the broker drains.

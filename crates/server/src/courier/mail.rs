@@ -12,6 +12,7 @@
 mod message;
 mod server;
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,9 +199,9 @@ impl From<NotSendable> for MailError {
 impl From<ConnectError> for MailError {
     fn from(error: ConnectError) -> Self {
         Self::Failed(match error {
-            ConnectError::Server(error) if error.is_tls() => {
+            ConnectError::Server(error) if is_untrusted(&error) => {
                 let hint = "if its authority is a private one, give it with --smtp-ca";
-                format!("no TLS connection to the mail server: {}; {hint}", reply(&error))
+                format!("no trusted mail server: {}; {hint}", reply(&error))
             }
             ConnectError::Server(error) => format!("no mail server: {}", reply(&error)),
             ConnectError::Credentials(error) => format!(
@@ -213,14 +214,24 @@ impl From<ConnectError> for MailError {
 
 /// The code and the text of a reply, or the innermost error, which has the useful text.
 fn reply(error: &SmtpError) -> String {
-    let mut cause: &(dyn std::error::Error + 'static) = error;
-    while let Some(source) = inner_error(cause) {
-        cause = source;
-    }
+    let cause = innermost(error);
     match error.status() {
         Some(code) => format!("{code} {cause}"),
         None => cause.to_string(),
     }
+}
+
+fn is_untrusted(error: &SmtpError) -> bool {
+    let cause = innermost(error).downcast_ref();
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+fn innermost(error: &SmtpError) -> &(dyn Error + 'static) {
+    let mut cause: &(dyn Error + 'static) = error;
+    while let Some(source) = inner_error(cause) {
+        cause = source;
+    }
+    cause
 }
 
 fn refused(reason: &str) -> Outcome {

@@ -50,7 +50,7 @@ fn join(store: &Arc<Store>) -> Arc<Membership> {
     let dialler = Dialler::new(guard, &Authorities::default());
     let signer = Signer::new(Vec::new());
     let http = HttpCourier::new(dialler, 8, signer, 0, Arc::clone(&clock), telemetry.clone());
-    let mail = Arc::new(MailCourier::new(Arc::clone(&clock), telemetry.clone()));
+    let mail = Arc::new(MailCourier::new(None, 0, Arc::clone(&clock), telemetry.clone()));
     let couriers = Couriers { http: Arc::new(http), hub: Arc::clone(&hub), mail };
     let couriers = Arc::new(couriers);
     let secret = Secret::new("of-the-cluster").unwrap();

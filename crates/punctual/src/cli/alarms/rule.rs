@@ -4,6 +4,8 @@ use anyhow::{Context as _, bail};
 use clap::ArgGroup;
 use serde_json::{Value, json};
 
+use crate::cli::input::read_file;
+
 /// Exactly one of these must be given, or a file.
 const WHEN_FLAGS: [&str; 7] = [
     "failures",
@@ -85,7 +87,7 @@ pub(super) struct RuleArgs {
 impl RuleArgs {
     pub(super) fn read(&self) -> anyhow::Result<Value> {
         if let Some(file) = &self.file {
-            let text = crate::cli::schedule::read_file(file)?;
+            let text = read_file(file)?;
             return serde_json::from_slice(&text).with_context(|| format!("{file} is not JSON"));
         }
         let mut rule = json!({ "when": self.when(), "to": self.to()? });

@@ -1,7 +1,5 @@
 //! The payload flags of `punctual schedule`.
 
-use std::io::Read as _;
-
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +7,7 @@ use punctual_core::Payload;
 use serde_json::value::RawValue;
 
 use super::body::TaskRequest;
+use crate::cli::input::read_file;
 
 /// The content type of bytes without one.
 const CONTENT_TYPE_DEFAULT: &str = "application/octet-stream";
@@ -102,16 +101,6 @@ impl PayloadInput {
             }
         }
     }
-}
-
-/// Reads a file; `-` is standard input.
-pub(in crate::cli) fn read_file(name: &str) -> anyhow::Result<Vec<u8>> {
-    if name == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
-        return Ok(bytes);
-    }
-    std::fs::read(name).with_context(|| format!("cannot read {name}"))
 }
 
 fn read_json(flag: &str, text: &[u8]) -> anyhow::Result<Box<RawValue>> {

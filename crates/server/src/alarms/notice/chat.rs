@@ -103,7 +103,7 @@ fn sign(key: &str, message: &str) -> String {
 mod tests {
     use punctual_core::Method;
 
-    use super::super::tests::{NOW, robot};
+    use super::super::facts::fixtures::{NOW, robot};
     use super::*;
 
     // Messages and answers as the services document them, looked up on 2026-11-18.
@@ -171,7 +171,8 @@ mod tests {
             let is_success = |answer: &&str| {
                 let answer: Value = serde_json::from_str(answer).unwrap();
                 rules.success_json().iter().all(|ExpectedValue { pointer, value }| {
-                    answer.pointer(pointer).unwrap().to_string() == *value
+                    let expected: Value = serde_json::from_str(value).unwrap();
+                    answer.pointer(pointer) == Some(&expected)
                 })
             };
             let first: Vec<&str> = answers.iter().copied().filter(|it| is_success(it)).collect();
@@ -185,9 +186,8 @@ mod tests {
     fn a_robot_with_a_secret_gets_a_signature() {
         const SECRET: Option<&str> = Some("this is secret");
         let (dingtalk, body) = message(ChatKind::DingTalk, SECRET, "text");
-        let want = format!(
-            "{URL}&timestamp=1795000000000&sign=gaEG%2Fnd0EuaM8%2B%2Fqj%2FTNhusUv5WDUock2Ye%2BUx0vbr8%3D"
-        );
+        let sign = "gaEG%2Fnd0EuaM8%2B%2Fqj%2FTNhusUv5WDUock2Ye%2BUx0vbr8%3D";
+        let want = format!("{URL}&timestamp=1795000000000&sign={sign}");
         assert_eq!(dingtalk.webhook.url(), want);
         assert!(dingtalk.webhook.rules().is_some());
         assert_eq!(body, json!({"msgtype": "text", "text": {"content": "text"}}));

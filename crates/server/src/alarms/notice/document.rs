@@ -4,8 +4,8 @@ use punctual_core::{AlarmRule, AlarmValue, Payload, format_duration};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::facts::{NoticeFacts, NoticeKind, state_name};
 use super::sentence::sentence;
-use super::{NoticeFacts, NoticeKind, state_name};
 use crate::alarms::rule_form::AlarmRuleBody;
 
 /// The document. Times are RFC 3339.
@@ -75,7 +75,7 @@ mod tests {
 
     use punctual_core::AlarmReceiver;
 
-    use super::super::tests::{NOW, alarm, failures};
+    use super::super::facts::fixtures::{NOW, alarm, failures};
     use super::*;
 
     #[test]
@@ -92,8 +92,8 @@ mod tests {
             "namespace": "shop",
             "alarm": "errors",
             "state": "raised",
-            "since": "2026-11-18T10:54:40Z",
-            "at": "2026-11-18T11:06:40Z",
+            "since": "2026-11-18T10:54:40.000Z",
+            "at": "2026-11-18T11:06:40.000Z",
             "value": 120,
             "when": when,
             "notice": 3,

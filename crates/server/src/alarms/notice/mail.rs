@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use punctual_core::{MailTarget, Payload, Target};
 
-use super::{NoticeFacts, sentence, state_name};
+use super::facts::{NoticeFacts, state_name};
+use super::sentence;
 
 /// The content type of the text.
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -43,8 +44,8 @@ fn text(facts: &NoticeFacts<'_>) -> String {
 mod tests {
     use punctual_core::{AlarmReceiver, AlarmValue};
 
-    use super::super::NoticeKind;
-    use super::super::tests::{NOW, alarm, failures};
+    use super::super::facts::NoticeKind;
+    use super::super::facts::fixtures::{NOW, alarm, failures};
     use super::*;
 
     #[test]
@@ -62,7 +63,7 @@ mod tests {
         let want = "Alarm \"errors\" of namespace \"shop\" is raised: \
                     120 attempts failed within 1m (limit 100).\n\n\
                     namespace: shop\nalarm: errors\nstate: raised\n\
-                    since: 2026-11-18T10:54:40Z\nat: 2026-11-18T11:06:40Z\n\
+                    since: 2026-11-18T10:54:40.000Z\nat: 2026-11-18T11:06:40.000Z\n\
                     measured: 120 attempts failed within 1m\nlimit: 100\nnotice: 3\n";
         assert_eq!(payload.bytes(), want);
     }

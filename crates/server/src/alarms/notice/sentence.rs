@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use punctual_core::{AlarmCondition, AlarmValue, format_duration};
 
-use super::{NoticeFacts, NoticeKind};
+use super::facts::{NoticeFacts, NoticeKind};
 
 /// Times from here on are shown in whole seconds.
 const WHOLE_SECONDS_FROM: Duration = Duration::from_secs(10);
@@ -150,7 +150,7 @@ fn shown(time: Duration) -> String {
 mod tests {
     use punctual_core::{AlarmReceiver, Queue};
 
-    use super::super::tests::{NOW, alarm, failures};
+    use super::super::facts::fixtures::{NOW, alarm, failures};
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -172,7 +172,7 @@ mod tests {
             (
                 NoticeKind::Repeated,
                 "Alarm \"errors\" of namespace \"shop\" is still raised, since \
-                 2026-11-18T10:54:40Z: 120 attempts failed within 1m (limit 100).",
+                 2026-11-18T10:54:40.000Z: 120 attempts failed within 1m (limit 100).",
             ),
             (
                 NoticeKind::Over,

@@ -6,8 +6,8 @@ use punctual_core::{AlarmName, Invalid, Namespace};
 use punctual_proto::v1;
 use tonic::{Request, Response, Status};
 
-use super::convert::{self, alarms};
-use super::{authorized_namespace, convert::to_status};
+use super::caller::authorized_namespace;
+use super::convert::{self, alarms, to_status};
 use crate::api::alarms::{PutView, delete_alarm, list_alarms, put_alarm, show_alarm, test_alarm};
 use crate::broker::Broker;
 use crate::problem::Problem;

@@ -18,7 +18,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{authorize, authorized_namespace, convert, drained, identify, list, reads};
+use super::caller::{authorize, authorized_namespace, identify};
+use super::{convert, drained, list, reads};
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };

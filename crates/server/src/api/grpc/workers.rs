@@ -21,9 +21,10 @@ use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::caller::{authorize, identify};
 use super::deliveries::{OutgoingMessage, WorkCodec};
 use super::tasks::namespace;
-use super::{MESSAGE_BYTES_MAX, authorize, convert, drained, identify};
+use super::{MESSAGE_BYTES_MAX, convert, drained};
 use crate::broker::Broker;
 use crate::courier::queue::{Leased, SettleResult, SettleScope, StreamWorker, WorkerLabel};
 use crate::listen::CallerAddress;
