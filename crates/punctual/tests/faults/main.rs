@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 #![allow(clippy::print_stdout, reason = "a long run prints what it did")]
 
+mod callbacks;
 mod clock;
 mod cluster;
 mod damage;
