@@ -4,6 +4,7 @@
 
 mod batches;
 mod bodies;
+mod causes;
 mod dead_letters;
 mod explain;
 mod fires;
