@@ -171,8 +171,8 @@ impl DeliveryLog {
     }
 }
 
-/// A receiver with a log. Tasks call `{url}/now/{key}`, `{url}/slow/{key}`, or `{url}/failing/{key}`
-/// and `{url}/slow-failing/{key}`, which are answered with [`FAILURE`].
+/// A receiver with a log. Tasks call `{url}/now/{key}` or `{url}/slow/{key}`; `/failing/` and
+/// `/slow-failing/` are answered with [`FAILURE`].
 pub struct RecordingReceiver {
     pub url: String,
     log: DeliveryLog,

@@ -143,9 +143,10 @@ fn each_planted_cause_is_named_by_explain() {
         put(&client, "bulk", key, &body);
     }
     // A series whose fires are skipped because the first one has not ended.
+    let target = hook(&hanging.url);
     shop(
         "overlapping",
-        json!({"every": "100ms", "overlap": "skip", "timeout": "15m", "target": hook(&hanging.url)}),
+        json!({"every": "100ms", "overlap": "skip", "timeout": "15m", "target": target}),
     );
 
     let slow_origin = "is slow: it did not answer in time, so at most 4 deliveries are sent";

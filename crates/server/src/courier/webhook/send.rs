@@ -33,6 +33,7 @@ use super::connections::{
 };
 use super::dial::{BoxError, DialError, Dialler, LookupPermit};
 use super::gate::{GatedStream, SendGate};
+use super::panic::{Panicked, catch_panic, outcome_of_panic};
 use super::sign::Signer;
 use crate::clock::SystemClock;
 use crate::courier::{given_up, occasion_name};
@@ -88,7 +89,14 @@ impl HttpCourier {
         let mut stopped = self.stopped.subscribe();
         let permit = delivery.permit.clone();
         let result = tokio::select! {
-            result = self.send(delivery) => result?,
+            sent = catch_panic(self.send(delivery)) => match sent {
+                Ok(result) => result?,
+                Err(Panicked) => {
+                    let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
+                    tracing::error!(%fire_id, attempt, "delivery panicked");
+                    outcome_of_panic(&permit, delivery.definition.guarantee)?.into()
+                }
+            },
             // Nothing was sent, and nothing will be.
             () = permit.recalled() => return None,
             _ = stopped.wait_for(|stopped| *stopped) => {
