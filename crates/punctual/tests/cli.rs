@@ -6,18 +6,18 @@ use punctual_test_support as field;
 
 use std::process::{Command, Stdio};
 
-use field::{PunctualCommand, TestBroker as Broker, WebhookReceiver as Receiver, eventually};
+use field::{FinishedCommand, TestBroker as Broker, WebhookReceiver as Receiver, eventually};
 use serde_json::{Value, json};
 
 /// Runs a command. Returns whether it succeeded, its standard output and its standard error.
 fn punctual(broker: &Broker, args: &[&str]) -> (bool, String, String) {
-    let command = PunctualCommand::run(broker.address, args);
+    let command = FinishedCommand::run(broker.address, args);
     (command.success, command.printed, command.errors)
 }
 
 /// Runs a command with `--json` that must succeed.
 fn json_of(broker: &Broker, args: &[&str]) -> Value {
-    PunctualCommand::json(broker.address, args)
+    FinishedCommand::json(broker.address, args)
 }
 
 #[test]

@@ -9,13 +9,13 @@ use crate::broker::punctual_binary;
 
 /// A command that has ended.
 #[derive(Debug)]
-pub struct PunctualCommand {
+pub struct FinishedCommand {
     pub success: bool,
     pub printed: String,
     pub errors: String,
 }
 
-impl PunctualCommand {
+impl FinishedCommand {
     /// Runs `punctual` with arguments against the broker at an address.
     pub fn run(broker: SocketAddr, args: &[&str]) -> Self {
         let output = Command::new(punctual_binary())

@@ -28,7 +28,7 @@ pub mod wait;
 pub mod workers;
 
 pub use broker::{BrokerProcess, TestBroker, memory_bytes, punctual_binary, refused_start};
-pub use cli::PunctualCommand;
+pub use cli::FinishedCommand;
 pub use client::{BrokerClient, read_answer};
 pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use punctual_core::{Namespace, Partitions, TaskKey, partition_of};
 use punctual_test_support::{
-    BrokerClient, ClockedBroker, HangingReceiver, PunctualCommand, RecordingReceiver, TestBroker,
+    BrokerClient, ClockedBroker, FinishedCommand, HangingReceiver, RecordingReceiver, TestBroker,
     WAIT_MAX, until_ok,
 };
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl PlantedCause {
             let wanted = (self.waiting_for, &self.says);
             if named { Ok(answer) } else { Err(format!("{wanted:?} of {key}: {answer}")) }
         });
-        let printed = PunctualCommand::text(broker, &["explain", self.namespace, key]);
+        let printed = FinishedCommand::text(broker, &["explain", self.namespace, key]);
         for words in &self.says {
             assert!(printed.contains(words), "{words:?} of {key} is not printed: {printed}");
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use punctual_client::{Client, Failure};
 use punctual_test_support::redis::RedisServer;
 use punctual_test_support::{
-    BrokerClient, PunctualCommand, RecordingReceiver, TestCluster, until_ok,
+    BrokerClient, FinishedCommand, RecordingReceiver, TestCluster, until_ok,
 };
 use serde_json::{Value, json};
 
@@ -111,7 +111,7 @@ fn every_broker_explains_every_task_and_lists_the_queues_and_workers_of_all() {
 
     // Without the store nothing is known of a task.
     cluster.redis.suspend();
-    let command = PunctualCommand::run(rest[0].address, &["explain", "shop", &keys[1][0]]);
+    let command = FinishedCommand::run(rest[0].address, &["explain", "shop", &keys[1][0]]);
     assert!(!command.success && command.errors.contains("store"), "{command:?}");
     cluster.redis.resume();
 }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use punctual_test_support::{PunctualCommand, TestBroker, eventually};
+use punctual_test_support::{FinishedCommand, TestBroker, eventually};
 use serde_json::{Value, json};
 
 /// A receiver that answers each request with the next bytes, and at the end with the last ones.
@@ -117,11 +117,11 @@ fn the_message_of_a_failing_receiver_is_found_by_key_by_end_and_in_the_command_l
             (["history", "shop", key], MESSAGE),
             (["show", "shop", key], key),
         ] {
-            let printed = PunctualCommand::text(broker.address, &command);
+            let printed = FinishedCommand::text(broker.address, &command);
             assert!(printed.contains(says), "{command:?}: {printed}");
         }
     }
-    let listed = PunctualCommand::text(broker.address, &["fires", "shop", "--end", "dead"]);
+    let listed = FinishedCommand::text(broker.address, &["fires", "shop", "--end", "dead"]);
     assert!(listed.contains("failed: HTTP 500: boom: db locked"), "{listed}");
 }
 
