@@ -6,25 +6,18 @@ use punctual_test_support as field;
 
 use std::process::{Command, Stdio};
 
-use field::{TestBroker as Broker, WebhookReceiver as Receiver, eventually};
+use field::{FinishedCommand, TestBroker as Broker, WebhookReceiver as Receiver, eventually};
 use serde_json::{Value, json};
 
 /// Runs a command. Returns whether it succeeded, its standard output and its standard error.
 fn punctual(broker: &Broker, args: &[&str]) -> (bool, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
-        .args(args)
-        .env("PUNCTUAL_BROKER", format!("http://{}", broker.address))
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.success(), text(output.stdout), text(output.stderr))
+    let command = FinishedCommand::run(broker.address, args);
+    (command.success, command.printed, command.errors)
 }
 
 /// Runs a command with `--json` that must succeed.
 fn json_of(broker: &Broker, args: &[&str]) -> Value {
-    let (success, printed, errors) = punctual(broker, &[args, &["--json"]].concat());
-    assert!(success, "{args:?}: {errors}");
-    serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{args:?} printed {printed}"))
+    FinishedCommand::json(broker.address, args)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! owner with an outcome, or as not sent.
 
 mod mail;
+mod panic;
 pub(crate) mod queue;
 mod stop;
 mod webhook;

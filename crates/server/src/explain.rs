@@ -10,17 +10,20 @@ mod tests;
 use std::time::Duration;
 
 use punctual_core::{
-    AttemptRecord, Due, FireEnd, FireRecord, Misfire, Occasion, Outcome, Schedule, Target, Task,
-    TaskState, Timestamp, Zone, format_duration,
+    AttemptRecord, DeadReason, Due, FireEnd, FireRecord, Misfire, Occasion, Outcome, Overlap,
+    Schedule, Target, Task, TaskState, Timestamp, Zone, format_duration,
 };
 use punctual_engine::LaneView;
 
+use crate::fire_form::answer_text;
 use crate::namespace_view::NamespaceView;
 pub(crate) use next_fires::{UpcomingFire, next_fires};
 
 /// Deliveries of one namespace to one receiver that are in flight at once, unless the receiver is
 /// slow.
 const WEBHOOKS_AT_ONCE: usize = 256;
+/// Characters of an answer in a sentence: a message, not a page.
+const ANSWER_CHARS_MAX: usize = 120;
 
 /// What a task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +111,10 @@ pub(crate) fn explain_ended(record: &FireRecord) -> TaskExplanation {
     let attempts = count(record.attempts.len(), "attempt");
     let what = match record.end {
         FireEnd::Done => format!("is done: its last fire succeeded at {ended} after {attempts}"),
+        FireEnd::Dead(DeadReason::Unknown) => format!(
+            "is dead: its last fire was sent at most once, and the outcome is not known; it was \
+             given up at {ended}"
+        ),
         FireEnd::Dead(_) => {
             let why = record.attempts.last().map_or_else(|| "no attempt was made".into(), outcome);
             format!("is dead: its last fire was given up at {ended} after {attempts} ({why})")
@@ -283,11 +290,11 @@ fn webhook_cause(
     let lane = lane?;
     if lane.unsent > 0 && view.connection_waits > 0 {
         let why = format!(
-            "{} to {origin} {} for a connection; all {} connections of the broker are in use or \
-             reserved for other namespaces",
+            "{} to {origin} {} for a connection; the broker has {} open, as many as it may have \
+             for this receiver now",
             count(lane.unsent, "delivery"),
             if lane.unsent == 1 { "waits" } else { "wait" },
-            view.connections,
+            count(usize::try_from(view.connections).unwrap_or(usize::MAX), "connection"),
         );
         return Some((WaitingFor::Capacity, why));
     }
@@ -392,8 +399,22 @@ fn schedule_details(task: &Task, waiting_for: WaitingFor) -> Vec<String> {
             Misfire::Skip => "If fires are missed, they are skipped (misfire skip).",
         };
         details.push(policy.to_owned());
+        details.extend(overlap_detail(series.overlap).map(str::to_owned));
     }
     details
+}
+
+const fn overlap_detail(overlap: Overlap) -> Option<&'static str> {
+    match overlap {
+        Overlap::Allow => None,
+        Overlap::Skip => {
+            Some("Fires that are due while another is in flight are skipped (overlap skip).")
+        }
+        Overlap::QueueOne => Some(
+            "Of the fires that are due while another is in flight, the first one waits for its \
+             end and the others are skipped (overlap queue_one).",
+        ),
+    }
 }
 
 fn lane_detail(lane: &LaneView) -> String {
@@ -412,17 +433,30 @@ fn lane_detail(lane: &LaneView) -> String {
 
 /// What came of an attempt, as the end of a sentence.
 fn outcome(attempt: &AttemptRecord) -> String {
+    let message = || message(attempt).map_or_else(String::new, |text| format!(": {text}"));
     match &attempt.outcome {
         Outcome::Acked => "succeeded".to_owned(),
         Outcome::Failed { reason, retry_in } => {
             let asked = retry_in.map_or_else(String::new, |pause| {
                 format!(", and the receiver asked for a pause of {}", format_duration(pause))
             });
-            format!("failed: {}{asked}", reason.as_str())
+            format!("failed: {}{}{asked}", reason.as_str(), message())
         }
-        Outcome::Refused { reason } => format!("was refused: {}", reason.as_str()),
+        Outcome::Refused { reason } => format!("was refused: {}{}", reason.as_str(), message()),
         Outcome::Expired => "was not answered in time".to_owned(),
     }
+}
+
+/// The beginning of what the receiver answered, on one line; `None` if it is empty or not text.
+fn message(attempt: &AttemptRecord) -> Option<String> {
+    let text = answer_text(attempt.answer.as_ref()?)?;
+    let words = |c: char| c.is_whitespace() || c.is_control();
+    let line = text.split(words).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let mut shown: String = line.chars().take(ANSWER_CHARS_MAX).collect();
+    if shown.len() < line.len() {
+        shown.push('…');
+    }
+    (!shown.is_empty()).then_some(shown)
 }
 
 fn waits(tasks: usize) -> String {

@@ -345,6 +345,11 @@ pub(crate) fn attempts_weight(attempts: &[AttemptRecord]) -> usize {
     attempts.iter().map(weight).sum()
 }
 
+/// The body of an answer as text; `None` if it is not UTF-8.
+pub(crate) fn answer_text(answer: &Answer) -> Option<&str> {
+    text_of(answer.body(), answer.is_truncated())
+}
+
 /// The bytes as text; `None` if they are not UTF-8. The last character of a truncated body may be
 /// incomplete; it is left out.
 fn text_of(body: &[u8], truncated: bool) -> Option<&str> {

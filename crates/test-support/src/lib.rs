@@ -12,6 +12,7 @@
 )]
 
 pub mod broker;
+pub mod cli;
 pub mod client;
 pub mod clock;
 pub mod cluster;
@@ -28,13 +29,16 @@ pub mod wait;
 pub mod workers;
 
 pub use broker::{BrokerProcess, TestBroker, memory_bytes, punctual_binary, refused_start};
+pub use cli::FinishedCommand;
 pub use client::{BrokerClient, read_answer};
 pub use clock::{ClockedBroker, FakeClock};
 pub use cluster::{OwnedPartitions, TestCluster};
 pub use disk::SmallDisk;
 pub use openapi::ApiDocument;
 pub use random::RandomNumbers;
-pub use receiver::{DeliveryLog, ReceivedDelivery, RecordingReceiver, WebhookReceiver, task};
+pub use receiver::{
+    DeliveryLog, HangingReceiver, ReceivedDelivery, RecordingReceiver, WebhookReceiver, task,
+};
 pub use smtp::{ReceivedMail, SmtpOptions, SmtpServer, SmtpTls, SmtpTlsStart};
-pub use wait::{WAIT_MAX, eventually, millis, now_millis, pause, wait_for};
+pub use wait::{WAIT_MAX, eventually, millis, now_millis, pause, until_ok, wait_for};
 pub use workers::Workers;

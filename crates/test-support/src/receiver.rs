@@ -1,8 +1,8 @@
 //! Receivers of webhooks.
 //!
-//! [`WebhookReceiver`] gives whole requests to the test, one by one. [`RecordingReceiver`] writes
-//! into a [`DeliveryLog`] what came when for which task; workers write into the same log
-//! ([`crate::workers`]).
+//! [`WebhookReceiver`] gives whole requests to the test, one by one. [`HangingReceiver`] answers
+//! none. [`RecordingReceiver`] writes into a [`DeliveryLog`] what came when for which task; workers
+//! write into the same log ([`crate::workers`]).
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,6 +17,9 @@ use crate::wait::{WAIT_MAX, millis, now_millis, pause};
 /// How long a delivery to `/slow/…` waits for its answer: long enough to be in flight when the
 /// broker is killed.
 pub const SLOW: Duration = Duration::from_millis(60);
+
+/// The answer with status 500 to a delivery to `/failing/…`.
+pub const FAILURE: &str = "boom: db locked";
 
 /// Returns the JSON of a task that calls a receiver. `when` is a member such as `"in": "1s"`.
 pub fn task(when: &str, url: &str) -> String {
@@ -89,10 +92,41 @@ impl WebhookReceiver {
         self.requests.recv_timeout(time).ok()
     }
 
+    /// Returns the requests that have come and that `next` has not returned.
+    pub fn received(&self) -> Vec<ReceivedWebhook> {
+        self.requests.try_iter().collect()
+    }
+
     /// Asserts that no request comes within `time`.
     pub fn stays_silent(&self, time: Duration) {
         let received = self.requests.recv_timeout(time);
         assert!(matches!(received, Err(RecvTimeoutError::Timeout)), "{received:?}");
+    }
+}
+
+/// A receiver that never answers.
+pub struct HangingReceiver {
+    pub url: String,
+    /// The connections on which a request has begun. A connection is closed when it is dropped.
+    pub streams: Receiver<TcpStream>,
+}
+
+impl HangingReceiver {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (send, streams) = channel();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                // The request has begun when its first byte is here.
+                let _ = stream.read(&mut [0]);
+                if send.send(stream).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { url, streams }
     }
 }
 
@@ -142,7 +176,8 @@ impl DeliveryLog {
     }
 }
 
-/// A receiver with a log. Tasks call `{url}/now/{key}` or `{url}/slow/{key}`.
+/// A receiver with a log. Tasks call `{url}/now/{key}` or `{url}/slow/{key}`; `/failing/` and
+/// `/slow-failing/` are answered with [`FAILURE`].
 pub struct RecordingReceiver {
     pub url: String,
     log: DeliveryLog,
@@ -193,11 +228,10 @@ pub fn receive_at(address: IpAddr, log: DeliveryLog) -> String {
                     let key = request.path.rsplit('/').next().unwrap_or_default();
                     let sent_at_millis = request.fire_at_millis + request.lag_millis;
                     log.record(key, &request.fire_id, request.fire_at_millis, sent_at_millis);
-                    if request.path.starts_with("/slow/") {
+                    if request.path.starts_with("/slow") {
                         pause(SLOW);
                     }
-                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-                    if stream.get_mut().write_all(answer).is_err() {
+                    if stream.get_mut().write_all(answer(&request.path).as_bytes()).is_err() {
                         return;
                     }
                 }
@@ -205,6 +239,18 @@ pub fn receive_at(address: IpAddr, log: DeliveryLog) -> String {
         }
     });
     url
+}
+
+/// Returns the response to a request.
+fn answer(path: &str) -> String {
+    let (status, body) = match path.split('/').nth(1) {
+        Some("failing" | "slow-failing") => ("500 Internal Server Error", FAILURE),
+        _ => ("200 OK", ""),
+    };
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 struct WebhookRequest {

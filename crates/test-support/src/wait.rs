@@ -2,6 +2,8 @@
 //!
 //! A test waits for an event, and fails if the event does not come within [`WAIT_MAX`].
 
+use std::cell::Cell;
+use std::fmt::Display;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,22 +27,29 @@ pub fn millis(rfc3339: &str) -> u64 {
 
 /// Calls `check` until it returns a value.
 pub fn eventually<T>(check: impl Fn() -> Option<T>) -> T {
-    poll("the condition", check)
+    poll(|| "the condition", check)
+}
+
+/// Calls `check` until it succeeds. A timeout shows its last error.
+pub fn until_ok<T>(check: impl Fn() -> Result<T, String>) -> T {
+    let last = Cell::new(String::new());
+    let what = || last.take();
+    poll(what, || check().map_err(|error| last.set(error)).ok())
 }
 
 /// Calls `check` until it returns true. `what` completes "timed out waiting for …".
 pub fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
-    poll(what, || check().then_some(()));
+    poll(|| what, || check().then_some(()));
 }
 
 #[expect(clippy::disallowed_methods, reason = "another process gives no signal to wait for")]
-fn poll<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+fn poll<T, W: Display>(what: impl Fn() -> W, mut check: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + WAIT_MAX;
     loop {
         if let Some(value) = check() {
             return value;
         }
-        assert!(Instant::now() < end, "timed out waiting for {what}");
+        assert!(Instant::now() < end, "timed out waiting for {}", what());
         thread::sleep(CHECK_INTERVAL);
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::broker::{BrokerArgs, part};
 use super::output;
 use super::pages::{PageArgs, with_cursor};
+use super::tasks::answered;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -74,9 +75,10 @@ fn last_attempt(fire: &Value) -> Value {
         return Value::Null;
     };
     let outcome = last["outcome"].as_str().unwrap_or_default();
-    match last["reason"].as_str() {
-        Some(reason) => json!(format!("{outcome}: {reason}")),
-        None => json!(outcome),
+    let Some(reason) = last["reason"].as_str() else { return json!(outcome) };
+    match answered(last, &Value::Null).as_str() {
+        Some(message) if !message.is_empty() => json!(format!("{outcome}: {reason}: {message}")),
+        _ => json!(format!("{outcome}: {reason}")),
     }
 }
 
@@ -88,7 +90,7 @@ mod tests {
     fn a_fire_is_a_line_with_its_last_attempt() {
         let attempts = json!([
             {"outcome": "failed", "reason": "HTTP 500"},
-            {"outcome": "refused", "reason": "HTTP 410"},
+            {"outcome": "refused", "reason": "HTTP 410", "answer": {"text": "gone"}},
         ]);
         let fires = json!([
             {"end": "dead", "key": "order-1", "lag_ms": 3, "attempts": attempts, "fire_id": "a-1"},
@@ -101,7 +103,7 @@ mod tests {
         assert_eq!(lines[0], head);
         assert_eq!(
             lines[1],
-            ["-", "dead", "order-1", "-", "3", "2", "refused:", "HTTP", "410", "a-1"]
+            ["-", "dead", "order-1", "-", "3", "2", "refused:", "HTTP", "410:", "gone", "a-1"]
         );
         assert_eq!(lines[2], ["-", "cancelled", "-", "-", "-", "0", "-", "b-1"]);
     }

@@ -193,7 +193,7 @@ impl ListArgs {
 
 /// The beginning of what an attempt was answered: the response of a webhook, or the result that a
 /// worker sent with its ack.
-fn answered(attempt: &Value, result: &Value) -> Value {
+pub(super) fn answered(attempt: &Value, result: &Value) -> Value {
     let answer = &attempt["answer"];
     let text = match (answer["text"].as_str(), answer["base64"].as_str()) {
         (Some(text), _) => text.to_owned(),

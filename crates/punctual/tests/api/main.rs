@@ -5,6 +5,7 @@
 mod alarms;
 mod batches;
 mod bodies;
+mod causes;
 mod dead_letters;
 mod explain;
 mod fires;

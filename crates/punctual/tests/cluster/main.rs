@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 #![allow(clippy::print_stdout, reason = "a run prints what it measured")]
 
+mod explain;
 mod formation;
 mod hand_over;
 mod keys;

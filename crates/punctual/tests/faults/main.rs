@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, reason = "a long run prints what it did")]
 
 mod alarms;
+mod callbacks;
 mod clock;
 mod cluster;
 mod damage;

@@ -64,7 +64,7 @@ fn a_broker_killed_while_workers_hold_leases_loses_and_doubles_nothing() {
 }
 
 /// Waits until all tasks have ended, while there is progress. Returns the stats.
-fn all_ended(client: &BrokerClient) -> Value {
+pub(crate) fn all_ended(client: &BrokerClient) -> Value {
     let stats = || client.request("GET", "/v1/shop/stats", "").expect("it answers").1;
     let mut last = stats();
     loop {

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use punctual_test_support::{TestBroker, eventually};
+use punctual_test_support::{FinishedCommand, TestBroker, eventually};
 use serde_json::{Value, json};
 
 /// A receiver that answers each request with the next bytes, and at the end with the last ones.
@@ -63,18 +63,26 @@ fn fire(broker: &TestBroker, http: &Value, more: &Value) -> Value {
 }
 
 #[test]
-fn the_message_of_a_failing_receiver_is_found_in_history_and_dead_letter() {
-    let broker = TestBroker::start(&[]);
-    let url = answering(vec![response(500, "text/plain", b"boom: db locked")]);
-    let fire = fire(&broker, &json!({"url": url}), &json!({"key": "a"}));
-    let answer =
-        json!({"content_type": "text/plain", "text": "boom: db locked", "truncated": false});
-    assert_eq!(
-        (&fire["end"], &fire["key"], &fire["occasion"]),
-        (&json!("dead"), &json!("a"), &json!("due"))
-    );
-    let attempts = fire["attempts"].as_array().unwrap();
-    assert_eq!(attempts.len(), 2, "{fire}");
+fn the_message_of_a_failing_receiver_is_found_by_key_by_end_and_in_the_command_line() {
+    const MESSAGE: &str = "boom: db locked";
+    let broker = TestBroker::start(&["--partitions", "2"]);
+    let url = answering(vec![response(500, "text/plain", MESSAGE.as_bytes())]);
+    let dead = fire(&broker, &json!({"url": url}), &json!({"key": "dead"}));
+    assert_eq!((&dead["end"], &dead["occasion"]), (&json!("dead"), &json!("due")), "{dead}");
+    // A task that waits for its next attempt.
+    let retry = json!({"backoff": {"fixed": "1h"}});
+    let retried = json!({"in": "0s", "target": {"http": {"url": url}}, "retry": retry});
+    broker.put("retried", retried.to_string());
+    let get = |path: &str| {
+        let (status, answer) = broker.call("GET", &format!("/v1/shop{path}"), &[], "");
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer
+    };
+    eventually(|| (get("/tasks/retried")["attempt"] == 1).then_some(()));
+
+    let attempts = dead["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 2, "{dead}");
+    let answer = json!({"content_type": "text/plain", "text": MESSAGE, "truncated": false});
     for attempt in attempts {
         assert_eq!((&attempt["status"], &attempt["answer"]), (&json!(500), &answer), "{attempt}");
         assert_eq!(
@@ -83,9 +91,38 @@ fn the_message_of_a_failing_receiver_is_found_in_history_and_dead_letter() {
         );
         assert!(attempt["at"].is_string() && attempt["duration_ms"].is_u64(), "{attempt}");
     }
-    let (_, page) = broker.call("GET", "/v1/shop/dead", &[], "");
-    assert_eq!(page["dead"][0]["attempts"][1]["answer"], answer, "{page}");
-    assert_eq!(page["dead"][0]["attempts"][1]["status"], 500);
+    let shown = get("/tasks/dead");
+    assert_eq!((&shown["state"], &shown["key"]), (&json!("dead"), &json!("dead")), "{shown}");
+    assert_eq!(shown["id"], dead["task"], "the key answers for the task that had it last");
+    for (path, pointer) in [
+        ("/tasks/dead/fires", "/fires/0/attempts/1/answer"),
+        ("/tasks/dead/explain", "/fires/0/attempts/1/answer"),
+        ("/fires?end=dead", "/fires/0/attempts/1/answer"),
+        ("/fires?end=dead&key_prefix=de", "/fires/0/attempts/1/answer"),
+        ("/dead", "/dead/0/attempts/1/answer"),
+        ("/tasks/retried/fires", "/fires/0/attempts/0/answer"),
+        ("/tasks/retried/explain", "/fires/0/attempts/0/answer"),
+    ] {
+        let page = get(path);
+        assert_eq!(page.pointer(pointer), Some(&answer), "{path}: {page}");
+    }
+    for (key, says) in [
+        ("dead", "after 2 attempts (failed: HTTP 500: boom: db locked)."),
+        ("retried", "because attempt 1 failed: HTTP 500: boom: db locked."),
+    ] {
+        let explained = get(&format!("/tasks/{key}/explain"));
+        assert!(explained["summary"].as_str().unwrap().ends_with(says), "{explained}");
+        for (command, says) in [
+            (["explain", "shop", key], says),
+            (["history", "shop", key], MESSAGE),
+            (["show", "shop", key], key),
+        ] {
+            let printed = FinishedCommand::text(broker.address, &command);
+            assert!(printed.contains(says), "{command:?}: {printed}");
+        }
+    }
+    let listed = FinishedCommand::text(broker.address, &["fires", "shop", "--end", "dead"]);
+    assert!(listed.contains("failed: HTTP 500: boom: db locked"), "{listed}");
 }
 
 #[test]

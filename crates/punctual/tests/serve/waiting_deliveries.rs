@@ -1,44 +1,18 @@
 //! Deliveries that wait for a connection: what is sent is the task as it is then, with the time of
 //! sending, and a cancel reaches it.
 
-use std::io::Read as _;
-use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver as Channel, channel};
-use std::thread;
+use std::net::TcpStream;
 use std::time::Duration;
 
-use punctual_test_support::{TestBroker, WAIT_MAX, WebhookReceiver, now_millis, pause, task};
+use punctual_test_support::{
+    HangingReceiver, TestBroker, WAIT_MAX, WebhookReceiver, now_millis, pause, task,
+};
 use serde_json::json;
 
 use crate::metrics::until_metric;
 
 /// How long deliveries wait in these tests, at least.
 const WAIT_MILLIS: u64 = 700;
-
-/// A receiver that takes the only connection.
-struct HangingReceiver {
-    url: String,
-    streams: Channel<TcpStream>,
-}
-
-impl HangingReceiver {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/", listener.local_addr().unwrap());
-        let (send, streams) = channel();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                // The request has begun when its first byte is here.
-                let _ = stream.read(&mut [0]);
-                if send.send(stream).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { url, streams }
-    }
-}
 
 /// Starts a broker that may have one connection, which hangs. Returns the
 /// open connection; the next delivery is sent when it is closed.

@@ -1,7 +1,7 @@
 //! Gathers the facts that explain a task: from its owner, the store and the topology.
 //!
-//! The owner answers wherever it runs. If none does, the task is shown as the store has it, and the
-//! explanation says so. `explain` makes the sentence.
+//! The owner answers wherever it runs. If none does right now, the task is shown as the store has
+//! it, and the explanation says so. `explain` makes the sentence.
 
 use punctual_core::{Clock as _, FireRecord, PartitionId, Schedule, Task, Timestamp};
 use punctual_engine::{EngineError, LaneQuery, Subject};
@@ -61,7 +61,7 @@ async fn living_or_stored(
     task: TaskRef<'_>,
 ) -> Result<Option<(Task, AnswerSource)>, Problem> {
     for (owner, subject) in candidates(&broker.owners, task)? {
-        match owner.get(subject.clone()).await {
+        match owner.get_at_once(subject.clone()).await {
             Ok(found) => return Ok(Some((found, AnswerSource::ByOwner))),
             Err(EngineError::NotFound) => {}
             Err(EngineError::Stopped | EngineError::Lost | EngineError::Busy) => {
@@ -110,16 +110,12 @@ async fn explain_living(
         }
     };
     let (owner, epoch) = owner_of(broker, partition);
-    let facts = Facts {
-        task: &task,
-        now: broker.clock.now(),
-        owner: owner.as_deref(),
-        view: view.as_ref(),
-    };
+    let now = broker.clock.now();
+    let facts = Facts { task: &task, now, owner: owner.as_deref(), view: view.as_ref() };
     let explanation = explain(&facts);
     let fires = NamedTask::Living(task.clone()).fires(broker, &namespace, FIRES_MAX).await?;
     let (touches, touched_at) = touches(&task);
-    let next = next_fires(&task);
+    let next = next_fires(&task, now);
     let subject = NamedTask::Living(task);
     Ok(ExplainedTask {
         explanation,

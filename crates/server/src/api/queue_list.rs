@@ -11,7 +11,7 @@ use punctual_engine::LaneQuery;
 use punctual_store::{Filter, Position, StoreError, TaskStore as _};
 
 use crate::broker::Broker;
-use crate::courier::queue::WorkerView;
+use crate::courier::queue::{WorkerLabel, WorkerView};
 use crate::namespace_view::{NamespaceView, ViewQuery};
 use crate::problem::Problem;
 use crate::view_namespace::view_all;
@@ -63,11 +63,19 @@ pub(crate) async fn list_workers(
         view.workers.into_iter().map(move |worker| (address.clone(), worker))
     });
     let mut workers: Vec<_> = workers.collect();
-    workers.sort_by(|(_, one), (_, other)| {
-        let order = |worker: &WorkerView| (worker.label.name.clone(), worker.since);
+    sort_workers(&mut workers);
+    Ok(workers)
+}
+
+/// Sorts by name and age. Every broker gives the same order, also of workers that are as old.
+fn sort_workers(workers: &mut [(String, WorkerView)]) {
+    workers.sort_by(|one, other| {
+        let order = |(broker, worker): &(String, WorkerView)| {
+            let WorkerLabel { name, address } = worker.label.clone();
+            (name, worker.since, broker.clone(), address)
+        };
         order(one).cmp(&order(other))
     });
-    Ok(workers)
 }
 
 async fn all_views(
@@ -160,7 +168,6 @@ mod tests {
     use punctual_engine::{LaneView, OwnerView};
 
     use super::*;
-    use crate::courier::queue::WorkerLabel;
 
     fn queue(name: &str) -> Queue {
         Queue::new(name).unwrap()
@@ -195,6 +202,17 @@ mod tests {
     fn view(lanes: Vec<LaneView>, workers: Vec<WorkerView>) -> (String, NamespaceView) {
         let owner = OwnerView { lanes, ..OwnerView::default() };
         ("a:1".to_owned(), NamespaceView { owner, workers, ..NamespaceView::default() })
+    }
+
+    #[test]
+    fn workers_are_in_the_same_order_whichever_broker_answers_first() {
+        let one = ("a:1".to_owned(), worker("", "10.0.0.9:1", &["emails"]));
+        let two = ("b:1".to_owned(), worker("", "10.0.0.1:1", &["emails"]));
+        let three = ("b:1".to_owned(), worker("", "10.0.0.1:2", &["emails"]));
+        let named = ("a:1".to_owned(), worker("w", "10.0.0.1:1", &["emails"]));
+        let mut workers = [&named, &three, &two, &one].map(Clone::clone);
+        sort_workers(&mut workers);
+        assert_eq!(workers, [one, two, three, named]);
     }
 
     #[test]

@@ -77,9 +77,11 @@ impl MailCourier {
     /// sent.
     pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<AttemptResult> {
         let (permit, guarantee) = (delivery.permit.clone(), delivery.definition.guarantee);
-        let result = self.stop.unless_stopped(permit, guarantee, self.send(delivery)).await?;
+        let fire_id = delivery.fire_id;
+        let sending = self.send(delivery);
+        let result = self.stop.unless_stopped(fire_id, permit, guarantee, sending).await?;
         if result.outcome != Outcome::Acked {
-            let (fire_id, attempt) = (delivery.fire_id, delivery.attempt.get());
+            let attempt = delivery.attempt.get();
             tracing::debug!(%fire_id, attempt, "mail not sent");
         }
         self.telemetry.mail(&result.outcome);

@@ -1,10 +1,12 @@
-//! Ends the deliveries in flight of a courier when the broker stops waiting for answers.
+//! Ends the deliveries in flight of a courier: by their results, by a panic, or because the broker
+//! stops waiting for answers.
 
-use punctual_core::{AttemptResult, Guarantee};
+use punctual_core::{AttemptResult, FireId, Guarantee};
 use punctual_engine::SendPermit;
 use tokio::sync::watch;
 
 use super::given_up;
+use super::panic::{Panicked, catch_panic, outcome_of_panic};
 
 /// The deliveries in flight of a courier, and the signal that ends them.
 #[derive(Debug)]
@@ -22,13 +24,20 @@ impl StopSignal {
     /// if the delivery counts as not sent.
     pub(super) async fn unless_stopped(
         &self,
+        fire_id: FireId,
         permit: SendPermit,
         guarantee: Guarantee,
         send: impl Future<Output = Option<AttemptResult>>,
     ) -> Option<AttemptResult> {
         let mut stopped = self.stopped.subscribe();
         tokio::select! {
-            result = send => result,
+            sent = catch_panic(send) => match sent {
+                Ok(result) => result,
+                Err(Panicked) => {
+                    tracing::error!(%fire_id, "delivery panicked");
+                    outcome_of_panic(&permit, guarantee).map(Into::into)
+                }
+            },
             // Nothing was sent, and nothing will be.
             () = permit.recalled() => None,
             _ = stopped.wait_for(|stopped| *stopped) => {

@@ -1,10 +1,9 @@
 //! Deliveries to webhooks.
 //!
 //! `send` builds the request and sends it; `sign` signs it. `answer` reads the response and judges
-//! whether it is a success. `connections`
-//! lends it a connection, or a permit to open one with `dial`; `guard` decides which addresses may
-//! be called. `gate` refuses to send after the owner's lease, and `retry_after` reads when to
-//! retry.
+//! whether it is a success. `connections` lends it a connection, or a permit to open one with
+//! `dial`; `guard` decides which addresses may be called. `gate` refuses to send after the owner's
+//! lease, and `retry_after` reads when to retry.
 
 mod answer;
 mod connections;

@@ -1,6 +1,6 @@
 //! The next fires of a task, each with its local time and why it is then.
 
-use punctual_core::{Schedule, Task, TaskState, Timestamp, format_duration};
+use punctual_core::{Outcome, Schedule, Task, TaskState, Timestamp, format_duration};
 
 use super::zone_of;
 
@@ -18,19 +18,29 @@ pub(crate) struct UpcomingFire {
 }
 
 /// Returns the next fires if nothing changes. A task that does not fire without a caller has none.
-pub(crate) fn next_fires(task: &Task) -> Vec<UpcomingFire> {
-    if !matches!(task.state, TaskState::Scheduled | TaskState::Firing) {
-        return Vec::new();
-    }
-    let follows = |task: &Task| match task.definition.schedule {
+pub(crate) fn next_fires(task: &Task, now: Timestamp) -> Vec<UpcomingFire> {
+    let first = match task.state {
+        TaskState::Scheduled => Some(task.clone()),
+        TaskState::Firing => after_flight(task, now),
+        TaskState::Paused | TaskState::Done | TaskState::Dead | TaskState::Cancelled => None,
+    };
+    let fires = std::iter::successors(first, |task| follows(task, task.fire_at)).take(NEXT_MAX);
+    fires.map(|task| UpcomingFire::of(&task)).collect()
+}
+
+/// What follows the fire in flight if it ends now: the overlap policy skips what was due meanwhile.
+fn after_flight(task: &Task, now: Timestamp) -> Option<Task> {
+    let mut ended = task.clone();
+    ended.add_attempt(task.fire_at, now, Outcome::Acked);
+    follows(&ended, now)
+}
+
+fn follows(task: &Task, now: Timestamp) -> Option<Task> {
+    match task.definition.schedule {
         // What a watch does after its fire is decided by touches.
         Schedule::Watch { .. } => None,
-        _ => task.next_step(TaskState::Done, task.fire_at).next,
-    };
-    let current = (task.state == TaskState::Scheduled).then(|| task.clone());
-    let first = current.or_else(|| follows(task));
-    let fires = std::iter::successors(first, follows).take(NEXT_MAX);
-    fires.map(|task| UpcomingFire::of(&task)).collect()
+        _ => task.next_step(TaskState::Done, now).next,
+    }
 }
 
 impl UpcomingFire {

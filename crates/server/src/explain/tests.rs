@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use punctual_core::{
-    AttemptNo, Cron, DeadReason, Dst, FireId, Guarantee, HttpTarget, Labels, Method, Namespace,
-    NewTask, Queue, Reason, Series, TaskId, TaskKey, Version,
+    Answer, AttemptNo, Cron, DeadReason, Dst, FireId, Guarantee, HttpTarget, Labels, Method,
+    Namespace, NewTask, Queue, Reason, Series, TaskId, TaskKey, Version,
 };
 use punctual_engine::OwnerView;
 
@@ -223,6 +223,7 @@ fn an_ended_task_waits_for_nothing_and_says_how_it_ended() {
         (record(FireEnd::Done, attempts()), "is done: its last fire succeeded at 2030-"),
         (record(FireEnd::Dead(DeadReason::Exhausted), attempts()), "(failed: status 500)"),
         (record(FireEnd::Dead(DeadReason::Expired), vec![]), "(no attempt was made)"),
+        (record(FireEnd::Dead(DeadReason::Unknown), vec![]), "the outcome is not known"),
         (record(FireEnd::Cancelled, vec![]), "was cancelled at 2030-"),
         (record(FireEnd::Replaced, vec![]), "was replaced at 2030-"),
     ] {
@@ -233,33 +234,64 @@ fn an_ended_task_waits_for_nothing_and_says_how_it_ended() {
 }
 
 #[test]
+fn the_message_of_a_failing_receiver_is_in_the_sentence_on_one_line() {
+    let long = "x".repeat(2 * ANSWER_CHARS_MAX);
+    let cut = format!("HTTP 500: {}….", &long[..ANSWER_CHARS_MAX]);
+    for (body, complete, says) in [
+        (&b"boom: db locked"[..], true, "because attempt 1 failed: HTTP 500: boom: db locked."),
+        (b" boom:\r\n\tdb\x1b locked\n", true, "failed: HTTP 500: boom: db locked."),
+        (b"f\xc3", false, "failed: HTTP 500: f."),
+        (b"", true, "failed: HTTP 500."),
+        (b"\n", true, "failed: HTTP 500."),
+        (b"\xff\x00", true, "failed: HTTP 500."),
+        (long.as_bytes(), true, &cut),
+    ] {
+        let answer = Answer::of_response(500, "text/plain", body, complete, 1024);
+        let attempt = AttemptRecord { answer: Some(answer.into()), ..failed("HTTP 500", None) };
+        let retried = Task { attempts: vec![attempt], ..once(hook(), 8) };
+        let summary = explained(&retried, Some(&view(vec![]))).summary;
+        assert!(summary.ends_with(says), "{says:?} is not in {summary:?}");
+    }
+}
+
+#[test]
 fn the_next_fires_of_a_task_follow_its_schedule() {
     let local =
         |fires: &[UpcomingFire]| fires.iter().map(|fire| fire.local.clone()).collect::<Vec<_>>();
     let series = Arc::new(Series { count: Some(3), ..Series::default() });
     let every = task(Schedule::Every { interval: secs(60), series }, queue(), at(0));
-    assert_eq!(next_fires(&every).len(), 3, "the series has three fires");
+    assert_eq!(next_fires(&every, NOW).len(), 3, "the series has three fires");
     let paused = Task { state: TaskState::Paused, ..every.clone() };
-    assert_eq!(next_fires(&paused), []);
+    assert_eq!(next_fires(&paused, NOW), []);
     let firing = Task { state: TaskState::Firing, ..every };
-    assert_eq!(next_fires(&firing).len(), 2, "the one in flight is not a next one");
-    assert_eq!(next_fires(&once(queue(), 5)).len(), 1);
+    assert_eq!(next_fires(&firing, NOW).len(), 2, "the one in flight is not a next one");
+    assert_eq!(next_fires(&once(queue(), 5), NOW).len(), 1);
     let watch = task(Schedule::watch(secs(60)), queue(), at(60));
-    assert_eq!(next_fires(&watch).len(), 1);
+    assert_eq!(next_fires(&watch, NOW).len(), 1);
 
     let cron = Cron::new("30 2 * * *", Zone::new("Europe/Berlin").unwrap(), Dst::default());
     let cron = cron.unwrap();
     let first = Timestamp::parse_rfc3339("2030-03-29T12:00:00Z").unwrap();
     let first = cron.next_after(first).unwrap();
     let daily = Schedule::Cron { cron: cron.into(), series: Arc::default() };
-    let fires = next_fires(&task(daily, queue(), first));
+    let fires = next_fires(&task(daily, queue(), first), NOW);
     let days =
         ["30T02:30:00+01", "31T03:00:00+02"].map(|day| format!("2030-03-{day}:00[Europe/Berlin]"));
     assert_eq!(local(&fires)[..2], days);
     assert_eq!(fires.len(), 5);
     assert!(fires[1].why.as_deref().is_some_and(|why| !why.is_empty()), "{fires:?}");
     let retried = Task { attempts: vec![failed("no", None)], ..once(queue(), 5) };
-    assert_eq!(next_fires(&retried)[0].why.as_deref(), Some("attempt 2, a retry"));
+    assert_eq!(next_fires(&retried, NOW)[0].why.as_deref(), Some("attempt 2, a retry"));
+
+    // A fire that is in flight for five and a half intervals.
+    for (overlap, next) in
+        [(Overlap::Allow, at(-270)), (Overlap::Skip, at(30)), (Overlap::QueueOne, at(-270))]
+    {
+        let series = Arc::new(Series { overlap, ..Series::default() });
+        let every = task(Schedule::Every { interval: secs(60), series }, queue(), at(-330));
+        let firing = Task { state: TaskState::Firing, ..every };
+        assert_eq!(next_fires(&firing, NOW)[0].fire_at, next, "{overlap:?}");
+    }
 }
 
 #[test]

@@ -45,6 +45,16 @@ impl Owners {
         }
     }
 
+    /// Sends commands to the present owner, and does not wait for another one.
+    pub(crate) async fn call_present(
+        &self,
+        partition: PartitionId,
+        commands: Vec<Command>,
+    ) -> Result<Replies, EngineError> {
+        let replies = self.try_call(partition, commands);
+        timeout(CALL_MAX, replies).await.unwrap_or(Err(EngineError::Lost))
+    }
+
     /// Sends commands to the present owner, once. [`EngineError::Stopped`] means that nothing was
     /// changed.
     fn try_call(

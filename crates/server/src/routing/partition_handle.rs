@@ -49,22 +49,31 @@ impl PartitionHandle<'_> {
         }
     }
 
-    /// Reads a task that is scheduled, firing or paused.
-    pub(crate) async fn get(&self, subject: Subject) -> Result<Task, EngineError> {
-        self.task(Command::Get(subject)).await
+    /// Reads a task that is scheduled, firing or paused, without waiting for an owner:
+    /// [`EngineError::Stopped`] if there is none right now.
+    pub(crate) async fn get_at_once(&self, subject: Subject) -> Result<Task, EngineError> {
+        let commands = vec![Command::Get(subject)];
+        task_of(first(self.owners.call_present(self.partition, commands).await?)?)
     }
 
     /// Sends a command whose reply is a task: get, pause, resume or redrive.
     pub(crate) async fn task(&self, command: Command) -> Result<Task, EngineError> {
-        match self.one(command).await? {
-            Reply::Task(task) => Ok(task),
-            reply => Err(unexpected(&reply)),
-        }
+        task_of(self.one(command).await?)
     }
 
     async fn one(&self, command: Command) -> Result<Reply, EngineError> {
-        let replies = self.call(vec![command]).await?;
-        replies.into_iter().next().unwrap_or(Err(EngineError::Lost))
+        first(self.call(vec![command]).await?)
+    }
+}
+
+fn first(replies: Replies) -> Result<Reply, EngineError> {
+    replies.into_iter().next().unwrap_or(Err(EngineError::Lost))
+}
+
+fn task_of(reply: Reply) -> Result<Task, EngineError> {
+    match reply {
+        Reply::Task(task) => Ok(task),
+        reply => Err(unexpected(&reply)),
     }
 }
 

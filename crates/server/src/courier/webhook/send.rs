@@ -84,7 +84,9 @@ impl HttpCourier {
     /// sent.
     pub(crate) async fn deliver(&self, delivery: &mut Delivery) -> Option<AttemptResult> {
         let (permit, guarantee) = (delivery.permit.clone(), delivery.definition.guarantee);
-        let result = self.stop.unless_stopped(permit, guarantee, self.send(delivery)).await?;
+        let fire_id = delivery.fire_id;
+        let sending = self.send(delivery);
+        let result = self.stop.unless_stopped(fire_id, permit, guarantee, sending).await?;
         log_failure(delivery, &result);
         self.telemetry.attempt(delivery, &result.outcome, || self.clock.now());
         Some(result)
