@@ -8,8 +8,10 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 6] = [
     "punctual/v1/fire.proto",
+    "punctual/v1/namespaces.proto",
+    "punctual/v1/preview.proto",
     "punctual/v1/task.proto",
     "punctual/v1/tasks.proto",
     "punctual/v1/workers.proto",

@@ -65,6 +65,7 @@ mod worker;
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub use crate::answer::{CancelResult, Page, Touched};
+pub use crate::client::reads::{CronExpression, CronPreview, NamespaceInfo, NamespacePage};
 pub use crate::client::{Client, ClientBuilder};
 pub use crate::dedup::{Dedup, FireSeen as Seen};
 pub use crate::delivery::{Delivery, FireId, Occasion};

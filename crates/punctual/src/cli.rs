@@ -9,6 +9,7 @@ mod dead;
 mod explain;
 mod fires;
 mod listen;
+mod namespaces;
 mod output;
 mod pages;
 mod preview;
@@ -57,6 +58,8 @@ pub(crate) enum BrokerCommand {
     Dead(dead::DeadCommand),
     /// Count the tasks of a namespace by state
     Stats(stats::StatsArgs),
+    /// List all namespaces with their counts; needs an admin token
+    Namespaces(namespaces::NamespacesArgs),
     /// List the queues of a namespace: what waits, and how many workers take it
     Queues(workers::QueuesArgs),
     /// List the workers that are connected
@@ -89,6 +92,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Workers(args) => args.run(),
         BrokerCommand::Dead(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
+        BrokerCommand::Namespaces(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),
         BrokerCommand::Preview(args) => args.run(),
         BrokerCommand::Topology(args) => args.run(),

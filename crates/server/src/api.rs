@@ -20,6 +20,7 @@ pub(crate) mod http;
 mod idempotency;
 pub(crate) mod limits;
 mod merge_pages;
+mod namespace_pages;
 mod queue_list;
 mod task_pages;
 mod task_stats;
