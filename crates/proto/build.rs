@@ -8,9 +8,11 @@ use std::{env, fs};
 
 use prost::Message;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 7] = [
     "punctual/v1/alarms.proto",
     "punctual/v1/fire.proto",
+    "punctual/v1/namespaces.proto",
+    "punctual/v1/preview.proto",
     "punctual/v1/task.proto",
     "punctual/v1/tasks.proto",
     "punctual/v1/workers.proto",

@@ -2,9 +2,10 @@
 //!
 //! All [`Namespace`] handles of a client share one connection for calls; each session of a worker
 //! has its own. Nothing is connected before the first call. If a connection breaks, the client
-//! makes it again or calls another broker. The calls are in `namespace`; `client/state.rs` repeats
-//! them where that is safe.
+//! makes it again or calls another broker. The calls are in `namespace`, those of no namespace in
+//! `client/reads.rs`; `client/state.rs` repeats them where that is safe.
 
+pub(crate) mod reads;
 pub(crate) mod state;
 
 use std::fmt;

@@ -239,6 +239,6 @@ pub(crate) fn delivery(delivery: v1::Delivery) -> Delivery {
 }
 
 /// `None` for an empty text, which means that the field is not set.
-fn non_empty(name: String) -> Option<String> {
+pub(crate) fn non_empty(name: String) -> Option<String> {
     if name.is_empty() { None } else { Some(name) }
 }

@@ -11,6 +11,7 @@ mod explain;
 mod fires;
 mod input;
 mod listen;
+mod namespaces;
 mod output;
 mod pages;
 mod preview;
@@ -62,6 +63,8 @@ pub(crate) enum BrokerCommand {
     Alarms(alarms::AlarmsCommand),
     /// Count the tasks of a namespace by state
     Stats(stats::StatsArgs),
+    /// List all namespaces with their counts; needs an admin token
+    Namespaces(namespaces::NamespacesArgs),
     /// List the queues of a namespace: what waits, and how many workers take it
     Queues(workers::QueuesArgs),
     /// List the workers that are connected
@@ -95,6 +98,7 @@ pub(crate) fn run(command: BrokerCommand) -> anyhow::Result<()> {
         BrokerCommand::Dead(command) => command.run(),
         BrokerCommand::Alarms(command) => command.run(),
         BrokerCommand::Stats(args) => args.run(),
+        BrokerCommand::Namespaces(args) => args.run(),
         BrokerCommand::Forecast(args) => args.run(),
         BrokerCommand::Preview(args) => args.run(),
         BrokerCommand::Topology(args) => args.run(),

@@ -22,6 +22,7 @@ pub(crate) mod http;
 mod idempotency;
 pub(crate) mod limits;
 mod merge_pages;
+mod namespace_pages;
 pub(crate) mod queue_list;
 mod task_pages;
 pub(crate) mod task_stats;

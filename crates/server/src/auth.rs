@@ -40,6 +40,7 @@ const RIGHTS: &[(&str, &str, Right)] = &[
     ("GET", "/readyz", Right::Public),
     ("GET", "/metrics", Right::Admin),
     ("GET", "/openapi.json", Right::Any),
+    ("GET", "/v1/namespaces", Right::Admin),
     ("GET", "/v1/preview", Right::Any),
     ("GET", "/v1/topology", Right::Any),
     ("POST", "/v1/{}/tasks", Right::Namespace),
@@ -75,8 +76,9 @@ const RIGHTS: &[(&str, &str, Right)] = &[
     ("POST", "/v1/{}/queues/{}/extend", Right::Namespace),
 ];
 
-/// The right that each gRPC call requires, by the beginning of its path.
+/// The right that each gRPC call requires, by the beginning of its path; the first one counts.
 const CALL_RIGHTS: &[(&str, Right)] = &[
+    ("/punctual.v1.Tasks/Namespaces", Right::Admin),
     ("/punctual.v1.Tasks/", Right::Any),
     ("/punctual.v1.Workers/", Right::Any),
     ("/punctual.v1.Alarms/", Right::Any),

@@ -11,8 +11,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page, Position, Retention,
-    StoreError, Swept, TaskStore,
+    Batch, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page,
+    Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_any::AnyStore;
 use punctual_store_redis::RedisStore;
@@ -216,6 +216,15 @@ impl TaskStore for MeteredStore {
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         self.store.counts(partition, namespace).await
+    }
+
+    async fn namespaces(
+        &self,
+        partition: PartitionId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Page<CountedNamespace, Namespace>, StoreError> {
+        self.store.namespaces(partition, after, limit).await
     }
 
     async fn sweep(

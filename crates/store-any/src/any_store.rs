@@ -8,8 +8,8 @@ use punctual_core::{
     TaskId, TaskKey, Timestamp,
 };
 use punctual_store::{
-    Batch, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, MemoryStore, Page, Position,
-    Retention, StoreError, Swept, TaskStore,
+    Batch, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore,
+    MemoryStore, Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use punctual_store_embedded::EmbeddedStore;
 use punctual_store_redis::RedisStore;
@@ -59,10 +59,13 @@ impl AnyStore {
 
     /// Lists the namespaces that have or had tasks in a partition. A memory store keeps no such
     /// list and returns an error.
-    pub async fn namespaces(&self, partition: PartitionId) -> Result<Vec<Namespace>, StoreError> {
+    pub async fn all_namespaces(
+        &self,
+        partition: PartitionId,
+    ) -> Result<Vec<Namespace>, StoreError> {
         match self {
-            Self::Embedded(store) => store.namespaces(partition),
-            Self::Redis(store) => store.namespaces(partition).await,
+            Self::Embedded(store) => store.all_namespaces(partition),
+            Self::Redis(store) => store.all_namespaces(partition).await,
             Self::Memory(_) => {
                 Err(StoreError::Broken("a memory store does not list its namespaces".to_owned()))
             }
@@ -180,6 +183,15 @@ impl TaskStore for AnyStore {
         namespace: &Namespace,
     ) -> Result<Counts, StoreError> {
         call!(self, store => store.counts(partition, namespace).await)
+    }
+
+    async fn namespaces(
+        &self,
+        partition: PartitionId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Page<CountedNamespace, Namespace>, StoreError> {
+        call!(self, store => store.namespaces(partition, after, limit).await)
     }
 
     async fn sweep(

@@ -9,6 +9,7 @@
 mod leases;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,8 @@ use punctual_core::{
 };
 use punctual_journal::{Class, Journal, JournalEntry, JournalError, JournalOptions, ReplayError};
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, FireFilter, FirePosition, Head, Page, Position, Resource,
-    Retention, StoreError, Swept, TaskStore,
+    Batch, BatchNo, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, Page,
+    Position, Resource, Retention, StoreError, Swept, TaskStore,
 };
 use tokio::sync::{Mutex, oneshot};
 
@@ -34,6 +35,7 @@ use crate::open::{OpenReport, index_history, remove_leftovers, restore};
 use crate::options::EmbeddedOptions;
 use crate::read::find::names_of;
 use crate::run::RunFiles;
+use crate::state::partition::stored_name;
 use crate::store_core::StoreCore;
 use crate::write::commit::{empty_commit, sweep_commit};
 use crate::write::encode::{class_of, tasks_to_look_up};
@@ -427,6 +429,25 @@ impl TaskStore for EmbeddedStore {
         let state = self.core.state()?;
         let tally = state.partition(partition).counts.get(namespace.as_str());
         Ok(tally.map_or_else(Counts::default, |tally| tally.counts))
+    }
+
+    async fn namespaces(
+        &self,
+        partition: PartitionId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Page<CountedNamespace, Namespace>, StoreError> {
+        self.core.check_partition(partition)?;
+        let state = self.core.state()?;
+        let after = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
+        let tallies = state.partition(partition).counts.range::<str, _>((after, Bound::Unbounded));
+        let tallies = tallies.filter(|(_, tally)| !tally.counts.is_zero());
+        let page = Page::first(tallies, limit, |(name, _)| stored_name(name));
+        let counted = page.items.into_iter().map(|(name, tally)| {
+            Ok(CountedNamespace { name: stored_name(name)?, counts: tally.counts })
+        });
+        let items = counted.collect::<Result<Vec<_>, StoreError>>()?;
+        Ok(Page { items, next: page.next.transpose()? })
     }
 
     async fn sweep(

@@ -17,7 +17,12 @@ use crate::transport::reply;
 impl RedisStore {
     /// Returns the namespaces that a partition ever had tasks of, including those of receipts, in
     /// order.
-    pub async fn namespaces(&self, partition: PartitionId) -> Result<Vec<Namespace>, StoreError> {
+    ///
+    /// Reads all counts, and not the set of namespaces: an earlier version did not write that.
+    pub async fn all_namespaces(
+        &self,
+        partition: PartitionId,
+    ) -> Result<Vec<Namespace>, StoreError> {
         let counts = &self.keys(partition)?.counts;
         let mut command = redis::cmd("HKEYS");
         command.arg(counts);

@@ -1,23 +1,23 @@
-//! Reads: tasks by time, key and id, dead letters, history, counts.
+//! Reads: tasks by time, key and id, dead letters, history.
 //!
 //! A value that cannot be decoded, or that is not of the task or fire under which it is stored, is
 //! damaged (`damage`): pages leave it out, other reads return the error that names it.
 //!
 //! A result without a limit of its own is read in pages, each with one call of one script, so that
 //! no reply is large and no call blocks Redis for long. One page is one moment; several pages may
-//! see several batches. Pages of ended fires are in `fires`.
+//! see several batches. Pages of ended fires are in `fires`, counts in `namespaces`.
 
 mod candidates;
 mod fires;
+mod namespaces;
 
 use std::fmt::Display;
 
 use punctual_core::{DeadLetter, FireId, FireRecord, Namespace, Task, TaskId, TaskKey, Timestamp};
 use punctual_store::codec::{CodecError, Decoded};
-use punctual_store::{Counts, Filter, Head, Page, Position, StoreError};
+use punctual_store::{Filter, Head, Page, Position, StoreError};
 use redis::Value;
 
-use crate::damage::NO_NUMBER;
 use crate::format::codec::{self, Postponement};
 use crate::format::keys::PartitionKeys;
 use crate::store::RedisStore;
@@ -533,34 +533,6 @@ impl RedisStore {
             is_its_own.then_some(record).ok_or(CodecError::Invalid("fire of the record"))
         });
         record.map_err(|error| self.damage.found("the record of a fire", key, field, error))
-    }
-
-    pub(crate) async fn read_counts(
-        &self,
-        keys: &PartitionKeys,
-        namespace: &Namespace,
-    ) -> Result<Counts, StoreError> {
-        let mut command = redis::cmd("HMGET");
-        command.arg(&keys.counts);
-        for (letter, _) in codec::by_letter(&Counts::default()) {
-            let mut field = Vec::new();
-            codec::put_count_field(&mut field, namespace.as_str(), letter);
-            command.arg(field);
-        }
-        let values = reply::tuple::<6>(self.reads.command(command, &keys.counts).await?)?;
-        let mut numbers = [0; 6];
-        for ((number, value), (letter, _)) in
-            numbers.iter_mut().zip(&values).zip(codec::by_letter(&Counts::default()))
-        {
-            if *value != Value::Nil {
-                *number = reply::integer(value).map_err(|_| {
-                    let mut field = Vec::new();
-                    codec::put_count_field(&mut field, namespace.as_str(), letter);
-                    self.damage.found("the count of tasks", &keys.counts, &field, NO_NUMBER)
-                })?;
-            }
-        }
-        Ok(codec::counts_of(numbers))
     }
 }
 

@@ -14,8 +14,8 @@ use punctual_core::{
 };
 use punctual_store::codec::Interner;
 use punctual_store::{
-    Batch, BatchNo, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore, Page, Position,
-    Retention, StoreError, Swept, TaskStore,
+    Batch, BatchNo, CountedNamespace, Counts, Filter, FireFilter, FirePosition, Head, LeaseStore,
+    Page, Position, Retention, StoreError, Swept, TaskStore,
 };
 use redis::Value;
 
@@ -438,6 +438,16 @@ impl TaskStore for RedisStore {
         self.explained(partition, read).await
     }
 
+    async fn namespaces(
+        &self,
+        partition: PartitionId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Page<CountedNamespace, Namespace>, StoreError> {
+        let read = self.read_namespaces(self.keys(partition)?, after, limit).await;
+        self.explained(partition, read).await
+    }
+
     async fn sweep(
         &self,
         partition: PartitionId,
@@ -492,7 +502,13 @@ impl LeaseStore for RedisStore {
         let own = self.own(seat)?;
         let until = now.after(ttl);
         let token = epochs::token();
-        let call = ScriptCall::new(&script::ACQUIRE, [own.as_str()])
+        let namespaces = match seat {
+            Seat::Leader => None,
+            Seat::Partition(partition) => Some(self.keys(partition)?),
+        };
+        let namespaces = namespaces.map(|keys| [keys.counts.as_str(), &keys.namespaces]);
+        let keys = std::iter::once(own.as_str()).chain(namespaces.into_iter().flatten());
+        let call = ScriptCall::new(&script::ACQUIRE, keys)
             .arg(broker.as_str())
             .number(millis(ttl))
             .number(until.as_millis())

@@ -29,8 +29,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use self::clauses::{
-    durability, fires, leases, lists, membership, order, ownership, redrive, retention, settlement,
-    values, writes,
+    durability, fires, leases, lists, membership, namespaces, order, ownership, redrive, retention,
+    settlement, values, writes,
 };
 use crate::lease_store::LeaseStore;
 use crate::task_store::TaskStore;
@@ -170,6 +170,12 @@ macro_rules! conformance {
                 the_last_fire_of_a_key_is_that_of_its_last_task,
                 a_swept_fire_is_listed_no_longer,
                 fires_start_after_a_position_of_any_partition;
+            namespaces:
+                namespaces_are_listed_by_name_with_their_counts_for_any_page_size,
+                namespaces_start_after_a_name_that_need_not_exist,
+                a_namespace_stays_listed_when_all_of_its_tasks_have_ended,
+                a_namespace_without_a_count_is_not_listed,
+                a_namespace_that_appears_between_two_pages_hides_no_other;
             retention:
                 an_unused_namespace_has_zero_counts,
                 counts_add_up_after_a_mixture_of_changes,
@@ -218,6 +224,7 @@ macro_rules! conformance_durable {
                 leases_survive_a_restart,
                 dead_letters_of_all_partitions_survive_a_restart,
                 fires_of_all_partitions_survive_a_restart,
+                namespaces_of_all_partitions_survive_a_restart,
                 many_postponements_survive_a_restart,
                 counts_and_living_tasks_survive_a_sweep_and_a_restart,
                 large_batches_survive_a_restart;

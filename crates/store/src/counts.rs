@@ -27,6 +27,15 @@ pub struct Counts {
     pub dead_letters: i64,
 }
 
+/// A namespace of a partition, with its counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CountedNamespace {
+    /// The namespace.
+    pub name: Namespace,
+    /// Its tasks by state.
+    pub counts: Counts,
+}
+
 impl Counts {
     const ZERO: Self =
         Self { scheduled: 0, paused: 0, done: 0, dead: 0, cancelled: 0, dead_letters: 0 };
@@ -35,6 +44,12 @@ impl Counts {
     #[must_use]
     pub const fn accepted(&self) -> i64 {
         self.scheduled + self.paused + self.done + self.dead + self.cancelled
+    }
+
+    /// Returns whether every count is zero.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        *self == Self::ZERO
     }
 
     /// Adds the result of [`count`] for one change.
@@ -95,7 +110,7 @@ pub fn count(change: &Change) -> Option<(&Namespace, Counts)> {
             (namespace, Counts { dead_letters: -1, ..Counts::ZERO })
         }
     };
-    (counts != Counts::ZERO).then_some((namespace, counts))
+    (!counts.is_zero()).then_some((namespace, counts))
 }
 
 /// A fire that is no longer a part of its task moves no count of the task.

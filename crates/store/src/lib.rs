@@ -24,7 +24,7 @@ mod task_store;
 pub mod conformance;
 
 pub use change::{Batch, BatchNo, Change};
-pub use counts::{Counts, count};
+pub use counts::{CountedNamespace, Counts, count};
 pub use error::{Damage, Resource, StoreError};
 pub use lease_store::LeaseStore;
 pub use membership_store::{MemberInfo, Members, MembershipStore};

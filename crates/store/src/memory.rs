@@ -25,7 +25,7 @@ use self::history::MemoryHistory;
 use self::membership::MemberTable;
 use self::partition::MemoryPartition;
 use crate::change::{Batch, BatchNo};
-use crate::counts::Counts;
+use crate::counts::{CountedNamespace, Counts};
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
 use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
@@ -295,6 +295,15 @@ impl TaskStore for MemoryStore {
         Ok(self.state()?.partition(partition)?.counts(namespace))
     }
 
+    async fn namespaces(
+        &self,
+        partition: PartitionId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Page<CountedNamespace, Namespace>, StoreError> {
+        Ok(self.state()?.partition(partition)?.namespaces(after, limit))
+    }
+
     async fn sweep(
         &self,
         partition: PartitionId,
@@ -389,6 +398,7 @@ mod tests {
                 store.acquire(seat, &broker, TTL, NOW).await.map(drop),
                 store.apply(outside, Epoch::NONE, batch).await,
                 store.counts(outside, &shop()).await.map(drop),
+                store.namespaces(outside, None, 1).await.map(drop),
                 store.get(outside, &[]).await.map(drop),
                 store.sweep(outside, Epoch::NONE, retention, NOW).await.map(drop),
             ] {

@@ -202,6 +202,20 @@ pub struct Page<T, C> {
     pub next: Option<C>,
 }
 
+impl<T, C> Page<T, C> {
+    /// Returns a page with the first `limit` of all items that follow, which are in order.
+    /// `position` returns where the page after an item starts.
+    pub fn first(
+        mut items: impl Iterator<Item = T>,
+        limit: usize,
+        position: impl FnOnce(&T) -> C,
+    ) -> Self {
+        let page: Vec<T> = items.by_ref().take(limit).collect();
+        let next = items.next().and_then(|_| page.last().map(position));
+        Self { items: page, next }
+    }
+}
+
 /// How long history and dead letters are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {

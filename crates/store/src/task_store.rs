@@ -9,7 +9,7 @@ use punctual_core::{
 };
 
 use crate::change::Batch;
-use crate::counts::Counts;
+use crate::counts::{CountedNamespace, Counts};
 use crate::error::StoreError;
 use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Retention, Swept};
 
@@ -51,9 +51,9 @@ use crate::query::{Filter, FireFilter, FirePosition, Head, Page, Position, Reten
 /// **One record per fire.** A later record of the same fire replaces the earlier one.
 ///
 /// **Damage.** A store whose values can be changed by other programs affects as little as it can if
-/// it cannot read one. `load`, `list` and `dead` leave the value out and return all others. Any
-/// other read that needs it returns [`StoreError::Damaged`], which names it; without it the same
-/// read succeeds. The value stays as it is until a change replaces or removes it.
+/// it cannot read one. `load`, `list`, `dead` and `namespaces` leave the value out and return all
+/// others. Any other read that needs it returns [`StoreError::Damaged`], which names it; without it
+/// the same read succeeds. The value stays as it is until a change replaces or removes it.
 ///
 /// **Partitions.** A partition that the store does not have returns [`StoreError::Outside`].
 pub trait TaskStore: Send + Sync + 'static {
@@ -159,6 +159,20 @@ pub trait TaskStore: Send + Sync + 'static {
         partition: PartitionId,
         namespace: &Namespace,
     ) -> impl Future<Output = Result<Counts, StoreError>> + Send;
+
+    /// Returns the namespaces of which a count is not zero in a partition, each with its counts, in
+    /// the order of their names, after the name `after`, which need not exist. A page has at most
+    /// `limit` namespaces; see [`Page::next`].
+    ///
+    /// Counts of ended tasks are kept since the store was created, so a namespace stays in the list
+    /// after its last task has ended. Internal namespaces, such as those of receipts, are included.
+    /// The time that a page takes depends on what it shows, not on how many tasks there are.
+    fn namespaces(
+        &self,
+        partition: PartitionId,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Page<CountedNamespace, Namespace>, StoreError>> + Send;
 
     /// Deletes history records and dead letters that are past their retention. A store may delete
     /// them in several calls and may keep some longer, but not for ever. It never deletes one that

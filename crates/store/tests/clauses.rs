@@ -2,12 +2,14 @@
 
 const SUITE: &str = include_str!("../src/conformance.rs");
 
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 14] = [
     include_str!("../src/conformance/clauses/durability.rs"),
     include_str!("../src/conformance/clauses/settlement.rs"),
     include_str!("../src/conformance/clauses/writes.rs"),
     include_str!("../src/conformance/clauses/leases.rs"),
     include_str!("../src/conformance/clauses/lists.rs"),
+    include_str!("../src/conformance/clauses/fires.rs"),
+    include_str!("../src/conformance/clauses/namespaces.rs"),
     include_str!("../src/conformance/model.rs"),
     include_str!("../src/conformance/clauses/order.rs"),
     include_str!("../src/conformance/clauses/ownership.rs"),

@@ -131,7 +131,7 @@ async fn write<W: Write>(
     let mut expected = 0;
     let mut parts = Vec::new();
     for partition in source.partitions.iter() {
-        for namespace in source.store.namespaces(partition).await? {
+        for namespace in source.store.all_namespaces(partition).await? {
             let counts = source.store.counts(partition, &namespace).await?;
             let lines = counts.scheduled + counts.paused + counts.dead_letters;
             expected += u64::try_from(lines).unwrap_or(0);

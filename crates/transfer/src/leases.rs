@@ -55,7 +55,7 @@ impl<'a> ImportLeases<'a> {
         }
         let mut leases = Self { target, held: Vec::new(), renewed_at: now() };
         for partition in target.partitions.iter() {
-            let used = !target.store.namespaces(partition).await?.is_empty();
+            let used = !target.store.all_namespaces(partition).await?.is_empty();
             match leases.acquire(partition, above).await {
                 Ok(lease) => {
                     leases.held.push(HeldPartition { lease, next_batch: BatchNo::FIRST, used })

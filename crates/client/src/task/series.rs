@@ -51,6 +51,24 @@ pub enum Twice {
     Both,
 }
 
+impl From<Gap> for v1::Gap {
+    fn from(gap: Gap) -> Self {
+        match gap {
+            Gap::After => Self::After,
+            Gap::Skip => Self::Skip,
+        }
+    }
+}
+
+impl From<Twice> for v1::Twice {
+    fn from(twice: Twice) -> Self {
+        match twice {
+            Twice::Once => Self::Once,
+            Twice::Both => Self::Both,
+        }
+    }
+}
+
 impl<To> NewTask<To> {
     /// With `cron`: the time zone of its times, an IANA name. The default is UTC.
     pub fn timezone(mut self, timezone: impl Into<String>) -> Self {
@@ -60,21 +78,13 @@ impl<To> NewTask<To> {
 
     /// With `cron`: when a local time fires that the clocks skip.
     pub fn dst_gap(mut self, gap: Gap) -> Self {
-        let gap = match gap {
-            Gap::After => v1::Gap::After,
-            Gap::Skip => v1::Gap::Skip,
-        };
-        self.cron.dst_gap = gap.into();
+        self.cron.dst_gap = v1::Gap::from(gap).into();
         self
     }
 
     /// With `cron`: when a local time fires that the clocks show twice.
     pub fn dst_overlap(mut self, twice: Twice) -> Self {
-        let twice = match twice {
-            Twice::Once => v1::Twice::Once,
-            Twice::Both => v1::Twice::Both,
-        };
-        self.cron.dst_overlap = twice.into();
+        self.cron.dst_overlap = v1::Twice::from(twice).into();
         self
     }
 

@@ -375,6 +375,20 @@ impl v1::tasks_server::Tasks for FakeServices {
         Err(Status::not_found("the fake broker has no tasks"))
     }
 
+    async fn namespaces(
+        &self,
+        _: Request<v1::NamespacesRequest>,
+    ) -> Result<Response<v1::NamespacesResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
+    async fn preview(
+        &self,
+        _: Request<v1::PreviewRequest>,
+    ) -> Result<Response<v1::PreviewResponse>, Status> {
+        Err(Status::not_found("the fake broker has no tasks"))
+    }
+
     async fn forecast(
         &self,
         _: Request<v1::ForecastRequest>,

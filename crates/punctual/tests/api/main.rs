@@ -14,6 +14,7 @@ mod grpc_reads;
 mod idempotency;
 mod input;
 mod lists;
+mod namespace_list;
 mod namespaces;
 mod openapi;
 mod queues;

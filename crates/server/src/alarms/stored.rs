@@ -14,7 +14,9 @@ use punctual_core::{
     Namespace, NewTask, Notice, PartitionId, Payload, Queue, Schedule, Target, Task, TaskKey,
     Timestamp, Version,
 };
-use punctual_engine::{Cancelled, Condition, EngineError, ScheduleCommand, StartState, Subject};
+use punctual_engine::{
+    Cancelled, Command, Condition, EngineError, ScheduleCommand, StartState, Subject,
+};
 use punctual_store::{Filter, Position, StoreError, TaskStore as _};
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +77,7 @@ pub(crate) async fn get(
     name: &AlarmName,
 ) -> Result<Option<StoredAlarm>, EngineError> {
     let owner = broker.owners.of_key(&Namespace::of_alarms(), &key_of(namespace, name));
-    match owner.get(subject(namespace, name)).await {
+    match owner.task(Command::Get(subject(namespace, name))).await {
         Ok(task) => Ok(StoredAlarm::read(&task)),
         Err(EngineError::NotFound) => Ok(None),
         Err(error) => Err(error),
@@ -133,7 +135,7 @@ pub(crate) async fn remove(
 ) -> Result<bool, EngineError> {
     let owner = broker.owners.of_key(&Namespace::of_alarms(), &key_of(namespace, name));
     // A key that names no living task answers for its last life, so a cancel alone cannot tell.
-    let cancelled = match owner.get(subject(namespace, name)).await {
+    let cancelled = match owner.task(Command::Get(subject(namespace, name))).await {
         Ok(_) => owner.cancel(subject(namespace, name)).await,
         Err(error) => Err(error),
     };

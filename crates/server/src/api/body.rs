@@ -20,7 +20,7 @@ use http_body_util::{BodyExt as _, Limited};
 use punctual_core::Namespace;
 use tokio::time::{Sleep, timeout};
 
-use super::limits::{ApiLimits, BodySize};
+use super::limits::{ApiLimits, BodySize, admin_share};
 use crate::auth::Identity;
 use crate::problem::Problem;
 use crate::shares::SharePermit;
@@ -222,8 +222,7 @@ impl BoundedBody {
             BodyOwner::Message if !self.frames.is_within() => None,
             BodyOwner::Message => {
                 let namespace = self.message_namespace.clone();
-                // No caller can have this name, so it takes no share of a namespace.
-                namespace.or_else(|| Some(Namespace::new("admin").ok()?.of_receipts()))
+                namespace.or_else(|| admin_share().ok())
             }
             BodyOwner::Public => None,
         }

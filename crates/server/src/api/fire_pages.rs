@@ -32,8 +32,11 @@ pub(crate) async fn fire_page(
     after: Option<FirePosition>,
     limit: usize,
 ) -> Result<Page<FireRecord, FirePosition>, Problem> {
-    let sort_by =
-        SortBy { position: |record| Reverse(FirePosition::of(record)), weight: record_weight };
+    let sort_by = SortBy {
+        position: |record| Reverse(FirePosition::of(record)),
+        weight: record_weight,
+        join: None,
+    };
     let fetch = |partition, after: Option<Reverse<FirePosition>>, limit| {
         let (store, filter) = (Arc::clone(&broker.store), filter.clone());
         async move {

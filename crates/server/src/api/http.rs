@@ -1,7 +1,7 @@
 //! The HTTP API: requests become commands, replies become JSON.
 //!
-//! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`, `forecast`,
-//! `preview` and `health` hold the routes.
+//! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
+//! `namespaces`, `forecast`, `preview` and `health` hold the routes.
 //! `admission` checks every request first, `request` reads paths, queries and bodies, `response`
 //! writes successes, `page_cursor` spells cursors, and `openapi` makes the document.
 //! A new route needs a right in `auth`; without one it is refused.
@@ -13,6 +13,7 @@ mod explain;
 mod fires;
 pub(super) mod forecast;
 pub(crate) mod health;
+mod namespaces;
 mod openapi;
 pub(super) mod page_cursor;
 pub mod preview;
@@ -89,6 +90,7 @@ pub(crate) fn routes() -> (Router<Arc<Broker>>, OpenApi) {
         .routes(routes!(alarms::put, alarms::show, alarms::delete))
         .routes(routes!(alarms::test))
         .routes(routes!(stats::stats))
+        .routes(routes!(namespaces::list))
         .routes(routes!(forecast::forecast))
         .routes(routes!(preview::preview))
         .routes(routes!(workers::queues))

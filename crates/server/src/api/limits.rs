@@ -45,6 +45,12 @@ pub(crate) fn check_count(field: &str, count: usize) -> Result<(), Invalid> {
     Err(Invalid::new(field, problem))
 }
 
+/// The share of an admin whose call names no namespace. No caller can have this name, so it takes
+/// no share of a namespace.
+pub(crate) fn admin_share() -> Result<Namespace, Invalid> {
+    Ok(Namespace::new("admin")?.of_receipts())
+}
+
 /// A caller of these limits is refused at once.
 const NO_WAIT: WaitBound = WaitBound { callers_max: 0, time_max: Duration::ZERO };
 /// Each body that waits holds what the client has sent ahead: a quarter of a megabyte.

@@ -2,8 +2,8 @@
 //!
 //! One position is the cursor of all partitions, because positions are ordered across them. An
 //! entry is returned only when no partition can still have one before it, so pages have neither
-//! gaps nor repetitions. The size of each read, the number of reads and the bytes of a page are
-//! bounded.
+//! gaps nor repetitions. Entries of several partitions with the same position become one. The size
+//! of each read, the number of reads and the bytes of a page are bounded.
 
 use std::collections::VecDeque;
 
@@ -21,13 +21,16 @@ const PAGE_BYTES_MAX: usize = 16 << 20;
 /// Entries in one read of a partition, at least.
 const READ_MIN: usize = 32;
 
-/// The order and the size of entries.
+/// The order and the size of entries, and how those with the same position become one.
 #[derive(Debug)]
 pub(crate) struct SortBy<T, C> {
     /// What entries are sorted by.
     pub(crate) position: fn(&T) -> C,
     /// About how many bytes an entry takes in a response.
     pub(crate) weight: fn(&T) -> usize,
+    /// Adds an entry to that of another partition with the same position. `None` if each position
+    /// is in one partition only.
+    pub(crate) join: Option<fn(&mut T, T)>,
 }
 
 /// What was read of one partition.
@@ -52,7 +55,7 @@ pub(crate) async fn merge<T, C, F>(
 ) -> Result<Page<T, C>, StoreError>
 where
     T: Send + 'static,
-    C: Copy + Ord + Send + 'static,
+    C: Clone + Ord + Send + 'static,
     F: Future<Output = Result<Page<T, C>, StoreError>> + Send + 'static,
 {
     let count = usize::from(partitions.count());
@@ -61,7 +64,7 @@ where
         .iter()
         .map(|partition| {
             let read = VecDeque::new();
-            Source { partition, read, upto: after, more: true, rounds: 0 }
+            Source { partition, read, upto: after.clone(), more: true, rounds: 0 }
         })
         .collect();
     let mut items = Vec::new();
@@ -71,18 +74,21 @@ where
         refill(&mut sources, chunk, &fetch).await?;
         // Up to this position every partition was read.
         let empty = sources.iter().filter(|source| source.more && source.read.is_empty());
-        let frontier = empty.map(|source| source.upto).min();
+        let frontier = empty.map(|source| source.upto.clone()).min();
         let first = sources.iter_mut().filter(|source| !source.read.is_empty());
         let first = first.min_by_key(|source| source.read.front().map(sort_by.position));
         let Some(source) = first else {
-            return Ok(Page {
-                items,
-                next: frontier.flatten().max(last).filter(|_| frontier.is_some()),
-            });
+            return Ok(Page { items, next: frontier.and_then(|frontier| frontier.max(last)) });
         };
         let position = source.read.front().map(sort_by.position);
+        if let (Some(join), Some(same)) = (sort_by.join, items.last_mut())
+            && position == last
+        {
+            source.read.pop_front().into_iter().for_each(|item| join(same, item));
+            continue;
+        }
         let full = items.len() >= limit || bytes >= PAGE_BYTES_MAX;
-        if full || frontier.is_some_and(|frontier| position > frontier) {
+        if full || frontier.as_ref().is_some_and(|frontier| position > *frontier) {
             let next = if full { last } else { frontier.flatten().max(last) };
             return Ok(Page { items, next });
         }
@@ -102,14 +108,14 @@ async fn refill<T, C, F>(
 ) -> Result<(), StoreError>
 where
     T: Send + 'static,
-    C: Copy + Ord + Send + 'static,
+    C: Clone + Ord + Send + 'static,
     F: Future<Output = Result<Page<T, C>, StoreError>> + Send + 'static,
 {
     loop {
         let mut reads = JoinSet::new();
         for (index, source) in sources.iter().enumerate() {
             if source.read.is_empty() && source.more && source.rounds < ROUNDS_MAX {
-                let reading = fetch(source.partition, source.upto, chunk);
+                let reading = fetch(source.partition, source.upto.clone(), chunk);
                 reads.spawn(async move { (index, reading.await) });
             }
             if reads.len() == READS_MAX {
@@ -125,7 +131,7 @@ where
             let source = &mut sources[index];
             source.rounds += 1;
             source.more = page.next.is_some();
-            source.upto = page.next.or(source.upto);
+            source.upto = page.next.or(source.upto.take());
             source.read = page.items.into();
         }
     }
@@ -135,7 +141,7 @@ where
 mod tests {
     use super::*;
 
-    const SORT_BY: SortBy<u64, u64> = SortBy { position: |item| *item, weight: |_| 1 };
+    const SORT_BY: SortBy<u64, u64> = SortBy { position: |item| *item, weight: |_| 1, join: None };
 
     /// Partition `p` of `count` has the numbers that are `p` modulo `count`, up to 1000. A read
     /// scans at most `scan_max` of them.
@@ -185,6 +191,41 @@ mod tests {
                 }
             }
             assert_eq!(got, want, "{count} {limit} {scan_max}");
+        }
+    }
+
+    /// Each partition has every multiple of its number plus one, once.
+    #[tokio::test]
+    async fn entries_with_the_same_position_are_joined_and_never_on_two_pages() {
+        let sort_by: SortBy<(u64, u64), u64> = SortBy {
+            position: |(number, _)| *number,
+            weight: |_| 1,
+            join: Some(|(_, count), (_, more)| *count += more),
+        };
+        for (partitions, limit, scan_max) in [(1, 7, 9), (3, 1, 1), (5, 4, 2), (16, 100, 3)] {
+            let want: Vec<(u64, u64)> = (1..=300)
+                .map(|number| (number, (1..=partitions).filter(|step| number % step == 0).count()))
+                .map(|(number, count)| (number, u64::try_from(count).unwrap()))
+                .collect();
+            let fetch = |partition: PartitionId, after: Option<u64>, limit: usize| {
+                let step = u64::from(partition.get()) + 1;
+                let rest = (after.unwrap_or(0) + 1..=300).filter(|number| number % step == 0);
+                let items = rest.map(|number| (number, 1));
+                let page = Page::first(items, limit.min(scan_max), |(number, _)| *number);
+                async move { Ok(page) }
+            };
+            let count = Partitions::new(u16::try_from(partitions).unwrap()).unwrap();
+            let (mut got, mut after) = (Vec::new(), None);
+            loop {
+                let page = merge(count, after, limit, &sort_by, fetch).await.unwrap();
+                assert!(page.items.len() <= limit);
+                got.extend(page.items);
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(got, want, "{partitions} partitions by {limit}");
         }
     }
 }

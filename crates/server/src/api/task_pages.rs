@@ -65,7 +65,7 @@ async fn read_tasks(
     after: Option<Position>,
     limit: usize,
 ) -> Result<Page<Task, Position>, Problem> {
-    let sort_by = SortBy { position: Position::of, weight: task_weight };
+    let sort_by = SortBy { position: Position::of, weight: task_weight, join: None };
     let fetch = |partition, after: Option<Position>, limit| {
         let (store, filter) = (Arc::clone(&broker.store), filter.clone());
         let after = after.unwrap_or(Position::START);
@@ -83,7 +83,7 @@ pub(crate) async fn dead_letter_page(
 ) -> Result<Page<DeadLetter, FireId>, Problem> {
     let weight =
         |letter: &DeadLetter| task_weight(&letter.task) + attempts_weight(&letter.task.attempts);
-    let sort_by = SortBy { position: DeadLetter::fire_id, weight };
+    let sort_by = SortBy { position: DeadLetter::fire_id, weight, join: None };
     let fetch = |partition, after, limit| {
         let (store, namespace) = (Arc::clone(&broker.store), namespace.clone());
         async move { store.dead(partition, &namespace, after, limit).await }

@@ -1,10 +1,10 @@
 //! The part of the state that belongs to one partition: its last batch, how far its owner has
 //! loaded, and its counts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
-use punctual_core::{PartitionId, TaskId};
-use punctual_store::{BatchNo, Counts};
+use punctual_core::{Namespace, PartitionId, TaskId};
+use punctual_store::{BatchNo, Counts, StoreError};
 
 use crate::key::EntryKey;
 use crate::state::layers::IdHash;
@@ -20,7 +20,8 @@ pub(crate) struct PartitionState {
     pub(crate) passed: HashSet<TaskId, IdHash>,
     /// Commits that were applied to it.
     pub(crate) version: u64,
-    pub(crate) counts: HashMap<String, NamespaceCounts>,
+    /// In the order in which namespaces are listed.
+    pub(crate) counts: BTreeMap<String, NamespaceCounts>,
 }
 
 /// Counts of a namespace, and whether they changed since the last checkpoint.
@@ -37,7 +38,7 @@ impl PartitionState {
             frontier: EntryKey::after(id, punctual_store::Position::START),
             passed: HashSet::default(),
             version: 0,
-            counts: HashMap::new(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -49,4 +50,11 @@ impl PartitionState {
             tally.changed = true;
         }
     }
+}
+
+/// Reads the stored name of a namespace.
+pub(crate) fn stored_name(name: &str) -> Result<Namespace, StoreError> {
+    Namespace::from_stored(name).map_err(|_| {
+        StoreError::Broken(format!("the stored name {name:?} is not a valid namespace"))
+    })
 }

@@ -79,6 +79,8 @@ pub struct PartitionKeys {
     pub keyed: String,
     /// Counts by namespace and state, and the size of history in bytes: a hash of numbers.
     pub counts: String,
+    /// Namespaces that have or had a count: a sorted set of names, by bytes.
+    pub namespaces: String,
 }
 
 impl PartitionKeys {
@@ -103,12 +105,13 @@ impl PartitionKeys {
             ends: key("ends"),
             keyed: key("keyed"),
             counts: key("counts"),
+            namespaces: key("namespaces"),
         }
     }
 
     /// Returns all keys, in the order of `KEYS` in `apply.lua`.
     #[must_use]
-    pub fn all(&self) -> [&str; 15] {
+    pub fn all(&self) -> [&str; 16] {
         [
             &self.own,
             &self.due,
@@ -125,6 +128,7 @@ impl PartitionKeys {
             &self.counts,
             &self.ends,
             &self.keyed,
+            &self.namespaces,
         ]
     }
 
@@ -132,7 +136,7 @@ impl PartitionKeys {
     pub(crate) fn types(&self) -> impl Iterator<Item = (&str, &'static str)> {
         let tasks_and_letters = [&self.due, &self.paused, &self.dead, &self.dead_ages];
         let ended_fires = [&self.fires, &self.ages, &self.ends, &self.keyed];
-        let sets = [tasks_and_letters, ended_fires].concat();
+        let sets = [&tasks_and_letters[..], &ended_fires, &[&self.namespaces]].concat();
         let is_set = move |key: &str| sets.iter().any(|set| *set == key);
         self.all().into_iter().map(move |key| (key, if is_set(key) { "zset" } else { "hash" }))
     }
@@ -162,8 +166,8 @@ mod tests {
         for key in keys.all() {
             assert!(key.starts_with("{shop.17}:"), "{key}");
         }
-        assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 15);
-        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 8);
+        assert_eq!(keys.all().into_iter().collect::<BTreeSet<_>>().len(), 16);
+        assert_eq!(keys.types().filter(|(_, kind)| *kind == "zset").count(), 9);
         assert_eq!(own("shop", Seat::Partition(partition)), keys.own);
         assert_eq!(own("shop", Seat::Leader), "{shop}:leader");
         assert_eq!(meta("shop"), "{shop}:meta");

@@ -391,9 +391,9 @@ impl RedisStore {
         };
         let left: Vec<usize> =
             fires.iter().enumerate().filter(is_left).map(|(index, _)| index).collect();
-        let ids = left.iter().map(|index| codec::id(fires[*index].task).to_vec()).collect();
+        let ids: Vec<_> = left.iter().map(|index| codec::id(fires[*index].task).to_vec()).collect();
         let mut living = Vec::new();
-        for (index, value) in left.into_iter().zip(self.read_fields(&keys.tasks, ids).await?) {
+        for (index, value) in left.into_iter().zip(self.read_fields(&keys.tasks, &ids).await?) {
             match value {
                 Some(mut value) if codec::is_ended(&value) => {
                     value.remove(0);
@@ -416,23 +416,23 @@ impl RedisStore {
         keys: &PartitionKeys,
         fires: &[FireId],
     ) -> Result<Vec<StoredRecord>, StoreError> {
-        let fields = fires.iter().map(|fire| codec::fire(*fire).to_vec()).collect();
-        let values = self.read_fields(&keys.history, fields).await?;
+        let fields: Vec<_> = fires.iter().map(|fire| codec::fire(*fire).to_vec()).collect();
+        let values = self.read_fields(&keys.history, &fields).await?;
         Ok(values.into_iter().map(|value| StoredRecord { value, of_task: false }).collect())
     }
 
     /// Returns the values of fields of a hash, in their order.
-    async fn read_fields(
+    pub(super) async fn read_fields(
         &self,
         key: &str,
-        fields: Vec<Vec<u8>>,
+        fields: &[Vec<u8>],
     ) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         if fields.is_empty() {
             return Ok(Vec::new());
         }
         let mut read = redis::cmd("HMGET");
         read.arg(key);
-        for field in &fields {
+        for field in fields {
             read.arg(field);
         }
         let values = reply::optional_bytes_list(self.reads.command(read, key).await?)?;

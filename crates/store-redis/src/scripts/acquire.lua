@@ -1,6 +1,6 @@
 -- acquire: acquires a seat that is free, whose lease has expired, or that the broker itself holds.
 --
--- KEYS 1 own
+-- KEYS 1 own  2 counts  3 namespaces (2 and 3 only for a partition)
 -- ARGV 1 broker  2 ttl in milliseconds  3 until, by the broker's clock  4 token
 --      5 the smallest epoch to grant  6 the largest epoch that exists
 --      7 '1' if epochs are part of task ids, so that none may be granted twice; else '0'
@@ -42,4 +42,14 @@ local granted = string.format('%d', next)
 redis.call('HDEL', KEYS[1], '')
 redis.call('HSET', KEYS[1], 'epoch', granted, 'broker', ARGV[1], 'until', ARGV[3],
   'token', ARGV[4], 'batch', '0', 'expires', string.format('%d', now + tonumber(ARGV[2])))
+
+-- An earlier version did not write the set of namespaces: fills it from the counts, once.
+if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then
+  for _, field in ipairs(redis.pcall('HKEYS', KEYS[2])) do
+    local namespace = string.match(field, '^[^%z]+')
+    if namespace then
+      redis.pcall('ZADD', KEYS[3], 0, namespace)
+    end
+  end
+end
 return {0, granted, readable and 0 or 1}

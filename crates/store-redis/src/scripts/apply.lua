@@ -1,7 +1,7 @@
 -- apply: makes all changes of a batch, if its sender owns the partition and the batch is the next.
 --
 -- KEYS 1 own  2 due  3 paused  4 tasks  5 late  6 names  7 letters  8 dead  9 dead-ages
---      10 history  11 fires  12 ages  13 counts  14 ends  15 keyed
+--      10 history  11 fires  12 ages  13 counts  14 ends  15 keyed  16 namespaces
 -- ARGV 1 epoch  2 token, or '' if the sender does not know it
 --      3 number of the batch  4 the number before it
 --      5 '1' if the batch has new tasks, which need free memory; else '0'
@@ -233,6 +233,12 @@ for i = first, last, 2 do
   local moved = redis.pcall('HINCRBY', KEYS[13], ARGV[i], ARGV[i + 1])
   if type(moved) == 'table' then
     made[#made + 1] = ARGV[i]
+  elseif moved == tonumber(ARGV[i + 1]) then
+    -- The count was zero, so the namespace may be new. The size of history has no namespace.
+    local namespace = string.match(ARGV[i], '^[^%z]+')
+    if namespace then
+      redis.pcall('ZADD', KEYS[16], 0, namespace)
+    end
   end
 end
 return made

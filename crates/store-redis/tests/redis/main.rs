@@ -12,6 +12,7 @@ mod fires;
 mod long_walks;
 mod membership;
 mod memory;
+mod namespaces;
 mod opening;
 mod outages;
 mod replicas;

@@ -8,6 +8,7 @@ pub mod fires;
 pub mod leases;
 pub mod lists;
 pub mod membership;
+pub mod namespaces;
 pub mod order;
 pub mod ownership;
 pub mod redrive;

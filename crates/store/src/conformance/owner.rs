@@ -11,7 +11,7 @@ use punctual_core::{
 
 use super::fixtures::{self, NOW, TTL, TaskBuilder, broker, shop};
 use crate::change::{Batch, BatchNo, Change};
-use crate::counts::Counts;
+use crate::counts::{CountedNamespace, Counts};
 use crate::error::StoreError;
 use crate::lease_store::LeaseStore;
 use crate::query::{Filter, FireFilter, FirePosition, Head, Position};
@@ -277,6 +277,28 @@ impl<'a, S: TaskStore + LeaseStore> TestOwner<'a, S> {
     pub async fn counts_of(&self, namespace: &Namespace) -> Counts {
         let counts = self.store.counts(self.state.partition, namespace);
         counts.await.expect("reads need no lease")
+    }
+
+    /// Lists all namespaces after a name, with pages of `limit`.
+    pub async fn namespaces_after(
+        &self,
+        mut after: Option<Namespace>,
+        limit: usize,
+    ) -> Vec<CountedNamespace> {
+        let mut namespaces = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let page = self.store.namespaces(self.state.partition, after.as_ref(), limit).await;
+            let page = page.expect("reads need no lease");
+            assert!(page.items.len() <= limit, "a page has at most its limit");
+            namespaces.extend(page.items);
+            let Some(next) = page.next else {
+                assert_once(namespaces.iter().map(|counted| &counted.name));
+                return namespaces;
+            };
+            assert!(Some(&next) > after.as_ref(), "a page ends after it begins");
+            after = Some(next);
+        }
+        unreachable!("the pages have an end")
     }
 }
 

@@ -13,7 +13,7 @@ use punctual_core::{
 };
 
 use crate::change::Change;
-use crate::counts::{Counts, count};
+use crate::counts::{CountedNamespace, Counts, count};
 use crate::query::{Filter, Page, Position};
 
 /// The largest number of items read for one page: a filter that few tasks match must not hold the
@@ -86,6 +86,19 @@ impl MemoryPartition {
 
     pub(super) fn counts(&self, namespace: &Namespace) -> Counts {
         self.counts.get(namespace).copied().unwrap_or_default()
+    }
+
+    pub(super) fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Page<CountedNamespace, Namespace> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let counted = self.counts.range::<Namespace, _>((after, Bound::Unbounded));
+        let counted = counted.filter(|(_, counts)| !counts.is_zero());
+        let counted =
+            counted.map(|(name, counts)| CountedNamespace { name: name.clone(), counts: *counts });
+        Page::first(counted, limit, |last| last.name.clone())
     }
 
     pub(super) fn load(&self, after: Position, until: Timestamp, limit: usize) -> Vec<Task> {

@@ -69,6 +69,21 @@ pub(super) fn new_task(
     Ok(TaskToSchedule::new(task, Some(sent.paused)))
 }
 
+/// What an expression says about clock changes.
+pub(super) fn clock_changes(cron: &v1::Cron) -> Result<Dst, Invalid> {
+    let gap = match known("dst.gap", cron.dst_gap)? {
+        v1::Gap::Unspecified => None,
+        v1::Gap::After => Some(Gap::After),
+        v1::Gap::Skip => Some(Gap::Skip),
+    };
+    let overlap = match known("dst.overlap", cron.dst_overlap)? {
+        v1::Twice::Unspecified => None,
+        v1::Twice::Once => Some(Twice::Once),
+        v1::Twice::Both => Some(Twice::Both),
+    };
+    Ok(Dst { gap, overlap })
+}
+
 fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
     use v1::new_task::When as Sent;
     let mut fields = ScheduleFields {
@@ -84,17 +99,7 @@ fn schedule(sent: &v1::NewTask) -> Result<Schedule, Invalid> {
         Some(Sent::Cron(cron)) => {
             fields.cron = Some(&cron.expression);
             fields.timezone = Some(cron.timezone.as_str()).filter(|name| !name.is_empty());
-            let gap = match known("dst.gap", cron.dst_gap)? {
-                v1::Gap::Unspecified => None,
-                v1::Gap::After => Some(Gap::After),
-                v1::Gap::Skip => Some(Gap::Skip),
-            };
-            let overlap = match known("dst.overlap", cron.dst_overlap)? {
-                v1::Twice::Unspecified => None,
-                v1::Twice::Once => Some(Twice::Once),
-                v1::Twice::Both => Some(Twice::Both),
-            };
-            let dst = Dst { gap, overlap };
+            let dst = clock_changes(cron)?;
             fields.dst = (dst != Dst::default()).then_some(dst);
         }
         None => {}

@@ -27,9 +27,9 @@ use crate::problem::{Problem, TaskRef};
 use crate::shares::SharePermit;
 
 /// A response, and the permit to keep until it was sent.
-type Read<T> = Result<(T, SharePermit), Status>;
+pub(super) type Read<T> = Result<(T, SharePermit), Status>;
 
-fn refused(problem: Problem) -> Status {
+pub(super) fn refused(problem: Problem) -> Status {
     convert::to_status(&problem)
 }
 
@@ -38,7 +38,7 @@ async fn permit(broker: &Broker, namespace: &Namespace) -> Result<SharePermit, S
 }
 
 /// The entries of a page: zero means the default.
-fn limit(limit: u32) -> usize {
+pub(super) fn limit(limit: u32) -> usize {
     match usize::try_from(limit).unwrap_or(usize::MAX) {
         0 => LIMIT_DEFAULT,
         limit => limit.min(LIMIT_MAX),

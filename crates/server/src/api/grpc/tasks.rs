@@ -19,7 +19,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::caller::{authorize, authorized_namespace, identify};
-use super::{convert, drained, list, reads};
+use super::{convert, drained, list, namespaces, preview, reads};
 use crate::api::command_batch::{
     CommandBatch, CommandResult, expect_cancelled, expect_scheduled, next_result, unexpected_reply,
 };
@@ -288,6 +288,23 @@ impl v1::tasks_server::Tasks for TasksApi {
     ) -> Result<Response<v1::StatsResponse>, Status> {
         let namespace = authorized_namespace(&request, &request.get_ref().namespace)?;
         Ok(Response::new(reads::stats(&self.broker, &namespace).await?))
+    }
+
+    async fn namespaces(
+        &self,
+        request: Request<v1::NamespacesRequest>,
+    ) -> Result<Response<v1::NamespacesResponse>, Status> {
+        let kept = answer_permit(&request);
+        let (answer, permit) = namespaces::list(&self.broker, request.get_ref()).await?;
+        kept.put(permit);
+        Ok(Response::new(answer))
+    }
+
+    async fn preview(
+        &self,
+        request: Request<v1::PreviewRequest>,
+    ) -> Result<Response<v1::PreviewResponse>, Status> {
+        Ok(Response::new(preview::preview(&self.broker, request.get_ref())?))
     }
 
     async fn forecast(

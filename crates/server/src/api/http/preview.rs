@@ -1,12 +1,12 @@
 //! The preview: the next fire times of a cron expression, before a task is scheduled with it.
 //!
 //! It is computed from the time zone data of this binary; nothing is read from the store. So the
-//! command line does it without a broker, with [`offline`].
+//! command line does it without a broker, with [`offline`]. gRPC uses [`fires_after`].
 
 use std::sync::Arc;
 
 use axum::extract::State;
-use punctual_core::{Clock, Dst, Gap, Invalid, Twice, zones_version};
+use punctual_core::{Clock, Cron, Dst, Gap, Invalid, Timestamp, Twice, zones_version};
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
@@ -20,8 +20,8 @@ use crate::schema::{self, CronText, ZoneText, at_every, count, documented, refer
 use crate::task_form::{InstantText, TimeValue, parse_cron, parse_time_field};
 
 /// Fires in one response: more than a year of weeks.
-const COUNT_MAX: usize = 100;
-const COUNT_DEFAULT: usize = 5;
+pub(crate) const COUNT_MAX: usize = 100;
+pub(crate) const COUNT_DEFAULT: usize = 5;
 
 const GAPS: [(&str, Gap); 2] = [("after", Gap::After), ("skip", Gap::Skip)];
 const OVERLAPS: [(&str, Twice); 2] = [("once", Twice::Once), ("both", Twice::Both)];
@@ -116,6 +116,15 @@ pub fn offline(query: Vec<(String, String)>) -> Result<serde_json::Value, Previe
     serde_json::to_value(preview).map_err(|error| PreviewError(error.to_string()))
 }
 
+/// Returns the next fires of an expression, at most `count`.
+pub(crate) fn fires_after(
+    cron: &Cron,
+    from: Timestamp,
+    count: usize,
+) -> impl Iterator<Item = Timestamp> {
+    std::iter::successors(cron.next_after(from), |at| cron.next_after(*at)).take(count)
+}
+
 impl PreviewAnswer {
     fn of(mut params: QueryParams, clock: &impl Clock) -> Result<Self, Problem> {
         let expression =
@@ -129,8 +138,7 @@ impl PreviewAnswer {
         };
         params.end()?;
         let cron = parse_cron(&expression, timezone.as_deref(), dst)?;
-        let first = cron.next_after(from.unwrap_or_else(|| clock.now()));
-        let fires = std::iter::successors(first, |at| cron.next_after(*at)).take(count);
+        let fires = fires_after(&cron, from.unwrap_or_else(|| clock.now()), count);
         let fires = fires.map(|at| Upcoming {
             fire_at: at.to_string(),
             local: cron.zone().local(at),

@@ -312,6 +312,29 @@ pub async fn leases_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     assert!(next.expect("the seat was released").epoch > lease.epoch);
 }
 
+pub async fn namespaces_of_all_partitions_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
+    let mut store = under_test.open().await;
+    let mut states = Vec::new();
+    for number in 0..PARTITIONS {
+        let mut owner = TestOwner::take(&store, partition(number)).await;
+        let own = owner.task(at(1)).namespace(&format!("only-{number}")).build();
+        let ended = owner.task(at(2)).namespace("ended").build();
+        owner.put([&own, &ended]).await;
+        owner.apply(vec![settle(&ended, FireEnd::Done, NOW)]).await;
+        states.push(owner.state());
+    }
+    for end in [StoreEnd::Crash, StoreEnd::Close, StoreEnd::Crash] {
+        store = reopen(under_test, store, end).await;
+        for (number, state) in states.iter().enumerate() {
+            let owner = TestOwner::resume(&store, state.clone());
+            let listed = owner.namespaces_after(None, 1).await;
+            let names: Vec<_> = listed.iter().map(|counted| counted.name.as_str()).collect();
+            assert_eq!(names, ["ended", &format!("only-{number}")]);
+            assert_eq!([listed[0].counts.done, listed[1].counts.scheduled], [1, 1]);
+        }
+    }
+}
+
 pub async fn many_postponements_survive_a_restart<S: StoreUnderTest>(under_test: &S) {
     let mut store = under_test.open().await;
     let mut owner = TestOwner::first(&store).await;

@@ -15,7 +15,7 @@ use super::random::ModelRandom;
 use crate::conformance::PARTITIONS;
 use crate::conformance::fixtures::{epoch, id, key, namespace, partition};
 use crate::conformance::owner::{OwnerState, TestOwner};
-use crate::counts::Counts;
+use crate::counts::{CountedNamespace, Counts};
 use crate::query::{Filter, FireFilter, FirePosition, Head, Position};
 use crate::{LeaseStore, TaskStore};
 
@@ -82,6 +82,7 @@ pub(super) struct ReadResults {
     got: Vec<Option<Task>>,
     holder: Option<(Epoch, BrokerId, Timestamp)>,
     counts: Vec<Counts>,
+    namespaces: Vec<CountedNamespace>,
     dead: Vec<Vec<DeadLetter>>,
     dead_after: Vec<Vec<DeadLetter>>,
     listed_after: Vec<Task>,
@@ -146,6 +147,7 @@ pub(super) async fn read<S: TaskStore + LeaseStore>(
         got: store.get(partition, &made).await.expect("reads need no lease"),
         holder: holder.expect("reads need no lease").map(epoch_holder_until),
         counts,
+        namespaces: owner.namespaces_after(None, parameters.limit).await,
         dead,
         dead_after,
         listed_after,
@@ -194,6 +196,7 @@ pub(super) fn compare(
         let want = Counts { dead_letters: kept, ..least.counts[index] };
         alike("counts", &ours.counts[index], &want)?;
     }
+    alike("namespaces", &ours.namespaces, &counted(&ours.counts))?;
     for (index, letters) in ours.dead_after.iter().enumerate() {
         among("a letter after a fire that must be kept", &least.dead_after[index], letters)?;
         among("a letter after a fire that may be kept", letters, &most.dead_after[index])?;
@@ -218,6 +221,15 @@ pub(super) fn compare(
     among("a selected fire that may be kept", &ours.fires_filtered, &most.fires_filtered)?;
     among("a fire after another that must be kept", &least.fires_after, &ours.fires_after)?;
     among("a fire after another that may be kept", &ours.fires_after, &most.fires_after)
+}
+
+/// Returns what a list of namespaces has if these are the counts of all namespaces.
+fn counted(counts: &[Counts]) -> Vec<CountedNamespace> {
+    let all = NAMESPACES.iter().zip(counts).filter(|(_, counts)| !counts.is_zero());
+    let all = all.map(|(name, counts)| CountedNamespace { name: namespace(name), counts: *counts });
+    let mut all: Vec<_> = all.collect();
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    all
 }
 
 pub(super) fn alike<T: PartialEq + Debug>(what: &str, ours: &T, want: &T) -> Result<(), String> {

@@ -70,6 +70,7 @@ fn of_verb(operation: &Value) -> Vec<P> {
             (&[&OWNER], &[P::TaskNotFound, P::Firing, P::Paused])
         }
         "list_tasks" | "stats" | "list_queues" | "list_workers" => (&[&OWNER, &STORE], &[]),
+        "list_namespaces" => (&[&STORE], &[P::ShareUsedUp]),
         "list_all_fires" | "list_dead_letters" | "redrive_dead_letters" | "forecast" => {
             (&[&STORE], &[])
         }
