@@ -120,8 +120,8 @@ impl<I: Iterator, P: Fn(&mut Vec<u8>, &I::Item)> Iterator for Packed<I, P> {
     }
 }
 
-/// Reads a namespace that brokers may use: of callers, alarms or notices. Namespaces of receipts are
-/// internal to owners.
+/// Reads a namespace that brokers may use: of callers, alarms or notices. Namespaces of receipts
+/// are internal to owners.
 fn read_namespace(reader: &mut Reader<'_>) -> Decoded<Namespace> {
     let namespace = Namespace::from_stored(reader.text()?).ok();
     let namespace = namespace.filter(|namespace| !namespace.is_of_receipts());
