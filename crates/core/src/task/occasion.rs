@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::attempt::AttemptNo;
-use crate::{Due, FireId, Schedule, Task, TaskState, Timestamp};
+use crate::{Due, FireId, Schedule, Task, TaskState, Timestamp, Version};
 
 /// Why there is a fire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -72,9 +72,11 @@ impl Task {
         }
     }
 
-    /// A fire is identified by its nominal time, so a manual one needs one that no other has.
+    /// A fire is identified by its nominal time, so a manual one needs one that no other has. A
+    /// manual fire that has ended within this millisecond has changed the task.
     fn free_nominal_at(&self, now: Timestamp) -> Timestamp {
-        let mut at = now;
+        let changed = self.version != Version::FIRST && self.updated_at >= now;
+        let mut at = if changed { now.after(Duration::from_millis(1)) } else { now };
         while self.nominal_at == at || self.overlapping.iter().any(|fire| fire.nominal_at == at) {
             at = at.after(Duration::from_millis(1));
         }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation fails the test")]
 
 mod access;
+mod alarms;
 mod answers;
 mod config;
 mod connections;
