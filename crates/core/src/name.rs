@@ -116,6 +116,13 @@ impl Namespace {
         *self.0 == *ALARMS
     }
 
+    /// Whether all its tasks are in the first partition: alarms, notices, and the receipts of
+    /// notices.
+    #[must_use]
+    pub fn is_in_first_partition(&self) -> bool {
+        self.0.contains(NOTICES_MARK)
+    }
+
     /// Whether its tasks are made by Punctual and not by a caller.
     #[must_use]
     pub fn is_internal(&self) -> bool {

@@ -73,10 +73,10 @@ impl Partitions {
 
 /// The partition of a task with a key: XXH3 (64 bits, seed 0) over namespace, a zero byte and key,
 /// modulo the count. No namespace contains a zero byte, so different pairs give different input.
-/// All alarms are in the first partition, so that one broker evaluates them.
+/// All alarms and their notices are in the first partition, so that one broker evaluates them.
 #[must_use]
 pub fn partition_of(namespace: &Namespace, key: &TaskKey, partitions: Partitions) -> PartitionId {
-    if namespace.is_of_alarms() {
+    if namespace.is_in_first_partition() {
         return PartitionId::FIRST;
     }
     let mut name = Vec::with_capacity(namespace.as_str().len() + 1 + key.as_str().len());
@@ -108,12 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn all_alarms_are_in_the_first_partition() {
+    fn alarms_and_notices_are_in_the_first_partition() {
         let partitions = Partitions::new(4096).unwrap();
-        for key in ["shop/errors", "shop/lag"] {
-            let key = TaskKey::new(key).unwrap();
-            let partition = partition_of(&Namespace::of_alarms(), &key, partitions);
-            assert_eq!(partition, PartitionId::FIRST);
+        let notices = Namespace::new("shop").unwrap().of_notices();
+        for namespace in [Namespace::of_alarms(), notices.of_receipts(), notices] {
+            for key in ["shop/errors", "shop/lag"] {
+                let partition = partition_of(&namespace, &TaskKey::new(key).unwrap(), partitions);
+                assert_eq!(partition, PartitionId::FIRST);
+            }
         }
     }
 

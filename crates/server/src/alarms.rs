@@ -1,6 +1,7 @@
 //! Alarms: rules of a namespace that report when something goes wrong and when it is over.
 //!
-//! An alarm is stored as a paused task of an internal namespace, in the first partition (`stored`).
+//! An alarm is stored as a paused task of an internal namespace, in the first partition (`stored`),
+//! and found by lists of names (`name_list`).
 //! The broker that owns this partition evaluates all alarms twice a second (`evaluate`): it asks
 //! all brokers what they have measured (`measure`, `windows`), decides with
 //! [`punctual_core::AlarmRule::evaluate`], stores the new status, and then schedules the notice
@@ -12,6 +13,7 @@
 
 pub(crate) mod evaluate;
 pub(crate) mod measure;
+mod name_list;
 pub(crate) mod notice;
 pub(crate) mod rule_form;
 pub(crate) mod stored;

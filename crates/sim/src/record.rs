@@ -35,8 +35,10 @@ const ALL: usize = 100_000;
 pub(crate) struct SimRecord {
     /// Decides about callbacks and paused starts; `None` in a run without them.
     random: Option<SimRandom>,
-    /// Tasks that were created paused.
+    /// Tasks that were created paused and that no call may have resumed since.
     start_paused: BTreeMap<TaskId, Option<TaskKey>>,
+    /// Calls that resume a task and that no owner has answered yet.
+    resuming: BTreeMap<u64, Subject>,
     /// Callbacks that were received.
     received: BTreeSet<TaskId>,
     /// Calls that cancel a key which had a record when they were made.
@@ -54,6 +56,7 @@ impl SimRecord {
         Self {
             random,
             start_paused: BTreeMap::new(),
+            resuming: BTreeMap::new(),
             received: BTreeSet::new(),
             found_before: BTreeSet::new(),
             callbacks: BTreeMap::new(),
@@ -82,10 +85,8 @@ impl SimRecord {
     /// Notes whether a key that is to be cancelled has a record, and which tasks may be resumed.
     pub(crate) fn called(&mut self, number: u64, call: &SimCall, store: &SimStore) {
         if let Command::Resume(subject) = &call.command {
-            self.start_paused.retain(|id, key| match subject {
-                Subject::Key(_, resumed) => key.as_ref() != Some(resumed),
-                Subject::Id(_, resumed) => id != resumed,
-            });
+            self.start_paused.retain(|id, key| !names(subject, *id, key.as_ref()));
+            self.resuming.insert(number, subject.clone());
         }
         if let (Command::Cancel(Subject::Key(_, key)), Some(partition)) =
             (&call.command, call.partition)
@@ -108,7 +109,12 @@ impl SimRecord {
         store: &SimStore,
         checker: &mut PromiseChecker,
     ) {
+        self.resuming.remove(&call);
         match (command, answer) {
+            // The call was made before the task was created, and came after it.
+            (Command::Resume(_), Ok(Reply::Task(task))) => {
+                self.start_paused.remove(&task.id);
+            }
             (Command::Schedule(order), Ok(Reply::Scheduled(scheduled)))
                 if order.start == StartState::Paused =>
             {
@@ -131,8 +137,11 @@ impl SimRecord {
             checker.break_promise("a task that starts paused is paused", observed);
         }
         // A series or a watch may be edited while an attempt is in flight.
-        if matches!(task.definition.schedule, Schedule::Once(_)) {
-            self.start_paused.insert(task.id, task.definition.key.clone());
+        let key = task.definition.key.clone();
+        let resumes = |subject: &Subject| names(subject, task.id, key.as_ref());
+        let is_once = matches!(task.definition.schedule, Schedule::Once(_));
+        if is_once && !self.resuming.values().any(resumes) {
+            self.start_paused.insert(task.id, key);
         }
     }
 
@@ -203,6 +212,14 @@ impl SimRecord {
                 }
             }
         }
+    }
+}
+
+/// Whether a subject names a task.
+fn names(subject: &Subject, id: TaskId, key: Option<&TaskKey>) -> bool {
+    match subject {
+        Subject::Key(_, named) => key == Some(named),
+        Subject::Id(_, named) => id == *named,
     }
 }
 

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AlarmState, AlarmStatus, AlarmValue, Clock as _, Namespace, Notice, PartitionId, Reading,
-    TaskKey,
+    AlarmState, AlarmStatus, Clock as _, Namespace, NewTask, Notice, PartitionId, Reading, TaskKey,
 };
 use punctual_engine::{Condition, EngineError, Receipt, ScheduleCommand, StartState};
 use tokio::task::JoinSet;
@@ -49,7 +48,7 @@ async fn evaluate_all(
     broker: &Arc<Broker>,
     measurer: &mut Measurer,
 ) -> Result<(), punctual_store::StoreError> {
-    let alarms = stored::list(broker, None).await?;
+    let alarms = stored::list_all(broker).await?;
     let readings = measurer.read(broker, &alarms).await;
     let raised = alarms.iter().filter(|alarm| alarm.status.state == AlarmState::Raised).count();
     broker.telemetry.alarms(alarms.len(), raised);
@@ -126,11 +125,9 @@ async fn schedule_notice(
         Notice::Repeated => NoticeKind::Repeated,
         Notice::Over => NoticeKind::Over,
     };
-    let (created, number) = (alarm.created_at.as_millis(), status.notices);
-    let key = format!("{}/{created}/{number}", alarm.name);
-    let key = TaskKey::new(&key).expect("a short name and numbers");
-    let receipt = Some(Receipt { key, digest: number.to_string() });
-    match schedule(broker, alarm, kind, status.value, receipt).await {
+    let (key, digest) = (alarm.last_notice_key(), status.notices.to_string());
+    let receipt = Some(Receipt { key: key.clone(), digest });
+    match schedule(broker, alarm, kind, key, receipt).await {
         // The rule was changed after the notice was scheduled.
         Ok(_) | Err(EngineError::IdempotencyConflict) => {}
         Err(error) => return Err(error),
@@ -139,16 +136,17 @@ async fn schedule_notice(
     Ok(())
 }
 
-/// Schedules a notice of an alarm, to be sent now. Returns the id of its task.
-pub(crate) async fn schedule(
+/// Schedules a notice of an alarm, to be sent now. With a receipt, repeating it creates nothing.
+/// Returns the id of its task.
+async fn schedule(
     broker: &Broker,
     alarm: &StoredAlarm,
     kind: NoticeKind,
-    value: Option<AlarmValue>,
+    key: TaskKey,
     receipt: Option<Receipt>,
 ) -> Result<punctual_core::TaskId, EngineError> {
-    let facts = NoticeFacts { alarm, kind, value, now: broker.clock.now() };
-    let mut new_task = notice_task(&facts);
+    let facts = NoticeFacts { alarm, kind, value: alarm.status.value, now: broker.clock.now() };
+    let mut new_task = NewTask { key: Some(key), ..notice_task(&facts) };
     if kind == NoticeKind::Test {
         // The caller waits for the outcome.
         new_task.retry.attempts_max = 1;
@@ -167,6 +165,6 @@ pub(crate) async fn send_test(
     broker: &Broker,
     alarm: &StoredAlarm,
 ) -> Result<(Namespace, punctual_core::TaskId), EngineError> {
-    let id = schedule(broker, alarm, NoticeKind::Test, alarm.status.value, None).await?;
+    let id = schedule(broker, alarm, NoticeKind::Test, alarm.test_key(), None).await?;
     Ok((alarm.namespace.of_notices(), id))
 }

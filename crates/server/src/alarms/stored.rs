@@ -1,9 +1,9 @@
 //! Alarms in the store: each is a paused task of an internal namespace, with rule and status as its
 //! payload.
 //!
-//! The key of the task is the namespace and the name of the alarm, so all alarms of a namespace
-//! have a common prefix. Every change names the version that it was decided from: of two brokers
-//! that evaluate at the same time, one fails.
+//! The key of the task is the namespace and the name of the alarm; `name_list` has which there are.
+//! Every change names the version that it was decided from: of two brokers that evaluate at the
+//! same time, one fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,23 +11,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use punctual_core::{
     ALARMS_MAX, AlarmName, AlarmRule, AlarmState, AlarmStatus, AlarmValue, Clock as _, Due,
-    Namespace, NewTask, Notice, PartitionId, Payload, Queue, Schedule, Target, Task, TaskKey,
-    Timestamp, Version,
+    Namespace, NewTask, Notice, Payload, Queue, Schedule, Target, Task, TaskKey, Timestamp,
+    Version,
 };
 use punctual_engine::{
     Cancelled, Command, Condition, EngineError, ScheduleCommand, StartState, Subject,
 };
-use punctual_store::{Filter, Position, StoreError, TaskStore as _};
+use punctual_store::StoreError;
 use serde::{Deserialize, Serialize};
 
+use super::name_list::{NameList, read_lists, read_tasks};
 use super::rule_form::AlarmRuleBody;
 use crate::broker::Broker;
 use crate::problem::Problem;
 
-/// Alarms that are read at once.
-const READ: usize = 500;
-/// Alarms of all namespaces. More are neither accepted nor evaluated.
-pub(crate) const ALL_ALARMS_MAX: usize = 16_384;
+/// Namespaces that may have alarms. Their names fit one task.
+const NAMESPACES_MAX: usize = 3_600;
 /// How often a change is tried again because the alarm was changed in between.
 const TRIES: usize = 8;
 /// Alarms are never due; a task has a time nevertheless.
@@ -53,21 +52,55 @@ pub(crate) enum PutAlarm {
     Replaced(StoredAlarm),
 }
 
-/// Lists the alarms of a namespace by name, or those of all namespaces.
+/// Lists the alarms of a namespace by name.
 pub(crate) async fn list(
     broker: &Broker,
-    namespace: Option<&Namespace>,
+    namespace: &Namespace,
 ) -> Result<Vec<StoredAlarm>, StoreError> {
-    let mut filter = Filter::all(Namespace::of_alarms());
-    filter.key_prefix = namespace.map_or_else(String::new, |namespace| format!("{namespace}/"));
-    let (mut alarms, mut after) = (Vec::new(), Some(Position::START));
-    while let Some(position) = after.filter(|_| alarms.len() < ALL_ALARMS_MAX) {
-        let page = broker.store.list(PartitionId::FIRST, &filter, position, READ).await?;
-        alarms.extend(page.items.iter().filter_map(StoredAlarm::read));
-        after = page.next;
-    }
-    alarms.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
-    Ok(alarms)
+    list_of(broker, std::slice::from_ref(namespace)).await
+}
+
+/// Lists the alarms of all namespaces.
+pub(crate) async fn list_all(broker: &Broker) -> Result<Vec<StoredAlarm>, StoreError> {
+    let namespaces = read_lists(broker, &[namespaces_key()]).await?.into_iter().flatten();
+    let namespaces: Vec<_> = namespaces.filter_map(|name| Namespace::new(&name).ok()).collect();
+    list_of(broker, &namespaces).await
+}
+
+async fn list_of(
+    broker: &Broker,
+    namespaces: &[Namespace],
+) -> Result<Vec<StoredAlarm>, StoreError> {
+    let lists: Vec<_> = namespaces.iter().map(names_key).collect();
+    let lists = read_lists(broker, &lists).await?;
+    let names = namespaces.iter().zip(lists).flat_map(|(namespace, names)| {
+        let key = |name: String| Some(key_of(namespace, &AlarmName::new(&name).ok()?));
+        names.into_iter().filter_map(key).collect::<Vec<_>>()
+    });
+    let tasks = read_tasks(broker, &names.collect::<Vec<_>>()).await?;
+    Ok(tasks.iter().flatten().filter_map(StoredAlarm::read).collect())
+}
+
+/// The key of the list of namespaces that have alarms. No namespace has this name.
+fn namespaces_key() -> TaskKey {
+    TaskKey::new("/").expect("a valid key")
+}
+
+/// The key of the list of alarms of a namespace.
+fn names_key(namespace: &Namespace) -> TaskKey {
+    TaskKey::new(namespace.as_str()).expect("a namespace is a valid key")
+}
+
+fn namespaces_list() -> NameList {
+    let is_full =
+        format!("{NAMESPACES_MAX} namespaces have alarms, the most that a store may have");
+    NameList::new(namespaces_key(), NAMESPACES_MAX, is_full)
+}
+
+fn names_list(namespace: &Namespace) -> NameList {
+    let name = namespace.as_str();
+    let is_full = format!("namespace {name:?} has {ALARMS_MAX} alarms, the most it may have");
+    NameList::new(names_key(namespace), ALARMS_MAX, is_full)
 }
 
 /// Returns an alarm if there is one.
@@ -99,12 +132,15 @@ pub(crate) async fn put(
             Some(before) if before.rule == *rule => return Ok(PutAlarm::Replaced(before)),
             Some(before) => StoredAlarm { rule: rule.clone(), ..before },
             None => {
-                check_count(broker, namespace).await?;
+                add_to_lists(broker, namespace, name).await?;
                 StoredAlarm::new(namespace, name, rule, broker.clock.now())
             }
         };
         match alarm.store(broker, is_new).await {
-            Ok(alarm) if is_new => return Ok(PutAlarm::Created(alarm)),
+            Ok(alarm) if is_new => {
+                add_to_lists(broker, namespace, name).await?;
+                return Ok(PutAlarm::Created(alarm));
+            }
             Ok(alarm) => return Ok(PutAlarm::Replaced(alarm)),
             Err(error) if is_conflict(&error) => {}
             Err(error) => return Err(error.into()),
@@ -113,18 +149,33 @@ pub(crate) async fn put(
     Err(EngineError::Busy.into())
 }
 
-async fn check_count(broker: &Broker, namespace: &Namespace) -> Result<(), Problem> {
-    let all = broker.store.counts(PartitionId::FIRST, &Namespace::of_alarms()).await?.paused;
-    if usize::try_from(all).is_ok_and(|all| all >= ALL_ALARMS_MAX) {
-        let problem = format!("the store has {ALL_ALARMS_MAX} alarms, the most it may have");
-        return Err(punctual_core::Invalid::new("name", problem).into());
+/// Adds an alarm to the lists by which it is found.
+async fn add_to_lists(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &AlarmName,
+) -> Result<(), Problem> {
+    namespaces_list().add(broker, namespace.as_str()).await?;
+    names_list(namespace).add(broker, name.as_str()).await
+}
+
+/// Removes an alarm that was deleted from the lists, unless it was created anew meanwhile.
+async fn remove_from_lists(
+    broker: &Broker,
+    namespace: &Namespace,
+    name: &AlarmName,
+) -> Result<(), Problem> {
+    let names = names_list(namespace);
+    if names.remove(broker, name.as_str()).await? {
+        namespaces_list().remove(broker, namespace.as_str()).await?;
+        if !names.is_empty(broker).await? {
+            namespaces_list().add(broker, namespace.as_str()).await?;
+        }
     }
-    if list(broker, Some(namespace)).await?.len() < ALARMS_MAX {
-        return Ok(());
+    match get(broker, namespace, name).await? {
+        Some(_) => add_to_lists(broker, namespace, name).await,
+        None => Ok(()),
     }
-    let namespace = namespace.as_str();
-    let problem = format!("namespace {namespace:?} has {ALARMS_MAX} alarms, the most it may have");
-    Err(punctual_core::Invalid::new("name", problem).into())
 }
 
 /// Deletes an alarm. Returns whether there was one.
@@ -132,18 +183,41 @@ pub(crate) async fn remove(
     broker: &Broker,
     namespace: &Namespace,
     name: &AlarmName,
-) -> Result<bool, EngineError> {
+) -> Result<bool, Problem> {
     let owner = broker.owners.of_key(&Namespace::of_alarms(), &key_of(namespace, name));
     // A key that names no living task answers for its last life, so a cancel alone cannot tell.
     let cancelled = match owner.task(Command::Get(subject(namespace, name))).await {
         Ok(_) => owner.cancel(subject(namespace, name)).await,
         Err(error) => Err(error),
     };
-    match cancelled {
-        Ok(Cancelled::Cancelled) => Ok(true),
-        Ok(_) | Err(EngineError::NotFound) => Ok(false),
-        Err(error) => Err(error),
-    }
+    let is_deleted = match cancelled {
+        Ok(Cancelled::Cancelled) => true,
+        Ok(_) | Err(EngineError::NotFound) => false,
+        Err(error) => return Err(error.into()),
+    };
+    // Also if there is none: an earlier call may have ended in between.
+    remove_from_lists(broker, namespace, name).await?;
+    Ok(is_deleted)
+}
+
+/// Stores a paused task beside the alarms. Returns its version.
+pub(super) async fn store_paused(
+    broker: &Broker,
+    key: TaskKey,
+    payload: Payload,
+    condition: Condition,
+) -> Result<Version, EngineError> {
+    let namespace = Namespace::of_alarms();
+    let owner = broker.owners.of_key(&namespace, &key);
+    let unused = Target::Queue(Queue::new("alarms").expect("a valid name"));
+    let new_task = NewTask {
+        key: Some(key),
+        payload,
+        ..NewTask::new(namespace, Schedule::Once(NEVER), unused)
+    };
+    let (new_task, start) = (Arc::new(new_task), StartState::Paused);
+    let command = ScheduleCommand { new_task, condition, receipt: None, start };
+    Ok(owner.schedule(command).await?.task().version)
 }
 
 /// Whether a change failed because another one came first.
@@ -180,6 +254,19 @@ impl StoredAlarm {
         }
     }
 
+    /// The key of the last notice: its number, and when the alarm was created.
+    pub(crate) fn last_notice_key(&self) -> TaskKey {
+        let (created, number) = (self.created_at.as_millis(), self.status.notices);
+        let key = format!("{}/{created}/{number}", self.name);
+        TaskKey::new(&key).expect("a short name and numbers")
+    }
+
+    /// The key of the last test.
+    pub(crate) fn test_key(&self) -> TaskKey {
+        let key = format!("{}/{}/test", self.name, self.created_at.as_millis());
+        TaskKey::new(&key).expect("a short name and a number")
+    }
+
     /// Stores a status that was decided from this alarm. Fails if the alarm was changed since.
     pub(crate) async fn with_status(
         &self,
@@ -190,23 +277,13 @@ impl StoredAlarm {
     }
 
     async fn store(self, broker: &Broker, is_new: bool) -> Result<Self, EngineError> {
-        let namespace = Namespace::of_alarms();
-        let key = key_of(&self.namespace, &self.name);
-        let owner = broker.owners.of_key(&namespace, &key);
-        let unused = Target::Queue(Queue::new("alarms").expect("a valid name"));
-        let new_task = NewTask {
-            key: Some(key),
-            payload: Payload::Json(AlarmDocument::of(&self).bytes()),
-            ..NewTask::new(namespace, Schedule::Once(NEVER), unused)
-        };
         let condition = match is_new {
             true => Condition::Absent,
             false => Condition::Version(self.version),
         };
-        let start = StartState::Paused;
-        let command =
-            ScheduleCommand { new_task: Arc::new(new_task), condition, receipt: None, start };
-        let version = owner.schedule(command).await?.task().version;
+        let payload = Payload::Json(AlarmDocument::of(&self).bytes());
+        let key = key_of(&self.namespace, &self.name);
+        let version = store_paused(broker, key, payload, condition).await?;
         Ok(Self { version, ..self })
     }
 

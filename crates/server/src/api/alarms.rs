@@ -4,6 +4,7 @@
 //! namespace. A new rule is checked here, after its form: its webhook must be allowed.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,21 +12,16 @@ use punctual_core::{
     AlarmName, AlarmReceiver, AlarmRule, AlarmValue, Answer, AttemptRecord, FireEnd, FireRecord,
     Invalid, Labels, Namespace, Outcome, PartitionId, Task, TaskId, Timestamp,
 };
-use punctual_store::{Filter, FireFilter, FirePosition, Position, StoreError, TaskStore as _};
+use punctual_store::{StoreError, TaskStore as _};
 use tokio::time::{interval, timeout};
 
 use crate::alarms::evaluate::send_test;
 use crate::alarms::measure::present_values;
-use crate::alarms::notice::{ALARM_LABEL, KIND_LABEL, NoticeKind};
+use crate::alarms::notice::{KIND_LABEL, NoticeKind};
 use crate::alarms::stored::{self, PutAlarm, StoredAlarm};
 use crate::broker::Broker;
 use crate::problem::Problem;
 
-/// Notices that are read at once.
-const READ: usize = 256;
-/// Pages of notices that are searched for the last one of each alarm. An alarm whose last notice is
-/// older than some thousand of other alarms shows none.
-const PAGES_MAX: usize = 8;
 /// How long a test waits for the outcome of its notice: half of the time that clients wait.
 const TEST_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How often a test looks for the outcome.
@@ -76,7 +72,7 @@ pub(crate) async fn list_alarms(
     broker: &Arc<Broker>,
     namespace: &Namespace,
 ) -> Result<Vec<AlarmView>, Problem> {
-    let alarms = stored::list(broker, Some(namespace)).await?;
+    let alarms = stored::list(broker, namespace).await?;
     view(broker, namespace, alarms).await
 }
 
@@ -163,68 +159,47 @@ async fn view_one(broker: &Arc<Broker>, alarm: StoredAlarm) -> Result<AlarmView,
     view.ok_or_else(|| Problem::alarm_not_found(&namespace, &name))
 }
 
-async fn view(
-    broker: &Arc<Broker>,
-    namespace: &Namespace,
+/// The type of the future is erased, because those of several calls are nested in it.
+fn view<'a>(
+    broker: &'a Arc<Broker>,
+    namespace: &'a Namespace,
     alarms: Vec<StoredAlarm>,
-) -> Result<Vec<AlarmView>, Problem> {
-    let values = present_values(broker, &alarms).await;
-    let mut notices = last_notices(broker, namespace, &alarms).await?;
-    let view = |(alarm, value): (StoredAlarm, Option<AlarmValue>)| {
-        let last_notice = notices.remove(alarm.name.as_str());
-        AlarmView { alarm, value, last_notice }
-    };
-    Ok(alarms.into_iter().zip(values).map(view).collect())
+) -> Pin<Box<dyn Future<Output = Result<Vec<AlarmView>, Problem>> + Send + 'a>> {
+    Box::pin(async move {
+        let values = present_values(broker, &alarms).await;
+        let mut notices = last_notices(broker, namespace, &alarms).await?;
+        let view = |(alarm, value): (StoredAlarm, Option<AlarmValue>)| {
+            let last_notice = notices.remove(alarm.name.as_str());
+            AlarmView { alarm, value, last_notice }
+        };
+        Ok(alarms.into_iter().zip(values).map(view).collect())
+    })
 }
 
-/// Returns the last notice of each alarm, by its name. All notices are in the first partition.
+/// Returns the last notice or test of each alarm, by its name, living or ended.
 async fn last_notices(
     broker: &Broker,
     namespace: &Namespace,
     alarms: &[StoredAlarm],
 ) -> Result<HashMap<String, NoticeView>, StoreError> {
-    let mut last = living_notices(broker, namespace).await?;
-    let filter = FireFilter::all(namespace.of_notices());
-    let (mut after, mut pages) = (None::<FirePosition>, 0);
-    loop {
-        let page = broker.store.fires(PartitionId::FIRST, &filter, after, READ).await?;
-        for record in &page.items {
-            keep_newer(&mut last, &record.labels, NoticeView::ended(record));
-        }
-        let is_found = |alarm: &StoredAlarm| last.contains_key(alarm.name.as_str());
-        pages += 1;
-        after = page.next;
-        if after.is_none() || pages == PAGES_MAX || alarms.iter().all(is_found) {
-            return Ok(last);
-        }
-    }
-}
-
-/// Returns the newest notice of each alarm that has not ended.
-async fn living_notices(
-    broker: &Broker,
-    namespace: &Namespace,
-) -> Result<HashMap<String, NoticeView>, StoreError> {
-    let filter = Filter::all(namespace.of_notices());
-    let (mut last, mut after) = (HashMap::new(), Position::START);
-    for _ in 0..PAGES_MAX {
-        let page = broker.store.list(PartitionId::FIRST, &filter, after, READ).await?;
-        for task in &page.items {
-            keep_newer(&mut last, &task.definition.labels, NoticeView::living(task));
-        }
-        match page.next {
-            Some(next) => after = next,
-            None => break,
-        }
-    }
-    Ok(last)
-}
-
-fn keep_newer(last: &mut HashMap<String, NoticeView>, labels: &Labels, notice: NoticeView) {
-    let Some(name) = labels.get(ALARM_LABEL) else { return };
-    if last.get(name).is_none_or(|other| other.at < notice.at) {
-        last.insert(name.to_owned(), notice);
-    }
+    let (first, notices) = (PartitionId::FIRST, namespace.of_notices());
+    let keys: Vec<_> =
+        alarms.iter().flat_map(|alarm| [alarm.last_notice_key(), alarm.test_key()]).collect();
+    let heads = broker.store.find(first, &notices, &keys).await?;
+    let ids: Vec<_> = heads.iter().flatten().map(|head| head.id).collect();
+    let mut living = broker.store.get(first, &ids).await?.into_iter();
+    let ended = broker.store.last_fires(first, &notices, &keys).await?;
+    let views = heads.iter().zip(ended).map(|(head, ended)| {
+        let living = head.as_ref().and_then(|_| living.next().flatten());
+        let living = living.as_ref().map(NoticeView::living);
+        living.or_else(|| ended.as_ref().map(NoticeView::ended))
+    });
+    let views: Vec<Option<NoticeView>> = views.collect();
+    let named = alarms.iter().zip(views.chunks(2)).filter_map(|(alarm, views)| {
+        let newest = views.iter().flatten().max_by_key(|view| view.at)?;
+        Some((alarm.name.to_string(), newest.clone()))
+    });
+    Ok(named.collect())
 }
 
 /// Waits until a notice has ended.
