@@ -106,12 +106,13 @@ pub(super) async fn read_lists(
     Ok(tasks.iter().map(|task| task.as_ref().map(names_of).unwrap_or_default()).collect())
 }
 
-/// Returns the task of each key, as the store has it. The type of the future is erased, because
-/// those of several calls are nested in it.
-pub(super) fn read_tasks<'a>(
-    broker: &'a Broker,
-    keys: &'a [TaskKey],
-) -> Pin<Box<dyn Future<Output = Result<Vec<Option<Task>>, StoreError>> + Send + 'a>> {
+/// The tasks of keys. The type of the future is erased, because those of several calls are nested
+/// in it.
+type ReadTasks<'a> = Pin<Box<dyn Future<Output = ReadResult> + Send + 'a>>;
+type ReadResult = Result<Vec<Option<Task>>, StoreError>;
+
+/// Returns the task of each key, as the store has it.
+pub(super) fn read_tasks<'a>(broker: &'a Broker, keys: &'a [TaskKey]) -> ReadTasks<'a> {
     Box::pin(async move {
         let namespace = Namespace::of_alarms();
         let mut tasks = Vec::with_capacity(keys.len());

@@ -1,7 +1,7 @@
 //! The preview: the next fire times of a cron expression, before a task is scheduled with it.
 //!
 //! It is computed from the time zone data of this binary; nothing is read from the store. So the
-//! command line does it without a broker, with [`offline`]. gRPC uses [`fires_after`].
+//! command line does it without a broker, with [`offline`]. gRPC uses `fires_after`.
 
 use std::sync::Arc;
 
