@@ -5,6 +5,7 @@
 //! does not answer, has no reading; a window without the counts of a broker has an incomplete one.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,11 @@ use crate::broker::Broker;
 
 /// How long one source may take to answer. An alarm is raised within two seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How much longer than that counting tasks may take, for each partition: all of them are asked.
+const COUNT_MAX: Duration = Duration::from_millis(2);
+/// Counting tasks takes at most this part of the time. With very many partitions on a slow store,
+/// dead letters and overdue tasks are therefore measured less often.
+const COUNT_PART: u32 = 10;
 
 /// What is remembered between two rounds of readings.
 #[derive(Debug)]
@@ -34,6 +40,9 @@ pub(crate) struct Measurer {
     all_answered: bool,
     /// Since when a queue has had no worker.
     without_workers: HashMap<(Namespace, Queue), Timestamp>,
+    /// The counts of namespaces, and when they are to be read again.
+    stats: HashMap<Namespace, TaskStats>,
+    stats_after: Timestamp,
 }
 
 /// What was measured at one time.
@@ -48,7 +57,9 @@ struct Sources {
 impl Measurer {
     pub(crate) fn new(now: Timestamp) -> Self {
         let (brokers, without_workers) = (BTreeSet::new(), HashMap::new());
-        Self { complete_since: now, brokers, all_answered: true, without_workers }
+        let (stats, stats_after) = (HashMap::new(), now);
+        let (complete_since, all_answered) = (now, true);
+        Self { complete_since, brokers, all_answered, without_workers, stats, stats_after }
     }
 
     /// Returns a reading for each alarm; `None` if it cannot be measured now.
@@ -59,12 +70,28 @@ impl Measurer {
     ) -> Vec<Option<Reading>> {
         let sources = Sources {
             windows: self.windows(broker, alarms).await,
-            stats: stats(broker, alarms).await,
+            stats: self.stats(broker, alarms).await,
             served: served(broker, alarms).await,
         };
         let now = broker.clock.now();
         self.note_workers(alarms, &sources, now);
         alarms.iter().map(|alarm| self.reading(alarm, &sources, now)).collect()
+    }
+
+    /// Returns the stats of the namespaces that need them: those of the last time, if counting
+    /// takes long.
+    async fn stats(
+        &mut self,
+        broker: &Broker,
+        alarms: &[StoredAlarm],
+    ) -> HashMap<Namespace, TaskStats> {
+        let started = broker.clock.now();
+        if started >= self.stats_after {
+            self.stats = stats(broker, alarms).await;
+            let now = broker.clock.now();
+            self.stats_after = now.after(now.since(started) * COUNT_PART);
+        }
+        self.stats.clone()
     }
 
     /// Sums the windows of all brokers.
@@ -238,17 +265,24 @@ fn namespaces(
     wanted.map(|alarm| alarm.namespace.clone()).collect()
 }
 
-/// Returns the stats of the namespaces that need them and can be measured now.
-async fn stats(broker: &Broker, alarms: &[StoredAlarm]) -> HashMap<Namespace, TaskStats> {
-    let (mut all, now) = (HashMap::new(), broker.clock.now());
-    for namespace in namespaces(alarms, |when| {
-        matches!(when, AlarmCondition::DeadLetters { .. } | AlarmCondition::Overdue { .. })
-    }) {
-        if let Ok(Ok(stats)) = timeout(ANSWER_MAX, count_tasks(broker, &namespace, now)).await {
-            all.insert(namespace, stats);
+/// Returns the stats of the namespaces that need them and can be measured now. The type of the
+/// future is erased, because those of several calls are nested in it.
+fn stats<'a>(
+    broker: &'a Broker,
+    alarms: &'a [StoredAlarm],
+) -> Pin<Box<dyn Future<Output = HashMap<Namespace, TaskStats>> + Send + 'a>> {
+    Box::pin(async move {
+        let (mut all, now) = (HashMap::new(), broker.clock.now());
+        let max = ANSWER_MAX + COUNT_MAX * u32::from(broker.owners.partitions().count());
+        for namespace in namespaces(alarms, |when| {
+            matches!(when, AlarmCondition::DeadLetters { .. } | AlarmCondition::Overdue { .. })
+        }) {
+            if let Ok(Ok(stats)) = timeout(max, count_tasks(broker, &namespace, now)).await {
+                all.insert(namespace, stats);
+            }
         }
-    }
-    all
+        all
+    })
 }
 
 /// Returns the queues that have workers, of the namespaces that need them.
