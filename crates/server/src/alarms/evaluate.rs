@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use punctual_core::{
-    AlarmState, AlarmStatus, Clock as _, Namespace, NewTask, Notice, PartitionId, Reading, TaskKey,
+    AlarmState, AlarmStatus, Clock as _, NewTask, Notice, PartitionId, Reading, TaskKey,
 };
 use punctual_engine::{Condition, EngineError, Receipt, ScheduleCommand, StartState};
 use tokio::task::JoinSet;
@@ -159,12 +159,10 @@ async fn schedule(
     Ok(owner.schedule(command).await?.task().id)
 }
 
-/// Sends a notice that says that it is a test. Returns the id of its task in the namespace of
-/// notices.
+/// Sends a notice that says that it is a test. Returns the id of its task.
 pub(crate) async fn send_test(
     broker: &Broker,
     alarm: &StoredAlarm,
-) -> Result<(Namespace, punctual_core::TaskId), EngineError> {
-    let id = schedule(broker, alarm, NoticeKind::Test, alarm.test_key(), None).await?;
-    Ok((alarm.namespace.of_notices(), id))
+) -> Result<punctual_core::TaskId, EngineError> {
+    schedule(broker, alarm, NoticeKind::Test, alarm.test_key(), None).await
 }

@@ -119,7 +119,7 @@ pub(crate) async fn test_alarm(
     name: &AlarmName,
 ) -> Result<NoticeView, Problem> {
     let alarm = stored_alarm(broker, namespace, name).await?;
-    let (_, id) = send_test(broker, &alarm).await?;
+    let id = send_test(broker, &alarm).await?;
     match timeout(TEST_WAIT_MAX, ended_notice(broker, id)).await {
         Ok(ended) => Ok(ended?),
         Err(_) => Ok(NoticeView {
