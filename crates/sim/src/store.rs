@@ -280,14 +280,15 @@ impl SimStore {
         self.excused.contains(&id) || self.lost.values().any(|lost| lost.tasks.contains(&id))
     }
 
-    /// Returns whether nothing is promised about the deliveries of a task in a lost batch: its owner
-    /// is gone too, or a late batch has overtaken it. Otherwise the owner still knows what was lost.
+    /// Returns whether nothing is promised about the deliveries of a task in a lost batch: its
+    /// owner is gone too, or a late batch has overtaken it. Otherwise the owner knows what was
+    /// lost.
     pub(crate) fn is_unsettled(&self, id: TaskId) -> bool {
         self.excused.contains(&id) || self.overtaken.contains(&id)
     }
 
-    /// Returns the tasks that a late batch changes, and those that have its keys, if one of them was
-    /// in a lost batch: the decisions in it may not have known of it.
+    /// Returns the tasks that a late batch changes, and those that have its keys, if one of them
+    /// was in a lost batch: the decisions in it may not have known of it.
     pub(crate) fn overtaken_by(&self, partition: PartitionId, batch: &Batch) -> BTreeSet<TaskId> {
         let mut tasks = BTreeSet::new();
         for change in &batch.changes {

@@ -16,7 +16,7 @@ use punctual_sim::{SimFigures, Variant, run};
 /// 523, 603 and 1016 broke one before connections could fail: a claim that came back unsent, an
 /// attempt that was handed over after a wait, a claimed fire that waited during a hand-over. 324 of
 /// the five hundred would break the second, and 21 the third. 929 and 8059: tasks whose cancel was
-/// lost, read before the failover was noticed. 3654: a cancel that was answered for an earlier task.
+/// lost, read before the failover was noticed. 3654: a cancel answered for an earlier task.
 /// The others showed where the simulation promised more than the product does (12014 and 40564:
 /// clocks that are wrong together; 5816: a batch that comes back without its owner's knowledge;
 /// 1265: one that arrives right behind the repair, decided without what was lost), did less (3417,
