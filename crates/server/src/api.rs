@@ -29,13 +29,14 @@ pub(crate) mod task_stats;
 
 use std::sync::Arc;
 
-use axum::Router;
-
 use crate::broker::Broker;
+use crate::listen::Routes;
+pub(crate) use http::fast_path::{FastPath, FastRoute};
 
 /// Returns all routes, HTTP and gRPC, with the checks that every request passes.
-pub(crate) fn router(broker: Arc<Broker>) -> Router {
+pub(crate) fn routes(broker: &Arc<Broker>) -> Routes {
     // gRPC has limits, deadlines and checks of its own, because its streams last.
-    let grpc = grpc::routes(&broker);
-    self::http::router(broker).merge(grpc)
+    let grpc = grpc::routes(broker);
+    let router = self::http::router(Arc::clone(broker)).merge(grpc);
+    Routes { fast: FastPath::new(Arc::clone(broker)), router }
 }
