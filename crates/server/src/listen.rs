@@ -18,8 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
 use axum::response::Response;
 use http::Request;
 use hyper::body::Incoming;
@@ -27,14 +25,12 @@ use hyper::rt::Executor;
 use hyper::service::Service as HttpCall;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::api::{FastPath, FastRoute};
 use crate::telemetry::Telemetry;
 use crate::tls::Tls;
 use head_timer::HeadTimer;
@@ -125,7 +121,8 @@ pub(crate) async fn accept(
                 let connected = telemetry.connection();
                 let trust = strangers.enter().await;
                 let caller = Caller { trust, address: CallerAddress(address) };
-                let serving = open(stream, tls.cloned(), routes.clone(), caller, stages.clone());
+                let routes = Arc::clone(&routes);
+                let serving = open(stream, tls.cloned(), routes, caller, stages.clone());
                 let mut stages = stages.clone();
                 tokio::spawn(async move {
                     let ended = async {
@@ -243,14 +240,12 @@ struct Caller {
     address: CallerAddress,
 }
 
-/// All routes of a broker. Clones share them.
-#[derive(Clone)]
-pub(crate) struct Routes {
-    /// Answers the most frequent requests.
-    pub(crate) fast: FastPath,
-    /// Answers all others.
-    pub(crate) router: Router,
-}
+/// Answers the requests of all connections.
+pub(crate) type Routes =
+    Arc<dyn Fn(Request<Incoming>, ConnectionTrust, CallerAddress) -> Answer + Send + Sync>;
+
+/// The answer to a request.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
 /// The routes as one connection calls them.
 struct ConnectionRoutes {
@@ -261,28 +256,12 @@ struct ConnectionRoutes {
 impl HttpCall<Request<Incoming>> for ConnectionRoutes {
     type Response = Response;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+    type Future = Answer;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.caller.trust.head_arrived();
-        let router = TowerToHyperService::new(self.routes.router.clone());
-        let (trust, address) = (self.caller.trust.clone(), self.caller.address);
-        let to_router = move |mut request: Request<Body>| {
-            request.extensions_mut().insert(trust);
-            request.extensions_mut().insert(address);
-            router.call(request)
-        };
-        let Some(route) = FastRoute::of(&request) else {
-            return Box::pin(to_router(request.map(Body::new)));
-        };
-        let (fast, trust) = (self.routes.fast.clone(), self.caller.trust.clone());
-        Box::pin(async move {
-            match fast.answer(route, &trust, request).await {
-                Ok(response) => Ok(response),
-                // Boxed, so that the future of a fast answer stays small.
-                Err(request) => Box::pin(to_router(request)).await,
-            }
-        })
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        let Caller { trust, address } = &self.caller;
+        trust.head_arrived();
+        (self.routes)(request, trust.clone(), *address)
     }
 }
 

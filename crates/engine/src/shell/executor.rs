@@ -185,8 +185,8 @@ impl<S, K> ActionExecutor<S, K> {
 }
 
 impl<S: TaskStore, K: Courier> ActionExecutor<S, K> {
-    /// Starts an action. [`Action::Stop`] and [`Action::End`] end the thread's loop instead. A batch
-    /// may block the thread for about `spare`, so other actions are started first.
+    /// Starts an action. [`Action::Stop`] and [`Action::End`] end the thread's loop instead. A
+    /// batch may block the thread for about `spare`, so other actions are started first.
     pub(crate) fn perform(&self, action: Action, spare: Duration) {
         let (partition, epoch) = (self.partition, self.epoch);
         let store = Arc::clone(&self.store);

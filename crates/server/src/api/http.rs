@@ -3,8 +3,9 @@
 //! `tasks`, `explain`, `fires`, `dead_letters`, `alarms`, `queues`, `workers`, `stats`,
 //! `namespaces`, `forecast`, `preview` and `health` hold the routes.
 //! `admission` checks every request first, `fast_path` answers the most frequent ones without the
-//! router, `request` reads paths, queries and bodies, `response` writes successes,
-//! `preference` reads how much of a task a caller wants back, `page_cursor` spells cursors, and `openapi` makes the document.
+//! router, `request` reads paths, queries and bodies, `preference` how much of a task a caller
+//! wants back, `response` writes successes, `page_cursor` spells cursors, and `openapi` makes the
+//! document.
 //! A new route needs a right in `auth`; without one it is refused.
 
 mod admission;
