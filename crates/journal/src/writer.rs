@@ -53,7 +53,7 @@ pub(super) struct WriterState<T> {
     queue: Queue<T>,
     queue_bytes: usize,
     /// Whether a thread has the turn to write.
-    writing: bool,
+    pub(super) writing: bool,
     stopping: bool,
     broken: Option<Arc<str>>,
     last: CommitNo,
@@ -248,13 +248,22 @@ pub(super) type Queue<T> = VecDeque<QueuedEntry<T>>;
 
 /// The thread that writes. It ends when the journal is stopped and everything is written.
 pub(super) fn run_writer<T>(shared: &JournalShared<T>, writer: &Mutex<JournalWriter<T>>) {
+    let _end = EndCompletions(writer);
     while let Some(waiting) = shared.wait_for_turn() {
         if write(shared, writer, waiting).is_err() {
             return;
         }
     }
-    // The completing thread ends with the last sender.
-    lock(writer).sender = None;
+}
+
+/// Ends the completing thread, which waits for the last sender, when the writer's thread ends or
+/// panics.
+struct EndCompletions<'a, T>(&'a Mutex<JournalWriter<T>>);
+
+impl<T> Drop for EndCompletions<'_, T> {
+    fn drop(&mut self) {
+        lock(self.0).sender = None;
+    }
 }
 
 /// Writes and completes entries on this thread, which has the turn, and ends the turn.

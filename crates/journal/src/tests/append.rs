@@ -181,9 +181,11 @@ fn append_here(journal: &TestJournal, bytes: Bytes) -> (bool, mpsc::Receiver<App
     (had_turn, answer)
 }
 
-/// Lets callers write: the next file is ready, and the disk is taken to be quick.
+/// Lets callers write: no thread has the turn, the next file is ready, and the disk is taken to be
+/// quick.
 fn become_quick<T: Send + 'static>(journal: &Journal<T>, slow_group: Duration) {
-    while !matches!(journal.file_pool.next(), NextFile::Ready) {
+    let is_ready = || matches!(journal.file_pool.next(), NextFile::Ready);
+    while journal.shared.state().writing || !is_ready() {
         thread::yield_now();
     }
     journal.shared.set_slow_group(slow_group);
@@ -283,6 +285,23 @@ fn the_time_of_a_slow_group_is_forgotten_after_quick_ones() {
     }
     assert_eq!(groups, 34);
     assert_eq!(journal.shared.count_time(Duration::from_millis(9)), Duration::from_millis(9));
+}
+
+#[test]
+fn a_journal_can_be_closed_after_a_panic_of_the_writers_thread() {
+    let dir = temp_dir();
+    let (journal, _) =
+        Journal::open(dir.path(), options(), CommitNo(0), &mut |_, _| Ok(()), |_, (): ()| {
+            panic!("for the test")
+        })
+        .expect("opens");
+    // Nothing else waits, so the writer completes it itself.
+    let entry = JournalEntry { bytes: payload(1), class: Class::Grow, item: () };
+    append_blocking(&journal, entry).expect("accepted");
+    while journal.shared.broken().is_none() {
+        thread::yield_now();
+    }
+    assert!(matches!(journal.close(), Err(JournalError::Broken { .. })));
 }
 
 #[test]
