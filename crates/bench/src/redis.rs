@@ -1,4 +1,4 @@
-//! Redis beside the broker: a server of its own, and the work of a row as a scheduler on Redis does
+//! Redis beside the broker: a server of its own, and the work of a row as a program on Redis does
 //! it.
 //!
 //! `server` runs the process, `connection` speaks its protocol over a socket, and `work` has the

@@ -1,7 +1,7 @@
 //! The work of a row as commands of Redis.
 //!
 //! The due times are a sorted set by name, the bodies a hash. All commands of a batch are written
-//! at once and without a transaction, which a real scheduler needs (`MULTI`, or a script), because
+//! at once and without a transaction, which a real service needs (`MULTI`, or a script), because
 //! a crash between two commands leaves half a task. [`RedisCommands`] says how many commands a
 //! batch has.
 

@@ -22,7 +22,7 @@ const BATCHES: SendShape = SendShape::Batches { connections: 8, in_flight: 1 };
 
 /// What is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Touched {
+enum TouchSubject {
     Watches,
     /// Tasks that are due once, which a touch with `in` postpones.
     Once,
@@ -63,7 +63,7 @@ impl TouchedKeys {
 
 pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
     let keys = (bench.keys / bench.divisor).max(BATCH);
-    create(bench, Touched::Watches, keys).await?;
+    create(bench, TouchSubject::Watches, keys).await?;
     let one = SendShape::One { connections: 16 };
     let watches = format!("touch {} watches", grouped(keys));
     for (mode, shape, name, wanted) in [
@@ -72,21 +72,22 @@ pub(crate) async fn run(bench: &mut BenchContext) -> anyhow::Result<()> {
         (TouchMode::HttpBatch, BATCHES, "batches of 1,000, HTTP", "≥ 100,000/s"),
     ] {
         let what = format!("{watches}, {name}");
-        measure(bench, Touched::Watches, mode, keys, RateRow::new(what, shape, wanted)).await?;
+        measure(bench, TouchSubject::Watches, mode, keys, RateRow::new(what, shape, wanted))
+            .await?;
     }
     memory(bench, keys).await?;
     bench.renew().await?;
-    create(bench, Touched::Once, keys).await?;
+    create(bench, TouchSubject::Once, keys).await?;
     for (mode, name) in [(TouchMode::GrpcBatch, "gRPC"), (TouchMode::HttpBatch, "HTTP")] {
         let what = format!("postpone {} tasks, batches of 1,000, {name}", grouped(keys));
-        measure(bench, Touched::Once, mode, keys, RateRow::new(what, BATCHES, "–")).await?;
+        measure(bench, TouchSubject::Once, mode, keys, RateRow::new(what, BATCHES, "–")).await?;
     }
     Ok(())
 }
 
 async fn measure(
     bench: &mut BenchContext,
-    touched: Touched,
+    touched: TouchSubject,
     mode: TouchMode,
     keys: u64,
     row: RateRow,
@@ -114,7 +115,7 @@ async fn measure(
 /// Touches on one connection until the time is over. Returns how many tasks were touched.
 async fn touch(
     address: String,
-    touched: Touched,
+    touched: TouchSubject,
     mode: TouchMode,
     mut keys: TouchedKeys,
     time: SendTime,
@@ -135,7 +136,7 @@ async fn touch(
             }
             TouchMode::HttpBatch => {
                 let mut body = json!({ "keys": names });
-                if touched == Touched::Once {
+                if touched == TouchSubject::Once {
                     body["in"] = format!("{}s", DELAY_MS / 1000).into();
                 }
                 let path = format!("/v1/{NAMESPACE}/touch");
@@ -146,8 +147,8 @@ async fn touch(
             }
             TouchMode::GrpcBatch => {
                 let to = match touched {
-                    Touched::Watches => None,
-                    Touched::Once => Some(touch_request::To::InMs(DELAY_MS)),
+                    TouchSubject::Watches => None,
+                    TouchSubject::Once => Some(touch_request::To::InMs(DELAY_MS)),
                 };
                 let namespace = NAMESPACE.to_owned();
                 let request = TouchRequest { namespace, keys: names, to, create: None };
@@ -226,12 +227,14 @@ fn redis_task(number: u64) -> RedisTask {
 }
 
 /// Creates a task for every key, in the broker and in Redis.
-async fn create(bench: &BenchContext, touched: Touched, keys: u64) -> anyhow::Result<()> {
+async fn create(bench: &BenchContext, touched: TouchSubject, keys: u64) -> anyhow::Result<()> {
     let make = move |number| {
         let task = NewTask { key: key(number), ..task(number, random_due(number)) };
         match touched {
-            Touched::Watches => NewTask { when: Some(new_task::When::WithinMs(DELAY_MS)), ..task },
-            Touched::Once => task,
+            TouchSubject::Watches => {
+                NewTask { when: Some(new_task::When::WithinMs(DELAY_MS)), ..task }
+            }
+            TouchSubject::Once => task,
         }
     };
     fill_with(bench, keys, make).await?;
