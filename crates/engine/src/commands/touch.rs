@@ -24,7 +24,8 @@ impl Owner {
         found: FoundTask,
         now: Timestamp,
     ) {
-        let Some(head) = found.head else {
+        let head = found.head.or_else(|| found.task.as_ref().map(Head::of));
+        let Some(head) = head else {
             let subject = requester.subject.as_ref();
             let claimed = subject.and_then(|it| self.deliveries.claimed_attempt(it));
             let error = claimed.map_or(EngineError::NotFound, EngineError::Firing);
